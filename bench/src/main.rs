@@ -1,0 +1,2 @@
+//! Measurements of Tollgate, each a subcommand.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The deciding core of Tollgate.

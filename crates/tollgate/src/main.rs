@@ -1,0 +1,2 @@
+//! The `tollgate` program: parses what was typed and hands it on.
+fn main() {}
