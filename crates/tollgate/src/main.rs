@@ -1,2 +1,10 @@
-//! The `tollgate` program: parses what was typed and hands it on.
-fn main() {}
+//! The `tollgate` program: reads what was typed and hands it on.
+
+mod cli;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::Cli::parse().run()
+}
