@@ -1,0 +1,219 @@
+//! What the rules say to files made up for them.
+
+use crate::repository::File;
+use crate::rules::{
+    ALGORITHMS, MACHINE_PATHS, Rule, SERVER_CALLS, UNFINISHED, algorithm_files, dependencies, imports, lengths,
+    machine_paths, module_files, server_calls, titles, top_level, unfinished, white_space,
+};
+
+#[test]
+fn an_algorithm_without_examples_or_examples_without_an_algorithm_are_noticed() {
+    let folder = |names: &[&str], complaints: &[&str]| {
+        let paths: Vec<String> = names.iter().map(|name| format!("{ALGORITHMS}{name}")).collect();
+        let files: Vec<(&str, &str)> = paths.iter().map(|path| (path.as_str(), "")).collect();
+        says(algorithm_files, &files, complaints);
+    };
+    folder(&["gcra.rs", "gcra.txt", "log.rs", "log.txt"], &[]);
+    folder(&["gcra.rs", "gcra.txt", "gcra.lua", "gcra/ring.rs"], &[]);
+    folder(
+        &["gcra.rs", "log.txt"],
+        &[
+            "crates/core/src/algorithm/gcra.txt: is missing; an algorithm is rs + txt",
+            "crates/core/src/algorithm/log.rs: is missing; an algorithm is rs + txt",
+        ],
+    );
+    folder(
+        &["gcra.rs", "gcra.txt", "gcra.lua", "log.rs", "log.txt", "old.lua"],
+        &[
+            "crates/core/src/algorithm/log.lua: is missing; an algorithm is rs + txt + lua",
+            "crates/core/src/algorithm/old.rs: is missing; an algorithm is rs + txt + lua",
+            "crates/core/src/algorithm/old.txt: is missing; an algorithm is rs + txt + lua",
+        ],
+    );
+}
+
+#[test]
+fn a_call_to_the_server_outside_of_settle_is_noticed() {
+    let [call, _] = SERVER_CALLS;
+    says(
+        server_calls,
+        &[
+            ("crates/limiter/src/store/settle.lua", call),
+            ("docs/twins.md", call),
+            (
+                "crates/core/src/algorithm/gcra.lua",
+                &format!("local x = 1\n{call}('GET')"),
+            ),
+        ],
+        &[&format!(
+            "crates/core/src/algorithm/gcra.lua:2: `{call}`: only settle.lua talks to the server"
+        )],
+    );
+}
+
+#[test]
+fn a_dependency_through_a_wall_is_noticed() {
+    let manifests = |core: &str, limiter: &str, complaints: &[&str]| {
+        let files = [("crates/core/Cargo.toml", core), ("crates/limiter/Cargo.toml", limiter)];
+        says(dependencies, &files, complaints);
+    };
+    manifests(
+        "[dependencies]\n# rand = \"0.9\"\n[dev-dependencies]\nproptest.workspace = true\n",
+        "[dependencies]\ntollgate-core.workspace = true\n",
+        &[],
+    );
+    let argue = "argue its place and add it to the list in the tidy test";
+    for core in [
+        "[dependencies]\ntokio = \"1\"\n",
+        "[dependencies]\ntokio.workspace = true\n",
+        "[dependencies.tokio]\nversion = \"1\"\n",
+        "[target.'cfg(unix)'.dependencies]\ntokio = { version = \"1\" }\n",
+    ] {
+        manifests(
+            core,
+            "",
+            &[&format!("crates/core/Cargo.toml: depends on `tokio`; {argue}")],
+        );
+    }
+    manifests(
+        "",
+        "[dependencies]\nweb = { package = \"axum\", version = \"0.8\" }\nclap = \"4\"\n",
+        &[
+            "crates/limiter/Cargo.toml: depends on `axum`, which belongs to the product",
+            "crates/limiter/Cargo.toml: depends on `clap`, which belongs to the product",
+        ],
+    );
+    says(
+        dependencies,
+        &[("crates/limiter/Cargo.toml", "")],
+        &["crates/core/Cargo.toml: is missing, and its wall with it"],
+    );
+}
+
+#[test]
+fn untidy_files_are_noticed() {
+    says(
+        module_files,
+        &[("crates/core/src/rules/mod.rs", ""), ("crates/core/src/rules.rs", "")],
+        &["crates/core/src/rules/mod.rs: name the file after the module and put it beside the folder"],
+    );
+    says(
+        white_space,
+        &[
+            ("a.rs", "fn a() {}\n"),
+            ("a.png", "\t \n\n"),
+            ("b.md", "one \ntwo"),
+            ("c.toml", "\ta = 1\n\n"),
+            ("scripts/d", "echo\r\n"),
+        ],
+        &[
+            "b.md:1: ends with white space",
+            "b.md: does not end with exactly one newline",
+            "c.toml:1: has a tab",
+            "c.toml: does not end with exactly one newline",
+            "scripts/d:1: ends with white space",
+        ],
+    );
+    says(
+        titles,
+        &[
+            ("one.md", "# One\n\n```sh\n# a comment\n```\n## Part\n"),
+            ("none.md", "Words.\n```\n# a comment\n```\n"),
+            ("two.md", "# One\n# Two\n"),
+        ],
+        &[
+            "none.md: has 0 titles, should have one",
+            "two.md: has 2 titles, should have one",
+        ],
+    );
+    says(
+        lengths,
+        &[
+            ("a.rs", &"\n".repeat(700)),
+            ("b.rs", &"\n".repeat(701)),
+            ("c.txt", &"\n".repeat(701)),
+        ],
+        &["b.rs: has 701 lines; at 700 it holds more than one idea"],
+    );
+    says(
+        top_level,
+        &[
+            ("crates/core/src/lib.rs", ""),
+            ("notes.md", ""),
+            ("tmp/a", ""),
+            ("tmp/b", ""),
+        ],
+        &[
+            "notes.md: is not in the list of what lies at the top",
+            "tmp: is not in the list of what lies at the top",
+        ],
+    );
+}
+
+#[test]
+fn banned_words_are_noticed_wherever_they_stand() {
+    for (rule, needles) in [
+        (unfinished as Rule, &UNFINISHED[..]),
+        (machine_paths as Rule, &MACHINE_PATHS[..]),
+    ] {
+        for needle in needles {
+            for path in ["a.rs", "docs/a.md", "scripts/a"] {
+                let files = [File {
+                    path: path.into(),
+                    text: format!("good\nbad: {needle}x\n"),
+                }];
+                let complaints = rule(&files);
+                assert!(
+                    complaints
+                        .iter()
+                        .any(|complaint| complaint.starts_with(&format!("{path}:2: `{needle}`")))
+                );
+            }
+        }
+        says(rule, &[("a.rs", "a good line\n")], &[]);
+    }
+}
+
+#[test]
+fn an_import_between_front_ends_is_noticed_however_it_is_written() {
+    let file = |path: &str, source: &str, complaints: &[&str]| says(imports, &[(path, source)], complaints);
+    let http = "crates/tollgate/src/server/http.rs";
+    for source in [
+        "use crate::server::gate::Gate;",
+        "use crate::server::{gate::{Gate, grpc}, telemetry};\nuse tonic::grpc;",
+        "use crate::server::http::decode;",
+    ] {
+        file(http, source, &[]);
+    }
+    for source in [
+        "use crate::server::grpc::Status;",
+        "use crate::server::{gate::{Gate, Shutdown}, grpc};",
+        "use crate::server::{\n    grpc::{self, Status},\n    gate,\n};",
+        "use crate::{config, server::grpc};",
+        "use super::grpc;",
+        "fn f() { super::super::grpc::serve() }",
+    ] {
+        let complaint = "`http` imports `grpc`; what they share belongs to the gate";
+        file(http, source, &[&format!("{http}: {complaint}")]);
+        let below = "crates/tollgate/src/server/http/decode.rs";
+        file(below, source, &[&format!("{below}: {complaint}")]);
+        file("crates/tollgate/src/server.rs", source, &[]);
+    }
+    let admin = "use crate::server::admin::Session;";
+    file("crates/tollgate/src/server/admin/login.rs", admin, &[]);
+    for path in ["crates/tollgate/src/cli.rs", http, "crates/tollgate/src/server/gate.rs"] {
+        file(path, admin, &[&format!("{path}: imports `admin`, which nothing may")]);
+    }
+}
+
+/// The rule says exactly this about these files.
+fn says(rule: Rule, files: &[(&str, &str)], complaints: &[&str]) {
+    let files: Vec<File> = files
+        .iter()
+        .map(|(path, text)| File {
+            path: (*path).into(),
+            text: (*text).into(),
+        })
+        .collect();
+    assert_eq!(rule(&files), complaints);
+}

@@ -1,0 +1,338 @@
+//! The rules, one function each. What they allow and ban is listed at the end.
+
+use crate::repository::File;
+
+/// Looks at files and says what is wrong with them, a line each.
+pub(crate) type Rule = fn(&[File]) -> Vec<String>;
+
+/// Algorithm X is `X.rs` and `X.txt`, and `X.lua` as soon as one algorithm has a twin.
+pub(crate) fn algorithm_files(files: &[File]) -> Vec<String> {
+    let named: Vec<(&str, &str)> = files
+        .iter()
+        .filter_map(|file| file.path.strip_prefix(ALGORITHMS)?.split_once('.'))
+        .filter(|(name, _)| !name.contains('/'))
+        .collect();
+    let wanted: &[&str] = if named.iter().any(|(_, kind)| *kind == "lua") {
+        &["rs", "txt", "lua"]
+    } else {
+        &["rs", "txt"]
+    };
+    let mut names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names.dedup();
+    let mut complaints = Vec::new();
+    for name in names {
+        for kind in wanted {
+            if !named.contains(&(name, kind)) {
+                complaints.push(format!(
+                    "{ALGORITHMS}{name}.{kind}: is missing; an algorithm is {}",
+                    wanted.join(" + ")
+                ));
+            }
+        }
+    }
+    complaints
+}
+
+/// The twins of the algorithms are pure; documents may speak of calls.
+pub(crate) fn server_calls(files: &[File]) -> Vec<String> {
+    let lawful = |file: &&File| !file.path.ends_with("/settle.lua") && extension(&file.path) != "md";
+    find(
+        files.iter().filter(lawful),
+        &SERVER_CALLS,
+        "only settle.lua talks to the server",
+    )
+}
+
+/// The dependencies a crate links, held to its wall. What only its tests use is its own affair.
+pub(crate) fn dependencies(files: &[File]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (path, wall) in MANIFESTS {
+        let Some(manifest) = files.iter().find(|file| file.path == path) else {
+            complaints.push(format!("{path}: is missing, and its wall with it"));
+            continue;
+        };
+        for name in linked_crates(&manifest.text) {
+            match wall {
+                Wall::Only(allowed) if !allowed.contains(&name) => complaints.push(format!(
+                    "{path}: depends on `{name}`; argue its place and add it to the list in the tidy test"
+                )),
+                Wall::Never(banned) if banned.contains(&name) => {
+                    complaints.push(format!("{path}: depends on `{name}`, which belongs to the product"));
+                }
+                Wall::Only(_) | Wall::Never(_) => {}
+            }
+        }
+    }
+    complaints
+}
+
+/// `foo.rs` beside `foo/`, so that an editor's tabs have names.
+pub(crate) fn module_files(files: &[File]) -> Vec<String> {
+    files
+        .iter()
+        .filter(|file| file.path.ends_with("/mod.rs"))
+        .map(|file| {
+            format!(
+                "{}: name the file after the module and put it beside the folder",
+                file.path
+            )
+        })
+        .collect()
+}
+
+/// No tabs, nothing after the last word of a line, one newline at the end.
+pub(crate) fn white_space(files: &[File]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files.iter().filter(|file| is_written_by_hand(&file.path)) {
+        // Not `lines()`: it would swallow a carriage return.
+        for (number, line) in (1..).zip(file.text.split('\n')) {
+            if line.contains('\t') {
+                complaints.push(format!("{}:{number}: has a tab", file.path));
+            }
+            if line.ends_with(char::is_whitespace) {
+                complaints.push(format!("{}:{number}: ends with white space", file.path));
+            }
+        }
+        if !file.text.is_empty() && (!file.text.ends_with('\n') || file.text.ends_with("\n\n")) {
+            complaints.push(format!("{}: does not end with exactly one newline", file.path));
+        }
+    }
+    complaints
+}
+
+/// One line begins with a single `#`, not counting those in code.
+pub(crate) fn titles(files: &[File]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files.iter().filter(|file| extension(&file.path) == "md") {
+        let mut in_code = false;
+        let mut count = 0;
+        for line in file.text.lines() {
+            if line.trim_start().starts_with("```") {
+                in_code = !in_code;
+            } else if !in_code && line.starts_with("# ") {
+                count += 1;
+            }
+        }
+        if count != 1 {
+            complaints.push(format!("{}: has {count} titles, should have one", file.path));
+        }
+    }
+    complaints
+}
+
+/// A Rust file of one idea is well below [`LINES_MAX`].
+pub(crate) fn lengths(files: &[File]) -> Vec<String> {
+    files
+        .iter()
+        .filter(|file| extension(&file.path) == "rs")
+        .map(|file| (file, file.text.lines().count()))
+        .filter(|(_, lines)| *lines > LINES_MAX)
+        .map(|(file, lines)| {
+            format!(
+                "{}: has {lines} lines; at {LINES_MAX} it holds more than one idea",
+                file.path
+            )
+        })
+        .collect()
+}
+
+/// What is known to be missing is mended or written down where it is tracked, not in the code.
+pub(crate) fn unfinished(files: &[File]) -> Vec<String> {
+    find(files.iter(), &UNFINISHED, "finish it or take it out")
+}
+
+/// What names a folder of one machine is wrong on every other.
+pub(crate) fn machine_paths(files: &[File]) -> Vec<String> {
+    find(files.iter(), &MACHINE_PATHS, "is a path of one machine")
+}
+
+/// Front ends go to the gate and never to each other; the admin front end is nobody's library.
+pub(crate) fn imports(files: &[File]) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files {
+        let Some(inside) = file.path.strip_prefix(PRODUCT) else {
+            continue;
+        };
+        let home = inside
+            .strip_prefix("server/")
+            .and_then(|rest| rest.split(['/', '.']).next())
+            .unwrap_or_default();
+        for part in server_parts_named_in(&file.text) {
+            if FRONT_ENDS.contains(&home) && FRONT_ENDS.contains(&part) && home != part {
+                complaints.push(format!(
+                    "{}: `{home}` imports `{part}`; what they share belongs to the gate",
+                    file.path
+                ));
+            }
+            if part == ADMIN && home != ADMIN {
+                complaints.push(format!("{}: imports `{ADMIN}`, which nothing may", file.path));
+            }
+        }
+    }
+    complaints
+}
+
+/// The root holds what [`TOP_LEVEL`] lists and nothing else.
+pub(crate) fn top_level(files: &[File]) -> Vec<String> {
+    let mut strays: Vec<&str> = files
+        .iter()
+        .filter_map(|file| file.path.split('/').next())
+        .filter(|entry| !TOP_LEVEL.contains(entry))
+        .collect();
+    strays.sort_unstable();
+    strays.dedup();
+    strays
+        .into_iter()
+        .map(|entry| format!("{entry}: is not in the list of what lies at the top"))
+        .collect()
+}
+
+/// Every line that holds one of the needles, with what is wrong about it.
+fn find<'a>(files: impl Iterator<Item = &'a File>, needles: &[&str], wrong: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for file in files {
+        for (number, line) in (1..).zip(file.text.lines()) {
+            for needle in needles.iter().filter(|needle| line.contains(**needle)) {
+                complaints.push(format!("{}:{number}: `{needle}`: {wrong}", file.path));
+            }
+        }
+    }
+    complaints
+}
+
+/// The names in every table of a manifest called `dependencies`, of one target or of all.
+/// A renamed crate counts under the name it was published with as well.
+fn linked_crates(manifest: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut in_table = false;
+    for line in manifest.lines().map(str::trim) {
+        if let Some(header) = line.strip_prefix('[') {
+            let header = header.split(']').next().unwrap_or_default();
+            in_table = header == "dependencies" || header.ends_with(".dependencies");
+            // [dependencies.name]
+            if let Some((table, name)) = header.rsplit_once('.')
+                && (table == "dependencies" || table.ends_with(".dependencies"))
+            {
+                names.push(name);
+            }
+        } else if in_table
+            && !line.starts_with('#')
+            && let Some((name, value)) = line.split_once('=')
+        {
+            // `name = "1"`, or `name.workspace = true`
+            names.extend(name.trim().split('.').next());
+            names.extend(
+                value
+                    .split_once("package")
+                    .and_then(|(_, renamed)| renamed.split('"').nth(1)),
+            );
+        }
+    }
+    names
+}
+
+/// The modules named right after `server::` or `super::`, alone or in a group.
+fn server_parts_named_in(source: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    for prefix in ["server::", "super::"] {
+        for rest in source.split(prefix).skip(1) {
+            match rest.strip_prefix('{') {
+                Some(group) => parts.extend(group_members(group)),
+                None => parts.push(identifier(rest)),
+            }
+        }
+    }
+    parts
+}
+
+/// The first name of each member of a group whose opening brace was just read; groups within it are passed over.
+fn group_members(group: &str) -> Vec<&str> {
+    let mut members = Vec::new();
+    let mut depth = 0;
+    for piece in group.split_inclusive([',', '{', '}']) {
+        if depth == 0 {
+            members.push(identifier(piece.trim_start()));
+        }
+        match piece.chars().last() {
+            Some('{') => depth += 1,
+            Some('}') if depth == 0 => break,
+            Some('}') => depth -= 1,
+            _ => {}
+        }
+    }
+    members
+}
+
+fn identifier(source: &str) -> &str {
+    source
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .next()
+        .unwrap_or_default()
+}
+
+fn extension(path: &str) -> &str {
+    path.rsplit_once('.').map_or("", |(_, extension)| extension)
+}
+
+fn is_written_by_hand(path: &str) -> bool {
+    path.starts_with("scripts/")
+        || path.starts_with(".ci/")
+        || ["rs", "lua", "txt", "md", "toml", "sh"].contains(&extension(path))
+}
+
+/// What a manifest may list under its dependencies.
+enum Wall {
+    Only(&'static [&'static str]),
+    Never(&'static [&'static str]),
+}
+
+const MANIFESTS: [(&str, Wall); 2] = [
+    // Decides: no I/O, no clock, no async, no randomness. Each name added here needs its argument beside it.
+    ("crates/core/Cargo.toml", Wall::Only(&[])),
+    // Remembers: whoever embeds it gets no server, no command line and no database.
+    (
+        "crates/limiter/Cargo.toml",
+        Wall::Never(&["axum", "tonic", "clap", "sqlx"]),
+    ),
+];
+
+pub(crate) const ALGORITHMS: &str = "crates/core/src/algorithm/";
+const PRODUCT: &str = "crates/tollgate/src/";
+const FRONT_ENDS: [&str; 4] = ["http", "grpc", "resp", "proxy"];
+const ADMIN: &str = "admin";
+const LINES_MAX: usize = 700;
+
+const TOP_LEVEL: [&str; 19] = [
+    ".ci",
+    ".gitignore",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "Cargo.lock",
+    "Cargo.toml",
+    "LICENSE-APACHE",
+    "LICENSE-MIT",
+    "README.md",
+    "bench",
+    "clippy.toml",
+    "crates",
+    "deploy",
+    "docs",
+    "examples",
+    "fuzz",
+    "rustfmt.toml",
+    "scripts",
+];
+
+// In two halves each, so that this file does not find itself.
+pub(crate) const SERVER_CALLS: [&str; 2] = [concat!("redis", ".call"), concat!("redis", ".pcall")];
+pub(crate) const UNFINISHED: [&str; 6] = [
+    concat!("todo", "!"),
+    concat!("unimplemented", "!"),
+    concat!("TO", "DO"),
+    concat!("FIX", "ME"),
+    concat!("X", "XX"),
+    concat!("#[", "ignore"),
+];
+pub(crate) const MACHINE_PATHS: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ho", "me/"), concat!("/ro", "ot/")];
