@@ -288,7 +288,7 @@ enum Wall {
 }
 
 const MANIFESTS: [(&str, Wall); 2] = [
-    // Decides: no I/O, no clock, no async, no randomness. Each name added here needs its argument beside it.
+    // Decides, from its arguments alone. Each name added here needs its argument beside it.
     ("crates/core/Cargo.toml", Wall::Only(&[])),
     // Remembers: whoever embeds it gets no server, no command line and no database.
     (
