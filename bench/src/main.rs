@@ -1,2 +1,42 @@
-//! Measurements of Tollgate, each a subcommand.
-fn main() {}
+//! Measurements of Tollgate, each a subcommand beside what it is compared with.
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    clippy::float_arithmetic,
+    reason = "a program that measures: it reads the clock, works out ratios and prints them"
+)]
+
+mod counter_error;
+mod decide;
+mod oracle;
+
+use clap::{Parser, Subcommand};
+
+/// Measures Tollgate.
+#[derive(Parser)]
+#[command(
+    name = "tollgate-bench",
+    after_help = "Example:\n  cargo run --release -p tollgate-bench -- decide"
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Runs random steps of every algorithm against its brute-force referee and counts differences.
+    Oracle(oracle::Args),
+    /// Measures how often the sliding counter decides otherwise than an exact log.
+    CounterError(counter_error::Args),
+    /// Measures nanoseconds per decision of each algorithm, state in hand.
+    Decide(decide::Args),
+}
+
+fn main() -> std::process::ExitCode {
+    match Cli::parse().command {
+        Command::Oracle(args) => oracle::run(&args),
+        Command::CounterError(args) => counter_error::run(&args),
+        Command::Decide(args) => decide::run(&args),
+    }
+}

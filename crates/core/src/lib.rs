@@ -1,1 +1,39 @@
-//! The deciding core of Tollgate.
+//! The deciding core of Tollgate: for every request, may this caller go on, and if not, when?
+//!
+//! Fully deterministic: no I/O, no clock, no async, no randomness, no floating point. Time comes in as an argument, the
+//! state of a key comes in and goes out as a value, and so every decision can be repeated exactly, here, in a store's
+//! Lua and in a simulator.
+//!
+//! - [`Limit`] is one limit: an algorithm and its numbers.
+//! - [`Limit::decide`] answers a [`Cost`] at a time with a [`Step`]: a [`Decision`] and what follows if it is kept.
+//! - [`settle`] does so for all limits a request meets at once.
+//! - [`Counter`] says which charges share a counter.
+
+pub mod algorithm;
+mod counter;
+mod debt;
+mod decision;
+mod limit;
+mod meter;
+mod muldiv;
+mod rate;
+mod ring;
+mod settle;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod time;
+
+pub use algorithm::{
+    Algorithm, LeaseId, Mark, Receipt, Step, cell::Cell, concurrency::Concurrency, fixed_window::FixedWindow,
+    gcra::Gcra, leaky_bucket::LeakyBucket, sliding_counter::SlidingCounter, sliding_log::SlidingLog,
+    token_bucket::TokenBucket,
+};
+pub use counter::Counter;
+pub use debt::{ByNanos, ByTime, ByUnits, Debt};
+pub use decision::{Cost, CostTooLarge, Decision, Retry, Standing};
+pub use limit::{Change, Limit, State};
+pub use muldiv::muldiv;
+pub use rate::{LimitError, Rate};
+pub use ring::{Edit, Ring};
+pub use settle::{Charge, Outcome, Policy, Settlement, settle};
+pub use time::{Micros, Now, Timestamp};

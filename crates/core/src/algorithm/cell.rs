@@ -1,0 +1,116 @@
+//! Cell: GCRA as `CL.THROTTLE` speaks it, reply for reply.
+//!
+//! Its interval is cut to whole nanoseconds, so it runs a little faster than the rate that was asked for (up to one
+//! part in a million at a thousand per second): its envelope is `limit + t / interval`. [`Gcra`](super::gcra::Gcra)
+//! is the exact one.
+
+use super::{Algorithm, LeaseId, Receipt, Step};
+use crate::debt::{self, ByNanos, Debt, Heeded, NANOS};
+use crate::decision::{Cost, Decision, Retry};
+use crate::meter::{Fine, Meter, Pace};
+use crate::rate::{LimitError, Rate};
+use crate::time::{Now, Timestamp};
+use std::num::NonZeroU64;
+
+/// What `CL.THROTTLE key max_burst count period` limits by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    meter: Meter,
+}
+
+/// The theoretical arrival time of the next request, whatever the parameters were.
+pub type State = Debt<ByNanos>;
+
+/// The five integers of a `CL.THROTTLE` reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// Whether the call was refused.
+    pub limited: bool,
+    /// `max_burst + 1`.
+    pub limit: u64,
+    /// Units left.
+    pub remaining: u64,
+    /// Seconds until the same quantity would pass; nothing (−1 on the wire) if it passed or never can.
+    pub retry_after_s: Option<u64>,
+    /// Seconds until the key is as good as new.
+    pub reset_after_s: u64,
+}
+
+impl Cell {
+    /// `count` per `period_s` seconds, and `max_burst` more at once.
+    ///
+    /// # Errors
+    /// A count or period of zero, more than 10^9 per second, a limit above 10^9, or one that takes longer than
+    /// 2^52 µs to come back.
+    pub fn new(max_burst: u64, count: u64, period_s: u64) -> Result<Self, LimitError> {
+        let interval_ns = (u128::from(period_s) * 1_000_000_000).checked_div(u128::from(count));
+        let limit = max_burst.saturating_add(1);
+        let interval_ns = interval_ns.ok_or(LimitError::CellRate)?;
+        let interval_ns = u64::try_from(interval_ns).map_err(|_| LimitError::CellBurst { limit })?;
+        let span = NonZeroU64::new(interval_ns).ok_or(LimitError::CellRate)?;
+        if limit > Rate::MOST {
+            return Err(LimitError::CellBurst { limit });
+        }
+        let meter = Meter::with_pace(Pace { parts: NANOS, span }, limit);
+        meter.map(|meter| Self { meter }).ok_or(LimitError::CellBurst { limit })
+    }
+
+    /// The most units at once: `max_burst + 1`.
+    pub const fn limit(&self) -> u64 {
+        self.meter.burst
+    }
+
+    /// The reply to a call that was decided at `now` and left `state` behind.
+    ///
+    /// Its seconds are those of the nanoseconds: whole ones, and one more from a millisecond on. So they are worked
+    /// out here and not from the decision, whose microseconds are rounded up.
+    pub fn reply(&self, decision: &Decision, state: Option<&State>, cost: Cost, now: Now) -> Reply {
+        let Heeded { debt, now, .. } = Debt::heed(state, now);
+        let tat = debt.map_or(Fine::at(now), |debt| debt.until());
+        let retry_after_s = match decision.retry() {
+            Some(Retry::After(_)) => {
+                let passes_at = self.meter.passes_at(tat.max(Fine::at(now)), cost);
+                Some(whole_seconds(passes_at.minus(Fine::at(now), NANOS)))
+            }
+            _ => None,
+        };
+        Reply {
+            limited: !decision.is_allow(),
+            limit: self.limit(),
+            remaining: decision.standing().remaining,
+            retry_after_s,
+            reset_after_s: whole_seconds(tat.minus(Fine::at(now), NANOS)),
+        }
+    }
+}
+
+impl Algorithm for Cell {
+    const NAME: &'static str = "cell";
+    type State = State;
+    type Change = State;
+
+    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
+        Debt::decide(state, (&self.meter, ByNanos), cost, now).step
+    }
+
+    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
+        debt::refund(state, (&self.meter, ByNanos), cost, now)
+    }
+
+    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
+        debt::undo(state, (&self.meter, ByNanos), receipt, now)
+    }
+
+    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
+        *state = Some(change);
+    }
+
+    fn fresh_at(&self, state: &State) -> Timestamp {
+        state.fresh_at()
+    }
+}
+
+/// Whole seconds, and one more if what is over is a millisecond or more.
+fn whole_seconds(span: Fine) -> u64 {
+    span.us / 1_000_000 + u64::from(span.us % 1_000_000 >= 1_000)
+}

@@ -1,0 +1,207 @@
+//! Concurrency: at most so many in flight. An admitted request holds its slots until it gives them back, or until its
+//! lease runs out because it was lost.
+
+use super::{Algorithm, LeaseId, Mark, Receipt, Step};
+use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::rate::{LONGEST, LimitError, SHORTEST};
+use crate::ring::{Add, Cut, Edit, Live, Ring, Runs, Shape};
+use crate::time::{Heard, Micros, Now, Timestamp};
+
+/// A concurrency limit.
+///
+/// When a refused request would pass depends on others being done, so its wait is [`Retry::Unknown`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Concurrency {
+    slots: u64,
+    lease_ttl: Micros,
+}
+
+/// The leases at the moment of a decision.
+struct Leases<'a> {
+    runs: Runs<'a>,
+    now: Timestamp,
+    live: Live,
+    /// Drops what has run out and changes nothing else: what every edit starts from.
+    edit: Edit,
+    repair: Option<Edit>,
+}
+
+impl Concurrency {
+    /// The most slots there can be.
+    pub const MOST: u64 = 10_000;
+
+    /// At most `slots` in flight, each for at most `lease_ttl` unless renewed.
+    ///
+    /// # Errors
+    /// Slots outside 1 to [`Concurrency::MOST`], or a lease outside 1 ms to 366 days.
+    pub const fn new(slots: u64, lease_ttl: Micros) -> Result<Self, LimitError> {
+        if slots == 0 || slots > Self::MOST {
+            return Err(LimitError::Units {
+                given: slots,
+                most: Self::MOST,
+            });
+        }
+        if lease_ttl.get() < SHORTEST.get() || lease_ttl.get() > LONGEST.get() {
+            return Err(LimitError::LeaseTtl { given: lease_ttl });
+        }
+        Ok(Self { slots, lease_ttl })
+    }
+
+    /// The most in flight.
+    pub const fn slots(&self) -> u64 {
+        self.slots
+    }
+
+    /// How long a lease lasts if it is neither released nor renewed.
+    pub const fn lease_ttl(&self) -> Micros {
+        self.lease_ttl
+    }
+
+    /// Gives the slots of a lease back at once. Nothing if it is not held any more: releasing twice is releasing once.
+    pub fn release(&self, state: &Ring, lease: LeaseId, now: Now) -> Option<Edit> {
+        let leases = self.read(Some(state), now);
+        let index = leases.held(lease)?;
+        Some(Edit {
+            cut: Some(Cut {
+                index,
+                units: leases.runs.units(index),
+            }),
+            ..leases.edit
+        })
+    }
+
+    /// Lets a lease that is still held last a whole `lease_ttl` from now. The store must keep the edit under the same
+    /// lease.
+    pub fn renew(&self, state: &Ring, lease: LeaseId, now: Now) -> Option<Edit> {
+        let leases = self.read(Some(state), now);
+        let index = leases.held(lease)?;
+        let units = leases.runs.units(index);
+        let add = Add {
+            time: leases.now + self.lease_ttl,
+            units,
+        };
+        Some(Edit {
+            cut: Some(Cut { index, units }),
+            add: Some(add),
+            ..leases.edit
+        })
+    }
+
+    fn read<'a>(&self, ring: Option<&'a Ring>, now: Now) -> Leases<'a> {
+        let heard = ring.map_or(
+            Heard {
+                now: now.at(),
+                back: Micros::ZERO,
+            },
+            |ring| now.heed(ring.at()),
+        );
+        let Heard { now, back } = heard;
+        let runs = Runs::new(ring, back);
+        let live = runs.live(|end| end <= now);
+        let edit = Edit {
+            at: now,
+            back,
+            cut: None,
+            drop: live.first,
+            base: live.base,
+            add: None,
+        };
+        Leases {
+            runs,
+            now,
+            live,
+            edit,
+            repair: (back > Micros::ZERO).then_some(edit),
+        }
+    }
+}
+
+impl Leases<'_> {
+    /// The place of a lease that has not run out.
+    fn held(&self, lease: LeaseId) -> Option<usize> {
+        self.runs.of_lease(lease).filter(|&index| index >= self.live.first)
+    }
+
+    /// When the last lease runs out.
+    fn fresh_at(&self) -> Timestamp {
+        self.runs
+            .last()
+            .filter(|_| self.live.used > 0)
+            .map_or(self.now, |last| last.time)
+    }
+}
+
+impl Algorithm for Concurrency {
+    const NAME: &'static str = "concurrency";
+    type State = Ring;
+    type Change = Edit;
+
+    fn decide(&self, state: Option<&Ring>, cost: Cost, now: Now) -> Step<Edit> {
+        let leases = self.read(state, now);
+        let (now, limit, cost) = (leases.now, self.slots, cost.get());
+        let free = limit.saturating_sub(leases.live.used);
+        let allowed = cost <= free || cost == 0;
+        let ends = now + self.lease_ttl;
+        let taken = if allowed { cost } else { 0 };
+        let fresh_at = if taken > 0 {
+            leases.fresh_at().max(ends)
+        } else {
+            leases.fresh_at()
+        };
+        let standing = Standing {
+            limit,
+            remaining: free - taken,
+            reset_after: fresh_at.since(now),
+        };
+        let decision = if allowed {
+            Decision::allow(standing)
+        } else {
+            let retry = if cost > limit { Retry::Never } else { Retry::Unknown };
+            Decision::Deny { standing, retry }
+        };
+        // A refused request holds nothing that could be counted: nobody would ever give it back.
+        let next = (taken > 0).then_some(Edit {
+            add: Some(Add {
+                time: ends,
+                units: taken,
+            }),
+            ..leases.edit
+        });
+        Step {
+            decision,
+            next,
+            repair: leases.repair,
+            fresh_at,
+            mark: Mark { at: ends, frac: 0 },
+        }
+    }
+
+    /// Gives back slots of the leases that end first. To give back one's own, release.
+    fn refund(&self, state: &Ring, cost: Cost, now: Now) -> Option<Edit> {
+        let leases = self.read(Some(state), now);
+        if leases.live.used == 0 {
+            return None;
+        }
+        let base = leases.live.base + cost.get().min(leases.live.used);
+        Some(Edit {
+            drop: leases.runs.find(|run| run.total <= base),
+            base,
+            ..leases.edit
+        })
+    }
+
+    fn undo(&self, state: &Ring, receipt: &Receipt, now: Now) -> Option<Edit> {
+        self.release(state, receipt.lease, now)
+    }
+
+    fn keep(&self, state: &mut Option<Ring>, edit: Edit, lease: LeaseId) {
+        let shape = Shape::new(LONGEST, self.slots, true);
+        state
+            .get_or_insert_with(|| Ring::new(shape, edit.at))
+            .apply(edit, self.slots, lease);
+    }
+
+    fn fresh_at(&self, state: &Ring) -> Timestamp {
+        state.newest()
+    }
+}

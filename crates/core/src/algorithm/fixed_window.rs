@@ -1,0 +1,153 @@
+//! Fixed window: one counter per window, windows aligned to the epoch.
+
+use super::{Algorithm, LeaseId, Mark, Receipt, Step};
+use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::rate::Rate;
+use crate::time::{Heard, Micros, Now, Timestamp};
+
+/// A fixed window.
+///
+/// Admits at most `units` in each aligned window, and so up to twice that around a seam: all of one window at its end
+/// and all of the next at its start. Where that matters, take a sliding window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FixedWindow {
+    rate: Rate,
+}
+
+/// What was used in the window that ends at `end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    end: Timestamp,
+    /// The time of the last write.
+    at: Timestamp,
+    used: u64,
+}
+
+impl FixedWindow {
+    /// `units` in each window of `period`.
+    pub const fn new(rate: Rate) -> Self {
+        Self { rate }
+    }
+
+    /// Units per window.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The state a decision at `now` sees, an empty window if there is none, and what to write back after a step.
+    ///
+    /// When the clock was set back the window keeps at least the time it had left, rounded up to a seam: were it cut
+    /// short, stepping to and fro over a seam would hand out one window after the other.
+    fn heed(&self, state: Option<&State>, now: Now) -> (State, Option<State>) {
+        let heard = state.map_or(
+            Heard {
+                now: now.at(),
+                back: Micros::ZERO,
+            },
+            |state| now.heed(state.at),
+        );
+        let now = heard.now;
+        let fresh = State {
+            end: window_end(now, self.rate.period()),
+            at: now,
+            used: 0,
+        };
+        let Some(&state) = state else { return (fresh, None) };
+        if heard.back > Micros::ZERO {
+            let end = next_seam(state.end - heard.back, self.rate.period());
+            let state = State { end, at: now, ..state };
+            return (state, Some(state));
+        }
+        if state.end > now && state.used > 0 {
+            (State { at: now, ..state }, None)
+        } else {
+            (fresh, None)
+        }
+    }
+}
+
+impl State {
+    fn fresh_at(&self) -> Timestamp {
+        if self.used > 0 { self.end } else { self.at }
+    }
+}
+
+impl Algorithm for FixedWindow {
+    const NAME: &'static str = "fixed_window";
+    type State = State;
+    type Change = State;
+
+    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
+        let (window, repair) = self.heed(state, now);
+        let limit = self.rate.units();
+        let free = limit.saturating_sub(window.used);
+        let allowed = cost.get() <= free || cost == Cost::ZERO;
+        let after = State {
+            used: window.used + cost.get().min(free),
+            ..window
+        };
+        let held = if allowed { after } else { window };
+        let standing = Standing {
+            limit,
+            remaining: limit.saturating_sub(held.used),
+            reset_after: held.fresh_at().since(held.at),
+        };
+        let decision = if allowed {
+            Decision::allow(standing)
+        } else if cost.get() > limit {
+            Decision::Deny {
+                standing,
+                retry: Retry::Never,
+            }
+        } else {
+            Decision::Deny {
+                standing,
+                retry: Retry::After(window.end.since(window.at)),
+            }
+        };
+        Step {
+            decision,
+            next: (after.used > window.used).then_some(after),
+            repair,
+            fresh_at: held.fresh_at(),
+            mark: Mark {
+                at: window.end,
+                frac: 0,
+            },
+        }
+    }
+
+    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
+        let (window, _) = self.heed(Some(state), now);
+        (window.used > 0).then(|| State {
+            used: window.used.saturating_sub(cost.get()),
+            ..window
+        })
+    }
+
+    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
+        let (window, _) = self.heed(Some(state), now);
+        (window.used > 0 && window.end == receipt.mark.at).then(|| State {
+            used: window.used.saturating_sub(receipt.cost.get()),
+            ..window
+        })
+    }
+
+    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
+        *state = Some(change);
+    }
+
+    fn fresh_at(&self, state: &State) -> Timestamp {
+        state.fresh_at()
+    }
+}
+
+/// The end of the aligned window that `now` lies in.
+pub(crate) fn window_end(now: Timestamp, period: Micros) -> Timestamp {
+    next_seam(now + Micros::ONE, period)
+}
+
+/// The first seam at or after `moment`.
+fn next_seam(moment: Timestamp, period: Micros) -> Timestamp {
+    Timestamp::from_micros(moment.as_micros().next_multiple_of(period.get()))
+}

@@ -1,0 +1,77 @@
+//! GCRA: one moment per key, the theoretical arrival time of the next request; early by more than the burst is denied.
+
+use super::{Algorithm, LeaseId, Receipt, Step};
+use crate::debt::{self, ByTime, Debt};
+use crate::decision::Cost;
+use crate::meter::Meter;
+use crate::rate::{LimitError, Rate};
+use crate::time::{Now, Timestamp};
+
+/// The generic cell rate algorithm.
+///
+/// Admits what a token bucket of the same numbers does. They differ when the numbers change: GCRA keeps its debt in
+/// time, so a caller who had to wait ten seconds still waits ten seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gcra {
+    rate: Rate,
+    meter: Meter,
+}
+
+/// The theoretical arrival time of the next request.
+pub type State = Debt<ByTime>;
+
+impl Gcra {
+    /// One unit every `period / units`, and one period's worth at once.
+    pub fn new(rate: Rate) -> Self {
+        let meter = Meter::new(rate, rate.units()).expect("one period's worth takes one period");
+        Self { rate, meter }
+    }
+
+    /// The same rate with at most `burst` units at once.
+    ///
+    /// # Errors
+    /// A burst outside 1 to 10^9, or one that takes longer than 2^52 µs to come back.
+    pub fn with_burst(self, burst: u64) -> Result<Self, LimitError> {
+        Meter::new(self.rate, burst).map(|meter| Self { meter, ..self })
+    }
+
+    /// The sustained rate.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The most units at once.
+    pub const fn burst(&self) -> u64 {
+        self.meter.burst
+    }
+
+    fn meter(&self) -> (&Meter, ByTime) {
+        (&self.meter, ByTime::new(self.meter.pace))
+    }
+}
+
+impl Algorithm for Gcra {
+    const NAME: &'static str = "gcra";
+    type State = State;
+    type Change = State;
+
+    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
+        Debt::decide(state, self.meter(), cost, now).step
+    }
+
+    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
+        debt::refund(state, self.meter(), cost, now)
+    }
+
+    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
+        debt::undo(state, self.meter(), receipt, now)
+    }
+
+    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
+        *state = Some(change);
+    }
+
+    fn fresh_at(&self, state: &State) -> Timestamp {
+        state.fresh_at()
+    }
+}

@@ -1,0 +1,120 @@
+//! Leaky bucket: fills with each request, leaks at a constant rate, refuses what would overflow.
+//!
+//! As a meter it polices: what fits passes at once. As a queue it shapes: what fits is told how long to wait, so that
+//! what comes out keeps a constant rate.
+
+use super::{Algorithm, LeaseId, Receipt, Step};
+use crate::debt::{ByUnits, Charged, Debt};
+use crate::decision::{Cost, Decision};
+use crate::meter::Meter;
+use crate::rate::{LimitError, Rate};
+use crate::time::{Now, Timestamp};
+
+/// A leaky bucket.
+///
+/// As a meter it decides as a token bucket of the same numbers does: `depth` units fit, and in any interval of length
+/// `t` at most `depth + rate * t` pass. As a queue the same requests are admitted, each with the delay after which
+/// everything ahead of it has left; a delay once promised stands, so a queue has neither refund nor undo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeakyBucket {
+    rate: Rate,
+    meter: Meter,
+    outflow: Outflow,
+}
+
+/// What a leaky bucket does with a request that fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outflow {
+    /// Lets it pass at once.
+    Police,
+    /// Tells it how long to wait for its turn.
+    Shape,
+}
+
+/// Units used and not yet given back by time.
+pub type State = Debt<ByUnits>;
+
+impl LeakyBucket {
+    /// A meter that leaks at `rate` and is one period's worth deep.
+    pub fn new(rate: Rate) -> Self {
+        let meter = Meter::new(rate, rate.units()).expect("one period's worth takes one period to leak");
+        Self {
+            rate,
+            meter,
+            outflow: Outflow::Police,
+        }
+    }
+
+    /// The same rate with a depth of `depth` units.
+    ///
+    /// # Errors
+    /// A depth outside 1 to 10^9, or one that takes longer than 2^52 µs to leak.
+    pub fn with_depth(self, depth: u64) -> Result<Self, LimitError> {
+        Meter::new(self.rate, depth).map(|meter| Self { meter, ..self })
+    }
+
+    /// As a queue: each admitted request is told how long to wait.
+    pub const fn shaping(self) -> Self {
+        Self {
+            outflow: Outflow::Shape,
+            ..self
+        }
+    }
+
+    /// The rate it leaks at.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The most units it holds.
+    pub const fn depth(&self) -> u64 {
+        self.meter.burst
+    }
+
+    /// Whether admitted requests are told to wait for their turn.
+    pub const fn is_shaping(&self) -> bool {
+        matches!(self.outflow, Outflow::Shape)
+    }
+}
+
+impl Algorithm for LeakyBucket {
+    const NAME: &'static str = "leaky_bucket";
+    type State = State;
+    type Change = State;
+
+    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
+        let Charged { mut step, wait } = Debt::decide(state, (&self.meter, ByUnits::new(self.meter.pace)), cost, now);
+        // A request that takes no place in the queue does not wait in it.
+        if self.is_shaping()
+            && cost > Cost::ZERO
+            && let Decision::Allow { delay, .. } = &mut step.decision
+        {
+            *delay = wait;
+        }
+        step
+    }
+
+    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
+        if self.is_shaping() {
+            None
+        } else {
+            state.refund(cost, now)
+        }
+    }
+
+    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
+        if self.is_shaping() {
+            None
+        } else {
+            state.undo(&self.meter, receipt, now)
+        }
+    }
+
+    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
+        *state = Some(change);
+    }
+
+    fn fresh_at(&self, state: &State) -> Timestamp {
+        state.fresh_at()
+    }
+}

@@ -1,0 +1,231 @@
+//! Sliding counter: two windows, the older weighted by how much of it the rolling window still covers.
+
+use super::fixed_window::window_end;
+use super::{Algorithm, LeaseId, Mark, Receipt, Step};
+use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::muldiv::muldiv;
+use crate::rate::Rate;
+use crate::time::{Heard, Micros, Now, Timestamp};
+use std::num::NonZeroU64;
+
+/// A sliding window counter.
+///
+/// Estimates the rolling window as `current + previous * share of it still covered` and admits while estimate and cost
+/// together are within the limit. The estimate takes the previous window for evenly filled; packed at its end, up to
+/// nearly twice the limit can pass within one period. [`SlidingLog`](super::sliding_log::SlidingLog) is the exact one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingCounter {
+    rate: Rate,
+}
+
+/// The counters of two neighbouring windows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The end of the current window.
+    end: Timestamp,
+    /// The time of the last write.
+    at: Timestamp,
+    previous: u32,
+    current: u32,
+}
+
+/// The counters at the moment of a decision.
+#[derive(Clone, Copy)]
+struct Windows {
+    now: Timestamp,
+    end: Timestamp,
+    previous: u64,
+    current: u64,
+}
+
+impl SlidingCounter {
+    /// `units` in any `period`, as estimated.
+    pub const fn new(rate: Rate) -> Self {
+        Self { rate }
+    }
+
+    /// Units per rolling window.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    fn period(&self) -> NonZeroU64 {
+        NonZeroU64::new(self.rate.period().get()).expect("a period is at least a millisecond")
+    }
+
+    /// The counters at `now`, and the state to write back if the clock was set back.
+    fn heed(&self, state: Option<&State>, now: Now) -> (Windows, Option<State>) {
+        let heard = state.map_or(
+            Heard {
+                now: now.at(),
+                back: Micros::ZERO,
+            },
+            |state| now.heed(state.at),
+        );
+        let (now, period) = (heard.now, self.rate.period());
+        let fresh = Windows {
+            now,
+            end: window_end(now, period),
+            previous: 0,
+            current: 0,
+        };
+        let Some(state) = state else { return (fresh, None) };
+        let end = state.end - heard.back;
+        let (previous, current) = (u64::from(state.previous), u64::from(state.current));
+        let windows = if now < end {
+            Windows {
+                now,
+                end,
+                previous,
+                current,
+            }
+        } else if now < end + period {
+            Windows {
+                now,
+                end: end + period,
+                previous: current,
+                current: 0,
+            }
+        } else {
+            fresh
+        };
+        let repair = (heard.back > Micros::ZERO).then_some(State { end, at: now, ..*state });
+        (
+            if windows.previous + windows.current > 0 {
+                windows
+            } else {
+                fresh
+            },
+            repair,
+        )
+    }
+
+    /// What the rolling window holds, a begun unit counted whole.
+    fn estimate(&self, windows: &Windows) -> u64 {
+        let covered = windows.end.since(windows.now).get();
+        let (whole, rest) = muldiv(windows.previous, covered, self.period());
+        windows.current + whole + u64::from(rest > 0)
+    }
+
+    /// The first moment at which `cost`, which the limit can hold, passes if nothing else happens.
+    fn passes_at(&self, windows: &Windows, cost: u64) -> Timestamp {
+        let period = self.rate.period();
+        let room = self.rate.units() - cost;
+        if let Some(room) = room.checked_sub(windows.current) {
+            let covered = self.covered_at_most(windows.previous, room);
+            return windows.end - covered;
+        }
+        windows.end + period - self.covered_at_most(windows.current, room)
+    }
+
+    /// How much of a window with `used` units may still be covered for its share to be within `room`.
+    fn covered_at_most(&self, used: u64, room: u64) -> Micros {
+        let whole = self.rate.period();
+        match NonZeroU64::new(used) {
+            Some(used) if used.get() > room => Micros::new(muldiv(room, whole.get(), used).0),
+            _ => whole,
+        }
+    }
+
+    fn fresh_at(&self, windows: &Windows) -> Timestamp {
+        if windows.current > 0 {
+            windows.end + self.rate.period()
+        } else if windows.previous > 0 {
+            windows.end
+        } else {
+            windows.now
+        }
+    }
+}
+
+impl Windows {
+    fn state(&self) -> State {
+        let narrow = |count| u32::try_from(count).unwrap_or(u32::MAX);
+        State {
+            end: self.end,
+            at: self.now,
+            previous: narrow(self.previous),
+            current: narrow(self.current),
+        }
+    }
+}
+
+impl Algorithm for SlidingCounter {
+    const NAME: &'static str = "sliding_counter";
+    type State = State;
+    type Change = State;
+
+    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
+        let (windows, repair) = self.heed(state, now);
+        let (limit, cost) = (self.rate.units(), cost.get());
+        let free = limit.saturating_sub(self.estimate(&windows));
+        let allowed = cost <= free || cost == 0;
+        let after = Windows {
+            current: windows.current + cost.min(free),
+            ..windows
+        };
+        let held = if allowed { after } else { windows };
+        let fresh_at = self.fresh_at(&held);
+        let standing = Standing {
+            limit,
+            remaining: if allowed { free - cost } else { free },
+            reset_after: fresh_at.since(windows.now),
+        };
+        let decision = if allowed {
+            Decision::allow(standing)
+        } else if cost > limit {
+            Decision::Deny {
+                standing,
+                retry: Retry::Never,
+            }
+        } else {
+            Decision::Deny {
+                standing,
+                retry: Retry::After(self.passes_at(&windows, cost).since(windows.now)),
+            }
+        };
+        Step {
+            decision,
+            next: (after.current > windows.current).then(|| after.state()),
+            repair,
+            fresh_at,
+            mark: Mark {
+                at: windows.end,
+                frac: 0,
+            },
+        }
+    }
+
+    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
+        let (windows, _) = self.heed(Some(state), now);
+        let current = windows.current.saturating_sub(cost.get());
+        (current < windows.current).then(|| Windows { current, ..windows }.state())
+    }
+
+    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
+        let (mut windows, _) = self.heed(Some(state), now);
+        let charged = if windows.end == receipt.mark.at {
+            &mut windows.current
+        } else if windows.end == receipt.mark.at + self.rate.period() {
+            &mut windows.previous
+        } else {
+            return None;
+        };
+        *charged = charged.saturating_sub(receipt.cost.get());
+        Some(windows.state())
+    }
+
+    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
+        *state = Some(change);
+    }
+
+    fn fresh_at(&self, state: &State) -> Timestamp {
+        let windows = Windows {
+            now: state.at,
+            end: state.end,
+            previous: u64::from(state.previous),
+            current: u64::from(state.current),
+        };
+        self.fresh_at(&windows)
+    }
+}

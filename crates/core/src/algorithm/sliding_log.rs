@@ -1,0 +1,253 @@
+//! Sliding log: remembers every admitted request, so the rolling window is exact.
+
+use super::{Algorithm, LeaseId, Mark, Receipt, Step};
+use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::rate::{LimitError, Rate};
+use crate::ring::{Add, Cut, Edit, Live, Ring, Run, Runs, Shape};
+use crate::time::{Heard, Micros, Now, Timestamp};
+
+/// A sliding window log.
+///
+/// At most `units` are admitted in any window `(now - period, now]`; requests of one instant count one by one, and
+/// refused ones are not logged. With a `min_interval` two admitted requests are at least that far apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlidingLog {
+    rate: Rate,
+    min_interval: Micros,
+}
+
+/// A log at the moment of a decision.
+struct Log<'a> {
+    runs: Runs<'a>,
+    now: Timestamp,
+    live: Live,
+    /// Changes nothing but the time: what every edit starts from.
+    edit: Edit,
+    repair: Option<Edit>,
+}
+
+impl SlidingLog {
+    /// The most units a log can hold.
+    pub const MOST: u64 = 1_000_000;
+
+    /// `units` in any `period`.
+    ///
+    /// # Errors
+    /// More than [`SlidingLog::MOST`] units.
+    pub const fn new(rate: Rate) -> Result<Self, LimitError> {
+        match rate.at_most(Self::MOST) {
+            Ok(rate) => Ok(Self {
+                rate,
+                min_interval: Micros::ZERO,
+            }),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    /// The same with at least `min_interval` between two admitted requests.
+    ///
+    /// # Errors
+    /// An interval longer than the period.
+    pub fn with_min_interval(self, min_interval: Micros) -> Result<Self, LimitError> {
+        if min_interval > self.rate.period() {
+            return Err(LimitError::MinInterval {
+                given: min_interval,
+                period: self.rate.period(),
+            });
+        }
+        Ok(Self { min_interval, ..self })
+    }
+
+    /// Units per rolling window.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The least time between two admitted requests.
+    pub const fn min_interval(&self) -> Micros {
+        self.min_interval
+    }
+
+    fn read<'a>(&self, ring: Option<&'a Ring>, now: Now) -> Log<'a> {
+        let heard = ring.map_or(
+            Heard {
+                now: now.at(),
+                back: Micros::ZERO,
+            },
+            |ring| now.heed(ring.at()),
+        );
+        let Heard { now, back } = heard;
+        let ring = ring.filter(|ring| self.fresh_at(ring) - back > now);
+        let runs = Runs::new(ring, back);
+        let period = self.rate.period();
+        let live = runs.live(|stamp| stamp + period <= now);
+        let edit = Edit {
+            at: now,
+            back,
+            cut: None,
+            drop: 0,
+            base: 0,
+            add: None,
+        };
+        Log {
+            runs,
+            now,
+            live,
+            edit,
+            repair: (back > Micros::ZERO).then_some(edit),
+        }
+    }
+
+    /// When `cost`, which the limit can hold, passes: enough units have left and the last request is long enough ago.
+    fn passes_at(&self, log: &Log<'_>, cost: u64) -> Timestamp {
+        let spaced = self.spaced_at(log);
+        let excess = (log.live.used + cost).saturating_sub(self.rate.units());
+        if excess == 0 {
+            return spaced;
+        }
+        let last_to_leave = log.runs.find(|run| run.total < log.live.base + excess);
+        let room = log
+            .runs
+            .get(last_to_leave)
+            .map_or(log.now, |run| run.time + self.rate.period());
+        room.max(spaced)
+    }
+
+    /// When the last admitted request is long enough ago.
+    fn spaced_at(&self, log: &Log<'_>) -> Timestamp {
+        match log.runs.last() {
+            Some(last) if self.min_interval > Micros::ZERO => last.time + self.min_interval,
+            _ => log.now,
+        }
+    }
+}
+
+impl Algorithm for SlidingLog {
+    const NAME: &'static str = "sliding_log";
+    type State = Ring;
+    type Change = Edit;
+
+    fn decide(&self, state: Option<&Ring>, cost: Cost, now: Now) -> Step<Edit> {
+        let log = self.read(state, now);
+        let (limit, period, cost) = (self.rate.units(), self.rate.period(), cost.get());
+        let (now, used) = (log.now, log.live.used);
+        let spaced_at = self.spaced_at(&log);
+        let free = limit.saturating_sub(used);
+        let passable = if spaced_at > now { 0 } else { free };
+        let mark = Mark { at: now, frac: 0 };
+
+        let taken = cost.min(passable);
+        let add = (taken > 0).then_some(Add {
+            time: now,
+            units: taken,
+        });
+        let next = add.map(|add| Edit {
+            drop: log.live.first,
+            base: log.live.base,
+            add: Some(add),
+            ..log.edit
+        });
+
+        if cost <= passable && cost > 0 {
+            let remaining = if self.min_interval > Micros::ZERO {
+                0
+            } else {
+                free - cost
+            };
+            let standing = Standing {
+                limit,
+                remaining,
+                reset_after: period,
+            };
+            return Step {
+                decision: Decision::allow(standing),
+                next,
+                repair: log.repair,
+                fresh_at: now + period,
+                mark,
+            };
+        }
+        let last = log.runs.last().map(|last| last.time);
+        let reset_at = match last {
+            Some(last) if used > 0 => last + period,
+            _ => spaced_at.max(now),
+        };
+        let standing = Standing {
+            limit,
+            remaining: passable,
+            reset_after: reset_at.since(now),
+        };
+        let decision = if cost == 0 {
+            Decision::allow(standing)
+        } else if cost > limit {
+            Decision::Deny {
+                standing,
+                retry: Retry::Never,
+            }
+        } else {
+            Decision::Deny {
+                standing,
+                retry: Retry::After(self.passes_at(&log, cost).since(now)),
+            }
+        };
+        let fresh_at = last.map_or(now, |last| last + period);
+        Step {
+            decision,
+            next,
+            repair: log.repair,
+            fresh_at,
+            mark,
+        }
+    }
+
+    /// Gives back the oldest units. The last run stays even when empty: it is what `min_interval` is counted from.
+    fn refund(&self, state: &Ring, cost: Cost, now: Now) -> Option<Edit> {
+        let log = self.read(Some(state), now);
+        if log.live.used == 0 {
+            return None;
+        }
+        let base = log.live.base + cost.get().min(log.live.used);
+        let gone = log.runs.find(|run| run.total <= base).min(log.runs.len() - 1);
+        Some(Edit {
+            drop: gone,
+            base,
+            ..log.edit
+        })
+    }
+
+    fn undo(&self, state: &Ring, receipt: &Receipt, now: Now) -> Option<Edit> {
+        let log = self.read(Some(state), now);
+        let stamp = receipt.mark.at;
+        let index = log.runs.find(|run| run.time < stamp).max(log.live.first);
+        let Run { time, .. } = log.runs.get(index)?;
+        let cut = Cut {
+            index,
+            units: receipt.cost.get(),
+        };
+        (time == stamp).then_some(Edit {
+            cut: Some(cut),
+            ..log.edit
+        })
+    }
+
+    fn keep(&self, state: &mut Option<Ring>, edit: Edit, lease: LeaseId) {
+        let limit = self.rate.units();
+        let fresh = || Ring::new(Shape::new(self.rate.period(), limit, false), edit.at);
+        // What is past its time is not edited but replaced: its own times may lie a whole turn of the ring back.
+        let stale = state
+            .as_ref()
+            .is_some_and(|ring| self.fresh_at(ring) - edit.back <= edit.at);
+        if stale {
+            *state = None;
+        }
+        state.get_or_insert_with(fresh).apply(edit, limit, lease);
+    }
+
+    fn fresh_at(&self, state: &Ring) -> Timestamp {
+        if state.runs() > 0 {
+            state.newest() + self.rate.period()
+        } else {
+            state.at()
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Token bucket: holds `burst` tokens, refills continuously at its rate, takes a cost if that many are there.
+
+use super::{Algorithm, LeaseId, Receipt, Step};
+use crate::debt::{ByUnits, Debt};
+use crate::decision::Cost;
+use crate::meter::Meter;
+use crate::rate::{LimitError, Rate};
+use crate::time::{Now, Timestamp};
+
+/// A token bucket.
+///
+/// In any interval of length `t` it admits at most `burst + rate * t`. When its numbers change, what was used stays
+/// used: 100 per minute, exhausted and raised to 1000 per minute, has 900 left.
+///
+/// ```
+/// use tollgate_core::{Algorithm, Cost, LeaseId, Micros, Now, Rate, Timestamp, TokenBucket};
+///
+/// let bucket = TokenBucket::new(Rate::new(10, Micros::from_secs(1))?).with_burst(2)?;
+/// let now = Now::new(Timestamp::from_micros(1_700_000_000_000_000));
+/// let mut state = None;
+///
+/// let step = bucket.decide(state.as_ref(), Cost::ONE, now);
+/// assert!(step.decision.is_allow());
+/// assert_eq!(step.decision.standing().remaining, 1);
+/// if let Some(next) = step.next {
+///     bucket.keep(&mut state, next, LeaseId::default());
+/// }
+/// # Ok::<(), tollgate_core::LimitError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenBucket {
+    rate: Rate,
+    meter: Meter,
+}
+
+/// Units used and not yet given back by time.
+pub type State = Debt<ByUnits>;
+
+impl TokenBucket {
+    /// A bucket that refills at `rate` and holds one period's worth.
+    pub fn new(rate: Rate) -> Self {
+        let meter = Meter::new(rate, rate.units()).expect("one period's worth takes one period to fill");
+        Self { rate, meter }
+    }
+
+    /// The same rate with a capacity of `burst`.
+    ///
+    /// # Errors
+    /// A burst outside 1 to 10^9, or one that takes longer than 2^52 µs to fill.
+    pub fn with_burst(self, burst: u64) -> Result<Self, LimitError> {
+        Meter::new(self.rate, burst).map(|meter| Self { meter, ..self })
+    }
+
+    /// The rate it refills at.
+    pub const fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// The most tokens it holds.
+    pub const fn burst(&self) -> u64 {
+        self.meter.burst
+    }
+}
+
+impl Algorithm for TokenBucket {
+    const NAME: &'static str = "token_bucket";
+    type State = State;
+    type Change = State;
+
+    fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
+        Debt::decide(state, (&self.meter, ByUnits::new(self.meter.pace)), cost, now).step
+    }
+
+    fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
+        state.refund(cost, now)
+    }
+
+    fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
+        state.undo(&self.meter, receipt, now)
+    }
+
+    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
+        *state = Some(change);
+    }
+
+    fn fresh_at(&self, state: &State) -> Timestamp {
+        state.fresh_at()
+    }
+}

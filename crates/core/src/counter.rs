@@ -1,0 +1,99 @@
+//! Which counter a charge is counted in: what makes two charges meet, and what does not.
+
+use crate::limit::Limit;
+
+/// The identity of one counter.
+///
+/// Two charges share a counter if domain, rule, variant, algorithm and the values they are counted by are the same, and
+/// for windows the period. Nothing else counts: when only the numbers of a limit change, its counters go on.
+#[derive(Clone, Copy, Debug)]
+pub struct Counter<'a> {
+    /// Counters of domains are apart.
+    pub domain: &'a str,
+    /// The rule that limits.
+    pub rule: &'a str,
+    /// The side of an experiment, empty where there is none.
+    pub variant: &'a str,
+    /// The limit: of it only the algorithm, and the period of a window.
+    pub limit: &'a Limit,
+    /// The values it is counted by, in the rule's order. Any bytes.
+    pub per: &'a [&'a [u8]],
+}
+
+/// Written first, so that another form of key can never be taken for this one.
+const VERSION: u8 = 1;
+
+impl Counter<'_> {
+    /// Hands its bytes to `sink` piece by piece: every part behind its length, so that no two counters are alike.
+    pub fn write(&self, mut sink: impl FnMut(&[u8])) {
+        let mut part = |bytes: &[u8]| {
+            sink(&(bytes.len() as u64).to_le_bytes());
+            sink(bytes);
+        };
+        part(&[VERSION]);
+        part(self.domain.as_bytes());
+        part(self.rule.as_bytes());
+        part(self.variant.as_bytes());
+        part(self.limit.algorithm().as_bytes());
+        match self.limit.window() {
+            Some(period) => part(&period.get().to_le_bytes()),
+            None => part(&[]),
+        }
+        for value in self.per {
+            part(value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{FixedWindow, Gcra, Micros, Rate, TokenBucket};
+    use proptest::prelude::*;
+
+    fn bytes(counter: Counter<'_>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        counter.write(|piece| bytes.extend_from_slice(piece));
+        bytes
+    }
+
+    fn with_limit(limit: Limit) -> Vec<u8> {
+        bytes(Counter {
+            domain: "default",
+            rule: "plan",
+            variant: "",
+            limit: &limit,
+            per: &[b"m_1"],
+        })
+    }
+
+    fn rate(units: u64, seconds: u64) -> Rate {
+        Rate::new(units, Micros::from_secs(seconds)).expect("in range")
+    }
+
+    #[test]
+    fn numbers_are_not_identity_but_the_period_of_a_window_is() {
+        let bucket = |units, seconds| with_limit(TokenBucket::new(rate(units, seconds)).into());
+        assert_eq!(bucket(100, 60), bucket(1_000, 3_600));
+        let window = |units, seconds| with_limit(FixedWindow::new(rate(units, seconds)).into());
+        assert_eq!(window(100, 60), window(1_000, 60));
+        assert_ne!(window(100, 60), window(100, 3_600));
+        assert_ne!(bucket(100, 60), with_limit(Gcra::new(rate(100, 60)).into()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_just_data(
+            a in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..6), 0..4),
+            b in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..6), 0..4),
+            rules in ("[a:]{0,3}", "[a:]{0,3}"),
+        ) {
+            let limit = TokenBucket::new(rate(1, 1)).into();
+            let of = |rule, per: &[Vec<u8>]| {
+                let per: Vec<&[u8]> = per.iter().map(Vec::as_slice).collect();
+                bytes(Counter { domain: "d", rule, variant: "", limit: &limit, per: &per })
+            };
+            prop_assert_eq!(of(&rules.0, &a) == of(&rules.1, &b), rules.0 == rules.1 && a == b);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Debt measured in time: the arithmetic that token bucket, GCRA, leaky bucket and `Cell` share.
+//!
+//! A charge of `c` units at a rate of `n` per `p` keeps the limit busy for `c * p / n`. What is stored is the moment
+//! that work ends, in whole microseconds and an exact fraction of one, so uneven rates neither drift nor round.
+
+use crate::algorithm::Receipt;
+use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::muldiv::muldiv;
+use crate::rate::{LONGEST_FILL, LimitError, Rate};
+use crate::time::Timestamp;
+use std::num::NonZeroU64;
+
+/// A time in whole microseconds and `frac` parts of one. How many parts make one is known by the [`Pace`] it goes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Fine {
+    pub(crate) us: u64,
+    pub(crate) frac: u64,
+}
+
+/// `parts` units take `span` µs: one unit takes `span / parts`, so a time is exact in `parts`ths of a microsecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    pub(crate) parts: NonZeroU64,
+    pub(crate) span: NonZeroU64,
+}
+
+/// A pace and the most it may be in debt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meter {
+    pub(crate) pace: Pace,
+    pub(crate) burst: u64,
+    /// How long one unit takes: the usual cost, so not worked out each time.
+    one: Fine,
+    /// How long a full burst takes.
+    full: Fine,
+}
+
+/// What a meter says to one cost.
+pub(crate) struct Weighed {
+    pub(crate) decision: Decision,
+    /// When the work ends if the charge is kept. On deny: all that was left is taken; nothing if nothing was.
+    pub(crate) after: Option<Fine>,
+    /// When the work of this charge begins.
+    pub(crate) begin: Fine,
+}
+
+impl Fine {
+    pub(crate) const fn at(moment: Timestamp) -> Self {
+        Self {
+            us: moment.as_micros(),
+            frac: 0,
+        }
+    }
+
+    /// The first whole microsecond that is not before.
+    pub(crate) const fn ceil(self) -> Timestamp {
+        Timestamp::from_micros(self.us.saturating_add((self.frac > 0) as u64))
+    }
+
+    fn plus(self, other: Self, parts: NonZeroU64) -> Self {
+        let frac = self.frac + other.frac;
+        let carry = frac >= parts.get();
+        Self {
+            us: self.us.saturating_add(other.us).saturating_add(u64::from(carry)),
+            frac: if carry { frac - parts.get() } else { frac },
+        }
+    }
+
+    /// What is left after taking `other` away, not below zero.
+    pub(crate) fn minus(self, other: Self, parts: NonZeroU64) -> Self {
+        if self <= other {
+            return Self { us: 0, frac: 0 };
+        }
+        let borrow = self.frac < other.frac;
+        Self {
+            us: self.us - other.us - u64::from(borrow),
+            frac: if borrow {
+                self.frac + parts.get() - other.frac
+            } else {
+                self.frac - other.frac
+            },
+        }
+    }
+}
+
+impl Pace {
+    /// The pace of a rate in lowest terms, so that equal rates are equal.
+    fn of(rate: Rate) -> Self {
+        let (units, period) = (rate.units(), rate.period().get());
+        let common = gcd(units, period);
+        Self {
+            parts: NonZeroU64::new(units / common).expect("a rate has at least one unit"),
+            span: NonZeroU64::new(period / common).expect("a period is at least a millisecond"),
+        }
+    }
+
+    /// How long `units` take.
+    pub(crate) fn span_of(self, units: u64) -> Fine {
+        let (us, frac) = muldiv(units, self.span.get(), self.parts);
+        Fine { us, frac }
+    }
+
+    /// How many whole units fit in `room`.
+    pub(crate) fn units_in(self, room: Fine) -> u64 {
+        let (units, rest) = muldiv(room.us, self.parts.get(), self.span);
+        // The fraction of a microsecond is worth at most `parts / span` units: often nothing, so not always divided.
+        let rest = rest + room.frac;
+        if rest < self.span.get() {
+            units
+        } else {
+            units + rest / self.span
+        }
+    }
+
+    /// How many units `work` is, a begun one counted whole.
+    pub(crate) fn units_over(self, work: Fine) -> u64 {
+        let (units, rest) = muldiv(work.us, self.parts.get(), self.span);
+        units.saturating_add((rest + work.frac).div_ceil(self.span.get()))
+    }
+}
+
+impl Meter {
+    /// # Errors
+    /// A burst out of range, or one that takes longer than 2^52 µs to fill.
+    pub(crate) fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
+        if burst == 0 || burst > Rate::MOST {
+            return Err(LimitError::Burst { given: burst });
+        }
+        Self::with_pace(Pace::of(rate), burst).ok_or(LimitError::Fill { burst, rate })
+    }
+
+    /// Nothing if filling `burst` takes too long.
+    pub(crate) fn with_pace(pace: Pace, burst: u64) -> Option<Self> {
+        let full = pace.span_of(burst);
+        (full.ceil() <= Timestamp::EPOCH + LONGEST_FILL).then(|| Self {
+            pace,
+            burst,
+            one: pace.span_of(1),
+            full,
+        })
+    }
+
+    /// Decides `cost` at `now` for a limit busy until `until`, whose key is forgotten at `forgotten` at the latest.
+    pub(crate) fn weigh(&self, until: Fine, forgotten: Timestamp, cost: Cost, now: Timestamp) -> Weighed {
+        let parts = self.pace.parts;
+        let begin = until.max(Fine::at(now));
+        let ceiling = Fine::at(now).plus(self.full, parts);
+        let standing = |held: Fine, forgotten: Timestamp| Standing {
+            limit: self.burst,
+            remaining: self.pace.units_in(ceiling.minus(held, parts)),
+            reset_after: held.ceil().min(forgotten).since(now),
+        };
+        if cost == Cost::ZERO {
+            let decision = Decision::allow(standing(begin, forgotten));
+            return Weighed {
+                decision,
+                after: None,
+                begin,
+            };
+        }
+        let left = (begin < ceiling).then_some(ceiling);
+        if cost.get() > self.burst {
+            let decision = Decision::Deny {
+                standing: standing(begin, forgotten),
+                retry: Retry::Never,
+            };
+            return Weighed {
+                decision,
+                after: left,
+                begin,
+            };
+        }
+        let after = begin.plus(self.time_of(cost), parts);
+        if after <= ceiling {
+            let decision = Decision::allow(standing(after, Timestamp::MAX));
+            return Weighed {
+                decision,
+                after: Some(after),
+                begin,
+            };
+        }
+        let passes_at = self.passes_at(begin, cost).ceil().min(forgotten);
+        let decision = Decision::Deny {
+            standing: standing(begin, forgotten),
+            retry: Retry::After(passes_at.since(now)),
+        };
+        Weighed {
+            decision,
+            after: left,
+            begin,
+        }
+    }
+
+    /// How long a cost that the limit can hold takes.
+    pub(crate) fn time_of(&self, cost: Cost) -> Fine {
+        if cost == Cost::ONE {
+            self.one
+        } else {
+            self.pace.span_of(cost.get().min(self.burst))
+        }
+    }
+
+    /// When a cost that the limit can hold passes, if it is busy until `until`.
+    pub(crate) fn passes_at(&self, until: Fine, cost: Cost) -> Fine {
+        until
+            .plus(self.time_of(cost), self.pace.parts)
+            .minus(self.full, self.pace.parts)
+    }
+
+    /// What is left at `now` of the work a charge brought, if any.
+    ///
+    /// Time that has passed since the charge's turn came is gone for good: taking back more would hand out units that
+    /// time has returned already.
+    pub(crate) fn unspent(&self, receipt: &Receipt, now: Timestamp) -> Option<Fine> {
+        let parts = self.pace.parts;
+        let begin = Fine {
+            us: receipt.mark.at.as_micros(),
+            frac: receipt.mark.frac,
+        };
+        let work = self
+            .time_of(receipt.cost)
+            .minus(Fine::at(now).minus(begin, parts), parts);
+        (work > Fine { us: 0, frac: 0 }).then_some(work)
+    }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::Micros;
+
+    fn meter(units: u64, period: Micros, burst: u64) -> Result<Meter, LimitError> {
+        Rate::new(units, period).and_then(|rate| Meter::new(rate, burst))
+    }
+
+    #[test]
+    fn only_a_fill_of_more_than_two_to_the_52_us_is_refused() {
+        let year = Micros::from_secs(366 * 86_400);
+        assert!(meter(1, year, 142).is_ok());
+        let refusal = meter(1, year, 143).expect_err("143 years of 366 days");
+        assert_eq!(
+            refusal.to_string(),
+            "a burst of 143 at 1 per 366day takes over 142 years to come back: lower the burst or raise the rate"
+        );
+        assert!(meter(1_000_000_000, Micros::from_millis(1), 1_000_000_000).is_ok());
+    }
+
+    #[test]
+    fn equal_rates_have_equal_paces() {
+        let a = meter(100, Micros::from_secs(60), 1).expect("in range");
+        let b = meter(1_000, Micros::from_secs(600), 1).expect("in range");
+        assert_eq!(a.pace, b.pace);
+    }
+
+    #[test]
+    fn whole_units_fit_exactly_however_uneven_the_rate() {
+        for (units, period) in [
+            (7, 1_000_000),
+            (1_000, 420_000_000),
+            (3, 31_622_400_000_000),
+            (1_000_000_000, 1_000),
+        ] {
+            let pace = meter(units, Micros::new(period), units).expect("in range").pace;
+            for n in [1, 2, 3, 1_000_003.min(units)] {
+                let room = pace.span_of(n);
+                assert_eq!(pace.units_in(room), n);
+                assert_eq!(pace.units_over(room), n);
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Rates as people write them (`100 per minute`), and what makes a limit refusable.
+
+use crate::time::Micros;
+use std::fmt;
+
+/// `units` per `period`, both in range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    units: u64,
+    period: Micros,
+}
+
+/// Why a limit cannot be made. Each variant names the number at fault and the text says what to write instead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// The number of units is zero or above what the algorithm holds.
+    Units {
+        /// What was asked for.
+        given: u64,
+        /// The most that can be.
+        most: u64,
+    },
+    /// The burst is zero or above 10^9.
+    Burst {
+        /// What was asked for.
+        given: u64,
+    },
+    /// The period is shorter than 1 ms or longer than 366 days.
+    Period {
+        /// What was asked for.
+        given: Micros,
+    },
+    /// Filling the limit from empty takes longer than 2^52 µs.
+    Fill {
+        /// The burst that was asked for.
+        burst: u64,
+        /// The rate it would be filled at.
+        rate: Rate,
+    },
+    /// `min_interval` is longer than the period it lies in.
+    MinInterval {
+        /// What was asked for.
+        given: Micros,
+        /// The period of the limit.
+        period: Micros,
+    },
+    /// A lease shorter than 1 ms or longer than 366 days.
+    LeaseTtl {
+        /// What was asked for.
+        given: Micros,
+    },
+    /// A `CL.THROTTLE` rate of zero, or one whose interval is below a nanosecond.
+    CellRate,
+    /// A `CL.THROTTLE` burst that is too large, or takes longer than 2^52 µs to come back.
+    CellBurst {
+        /// The limit that was asked for: `max_burst + 1`.
+        limit: u64,
+    },
+}
+
+/// The shortest and the longest time a period, a lease or a fill may take.
+pub(crate) const SHORTEST: Micros = Micros::from_millis(1);
+pub(crate) const LONGEST: Micros = Micros::from_secs(366 * 86_400);
+pub(crate) const LONGEST_FILL: Micros = Micros::new(1 << 52);
+
+impl Rate {
+    /// The most units a period or a burst may have.
+    pub const MOST: u64 = 1_000_000_000;
+
+    /// `units` per `period`.
+    ///
+    /// # Errors
+    /// Units outside 1 to 10^9, or a period outside 1 ms to 366 days.
+    pub const fn new(units: u64, period: Micros) -> Result<Self, LimitError> {
+        if units == 0 || units > Self::MOST {
+            return Err(LimitError::Units {
+                given: units,
+                most: Self::MOST,
+            });
+        }
+        if period.get() < SHORTEST.get() || period.get() > LONGEST.get() {
+            return Err(LimitError::Period { given: period });
+        }
+        Ok(Self { units, period })
+    }
+
+    /// Units per period.
+    pub const fn units(self) -> u64 {
+        self.units
+    }
+
+    /// The period.
+    pub const fn period(self) -> Micros {
+        self.period
+    }
+
+    /// The same rate if it has at most `most` units, for algorithms that hold fewer.
+    pub(crate) const fn at_most(self, most: u64) -> Result<Self, LimitError> {
+        if self.units > most {
+            return Err(LimitError::Units {
+                given: self.units,
+                most,
+            });
+        }
+        Ok(self)
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} per {}", self.units, self.period)
+    }
+}
+
+impl fmt::Display for LimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Units { given: 0, most } => {
+                write!(
+                    f,
+                    "a limit of 0 allows nothing: give 1 to {most} units (or ban the caller)"
+                )
+            }
+            Self::Units { given, most } => {
+                write!(
+                    f,
+                    "a limit of {given} units is too large for this algorithm: give 1 to {most}"
+                )
+            }
+            Self::Burst { given } => write!(f, "a burst of {given} is out of range: give 1 to {}", Rate::MOST),
+            Self::Period { given } => {
+                write!(f, "a period of {given} is out of range: give {SHORTEST} to {LONGEST}")
+            }
+            Self::Fill { burst, rate } => write!(
+                f,
+                "a burst of {burst} at {rate} takes over 142 years to come back: lower the burst or raise the rate"
+            ),
+            Self::MinInterval { given, period } => {
+                write!(
+                    f,
+                    "a min_interval of {given} is longer than the period of {period}: shorten it"
+                )
+            }
+            Self::LeaseTtl { given } => {
+                write!(
+                    f,
+                    "a lease_ttl of {given} is out of range: give {SHORTEST} to {LONGEST}"
+                )
+            }
+            Self::CellRate => write!(f, "a rate must be at least 1 per period and at most 10^9 per second"),
+            Self::CellBurst { limit } => write!(
+                f,
+                "a limit of {limit} (max_burst + 1) is above {} or takes over 142 years to come back: lower max_burst",
+                Rate::MOST
+            ),
+        }
+    }
+}
+
+impl std::error::Error for LimitError {}

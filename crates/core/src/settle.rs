@@ -1,0 +1,121 @@
+//! Settling one request under several limits: it passes only if all pass, and then all are charged; else none is.
+
+use crate::algorithm::{Mark, Step};
+use crate::decision::{Cost, Decision};
+use crate::limit::{Change, Limit, State};
+use crate::time::Now;
+
+/// One limit that a request meets, and what it costs there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge<K> {
+    /// The key of the counter.
+    pub key: K,
+    /// The limit it is held against.
+    pub limit: Limit,
+    /// What it takes.
+    pub cost: Cost,
+    /// What a refusal by this limit means.
+    pub policy: Policy,
+}
+
+/// What a refusal means, and when the charge is kept. Charges of one key come from one rule and so share a policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// A refusal refuses the request; charged if the request passes.
+    Enforce,
+    /// Never refuses; charged if the request passes and this limit would have let it.
+    Shadow,
+    /// A refusal refuses the request; charged in any case.
+    Count,
+}
+
+/// What settling a request comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// Whether the request passes.
+    pub passes: bool,
+    /// For each charge, in order.
+    pub outcomes: Vec<Outcome>,
+}
+
+/// What settling one charge comes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What this limit says. Its standing is the one after settling: as it was, if the charge is not kept.
+    pub decision: Decision,
+    /// Where the charge stands if it was kept, for taking it back.
+    pub mark: Mark,
+    /// What the store must do to the key.
+    pub change: Option<Change>,
+}
+
+/// Decides all charges of one request at one moment, without keeping anything.
+///
+/// Charges of the same key add up: the second is decided as if the first were taken.
+pub fn settle<'s, K: PartialEq>(
+    charges: &[Charge<K>],
+    state: impl Fn(&K) -> Option<&'s State>,
+    now: Now,
+) -> Settlement {
+    let mut steps: Vec<Step<Change>> = Vec::with_capacity(charges.len());
+    for (index, charge) in charges.iter().enumerate() {
+        let before = charges.iter().zip(&steps).take(index);
+        let taken = before.filter(|(earlier, step)| earlier.key == charge.key && earlier.is_taken(step));
+        let cost = taken.fold(charge.cost, |sum, (earlier, _)| sum.plus(earlier.cost));
+        // A peek behind a charge of the same key sees that charge: it is asked as a part of it.
+        steps.push(charge.limit.decide(state(&charge.key), cost, now));
+    }
+    let passes = charges
+        .iter()
+        .zip(&steps)
+        .all(|(charge, step)| charge.policy == Policy::Shadow || step.decision.is_allow());
+    let kept: Vec<bool> = charges
+        .iter()
+        .zip(&steps)
+        .map(|(charge, step)| match charge.policy {
+            Policy::Enforce => passes,
+            Policy::Shadow => passes && step.decision.is_allow(),
+            Policy::Count => true,
+        })
+        .collect();
+    let outcomes = charges.iter().zip(steps).enumerate().map(|(index, (charge, step))| {
+        let is_kept = kept.get(index) == Some(&true);
+        // The last kept charge of a key holds the sum of those before it.
+        let mut later = charges.iter().zip(&kept).skip(index + 1);
+        let is_last = !later.any(|(later, &kept)| kept && later.key == charge.key);
+        let decision = match step.decision {
+            Decision::Allow { delay, .. } if !is_kept => {
+                let as_it_was = charge.limit.decide(state(&charge.key), Cost::ZERO, now).decision;
+                Decision::Allow {
+                    standing: *as_it_was.standing(),
+                    delay,
+                }
+            }
+            decision => decision,
+        };
+        let change = match (is_kept, is_last) {
+            (true, true) => step.next.or(step.repair),
+            (true, false) => None,
+            (false, _) => step.repair,
+        };
+        Outcome {
+            decision,
+            mark: step.mark,
+            change,
+        }
+    });
+    Settlement {
+        passes,
+        outcomes: outcomes.collect(),
+    }
+}
+
+impl<K> Charge<K> {
+    /// Whether later charges of the same key must reckon with this one.
+    fn is_taken(&self, step: &Step<Change>) -> bool {
+        match self.policy {
+            Policy::Enforce | Policy::Count => true,
+            Policy::Shadow => step.decision.is_allow(),
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Time as the store tells it: whole microseconds, always an argument, never read here.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A moment on the store's clock, in microseconds since the Unix epoch.
+///
+/// Always below 2^53, so that Lua's doubles hold it exactly. Only a store makes one: a decision takes it as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Timestamp(u64);
+
+/// A length of time in whole microseconds, below 2^53 like [`Timestamp`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Micros(u64);
+
+/// The moment of one settlement, with the slack that tells a late clock from one that was set back.
+///
+/// A key remembers when it was last written. A `now` before that by no more than the slack counts as the time of that
+/// write; one further back is a step of the clock, and the key is moved to the new time with all that was used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Now {
+    at: Timestamp,
+    slack: Micros,
+}
+
+/// How a key stands to the clock: the time to decide at, and by how much its own times must be set back first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Heard {
+    pub(crate) now: Timestamp,
+    /// Zero unless the clock was set back.
+    pub(crate) back: Micros,
+}
+
+/// The first value that is out of bounds for times and states.
+const END: u64 = 1 << 53;
+
+impl Timestamp {
+    /// The Unix epoch.
+    pub const EPOCH: Self = Self(0);
+    /// The last moment there is: 2^53 − 1 µs.
+    pub const MAX: Self = Self(END - 1);
+
+    /// The moment `us` microseconds after the epoch, capped at [`Timestamp::MAX`].
+    pub const fn from_micros(us: u64) -> Self {
+        if us < END { Self(us) } else { Self::MAX }
+    }
+
+    /// Microseconds since the epoch.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// How long ago `earlier` was; zero if it is not earlier.
+    pub const fn since(self, earlier: Self) -> Micros {
+        Micros(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Micros {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// One microsecond, the grain of every decision.
+    pub const ONE: Self = Self(1);
+    /// The longest there is: 2^53 − 1 µs, some 285 years.
+    pub const MAX: Self = Self(END - 1);
+
+    /// `us` microseconds, capped at [`Micros::MAX`].
+    pub const fn new(us: u64) -> Self {
+        if us < END { Self(us) } else { Self::MAX }
+    }
+
+    /// `ms` milliseconds, capped at [`Micros::MAX`].
+    pub const fn from_millis(ms: u64) -> Self {
+        Self::new(ms.saturating_mul(1_000))
+    }
+
+    /// `s` seconds, capped at [`Micros::MAX`].
+    pub const fn from_secs(s: u64) -> Self {
+        Self::new(s.saturating_mul(1_000_000))
+    }
+
+    /// The number of microseconds.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    /// Whole milliseconds, rounded up: what callers are told, so that none comes back too early.
+    pub const fn as_millis_ceil(self) -> u64 {
+        self.0.div_ceil(1_000)
+    }
+}
+
+impl Now {
+    /// The slack of a store that names none: one second.
+    pub const SLACK: Micros = Micros::from_secs(1);
+    /// The last `now` that leaves room for the longest limit: 2^52 − 1 µs, in the year 2112.
+    pub const MAX: Timestamp = Timestamp((1 << 52) - 1);
+
+    /// Now is `at`, capped at [`Now::MAX`], with the default slack.
+    pub const fn new(at: Timestamp) -> Self {
+        Self {
+            at: if at.0 < Self::MAX.0 { at } else { Self::MAX },
+            slack: Self::SLACK,
+        }
+    }
+
+    /// The same moment with another slack, which should be at least the skew tolerated between clocks.
+    pub const fn with_slack(self, slack: Micros) -> Self {
+        Self { slack, ..self }
+    }
+
+    /// The moment.
+    pub const fn at(self) -> Timestamp {
+        self.at
+    }
+
+    /// What this moment is to a key last written at `written`.
+    pub(crate) fn heed(self, written: Timestamp) -> Heard {
+        let back = written.since(self.at);
+        if back > self.slack {
+            Heard { now: self.at, back }
+        } else {
+            Heard {
+                now: self.at.max(written),
+                back: Micros::ZERO,
+            }
+        }
+    }
+}
+
+impl From<Timestamp> for Now {
+    fn from(at: Timestamp) -> Self {
+        Self::new(at)
+    }
+}
+
+impl Add<Micros> for Timestamp {
+    type Output = Self;
+
+    fn add(self, span: Micros) -> Self {
+        Self::from_micros(self.0.saturating_add(span.0))
+    }
+}
+
+impl Sub<Micros> for Timestamp {
+    type Output = Self;
+
+    /// Earlier by `span`, but never before the epoch.
+    fn sub(self, span: Micros) -> Self {
+        Self(self.0.saturating_sub(span.0))
+    }
+}
+
+impl From<Duration> for Micros {
+    /// Rounded up to a whole microsecond, capped at [`Micros::MAX`].
+    fn from(duration: Duration) -> Self {
+        let us = duration.as_nanos().div_ceil(1_000);
+        u64::try_from(us).map_or(Self::MAX, Self::new)
+    }
+}
+
+impl From<Micros> for Duration {
+    fn from(span: Micros) -> Self {
+        Self::from_micros(span.0)
+    }
+}
+
+impl fmt::Display for Micros {
+    /// In the largest unit that divides it: `90s`, `1500us`, `7min`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [(u64, &str); 5] = [
+            (86_400_000_000, "day"),
+            (3_600_000_000, "h"),
+            (60_000_000, "min"),
+            (1_000_000, "s"),
+            (1_000, "ms"),
+        ];
+        for (size, name) in UNITS {
+            if self.0 >= size && self.0.is_multiple_of(size) {
+                return write!(f, "{}{name}", self.0 / size);
+            }
+        }
+        write!(f, "{}us", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Timestamp {
+        Timestamp::from_micros(us)
+    }
+
+    #[test]
+    fn a_little_late_counts_as_the_last_write_and_further_back_is_a_step() {
+        let written = at(10_000_000);
+        let heed = |us| Now::new(at(us)).heed(written);
+        let heard = |now, back| Heard {
+            now: at(now),
+            back: Micros::new(back),
+        };
+        assert_eq!(heed(12_000_000), heard(12_000_000, 0));
+        assert_eq!(heed(9_999_999), heard(10_000_000, 0));
+        assert_eq!(heed(9_000_000), heard(10_000_000, 0));
+        assert_eq!(heed(8_999_999), heard(8_999_999, 1_000_001));
+    }
+
+    #[test]
+    fn nothing_leaves_the_range_of_a_double() {
+        assert_eq!(Timestamp::from_micros(u64::MAX), Timestamp::MAX);
+        assert_eq!(Timestamp::MAX + Micros::MAX, Timestamp::MAX);
+        assert_eq!(Timestamp::EPOCH - Micros::ONE, Timestamp::EPOCH);
+        assert_eq!(Micros::from(Duration::MAX), Micros::MAX);
+        assert_eq!(Now::new(Timestamp::MAX).at() + Micros::new(1 << 52), Timestamp::MAX);
+    }
+
+    #[test]
+    fn durations_round_up_and_read_well() {
+        assert_eq!(Micros::from(Duration::from_nanos(1)), Micros::ONE);
+        assert_eq!(Micros::new(2_001).as_millis_ceil(), 3);
+        for (span, text) in [
+            (Micros::from_secs(90), "90s"),
+            (Micros::from_secs(420), "7min"),
+            (Micros::from_secs(86_400), "1day"),
+            (Micros::new(1_500), "1500us"),
+            (Micros::ZERO, "0us"),
+        ] {
+            assert_eq!(span.to_string(), text);
+        }
+    }
+}
