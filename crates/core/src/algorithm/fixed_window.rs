@@ -14,10 +14,11 @@ pub struct FixedWindow {
     rate: Rate,
 }
 
-/// What was used in the window that ends at `end`.
+/// What was used in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    end: Timestamp,
+    /// When the window has lasted a whole period: its end, unless the clock was set back since; then the seam after.
+    due: Timestamp,
     /// The time of the last write.
     at: Timestamp,
     used: u64,
@@ -34,10 +35,10 @@ impl FixedWindow {
         self.rate
     }
 
-    /// The state a decision at `now` sees, an empty window if there is none, and what to write back after a step.
+    /// The window a decision at `now` sees, an empty one if there is none, and what to write back after a step.
     ///
-    /// When the clock was set back the window keeps at least the time it had left, rounded up to a seam: were it cut
-    /// short, stepping to and fro over a seam would hand out one window after the other.
+    /// When the clock was set back the window keeps the time it had left and lasts on to a seam: were it cut short,
+    /// stepping to and fro over a seam would hand out one window after the other.
     fn heed(&self, state: Option<&State>, now: Now) -> (State, Option<State>) {
         let heard = state.map_or(
             Heard {
@@ -48,27 +49,29 @@ impl FixedWindow {
         );
         let now = heard.now;
         let fresh = State {
-            end: window_end(now, self.rate.period()),
+            due: window_end(now, self.rate.period()),
             at: now,
             used: 0,
         };
         let Some(&state) = state else { return (fresh, None) };
-        if heard.back > Micros::ZERO {
-            let end = next_seam(state.end - heard.back, self.rate.period());
-            let state = State { end, at: now, ..state };
-            return (state, Some(state));
-        }
-        if state.end > now && state.used > 0 {
-            (State { at: now, ..state }, None)
-        } else {
-            (fresh, None)
-        }
+        let state = State {
+            due: state.due - heard.back,
+            at: now,
+            ..state
+        };
+        let repair = (heard.back > Micros::ZERO).then_some(state);
+        (
+            if self.end(&state) > now && state.used > 0 {
+                state
+            } else {
+                fresh
+            },
+            repair,
+        )
     }
-}
 
-impl State {
-    fn fresh_at(&self) -> Timestamp {
-        if self.used > 0 { self.end } else { self.at }
+    fn end(&self, window: &State) -> Timestamp {
+        next_seam(window.due, self.rate.period())
     }
 }
 
@@ -90,7 +93,7 @@ impl Algorithm for FixedWindow {
         let standing = Standing {
             limit,
             remaining: limit.saturating_sub(held.used),
-            reset_after: held.fresh_at().since(held.at),
+            reset_after: self.fresh_at(&held).since(held.at),
         };
         let decision = if allowed {
             Decision::allow(standing)
@@ -102,16 +105,16 @@ impl Algorithm for FixedWindow {
         } else {
             Decision::Deny {
                 standing,
-                retry: Retry::After(window.end.since(window.at)),
+                retry: Retry::After(self.end(&window).since(window.at)),
             }
         };
         Step {
             decision,
             next: (after.used > window.used).then_some(after),
             repair,
-            fresh_at: held.fresh_at(),
+            fresh_at: self.fresh_at(&held),
             mark: Mark {
-                at: window.end,
+                at: window.due,
                 frac: 0,
             },
         }
@@ -127,7 +130,7 @@ impl Algorithm for FixedWindow {
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
         let (window, _) = self.heed(Some(state), now);
-        (window.used > 0 && window.end == receipt.mark.at).then(|| State {
+        (window.used > 0 && window.due == receipt.mark.at).then(|| State {
             used: window.used.saturating_sub(receipt.cost.get()),
             ..window
         })
@@ -138,7 +141,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn fresh_at(&self, state: &State) -> Timestamp {
-        state.fresh_at()
+        if state.used > 0 { self.end(state) } else { state.at }
     }
 }
 

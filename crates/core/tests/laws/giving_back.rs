@@ -1,0 +1,110 @@
+//! Refund and undo: what is given back was taken, and not more.
+
+use crate::keys::{Key, any_bucket, any_limit, any_log, any_queue, any_window, capacity, requests, span};
+use crate::promise::used;
+use proptest::prelude::*;
+use tollgate_core::Limit;
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn a_refund_never_lifts_above_full((mut key, us) in used(any_limit()), cost in 0u64..3_000, later in 0u64..10_000) {
+        let before = key.remaining(us);
+        let spaced = matches!(key.limit, Limit::SlidingLog(log) if log.min_interval().get() > 0);
+        key.refund(cost, us);
+        let after = key.remaining(us);
+        prop_assert!(after <= capacity(&key.limit));
+        prop_assert!(after >= before);
+        // Two windows are weighed by time, and a spaced log may have to wait all the same.
+        if !matches!(key.limit, Limit::SlidingCounter(_)) && !spaced {
+            prop_assert_eq!(after, (before + cost).min(capacity(&key.limit)));
+        }
+        prop_assert!(key.remaining(us + later) <= capacity(&key.limit));
+    }
+
+    #[test]
+    fn refunded_is_as_if_never_taken_at_the_same_instant(
+        (key, us) in used(prop_oneof![any_bucket(), any_window()]), cost in 1u64..50
+    ) {
+        let mut other = key.clone();
+        if other.ask(cost, us).is_allow() {
+            other.refund(cost, us);
+            for later in [0, 1, span(&key.limit) / 2, span(&key.limit)] {
+                prop_assert_eq!(other.look(1, us + later).decision, key.look(1, us + later).decision);
+            }
+        }
+    }
+
+    #[test]
+    fn undo_leaves_what_would_have_been_without_the_charge(
+        (key, us) in used(any_limit()), cost in 1u64..50, idle in 0u64..3
+    ) {
+        let mut other = key.clone();
+        if let (_, Some(receipt)) = other.charge(cost, us) {
+            let later = us + idle * span(&key.limit) / 2;
+            other.undo(&receipt, later);
+            for more in [0, 1, span(&key.limit) / 3, span(&key.limit)] {
+                prop_assert_eq!(other.look(1, later + more).decision, key.look(1, later + more).decision);
+                prop_assert_eq!(other.look(7, later + more).decision, key.look(7, later + more).decision);
+            }
+        }
+    }
+
+    #[test]
+    fn undo_behind_other_charges_gives_back_no_more_than_the_charge_still_holds(
+        ((key, us), between) in used(prop_oneof![any_bucket(), any_window(), any_log()])
+            .prop_flat_map(|(key, us)| (Just((key.clone(), us)), requests(key.limit, 12))),
+        cost in 1u64..50,
+    ) {
+        let (mut with, mut without) = (key.clone(), key);
+        let (_, Some(receipt)) = with.charge(cost, us) else { return Ok(()) };
+        let mut now = us;
+        for request in between {
+            now += request.gap_us;
+            // Only what passes in both worlds, so that they differ by the charge alone.
+            if with.look(request.cost, now).decision.is_allow() && without.look(request.cost, now).decision.is_allow() {
+                with.ask(request.cost, now);
+                without.ask(request.cost, now);
+            }
+        }
+        let kept = with.remaining(now);
+        with.undo(&receipt, now);
+        for later in [0, 1, span(&with.limit) / 3, span(&with.limit)] {
+            let (undone, ideal) = (with.remaining(now + later), without.remaining(now + later));
+            prop_assert!(undone <= ideal, "handed out {} too many", undone - ideal);
+            if !matches!(with.limit, Limit::TokenBucket(_) | Limit::Gcra(_) | Limit::LeakyBucket(_)) {
+                prop_assert_eq!(undone, ideal);
+            }
+        }
+        prop_assert!(with.remaining(now) >= kept);
+    }
+
+    #[test]
+    fn undo_does_nothing_once_the_charge_is_past((key, us) in used(any_limit()), cost in 1u64..50, again in 1u64..5) {
+        let mut key = key;
+        if let (decision, Some(receipt)) = key.charge(cost, us) {
+            // At its reset nothing of the charge is left; a later one must not pay for it.
+            let later = us + decision.standing().reset_after.get();
+            let taken = key.ask(again, later).is_allow();
+            let before = key.clone();
+            key.undo(&receipt, later);
+            prop_assert!(!taken || key.remaining(later) == before.remaining(later));
+        }
+    }
+
+    #[test]
+    fn a_promised_delay_stands(
+        queue in any_queue(), costs in proptest::collection::vec(1u64..5, 1..20)
+    ) {
+        let mut key = Key::new(queue.into());
+        for cost in costs {
+            if let (_, Some(receipt)) = key.charge(cost, crate::keys::START) {
+                let before = key.clone();
+                key.refund(cost, crate::keys::START);
+                key.undo(&receipt, crate::keys::START);
+                prop_assert_eq!(&key.state, &before.state);
+            }
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! Laws that hold for every algorithm, whatever the numbers: each is a sentence, tried on random limits and requests.
+#![allow(clippy::indexing_slicing, reason = "a law that indexes wrongly is a law that fails")]
+
+mod clock;
+mod edits;
+mod envelope;
+mod giving_back;
+mod keys;
+mod promise;
+mod together;
