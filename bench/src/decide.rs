@@ -1,8 +1,614 @@
+//! Nanoseconds per decision of each algorithm with the state in hand: no store, no lock, no clock.
+//!
+//! Every case is a closure that makes one decision and says whether it was allowed, so that a case cannot silently
+//! measure something other than its name. The cases take turns, round by round, and two yardsticks run among them: what
+//! the machine was busy with falls on all alike, and ratios within one run can be compared where nanoseconds cannot.
+
+use std::hint::black_box;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tollgate_core::{
+    Algorithm, Cell, Change, Concurrency, Cost, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, LimitError, Micros,
+    Now, Rate, SlidingCounter, SlidingLog, State, Timestamp, TokenBucket,
+};
 
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+#[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- decide --rounds 51")]
+pub(crate) struct Args {
+    /// How many times each case is timed; the median of them is reported.
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Times only the cases with this text in their name ("sliding log", "denied"), and the yardsticks.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Prints JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
 
-pub(crate) fn run(_: &Args) -> ExitCode {
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let mut cases = cases().expect("every limit of the cases is in range");
+    cases.retain(|case| case.subject == YARDSTICK || case.name().contains(&args.only));
+    let timings = time(&mut cases, args.rounds);
+    if args.json {
+        print_json(&timings, args.rounds);
+    } else {
+        print_table(&timings, args.rounds);
+    }
     ExitCode::SUCCESS
+}
+
+/// One thing to measure.
+struct Case {
+    subject: &'static str,
+    what: String,
+    /// Does it so many times.
+    repeat: Box<dyn FnMut(u64)>,
+}
+
+impl Case {
+    fn name(&self) -> String {
+        format!("{}, {}", self.subject, self.what)
+    }
+}
+
+/// Nanoseconds per repetition over all rounds.
+struct Timing {
+    subject: &'static str,
+    what: String,
+    median: f64,
+    /// A quarter of the rounds was faster than this.
+    low: f64,
+    /// A quarter of the rounds was slower than this.
+    high: f64,
+}
+
+/// What every repetition of a case must answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Answer {
+    Allow,
+    Deny,
+}
+
+const YARDSTICK: &str = "yardstick";
+const CLOCK: &str = "Instant::now()";
+const CAS: &str = "compare and swap";
+/// What "a few tens of nanoseconds" ends at.
+const MUCH_NS: f64 = 50.0;
+/// How long one round of one case takes, at least.
+const ROUND: Duration = Duration::from_millis(2);
+const MINUTE: Micros = Micros::from_secs(60);
+/// The start of a minute, a second and a millisecond.
+const START: Timestamp = Timestamp::from_micros(1_700_000_040_000_000);
+
+fn case(
+    subject: &'static str,
+    what: impl Into<String>,
+    answer: Answer,
+    mut once: impl FnMut() -> bool + 'static,
+) -> Case {
+    let what = what.into();
+    let name = format!("{subject}, {what}");
+    let repeat = move |times| {
+        let mut as_said = true;
+        for _ in 0..times {
+            as_said &= once() == (answer == Answer::Allow);
+        }
+        assert!(as_said, "{name}: not every answer was {answer:?}");
+    };
+    Case {
+        subject,
+        what,
+        repeat: Box::new(repeat),
+    }
+}
+
+fn cases() -> Result<Vec<Case>, LimitError> {
+    let mut cases = yardsticks();
+    for algorithm in [token_bucket, gcra, leaky_meter, leaky_queue, cell] {
+        cases.extend(bucket_cases(algorithm)?);
+    }
+    for algorithm in [fixed_window, sliding_counter] {
+        cases.extend(window_cases(algorithm)?);
+    }
+    cases.extend(direct_cases()?);
+    for limit in [100, 10_000, 1_000_000] {
+        cases.extend(log_cases(limit)?);
+    }
+    for held in [100, 10_000] {
+        cases.extend(concurrency_cases(held)?);
+    }
+    Ok(cases)
+}
+
+/// What a decision is compared with: things everyone has a feeling for.
+fn yardsticks() -> Vec<Case> {
+    let word = AtomicU64::new(0);
+    vec![
+        case(YARDSTICK, CLOCK, Answer::Allow, || {
+            black_box(Instant::now());
+            true
+        }),
+        case(YARDSTICK, CAS, Answer::Allow, move || {
+            let seen = word.load(Ordering::Relaxed);
+            black_box(&word)
+                .compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        }),
+    ]
+}
+
+/// A key under one limit, and a clock that moves on by `step` with each question.
+struct Subject {
+    limit: Limit,
+    state: Option<State>,
+    at: Timestamp,
+    step: Micros,
+    lease: u64,
+}
+
+impl Subject {
+    fn new(limit: impl Into<Limit>, step: Micros) -> Self {
+        Self {
+            limit: limit.into(),
+            state: None,
+            at: START,
+            step,
+            lease: 0,
+        }
+    }
+
+    /// One decision as a store makes it: decide, and keep if allowed.
+    #[inline]
+    fn ask(&mut self, cost: Cost) -> bool {
+        self.at = self.at + self.step;
+        self.lease += 1;
+        let now = black_box(Now::new(self.at));
+        let step = black_box(&self.limit).decide(black_box(self.state.as_ref()), black_box(cost), now);
+        let allowed = black_box(&step.decision).is_allow();
+        if allowed && let Some(next) = step.next {
+            self.limit.keep(&mut self.state, next, LeaseId(self.lease));
+        }
+        allowed
+    }
+
+    /// Uses up a number of units first.
+    fn charged(mut self, units: u64) -> Self {
+        assert!(
+            self.ask(cost(units)),
+            "a fresh key has room for what a case starts with"
+        );
+        self
+    }
+
+    /// Takes one unit, so many times.
+    fn charged_one_by_one(mut self, times: u64) -> Self {
+        for _ in 0..times {
+            assert!(self.ask(Cost::ONE), "a fresh key has room for what a case starts with");
+        }
+        self
+    }
+
+    fn later(mut self, span: Micros) -> Self {
+        self.at = self.at + span;
+        self
+    }
+
+    fn stepping(mut self, step: Micros) -> Self {
+        self.step = step;
+        self
+    }
+
+    fn asks(mut self, cost: Cost) -> impl FnMut() -> bool {
+        move || self.ask(cost)
+    }
+}
+
+fn cost(units: u64) -> Cost {
+    Cost::new(units).expect("the costs of the cases are in range")
+}
+
+/// The rates that are measured: one that divides evenly, one that does not, one whose products need 128 bits.
+fn even() -> Result<Rate, LimitError> {
+    Rate::new(100, Micros::from_secs(1))
+}
+
+fn uneven() -> Result<Rate, LimitError> {
+    Rate::new(7, Micros::from_secs(1))
+}
+
+fn wide() -> Result<Rate, LimitError> {
+    Rate::new(999_999_937, Micros::from_secs(366 * 86_400))
+}
+
+/// An algorithm's name and its limit at a rate, holding so many units where that is not a window's business.
+type Make = fn(Rate, u64) -> Result<(&'static str, Limit), LimitError>;
+
+fn token_bucket(rate: Rate, burst: u64) -> Result<(&'static str, Limit), LimitError> {
+    Ok(("token bucket", TokenBucket::new(rate).with_burst(burst)?.into()))
+}
+
+fn gcra(rate: Rate, burst: u64) -> Result<(&'static str, Limit), LimitError> {
+    Ok(("gcra", Gcra::new(rate).with_burst(burst)?.into()))
+}
+
+fn leaky_meter(rate: Rate, depth: u64) -> Result<(&'static str, Limit), LimitError> {
+    Ok(("leaky bucket, meter", LeakyBucket::new(rate).with_depth(depth)?.into()))
+}
+
+fn leaky_queue(rate: Rate, depth: u64) -> Result<(&'static str, Limit), LimitError> {
+    let queue = LeakyBucket::new(rate).with_depth(depth)?.shaping();
+    Ok(("leaky bucket, queue", queue.into()))
+}
+
+fn cell(rate: Rate, limit: u64) -> Result<(&'static str, Limit), LimitError> {
+    let cell = Cell::new(limit - 1, rate.units(), rate.period().get() / 1_000_000)?;
+    Ok(("cell", cell.into()))
+}
+
+fn fixed_window(rate: Rate, _: u64) -> Result<(&'static str, Limit), LimitError> {
+    Ok(("fixed window", FixedWindow::new(rate).into()))
+}
+
+fn sliding_counter(rate: Rate, _: u64) -> Result<(&'static str, Limit), LimitError> {
+    Ok(("sliding counter", SlidingCounter::new(rate).into()))
+}
+
+/// How long `units` take at a rate, rounded up.
+fn span(rate: Rate, units: u64) -> Micros {
+    Micros::new((units * rate.period().get()).div_ceil(rate.units()))
+}
+
+/// Limits whose units come back with time. Allowed: half full and used as fast as it comes back, so it stays half full.
+fn bucket_cases(make: Make) -> Result<Vec<Case>, LimitError> {
+    const ROOM: u64 = 1_000_000;
+    let at_half = |rate: Rate, room: u64| -> Result<_, LimitError> {
+        let (name, limit) = make(rate, room)?;
+        Ok((name, Subject::new(limit, span(rate, 1)).charged(room / 2)))
+    };
+    let full = |rate: Rate, room: u64| -> Result<_, LimitError> {
+        let (name, limit) = make(rate, room)?;
+        Ok((name, Subject::new(limit, Micros::ZERO).charged(room)))
+    };
+    let (name, allowed) = at_half(even()?, ROOM)?;
+    let (_, five) = at_half(even()?, ROOM)?;
+    let (_, peeked) = at_half(even()?, ROOM)?;
+    let (_, allowed_uneven) = at_half(uneven()?, ROOM)?;
+    let (_, denied) = full(even()?, 100)?;
+    let (_, allowed_wide) = at_half(wide()?, wide()?.units())?;
+    let (_, denied_wide) = full(wide()?, wide()?.units())?;
+    Ok(vec![
+        case(name, "allowed", Answer::Allow, allowed.asks(Cost::ONE)),
+        case(
+            name,
+            "allowed, cost 5",
+            Answer::Allow,
+            five.stepping(span(even()?, 5)).asks(cost(5)),
+        ),
+        case(name, "denied", Answer::Deny, denied.asks(Cost::ONE)),
+        case(name, "peek", Answer::Allow, peeked.asks(Cost::ZERO)),
+        case(name, "allowed, 7/s", Answer::Allow, allowed_uneven.asks(Cost::ONE)),
+        case(name, "allowed, wide", Answer::Allow, allowed_wide.asks(Cost::ONE)),
+        case(name, "denied, wide", Answer::Deny, denied_wide.asks(Cost::ONE)),
+    ])
+}
+
+/// Windows. Allowed: used at half the rate, so that the window before and this one both hold something.
+fn window_cases(make: Make) -> Result<Vec<Case>, LimitError> {
+    let at_half = |rate: Rate| -> Result<_, LimitError> {
+        let (name, limit) = make(rate, 0)?;
+        Ok((
+            name,
+            Subject::new(limit, span(rate, 2)).charged_one_by_one(rate.units()),
+        ))
+    };
+    // Half the limit in one window, and on to the middle of the next.
+    let mid_window = |rate: Rate| -> Result<_, LimitError> {
+        let period = rate.period();
+        let (_, limit) = make(rate, 0)?;
+        let into = period.get() - START.as_micros() % period.get() + period.get() / 2;
+        let before = Subject::new(limit, Micros::ZERO).charged(rate.units() / 2);
+        Ok(before.later(Micros::new(into)))
+    };
+    let (name, allowed) = at_half(even()?)?;
+    let (_, allowed_uneven) = at_half(uneven()?)?;
+    let (_, peeked) = at_half(even()?)?;
+    // A quarter counts from the window before, so half of the limit still fits; then what is left, one by one.
+    let full = |rate: Rate| -> Result<_, LimitError> {
+        let mut subject = mid_window(rate)?.charged(rate.units() / 2);
+        let left = remaining(&subject);
+        if left > 0 {
+            subject = subject.charged(left);
+        }
+        Ok(subject)
+    };
+    Ok(vec![
+        case(name, "allowed", Answer::Allow, allowed.asks(Cost::ONE)),
+        case(
+            name,
+            "allowed, cost 5",
+            Answer::Allow,
+            at_half(even()?)?.1.stepping(span(even()?, 10)).asks(cost(5)),
+        ),
+        case(name, "denied", Answer::Deny, full(even()?)?.asks(Cost::ONE)),
+        case(name, "peek", Answer::Allow, peeked.asks(Cost::ZERO)),
+        case(name, "allowed, 7/s", Answer::Allow, allowed_uneven.asks(Cost::ONE)),
+        case(
+            name,
+            "allowed, wide",
+            Answer::Allow,
+            mid_window(wide()?)?.stepping(span(wide()?, 2)).asks(Cost::ONE),
+        ),
+        case(name, "denied, wide", Answer::Deny, full(wide()?)?.asks(Cost::ONE)),
+    ])
+}
+
+fn remaining(subject: &Subject) -> u64 {
+    let step = subject
+        .limit
+        .decide(subject.state.as_ref(), Cost::ZERO, Now::new(subject.at));
+    step.decision.standing().remaining
+}
+
+/// A token bucket asked by its own type: what the one match over all algorithms adds is the difference.
+fn direct_cases() -> Result<Vec<Case>, LimitError> {
+    fn asks(bucket: TokenBucket, used: u64, cost: Cost, step: Micros) -> impl FnMut() -> bool {
+        let first = bucket.decide(None, self::cost(used), Now::new(START));
+        let mut state = first.next;
+        let mut at = START;
+        move || {
+            at = at + step;
+            let step = black_box(&bucket).decide(black_box(state.as_ref()), black_box(cost), black_box(Now::new(at)));
+            let allowed = black_box(&step.decision).is_allow();
+            if allowed && let Some(next) = step.next {
+                bucket.keep(&mut state, next, LeaseId::default());
+            }
+            allowed
+        }
+    }
+    const NAME: &str = "TokenBucket by type";
+    let half = TokenBucket::new(even()?).with_burst(1_000_000)?;
+    let half_uneven = TokenBucket::new(uneven()?).with_burst(1_000_000)?;
+    let full = TokenBucket::new(even()?);
+    Ok(vec![
+        case(
+            NAME,
+            "allowed",
+            Answer::Allow,
+            asks(half, 500_000, Cost::ONE, span(even()?, 1)),
+        ),
+        case(NAME, "denied", Answer::Deny, asks(full, 100, Cost::ONE, Micros::ZERO)),
+        case(
+            NAME,
+            "peek",
+            Answer::Allow,
+            asks(half, 500_000, Cost::ZERO, span(even()?, 1)),
+        ),
+        case(
+            NAME,
+            "allowed, 7/s",
+            Answer::Allow,
+            asks(half_uneven, 500_000, Cost::ONE, span(uneven()?, 1)),
+        ),
+    ])
+}
+
+/// A log whose window is full of single units, evenly spread; allowed: with each request the oldest one leaves.
+fn log_cases(limit: u64) -> Result<Vec<Case>, LimitError> {
+    const NAME: &str = "sliding log";
+    let log = SlidingLog::new(Rate::new(limit, MINUTE)?)?;
+    let gap = span(log.rate(), 1);
+    let full = || Subject::new(log, gap).charged_one_by_one(limit);
+    let standing_still = || full().stepping(Micros::ZERO);
+    let (large, half) = (limit / 100, limit / 2);
+    let coarse = || {
+        let mut subject = Subject::new(log, span(log.rate(), large));
+        for _ in 0..100 {
+            subject = subject.charged(large);
+        }
+        subject
+    };
+    let of = |what: &str| format!("{what}, limit {limit}");
+    let mut cases = vec![
+        case(NAME, of("allowed, one leaves"), Answer::Allow, full().asks(Cost::ONE)),
+        case(NAME, of("denied"), Answer::Deny, standing_still().asks(Cost::ONE)),
+        case(
+            NAME,
+            of(&format!("denied, cost {half}")),
+            Answer::Deny,
+            standing_still().asks(cost(half)),
+        ),
+        case(
+            NAME,
+            of("peek"),
+            Answer::Allow,
+            full().stepping(Micros::ZERO).asks(Cost::ZERO),
+        ),
+    ];
+    if large > 1 {
+        cases.push(case(
+            NAME,
+            of(&format!("allowed, cost {large}")),
+            Answer::Allow,
+            coarse().asks(cost(large)),
+        ));
+    }
+    Ok(cases)
+}
+
+/// A concurrency limit with all slots held, or all but one where the case takes one.
+fn concurrency_cases(held: u64) -> Result<Vec<Case>, LimitError> {
+    const NAME: &str = "concurrency";
+    let concurrency = Concurrency::new(held, MINUTE)?;
+    let spread = Micros::new(MINUTE.get() / held);
+    let of = |what: &str| format!("{what}, {held} held");
+    Ok(vec![
+        case(
+            NAME,
+            of("acquire, oldest lease runs out"),
+            Answer::Allow,
+            Subject::new(concurrency, spread)
+                .charged_one_by_one(held)
+                .asks(Cost::ONE),
+        ),
+        case(
+            NAME,
+            of("denied"),
+            Answer::Deny,
+            Subject::new(concurrency, Micros::ZERO)
+                .charged_one_by_one(held)
+                .asks(Cost::ONE),
+        ),
+        case(
+            NAME,
+            of("acquire and release the newest"),
+            Answer::Allow,
+            acquire_and_release(concurrency, 0),
+        ),
+        case(
+            NAME,
+            of("acquire and release the middle one"),
+            Answer::Allow,
+            acquire_and_release(concurrency, held / 2),
+        ),
+        case(
+            NAME,
+            of("acquire and release the oldest"),
+            Answer::Allow,
+            acquire_and_release(concurrency, held - 1),
+        ),
+    ])
+}
+
+/// Takes the last slot and gives back the one that was taken `age` slots before.
+fn acquire_and_release(concurrency: Concurrency, age: u64) -> impl FnMut() -> bool {
+    // The clock stands: leases of one moment keep their order, and none runs out while it is measured.
+    let mut subject = Subject::new(concurrency, Micros::ZERO).charged_one_by_one(concurrency.slots() - 1);
+    move || {
+        let allowed = subject.ask(Cost::ONE);
+        let Some(State::Concurrency(ring)) = &subject.state else {
+            return false;
+        };
+        let lease = black_box(LeaseId(subject.lease - age));
+        let Some(edit) = concurrency.release(ring, lease, Now::new(subject.at)) else {
+            return false;
+        };
+        subject.limit.keep(&mut subject.state, Change::Concurrency(edit), lease);
+        allowed
+    }
+}
+
+/// Times all cases in turn, round by round.
+fn time(cases: &mut [Case], rounds: u32) -> Vec<Timing> {
+    let times: Vec<u64> = cases.iter_mut().map(enough_times).collect();
+    let mut taken: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
+    for _ in 0..rounds {
+        for ((case, &times), taken) in cases.iter_mut().zip(&times).zip(&mut taken) {
+            taken.push(stopwatch(case, times).as_nanos() as f64 / times as f64);
+        }
+    }
+    cases
+        .iter()
+        .zip(taken)
+        .map(|(case, mut taken)| {
+            taken.sort_unstable_by(f64::total_cmp);
+            Timing {
+                subject: case.subject,
+                what: case.what.clone(),
+                median: quantile(&taken, 1, 2),
+                low: quantile(&taken, 1, 4),
+                high: quantile(&taken, 3, 4),
+            }
+        })
+        .collect()
+}
+
+/// How many repetitions fill a round; finding out warms the case up.
+fn enough_times(case: &mut Case) -> u64 {
+    let mut times = 1;
+    while stopwatch(case, times) < ROUND {
+        times *= 2;
+    }
+    times
+}
+
+fn stopwatch(case: &mut Case, times: u64) -> Duration {
+    let start = Instant::now();
+    (case.repeat)(times);
+    start.elapsed()
+}
+
+/// The value below which `part` of `of` equal parts of sorted values lie.
+fn quantile(sorted: &[f64], part: usize, of: usize) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get(last * part / of).copied().unwrap_or(f64::NAN)
+}
+
+fn yardstick(timings: &[Timing], what: &str) -> f64 {
+    let found = timings.iter().find(|timing| timing.what == what);
+    found.map_or(f64::NAN, |timing| timing.median)
+}
+
+fn above(timings: &[Timing]) -> impl Iterator<Item = &Timing> {
+    timings
+        .iter()
+        .filter(|timing| timing.subject != YARDSTICK && timing.median > MUCH_NS)
+}
+
+fn print_table(timings: &[Timing], rounds: u32) {
+    let (clock, cas) = (yardstick(timings, CLOCK), yardstick(timings, CAS));
+    println!("ns per decision, state in hand: decide, and keep if allowed; {rounds} rounds, cases in turn.");
+    println!(
+        "Rates: 100/s unless said; wide = 999999937 per 366 days. Quartiles: half of the rounds lie between them."
+    );
+    println!("Compare ratios within one run; nanoseconds are those of this machine at this moment.");
+    println!();
+    println!("| algorithm | case | median ns | quartiles | x {CAS} | x {CLOCK} |");
+    println!("|---|---|---:|---:|---:|---:|");
+    for Timing {
+        subject,
+        what,
+        median,
+        low,
+        high,
+    } in timings
+    {
+        println!(
+            "| {subject} | {what} | {median:.1} | {low:.1} to {high:.1} | {:.1} | {:.1} |",
+            median / cas,
+            median / clock
+        );
+    }
+    println!();
+    if above(timings).next().is_none() {
+        println!("No decision has a median above {MUCH_NS} ns.");
+    } else {
+        println!("Above {MUCH_NS} ns:");
+        for timing in above(timings) {
+            println!("- {}, {}: {:.1} ns", timing.subject, timing.what, timing.median);
+        }
+    }
+}
+
+/// By hand: all names are plain ASCII words of this file, so nothing needs escaping.
+fn print_json(timings: &[Timing], rounds: u32) {
+    println!("{{\"rounds\": {rounds}, \"above_ns\": {MUCH_NS}, \"cases\": [");
+    let rows: Vec<String> = timings
+        .iter()
+        .map(|timing| {
+            let Timing {
+                subject,
+                what,
+                median,
+                low,
+                high,
+            } = timing;
+            format!(
+                "  {{\"algorithm\": \"{subject}\", \"case\": \"{what}\", \"median_ns\": {median:.2}, \
+                 \"lower_quartile_ns\": {low:.2}, \"upper_quartile_ns\": {high:.2}}}"
+            )
+        })
+        .collect();
+    println!("{}\n]}}", rows.join(",\n"));
 }
