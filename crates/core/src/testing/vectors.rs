@@ -1,1 +1,473 @@
-//! Worked examples.
+//! Worked examples: tables an operator can read, one line per case, that every twin of an algorithm must obey.
+//!
+//! [`parse`] reads them into plain data, for whoever plays them; [`check`] plays them against [`Limit`].
+//!
+//! ```text
+//! # The first comment above a limit is the name of the scenario.
+//! limit gcra 10/s burst 3
+//! #  time      cost      answer  remaining  retry   reset
+//!    0s        1         allow   2          -       100ms   as a
+//!    0s        3         deny    2          100ms   100ms
+//!    50ms      undo a    done
+//!    +1ms      1 x3      allow   *          -       *
+//!    1s        edit gcra 20/s burst 3
+//! ```
+//!
+//! - `limit` stands after a blank line and begins a scenario with a key never seen. `edit` changes the limit under the
+//!   live key, which has to stay the same counter.
+//! - Times count from [`START`], in any order, also before it (`-5s`); `+1ms` is that much after the line above. A time
+//!   may have a decimal point as long as it is whole in microseconds: `99.999ms`.
+//! - `x3` repeats a line, `+1ms` moving on each time. `*` accepts anything.
+//! - `retry` is `-` on allow, and on deny a time, `unknown` or `never`. A sixth column is the delay of a shaped request,
+//!   `0s` if left out. The limit in the answer is always expected to be the one written above.
+//! - `as a` names a charge, for `undo a`, `release a` and `renew a`. These and `refund 2` say `done`, or `nothing` if
+//!   there was nothing to do; a peek (cost 0) in the next line shows what became of it.
+//! - A `cell` limit is written as in `CL.THROTTLE` (max_burst, count, period in seconds), and a line may give the five
+//!   integers of the reply instead of the answer.
+
+mod play;
+
+pub use play::check;
+
+use crate::{
+    Cell, Concurrency, Cost, FixedWindow, Gcra, LeakyBucket, Limit, Micros, Rate, Retry, SlidingCounter, SlidingLog,
+    Timestamp, TokenBucket,
+};
+
+/// The moment all times count from: 20,496 days after the epoch, a whole number of every period that divides 366 days
+/// or a week, so that aligned windows begin here.
+pub const START: Timestamp = Timestamp::from_micros(20_496 * 86_400_000_000);
+
+/// The life of one key under one limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scenario {
+    /// The line of its limit.
+    pub line: usize,
+    /// The first comment above it.
+    pub title: String,
+    /// The limit it begins with.
+    pub limit: Limit,
+    /// What happens, in order.
+    pub moves: Vec<Move>,
+}
+
+/// One line of a scenario.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Its line in the file.
+    pub line: usize,
+    /// What the clock says.
+    pub at: Timestamp,
+    /// How often it happens.
+    pub times: u64,
+    /// How much later each time.
+    pub every: Micros,
+    /// What happens.
+    pub act: Act,
+}
+
+/// What happens to a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Act {
+    /// A request is decided, and kept if it passes.
+    Decide {
+        /// What it costs.
+        cost: Cost,
+        /// What later lines call this charge.
+        name: Option<String>,
+        /// What must come of it.
+        expected: Expected,
+    },
+    /// Units are given back.
+    Refund {
+        /// How many.
+        cost: Cost,
+        /// Whether there was anything to give back.
+        done: bool,
+    },
+    /// A named charge is taken back, or its lease released or renewed.
+    Settled {
+        /// Which of these.
+        how: How,
+        /// The charge.
+        name: String,
+        /// Whether there was anything to do.
+        done: bool,
+    },
+    /// The numbers of the limit change.
+    Edit(Limit),
+}
+
+/// What is done to a charge made earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum How {
+    /// Taken back.
+    Undo,
+    /// Its lease given back.
+    Release,
+    /// Its lease made to last anew.
+    Renew,
+}
+
+/// What must come of a decision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Expected {
+    /// The decision, field by field.
+    Answer(Answer),
+    /// The integers of a `CL.THROTTLE` reply: limited, limit, remaining, retry, reset.
+    Reply([i64; 5]),
+}
+
+/// A decision as written. What a file leaves open with `*` is nothing here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Whether the cost passes, and the wait that goes with it.
+    pub verdict: Verdict,
+    /// The most units the limit holds.
+    pub limit: u64,
+    /// The largest cost that would pass now.
+    pub remaining: Option<u64>,
+    /// Until the key equals one never seen.
+    pub reset: Option<Micros>,
+}
+
+/// Allow or deny as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Passes.
+    Allow {
+        /// After this delay.
+        delay: Option<Micros>,
+    },
+    /// Does not pass.
+    Deny {
+        /// When it would.
+        retry: Option<Retry>,
+    },
+}
+
+/// Reads a file of worked examples.
+///
+/// # Errors
+/// Says which line cannot be read, and why.
+pub fn parse(text: &str) -> Result<Vec<Scenario>, String> {
+    let mut file = Reader::default();
+    for (number, line) in (1..).zip(text.lines()) {
+        file.read(number, line).map_err(|why| format!("line {number}: {why}"))?;
+    }
+    Ok(file.scenarios)
+}
+
+/// Reads line by line.
+#[derive(Default)]
+struct Reader {
+    scenarios: Vec<Scenario>,
+    /// The first comment since the last blank line.
+    title: Option<String>,
+    /// Whether a limit stands above, with no blank line between.
+    in_scenario: bool,
+    /// What the limit now in force holds, by its own words.
+    size: u64,
+    now: Timestamp,
+    names: Vec<String>,
+}
+
+impl Reader {
+    fn read(&mut self, number: usize, line: &str) -> Result<(), String> {
+        let (content, comment) = line.split_once('#').unwrap_or((line, ""));
+        let words: Vec<&str> = content.split_whitespace().collect();
+        match words.as_slice() {
+            [] if line.trim().is_empty() => {
+                self.title = None;
+                self.in_scenario = false;
+            }
+            [] => {
+                self.title.get_or_insert_with(|| comment.trim().to_owned());
+            }
+            ["limit", ..] if self.in_scenario => {
+                return Err("a limit begins a scenario: leave a blank line before it, or write `edit`".to_owned());
+            }
+            ["limit", words @ ..] => {
+                let (limit, size) = read_limit(words)?;
+                self.size = size;
+                self.now = START;
+                self.names.clear();
+                self.in_scenario = true;
+                self.scenarios.push(Scenario {
+                    line: number,
+                    title: self.title.take().unwrap_or_default(),
+                    limit,
+                    moves: Vec::new(),
+                });
+            }
+            [time, words @ ..] => {
+                let step = self.read_move(number, time, words)?;
+                let scenario = self.scenarios.last_mut().ok_or("a `limit` has to come first")?;
+                scenario.moves.push(step);
+            }
+        }
+        Ok(())
+    }
+
+    fn read_move(&mut self, line: usize, time: &str, words: &[&str]) -> Result<Move, String> {
+        let (at, every) = match time.strip_prefix('+') {
+            Some(span) => {
+                let every = read_span(span)?;
+                (self.now + every, every)
+            }
+            None => match time.strip_prefix('-') {
+                Some(span) => (START - read_span(span)?, Micros::ZERO),
+                None => (START + read_span(time)?, Micros::ZERO),
+            },
+        };
+        let (times, words) = match *words {
+            [what, count, ref rest @ ..] if count.starts_with('x') => {
+                let times = read_number(count.trim_start_matches('x'))?;
+                (times, [&[what], rest].concat())
+            }
+            _ => (1, words.to_vec()),
+        };
+        if times == 0 {
+            return Err("`x0` would check nothing".to_owned());
+        }
+        self.now = at + Micros::new(every.get().saturating_mul(times - 1));
+        let act = self.read_act(&words)?;
+        if times > 1 && matches!(&act, Act::Decide { name: Some(_), .. }) {
+            return Err("a line that repeats cannot be named".to_owned());
+        }
+        Ok(Move {
+            line,
+            at,
+            times,
+            every,
+            act,
+        })
+    }
+
+    fn read_act(&mut self, words: &[&str]) -> Result<Act, String> {
+        match *words {
+            ["edit", ref words @ ..] => {
+                let (limit, size) = read_limit(words)?;
+                let same_counter = |old: Limit| old.algorithm() == limit.algorithm() && old.window() == limit.window();
+                if !self.limit().is_some_and(same_counter) {
+                    return Err("another algorithm, or another period of a window, is another counter".to_owned());
+                }
+                self.size = size;
+                Ok(Act::Edit(limit))
+            }
+            ["refund", cost, outcome] => Ok(Act::Refund {
+                cost: read_cost(cost)?,
+                done: read_outcome(outcome)?,
+            }),
+            ["undo", name, outcome] => self.read_settled(How::Undo, name, outcome),
+            ["release", name, outcome] => self.read_settled(How::Release, name, outcome),
+            ["renew", name, outcome] => self.read_settled(How::Renew, name, outcome),
+            ["refund" | "undo" | "release" | "renew", ..] => {
+                Err("say what is done and whether it is: `refund 2 done`, `undo a nothing`".to_owned())
+            }
+            [cost, ref answer @ .., "as", name] => {
+                let expected = self.read_expected(answer)?;
+                if !expected.is_allow() {
+                    return Err("only a charge that passes can be named".to_owned());
+                }
+                self.names.push(name.to_owned());
+                Ok(Act::Decide {
+                    cost: read_cost(cost)?,
+                    name: Some(name.to_owned()),
+                    expected,
+                })
+            }
+            [cost, ref answer @ ..] => Ok(Act::Decide {
+                cost: read_cost(cost)?,
+                name: None,
+                expected: self.read_expected(answer)?,
+            }),
+            [] => Err("nothing happens in this line".to_owned()),
+        }
+    }
+
+    fn read_settled(&self, how: How, name: &str, outcome: &str) -> Result<Act, String> {
+        if !self.names.iter().any(|known| known == name) {
+            return Err(format!("no charge above is named `{name}`"));
+        }
+        if how != How::Undo && !matches!(self.limit(), Some(Limit::Concurrency(_))) {
+            return Err("only a concurrency limit has leases".to_owned());
+        }
+        Ok(Act::Settled {
+            how,
+            name: name.to_owned(),
+            done: read_outcome(outcome)?,
+        })
+    }
+
+    fn read_expected(&self, words: &[&str]) -> Result<Expected, String> {
+        let answer = |verdict, remaining, reset| -> Result<Expected, String> {
+            Ok(Expected::Answer(Answer {
+                verdict,
+                limit: self.size,
+                remaining: read_unless_open(remaining, read_number)?,
+                reset: read_unless_open(reset, read_span)?,
+            }))
+        };
+        match *words {
+            ["allow", remaining, "-", reset] => {
+                let delay = Some(Micros::ZERO);
+                answer(Verdict::Allow { delay }, remaining, reset)
+            }
+            ["allow", remaining, "-", reset, delay] => {
+                let delay = read_unless_open(delay, read_span)?;
+                answer(Verdict::Allow { delay }, remaining, reset)
+            }
+            ["deny", remaining, retry, reset] => {
+                let retry = read_unless_open(retry, read_retry)?;
+                answer(Verdict::Deny { retry }, remaining, reset)
+            }
+            [limited, limit, remaining, retry, reset] if matches!(self.limit(), Some(Limit::Cell(_))) => {
+                let integer = |word: &str| word.parse().map_err(|_| format!("`{word}` is not an integer"));
+                Ok(Expected::Reply([
+                    integer(limited)?,
+                    integer(limit)?,
+                    integer(remaining)?,
+                    integer(retry)?,
+                    integer(reset)?,
+                ]))
+            }
+            _ => {
+                Err("expected `allow <remaining> - <reset> [<delay>]` or `deny <remaining> <retry> <reset>`".to_owned())
+            }
+        }
+    }
+
+    /// The limit in force, or the first one, which is the same counter.
+    fn limit(&self) -> Option<Limit> {
+        self.scenarios.last().map(|scenario| scenario.limit)
+    }
+}
+
+impl Expected {
+    const fn is_allow(&self) -> bool {
+        match self {
+            Self::Answer(answer) => matches!(answer.verdict, Verdict::Allow { .. }),
+            Self::Reply([limited, ..]) => *limited == 0,
+        }
+    }
+}
+
+/// A limit, and what it holds.
+fn read_limit(words: &[&str]) -> Result<(Limit, u64), String> {
+    let refused = |refusal: crate::LimitError| refusal.to_string();
+    let [algorithm, numbers @ ..] = words else {
+        return Err("which algorithm?".to_owned());
+    };
+    if let ("concurrency", [slots, "lease_ttl", ttl]) = (*algorithm, numbers) {
+        let slots = read_number(slots)?;
+        let limit = Concurrency::new(slots, read_span(ttl)?).map_err(refused)?;
+        return Ok((limit.into(), slots));
+    }
+    if let ("cell", [max_burst, count, period_s]) = (*algorithm, numbers) {
+        let max_burst = read_number(max_burst)?;
+        let limit = Cell::new(max_burst, read_number(count)?, read_number(period_s)?).map_err(refused)?;
+        return Ok((limit.into(), max_burst + 1));
+    }
+    let [rate, options @ ..] = numbers else {
+        return Err(format!("which numbers has this `{algorithm}`?"));
+    };
+    let (units, period) = rate.split_once('/').ok_or("a rate is written `10/s` or `3/366day`")?;
+    let units = read_number(units)?;
+    let period = if period.starts_with(|c: char| c.is_ascii_digit()) {
+        read_span(period)?
+    } else {
+        read_span(&format!("1{period}"))?
+    };
+    let rate = Rate::new(units, period).map_err(refused)?;
+    let limit = match (*algorithm, options) {
+        ("token_bucket", []) => TokenBucket::new(rate).into(),
+        ("token_bucket", ["burst", burst]) => {
+            let burst = read_number(burst)?;
+            return Ok((TokenBucket::new(rate).with_burst(burst).map_err(refused)?.into(), burst));
+        }
+        ("gcra", []) => Gcra::new(rate).into(),
+        ("gcra", ["burst", burst]) => {
+            let burst = read_number(burst)?;
+            return Ok((Gcra::new(rate).with_burst(burst).map_err(refused)?.into(), burst));
+        }
+        ("leaky_bucket", ["depth", depth, shaping @ ..]) if matches!(shaping, [] | ["shaping"]) => {
+            let depth = read_number(depth)?;
+            let meter = LeakyBucket::new(rate).with_depth(depth).map_err(refused)?;
+            let limit = if shaping.is_empty() { meter } else { meter.shaping() };
+            return Ok((limit.into(), depth));
+        }
+        ("leaky_bucket", []) => LeakyBucket::new(rate).into(),
+        ("leaky_bucket", ["shaping"]) => LeakyBucket::new(rate).shaping().into(),
+        ("fixed_window", []) => FixedWindow::new(rate).into(),
+        ("sliding_counter", []) => SlidingCounter::new(rate).into(),
+        ("sliding_log", []) => SlidingLog::new(rate).map_err(refused)?.into(),
+        ("sliding_log", ["min_interval", interval]) => {
+            let log = SlidingLog::new(rate).map_err(refused)?;
+            log.with_min_interval(read_span(interval)?).map_err(refused)?.into()
+        }
+        _ => return Err(format!("`{}` is no limit", words.join(" "))),
+    };
+    Ok((limit, units))
+}
+
+fn read_number(word: &str) -> Result<u64, String> {
+    word.parse().map_err(|_| format!("`{word}` is not a number"))
+}
+
+fn read_cost(word: &str) -> Result<Cost, String> {
+    Cost::new(read_number(word)?).map_err(|refusal| refusal.to_string())
+}
+
+fn read_outcome(word: &str) -> Result<bool, String> {
+    match word {
+        "done" => Ok(true),
+        "nothing" => Ok(false),
+        _ => Err(format!("`{word}` is neither `done` nor `nothing`")),
+    }
+}
+
+fn read_retry(word: &str) -> Result<Retry, String> {
+    match word {
+        "unknown" => Ok(Retry::Unknown),
+        "never" => Ok(Retry::Never),
+        _ => read_span(word).map(Retry::After),
+    }
+}
+
+fn read_unless_open<T>(word: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    if word == "*" { Ok(None) } else { read(word).map(Some) }
+}
+
+/// `99.999ms`: a number, a unit, and nothing finer than a microsecond.
+fn read_span(word: &str) -> Result<Micros, String> {
+    let wrong = || format!("`{word}` is not a time such as 5s, 99.999ms or 2min");
+    let unit_at = word.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
+    let (number, unit) = word.split_at_checked(unit_at).ok_or_else(wrong)?;
+    let unit_us: u64 = match unit {
+        "us" => 1,
+        "ms" => 1_000,
+        "s" => 1_000_000,
+        "min" => 60_000_000,
+        "h" => 3_600_000_000,
+        "day" => 86_400_000_000,
+        _ => return Err(wrong()),
+    };
+    let (whole, decimals) = number.split_once('.').unwrap_or((number, "0"));
+    let whole: u64 = whole.parse().map_err(|_| wrong())?;
+    let part: u64 = decimals.parse().map_err(|_| wrong())?;
+    let scale = u32::try_from(decimals.len())
+        .ok()
+        .and_then(|digits| 10_u64.checked_pow(digits))
+        .ok_or_else(wrong)?;
+    let part_us = part.checked_mul(unit_us).ok_or_else(wrong)?;
+    if !part_us.is_multiple_of(scale) {
+        return Err(format!("`{word}` is not a whole number of microseconds"));
+    }
+    let us = whole
+        .checked_mul(unit_us)
+        .and_then(|us| us.checked_add(part_us / scale));
+    us.filter(|us| *us <= Micros::MAX.get())
+        .map(Micros::new)
+        .ok_or_else(wrong)
+}

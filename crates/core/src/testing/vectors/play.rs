@@ -1,0 +1,210 @@
+//! Plays worked examples against the limits of this crate, as a store with one key would.
+
+use super::{Act, Answer, Expected, How, Move, Verdict, parse};
+use crate::algorithm::{LeaseId, Receipt};
+use crate::{Cell, Change, Cost, Decision, Limit, Micros, Now, Retry, State};
+use std::collections::HashMap;
+use std::fmt;
+
+/// Plays a file of worked examples against [`Limit`] and says how many cases there were.
+///
+/// # Errors
+/// Says what cannot be read, or for every case that came out differently its line, what was expected and what came.
+pub fn check(text: &str) -> Result<usize, String> {
+    let mut cases = 0;
+    let mut differences = Vec::new();
+    for scenario in parse(text)? {
+        let mut key = Key::new(scenario.limit);
+        for step in &scenario.moves {
+            cases += usize::from(!matches!(step.act, Act::Edit(_)));
+            if let Err(difference) = key.play(step) {
+                differences.push(format!("line {} ({}): {difference}", step.line, scenario.title));
+            }
+        }
+    }
+    if differences.is_empty() {
+        Ok(cases)
+    } else {
+        Err(differences.join("\n"))
+    }
+}
+
+/// One key as a store would hold it.
+struct Key {
+    limit: Limit,
+    state: Option<State>,
+    charges: HashMap<String, Receipt>,
+    leases: u64,
+}
+
+impl Key {
+    fn new(limit: Limit) -> Self {
+        Self {
+            limit,
+            state: None,
+            charges: HashMap::new(),
+            leases: 0,
+        }
+    }
+
+    /// Plays a line as often as it says, and stops at the first time that something else comes of it.
+    fn play(&mut self, step: &Move) -> Result<(), String> {
+        for time in 0..step.times {
+            let now = Now::new(step.at + Micros::new(step.every.get() * time));
+            let (expected, got) = match &step.act {
+                Act::Edit(limit) => {
+                    self.limit = *limit;
+                    continue;
+                }
+                Act::Decide { cost, name, expected } => self.decide(*cost, name.as_ref(), expected, now),
+                Act::Refund { cost, done } => {
+                    let change = self.limit.refund(self.state.as_ref(), *cost, now);
+                    (outcome(*done), outcome(self.keep(change, LeaseId::default())))
+                }
+                Act::Settled { how, name, done } => {
+                    let got = self.settle_charge(*how, name, now);
+                    (outcome(*done), outcome(got))
+                }
+            };
+            if got != expected {
+                let which = match step.times {
+                    1 => String::new(),
+                    times => format!("time {} of {times}: ", time + 1),
+                };
+                return Err(format!("{which}expected {expected}, got {got}"));
+            }
+        }
+        Ok(())
+    }
+
+    fn decide(&mut self, cost: Cost, name: Option<&String>, expected: &Expected, now: Now) -> (String, String) {
+        let step = self.limit.decide(self.state.as_ref(), cost, now);
+        self.leases += 1;
+        let lease = LeaseId(self.leases);
+        let allowed = step.decision.is_allow();
+        self.keep(
+            if allowed {
+                step.next.or(step.repair)
+            } else {
+                step.repair
+            },
+            lease,
+        );
+        if let (Some(name), true) = (name, allowed) {
+            let mark = step.mark;
+            self.charges.insert(name.clone(), Receipt { cost, mark, lease });
+        }
+        match (expected, self.limit) {
+            (Expected::Reply(expected), Limit::Cell(cell)) => {
+                let reply = reply(&cell, &step.decision, self.state.as_ref(), cost, now);
+                (integers(expected), integers(&reply))
+            }
+            (Expected::Reply(expected), _) => (integers(expected), "no reply: not a cell".to_owned()),
+            (Expected::Answer(expected), _) => (expected.to_string(), expected.seen(&step.decision).to_string()),
+        }
+    }
+
+    fn settle_charge(&mut self, how: How, name: &str, now: Now) -> bool {
+        let Some(&receipt) = self.charges.get(name) else {
+            return false;
+        };
+        let change = match (how, self.limit, self.state.as_ref()) {
+            (How::Undo, limit, state) => limit.undo(state, &receipt, now),
+            (How::Release, Limit::Concurrency(limit), Some(State::Concurrency(leases))) => {
+                limit.release(leases, receipt.lease, now).map(Change::Concurrency)
+            }
+            (How::Renew, Limit::Concurrency(limit), Some(State::Concurrency(leases))) => {
+                limit.renew(leases, receipt.lease, now).map(Change::Concurrency)
+            }
+            (How::Release | How::Renew, _, _) => None,
+        };
+        self.keep(change, receipt.lease)
+    }
+
+    fn keep(&mut self, change: Option<Change>, lease: LeaseId) -> bool {
+        let Some(change) = change else { return false };
+        self.limit.keep(&mut self.state, change, lease);
+        true
+    }
+}
+
+impl Answer {
+    /// A decision in the words of a file, open where this one is.
+    fn seen(&self, decision: &Decision) -> Self {
+        let standing = decision.standing();
+        let verdict = match (*decision, self.verdict) {
+            (Decision::Allow { .. }, Verdict::Allow { delay: None }) => Verdict::Allow { delay: None },
+            (Decision::Allow { delay, .. }, _) => Verdict::Allow { delay: Some(delay) },
+            (Decision::Deny { .. }, Verdict::Deny { retry: None }) => Verdict::Deny { retry: None },
+            (Decision::Deny { retry, .. }, _) => Verdict::Deny { retry: Some(retry) },
+        };
+        Self {
+            verdict,
+            limit: standing.limit,
+            remaining: self.remaining.map(|_| standing.remaining),
+            reset: self.reset.map(|_| standing.reset_after),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            limit,
+            remaining,
+            reset,
+            ..
+        } = self;
+        let (remaining, reset) = (or_open(*remaining), or_open(*reset));
+        match self.verdict {
+            Verdict::Allow { delay } => {
+                write!(
+                    f,
+                    "allow (limit {limit}, remaining {remaining}, reset {reset}, delay {})",
+                    or_open(delay)
+                )
+            }
+            Verdict::Deny { retry } => {
+                let retry = match retry {
+                    Some(Retry::After(span)) => span.to_string(),
+                    Some(Retry::Unknown) => "unknown".to_owned(),
+                    Some(Retry::Never) => "never".to_owned(),
+                    None => "*".to_owned(),
+                };
+                write!(
+                    f,
+                    "deny (limit {limit}, remaining {remaining}, retry {retry}, reset {reset})"
+                )
+            }
+        }
+    }
+}
+
+fn or_open(value: Option<impl fmt::Display>) -> String {
+    value.map_or_else(|| "*".to_owned(), |value| value.to_string())
+}
+
+fn outcome(done: bool) -> String {
+    if done { "done" } else { "nothing" }.to_owned()
+}
+
+fn integers(reply: &[i64; 5]) -> String {
+    reply.map(|integer| integer.to_string()).join(" ")
+}
+
+/// The five integers as they go on the wire.
+fn reply(cell: &Cell, decision: &Decision, state: Option<&State>, cost: Cost, now: Now) -> [i64; 5] {
+    let state = match state {
+        Some(State::Cell(state)) => Some(state),
+        _ => None,
+    };
+    let reply = cell.reply(decision, state, cost, now);
+    let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    [
+        i64::from(reply.limited),
+        integer(reply.limit),
+        integer(reply.remaining),
+        reply.retry_after_s.map_or(-1, integer),
+        integer(reply.reset_after_s),
+    ]
+}
