@@ -33,8 +33,20 @@ pub trait Algorithm {
     /// Takes back one charge: leaves what would have been without it, or nothing to do once its time has passed.
     fn undo(&self, state: &Self::State, receipt: &Receipt, now: Now) -> Option<Self::Change>;
 
-    /// Carries out a change. `lease` names the charge where charges are kept apart (concurrency).
-    fn keep(&self, state: &mut Option<Self::State>, change: Self::Change, lease: LeaseId);
+    /// What a key never seen holds after a change. `lease` names the charge where charges are kept apart (concurrency).
+    fn begin(&self, change: Self::Change, lease: LeaseId) -> Self::State;
+
+    /// Carries out a change on what a key holds.
+    fn edit(&self, state: &mut Self::State, change: Self::Change, lease: LeaseId);
+
+    /// Carries out a change, whether the key holds something or not.
+    #[inline]
+    fn keep(&self, state: &mut Option<Self::State>, change: Self::Change, lease: LeaseId) {
+        match state {
+            Some(state) => self.edit(state, change, lease),
+            None => *state = Some(self.begin(change, lease)),
+        }
+    }
 
     /// When a key that holds `state` equals one never seen, under any limit.
     fn fresh_at(&self, state: &Self::State) -> Timestamp;

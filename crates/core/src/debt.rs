@@ -50,6 +50,7 @@ pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
     reason = "a closed list: what a limit remembers is nobody else's to define"
 )]
 impl<G: Grain> Debt<G> {
+    #[inline]
     fn new(until: Fine, at: Timestamp, grain: G) -> Self {
         let frac = u32::try_from(until.frac).expect("a fraction is below its denominator, which fits");
         Self {
@@ -60,6 +61,7 @@ impl<G: Grain> Debt<G> {
         }
     }
 
+    #[inline]
     pub(crate) fn until(&self) -> Fine {
         Fine {
             us: self.until_us,
@@ -68,11 +70,13 @@ impl<G: Grain> Debt<G> {
     }
 
     /// When nothing is left, under any limit.
-    pub(crate) fn fresh_at(&self) -> Timestamp {
+    #[inline]
+    pub fn fresh_at(&self) -> Timestamp {
         self.until().ceil()
     }
 
     /// What this debt is at `now`: nothing once it is done.
+    #[inline]
     pub(crate) fn heed(debt: Option<&Self>, now: Now) -> Heeded<G> {
         let Some(&debt) = debt else {
             return Heeded {
@@ -102,6 +106,7 @@ impl<G: Grain> Debt<G> {
     }
 
     /// Decides `cost`; says also when the work of the charge begins, and when it was decided.
+    #[inline]
     pub(crate) fn decide(debt: Option<&Self>, (meter, grain): (&Meter, G), cost: Cost, now: Now) -> Charged<G> {
         let Heeded { debt, now, repair } = Self::heed(debt, now);
         let (until, forgotten) = debt.map_or((Fine::at(now), Timestamp::MAX), |debt| G::read(&debt, meter));
@@ -144,6 +149,7 @@ pub(crate) struct Charged<G> {
 }
 
 impl ByUnits {
+    #[inline]
     pub(crate) fn new(pace: Pace) -> Self {
         let span = pace.span.get();
         Self {
@@ -168,6 +174,7 @@ impl Grain for ByUnits {
 
     /// What was used stays used: counted out in units at the old pace, a begun one whole, and worked off at the new
     /// pace from the last write on.
+    #[inline]
     fn read(debt: &Debt<Self>, meter: &Meter) -> (Fine, Timestamp) {
         if debt.grain == Self::new(meter.pace) {
             return (debt.until(), Timestamp::MAX);
@@ -198,6 +205,7 @@ impl Debt<ByUnits> {
 }
 
 impl ByTime {
+    #[inline]
     pub(crate) fn new(pace: Pace) -> Self {
         Self {
             parts: narrow(pace.parts),
@@ -211,6 +219,7 @@ impl Grain for ByTime {
     }
 
     /// Time stays time; a fraction of another limit's is rounded up.
+    #[inline]
     fn read(debt: &Debt<Self>, meter: &Meter) -> (Fine, Timestamp) {
         let until = if debt.grain == Self::new(meter.pace) {
             debt.until()
@@ -226,6 +235,7 @@ impl Grain for ByNanos {
         NANOS
     }
 
+    #[inline]
     fn read(debt: &Debt<Self>, _: &Meter) -> (Fine, Timestamp) {
         (debt.until(), Timestamp::MAX)
     }

@@ -126,6 +126,7 @@ impl Limit {
     /// Decides `cost` for a key that holds `state`. See [`Algorithm::decide`].
     ///
     /// A state of another algorithm counts as none: the key of a counter names its algorithm, so it is not this one's.
+    #[inline]
     pub fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<Change> {
         each!(self, algorithm, of => {
             let Step { decision, next, repair, fresh_at, mark } = algorithm.decide(of!(state state), cost, now);
@@ -144,12 +145,14 @@ impl Limit {
     }
 
     /// Carries out a change that this limit made. See [`Algorithm::keep`].
+    #[inline]
     pub fn keep(&self, state: &mut Option<State>, change: Change, lease: LeaseId) {
         each!(self, algorithm, of => {
             let Some(change) = of!(change change) else { return };
-            let mut own = of!(state state.take());
-            algorithm.keep(&mut own, change, lease);
-            *state = of!(wrap state own);
+            match of!(state state.as_mut()) {
+                Some(own) => algorithm.edit(own, change, lease),
+                None => *state = of!(wrap state Some(algorithm.begin(change, lease))),
+            }
         });
     }
 

@@ -57,6 +57,7 @@ impl Fine {
         Timestamp::from_micros(self.us.saturating_add((self.frac > 0) as u64))
     }
 
+    #[inline]
     fn plus(self, other: Self, parts: NonZeroU64) -> Self {
         let frac = self.frac + other.frac;
         let carry = frac >= parts.get();
@@ -67,6 +68,7 @@ impl Fine {
     }
 
     /// What is left after taking `other` away, not below zero.
+    #[inline]
     pub(crate) fn minus(self, other: Self, parts: NonZeroU64) -> Self {
         if self <= other {
             return Self { us: 0, frac: 0 };
@@ -95,12 +97,14 @@ impl Pace {
     }
 
     /// How long `units` take.
+    #[inline]
     pub(crate) fn span_of(self, units: u64) -> Fine {
         let (us, frac) = muldiv(units, self.span.get(), self.parts);
         Fine { us, frac }
     }
 
     /// How many whole units fit in `room`.
+    #[inline]
     pub(crate) fn units_in(self, room: Fine) -> u64 {
         let (units, rest) = muldiv(room.us, self.parts.get(), self.span);
         // The fraction of a microsecond is worth at most `parts / span` units: often nothing, so not always divided.
@@ -141,6 +145,7 @@ impl Meter {
     }
 
     /// Decides `cost` at `now` for a limit busy until `until`, whose key is forgotten at `forgotten` at the latest.
+    #[inline]
     pub(crate) fn weigh(&self, until: Fine, forgotten: Timestamp, cost: Cost, now: Timestamp) -> Weighed {
         let parts = self.pace.parts;
         let begin = until.max(Fine::at(now));
@@ -192,6 +197,7 @@ impl Meter {
     }
 
     /// How long a cost that the limit can hold takes.
+    #[inline]
     pub(crate) fn time_of(&self, cost: Cost) -> Fine {
         if cost == Cost::ONE {
             self.one

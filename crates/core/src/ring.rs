@@ -12,6 +12,7 @@ use crate::time::{Micros, Timestamp};
 pub struct Ring {
     bytes: Box<[u8]>,
     shape: Shape,
+    capacity: usize,
     head: usize,
     len: usize,
     /// The moment of the last run, on the ring's own clock, which is never set back.
@@ -26,13 +27,15 @@ pub struct Ring {
     at: Timestamp,
 }
 
-/// How a run is packed.
+/// How a run is packed: its moment, its count, and the id of its lease if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     time_bits: u32,
     total_bits: u32,
-    /// Whether each run carries the id of a lease.
-    leased: bool,
+    /// Bytes of the moment and the count.
+    packed: usize,
+    /// Bytes of a run.
+    stride: usize,
 }
 
 /// One run, unpacked.
@@ -111,29 +114,19 @@ impl<'a> Runs<'a> {
 
     /// The index of the first run for which `before` does not hold. It must hold for a front part of the ring only.
     ///
-    /// Looks at the front first: mostly nothing there has passed.
+    /// Goes in growing strides from the front, where mostly little has passed, and halves the last stride.
     pub(crate) fn find(&self, before: impl Fn(&Run) -> bool) -> usize {
-        if self.get(0).is_some_and(|run| before(&run)) {
-            self.halve(before)
-        } else {
-            0
+        let holds = |index| self.get(index).is_some_and(|run| before(&run));
+        let (mut low, mut high, mut stride) = (0, 0, 1);
+        while holds(high) {
+            low = high + 1;
+            high += stride;
+            stride *= 2;
         }
-    }
-
-    /// The same for what is mostly at the back.
-    fn rfind(&self, before: impl Fn(&Run) -> bool) -> usize {
-        if self.last().is_some_and(|run| before(&run)) {
-            self.len()
-        } else {
-            self.halve(before)
-        }
-    }
-
-    fn halve(&self, before: impl Fn(&Run) -> bool) -> usize {
-        let (mut low, mut high) = (0, self.len());
+        high = high.min(self.len());
         while low < high {
             let middle = low.midpoint(high);
-            if self.get(middle).is_some_and(|run| before(&run)) {
+            if holds(middle) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -182,22 +175,31 @@ impl<'a> Runs<'a> {
 
 impl Shape {
     /// For moments within `window` of each other and counts within `limit`.
-    pub(crate) fn new(window: Micros, limit: u64, leased: bool) -> Self {
+    pub(crate) fn plain(window: Micros, limit: u64) -> Self {
+        Self::of(bits(window.get()), bits(limit), 0)
+    }
+
+    /// The same with the id of a lease in each run.
+    pub(crate) fn leased(window: Micros, limit: u64) -> Self {
+        Self::of(bits(window.get()), bits(limit), LEASE)
+    }
+
+    fn of(time_bits: u32, total_bits: u32, lease: usize) -> Self {
+        let packed = (time_bits + total_bits).div_ceil(8) as usize;
         Self {
-            time_bits: bits(window.get()),
-            total_bits: bits(limit),
-            leased,
+            time_bits,
+            total_bits,
+            packed,
+            stride: packed + lease,
         }
     }
 
-    /// Bytes of the packed moment and count.
-    fn packed(self) -> usize {
-        (self.time_bits + self.total_bits).div_ceil(8) as usize
+    fn is_leased(self) -> bool {
+        self.stride > self.packed
     }
 
-    /// Bytes of a run.
-    fn stride(self) -> usize {
-        self.packed() + if self.leased { size_of::<u64>() } else { 0 }
+    fn widened(self, total: u64) -> Self {
+        Self::of(self.time_bits, bits(total), self.stride - self.packed)
     }
 }
 
@@ -206,6 +208,7 @@ impl Ring {
         Self {
             bytes: Box::default(),
             shape,
+            capacity: 0,
             head: 0,
             len: 0,
             newest: 0,
@@ -255,19 +258,19 @@ impl Ring {
         }
     }
 
+    #[inline]
     fn get(&self, index: usize) -> Option<Run> {
         if index >= self.len {
             return None;
         }
-        let start = self.offset(index);
-        let (packed, rest) = self.bytes.get(start..)?.split_at_checked(self.shape.packed())?;
-        let mut word = [0; 16];
-        word.get_mut(..packed.len())?.copy_from_slice(packed);
-        let word = u128::from_le_bytes(word);
+        let slot = self.bytes.get(self.offset(index)..)?;
+        let word = u128::from_le_bytes(*slot.first_chunk()?);
         let time = nearest_below(self.newest, word as u64, self.shape.time_bits);
         let total = nearest_below(self.total, (word >> self.shape.time_bits) as u64, self.shape.total_bits);
-        let lease = if self.shape.leased {
-            rest.first_chunk().map_or(0, |id| u64::from_le_bytes(*id))
+        let lease = if self.shape.is_leased() {
+            slot.get(self.shape.packed..)?
+                .first_chunk()
+                .map_or(0, |id| u64::from_le_bytes(*id))
         } else {
             0
         };
@@ -278,105 +281,175 @@ impl Ring {
         })
     }
 
-    /// Writes the run at `index`, whose moment is on the ring's clock.
-    fn set(&mut self, index: usize, time: u64, total: u64, lease: LeaseId) {
+    /// Writes a run. Says nothing of `newest` and `total`: the other runs are still read by them.
+    fn set(&mut self, index: usize, run: Run) {
         let Shape {
             time_bits,
             total_bits,
-            leased,
+            packed,
+            ..
         } = self.shape;
-        let word = u128::from(low(time, time_bits)) | u128::from(low(total, total_bits)) << time_bits;
-        let (start, packed) = (self.offset(index), self.shape.packed());
+        let time = run.time.as_micros() + self.ahead;
+        let word = u128::from(low(time, time_bits)) | u128::from(low(run.total, total_bits)) << time_bits;
+        let start = self.offset(index);
         let places = self
             .bytes
             .get_mut(start..)
             .and_then(|slot| slot.split_at_mut_checked(packed));
         let (slot, rest) = places.expect("a run is written within the capacity");
         slot.copy_from_slice(word.to_le_bytes().get(..packed).expect("a run packs into 16 bytes"));
-        if leased {
-            *rest.first_chunk_mut().expect("a leased run has room for its id") = lease.0.to_le_bytes();
+        if self.shape.is_leased() {
+            *rest.first_chunk_mut().expect("a leased run has room for its id") = run.lease.0.to_le_bytes();
         }
     }
 
+    #[inline]
     fn offset(&self, index: usize) -> usize {
-        let capacity = self.capacity().max(1);
-        (self.head + index) % capacity * self.shape.stride()
-    }
-
-    fn capacity(&self) -> usize {
-        self.bytes.len() / self.shape.stride()
+        let place = self.head + index;
+        let place = if place < self.capacity {
+            place
+        } else {
+            place - self.capacity
+        };
+        place * self.shape.stride
     }
 
     fn drop_front(&mut self, count: usize) {
         let count = count.min(self.len);
-        self.head = (self.head + count) % self.capacity().max(1);
+        self.head += count;
+        if self.head >= self.capacity {
+            self.head -= self.capacity;
+        }
         self.len -= count;
     }
 
+    /// Takes units out of one run and so off every count behind it; a run left empty goes.
     fn cut(&mut self, Cut { index, units }: Cut) {
         let own = Runs::new(Some(self), Micros::ZERO).units(index);
-        let tail = self.split_off(if units < own { index } else { index + 1 });
-        if units >= own {
-            self.split_off(index);
-        }
         let units = units.min(own);
-        for run in tail {
-            self.push(run.time, run.total - units, run.lease);
+        let emptied = usize::from(units == own);
+        for from in index + emptied..self.len {
+            if let Some(run) = self.get(from) {
+                self.set(
+                    from - emptied,
+                    Run {
+                        total: run.total - units,
+                        ..run
+                    },
+                );
+            }
+        }
+        // The counts written are below the old ones by what was taken, and read by the new total.
+        let total = self.total - units;
+        self.len -= emptied;
+        self.total = total;
+        if let Some(last) = self
+            .len
+            .checked_sub(1)
+            .filter(|_| emptied > 0)
+            .and_then(|last| self.get(last))
+        {
+            self.newest = last.time.as_micros() + self.ahead;
         }
     }
 
     fn add(&mut self, Add { time, units }: Add, limit: u64, lease: LeaseId) {
         self.make_room(self.total + units - self.base, limit);
-        let from = Runs::new(Some(self), Micros::ZERO).rfind(|run| run.time <= time);
-        let later = self.split_off(from);
-        let total = self.total + units;
-        if !self.shape.leased && self.newest() == time && self.len > 0 {
-            self.split_off(self.len - 1);
+        let newest = self.newest();
+        if self.len == 0 || time > newest {
+            self.push(Run {
+                time,
+                total: self.total + units,
+                lease,
+            });
+        } else if time == newest && !self.shape.is_leased() {
+            self.len -= 1;
+            self.push(Run {
+                time,
+                total: self.total + units,
+                lease,
+            });
+        } else {
+            self.insert(time, units, lease);
         }
-        self.push(time, total, lease);
-        for run in later {
-            self.push(run.time, run.total + units, run.lease);
-        }
-    }
-
-    /// The runs from `index` on, taken out.
-    fn split_off(&mut self, index: usize) -> Vec<Run> {
-        let tail: Vec<Run> = (index..self.len).filter_map(|index| self.get(index)).collect();
-        let last = index.checked_sub(1).and_then(|last| self.get(last));
-        self.len = self.len.min(index);
-        self.total = last.map_or(self.base, |run| run.total);
-        self.newest = last.map_or(0, |run| run.time.as_micros() + self.ahead);
-        tail
     }
 
     /// Appends a run; there must be room.
-    fn push(&mut self, time: Timestamp, total: u64, lease: LeaseId) {
-        self.newest = time.as_micros() + self.ahead;
-        self.total = total;
+    fn push(&mut self, run: Run) {
         self.len += 1;
-        self.set(self.len - 1, self.newest, total, lease);
+        self.set(self.len - 1, run);
+        self.newest = run.time.as_micros() + self.ahead;
+        self.total = run.total;
+    }
+
+    /// Puts a run where its moment belongs, and its units on every count behind it.
+    fn insert(&mut self, time: Timestamp, units: u64, lease: LeaseId) {
+        let runs = Runs::new(Some(self), Micros::ZERO);
+        let place = runs.find(|run| run.time <= time);
+        let before = place
+            .checked_sub(1)
+            .and_then(|last| runs.get(last))
+            .map_or(self.base, |run| run.total.max(self.base));
+        for from in (place..self.len).rev() {
+            if let Some(run) = self.get(from) {
+                self.set(
+                    from + 1,
+                    Run {
+                        total: run.total + units,
+                        ..run
+                    },
+                );
+            }
+        }
+        self.len += 1;
+        self.total += units;
+        self.set(
+            place,
+            Run {
+                time,
+                total: before + units,
+                lease,
+            },
+        );
     }
 
     /// Makes room for one more run and for counts `span` apart: half as much again, but no more than the limit asks for.
     fn make_room(&mut self, span: u64, limit: u64) {
         let wide_enough = bits(span) <= self.shape.total_bits;
         let needed = self.len + 1;
-        if wide_enough && needed <= self.capacity() {
+        if wide_enough && needed <= self.capacity {
             return;
-        }
-        let runs = self.split_off(0);
-        if !wide_enough {
-            self.shape.total_bits = bits(span.max(limit));
         }
         let most = usize::try_from(limit).unwrap_or(usize::MAX);
         let capacity = (needed + needed / 2).min(most).max(needed);
-        self.bytes = vec![0; capacity * self.shape.stride()].into_boxed_slice();
-        self.head = 0;
-        for run in runs {
-            self.push(run.time, run.total, run.lease);
+        let shape = if wide_enough {
+            self.shape
+        } else {
+            self.shape.widened(span.max(limit))
+        };
+        let bytes = vec![0; capacity * shape.stride + READ].into_boxed_slice();
+        let mut roomier = Self {
+            bytes,
+            shape,
+            capacity,
+            head: 0,
+            ..Self::new(shape, self.at)
+        };
+        roomier.ahead = self.ahead;
+        roomier.base = self.base;
+        roomier.total = self.total;
+        for run in (0..self.len).filter_map(|index| self.get(index)) {
+            roomier.push(run);
         }
+        *self = roomier;
     }
 }
+
+/// Bytes of a lease's id.
+const LEASE: usize = size_of::<u64>();
+
+/// Bytes read at once, and so the room behind the last run.
+const READ: usize = size_of::<u128>();
 
 /// Bits that tell `0..=most` apart.
 const fn bits(most: u64) -> u32 {

@@ -116,6 +116,7 @@ impl Now {
     }
 
     /// What this moment is to a key last written at `written`.
+    #[inline]
     pub(crate) fn heed(self, written: Timestamp) -> Heard {
         let back = written.since(self.at);
         if back > self.slack {

@@ -89,6 +89,7 @@ impl Algorithm for Cell {
     type State = State;
     type Change = State;
 
+    #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         Debt::decide(state, (&self.meter, ByNanos), cost, now).step
     }
@@ -101,10 +102,17 @@ impl Algorithm for Cell {
         debt::undo(state, (&self.meter, ByNanos), receipt, now)
     }
 
-    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
-        *state = Some(change);
+    #[inline]
+    fn begin(&self, change: State, _: LeaseId) -> State {
+        change
     }
 
+    #[inline]
+    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
+        *state = change;
+    }
+
+    #[inline]
     fn fresh_at(&self, state: &State) -> Timestamp {
         state.fresh_at()
     }

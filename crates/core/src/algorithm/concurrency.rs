@@ -194,11 +194,14 @@ impl Algorithm for Concurrency {
         self.release(state, receipt.lease, now)
     }
 
-    fn keep(&self, state: &mut Option<Ring>, edit: Edit, lease: LeaseId) {
-        let shape = Shape::new(LONGEST, self.slots, true);
-        state
-            .get_or_insert_with(|| Ring::new(shape, edit.at))
-            .apply(edit, self.slots, lease);
+    fn begin(&self, edit: Edit, lease: LeaseId) -> Ring {
+        let mut ring = Ring::new(Shape::leased(LONGEST, self.slots), edit.at);
+        ring.apply(edit, self.slots, lease);
+        ring
+    }
+
+    fn edit(&self, state: &mut Ring, edit: Edit, lease: LeaseId) {
+        state.apply(edit, self.slots, lease);
     }
 
     fn fresh_at(&self, state: &Ring) -> Timestamp {

@@ -80,6 +80,7 @@ impl Algorithm for FixedWindow {
     type State = State;
     type Change = State;
 
+    #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         let (window, repair) = self.heed(state, now);
         let limit = self.rate.units();
@@ -136,10 +137,17 @@ impl Algorithm for FixedWindow {
         })
     }
 
-    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
-        *state = Some(change);
+    #[inline]
+    fn begin(&self, change: State, _: LeaseId) -> State {
+        change
     }
 
+    #[inline]
+    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
+        *state = change;
+    }
+
+    #[inline]
     fn fresh_at(&self, state: &State) -> Timestamp {
         if state.used > 0 { self.end(state) } else { state.at }
     }

@@ -55,6 +55,7 @@ impl Algorithm for Gcra {
     type State = State;
     type Change = State;
 
+    #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         Debt::decide(state, self.meter(), cost, now).step
     }
@@ -67,10 +68,17 @@ impl Algorithm for Gcra {
         debt::undo(state, self.meter(), receipt, now)
     }
 
-    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
-        *state = Some(change);
+    #[inline]
+    fn begin(&self, change: State, _: LeaseId) -> State {
+        change
     }
 
+    #[inline]
+    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
+        *state = change;
+    }
+
+    #[inline]
     fn fresh_at(&self, state: &State) -> Timestamp {
         state.fresh_at()
     }

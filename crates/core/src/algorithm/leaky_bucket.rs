@@ -82,6 +82,7 @@ impl Algorithm for LeakyBucket {
     type State = State;
     type Change = State;
 
+    #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         let Charged { mut step, wait } = Debt::decide(state, (&self.meter, ByUnits::new(self.meter.pace)), cost, now);
         // A request that takes no place in the queue does not wait in it.
@@ -110,10 +111,17 @@ impl Algorithm for LeakyBucket {
         }
     }
 
-    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
-        *state = Some(change);
+    #[inline]
+    fn begin(&self, change: State, _: LeaseId) -> State {
+        change
     }
 
+    #[inline]
+    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
+        *state = change;
+    }
+
+    #[inline]
     fn fresh_at(&self, state: &State) -> Timestamp {
         state.fresh_at()
     }

@@ -155,6 +155,7 @@ impl Algorithm for SlidingCounter {
     type State = State;
     type Change = State;
 
+    #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         let (windows, repair) = self.heed(state, now);
         let (limit, cost) = (self.rate.units(), cost.get());
@@ -215,10 +216,17 @@ impl Algorithm for SlidingCounter {
         Some(windows.state())
     }
 
-    fn keep(&self, state: &mut Option<State>, change: State, _: LeaseId) {
-        *state = Some(change);
+    #[inline]
+    fn begin(&self, change: State, _: LeaseId) -> State {
+        change
     }
 
+    #[inline]
+    fn edit(&self, state: &mut State, change: State, _: LeaseId) {
+        *state = change;
+    }
+
+    #[inline]
     fn fresh_at(&self, state: &State) -> Timestamp {
         let windows = Windows {
             now: state.at,

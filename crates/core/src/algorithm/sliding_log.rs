@@ -230,17 +230,19 @@ impl Algorithm for SlidingLog {
         })
     }
 
-    fn keep(&self, state: &mut Option<Ring>, edit: Edit, lease: LeaseId) {
-        let limit = self.rate.units();
-        let fresh = || Ring::new(Shape::new(self.rate.period(), limit, false), edit.at);
+    fn begin(&self, edit: Edit, lease: LeaseId) -> Ring {
+        let mut ring = Ring::new(Shape::plain(self.rate.period(), self.rate.units()), edit.at);
+        ring.apply(edit, self.rate.units(), lease);
+        ring
+    }
+
+    fn edit(&self, state: &mut Ring, edit: Edit, lease: LeaseId) {
         // What is past its time is not edited but replaced: its own times may lie a whole turn of the ring back.
-        let stale = state
-            .as_ref()
-            .is_some_and(|ring| self.fresh_at(ring) - edit.back <= edit.at);
-        if stale {
-            *state = None;
+        if self.fresh_at(state) - edit.back <= edit.at {
+            *state = self.begin(edit, lease);
+        } else {
+            state.apply(edit, self.rate.units(), lease);
         }
-        state.get_or_insert_with(fresh).apply(edit, limit, lease);
     }
 
     fn fresh_at(&self, state: &Ring) -> Timestamp {
