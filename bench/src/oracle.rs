@@ -1,8 +1,187 @@
+//! Random steps of every algorithm against its brute-force referee, counted.
+
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use tollgate_core::Limit;
+use tollgate_core::testing::oracle::{self, Difference, Report};
 
+/// Leads each algorithm and its referee through the same random requests, refunds, edits and clocks, and compares every
+/// field of every answer. Stops an algorithm at its first difference and ends with code 1 if there was any.
 #[derive(clap::Args)]
-pub(crate) struct Args {}
+#[command(
+    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- oracle\n  cargo run --release -p tollgate-bench -- oracle --steps 1000000 --seed 7 --algorithm gcra --algorithm cell"
+)]
+pub(crate) struct Args {
+    /// Steps per algorithm.
+    #[arg(long, default_value_t = 10_000_000)]
+    steps: u64,
+    /// The seed: the same one is the same steps.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Only this algorithm; may be given several times.
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(Limit::ALGORITHMS))]
+    algorithm: Vec<String>,
+    /// Print one JSON object per algorithm instead of a table.
+    #[arg(long)]
+    json: bool,
+}
 
-pub(crate) fn run(_: &Args) -> ExitCode {
-    ExitCode::SUCCESS
+/// What became of one algorithm.
+struct Row {
+    algorithm: &'static str,
+    outcome: Result<Report, Box<Difference>>,
+    seconds: f64,
+}
+
+/// How many algorithms run at a time, and how often progress is told.
+const WORKERS: usize = 2;
+const TELL_EVERY: Duration = Duration::from_secs(3);
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let chosen: Vec<&'static str> = Limit::ALGORITHMS
+        .into_iter()
+        .filter(|&name| args.algorithm.is_empty() || args.algorithm.iter().any(|asked| asked == name))
+        .collect();
+    let mut rows = contest(&chosen, args.steps, args.seed);
+    rows.sort_by_key(|row| chosen.iter().position(|&name| name == row.algorithm));
+    if args.json {
+        for row in &rows {
+            println!("{}", json(row, args));
+        }
+    } else {
+        table(&rows, args);
+    }
+    if rows.iter().all(|row| row.outcome.is_ok()) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Runs all algorithms, a few at a time, telling how far it has come.
+fn contest(chosen: &[&'static str], steps: u64, seed: u64) -> Vec<Row> {
+    let next = AtomicUsize::new(0);
+    let done = AtomicU64::new(0);
+    let all = steps.saturating_mul(chosen.len() as u64);
+    let mut rows = Vec::new();
+    std::thread::scope(|scope| {
+        let (sender, receiver) = mpsc::channel();
+        for _ in 0..WORKERS.min(chosen.len()) {
+            let sender = sender.clone();
+            let (next, done) = (&next, &done);
+            scope.spawn(move || {
+                while let Some(&algorithm) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let begun = Instant::now();
+                    let mut told = 0;
+                    let outcome = oracle::run_watched(algorithm, steps, seed, |report| {
+                        done.fetch_add(report.steps - told, Ordering::Relaxed);
+                        told = report.steps;
+                    });
+                    let seconds = begun.elapsed().as_secs_f64();
+                    let row = Row {
+                        algorithm,
+                        outcome,
+                        seconds,
+                    };
+                    if sender.send(row).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        loop {
+            match receiver.recv_timeout(TELL_EVERY) {
+                Ok(row) => rows.push(row),
+                Err(RecvTimeoutError::Timeout) => tell(done.load(Ordering::Relaxed), all, rows.len(), chosen.len()),
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+        }
+    });
+    rows
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "progress is for the person who waits, not for the output"
+)]
+fn tell(steps: u64, all: u64, finished: usize, chosen: usize) {
+    eprintln!("{steps} of {all} steps, {finished} of {chosen} algorithms done");
+}
+
+fn table(rows: &[Row], args: &Args) {
+    println!(
+        "{} random steps per algorithm against its referee, seed {}",
+        args.steps, args.seed
+    );
+    println!(
+        "{:<16} {:>11} {:>10} {:>10} {:>9} {:>9} {:>11} {:>9} {:>8} {:>11}",
+        "algorithm",
+        "steps",
+        "allowed",
+        "denied",
+        "returns",
+        "edits",
+        "clock steps",
+        "promises",
+        "seconds",
+        "differences"
+    );
+    for row in rows {
+        match &row.outcome {
+            Ok(report) => println!(
+                "{:<16} {:>11} {:>10} {:>10} {:>9} {:>9} {:>11} {:>9} {:>8.1} {:>11}",
+                row.algorithm,
+                report.steps,
+                report.allowed,
+                report.denied,
+                report.returns,
+                report.edits,
+                report.clock_steps,
+                report.promises,
+                row.seconds,
+                0
+            ),
+            Err(difference) => println!("{:<16} differs: {difference}", row.algorithm),
+        }
+    }
+}
+
+fn json(row: &Row, args: &Args) -> String {
+    let Row {
+        algorithm,
+        outcome,
+        seconds,
+    } = row;
+    let seed = args.seed;
+    match outcome {
+        Ok(report) => format!(
+            r#"{{"algorithm":"{algorithm}","seed":{seed},"steps":{},"allowed":{},"denied":{},"returns":{},"edits":{},"clock_steps":{},"promises":{},"seconds":{seconds:.3},"differences":0}}"#,
+            report.steps,
+            report.allowed,
+            report.denied,
+            report.returns,
+            report.edits,
+            report.clock_steps,
+            report.promises,
+        ),
+        Err(difference) => {
+            let text: String = difference.to_string().chars().flat_map(escaped).collect();
+            format!(
+                r#"{{"algorithm":"{algorithm}","seed":{seed},"steps":{},"seconds":{seconds:.3},"differences":1,"difference":"{text}"}}"#,
+                difference.step
+            )
+        }
+    }
+}
+
+/// A character inside a JSON string.
+fn escaped(letter: char) -> Vec<char> {
+    match letter {
+        '\n' => vec!['\\', 'n'],
+        '"' | '\\' => vec!['\\', letter],
+        letter => vec![letter],
+    }
 }

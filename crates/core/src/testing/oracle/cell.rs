@@ -1,0 +1,141 @@
+//! The referee of `Cell`: what `CL.THROTTLE` is documented to compute, in signed nanoseconds.
+
+use super::{Numbers, Referee, Ruling, Undo, after, narrow};
+use crate::algorithm::LeaseId;
+use crate::decision::Retry;
+
+/// `CL.THROTTLE`: the arrival time in whole nanoseconds, with the names of its documentation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nanos {
+    numbers: Numbers,
+    held: Option<Tat>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tat {
+    tat: i128,
+    /// The time had the last charge not been.
+    without: i128,
+    written: u64,
+}
+
+impl Nanos {
+    /// The emission interval and how far ahead the arrival time may be.
+    fn interval(&self) -> (i128, i128) {
+        let t = i128::from(self.numbers.period) * 1_000 / i128::from(self.numbers.units);
+        (t, t * i128::from(self.numbers.burst))
+    }
+
+    fn tat(&self, now_ns: i128) -> i128 {
+        self.held.map_or(now_ns, |held| held.tat)
+    }
+}
+
+fn nanos(us: u64) -> i128 {
+    i128::from(us) * 1_000
+}
+
+fn micros_up(ns: i128) -> u128 {
+    u128::try_from(ns).map_or(0, |ns| ns.div_ceil(1_000))
+}
+
+impl Referee for Nanos {
+    type Ticket = ();
+    const UNDO: Undo = Undo::Alone;
+
+    fn new(numbers: Numbers) -> Self {
+        Self { numbers, held: None }
+    }
+
+    fn edit(&mut self, numbers: Numbers) {
+        self.numbers = numbers;
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.held.map(|held| held.written)
+    }
+
+    fn set_back(&mut self, by: u64) {
+        if let Some(held) = &mut self.held {
+            held.written -= by;
+            held.tat -= nanos(by);
+            held.without -= nanos(by);
+        }
+    }
+
+    fn judge(&self, cost: u64, now: u64) -> Ruling {
+        let (t, tau) = self.interval();
+        let now_ns = nanos(now);
+        let tat = self.tat(now_ns).max(now_ns);
+        let new = tat + t * i128::from(cost);
+        let diff = now_ns - (new - tau);
+        // A call for nothing always passes, even with nothing left.
+        let limited = diff < 0 && cost > 0;
+        let ttl = if limited { tat - now_ns } else { new - now_ns };
+        let denied = limited.then(|| {
+            if t * i128::from(cost) > tau {
+                Retry::Never
+            } else {
+                after(micros_up(-diff))
+            }
+        });
+        let remaining = u128::try_from((tau - ttl).div_euclid(t)).unwrap_or(0);
+        let standing = (self.numbers.burst, remaining, micros_up(ttl));
+        Ruling::new(standing, denied, cost > 0 && (!limited || tat < now_ns + tau), now)
+    }
+
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) {
+        let (t, tau) = self.interval();
+        let now_ns = nanos(now);
+        let before = self.tat(now_ns).max(now_ns);
+        self.held = Some(Tat {
+            tat: (before + t * i128::from(cost)).min(before.max(now_ns + tau)),
+            without: before,
+            written: now,
+        });
+    }
+
+    fn refund(&mut self, cost: u64, now: u64) -> bool {
+        let Some(held) = self.held.filter(|held| held.tat > nanos(now)) else {
+            return false;
+        };
+        let tat = (held.tat - self.interval().0 * i128::from(cost)).max(nanos(now));
+        self.held = Some(Tat {
+            tat,
+            without: tat,
+            written: now,
+        });
+        true
+    }
+
+    fn undo(&mut self, (): (), now: u64) -> bool {
+        let Some(held) = self.held.filter(|held| held.tat > nanos(now)) else {
+            return false;
+        };
+        let tat = held.without.max(nanos(now));
+        self.held = Some(Tat {
+            tat,
+            without: tat,
+            written: now,
+        });
+        true
+    }
+
+    /// Whole seconds, and one more if what is over is at least a millisecond.
+    fn seconds(&self, cost: u64, limited: bool, now: u64) -> Option<(Option<u64>, u64)> {
+        let whole = |ns: i128| {
+            let more = i128::from(ns % 1_000_000_000 >= 1_000_000);
+            u64::try_from(ns / 1_000_000_000 + more).expect("no wait is negative")
+        };
+        let (t, tau) = self.interval();
+        let now_ns = nanos(now);
+        let tat = self.tat(now_ns).max(now_ns);
+        let wanted = t * i128::from(cost);
+        let retry = (limited && wanted <= tau).then(|| whole(tat + wanted - tau - now_ns));
+        Some((retry, whole(tat - now_ns)))
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        self.held.map(|held| narrow(micros_up(held.tat)))
+    }
+}

@@ -1,0 +1,317 @@
+//! Referees of what is remembered one by one: a plain list of stamps, and a plain list of leases.
+
+use super::{Numbers, Referee, Ruling, Undo, after};
+use crate::algorithm::LeaseId;
+use crate::decision::Retry;
+
+/// A sliding log: every stamp and its units, oldest first.
+#[derive(Clone, Debug)]
+pub(super) struct Log {
+    numbers: Numbers,
+    entries: Vec<Entry>,
+    written: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    stamp: u64,
+    units: u64,
+}
+
+/// A charge in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InLog {
+    stamp: u64,
+    cost: u64,
+}
+
+impl Log {
+    fn live(&self, now: u64) -> impl Iterator<Item = Entry> {
+        let period = self.numbers.period;
+        self.entries
+            .iter()
+            .copied()
+            .filter(move |entry| entry.stamp + period > now)
+    }
+
+    fn used(&self, now: u64) -> u64 {
+        self.live(now).map(|entry| entry.units).sum()
+    }
+
+    /// When the last request is long enough ago, even if its units were given back.
+    fn spaced_at(&self, now: u64) -> u64 {
+        match self.live(now).last() {
+            Some(last) if self.numbers.min_interval > 0 => now.max(last.stamp + self.numbers.min_interval),
+            _ => now,
+        }
+    }
+
+    /// The largest cost that passes.
+    fn largest(&self, now: u64) -> u64 {
+        if self.spaced_at(now) > now {
+            0
+        } else {
+            self.numbers.units.saturating_sub(self.used(now))
+        }
+    }
+
+    /// The first moment at which `cost` passes: now, or when one of the entries leaves.
+    fn first(&self, cost: u64, now: u64) -> u64 {
+        let mut used = self.used(now);
+        let mut moment = now;
+        for entry in self.live(now) {
+            if used + cost <= self.numbers.units {
+                break;
+            }
+            used -= entry.units;
+            moment = entry.stamp + self.numbers.period;
+        }
+        moment.max(self.spaced_at(now))
+    }
+
+    fn forget_the_past(&mut self, now: u64) {
+        self.entries = self.live(now).collect();
+        self.written = Some(now);
+    }
+}
+
+impl Referee for Log {
+    type Ticket = InLog;
+    const UNDO: Undo = Undo::SameClock;
+
+    fn new(numbers: Numbers) -> Self {
+        Self {
+            numbers,
+            entries: Vec::new(),
+            written: None,
+        }
+    }
+
+    fn edit(&mut self, numbers: Numbers) {
+        self.numbers = numbers;
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.written
+    }
+
+    fn set_back(&mut self, by: u64) {
+        self.written = self.written.map(|written| written - by);
+        for entry in &mut self.entries {
+            entry.stamp -= by;
+        }
+    }
+
+    fn judge(&self, cost: u64, now: u64) -> Ruling {
+        let Numbers {
+            units: limit,
+            period,
+            min_interval,
+            ..
+        } = self.numbers;
+        let largest = self.largest(now);
+        let last = self.live(now).last().map(|last| last.stamp + period);
+        if cost > 0 && cost <= largest {
+            let remaining = if min_interval > 0 { 0 } else { largest - cost };
+            return Ruling::new((limit, remaining.into(), period.into()), None, true, now);
+        }
+        let denied = (cost > 0).then(|| {
+            if cost > limit {
+                Retry::Never
+            } else {
+                after(u128::from(self.first(cost, now) - now))
+            }
+        });
+        // An entry whose units were all given back still holds off the next request for the interval, no longer.
+        let reset_at = last
+            .filter(|_| self.used(now) > 0)
+            .unwrap_or_else(|| self.spaced_at(now));
+        let standing = (limit, largest.into(), u128::from(reset_at - now));
+        let mut ruling = Ruling::new(standing, denied, cost > 0 && largest > 0, now);
+        // But the interval may be changed, to a whole period at most, so the key is remembered for that long.
+        ruling.fresh_at = last.unwrap_or(now);
+        ruling
+    }
+
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> InLog {
+        let units = cost.min(self.largest(now));
+        self.forget_the_past(now);
+        self.entries.retain(|entry| entry.units > 0);
+        match self.entries.last_mut() {
+            Some(last) if last.stamp == now => last.units += units,
+            _ => self.entries.push(Entry { stamp: now, units }),
+        }
+        InLog { stamp: now, cost }
+    }
+
+    /// The oldest units come back first.
+    fn refund(&mut self, cost: u64, now: u64) -> bool {
+        if self.used(now) == 0 {
+            return false;
+        }
+        self.forget_the_past(now);
+        let last = self.entries.last().map(|last| last.stamp);
+        let mut left = cost;
+        for entry in &mut self.entries {
+            let back = entry.units.min(left);
+            entry.units -= back;
+            left -= back;
+        }
+        self.entries
+            .retain(|entry| entry.units > 0 || Some(entry.stamp) == last);
+        true
+    }
+
+    fn undo(&mut self, charge: InLog, now: u64) -> bool {
+        let charged = |entry: &Entry| entry.stamp == charge.stamp && entry.units > 0;
+        if !self.live(now).any(|entry| charged(&entry)) {
+            return false;
+        }
+        self.forget_the_past(now);
+        for entry in &mut self.entries {
+            if charged(entry) {
+                entry.units = entry.units.saturating_sub(charge.cost);
+            }
+        }
+        self.entries
+            .retain(|entry| entry.units > 0 || entry.stamp != charge.stamp);
+        true
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        let last = self.entries.last().map(|last| last.stamp + self.numbers.period);
+        last.or(self.written)
+    }
+}
+
+/// A concurrency limit: every lease, in the order they were taken or renewed.
+#[derive(Clone, Debug)]
+pub(super) struct Leases {
+    numbers: Numbers,
+    leases: Vec<Lease>,
+    written: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    id: LeaseId,
+    ends: u64,
+    slots: u64,
+}
+
+impl Leases {
+    fn live(&self, now: u64) -> impl Iterator<Item = Lease> {
+        self.leases.iter().copied().filter(move |lease| lease.ends > now)
+    }
+
+    fn free(&self, now: u64) -> u64 {
+        let used: u64 = self.live(now).map(|lease| lease.slots).sum();
+        self.numbers.units.saturating_sub(used)
+    }
+
+    fn write(&mut self, now: u64) {
+        self.leases = self.live(now).collect();
+        self.written = Some(now);
+    }
+
+    /// Takes a lease out if it is held.
+    fn remove(&mut self, id: LeaseId, now: u64) -> Option<Lease> {
+        let lease = self.live(now).find(|lease| lease.id == id)?;
+        self.write(now);
+        self.leases.retain(|lease| lease.id != id);
+        Some(lease)
+    }
+}
+
+impl Referee for Leases {
+    type Ticket = LeaseId;
+    const UNDO: Undo = Undo::Always;
+
+    fn new(numbers: Numbers) -> Self {
+        Self {
+            numbers,
+            leases: Vec::new(),
+            written: None,
+        }
+    }
+
+    fn edit(&mut self, numbers: Numbers) {
+        self.numbers = numbers;
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.written
+    }
+
+    fn set_back(&mut self, by: u64) {
+        self.written = self.written.map(|written| written - by);
+        for lease in &mut self.leases {
+            lease.ends -= by;
+        }
+    }
+
+    fn judge(&self, cost: u64, now: u64) -> Ruling {
+        let (limit, free) = (self.numbers.units, self.free(now));
+        let allowed = cost <= free;
+        let taken = if allowed { cost } else { 0 };
+        let own = (taken > 0).then_some(now + self.numbers.period);
+        let ends = self.live(now).map(|lease| lease.ends).chain(own).max();
+        let denied = (!allowed).then_some(if cost > limit { Retry::Never } else { Retry::Unknown });
+        let standing = (
+            limit,
+            (free - taken).into(),
+            ends.map_or(0, |ends| u128::from(ends - now)),
+        );
+        Ruling::new(standing, denied, taken > 0, now)
+    }
+
+    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> LeaseId {
+        self.write(now);
+        self.leases.push(Lease {
+            id,
+            ends: now + self.numbers.period,
+            slots: cost,
+        });
+        id
+    }
+
+    /// Slots of the leases that end first come back, of those the ones taken first.
+    fn refund(&mut self, cost: u64, now: u64) -> bool {
+        if self.live(now).next().is_none() {
+            return false;
+        }
+        self.write(now);
+        let mut left = cost;
+        while left > 0 {
+            let Some(first) = self.leases.iter_mut().min_by_key(|lease| lease.ends) else {
+                break;
+            };
+            let back = first.slots.min(left);
+            first.slots -= back;
+            left -= back;
+            self.leases.retain(|lease| lease.slots > 0);
+        }
+        true
+    }
+
+    fn undo(&mut self, id: LeaseId, now: u64) -> bool {
+        self.release(id, now)
+    }
+
+    fn release(&mut self, id: LeaseId, now: u64) -> bool {
+        self.remove(id, now).is_some()
+    }
+
+    fn renew(&mut self, id: LeaseId, now: u64) -> bool {
+        let Some(lease) = self.remove(id, now) else {
+            return false;
+        };
+        let ends = now + self.numbers.period;
+        self.leases.push(Lease { ends, ..lease });
+        true
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        self.leases.iter().map(|lease| lease.ends).max().or(self.written)
+    }
+}

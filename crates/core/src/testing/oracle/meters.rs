@@ -1,0 +1,296 @@
+//! Referees of the exact meters: a level that sinks (token and leaky bucket) and an arrival time (GCRA).
+
+use super::{Numbers, Referee, Ruling, Undo, after, narrow};
+use crate::algorithm::LeaseId;
+use crate::decision::{Decision, Retry};
+use crate::time::Micros;
+
+/// A token bucket or a leaky one: a level in units times period, which sinks by `units` every microsecond.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bucket {
+    numbers: Numbers,
+    held: Option<Level>,
+}
+
+/// A level as it was last written, in the numbers of that time.
+#[derive(Clone, Copy, Debug)]
+struct Level {
+    level: u128,
+    /// The level had the last charge not been.
+    without: u128,
+    units: u128,
+    period: u128,
+    written: u64,
+}
+
+impl Level {
+    /// When it is down to nothing by its own numbers: then the key is forgotten, whatever the limit is by now.
+    fn fresh_at(&self) -> u64 {
+        self.written + narrow(self.level.div_ceil(self.units))
+    }
+
+    /// What is left at `now` of a level of this time, by its own numbers.
+    fn sunk(&self, level: u128, now: u64) -> u128 {
+        level.saturating_sub(u128::from(now - self.written) * self.units)
+    }
+}
+
+impl Bucket {
+    fn units(&self) -> u128 {
+        self.numbers.units.into()
+    }
+
+    fn period(&self) -> u128 {
+        self.numbers.period.into()
+    }
+
+    fn full(&self) -> u128 {
+        u128::from(self.numbers.burst) * self.period()
+    }
+
+    /// The level at `now` in today's numbers, and for how long the key is remembered if that is known.
+    fn level(&self, now: u64) -> (u128, Option<u128>) {
+        let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
+            return (0, None);
+        };
+        let same_pace = held.units * self.period() == self.units() * held.period;
+        let (level, forgotten) = if same_pace {
+            (held.level * self.period() / held.period, None)
+        } else {
+            let used = held.level.div_ceil(held.period);
+            (used * self.period(), Some(u128::from(held.fresh_at() - now)))
+        };
+        let sunk = u128::from(now - held.written) * self.units();
+        (level.saturating_sub(sunk), forgotten)
+    }
+}
+
+impl Referee for Bucket {
+    type Ticket = ();
+    const UNDO: Undo = Undo::Alone;
+
+    fn new(numbers: Numbers) -> Self {
+        Self { numbers, held: None }
+    }
+
+    fn edit(&mut self, numbers: Numbers) {
+        self.numbers = numbers;
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.held.map(|held| held.written)
+    }
+
+    fn set_back(&mut self, by: u64) {
+        if let Some(held) = &mut self.held {
+            held.written -= by;
+        }
+    }
+
+    fn judge(&self, cost: u64, now: u64) -> Ruling {
+        let (level, forgotten) = self.level(now);
+        let (units, period, full) = (self.units(), self.period(), self.full());
+        let filled = level + u128::from(cost) * period;
+        let allowed = cost == 0 || filled <= full;
+        let takes = cost > 0 && (allowed || level < full);
+        let shown = if allowed { filled } else { level };
+        let remembered = |wait: u128| forgotten.map_or(wait, |forgotten| wait.min(forgotten));
+        let reset_after = shown.div_ceil(units);
+        let reset_after = if allowed && cost > 0 {
+            reset_after
+        } else {
+            remembered(reset_after)
+        };
+        let denied = (!allowed).then(|| {
+            if cost > self.numbers.burst {
+                Retry::Never
+            } else {
+                after(remembered((filled - full).div_ceil(units)))
+            }
+        });
+        let standing = (self.numbers.burst, full.saturating_sub(shown) / period, reset_after);
+        let mut ruling = Ruling::new(standing, denied, takes, now);
+        if let Decision::Allow { delay, .. } = &mut ruling.decision
+            && self.numbers.shaping
+            && cost > 0
+        {
+            *delay = Micros::new(narrow(level.div_ceil(units)));
+        }
+        ruling
+    }
+
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) {
+        let (level, _) = self.level(now);
+        self.held = Some(Level {
+            level: self.full().max(level).min(level + u128::from(cost) * self.period()),
+            without: level,
+            units: self.units(),
+            period: self.period(),
+            written: now,
+        });
+    }
+
+    /// Units come back at the pace they were taken at.
+    fn refund(&mut self, cost: u64, now: u64) -> bool {
+        let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
+            return false;
+        };
+        let left = held.sunk(held.level, now);
+        let level = left.saturating_sub(u128::from(cost) * held.period);
+        self.held = Some(Level {
+            level,
+            without: level,
+            written: now,
+            ..held
+        });
+        true
+    }
+
+    fn undo(&mut self, (): (), now: u64) -> bool {
+        let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
+            return false;
+        };
+        let level = held.sunk(held.without, now);
+        self.held = Some(Level {
+            level,
+            without: level,
+            written: now,
+            ..held
+        });
+        true
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        self.held.map(|held| held.fresh_at())
+    }
+}
+
+/// GCRA: when the next request should arrive, as a fraction of microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrivals {
+    numbers: Numbers,
+    held: Option<Arrival>,
+}
+
+/// An arrival time over the numerator that the rate had in lowest terms.
+#[derive(Clone, Copy, Debug)]
+struct Arrival {
+    time: u128,
+    /// The time had the last charge not been.
+    without: u128,
+    over: u128,
+    written: u64,
+}
+
+impl Arrival {
+    fn fresh_at(&self) -> u64 {
+        narrow(self.time.div_ceil(self.over))
+    }
+}
+
+impl Arrivals {
+    /// What times are fractions over, and how many such parts one unit takes.
+    fn scale(&self) -> (u128, u128) {
+        let (mut a, mut b) = (u128::from(self.numbers.units), u128::from(self.numbers.period));
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        (u128::from(self.numbers.units) / a, u128::from(self.numbers.period) / a)
+    }
+
+    /// How far ahead of `now` the arrival time is, in parts; a part of another size is rounded up to a microsecond.
+    fn ahead(&self, now: u64) -> u128 {
+        let (over, _) = self.scale();
+        let time = match self.held {
+            Some(held) if held.over == over => held.time,
+            Some(held) => u128::from(held.fresh_at()) * over,
+            None => 0,
+        };
+        time.saturating_sub(u128::from(now) * over)
+    }
+
+    fn write(&mut self, ahead: u128, without: u128, now: u64) {
+        let (over, _) = self.scale();
+        self.held = Some(Arrival {
+            time: u128::from(now) * over + ahead,
+            without: u128::from(now) * over + without,
+            over,
+            written: now,
+        });
+    }
+}
+
+impl Referee for Arrivals {
+    type Ticket = ();
+    const UNDO: Undo = Undo::Alone;
+
+    fn new(numbers: Numbers) -> Self {
+        Self { numbers, held: None }
+    }
+
+    fn edit(&mut self, numbers: Numbers) {
+        self.numbers = numbers;
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.held.map(|held| held.written)
+    }
+
+    fn set_back(&mut self, by: u64) {
+        if let Some(held) = &mut self.held {
+            held.written -= by;
+            held.time -= u128::from(by) * held.over;
+            held.without -= u128::from(by) * held.over;
+        }
+    }
+
+    fn judge(&self, cost: u64, now: u64) -> Ruling {
+        let (over, unit) = self.scale();
+        let early = u128::from(self.numbers.burst) * unit;
+        let ahead = self.ahead(now);
+        let then = ahead + u128::from(cost) * unit;
+        let allowed = cost == 0 || then <= early;
+        let shown = if allowed { then } else { ahead };
+        let denied = (!allowed).then(|| {
+            if cost > self.numbers.burst {
+                Retry::Never
+            } else {
+                after((then - early).div_ceil(over))
+            }
+        });
+        let remaining = early.saturating_sub(shown) / unit;
+        let standing = (self.numbers.burst, remaining, shown.div_ceil(over));
+        Ruling::new(standing, denied, cost > 0 && (allowed || ahead < early), now)
+    }
+
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) {
+        let (_, unit) = self.scale();
+        let early = u128::from(self.numbers.burst) * unit;
+        let ahead = self.ahead(now);
+        let then = (ahead + u128::from(cost) * unit).min(early.max(ahead));
+        self.write(then, ahead, now);
+    }
+
+    fn refund(&mut self, cost: u64, now: u64) -> bool {
+        if self.fresh_at().is_none_or(|fresh| fresh <= now) {
+            return false;
+        }
+        let (_, unit) = self.scale();
+        let left = self.ahead(now).saturating_sub(u128::from(cost) * unit);
+        self.write(left, left, now);
+        true
+    }
+
+    fn undo(&mut self, (): (), now: u64) -> bool {
+        let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
+            return false;
+        };
+        let left = held.without.saturating_sub(u128::from(now) * held.over);
+        self.write(left, left, now);
+        true
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        self.held.map(|held| held.fresh_at())
+    }
+}

@@ -1,0 +1,299 @@
+//! Referees of the windows: one counter with its end, and two counters whose answer is found by trying.
+
+use super::{Numbers, Referee, Ruling, Undo, after};
+use crate::algorithm::LeaseId;
+use crate::decision::Retry;
+
+/// A charge in a window: when that window was due, and the amount.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InWindow {
+    due: u64,
+    cost: u64,
+}
+
+/// The end of the window around `now`, windows being counted from the epoch.
+fn aligned_end(now: u64, period: u64) -> u64 {
+    (now / period + 1) * period
+}
+
+/// A fixed window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fixed {
+    numbers: Numbers,
+    held: Option<Window>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    /// When it has lasted its time: a seam, until the clock is set back and this with it.
+    due: u64,
+    used: u64,
+    written: u64,
+}
+
+impl Fixed {
+    /// A window ends at the seam at which it is due, or at the first one after.
+    fn end(&self, window: &Window) -> u64 {
+        let period = self.numbers.period;
+        if window.due.is_multiple_of(period) {
+            window.due
+        } else {
+            aligned_end(window.due, period)
+        }
+    }
+
+    /// The window at `now`: the stored one while it lasts and holds anything, else an empty one.
+    fn window(&self, now: u64) -> Window {
+        match self.held {
+            Some(held) if held.used > 0 && now < self.end(&held) => Window { written: now, ..held },
+            _ => Window {
+                due: aligned_end(now, self.numbers.period),
+                used: 0,
+                written: now,
+            },
+        }
+    }
+
+    /// Takes units out of a window that holds any.
+    fn give_back(&mut self, window: Window, units: u64) -> bool {
+        if window.used == 0 {
+            return false;
+        }
+        self.held = Some(Window {
+            used: window.used.saturating_sub(units),
+            ..window
+        });
+        true
+    }
+}
+
+impl Referee for Fixed {
+    type Ticket = InWindow;
+    const UNDO: Undo = Undo::SameClock;
+
+    fn new(numbers: Numbers) -> Self {
+        Self { numbers, held: None }
+    }
+
+    fn edit(&mut self, numbers: Numbers) {
+        self.numbers = numbers;
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.held.map(|held| held.written)
+    }
+
+    fn set_back(&mut self, by: u64) {
+        if let Some(held) = &mut self.held {
+            held.written -= by;
+            held.due -= by;
+        }
+    }
+
+    fn judge(&self, cost: u64, now: u64) -> Ruling {
+        let window = self.window(now);
+        let limit = self.numbers.units;
+        let wait = u128::from(self.end(&window) - now);
+        let allowed = cost == 0 || window.used + cost <= limit;
+        let shown = if allowed { window.used + cost } else { window.used };
+        let denied = (!allowed).then(|| if cost > limit { Retry::Never } else { after(wait) });
+        let reset_after = if shown > 0 { wait } else { 0 };
+        let standing = (limit, limit.saturating_sub(shown).into(), reset_after);
+        Ruling::new(standing, denied, cost > 0 && (allowed || window.used < limit), now)
+    }
+
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> InWindow {
+        let window = self.window(now);
+        let most = self.numbers.units.max(window.used);
+        self.held = Some(Window {
+            used: (window.used + cost).min(most),
+            ..window
+        });
+        InWindow { due: window.due, cost }
+    }
+
+    fn refund(&mut self, cost: u64, now: u64) -> bool {
+        self.give_back(self.window(now), cost)
+    }
+
+    fn undo(&mut self, charge: InWindow, now: u64) -> bool {
+        let window = self.window(now);
+        window.due == charge.due && self.give_back(window, charge.cost)
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        self.held
+            .map(|held| if held.used > 0 { self.end(&held) } else { held.written })
+    }
+}
+
+/// A sliding counter.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pair {
+    numbers: Numbers,
+    held: Option<Counts>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Counts {
+    /// The end of the current window.
+    end: u64,
+    previous: u64,
+    current: u64,
+    written: u64,
+}
+
+impl Pair {
+    /// The counts at `now`, one window after the other become the previous one; empty ones start at a seam.
+    fn counts(&self, now: u64) -> Counts {
+        let period = self.numbers.period;
+        let fresh = Counts {
+            end: aligned_end(now, period),
+            previous: 0,
+            current: 0,
+            written: now,
+        };
+        let Some(mut counts) = self.held else { return fresh };
+        while now >= counts.end && counts.previous + counts.current > 0 {
+            counts.previous = counts.current;
+            counts.current = 0;
+            counts.end += period;
+        }
+        counts.written = now;
+        if counts.previous + counts.current > 0 {
+            counts
+        } else {
+            fresh
+        }
+    }
+
+    /// Whether `cost` would pass at `now` if nothing else happened: current + previous * covered / period + cost
+    /// is within the limit.
+    fn passes(&self, cost: u64, now: u64) -> bool {
+        let counts = self.counts(now);
+        let period = u128::from(self.numbers.period);
+        let covered = u128::from(counts.end - now);
+        let held = u128::from(counts.current + cost) * period + u128::from(counts.previous) * covered;
+        held <= u128::from(self.numbers.units) * period
+    }
+
+    /// The largest cost that passes at `now`, by halving; nothing if not even one does.
+    fn largest(&self, now: u64) -> u64 {
+        let (mut passes, mut fails) = (0, self.numbers.units + 1);
+        while fails - passes > 1 {
+            let middle = passes.midpoint(fails);
+            if self.passes(middle, now) {
+                passes = middle;
+            } else {
+                fails = middle;
+            }
+        }
+        passes
+    }
+
+    /// The first moment at which `cost` passes, by halving; within two periods everything has left.
+    fn first(&self, cost: u64, now: u64) -> u64 {
+        let (mut fails, mut passes) = (now, now + 2 * self.numbers.period);
+        while passes - fails > 1 {
+            let middle = fails.midpoint(passes);
+            if self.passes(cost, middle) {
+                passes = middle;
+            } else {
+                fails = middle;
+            }
+        }
+        passes
+    }
+
+    /// When nothing of these counts is left.
+    fn empty_at(&self, counts: &Counts) -> u64 {
+        if counts.current > 0 {
+            counts.end + self.numbers.period
+        } else if counts.previous > 0 {
+            counts.end
+        } else {
+            counts.written
+        }
+    }
+}
+
+impl Referee for Pair {
+    type Ticket = InWindow;
+    const UNDO: Undo = Undo::SameClock;
+
+    fn new(numbers: Numbers) -> Self {
+        Self { numbers, held: None }
+    }
+
+    fn edit(&mut self, numbers: Numbers) {
+        self.numbers = numbers;
+    }
+
+    fn written(&self) -> Option<u64> {
+        self.held.map(|held| held.written)
+    }
+
+    fn set_back(&mut self, by: u64) {
+        if let Some(held) = &mut self.held {
+            held.written -= by;
+            held.end -= by;
+        }
+    }
+
+    fn judge(&self, cost: u64, now: u64) -> Ruling {
+        let limit = self.numbers.units;
+        let mut counts = self.counts(now);
+        let largest = self.largest(now);
+        let allowed = cost == 0 || self.passes(cost, now);
+        if allowed {
+            counts.current += cost;
+        }
+        let remaining = if allowed { largest - cost } else { largest };
+        let denied = (!allowed).then(|| {
+            if cost > limit {
+                Retry::Never
+            } else {
+                after(u128::from(self.first(cost, now) - now))
+            }
+        });
+        let reset_after = u128::from(self.empty_at(&counts) - now);
+        let takes = cost > 0 && largest > 0;
+        Ruling::new((limit, remaining.into(), reset_after), denied, takes, now)
+    }
+
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> InWindow {
+        let mut counts = self.counts(now);
+        counts.current += cost.min(self.largest(now));
+        self.held = Some(counts);
+        InWindow { due: counts.end, cost }
+    }
+
+    /// Only the current window gives units back: the previous one is but an estimate by now.
+    fn refund(&mut self, cost: u64, now: u64) -> bool {
+        let mut counts = self.counts(now);
+        if counts.current == 0 || cost == 0 {
+            return false;
+        }
+        counts.current = counts.current.saturating_sub(cost);
+        self.held = Some(counts);
+        true
+    }
+
+    fn undo(&mut self, charge: InWindow, now: u64) -> bool {
+        let mut counts = self.counts(now);
+        let units = if counts.end == charge.due {
+            &mut counts.current
+        } else if counts.end - self.numbers.period == charge.due {
+            &mut counts.previous
+        } else {
+            return false;
+        };
+        *units = units.saturating_sub(charge.cost);
+        self.held = Some(counts);
+        true
+    }
+
+    fn fresh_at(&self) -> Option<u64> {
+        self.held.map(|held| self.empty_at(&held))
+    }
+}
