@@ -104,13 +104,24 @@ trait Referee: Clone {
         false
     }
 
-    /// The seconds a `CL.THROTTLE` reply names after `cost` was settled: until it passes, and until the key is new.
-    fn seconds(&self, _cost: u64, _limited: bool, _now: u64) -> Option<(Option<u64>, u64)> {
+    /// What a `CL.THROTTLE` reply names after `cost` was settled: whether it was limited, the seconds until it passes,
+    /// and the seconds until the key is as good as new.
+    fn reply(&self, _cost: u64, _taken: bool, _now: u64) -> Option<(bool, Option<u64>, u64)> {
         None
     }
 
     /// When what is stored equals nothing stored.
     fn fresh_at(&self) -> Option<u64>;
+}
+
+/// A charge of a meter: work that waits its turn and is then done bit by bit. In the parts that its referee counts in.
+#[derive(Clone, Copy, Debug)]
+struct Work<T> {
+    /// When its turn comes.
+    begins: T,
+    /// How long it takes.
+    takes: T,
+    id: LeaseId,
 }
 
 /// What a referee says to one cost.
@@ -125,8 +136,8 @@ struct Ruling {
 /// When a charge can be taken back with an outcome that is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Undo {
-    /// While nothing else was taken or given back, at the pace it was taken at.
-    Alone,
+    /// While nothing is given back and the limit stays. Once the clock was set back only the last charge can be.
+    InTurn,
     /// Until the clock is set back: a receipt names a moment of the old clock.
     SameClock,
     /// At any time.

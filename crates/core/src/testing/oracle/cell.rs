@@ -1,6 +1,6 @@
 //! The referee of `Cell`: what `CL.THROTTLE` is documented to compute, in signed nanoseconds.
 
-use super::{Numbers, Referee, Ruling, Undo, after, narrow};
+use super::{Numbers, Referee, Ruling, Undo, Work, after, narrow};
 use crate::algorithm::LeaseId;
 use crate::decision::Retry;
 
@@ -14,8 +14,8 @@ pub(super) struct Nanos {
 #[derive(Clone, Copy, Debug)]
 struct Tat {
     tat: i128,
-    /// The time had the last charge not been.
-    without: i128,
+    /// The last charge, and the time had it not been.
+    last: Option<(LeaseId, i128)>,
     written: u64,
 }
 
@@ -35,13 +35,19 @@ fn nanos(us: u64) -> i128 {
     i128::from(us) * 1_000
 }
 
+/// Whole seconds, and one more if what is over is at least a millisecond.
+fn seconds(ns: i128) -> u64 {
+    let more = i128::from(ns % 1_000_000_000 >= 1_000_000);
+    u64::try_from(ns / 1_000_000_000 + more).expect("no wait is negative")
+}
+
 fn micros_up(ns: i128) -> u128 {
     u128::try_from(ns).map_or(0, |ns| ns.div_ceil(1_000))
 }
 
 impl Referee for Nanos {
-    type Ticket = ();
-    const UNDO: Undo = Undo::Alone;
+    type Ticket = Work<i128>;
+    const UNDO: Undo = Undo::InTurn;
 
     fn new(numbers: Numbers) -> Self {
         Self { numbers, held: None }
@@ -59,7 +65,9 @@ impl Referee for Nanos {
         if let Some(held) = &mut self.held {
             held.written -= by;
             held.tat -= nanos(by);
-            held.without -= nanos(by);
+            if let Some((_, without)) = &mut held.last {
+                *without -= nanos(by);
+            }
         }
     }
 
@@ -84,15 +92,21 @@ impl Referee for Nanos {
         Ruling::new(standing, denied, cost > 0 && (!limited || tat < now_ns + tau), now)
     }
 
-    fn take(&mut self, cost: u64, now: u64, _: LeaseId) {
+    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> Work<i128> {
         let (t, tau) = self.interval();
         let now_ns = nanos(now);
         let before = self.tat(now_ns).max(now_ns);
+        let takes = t * i128::from(cost);
         self.held = Some(Tat {
-            tat: (before + t * i128::from(cost)).min(before.max(now_ns + tau)),
-            without: before,
+            tat: (before + takes).min(before.max(now_ns + tau)),
+            last: Some((id, before)),
             written: now,
         });
+        Work {
+            begins: before,
+            takes,
+            id,
+        }
     }
 
     fn refund(&mut self, cost: u64, now: u64) -> bool {
@@ -102,37 +116,44 @@ impl Referee for Nanos {
         let tat = (held.tat - self.interval().0 * i128::from(cost)).max(nanos(now));
         self.held = Some(Tat {
             tat,
-            without: tat,
+            last: None,
             written: now,
         });
         true
     }
 
-    fn undo(&mut self, (): (), now: u64) -> bool {
+    fn undo(&mut self, work: Work<i128>, now: u64) -> bool {
         let Some(held) = self.held.filter(|held| held.tat > nanos(now)) else {
             return false;
         };
-        let tat = held.without.max(nanos(now));
+        let tat = match held.last {
+            Some((id, without)) if id == work.id => without.max(nanos(now)),
+            _ => {
+                let undone = (work.begins + work.takes - nanos(now)).min(work.takes);
+                if undone <= 0 {
+                    return false;
+                }
+                held.tat - undone
+            }
+        };
         self.held = Some(Tat {
             tat,
-            without: tat,
+            last: None,
             written: now,
         });
         true
     }
 
-    /// Whole seconds, and one more if what is over is at least a millisecond.
-    fn seconds(&self, cost: u64, limited: bool, now: u64) -> Option<(Option<u64>, u64)> {
-        let whole = |ns: i128| {
-            let more = i128::from(ns % 1_000_000_000 >= 1_000_000);
-            u64::try_from(ns / 1_000_000_000 + more).expect("no wait is negative")
-        };
+    /// A call for nothing is limited too where more is owed than may be.
+    fn reply(&self, cost: u64, taken: bool, now: u64) -> Option<(bool, Option<u64>, u64)> {
         let (t, tau) = self.interval();
         let now_ns = nanos(now);
         let tat = self.tat(now_ns).max(now_ns);
         let wanted = t * i128::from(cost);
-        let retry = (limited && wanted <= tau).then(|| whole(tat + wanted - tau - now_ns));
-        Some((retry, whole(tat - now_ns)))
+        let diff = now_ns - (tat + wanted - tau);
+        let limited = !taken && diff < 0;
+        let retry = (limited && wanted <= tau).then(|| seconds(-diff));
+        Some((limited, retry, seconds(tat - now_ns)))
     }
 
     fn fresh_at(&self) -> Option<u64> {

@@ -54,6 +54,8 @@ struct Life<R: Referee> {
     remaining: u64,
     /// Charges that can be taken back.
     charges: VecDeque<(Receipt, R::Ticket)>,
+    /// Whether the clock was set back since the last of them.
+    is_old_clock: bool,
     /// Leases that were taken at some time.
     leases: VecDeque<LeaseId>,
     events: VecDeque<(u64, Event)>,
@@ -96,6 +98,7 @@ impl<R: Referee> Life<R> {
             slack,
             remaining: 1,
             charges: VecDeque::new(),
+            is_old_clock: false,
             leases: VecDeque::new(),
             events: VecDeque::new(),
         };
@@ -244,7 +247,9 @@ impl<R: Referee> Life<R> {
         if kept {
             let lease = LeaseId(self.random.next());
             let ticket = here.take(cost, now, lease);
-            self.key_changed();
+            if self.is_old_clock {
+                self.turns_are_over();
+            }
             // What a refused request took is not what it asked for, so there is no receipt for it.
             if allowed {
                 let receipt = Receipt {
@@ -254,6 +259,8 @@ impl<R: Referee> Life<R> {
                 };
                 remember(&mut self.charges, (receipt, ticket));
                 remember(&mut self.leases, lease);
+            } else {
+                self.turns_are_over();
             }
             self.write(step.next, here, lease)?;
         } else if stepped {
@@ -276,18 +283,17 @@ impl<R: Referee> Life<R> {
         };
         let reply = cell.reply(decision, state, cost, self.moment());
         let implementation = Answer::Reply {
-            limited: reply.limited,
             limit: reply.limit,
             remaining: reply.remaining,
-            seconds: Some((reply.retry_after_s, reply.reset_after_s)),
+            rest: Some((reply.limited, reply.retry_after_s, reply.reset_after_s)),
         };
         let mut here = self.referee.clone();
         let (now, _) = self.hear(&mut here);
+        let taken = decision.is_allow() && cost > Cost::ZERO;
         let referee = Answer::Reply {
-            limited: !decision.is_allow(),
             limit: self.numbers.burst,
             remaining: decision.standing().remaining,
-            seconds: here.seconds(cost.get(), !decision.is_allow(), now),
+            rest: here.reply(cost.get(), taken, now),
         };
         self.compare(implementation, referee)
     }
@@ -310,13 +316,19 @@ impl<R: Referee> Life<R> {
 
     /// Takes one of the charges back that can be.
     fn undo(&mut self) -> Result<(), Box<Difference>> {
+        // A receipt is of the clock it was made by; what came last can be told without.
         let is_step = self.referee.written().is_some_and(|at| at > self.now + self.slack);
-        if is_step && R::UNDO == Undo::SameClock {
-            return Ok(());
-        }
-        let index = self.random.below(self.charges.len().max(1) as u64) as usize;
+        let index = match R::UNDO {
+            Undo::SameClock if is_step => return Ok(()),
+            Undo::InTurn if is_step => self.charges.len().saturating_sub(1),
+            _ => self.random.below(self.charges.len().max(1) as u64) as usize,
+        };
         match self.charges.remove(index) {
-            Some((receipt, ticket)) => self.give(Event::Undo(receipt), Some(ticket)),
+            Some((receipt, ticket)) => {
+                let given = self.give(Event::Undo(receipt), Some(ticket));
+                self.turns_are_over();
+                given
+            }
             None => Ok(()),
         }
     }
@@ -369,7 +381,7 @@ impl<R: Referee> Life<R> {
             if stepped {
                 self.clock_was_set_back();
             }
-            self.key_changed();
+            self.turns_are_over();
             self.write(change, here, lease)?;
         }
         Ok(())
@@ -377,19 +389,12 @@ impl<R: Referee> Life<R> {
 
     /// The limit gets other numbers, and both say at once what the key is worth under them.
     fn edit(&mut self) -> Result<(), Box<Difference>> {
-        let old = self.numbers;
-        self.numbers = draw::edited(self.report.algorithm, old, &mut self.random);
+        self.numbers = draw::edited(self.report.algorithm, self.numbers, &mut self.random);
         self.limit = draw::limit(self.report.algorithm, self.numbers);
         self.referee.edit(self.numbers);
         self.report.edits += 1;
         self.happens(Event::Edit(self.numbers));
-        if (old.units, old.period) != (self.numbers.units, self.numbers.period) {
-            self.key_changed();
-        }
-        if R::UNDO == Undo::Alone {
-            self.charges
-                .retain(|(receipt, _)| receipt.cost.get() <= self.numbers.burst);
-        }
+        self.turns_are_over();
         self.decide(0, Keep::Never).map(|_| ())
     }
 
@@ -457,15 +462,20 @@ impl<R: Referee> Life<R> {
         }
     }
 
-    fn key_changed(&mut self) {
-        if R::UNDO == Undo::Alone {
+    /// Where charges are done in turn, none of those so far can be taken back any more.
+    fn turns_are_over(&mut self) {
+        self.is_old_clock = false;
+        if R::UNDO == Undo::InTurn {
             self.charges.clear();
         }
     }
 
     fn clock_was_set_back(&mut self) {
-        if R::UNDO == Undo::SameClock {
-            self.charges.clear();
+        self.is_old_clock = true;
+        match R::UNDO {
+            Undo::InTurn => drop(self.charges.drain(..self.charges.len().saturating_sub(1))),
+            Undo::SameClock => self.charges.clear(),
+            Undo::Always => (),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Referees of the exact meters: a level that sinks (token and leaky bucket) and an arrival time (GCRA).
 
-use super::{Numbers, Referee, Ruling, Undo, after, narrow};
+use super::{Numbers, Referee, Ruling, Undo, Work, after, narrow};
 use crate::algorithm::LeaseId;
 use crate::decision::{Decision, Retry};
 use crate::time::Micros;
@@ -16,8 +16,8 @@ pub(super) struct Bucket {
 #[derive(Clone, Copy, Debug)]
 struct Level {
     level: u128,
-    /// The level had the last charge not been.
-    without: u128,
+    /// The last charge, and the level had it not been.
+    last: Option<(LeaseId, u128)>,
     units: u128,
     period: u128,
     written: u64,
@@ -66,8 +66,8 @@ impl Bucket {
 }
 
 impl Referee for Bucket {
-    type Ticket = ();
-    const UNDO: Undo = Undo::Alone;
+    type Ticket = Work<u128>;
+    const UNDO: Undo = Undo::InTurn;
 
     fn new(numbers: Numbers) -> Self {
         Self { numbers, held: None }
@@ -119,15 +119,18 @@ impl Referee for Bucket {
         ruling
     }
 
-    fn take(&mut self, cost: u64, now: u64, _: LeaseId) {
+    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> Work<u128> {
         let (level, _) = self.level(now);
+        let takes = u128::from(cost) * self.period();
         self.held = Some(Level {
-            level: self.full().max(level).min(level + u128::from(cost) * self.period()),
-            without: level,
+            level: self.full().max(level).min(level + takes),
+            last: Some((id, level)),
             units: self.units(),
             period: self.period(),
             written: now,
         });
+        let begins = u128::from(now) * self.units() + level;
+        Work { begins, takes, id }
     }
 
     /// Units come back at the pace they were taken at.
@@ -136,24 +139,33 @@ impl Referee for Bucket {
             return false;
         };
         let left = held.sunk(held.level, now);
-        let level = left.saturating_sub(u128::from(cost) * held.period);
         self.held = Some(Level {
-            level,
-            without: level,
+            level: left.saturating_sub(u128::from(cost) * held.period),
+            last: None,
             written: now,
             ..held
         });
         true
     }
 
-    fn undo(&mut self, (): (), now: u64) -> bool {
+    /// What would have been without it, or, with others behind it, what of it is not done yet is not to be done.
+    fn undo(&mut self, work: Work<u128>, now: u64) -> bool {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
             return false;
         };
-        let level = held.sunk(held.without, now);
+        let level = match held.last {
+            Some((id, without)) if id == work.id => held.sunk(without, now),
+            _ => {
+                let undone = undone(&work, u128::from(now) * held.units);
+                if undone == 0 {
+                    return false;
+                }
+                held.sunk(held.level, now) - undone
+            }
+        };
         self.held = Some(Level {
             level,
-            without: level,
+            last: None,
             written: now,
             ..held
         });
@@ -163,6 +175,11 @@ impl Referee for Bucket {
     fn fresh_at(&self) -> Option<u64> {
         self.held.map(|held| held.fresh_at())
     }
+}
+
+/// How much of a charge is still to be done at `now`, in its own parts.
+fn undone(work: &Work<u128>, now: u128) -> u128 {
+    (work.begins + work.takes).saturating_sub(now).min(work.takes)
 }
 
 /// GCRA: when the next request should arrive, as a fraction of microseconds.
@@ -176,8 +193,8 @@ pub(super) struct Arrivals {
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     time: u128,
-    /// The time had the last charge not been.
-    without: u128,
+    /// The last charge, and the time had it not been.
+    last: Option<(LeaseId, u128)>,
     over: u128,
     written: u64,
 }
@@ -209,11 +226,11 @@ impl Arrivals {
         time.saturating_sub(u128::from(now) * over)
     }
 
-    fn write(&mut self, ahead: u128, without: u128, now: u64) {
+    fn write(&mut self, ahead: u128, last: Option<(LeaseId, u128)>, now: u64) {
         let (over, _) = self.scale();
         self.held = Some(Arrival {
             time: u128::from(now) * over + ahead,
-            without: u128::from(now) * over + without,
+            last,
             over,
             written: now,
         });
@@ -221,8 +238,8 @@ impl Arrivals {
 }
 
 impl Referee for Arrivals {
-    type Ticket = ();
-    const UNDO: Undo = Undo::Alone;
+    type Ticket = Work<u128>;
+    const UNDO: Undo = Undo::InTurn;
 
     fn new(numbers: Numbers) -> Self {
         Self { numbers, held: None }
@@ -240,7 +257,9 @@ impl Referee for Arrivals {
         if let Some(held) = &mut self.held {
             held.written -= by;
             held.time -= u128::from(by) * held.over;
-            held.without -= u128::from(by) * held.over;
+            if let Some((_, without)) = &mut held.last {
+                *without -= u128::from(by) * held.over;
+            }
         }
     }
 
@@ -263,12 +282,14 @@ impl Referee for Arrivals {
         Ruling::new(standing, denied, cost > 0 && (allowed || ahead < early), now)
     }
 
-    fn take(&mut self, cost: u64, now: u64, _: LeaseId) {
-        let (_, unit) = self.scale();
+    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> Work<u128> {
+        let (over, unit) = self.scale();
         let early = u128::from(self.numbers.burst) * unit;
         let ahead = self.ahead(now);
-        let then = (ahead + u128::from(cost) * unit).min(early.max(ahead));
-        self.write(then, ahead, now);
+        let takes = u128::from(cost) * unit;
+        let begins = u128::from(now) * over + ahead;
+        self.write((ahead + takes).min(early.max(ahead)), Some((id, begins)), now);
+        Work { begins, takes, id }
     }
 
     fn refund(&mut self, cost: u64, now: u64) -> bool {
@@ -277,16 +298,26 @@ impl Referee for Arrivals {
         }
         let (_, unit) = self.scale();
         let left = self.ahead(now).saturating_sub(u128::from(cost) * unit);
-        self.write(left, left, now);
+        self.write(left, None, now);
         true
     }
 
-    fn undo(&mut self, (): (), now: u64) -> bool {
+    fn undo(&mut self, work: Work<u128>, now: u64) -> bool {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
             return false;
         };
-        let left = held.without.saturating_sub(u128::from(now) * held.over);
-        self.write(left, left, now);
+        let present = u128::from(now) * held.over;
+        let left = match held.last {
+            Some((id, without)) if id == work.id => without.saturating_sub(present),
+            _ => {
+                let undone = undone(&work, present);
+                if undone == 0 {
+                    return false;
+                }
+                held.time - present - undone
+            }
+        };
+        self.write(left, None, now);
         true
     }
 

@@ -90,14 +90,12 @@ pub enum Answer {
     },
     /// To a call of `CL.THROTTLE`.
     Reply {
-        /// Whether it was refused.
-        limited: bool,
         /// The most at once.
         limit: u64,
         /// What is left.
         remaining: u64,
-        /// Until it would pass, if that is to come, and until the key is as good as new.
-        seconds: Option<(Option<u64>, u64)>,
+        /// Whether it was limited, the seconds until it passes if that is to come, and those until the key is new.
+        rest: Option<(bool, Option<u64>, u64)>,
     },
     /// To the question whether the key was written.
     Written(bool),
