@@ -30,7 +30,8 @@ pub trait Algorithm {
     /// Gives `cost` back, never above full. Nothing when there is nothing to give back, or it cannot be.
     fn refund(&self, state: &Self::State, cost: Cost, now: Now) -> Option<Self::Change>;
 
-    /// Takes back one charge: leaves what would have been without it, or nothing to do once its time has passed.
+    /// Takes back one charge made under this very limit: leaves what would have been without it. Nothing to do once its
+    /// time has passed.
     fn undo(&self, state: &Self::State, receipt: &Receipt, now: Now) -> Option<Self::Change>;
 
     /// What a key never seen holds after a change. `lease` names the charge where charges are kept apart (concurrency).

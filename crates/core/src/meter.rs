@@ -33,6 +33,9 @@ pub(crate) struct Meter {
     one: Fine,
     /// How long a full burst takes.
     full: Fine,
+    /// `2^64 * parts / span`, to count units by multiplying: dividing is the dearest thing a decision would do. Zero at
+    /// one unit per microsecond and above, where it does not fit.
+    per_us: u64,
 }
 
 /// What a meter says to one cost.
@@ -136,12 +139,27 @@ impl Meter {
     /// Nothing if filling `burst` takes too long.
     pub(crate) fn with_pace(pace: Pace, burst: u64) -> Option<Self> {
         let full = pace.span_of(burst);
+        let per_us = (u128::from(pace.parts.get()) << 64) / u128::from(pace.span.get());
         (full.ceil() <= Timestamp::EPOCH + LONGEST_FILL).then(|| Self {
             pace,
             burst,
             one: pace.span_of(1),
             full,
+            per_us: u64::try_from(per_us).unwrap_or(0),
         })
+    }
+
+    /// How many whole units fit in `room`, which is no longer than a fill.
+    #[inline]
+    fn units_in(&self, room: Fine) -> u64 {
+        let Pace { parts, span } = self.pace;
+        let (Some(work), true) = (room.us.checked_mul(parts.get()), self.per_us > 0) else {
+            return self.pace.units_in(room);
+        };
+        // The product is short of the quotient by less than one, and so is what it leaves by less than two spans.
+        let units = ((u128::from(room.us) * u128::from(self.per_us)) >> 64) as u64;
+        let rest = work - units * span.get() + room.frac;
+        units + u64::from(rest >= span.get()) + u64::from(rest >= 2 * span.get())
     }
 
     /// Decides `cost` at `now` for a limit busy until `until`, whose key is forgotten at `forgotten` at the latest.
@@ -152,7 +170,7 @@ impl Meter {
         let ceiling = Fine::at(now).plus(self.full, parts);
         let standing = |held: Fine, forgotten: Timestamp| Standing {
             limit: self.burst,
-            remaining: self.pace.units_in(ceiling.minus(held, parts)),
+            remaining: self.units_in(ceiling.minus(held, parts)),
             reset_after: held.ceil().min(forgotten).since(now),
         };
         if cost == Cost::ZERO {
@@ -270,10 +288,15 @@ mod tests {
             (3, 31_622_400_000_000),
             (1_000_000_000, 1_000),
         ] {
-            let pace = meter(units, Micros::new(period), units).expect("in range").pace;
+            let meter = meter(units, Micros::new(period), units).expect("in range");
+            let pace = meter.pace;
             for n in [1, 2, 3, 1_000_003.min(units)] {
                 let room = pace.span_of(n);
                 assert_eq!(pace.units_in(room), n);
+                assert_eq!(meter.units_in(room), n);
+                let short = room.minus(Fine { us: 0, frac: 1 }, pace.parts);
+                assert_eq!(pace.units_in(short), n - 1);
+                assert_eq!(meter.units_in(short), n - 1);
                 assert_eq!(pace.units_over(room), n);
             }
         }

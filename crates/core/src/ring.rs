@@ -46,35 +46,35 @@ pub(crate) struct Run {
     pub(crate) lease: LeaseId,
 }
 
-/// What a step does to a ring, in this order.
+/// What a step does to a ring, in this order. Small, since every step carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edit {
     /// The time of the write.
     pub(crate) at: Timestamp,
     /// By how much the clock was set back.
     pub(crate) back: Micros,
-    /// Units of this run are taken out.
-    pub(crate) cut: Option<Cut>,
+    /// Units of one run are taken out.
+    pub(crate) cut: Cut,
     /// So many runs in front go.
-    pub(crate) drop: usize,
+    pub(crate) drop: u32,
     /// And all units up to this count.
     pub(crate) base: u64,
     /// Units are added.
-    pub(crate) add: Option<Add>,
+    pub(crate) add: Add,
 }
 
-/// Takes `units` out of the run at `index`, and the run with them if none are left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Takes `units` out of the run at `index`, and the run with them if none are left. None: nothing happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cut {
-    pub(crate) index: usize,
-    pub(crate) units: u64,
+    pub(crate) index: u32,
+    pub(crate) units: u32,
 }
 
-/// Adds a run of `units` at `time`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Adds a run of `units` at `time`. None: nothing happens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Add {
     pub(crate) time: Timestamp,
-    pub(crate) units: u64,
+    pub(crate) units: u32,
 }
 
 /// A ring as it stands when the clock may have been set back since its last write.
@@ -100,8 +100,11 @@ impl<'a> Runs<'a> {
         Self { ring, back }
     }
 
-    pub(crate) fn last(&self) -> Option<Run> {
-        self.len().checked_sub(1).and_then(|last| self.get(last))
+    /// When the last run was. The ring keeps it at hand.
+    pub(crate) fn last(&self) -> Option<Timestamp> {
+        self.ring
+            .filter(|ring| ring.len > 0)
+            .map(|ring| ring.newest() - self.back)
     }
 
     pub(crate) fn get(&self, index: usize) -> Option<Run> {
@@ -160,9 +163,15 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// The run with this lease: a scan, since leases are looked up by their end only when they expire.
+    /// The run with this lease: a scan of ids, since runs are in the order of their ends.
     pub(crate) fn of_lease(&self, lease: LeaseId) -> Option<usize> {
-        (0..self.len()).find(|&index| self.get(index).is_some_and(|run| run.lease == lease))
+        let ring = self.ring?;
+        let id = lease.0.to_le_bytes();
+        let holds = |index: usize| {
+            let at = ring.offset(index) + ring.shape.packed;
+            ring.bytes.get(at..at + LEASE) == Some(&id)
+        };
+        (0..ring.len).find(|&index| holds(index))
     }
 
     /// The units of the run at `index` alone.
@@ -247,14 +256,14 @@ impl Ring {
     pub(crate) fn apply(&mut self, edit: Edit, limit: u64, lease: LeaseId) {
         self.at = edit.at;
         self.ahead += edit.back.get();
-        if let Some(cut) = edit.cut {
-            self.cut(cut);
+        if edit.cut.units > 0 {
+            self.cut(edit.cut.index as usize, edit.cut.units.into());
         }
-        self.drop_front(edit.drop);
+        self.drop_front(edit.drop as usize);
         self.base = self.base.max(edit.base);
         self.total = self.total.max(self.base);
-        if let Some(add) = edit.add {
-            self.add(add, limit, lease);
+        if edit.add.units > 0 {
+            self.add(edit.add.time, edit.add.units.into(), limit, lease);
         }
     }
 
@@ -324,36 +333,47 @@ impl Ring {
     }
 
     /// Takes units out of one run and so off every count behind it; a run left empty goes.
-    fn cut(&mut self, Cut { index, units }: Cut) {
+    fn cut(&mut self, index: usize, units: u64) {
         let own = Runs::new(Some(self), Micros::ZERO).units(index);
         let units = units.min(own);
         let emptied = usize::from(units == own);
+        let last = self.get(self.len.saturating_sub(2));
         for from in index + emptied..self.len {
-            if let Some(run) = self.get(from) {
-                self.set(
-                    from - emptied,
-                    Run {
-                        total: run.total - units,
-                        ..run
-                    },
-                );
-            }
+            self.move_run(from, from - emptied, units.wrapping_neg());
         }
-        // The counts written are below the old ones by what was taken, and read by the new total.
-        let total = self.total - units;
+        if emptied > 0 && index + 1 == self.len {
+            self.newest = last.map_or(0, |run| run.time.as_micros() + self.ahead);
+        }
         self.len -= emptied;
-        self.total = total;
-        if let Some(last) = self
-            .len
-            .checked_sub(1)
-            .filter(|_| emptied > 0)
-            .and_then(|last| self.get(last))
-        {
-            self.newest = last.time.as_micros() + self.ahead;
+        self.total -= units;
+    }
+
+    /// Writes the run at `from` to `to`, with `units` more counted.
+    fn move_run(&mut self, from: usize, to: usize, units: u64) {
+        let Shape {
+            time_bits,
+            total_bits,
+            stride,
+            ..
+        } = self.shape;
+        let (from, to) = (self.offset(from), self.offset(to));
+        let Some(word) = self.bytes.get(from..).and_then(|run| run.first_chunk()) else {
+            return;
+        };
+        let word = u128::from_le_bytes(*word);
+        let total = low(((word >> time_bits) as u64).wrapping_add(units), total_bits);
+        let rest = time_bits + total_bits;
+        let word = low(word as u64, time_bits) as u128 | u128::from(total) << time_bits | (word >> rest) << rest;
+        if from != to && stride > READ {
+            self.bytes.copy_within(from..from + stride, to);
+        }
+        let run = self.bytes.get_mut(to..to + stride.min(READ));
+        if let (Some(run), Some(word)) = (run, word.to_le_bytes().get(..stride.min(READ))) {
+            run.copy_from_slice(word);
         }
     }
 
-    fn add(&mut self, Add { time, units }: Add, limit: u64, lease: LeaseId) {
+    fn add(&mut self, time: Timestamp, units: u64, limit: u64, lease: LeaseId) {
         self.make_room(self.total + units - self.base, limit);
         let newest = self.newest();
         if self.len == 0 || time > newest {
@@ -391,15 +411,7 @@ impl Ring {
             .and_then(|last| runs.get(last))
             .map_or(self.base, |run| run.total.max(self.base));
         for from in (place..self.len).rev() {
-            if let Some(run) = self.get(from) {
-                self.set(
-                    from + 1,
-                    Run {
-                        total: run.total + units,
-                        ..run
-                    },
-                );
-            }
+            self.move_run(from, from + 1, units);
         }
         self.len += 1;
         self.total += units;

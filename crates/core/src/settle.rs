@@ -2,8 +2,7 @@
 
 use crate::algorithm::{Mark, Step};
 use crate::decision::{Cost, Decision};
-use crate::limit::{Change, Limit, State};
-use crate::time::Now;
+use crate::limit::{Change, Limit};
 
 /// One limit that a request meets, and what it costs there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,19 +50,16 @@ pub struct Outcome {
 
 /// Decides all charges of one request at one moment, without keeping anything.
 ///
-/// Charges of the same key add up: the second is decided as if the first were taken.
-pub fn settle<'s, K: PartialEq>(
-    charges: &[Charge<K>],
-    state: impl Fn(&K) -> Option<&'s State>,
-    now: Now,
-) -> Settlement {
+/// `decide` asks the limit of a charge for a cost, with what its key holds at that moment: a store reads it in its own
+/// way. Charges of the same key add up: the second is decided as if the first were taken.
+pub fn settle<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, Cost) -> Step<Change>) -> Settlement {
     let mut steps: Vec<Step<Change>> = Vec::with_capacity(charges.len());
     for (index, charge) in charges.iter().enumerate() {
         let before = charges.iter().zip(&steps).take(index);
         let taken = before.filter(|(earlier, step)| earlier.key == charge.key && earlier.is_taken(step));
         let cost = taken.fold(charge.cost, |sum, (earlier, _)| sum.plus(earlier.cost));
         // A peek behind a charge of the same key sees that charge: it is asked as a part of it.
-        steps.push(charge.limit.decide(state(&charge.key), cost, now));
+        steps.push(decide(charge, cost));
     }
     let passes = charges
         .iter()
@@ -85,7 +81,7 @@ pub fn settle<'s, K: PartialEq>(
         let is_last = !later.any(|(later, &kept)| kept && later.key == charge.key);
         let decision = match step.decision {
             Decision::Allow { delay, .. } if !is_kept => {
-                let as_it_was = charge.limit.decide(state(&charge.key), Cost::ZERO, now).decision;
+                let as_it_was = decide(charge, Cost::ZERO).decision;
                 Decision::Allow {
                     standing: *as_it_was.standing(),
                     delay,

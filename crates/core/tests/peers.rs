@@ -63,7 +63,7 @@ fn two_limits_checked_together_keep_the_token_of_the_one_that_passes() {
     });
     let (mut wide_state, mut narrow_state) = (None, None);
     let at = now(SECOND);
-    let first = settle(&charges, |_| None, at);
+    let first = settle(&charges, |charge, cost| charge.limit.decide(None, cost, at));
     assert!(first.passes);
     for (outcome, (charge, state)) in first
         .outcomes
@@ -79,7 +79,9 @@ fn two_limits_checked_together_keep_the_token_of_the_one_that_passes() {
             "wide" => wide_state.as_ref(),
             _ => narrow_state.as_ref(),
         };
-        let denied = settle(&charges, state, at);
+        let denied = settle(&charges, |charge, cost| {
+            charge.limit.decide(state(&charge.key), cost, at)
+        });
         assert!(!denied.passes);
         let [of_wide, of_narrow] = denied.outcomes.as_slice() else {
             panic!("an outcome for each charge")

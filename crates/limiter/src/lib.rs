@@ -1,3 +1,18 @@
-//! The remembering part of Tollgate: stores that keep what [`tollgate_core`] decides.
+//! The remembering part of Tollgate: stores that keep what [`tollgate_core`] decides, and a limiter to embed.
+//!
+//! - [`Limiter`] is what a program holds; [`limits`] are what its rules are made of.
+//! - [`store::Store`] is what keeps counters; [`store::memory::Memory`] is the embedded one.
 
+pub mod clock;
+mod fingerprint;
+mod lease;
+mod limiter;
+pub mod limits;
+pub mod store;
+mod sync;
+mod wait;
+
+pub use fingerprint::{Fingerprint, Secret, Subjects};
+pub use lease::Permit;
+pub use limiter::{Ask, Limiter, Rule};
 pub use tollgate_core as core;

@@ -67,19 +67,21 @@ impl Cell {
     pub fn reply(&self, decision: &Decision, state: Option<&State>, cost: Cost, now: Now) -> Reply {
         let Heeded { debt, now, .. } = Debt::heed(state, now);
         let tat = debt.map_or(Fine::at(now), |debt| debt.until());
+        let now = Fine::at(now);
+        let passes_at = self.meter.passes_at(tat.max(now), cost);
+        // After its parameters were lowered a key can owe more than it may. A peek, which passes, says so all the same.
+        let owes = cost == Cost::ZERO && passes_at > now;
         let retry_after_s = match decision.retry() {
-            Some(Retry::After(_)) => {
-                let passes_at = self.meter.passes_at(tat.max(Fine::at(now)), cost);
-                Some(whole_seconds(passes_at.minus(Fine::at(now), NANOS)))
-            }
+            Some(Retry::After(_)) => Some(whole_seconds(passes_at.minus(now, NANOS))),
+            None if owes => Some(whole_seconds(passes_at.minus(now, NANOS))),
             _ => None,
         };
         Reply {
-            limited: !decision.is_allow(),
+            limited: owes || !decision.is_allow(),
             limit: self.limit(),
             remaining: decision.standing().remaining,
             retry_after_s,
-            reset_after_s: whole_seconds(tat.minus(Fine::at(now), NANOS)),
+            reset_after_s: whole_seconds(tat.minus(now, NANOS)),
         }
     }
 }

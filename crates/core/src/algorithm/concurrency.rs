@@ -62,10 +62,7 @@ impl Concurrency {
         let leases = self.read(Some(state), now);
         let index = leases.held(lease)?;
         Some(Edit {
-            cut: Some(Cut {
-                index,
-                units: leases.runs.units(index),
-            }),
+            cut: leases.whole(index),
             ..leases.edit
         })
     }
@@ -75,14 +72,13 @@ impl Concurrency {
     pub fn renew(&self, state: &Ring, lease: LeaseId, now: Now) -> Option<Edit> {
         let leases = self.read(Some(state), now);
         let index = leases.held(lease)?;
-        let units = leases.runs.units(index);
         let add = Add {
             time: leases.now + self.lease_ttl,
-            units,
+            units: leases.whole(index).units,
         };
         Some(Edit {
-            cut: Some(Cut { index, units }),
-            add: Some(add),
+            cut: leases.whole(index),
+            add,
             ..leases.edit
         })
     }
@@ -101,10 +97,10 @@ impl Concurrency {
         let edit = Edit {
             at: now,
             back,
-            cut: None,
-            drop: live.first,
+            cut: Cut::default(),
+            drop: live.first as u32,
             base: live.base,
-            add: None,
+            add: Add::default(),
         };
         Leases {
             runs,
@@ -122,12 +118,17 @@ impl Leases<'_> {
         self.runs.of_lease(lease).filter(|&index| index >= self.live.first)
     }
 
+    /// Takes out all of one lease.
+    fn whole(&self, index: usize) -> Cut {
+        Cut {
+            index: index as u32,
+            units: self.runs.units(index) as u32,
+        }
+    }
+
     /// When the last lease runs out.
     fn fresh_at(&self) -> Timestamp {
-        self.runs
-            .last()
-            .filter(|_| self.live.used > 0)
-            .map_or(self.now, |last| last.time)
+        self.runs.last().filter(|_| self.live.used > 0).unwrap_or(self.now)
     }
 }
 
@@ -161,10 +162,10 @@ impl Algorithm for Concurrency {
         };
         // A refused request holds nothing that could be counted: nobody would ever give it back.
         let next = (taken > 0).then_some(Edit {
-            add: Some(Add {
+            add: Add {
                 time: ends,
-                units: taken,
-            }),
+                units: taken as u32,
+            },
             ..leases.edit
         });
         Step {
@@ -184,7 +185,7 @@ impl Algorithm for Concurrency {
         }
         let base = leases.live.base + cost.get().min(leases.live.used);
         Some(Edit {
-            drop: leases.runs.find(|run| run.total <= base),
+            drop: leases.runs.find(|run| run.total <= base) as u32,
             base,
             ..leases.edit
         })

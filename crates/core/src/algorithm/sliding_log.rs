@@ -84,10 +84,10 @@ impl SlidingLog {
         let edit = Edit {
             at: now,
             back,
-            cut: None,
+            cut: Cut::default(),
             drop: 0,
             base: 0,
-            add: None,
+            add: Add::default(),
         };
         Log {
             runs,
@@ -116,7 +116,7 @@ impl SlidingLog {
     /// When the last admitted request is long enough ago.
     fn spaced_at(&self, log: &Log<'_>) -> Timestamp {
         match log.runs.last() {
-            Some(last) if self.min_interval > Micros::ZERO => last.time + self.min_interval,
+            Some(last) if self.min_interval > Micros::ZERO => last + self.min_interval,
             _ => log.now,
         }
     }
@@ -137,14 +137,13 @@ impl Algorithm for SlidingLog {
         let mark = Mark { at: now, frac: 0 };
 
         let taken = cost.min(passable);
-        let add = (taken > 0).then_some(Add {
-            time: now,
-            units: taken,
-        });
-        let next = add.map(|add| Edit {
-            drop: log.live.first,
+        let next = (taken > 0).then_some(Edit {
+            drop: log.live.first as u32,
             base: log.live.base,
-            add: Some(add),
+            add: Add {
+                time: now,
+                units: taken as u32,
+            },
             ..log.edit
         });
 
@@ -167,7 +166,7 @@ impl Algorithm for SlidingLog {
                 mark,
             };
         }
-        let last = log.runs.last().map(|last| last.time);
+        let last = log.runs.last();
         let reset_at = match last {
             Some(last) if used > 0 => last + period,
             _ => spaced_at.max(now),
@@ -209,7 +208,7 @@ impl Algorithm for SlidingLog {
         let base = log.live.base + cost.get().min(log.live.used);
         let gone = log.runs.find(|run| run.total <= base).min(log.runs.len() - 1);
         Some(Edit {
-            drop: gone,
+            drop: gone as u32,
             base,
             ..log.edit
         })
@@ -221,13 +220,10 @@ impl Algorithm for SlidingLog {
         let index = log.runs.find(|run| run.time < stamp).max(log.live.first);
         let Run { time, .. } = log.runs.get(index)?;
         let cut = Cut {
-            index,
-            units: receipt.cost.get(),
+            index: index as u32,
+            units: u32::try_from(receipt.cost.get()).unwrap_or(u32::MAX),
         };
-        (time == stamp).then_some(Edit {
-            cut: Some(cut),
-            ..log.edit
-        })
+        (time == stamp).then_some(Edit { cut, ..log.edit })
     }
 
     fn begin(&self, edit: Edit, lease: LeaseId) -> Ring {

@@ -7,7 +7,9 @@ use tollgate_core::{Charge, LeaseId, Policy, Settlement, settle};
 
 /// Settles charges against keys by their place, and keeps what comes of it.
 fn settled(keys: &mut [Key], charges: &[Charge<usize>], us: u64) -> Settlement {
-    let settlement = settle(charges, |&key| keys[key].state.as_ref(), now(us));
+    let settlement = settle(charges, |charge, cost| {
+        charge.limit.decide(keys[charge.key].state.as_ref(), cost, now(us))
+    });
     for (charge, outcome) in charges.iter().zip(&settlement.outcomes) {
         if let Some(change) = outcome.change.clone() {
             charge.limit.keep(&mut keys[charge.key].state, change, LeaseId(1));
@@ -111,5 +113,5 @@ fn two_charges_of_one_key_do_not_slip_past_a_limit_of_a_thousand_million() {
         charge(&keys, 0, 1_000_000_000, Policy::Enforce),
         charge(&keys, 0, 1_000_000_000, Policy::Enforce),
     ];
-    assert!(!settle(&charges, |_| None, now(START)).passes);
+    assert!(!settle(&charges, |charge, cost| charge.limit.decide(None, cost, now(START))).passes);
 }

@@ -1,0 +1,100 @@
+//! The only file that reads a clock for decisions.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tollgate_core::{Micros, Timestamp};
+
+/// A clock that never steps: the wall clock when it was started, plus the monotonic time since.
+///
+/// A wall clock set forward or back while the program runs changes nothing here, so no limit refills at once and none
+/// locks up. The price is that it drifts from the wall clock, by what the machine's oscillator drifts.
+#[derive(Clone, Debug)]
+pub struct Clock(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Running {
+        clock: quanta::Clock,
+        began: u64,
+        origin_us: u64,
+    },
+    Set(Arc<AtomicU64>),
+}
+
+impl Clock {
+    /// Starts at the wall clock's time, or at `not_before` if that is later.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "here, and nowhere else, the wall clock is asked"
+    )]
+    pub fn start(not_before: Timestamp) -> Self {
+        let wall = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(Micros::ZERO, Micros::from);
+        let clock = quanta::Clock::new();
+        let began = clock.raw();
+        Self(Kind::Running {
+            clock,
+            began,
+            origin_us: wall.get().max(not_before.as_micros()),
+        })
+    }
+
+    /// A clock that stands still until it is moved: for tests and simulations.
+    pub fn stopped(at: Timestamp) -> Self {
+        Self(Kind::Set(Arc::new(AtomicU64::new(at.as_micros()))))
+    }
+
+    /// Moves a stopped clock on; one that runs is left alone.
+    pub fn advance(&self, by: Micros) {
+        if let Kind::Set(us) = &self.0 {
+            us.fetch_add(by.get(), Ordering::SeqCst);
+        }
+    }
+
+    /// The time.
+    #[inline]
+    pub fn now(&self) -> Timestamp {
+        match &self.0 {
+            Kind::Running {
+                clock,
+                began,
+                origin_us,
+            } => {
+                let elapsed_us = clock.delta_as_nanos(*began, clock.raw()) / 1_000;
+                Timestamp::from_micros(origin_us.saturating_add(elapsed_us))
+            }
+            Kind::Set(us) => Timestamp::from_micros(us.load(Ordering::SeqCst)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_on_from_the_wall_clock_or_from_where_it_was() {
+        let early = Clock::start(Timestamp::EPOCH).now();
+        let late = early + Micros::from_secs(3_600);
+        assert!(early > Timestamp::from_micros(1_700_000_000_000_000));
+        assert!(Clock::start(late).now() >= late);
+    }
+
+    #[test]
+    fn never_runs_back() {
+        let clock = Clock::start(Timestamp::EPOCH);
+        let times: Vec<Timestamp> = (0..100_000).map(|_| clock.now()).collect();
+        assert!(times.is_sorted());
+    }
+
+    #[test]
+    fn stands_still_until_it_is_moved() {
+        let clock = Clock::stopped(Timestamp::from_micros(5));
+        let other = clock.clone();
+        assert_eq!(clock.now(), other.now());
+        other.advance(Micros::ONE);
+        assert_eq!(clock.now(), Timestamp::from_micros(6));
+    }
+}

@@ -1,0 +1,74 @@
+//! Fingerprints: what stands for a key in memory.
+//!
+//! A keyed 128-bit SipHash. Nobody who does not know the key can choose callers' names that meet in one place, and at
+//! 10 million keys the chance that any two share a fingerprint is n² / 2^129, about 1.5 in 10^25.
+
+use siphasher::sip128::{Hasher128, SipHasher13};
+use std::hash::Hasher;
+use std::num::NonZeroU64;
+use tollgate_core::Counter;
+
+/// The secret of a store's fingerprints: 128 random bits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub(crate) [u8; 16]);
+
+/// A key, as the memory store knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Fingerprint {
+    pub(crate) high: u64,
+    /// Never zero, so that an empty slot needs no flag. One value in 2^64 is given up for it.
+    pub(crate) low: NonZeroU64,
+}
+
+/// Makes the fingerprints of one rule: its identity is hashed once, its subjects for each request.
+#[derive(Clone, Copy, Debug)]
+pub struct Subjects(SipHasher13);
+
+impl Secret {
+    /// Fresh from the system's randomness.
+    ///
+    /// # Panics
+    /// If the system has none to give, which no supported system does after boot.
+    pub fn random() -> Self {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).expect("the system gives random bytes");
+        Self(bytes)
+    }
+
+    /// The hasher for the subjects of a counter's rule.
+    pub(crate) fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        let identity = Counter { per: &[], ..*counter };
+        identity.write(|piece| hasher.write(piece));
+        Subjects(SipHasher13::new_with_key(&hasher.finish128().as_bytes()))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+impl Subjects {
+    /// The fingerprint of one subject, given by the values it is counted by.
+    #[inline]
+    pub(crate) fn of(&self, per: &[&[u8]]) -> Fingerprint {
+        let mut hasher = self.0;
+        // With one value the hash's own padding holds its length; with more each needs it to be told apart.
+        if let [value] = per {
+            hasher.write(value);
+        } else {
+            for value in per {
+                hasher.write_u64(value.len() as u64);
+                hasher.write(value);
+            }
+            hasher.write_u8(per.len() as u8);
+        }
+        let hash = hasher.finish128();
+        Fingerprint {
+            high: hash.h1,
+            low: NonZeroU64::new(hash.h2).unwrap_or(NonZeroU64::MIN),
+        }
+    }
+}

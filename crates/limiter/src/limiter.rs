@@ -1,0 +1,212 @@
+//! The limiter a program embeds: rules made in code, and the questions it asks of them.
+
+use crate::limits::IntoLimit;
+use crate::store::memory::Memory;
+use crate::store::{Outcome, Settled, Store};
+use std::fmt;
+use std::sync::Arc;
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Policy};
+
+/// Limits by rules, over a store. Cheap to clone: all clones share the store.
+///
+/// Over the embedded store every question is answered at once, without async:
+///
+/// ```
+/// use tollgate_limiter::Limiter;
+/// use tollgate_limiter::limits::TokenBucket;
+///
+/// let limiter = Limiter::in_memory();
+/// let logins = limiter.rule("logins", TokenBucket::per_minute(100).burst(2))?;
+///
+/// assert!(limiter.check(&logins, "user:42").is_allow());
+/// assert!(limiter.check(&logins, "user:42").is_allow());
+/// assert!(!limiter.check(&logins, "user:42").is_allow());
+/// assert!(limiter.check(&logins, "user:43").is_allow());
+/// # Ok::<(), tollgate_limiter::core::LimitError>(())
+/// ```
+#[derive(Debug)]
+pub struct Limiter<S = Memory> {
+    store: Arc<S>,
+}
+
+/// A limit with a name of its own: every subject it is checked for has a counter.
+#[derive(Clone)]
+pub struct Rule<S: Store = Memory> {
+    id: Box<str>,
+    limit: Limit,
+    policy: Policy,
+    subjects: S::Subjects,
+}
+
+/// One question of several that must all be answered with yes.
+pub struct Ask<'a, S: Store = Memory> {
+    /// The rule.
+    pub rule: &'a Rule<S>,
+    /// Whom it is counted for.
+    pub subject: &'a [u8],
+    /// What it takes.
+    pub cost: Cost,
+}
+
+impl Limiter {
+    /// Over the embedded store with its defaults.
+    pub fn in_memory() -> Self {
+        Self::new(Memory::default())
+    }
+
+    /// May `subject` go on? Takes one unit if so.
+    #[inline]
+    pub fn check(&self, rule: &Rule, subject: impl AsRef<[u8]>) -> Decision {
+        self.check_cost(rule, subject, Cost::ONE)
+    }
+
+    /// May `subject` go on at this cost? Takes it if so; a cost of zero looks without taking.
+    #[inline]
+    pub fn check_cost(&self, rule: &Rule, subject: impl AsRef<[u8]>, cost: Cost) -> Decision {
+        self.settle_one(rule, subject.as_ref(), cost, LeaseId::default())
+            .decision
+    }
+
+    /// Asks for one unit for each of the subjects, each on its own, and tells the answers in order.
+    ///
+    /// Faster than one by one: the places of several keys are fetched from memory together.
+    pub fn check_each<K: AsRef<[u8]>>(&self, rule: &Rule, subjects: &[K], mut answer: impl FnMut(Decision)) {
+        for subjects in subjects.chunks(Memory::CHUNK) {
+            let mut keys = [self.store.key(&rule.subjects, &[b""]); Memory::CHUNK];
+            for (key, subject) in keys.iter_mut().zip(subjects) {
+                *key = self.store.key(&rule.subjects, &[subject.as_ref()]);
+            }
+            let keys = keys.get(..subjects.len()).unwrap_or_default();
+            let told = |outcome: Outcome| answer(outcome.decision);
+            self.store
+                .settle_each(&rule.limit, Cost::ONE, keys, LeaseId::default(), told);
+        }
+    }
+
+    /// Asks all at one moment: every one is charged if every one passes, else none is.
+    pub fn check_all(&self, asks: &[Ask<'_>]) -> Settled {
+        self.store.settle_all(&self.charges(asks), true, crate::lease::fresh())
+    }
+
+    #[inline]
+    pub(crate) fn settle_one(&self, rule: &Rule, subject: &[u8], cost: Cost, lease: LeaseId) -> Outcome {
+        let key = self.store.key(&rule.subjects, &[subject]);
+        let charge = Charge {
+            key,
+            limit: rule.limit,
+            cost,
+            policy: rule.policy,
+        };
+        self.store.settle_one(&charge, lease)
+    }
+}
+
+impl<S: Store> Limiter<S> {
+    /// Over a store.
+    pub fn new(store: S) -> Self {
+        Self { store: Arc::new(store) }
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// A rule of this limiter. Two rules of one id and one algorithm share their counters.
+    ///
+    /// # Errors
+    /// A limit that cannot be made, with what to write instead.
+    pub fn rule(&self, id: &str, limit: impl IntoLimit) -> Result<Rule<S>, LimitError> {
+        let limit = limit.into_limit()?;
+        let counter = Counter {
+            domain: "",
+            rule: id,
+            variant: "",
+            limit: &limit,
+            per: &[],
+        };
+        let subjects = self.store.subjects(&counter);
+        Ok(Rule {
+            id: id.into(),
+            limit,
+            policy: Policy::Enforce,
+            subjects,
+        })
+    }
+
+    /// Asks all at one moment: every one is charged if every one passes, else none is.
+    pub async fn settle(&self, asks: &[Ask<'_, S>]) -> Settled {
+        self.store.settle(&self.charges(asks), crate::lease::fresh()).await
+    }
+
+    /// How all of them stand, without taking anything.
+    pub async fn peek(&self, asks: &[Ask<'_, S>]) -> Settled {
+        self.store.peek(&self.charges(asks)).await
+    }
+
+    fn charges(&self, asks: &[Ask<'_, S>]) -> Vec<Charge<S::Key>> {
+        let charge = |ask: &Ask<'_, S>| Charge {
+            key: self.store.key(&ask.rule.subjects, &[ask.subject]),
+            limit: ask.rule.limit,
+            cost: ask.cost,
+            policy: ask.rule.policy,
+        };
+        asks.iter().map(charge).collect()
+    }
+}
+
+impl<S: Store> Rule<S> {
+    /// Its name.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Its limit.
+    pub fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// The key of a subject's counter.
+    pub fn key(&self, store: &S, per: &[&[u8]]) -> S::Key {
+        store.key(&self.subjects, per)
+    }
+
+    /// The same rule under another policy.
+    pub fn with_policy(self, policy: Policy) -> Self {
+        Self { policy, ..self }
+    }
+}
+
+impl<'a, S: Store> Ask<'a, S> {
+    /// One unit of `rule` for `subject`.
+    pub fn one(rule: &'a Rule<S>, subject: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self {
+            rule,
+            subject: subject.as_ref(),
+            cost: Cost::ONE,
+        }
+    }
+}
+
+impl<S> Clone for Limiter<S> {
+    fn clone(&self) -> Self {
+        Self {
+            store: Arc::clone(&self.store),
+        }
+    }
+}
+
+impl Default for Limiter {
+    fn default() -> Self {
+        Self::in_memory()
+    }
+}
+
+impl<S: Store> fmt::Debug for Rule<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rule")
+            .field("id", &self.id)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,471 @@
+//! The embedded store: exact under threads, bounded in memory, one place in memory per key.
+//!
+//! Keys stand as 128-bit fingerprints beside their states in sharded tables, one set of tables per algorithm so that
+//! each slot is as small as its state. A settlement locks the shards it needs in one fixed order, so it is one moment
+//! and cannot deadlock. Idle keys are swept out a few slots at a time behind new keys.
+
+mod budget;
+mod kinds;
+mod overflow;
+mod shards;
+mod table;
+
+use self::budget::Budget;
+use self::kinds::{Kind, Tables, with_kind};
+use self::overflow::Spill;
+use self::table::{Place, SWEEP, Table};
+use super::{Outcome, Settled, Source, Store, StoreError};
+use crate::clock::Clock;
+use crate::fingerprint::{Fingerprint, Secret, Subjects};
+use crate::sync::Guard;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::{
+    Algorithm, Change, Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Now, Policy, Receipt, Step, Timestamp,
+    settle,
+};
+
+pub use self::overflow::Overflow;
+
+/// The embedded store.
+#[derive(Debug)]
+pub struct Memory {
+    secret: Secret,
+    clock: Clock,
+    tables: Tables,
+    budget: Budget,
+    spill: Spill,
+    swept: AtomicU64,
+}
+
+/// How a memory store is to be. Start from [`Memory::options`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    max_memory: usize,
+    overflow: Overflow,
+    shards: usize,
+    clock: Clock,
+    secret: Secret,
+}
+
+/// What a memory store holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Live keys.
+    pub keys: usize,
+    /// Bytes of the tables and of the states outside them.
+    pub bytes: usize,
+    /// Idle keys that were swept out since the start.
+    pub swept: u64,
+    /// Charges that met the shared coarse counter, because their key was new and there was no room for it.
+    pub overflowed: u64,
+}
+
+impl Options {
+    /// The most bytes of keys and states. The tables never grow past it; only the logs and leases of keys that are
+    /// there already may. 1 GiB unless said.
+    pub fn max_memory(self, bytes: usize) -> Self {
+        Self {
+            max_memory: bytes,
+            ..self
+        }
+    }
+
+    /// What a new key meets when there is no room for it.
+    pub fn overflow(self, overflow: Overflow) -> Self {
+        Self { overflow, ..self }
+    }
+
+    /// Over how many locks the keys of an algorithm are spread, rounded up to a power of two. 1,024 unless said.
+    pub fn shards(self, shards: usize) -> Self {
+        Self {
+            shards: shards.clamp(1, 1 << 16).next_power_of_two(),
+            ..self
+        }
+    }
+
+    /// The clock it runs on: for tests and simulations.
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// An empty store.
+    pub fn build(self) -> Memory {
+        Memory {
+            secret: self.secret,
+            clock: self.clock,
+            tables: Tables::new(self.shards),
+            budget: Budget::new(self.max_memory),
+            spill: Spill::new(self.overflow),
+            swept: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::options().build()
+    }
+}
+
+impl Memory {
+    /// How many keys of a batch are settled at a time.
+    pub(crate) const CHUNK: usize = 16;
+
+    /// The defaults: 1 GiB, a shared coarse counter when that is full, a secret of its own, the machine's clock.
+    pub fn options() -> Options {
+        Options {
+            max_memory: 1 << 30,
+            overflow: Overflow::Share,
+            shards: 1_024,
+            clock: Clock::start(Timestamp::EPOCH),
+            secret: Secret::random(),
+        }
+    }
+
+    /// What it holds now. Visits every shard, one after the other.
+    pub fn usage(&self) -> Usage {
+        Usage {
+            keys: self.tables.keys(),
+            bytes: self.budget.taken(),
+            swept: self.swept.load(Ordering::Relaxed),
+            overflowed: self.spill.count(),
+        }
+    }
+
+    /// Looks at up to `slots` slots of every shard and takes out keys that are as good as new. A program whose keys
+    /// come and go needs no call: new keys sweep. One that wants memory back while nothing comes may call it from time
+    /// to time.
+    pub fn sweep(&self, slots: usize) -> usize {
+        let swept = self.tables.sweep(slots, self.clock.now(), &self.budget);
+        self.swept.fetch_add(swept as u64, Ordering::Relaxed);
+        swept
+    }
+
+    /// Settles one charge: the usual case, without a list.
+    #[inline]
+    pub(crate) fn settle_one(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Outcome {
+        let now = Now::new(self.clock.now());
+        with_kind!(&charge.limit, kind => self.settle_kind(kind, charge, now, lease))
+    }
+
+    /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
+    /// outcomes in order.
+    pub(crate) fn settle_each(
+        &self,
+        limit: &Limit,
+        cost: Cost,
+        keys: &[Fingerprint],
+        lease: LeaseId,
+        mut told: impl FnMut(Outcome),
+    ) {
+        for keys in keys.chunks(Self::CHUNK) {
+            let now = Now::new(self.clock.now());
+            with_kind!(limit, kind => self.settle_chunk(kind, limit, cost, keys, now, lease, &mut told));
+        }
+    }
+
+    /// Locks the shards of a chunk in order, reads the places of all its keys, and only then decides: so it waits for
+    /// memory once and not for each key.
+    #[expect(clippy::too_many_arguments, reason = "the inside of a loop, called from one place")]
+    fn settle_chunk<A: Kind>(
+        &self,
+        kind: &A,
+        limit: &Limit,
+        cost: Cost,
+        keys: &[Fingerprint],
+        now: Now,
+        lease: LeaseId,
+        told: &mut impl FnMut(Outcome),
+    ) {
+        let shards = A::shards(&self.tables);
+        let mut wanted = [(usize::MAX, 0); Self::CHUNK];
+        for ((place, key), slot) in keys.iter().enumerate().zip(&mut wanted) {
+            *slot = (shards.index_of(*key), place);
+        }
+        wanted.sort_unstable();
+        let mut guards: [Option<Guard<'_, Table<A::Entry>>>; Self::CHUNK] = std::array::from_fn(|_| None);
+        let mut guard_of = [0; Self::CHUNK];
+        let (mut count, mut locked) = (0, usize::MAX);
+        for &(shard, place) in wanted.iter().take(keys.len()) {
+            if shard != locked {
+                if let Some(guard) = guards.get_mut(count) {
+                    *guard = Some(shards.lock(shard));
+                }
+                (count, locked) = (count + 1, shard);
+            }
+            if let Some(guard) = guard_of.get_mut(place) {
+                *guard = count - 1;
+            }
+        }
+        let mut taken = 0;
+        for (key, &guard) in keys.iter().zip(&guard_of) {
+            if let Some(Some(table)) = guards.get(guard) {
+                taken += usize::from(table.touch(*key));
+            }
+        }
+        std::hint::black_box(taken);
+        for (&key, &guard) in keys.iter().zip(&guard_of) {
+            if let Some(Some(table)) = guards.get_mut(guard) {
+                let charge = Charge {
+                    key,
+                    limit: *limit,
+                    cost,
+                    policy: Policy::Enforce,
+                };
+                told(self.settle_in(kind, table, &charge, now, lease));
+            }
+        }
+    }
+
+    #[inline]
+    fn settle_kind<A: Kind>(&self, kind: &A, charge: &Charge<Fingerprint>, now: Now, lease: LeaseId) -> Outcome {
+        let shards = A::shards(&self.tables);
+        let mut table = shards.lock(shards.index_of(charge.key));
+        self.settle_in(kind, &mut table, charge, now, lease)
+    }
+
+    /// Settles one charge in the table it belongs to.
+    #[inline]
+    fn settle_in<A: Kind>(
+        &self,
+        kind: &A,
+        table: &mut Table<A::Entry>,
+        charge: &Charge<Fingerprint>,
+        now: Now,
+        lease: LeaseId,
+    ) -> Outcome {
+        let mut place = table.find(charge.key);
+        if matches!(place, Place::Missing(_)) && charge.cost > Cost::ZERO {
+            if !self.make_room(table, now) {
+                return self.spill.settle(charge, now, lease);
+            }
+            place = table.find(charge.key);
+        }
+        let step = kind.decide(table.get(place).map(A::state), charge.cost, now);
+        let is_kept = step.decision.is_allow() || charge.policy == Policy::Count;
+        let change = if is_kept {
+            step.next.or(step.repair)
+        } else {
+            step.repair
+        };
+        if let Some(change) = change {
+            self.keep(kind, table, (charge.key, place), change, lease);
+        }
+        Outcome {
+            decision: step.decision,
+            receipt: Receipt {
+                cost: charge.cost,
+                mark: step.mark,
+                lease,
+            },
+            source: Source::Memory,
+        }
+    }
+
+    /// Sweeps a little, and makes room for one new key. False if there is none to be had.
+    fn make_room<E: table::Entry>(&self, table: &mut Table<E>, now: Now) -> bool {
+        self.swept_out(table.sweep(SWEEP, now.at()));
+        if !table.is_full() {
+            return true;
+        }
+        // Both tables are there while one is moved to the other.
+        let (old, new) = (table.bytes(), table.bytes_grown());
+        if self.budget.try_take(new) {
+            table.grow();
+            // A table may take a little more than was foreseen.
+            self.budget.take(table.bytes().saturating_sub(new));
+            self.budget.give_back(old);
+            return true;
+        }
+        self.swept_out(table.sweep(SWEEP_AT_CAP, now.at()));
+        !table.is_full()
+    }
+
+    fn swept_out(&self, swept: table::Swept) {
+        if swept.keys > 0 {
+            self.swept.fetch_add(swept.keys as u64, Ordering::Relaxed);
+            self.budget.give_back(swept.heap_bytes);
+        }
+    }
+
+    /// Carries out a change on a key whose place was found, or has room made for it.
+    #[inline]
+    fn keep<A: Kind>(
+        &self,
+        kind: &A,
+        table: &mut Table<A::Entry>,
+        (key, place): (Fingerprint, Place),
+        change: A::Change,
+        lease: LeaseId,
+    ) {
+        if let Some(entry) = table.get_mut(place) {
+            kind.edit_entry(entry, change, lease, &self.budget);
+            return;
+        }
+        if table.is_full() {
+            // Several new keys of one request in one shard: room was made for the first of them.
+            let old = table.bytes();
+            table.grow();
+            self.budget.take(table.bytes());
+            self.budget.give_back(old);
+        }
+        table.insert(key, kind.begin_entry(change, lease, &self.budget));
+    }
+
+    /// Settles several charges at one moment.
+    pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], keeping: bool, lease: LeaseId) -> Settled {
+        let mut held = self.tables.lock_all(charges);
+        let spilled: Vec<bool> = charges
+            .iter()
+            .map(|charge| with_kind!(&charge.limit, kind => self.is_spilled(kind, charge, &mut held)))
+            .collect();
+        let spilled_at = |charge: &Charge<Fingerprint>| {
+            charges
+                .iter()
+                .zip(&spilled)
+                .any(|(other, &spilled)| spilled && other.key == charge.key)
+        };
+        let mut spill = spilled.contains(&true).then(|| self.spill.lock());
+        // Read with all locks held: one moment for all, and none of them has been written later.
+        let now = Now::new(self.clock.now());
+        let decide = |charge: &Charge<Fingerprint>, cost: Cost| -> Step<Change> {
+            if let Some(spill) = spill.as_ref().filter(|_| spilled_at(charge)) {
+                return spill.decide(&charge.limit, cost, now);
+            }
+            with_kind!(&charge.limit, kind => kinds::decide(kind, held.table(kind, charge.key), charge.key, cost, now))
+        };
+        let settlement = settle(charges, decide);
+        let mut outcomes = Vec::with_capacity(charges.len());
+        for (charge, outcome) in charges.iter().zip(settlement.outcomes) {
+            let is_spilled = spilled_at(charge);
+            if keeping && let Some(change) = outcome.change {
+                match spill.as_mut().filter(|_| is_spilled) {
+                    Some(spill) => spill.keep(&charge.limit, change, lease),
+                    None => with_kind!(&charge.limit, kind => {
+                        let table = held.table_mut(kind, charge.key);
+                        let place = table.find(charge.key);
+                        if let Some(change) = kind.own_change(change) {
+                            self.keep(kind, table, (charge.key, place), change, lease);
+                        }
+                    }),
+                }
+            }
+            outcomes.push(Ok(Outcome {
+                decision: outcome.decision,
+                receipt: Receipt {
+                    cost: charge.cost,
+                    mark: outcome.mark,
+                    lease,
+                },
+                source: if is_spilled { Source::Overflow } else { Source::Memory },
+            }));
+        }
+        Settled {
+            passes: settlement.passes,
+            now: now.at(),
+            outcomes,
+        }
+    }
+
+    /// Whether a charge has to go to the shared counter: its key is new and there is no room for it.
+    fn is_spilled<A: Kind>(&self, kind: &A, charge: &Charge<Fingerprint>, held: &mut kinds::Held<'_>) -> bool {
+        let now = Now::new(self.clock.now());
+        let table = held.table_mut(kind, charge.key);
+        let is_new = matches!(table.find(charge.key), Place::Missing(_)) && charge.cost > Cost::ZERO;
+        is_new && !self.make_room(table, now)
+    }
+
+    pub(crate) fn release_lease(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> bool {
+        let Limit::Concurrency(limit) = limit else { return false };
+        self.alter(limit, key, lease, |limit, state, now| {
+            let change = state.and_then(|state| limit.release(state, lease, now));
+            let released = change.is_some();
+            (change, released)
+        })
+    }
+
+    pub(crate) fn renew_lease(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Option<Micros> {
+        let Limit::Concurrency(limit) = limit else { return None };
+        self.alter(limit, key, lease, |limit, state, now| {
+            let change = state.and_then(|state| limit.renew(state, lease, now));
+            let term = change.map(|_| limit.lease_ttl());
+            (change, term)
+        })
+    }
+
+    /// Does to one key what `change` says, if anything.
+    fn alter<A: Kind, T>(
+        &self,
+        kind: &A,
+        key: Fingerprint,
+        lease: LeaseId,
+        change: impl FnOnce(&A, Option<&A::State>, Now) -> (Option<A::Change>, T),
+    ) -> T {
+        let now = Now::new(self.clock.now());
+        let shards = A::shards(&self.tables);
+        let mut table = shards.lock(shards.index_of(key));
+        let place = table.find(key);
+        let (change, answer) = change(kind, table.get(place).map(A::state), now);
+        if let Some(change) = change {
+            self.keep(kind, &mut table, (key, place), change, lease);
+        }
+        answer
+    }
+}
+
+/// The slots looked at when there is no room left, before a new key is turned to the shared counter.
+const SWEEP_AT_CAP: usize = 64;
+
+impl Store for Memory {
+    type Key = Fingerprint;
+    type Subjects = Subjects;
+
+    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+        self.secret.subjects(counter)
+    }
+
+    #[inline]
+    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
+        subjects.of(per)
+    }
+
+    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+        self.settle_all(charges, true, lease)
+    }
+
+    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
+        self.settle_all(charges, false, LeaseId::default())
+    }
+
+    async fn undo(&self, key: Fingerprint, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
+        with_kind!(limit, kind => self.alter(kind, key, receipt.lease, |kind, state, now| {
+            (state.and_then(|state| kind.undo(state, receipt, now)), ())
+        }));
+        Ok(())
+    }
+
+    async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
+        with_kind!(limit, kind => self.alter(kind, key, LeaseId::default(), |kind, state, now| {
+            (state.and_then(|state| kind.refund(state, cost, now)), ())
+        }));
+        let look = Charge {
+            key,
+            limit: *limit,
+            cost: Cost::ZERO,
+            policy: Policy::Enforce,
+        };
+        Ok(self.settle_one(&look, LeaseId::default()).decision)
+    }
+
+    async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
+        Ok(self.release_lease(key, limit, lease))
+    }
+
+    async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
+        Ok(self.renew_lease(key, limit, lease))
+    }
+
+    async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
+        Ok(with_kind!(limit, kind => self.tables.forget(kind, key, &self.budget)))
+    }
+}

@@ -1,0 +1,365 @@
+//! The algorithms as the memory store keeps them: which table, and what stands in a slot.
+
+use super::budget::Budget;
+use super::shards::Shards;
+use super::table::{Entry, Table};
+use crate::fingerprint::Fingerprint;
+use crate::sync::Guard;
+use tollgate_core::{
+    Algorithm, ByNanos, ByTime, ByUnits, Cell, Change, Charge, Concurrency, Cost, Debt, FixedWindow, Gcra, LeakyBucket,
+    LeaseId, Limit, Now, Ring, SlidingCounter, SlidingLog, Step, Timestamp, TokenBucket, algorithm,
+};
+
+/// The tables of every algorithm.
+#[derive(Debug)]
+pub(crate) struct Tables {
+    token_bucket: Shards<Debt<ByUnits>>,
+    gcra: Shards<Debt<ByTime>>,
+    fixed_window: Shards<Timed<algorithm::fixed_window::State>>,
+    sliding_counter: Shards<Timed<algorithm::sliding_counter::State>>,
+    sliding_log: Shards<Timed<Ring>>,
+    leaky_bucket: Shards<Debt<ByUnits>>,
+    concurrency: Shards<Timed<Ring>>,
+    cell: Shards<Debt<ByNanos>>,
+}
+
+/// A state that does not know by itself when it is as good as none.
+#[derive(Debug)]
+pub(crate) struct Timed<S> {
+    fresh_at: Timestamp,
+    state: S,
+}
+
+/// An algorithm with a place in the tables.
+pub(crate) trait Kind: Algorithm {
+    type Entry: Entry + 'static;
+
+    /// The order in which tables are locked, so that no two settlements wait for each other.
+    const ORDER: usize;
+
+    fn shards(tables: &Tables) -> &Shards<Self::Entry>;
+
+    fn state(entry: &Self::Entry) -> &Self::State;
+
+    /// A new entry; what it takes outside the table is taken from the budget.
+    fn begin_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> Self::Entry;
+
+    fn edit_entry(&self, entry: &mut Self::Entry, change: Self::Change, lease: LeaseId, budget: &Budget);
+
+    fn own_change(&self, change: Change) -> Option<Self::Change>;
+
+    fn any_change(change: Self::Change) -> Change;
+
+    fn held<'h, 'a>(held: &'h Held<'a>) -> &'h [(usize, Guard<'a, Table<Self::Entry>>)];
+
+    fn held_mut<'h, 'a>(held: &'h mut Held<'a>) -> &'h mut Vec<(usize, Guard<'a, Table<Self::Entry>>)>;
+}
+
+/// The shards that one settlement has locked, by their index.
+pub(crate) struct Held<'a> {
+    tables: &'a Tables,
+    token_bucket: Vec<(usize, Guard<'a, Table<Debt<ByUnits>>>)>,
+    gcra: Vec<(usize, Guard<'a, Table<Debt<ByTime>>>)>,
+    fixed_window: Vec<(usize, Guard<'a, Table<Timed<algorithm::fixed_window::State>>>)>,
+    sliding_counter: Vec<(usize, Guard<'a, Table<Timed<algorithm::sliding_counter::State>>>)>,
+    sliding_log: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
+    leaky_bucket: Vec<(usize, Guard<'a, Table<Debt<ByUnits>>>)>,
+    concurrency: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
+    cell: Vec<(usize, Guard<'a, Table<Debt<ByNanos>>>)>,
+}
+
+/// Runs `$body` with the algorithm of a limit as `$kind`.
+macro_rules! with_kind {
+    ($limit:expr, $kind:ident => $body:expr) => {
+        match $limit {
+            tollgate_core::Limit::TokenBucket($kind) => $body,
+            tollgate_core::Limit::Gcra($kind) => $body,
+            tollgate_core::Limit::FixedWindow($kind) => $body,
+            tollgate_core::Limit::SlidingCounter($kind) => $body,
+            tollgate_core::Limit::SlidingLog($kind) => $body,
+            tollgate_core::Limit::LeakyBucket($kind) => $body,
+            tollgate_core::Limit::Concurrency($kind) => $body,
+            tollgate_core::Limit::Cell($kind) => $body,
+        }
+    };
+}
+pub(crate) use with_kind;
+
+/// Runs `$body` for each of the tables in the order they are locked in.
+macro_rules! each_table {
+    ($tables:expr, $shards:ident => $body:expr) => {{
+        let tables: &Tables = $tables;
+        each_table!(@ tables, $shards => $body; token_bucket gcra fixed_window sliding_counter sliding_log leaky_bucket
+            concurrency cell);
+    }};
+    (@ $tables:ident, $shards:ident => $body:expr; $($field:ident)*) => {
+        $({ let $shards = &$tables.$field; $body })*
+    };
+}
+
+impl Tables {
+    pub(crate) fn new(shards: usize) -> Self {
+        Self {
+            token_bucket: Shards::new(shards),
+            gcra: Shards::new(shards),
+            fixed_window: Shards::new(shards),
+            sliding_counter: Shards::new(shards),
+            sliding_log: Shards::new(shards),
+            leaky_bucket: Shards::new(shards),
+            concurrency: Shards::new(shards),
+            cell: Shards::new(shards),
+        }
+    }
+
+    pub(crate) fn keys(&self) -> usize {
+        let mut keys = 0;
+        each_table!(self, shards => keys += (0..shards.made()).map(|index| shards.lock(index).len()).sum::<usize>());
+        keys
+    }
+
+    /// Sweeps `slots` of every shard, and gives back what is then mostly empty.
+    pub(crate) fn sweep(&self, slots: usize, now: Timestamp, budget: &Budget) -> usize {
+        let mut keys = 0;
+        each_table!(self, shards => for index in 0..shards.made() {
+            let mut table = shards.lock(index);
+            let swept = table.sweep(slots, now);
+            budget.give_back(swept.heap_bytes);
+            keys += swept.keys;
+            let before = table.bytes();
+            table.shrink();
+            budget.give_back(before.saturating_sub(table.bytes()));
+        });
+        keys
+    }
+
+    pub(crate) fn forget<A: Kind>(&self, _: &A, key: Fingerprint, budget: &Budget) -> bool {
+        let shards = A::shards(self);
+        let removed = shards.lock(shards.index_of(key)).remove(key);
+        budget.give_back(removed.as_ref().map_or(0, Entry::heap_bytes));
+        removed.is_some()
+    }
+
+    /// Locks all shards that the charges need, in one order for everybody.
+    pub(crate) fn lock_all(&self, charges: &[Charge<Fingerprint>]) -> Held<'_> {
+        let place = |charge: &Charge<Fingerprint>| with_kind!(&charge.limit, kind => order(self, kind, charge.key));
+        let mut places: Vec<(usize, usize, Limit)> = charges
+            .iter()
+            .map(|charge| (place(charge).0, place(charge).1, charge.limit))
+            .collect();
+        places.sort_unstable_by_key(|&(order, index, _)| (order, index));
+        places.dedup_by_key(|&mut (order, index, _)| (order, index));
+        let mut held = Held::new(self);
+        for (_, index, limit) in places {
+            with_kind!(&limit, kind => lock_one(self, kind, index, &mut held));
+        }
+        held
+    }
+}
+
+fn order<A: Kind>(tables: &Tables, _: &A, key: Fingerprint) -> (usize, usize) {
+    (A::ORDER, A::shards(tables).index_of(key))
+}
+
+fn lock_one<'a, A: Kind>(tables: &'a Tables, _: &A, index: usize, held: &mut Held<'a>) {
+    let guard = A::shards(tables).lock(index);
+    A::held_mut(held).push((index, guard));
+}
+
+/// Decides for a key in a table, in the words of all limits.
+pub(crate) fn decide<A: Kind>(
+    kind: &A,
+    table: &Table<A::Entry>,
+    key: Fingerprint,
+    cost: Cost,
+    now: Now,
+) -> Step<Change> {
+    let step = kind.decide(table.get(table.find(key)).map(A::state), cost, now);
+    Step {
+        decision: step.decision,
+        next: step.next.map(A::any_change),
+        repair: step.repair.map(A::any_change),
+        fresh_at: step.fresh_at,
+        mark: step.mark,
+    }
+}
+
+impl<'a> Held<'a> {
+    fn new(tables: &'a Tables) -> Self {
+        Self {
+            tables,
+            token_bucket: Vec::new(),
+            gcra: Vec::new(),
+            fixed_window: Vec::new(),
+            sliding_counter: Vec::new(),
+            sliding_log: Vec::new(),
+            leaky_bucket: Vec::new(),
+            concurrency: Vec::new(),
+            cell: Vec::new(),
+        }
+    }
+
+    pub(crate) fn table<A: Kind>(&self, _: &A, key: Fingerprint) -> &Table<A::Entry> {
+        let index = A::shards(self.tables).index_of(key);
+        let held = A::held(self).iter().find(|(at, _)| *at == index);
+        held.map(|(_, table)| &**table)
+            .expect("the shards of all charges are locked")
+    }
+
+    pub(crate) fn table_mut<A: Kind>(&mut self, _: &A, key: Fingerprint) -> &mut Table<A::Entry> {
+        let index = A::shards(self.tables).index_of(key);
+        let held = A::held_mut(self).iter_mut().find(|(at, _)| *at == index);
+        held.map(|(_, table)| &mut **table)
+            .expect("the shards of all charges are locked")
+    }
+}
+
+impl Entry for Debt<ByUnits> {
+    #[inline]
+    fn fresh_at(&self) -> Timestamp {
+        Self::fresh_at(self)
+    }
+}
+
+impl Entry for Debt<ByTime> {
+    #[inline]
+    fn fresh_at(&self) -> Timestamp {
+        Self::fresh_at(self)
+    }
+}
+
+impl Entry for Debt<ByNanos> {
+    #[inline]
+    fn fresh_at(&self) -> Timestamp {
+        Self::fresh_at(self)
+    }
+}
+
+impl Entry for Timed<Ring> {
+    fn fresh_at(&self) -> Timestamp {
+        self.fresh_at
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.state.heap_bytes()
+    }
+}
+
+impl Entry for Timed<algorithm::fixed_window::State> {
+    fn fresh_at(&self) -> Timestamp {
+        self.fresh_at
+    }
+}
+
+impl Entry for Timed<algorithm::sliding_counter::State> {
+    fn fresh_at(&self) -> Timestamp {
+        self.fresh_at
+    }
+}
+
+/// The lines that only name things.
+macro_rules! kind {
+    ($algorithm:ident, $field:ident, $order:literal, $entry:ty, { $($body:item)* }) => {
+        impl Kind for $algorithm {
+            type Entry = $entry;
+            const ORDER: usize = $order;
+
+            #[inline]
+            fn shards(tables: &Tables) -> &Shards<$entry> {
+                &tables.$field
+            }
+
+            fn own_change(&self, change: Change) -> Option<Self::Change> {
+                match change {
+                    Change::$algorithm(change) => Some(change),
+                    _ => None,
+                }
+            }
+
+            fn any_change(change: Self::Change) -> Change {
+                Change::$algorithm(change)
+            }
+
+            fn held<'h, 'a>(held: &'h Held<'a>) -> &'h [(usize, Guard<'a, Table<$entry>>)] {
+                &held.$field
+            }
+
+            fn held_mut<'h, 'a>(held: &'h mut Held<'a>) -> &'h mut Vec<(usize, Guard<'a, Table<$entry>>)> {
+                &mut held.$field
+            }
+
+            $($body)*
+        }
+    };
+}
+
+/// A state that is its own entry.
+macro_rules! bare {
+    ($algorithm:ident, $field:ident, $order:literal, $state:ty) => {
+        kind!($algorithm, $field, $order, $state, {
+            #[inline]
+            fn state(entry: &$state) -> &$state {
+                entry
+            }
+
+            #[inline]
+            fn begin_entry(&self, change: $state, _: LeaseId, _: &Budget) -> $state {
+                change
+            }
+
+            #[inline]
+            fn edit_entry(&self, entry: &mut $state, change: $state, _: LeaseId, _: &Budget) {
+                *entry = change;
+            }
+        });
+    };
+}
+
+/// A state that needs its time written beside it.
+macro_rules! timed {
+    ($algorithm:ident, $field:ident, $order:literal, $state:ty, $heap:expr) => {
+        kind!($algorithm, $field, $order, Timed<$state>, {
+            #[inline]
+            fn state(entry: &Timed<$state>) -> &$state {
+                &entry.state
+            }
+
+            fn begin_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> Timed<$state> {
+                let state = self.begin(change, lease);
+                let heap: fn(&$state) -> usize = $heap;
+                budget.take(heap(&state));
+                Timed {
+                    fresh_at: self.fresh_at(&state),
+                    state,
+                }
+            }
+
+            #[inline]
+            fn edit_entry(&self, entry: &mut Timed<$state>, change: Self::Change, lease: LeaseId, budget: &Budget) {
+                let heap: fn(&$state) -> usize = $heap;
+                let before = heap(&entry.state);
+                self.edit(&mut entry.state, change, lease);
+                entry.fresh_at = self.fresh_at(&entry.state);
+                let after = heap(&entry.state);
+                if after != before {
+                    budget.take(after);
+                    budget.give_back(before);
+                }
+            }
+        });
+    };
+}
+
+bare!(TokenBucket, token_bucket, 0, Debt<ByUnits>);
+bare!(Gcra, gcra, 1, Debt<ByTime>);
+timed!(FixedWindow, fixed_window, 2, algorithm::fixed_window::State, |_| 0);
+timed!(
+    SlidingCounter,
+    sliding_counter,
+    3,
+    algorithm::sliding_counter::State,
+    |_| 0
+);
+timed!(SlidingLog, sliding_log, 4, Ring, Ring::heap_bytes);
+bare!(LeakyBucket, leaky_bucket, 5, Debt<ByUnits>);
+timed!(Concurrency, concurrency, 6, Ring, Ring::heap_bytes);
+bare!(Cell, cell, 7, Debt<ByNanos>);
