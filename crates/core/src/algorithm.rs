@@ -10,7 +10,7 @@ pub mod sliding_log;
 pub mod token_bucket;
 
 use crate::decision::{Cost, Decision};
-use crate::time::{Now, Timestamp};
+use crate::time::{Micros, Now, Timestamp};
 
 /// One way to limit. Its parameters are `self`; it reads nothing else, so the same question has the same answer.
 ///
@@ -76,9 +76,11 @@ pub struct Mark {
     pub at: Timestamp,
     /// The fraction of a microsecond, over the limit's own denominator.
     pub frac: u64,
+    /// When it was taken.
+    pub taken_at: Timestamp,
 }
 
-/// What must be known to take one charge back.
+/// What must be known to take one charge back: one that passed and was kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// What was taken.
@@ -87,6 +89,14 @@ pub struct Receipt {
     pub mark: Mark,
     /// The lease it was taken under.
     pub lease: LeaseId,
+}
+
+impl Receipt {
+    /// Nothing if the clock was set back since the charge, or since its key was last `written`: the mark then names
+    /// another time, and perhaps another charge.
+    pub(crate) fn is_on_this_clock(&self, written: Timestamp, now: Now) -> Option<()> {
+        (now.heed(self.mark.taken_at.max(written)).back == Micros::ZERO).then_some(())
+    }
 }
 
 /// Names one holder of a concurrency limit. Made by the caller's side, of at least 64 random bits; others ignore it.

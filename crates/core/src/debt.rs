@@ -119,6 +119,7 @@ impl<G: Grain> Debt<G> {
             mark: Mark {
                 at: Timestamp::from_micros(begin.us),
                 frac: begin.frac,
+                taken_at: now,
             },
         };
         Charged {
@@ -127,10 +128,11 @@ impl<G: Grain> Debt<G> {
         }
     }
 
-    /// With `work` less to do, but not less than none.
+    /// With `work` less to do, but not less than none. The time of the last charge stays: from then on what was used is
+    /// worked off at the pace of whatever limit reads it.
     pub(crate) fn less(&self, work: Fine, now: Timestamp) -> Self {
         let until = self.until().minus(work, self.grain.parts()).max(Fine::at(now));
-        Self::new(until, now, self.grain)
+        Self::new(until, self.at, self.grain)
     }
 }
 
@@ -194,6 +196,7 @@ impl Debt<ByUnits> {
     }
 
     pub(crate) fn undo(&self, meter: &Meter, receipt: &Receipt, now: Now) -> Option<Self> {
+        receipt.is_on_this_clock(self.at, now)?;
         let Heeded { debt, now, .. } = Self::heed(Some(self), now);
         let debt = debt?;
         let mut work = meter.unspent(receipt, now)?;
@@ -254,6 +257,7 @@ pub(crate) fn undo<G: Grain>(
     receipt: &Receipt,
     now: Now,
 ) -> Option<Debt<G>> {
+    receipt.is_on_this_clock(debt.at, now)?;
     let Heeded { debt, now, .. } = Debt::heed(Some(debt), now);
     let debt = Debt::new(G::read(&debt?, meter).0, now, grain);
     Some(debt.less(meter.unspent(receipt, now)?, now))

@@ -173,7 +173,11 @@ impl Algorithm for Concurrency {
             next,
             repair: leases.repair,
             fresh_at,
-            mark: Mark { at: ends, frac: 0 },
+            mark: Mark {
+                at: ends,
+                frac: 0,
+                taken_at: now,
+            },
         }
     }
 

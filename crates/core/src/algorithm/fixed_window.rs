@@ -117,6 +117,7 @@ impl Algorithm for FixedWindow {
             mark: Mark {
                 at: window.due,
                 frac: 0,
+                taken_at: window.at,
             },
         }
     }
@@ -130,6 +131,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
+        receipt.is_on_this_clock(state.at, now)?;
         let (window, _) = self.heed(Some(state), now);
         (window.used > 0 && window.due == receipt.mark.at).then(|| State {
             used: window.used.saturating_sub(receipt.cost.get()),

@@ -193,6 +193,7 @@ impl Algorithm for SlidingCounter {
             mark: Mark {
                 at: windows.end,
                 frac: 0,
+                taken_at: windows.now,
             },
         }
     }
@@ -204,6 +205,7 @@ impl Algorithm for SlidingCounter {
     }
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
+        receipt.is_on_this_clock(state.at, now)?;
         let (mut windows, _) = self.heed(Some(state), now);
         let charged = if windows.end == receipt.mark.at {
             &mut windows.current

@@ -134,7 +134,11 @@ impl Algorithm for SlidingLog {
         let spaced_at = self.spaced_at(&log);
         let free = limit.saturating_sub(used);
         let passable = if spaced_at > now { 0 } else { free };
-        let mark = Mark { at: now, frac: 0 };
+        let mark = Mark {
+            at: now,
+            frac: 0,
+            taken_at: now,
+        };
 
         let taken = cost.min(passable);
         let next = (taken > 0).then_some(Edit {
@@ -215,6 +219,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn undo(&self, state: &Ring, receipt: &Receipt, now: Now) -> Option<Edit> {
+        receipt.is_on_this_clock(state.at(), now)?;
         let log = self.read(Some(state), now);
         let stamp = receipt.mark.at;
         let index = log.runs.find(|run| run.time < stamp).max(log.live.first);

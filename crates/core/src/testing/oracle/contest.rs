@@ -316,16 +316,18 @@ impl<R: Referee> Life<R> {
 
     /// Takes one of the charges back that can be.
     fn undo(&mut self) -> Result<(), Box<Difference>> {
-        // A receipt is of the clock it was made by; what came last can be told without.
-        let is_step = self.referee.written().is_some_and(|at| at > self.now + self.slack);
-        let index = match R::UNDO {
-            Undo::SameClock if is_step => return Ok(()),
-            Undo::InTurn if is_step => self.charges.len().saturating_sub(1),
-            _ => self.random.below(self.charges.len().max(1) as u64) as usize,
-        };
+        let index = self.random.below(self.charges.len().max(1) as u64) as usize;
         match self.charges.remove(index) {
             Some((receipt, ticket)) => {
-                let given = self.give(Event::Undo(receipt), Some(ticket));
+                // A receipt is of the clock it was made by: after a step it gives nothing back.
+                let latest = receipt
+                    .mark
+                    .taken_at
+                    .as_micros()
+                    .max(self.referee.written().unwrap_or(0));
+                let is_step = latest > self.now + self.slack;
+                let ticket = (R::UNDO == Undo::Always || !is_step).then_some(ticket);
+                let given = self.give(Event::Undo(receipt), ticket);
                 self.turns_are_over();
                 given
             }
@@ -473,8 +475,7 @@ impl<R: Referee> Life<R> {
     fn clock_was_set_back(&mut self) {
         self.is_old_clock = true;
         match R::UNDO {
-            Undo::InTurn => drop(self.charges.drain(..self.charges.len().saturating_sub(1))),
-            Undo::SameClock => self.charges.clear(),
+            Undo::InTurn | Undo::SameClock => self.charges.clear(),
             Undo::Always => (),
         }
     }

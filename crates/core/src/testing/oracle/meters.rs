@@ -28,11 +28,6 @@ impl Level {
     fn fresh_at(&self) -> u64 {
         self.written + narrow(self.level.div_ceil(self.units))
     }
-
-    /// What is left at `now` of a level of this time, by its own numbers.
-    fn sunk(&self, level: u128, now: u64) -> u128 {
-        level.saturating_sub(u128::from(now - self.written) * self.units)
-    }
 }
 
 impl Bucket {
@@ -133,16 +128,15 @@ impl Referee for Bucket {
         Work { begins, takes, id }
     }
 
-    /// Units come back at the pace they were taken at.
+    /// Units come back at the pace they were taken at, as if they had never been taken: the time of the write stays.
     fn refund(&mut self, cost: u64, now: u64) -> bool {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
             return false;
         };
-        let left = held.sunk(held.level, now);
+        let sunk = u128::from(now - held.written) * held.units;
         self.held = Some(Level {
-            level: left.saturating_sub(u128::from(cost) * held.period),
+            level: held.level.saturating_sub(u128::from(cost) * held.period).max(sunk),
             last: None,
-            written: now,
             ..held
         });
         true
@@ -153,20 +147,20 @@ impl Referee for Bucket {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
             return false;
         };
+        let sunk = u128::from(now - held.written) * held.units;
         let level = match held.last {
-            Some((id, without)) if id == work.id => held.sunk(without, now),
+            Some((id, without)) if id == work.id => without.max(sunk),
             _ => {
                 let undone = undone(&work, u128::from(now) * held.units);
                 if undone == 0 {
                     return false;
                 }
-                held.sunk(held.level, now) - undone
+                held.level - undone
             }
         };
         self.held = Some(Level {
             level,
             last: None,
-            written: now,
             ..held
         });
         true
