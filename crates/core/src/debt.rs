@@ -3,17 +3,18 @@
 use crate::algorithm::{Mark, Receipt, Step};
 use crate::decision::Cost;
 use crate::meter::{Fine, Meter, Pace, Weighed};
+use crate::rate::LONGEST;
 use crate::time::{Heard, Micros, Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
 /// Work still to be done: the moment it ends, exact to a fraction of a microsecond, and when that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debt<G> {
-    until_us: u64,
-    at: Timestamp,
+    pub(crate) until_us: u64,
+    pub(crate) at: Timestamp,
     /// The rest of `until_us`, in parts of a microsecond.
-    frac: u32,
-    grain: G,
+    pub(crate) frac: u32,
+    pub(crate) grain: G,
 }
 
 /// What a debt must remember of the limit it was written under, to be read under another.
@@ -35,7 +36,7 @@ pub struct ByUnits {
 /// Only the denominator, so that time stays time when the rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByTime {
-    parts: NonZeroU32,
+    pub(crate) parts: NonZeroU32,
 }
 
 /// Always nanoseconds: nothing to remember.
@@ -59,6 +60,12 @@ impl<G: Grain> Debt<G> {
             frac,
             grain,
         }
+    }
+
+    /// A debt that was read from outside, if a limit can have written it.
+    pub(crate) fn checked(until_us: u64, at: u64, frac: u64, grain: G) -> Option<Self> {
+        let in_order = at <= until_us && until_us <= Timestamp::MAX.as_micros() && frac < grain.parts().get();
+        in_order.then(|| Self::new(Fine { us: until_us, frac }, Timestamp::from_micros(at), grain))
     }
 
     #[inline]
@@ -158,6 +165,20 @@ impl ByUnits {
             parts: narrow(pace.parts),
             span: [(span >> 32) as u32, span as u32],
         }
+    }
+
+    /// Parts and span.
+    pub(crate) fn numbers(self) -> (NonZeroU32, u64) {
+        (self.parts, self.pace().span.get())
+    }
+
+    /// The grain of numbers that were read from outside, if they are a pace.
+    pub(crate) fn from_numbers(parts: NonZeroU32, span: u64) -> Option<Self> {
+        let span = NonZeroU64::new(span).filter(|span| span.get() <= LONGEST.get())?;
+        Some(Self::new(Pace {
+            parts: parts.into(),
+            span,
+        }))
     }
 
     fn pace(self) -> Pace {

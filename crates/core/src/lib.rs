@@ -22,6 +22,7 @@ mod settle;
 #[cfg(feature = "testing")]
 pub mod testing;
 mod time;
+mod words;
 
 pub use algorithm::{
     Algorithm, LeaseId, Mark, Receipt, Step, cell::Cell, concurrency::Concurrency, fixed_window::FixedWindow,
@@ -37,3 +38,4 @@ pub use rate::{LimitError, Rate};
 pub use ring::{Edit, Ring};
 pub use settle::{Charge, Outcome, Policy, Settlement, settle};
 pub use time::{Micros, Now, Timestamp};
+pub use words::Words;

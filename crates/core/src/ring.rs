@@ -203,6 +203,17 @@ impl Shape {
         }
     }
 
+    /// Bits of moments, bits of counts, and whether runs are leased.
+    pub(crate) fn numbers(self) -> (u32, u32, bool) {
+        (self.time_bits, self.total_bits, self.is_leased())
+    }
+
+    /// The shape of numbers that were read from outside, if rings have it.
+    pub(crate) fn from_numbers(time_bits: u8, total_bits: u8, leased: bool) -> Option<Self> {
+        let in_range = (1..=53).contains(&time_bits) && (1..=32).contains(&total_bits);
+        in_range.then(|| Self::of(time_bits.into(), total_bits.into(), if leased { LEASE } else { 0 }))
+    }
+
     fn is_leased(self) -> bool {
         self.stride > self.packed
     }
@@ -240,6 +251,42 @@ impl Ring {
         } else {
             self.at
         }
+    }
+
+    /// The ring of runs that were read from outside, if they are in order and within its shape.
+    pub(crate) fn from_runs(shape: Shape, at: Timestamp, total: u64, runs: Vec<Run>) -> Option<Self> {
+        let newest = runs.last().map_or(Timestamp::EPOCH, |run| run.time);
+        let fits = |run: &Run| {
+            low(newest.since(run.time).get(), shape.time_bits) == newest.since(run.time).get()
+                && run.total <= total
+                && low(total, shape.total_bits) == total
+        };
+        let in_order = runs.is_sorted_by_key(|run| (run.time, run.total)) && runs.is_sorted_by_key(|run| run.total);
+        if !in_order || !runs.iter().all(fits) || runs.last().map_or(0, |run| run.total) != total {
+            return None;
+        }
+        let mut ring = Self::new(shape, at);
+        ring.reserve(runs.len());
+        for run in runs {
+            ring.push(run);
+        }
+        Some(ring)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
+        (0..self.len).filter_map(|index| self.get(index))
+    }
+
+    pub(crate) fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub(crate) fn base(&self) -> u64 {
+        self.base
     }
 
     /// Bytes on the heap.
@@ -439,21 +486,19 @@ impl Ring {
         } else {
             self.shape.widened(span.max(limit))
         };
-        let bytes = vec![0; capacity * shape.stride + READ].into_boxed_slice();
-        let mut roomier = Self {
-            bytes,
-            shape,
-            capacity,
-            head: 0,
-            ..Self::new(shape, self.at)
-        };
-        roomier.ahead = self.ahead;
-        roomier.base = self.base;
-        roomier.total = self.total;
-        for run in (0..self.len).filter_map(|index| self.get(index)) {
+        let mut roomier = Self::new(shape, self.at);
+        roomier.reserve(capacity);
+        (roomier.ahead, roomier.base, roomier.total) = (self.ahead, self.base, self.total);
+        for run in self.iter() {
             roomier.push(run);
         }
         *self = roomier;
+    }
+
+    /// Room for `capacity` runs, in an empty ring.
+    fn reserve(&mut self, capacity: usize) {
+        self.bytes = vec![0; capacity * self.shape.stride + READ].into_boxed_slice();
+        self.capacity = capacity;
     }
 }
 

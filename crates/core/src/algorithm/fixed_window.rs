@@ -18,10 +18,10 @@ pub struct FixedWindow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// When the window has lasted a whole period: its end, unless the clock was set back since; then the seam after.
-    due: Timestamp,
+    pub(crate) due: Timestamp,
     /// The time of the last write.
-    at: Timestamp,
-    used: u64,
+    pub(crate) at: Timestamp,
+    pub(crate) used: u64,
 }
 
 impl FixedWindow {

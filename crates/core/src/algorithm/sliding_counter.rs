@@ -22,11 +22,11 @@ pub struct SlidingCounter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// The end of the current window.
-    end: Timestamp,
+    pub(crate) end: Timestamp,
     /// The time of the last write.
-    at: Timestamp,
-    previous: u32,
-    current: u32,
+    pub(crate) at: Timestamp,
+    pub(crate) previous: u32,
+    pub(crate) current: u32,
 }
 
 /// The counters at the moment of a decision.

@@ -14,7 +14,7 @@ pub(crate) const START: u64 = 1_700_006_400_000_000;
 pub(crate) struct Key {
     pub(crate) limit: Limit,
     pub(crate) state: Option<State>,
-    leases: u64,
+    pub(crate) leases: u64,
 }
 
 impl Key {

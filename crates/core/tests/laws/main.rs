@@ -8,3 +8,4 @@ mod giving_back;
 mod keys;
 mod promise;
 mod together;
+mod words;
