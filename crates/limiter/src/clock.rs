@@ -46,6 +46,17 @@ impl Clock {
         Self(Kind::Set(Arc::new(AtomicU64::new(at.as_micros()))))
     }
 
+    /// The same clock, started anew if it stands before `moment`: a stopped one is moved there.
+    pub(crate) fn not_before(self, moment: Timestamp) -> Self {
+        match &self.0 {
+            Kind::Running { .. } => Self::start(moment),
+            Kind::Set(us) => {
+                us.fetch_max(moment.as_micros(), Ordering::SeqCst);
+                self
+            }
+        }
+    }
+
     /// Moves a stopped clock on; one that runs is left alone.
     pub fn advance(&self, by: Micros) {
         if let Kind::Set(us) = &self.0 {

@@ -8,6 +8,7 @@ mod budget;
 mod kinds;
 mod overflow;
 mod shards;
+mod snapshot;
 mod table;
 
 use self::budget::Budget;
@@ -25,6 +26,7 @@ use tollgate_core::{
 };
 
 pub use self::overflow::Overflow;
+pub use self::snapshot::SnapshotError;
 
 /// The embedded store.
 #[derive(Debug)]
@@ -310,6 +312,22 @@ impl Memory {
             self.budget.give_back(old);
         }
         table.insert(key, kind.begin_entry(change, lease, &self.budget));
+    }
+
+    /// Takes over a key from elsewhere, whether there is room for it or not.
+    fn adopt<E: table::Entry>(&self, table: &mut Table<E>, key: Fingerprint, entry: E) {
+        if let Some(held) = table.get_mut(table.find(key)) {
+            *held = entry;
+            return;
+        }
+        if table.is_full() {
+            let old = table.bytes();
+            table.grow();
+            self.budget.take(table.bytes());
+            self.budget.give_back(old);
+        }
+        self.budget.take(entry.heap_bytes());
+        table.insert(key, entry);
     }
 
     /// Settles several charges at one moment.

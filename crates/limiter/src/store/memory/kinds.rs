@@ -7,7 +7,7 @@ use crate::fingerprint::Fingerprint;
 use crate::sync::Guard;
 use tollgate_core::{
     Algorithm, ByNanos, ByTime, ByUnits, Cell, Change, Charge, Concurrency, Cost, Debt, FixedWindow, Gcra, LeakyBucket,
-    LeaseId, Limit, Now, Ring, SlidingCounter, SlidingLog, Step, Timestamp, TokenBucket, algorithm,
+    LeaseId, Limit, Now, Ring, SlidingCounter, SlidingLog, Step, Timestamp, TokenBucket, Words, algorithm,
 };
 
 /// The tables of every algorithm.
@@ -253,6 +253,21 @@ impl Entry for Timed<algorithm::fixed_window::State> {
 impl Entry for Timed<algorithm::sliding_counter::State> {
     fn fresh_at(&self) -> Timestamp {
         self.fresh_at
+    }
+}
+
+impl<S: Words> Words for Timed<S> {
+    fn write_words(&self, words: &mut Vec<u64>) {
+        words.push(self.fresh_at.as_micros());
+        self.state.write_words(words);
+    }
+
+    fn from_words(words: &[u64]) -> Option<Self> {
+        let (&fresh_at, words) = words.split_first()?;
+        Some(Self {
+            fresh_at: Timestamp::from_micros(fresh_at),
+            state: S::from_words(words)?,
+        })
     }
 }
 

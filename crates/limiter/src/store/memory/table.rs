@@ -227,3 +227,6 @@ pub(crate) struct Swept {
     pub(crate) keys: usize,
     pub(crate) heap_bytes: usize,
 }
+
+#[cfg(test)]
+mod tests;
