@@ -124,6 +124,11 @@ impl Memory {
         }
     }
 
+    /// The time on its clock.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
     /// What it holds now. Visits every shard, one after the other.
     pub fn usage(&self) -> Usage {
         Usage {
