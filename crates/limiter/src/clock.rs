@@ -57,6 +57,14 @@ impl Clock {
         }
     }
 
+    /// Sets a stopped clock, back too: what a thread sees that read the time and then had to wait.
+    #[cfg(test)]
+    pub(crate) fn set(&self, at: Timestamp) {
+        if let Kind::Set(us) = &self.0 {
+            us.store(at.as_micros(), Ordering::SeqCst);
+        }
+    }
+
     /// Moves a stopped clock on; one that runs is left alone.
     pub fn advance(&self, by: Micros) {
         if let Kind::Set(us) = &self.0 {

@@ -129,6 +129,13 @@ impl Memory {
         self.clock.now()
     }
 
+    /// The moment of a settlement. The clock never steps, so a time before a key's last write is one that was read
+    /// earlier, by a thread that had to wait for its lock, however long: it counts as the time of that write.
+    #[inline]
+    fn moment(&self) -> Now {
+        Now::new(self.clock.now()).with_slack(Micros::MAX)
+    }
+
     /// What it holds now. Visits every shard, one after the other.
     pub fn usage(&self) -> Usage {
         Usage {
@@ -151,7 +158,7 @@ impl Memory {
     /// Settles one charge: the usual case, without a list.
     #[inline]
     pub(crate) fn settle_one(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Outcome {
-        let now = Now::new(self.clock.now());
+        let now = self.moment();
         with_kind!(&charge.limit, kind => self.settle_kind(kind, charge, now, lease))
     }
 
@@ -166,7 +173,7 @@ impl Memory {
         mut told: impl FnMut(Outcome),
     ) {
         for keys in keys.chunks(Self::CHUNK) {
-            let now = Now::new(self.clock.now());
+            let now = self.moment();
             with_kind!(limit, kind => self.settle_chunk(kind, limit, cost, keys, now, lease, &mut told));
         }
     }
@@ -350,7 +357,7 @@ impl Memory {
         };
         let mut spill = spilled.contains(&true).then(|| self.spill.lock());
         // Read with all locks held: one moment for all, and none of them has been written later.
-        let now = Now::new(self.clock.now());
+        let now = self.moment();
         let decide = |charge: &Charge<Fingerprint>, cost: Cost| -> Step<Change> {
             if let Some(spill) = spill.as_ref().filter(|_| spilled_at(charge)) {
                 return spill.decide(&charge.limit, cost, now);
@@ -392,7 +399,7 @@ impl Memory {
 
     /// Whether a charge has to go to the shared counter: its key is new and there is no room for it.
     fn is_spilled<A: Kind>(&self, kind: &A, charge: &Charge<Fingerprint>, held: &mut kinds::Held<'_>) -> bool {
-        let now = Now::new(self.clock.now());
+        let now = self.moment();
         let table = held.table_mut(kind, charge.key);
         let is_new = matches!(table.find(charge.key), Place::Missing(_)) && charge.cost > Cost::ZERO;
         is_new && !self.make_room(table, now)
@@ -424,7 +431,7 @@ impl Memory {
         lease: LeaseId,
         change: impl FnOnce(&A, Option<&A::State>, Now) -> (Option<A::Change>, T),
     ) -> T {
-        let now = Now::new(self.clock.now());
+        let now = self.moment();
         let shards = A::shards(&self.tables);
         let mut table = shards.lock(shards.index_of(key));
         let place = table.find(key);
@@ -490,5 +497,29 @@ impl Store for Memory {
 
     async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
         Ok(with_kind!(limit, kind => self.tables.forget(kind, key, &self.budget)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::TokenBucket;
+    use crate::{Ask, Limiter};
+
+    #[test]
+    fn a_thread_that_waited_long_for_its_lock_hands_nothing_out_twice() {
+        let at = |ms| Timestamp::from_micros(1_770_854_400_000_000) + Micros::from_millis(ms);
+        let clock = Clock::stopped(at(5_000));
+        let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
+        let rule = limiter.rule("one", TokenBucket::per_second(1)).expect("a limit is one");
+        assert!(limiter.check(&rule, "a").is_allow());
+        // Its time was read five seconds before the charge that got in first.
+        clock.set(at(0));
+        assert!(!limiter.check(&rule, "a").is_allow());
+        assert!(!limiter.check_all(&[Ask::one(&rule, "a")]).passes);
+        clock.set(at(5_999));
+        assert!(!limiter.check(&rule, "a").is_allow(), "a second has not passed since");
+        clock.set(at(6_000));
+        assert!(limiter.check(&rule, "a").is_allow());
     }
 }
