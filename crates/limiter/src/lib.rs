@@ -2,8 +2,10 @@
 //!
 //! - [`Limiter`] is what a program holds; [`limits`] are what its rules are made of.
 //! - [`store::Store`] is what keeps counters; [`store::memory::Memory`] is the embedded one.
+//! - [`conformance`] is what every store must pass.
 
 pub mod clock;
+pub mod conformance;
 mod fingerprint;
 mod lease;
 mod limiter;
@@ -16,3 +18,13 @@ pub use fingerprint::{Fingerprint, Secret, Subjects};
 pub use lease::Permit;
 pub use limiter::{Ask, Limiter, Rule};
 pub use tollgate_core as core;
+
+/// The examples of the documents, compiled and run.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../../docs/library.md")]
+    struct Library;
+}

@@ -66,7 +66,11 @@ fn op() -> impl Strategy<Value = Op> {
 fn check(table: &Table<Note>, model: &HashMap<Fingerprint, Note>) {
     assert_eq!(table.len(), model.len());
     for (&print, note) in model {
-        assert_eq!(table.get(table.find(print)), Some(note), "{print:?} is where it is looked for");
+        assert_eq!(
+            table.get(table.find(print)),
+            Some(note),
+            "{print:?} is where it is looked for"
+        );
     }
     let entries: Vec<Fingerprint> = table.entries().map(|(print, _)| print).collect();
     assert_eq!(entries.len(), model.len());

@@ -1,0 +1,108 @@
+//! Running futures and threads without a runtime: a store brings its own if it needs one.
+
+use super::Around;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, JoinHandle, Thread};
+use std::time::Duration;
+
+/// Runs a future to its end on this thread, which sleeps while there is nothing to do.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut context) {
+            return output;
+        }
+        thread::park();
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// How often the threads are looked at, and how many looks without any progress mean that they wait for each other.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+const MOST_IDLE_LOOKS: u32 = 6_000;
+
+/// Runs `count` threads to their end without blocking this one, and gathers what they return.
+///
+/// `work` gets the number of its thread and a counter to move on with each settlement; when no thread moves it for some
+/// half a minute they are taken to be stuck.
+pub(super) async fn threads<T: Send + 'static>(
+    count: usize,
+    around: &Around,
+    work: impl Fn(usize, &AtomicU64) -> Result<T, String> + Send + Sync + 'static,
+) -> Result<Vec<T>, String> {
+    let progress = Arc::new(AtomicU64::new(0));
+    let work = Arc::new(work);
+    let spawn = |number| -> JoinHandle<Result<T, String>> {
+        let (progress, work, around) = (Arc::clone(&progress), Arc::clone(&work), Arc::clone(around));
+        thread::spawn(move || {
+            let mut returned = None;
+            around(&mut || returned = Some(work(number, &progress)));
+            returned.unwrap_or_else(|| Err("the work of a thread was never run".to_owned()))
+        })
+    };
+    let running: Vec<JoinHandle<Result<T, String>>> = (0..count).map(spawn).collect();
+    let (mut seen, mut idle) = (0, 0);
+    while !running.iter().all(JoinHandle::is_finished) {
+        let now = progress.load(Ordering::Relaxed);
+        idle = if now == seen { idle + 1 } else { 0 };
+        seen = now;
+        if idle > MOST_IDLE_LOOKS {
+            return Err(format!(
+                "the threads wait for each other: stuck after {now} settlements"
+            ));
+        }
+        pause(LOOK_EVERY).await;
+    }
+    let join = |thread: JoinHandle<Result<T, String>>| thread.join().map_err(|_| "a thread panicked".to_owned())?;
+    running.into_iter().map(join).collect()
+}
+
+/// Lets real time pass without blocking whatever runs this.
+pub(super) async fn pause(span: Duration) {
+    let alarm = Arc::new(Alarm::default());
+    let mut begun = false;
+    poll_fn(|context| {
+        *alarm.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
+        if !begun {
+            begun = true;
+            let alarm = Arc::clone(&alarm);
+            thread::spawn(move || alarm.ring_after(span));
+        }
+        if alarm.rung.load(Ordering::SeqCst) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    })
+    .await;
+}
+
+#[derive(Default)]
+struct Alarm {
+    rung: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Alarm {
+    fn ring_after(&self, span: Duration) {
+        // Nobody unparks this thread. If it wakes early, whoever waits looks at the clock and waits again.
+        thread::park_timeout(span);
+        self.rung.store(true, Ordering::SeqCst);
+        if let Some(waker) = self.waker.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            waker.wake();
+        }
+    }
+}

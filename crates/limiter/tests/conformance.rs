@@ -1,0 +1,244 @@
+//! Conformance itself: a check that never complains is no wall, so stores with one mistake each are shown to it.
+
+#![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
+
+use tollgate_limiter::clock::Clock;
+use tollgate_limiter::conformance::{Bench, block_on, conformance};
+use tollgate_limiter::core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::{Settled, Store, StoreError};
+use tollgate_limiter::{Fingerprint, Subjects};
+
+/// One mistake a store can make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mistake {
+    None,
+    /// Each charge of a request is settled for itself.
+    ChargesApart,
+    /// A refused charge is taken all the same.
+    RefusalTakes,
+    PeekTakes,
+    UndoDoesNothing,
+    /// Gives the cost back as if it were any unit.
+    UndoRefundsMore,
+    RefundDoesNothing,
+    ForgetDoesNothing,
+    ReleaseSaysYes,
+    RenewDoesNothing,
+    /// Rounds what is left of a limit's time to milliseconds.
+    CoarseTimes,
+    /// Counters of variants are one.
+    VariantsMeet,
+    /// The second value a subject is counted by is not looked at.
+    ValuesMeet,
+    /// Looks at one moment and takes at another: right as long as nobody else is there.
+    LooksThenTakes,
+    /// The charges of a refused request are taken and given back, and others can see it.
+    Compensates,
+}
+
+struct Wrong {
+    store: Memory,
+    mistake: Mistake,
+}
+
+impl Wrong {
+    async fn apart(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+        let mut all = self.store.peek(charges).await;
+        for (charge, outcome) in charges.iter().zip(&mut all.outcomes) {
+            let one = self.store.settle(&[*charge], lease).await;
+            all.passes &= one.passes;
+            *outcome = one.outcomes.first().copied().unwrap_or(Err(StoreError::Unavailable));
+        }
+        all
+    }
+
+    /// Charges in any case.
+    async fn counting(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+        let mut counting = charges.to_vec();
+        for charge in &mut counting {
+            charge.policy = Policy::Count;
+        }
+        self.store.settle(&counting, lease).await
+    }
+
+    async fn compensate(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+        let mut all = self.apart(charges, lease).await;
+        linger();
+        if !all.passes {
+            for (charge, outcome) in charges.iter().zip(&mut all.outcomes) {
+                let kept = outcome.as_ref().is_ok_and(|outcome| outcome.decision.is_allow());
+                if let Ok(outcome) = outcome
+                    && kept
+                {
+                    let undone = self.store.undo(charge.key, &charge.limit, &outcome.receipt).await;
+                    undone.expect("memory is always there");
+                    let seen = self
+                        .store
+                        .peek(&[Charge {
+                            cost: Cost::ZERO,
+                            ..*charge
+                        }])
+                        .await;
+                    let seen = seen.outcomes.first().copied().expect("one charge");
+                    outcome.decision = seen.expect("memory is always there").decision;
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Lets other threads in: else the moment would be too short for them to see.
+fn linger() {
+    for _ in 0..20 {
+        std::thread::yield_now();
+    }
+}
+
+impl Store for Wrong {
+    type Key = Fingerprint;
+    type Subjects = Subjects;
+
+    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+        let variant = if self.mistake == Mistake::VariantsMeet {
+            ""
+        } else {
+            counter.variant
+        };
+        self.store.subjects(&Counter { variant, ..*counter })
+    }
+
+    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
+        match per {
+            [first, _] if self.mistake == Mistake::ValuesMeet => self.store.key(subjects, &[first, b""]),
+            _ => self.store.key(subjects, per),
+        }
+    }
+
+    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+        match self.mistake {
+            Mistake::ChargesApart if charges.len() > 1 => self.apart(charges, lease).await,
+            Mistake::Compensates if charges.iter().all(|charge| charge.policy == Policy::Enforce) => {
+                let several = charges.windows(2).all(|pair| matches!(pair, [a, b] if a.key != b.key));
+                if charges.len() > 1 && several {
+                    self.compensate(charges, lease).await
+                } else {
+                    self.store.settle(charges, lease).await
+                }
+            }
+            Mistake::RefusalTakes => self.counting(charges, lease).await,
+            Mistake::LooksThenTakes => {
+                let seen = self.store.peek(charges).await;
+                linger();
+                if !seen.passes || charges.iter().any(|charge| charge.policy == Policy::Shadow) {
+                    return self.store.settle(charges, lease).await;
+                }
+                let mut taken = self.counting(charges, lease).await;
+                taken.passes = seen.passes;
+                taken
+            }
+            Mistake::CoarseTimes => {
+                let mut settled = self.store.settle(charges, lease).await;
+                for outcome in settled.outcomes.iter_mut().flatten() {
+                    let (Decision::Allow { standing, .. } | Decision::Deny { standing, .. }) = &mut outcome.decision;
+                    standing.reset_after = Micros::from_millis(standing.reset_after.as_millis_ceil());
+                }
+                settled
+            }
+            _ => self.store.settle(charges, lease).await,
+        }
+    }
+
+    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
+        if self.mistake == Mistake::PeekTakes {
+            return self.store.settle(charges, LeaseId::default()).await;
+        }
+        self.store.peek(charges).await
+    }
+
+    async fn undo(&self, key: Fingerprint, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
+        match self.mistake {
+            Mistake::UndoDoesNothing => Ok(()),
+            Mistake::UndoRefundsMore => self.store.refund(key, limit, Cost::MAX).await.map(|_| ()),
+            _ => self.store.undo(key, limit, receipt).await,
+        }
+    }
+
+    async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
+        let cost = if self.mistake == Mistake::RefundDoesNothing {
+            Cost::ZERO
+        } else {
+            cost
+        };
+        self.store.refund(key, limit, cost).await
+    }
+
+    async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
+        let released = self.store.release(key, limit, lease).await?;
+        Ok(released || self.mistake == Mistake::ReleaseSaysYes)
+    }
+
+    async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
+        if let Limit::Concurrency(limit) = limit
+            && self.mistake == Mistake::RenewDoesNothing
+        {
+            return Ok(Some(limit.lease_ttl()));
+        }
+        self.store.renew(key, limit, lease).await
+    }
+
+    async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
+        if self.mistake == Mistake::ForgetDoesNothing {
+            return Ok(true);
+        }
+        self.store.forget(key, limit).await
+    }
+}
+
+fn bench(mistake: Mistake) -> Bench<Wrong> {
+    let clock = Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000));
+    let store = Wrong {
+        store: Memory::options().clock(clock.clone()).build(),
+        mistake,
+    };
+    Bench::new(store)
+        .moved_by(move |span| clock.advance(span))
+        .threads(8, 25)
+}
+
+#[test]
+fn every_mistake_is_found_and_named() {
+    for (mistake, step) in [
+        (Mistake::ChargesApart, "several keys are charged together or not at all"),
+        (Mistake::RefusalTakes, "a limit is counted down to nothing"),
+        (Mistake::PeekTakes, "a peek takes nothing"),
+        (Mistake::UndoDoesNothing, "undo takes one charge back"),
+        (Mistake::UndoRefundsMore, "undo takes one charge back"),
+        (Mistake::RefundDoesNothing, "a refund never goes above full"),
+        (Mistake::ForgetDoesNothing, "a forgotten key is new"),
+        (Mistake::ReleaseSaysYes, "a lease is released, renewed, and runs out"),
+        (Mistake::RenewDoesNothing, "a lease is released, renewed, and runs out"),
+        (Mistake::CoarseTimes, ""),
+        (Mistake::VariantsMeet, "counters of other identities are apart"),
+        (Mistake::ValuesMeet, "counters of other identities are apart"),
+        (Mistake::LooksThenTakes, "many threads on one key"),
+    ] {
+        let complaint = block_on(conformance(&bench(mistake)))
+            .err()
+            .unwrap_or_else(|| format!("{mistake:?} is not found"));
+        assert!(complaint.contains(step), "{mistake:?} is told as: {complaint}");
+        let (told, got) = complaint.split_once("expected ").expect("what was expected");
+        assert!(
+            Limit::ALGORITHMS.iter().any(|name| told.starts_with(name)),
+            "{complaint}"
+        );
+        assert!(got.contains(", got "), "{complaint}");
+    }
+    block_on(conformance(&bench(Mistake::None))).expect("it is right");
+}
+
+#[test]
+fn a_store_that_compensates_passes_as_one() {
+    block_on(conformance(&bench(Mistake::Compensates).compensated())).expect("it is right when all is quiet");
+}

@@ -1,0 +1,317 @@
+//! The embedded store: what every store must do, and what this one promises besides.
+
+#![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_limiter::clock::Clock;
+use tollgate_limiter::conformance::{Bench, block_on, conformance};
+use tollgate_limiter::core::{
+    Cell, Concurrency, Cost, Decision, FixedWindow, Gcra, LeakyBucket, Limit, Micros, Rate, Retry, SlidingCounter,
+    SlidingLog, Timestamp, TokenBucket,
+};
+use tollgate_limiter::store::Source;
+use tollgate_limiter::store::memory::{Memory, Overflow};
+use tollgate_limiter::{Ask, Limiter, Rule, limits};
+
+fn stopped() -> Clock {
+    Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000))
+}
+
+#[test]
+fn does_what_every_store_must_on_a_clock_that_is_moved() {
+    let clock = stopped();
+    let store = Memory::options().clock(clock.clone()).build();
+    let bench = Bench::new(store).moved_by(move |span| clock.advance(span));
+    let report = block_on(conformance(&bench)).expect("it conforms");
+    println!("{report}");
+}
+
+#[test]
+fn does_what_every_store_must_on_the_running_clock() {
+    let report = block_on(conformance(&Bench::new(Memory::default()))).expect("it conforms");
+    println!("{report}");
+}
+
+#[test]
+fn does_what_a_compensated_store_must() {
+    let bench = Bench::new(Memory::default()).compensated();
+    block_on(conformance(&bench)).expect("it conforms");
+}
+
+#[test]
+fn does_what_every_store_must_in_one_shard() {
+    let store = Memory::options().shards(1).build();
+    block_on(conformance(&Bench::new(store))).expect("it conforms");
+}
+
+/// A limit of every algorithm, each holding so many units for a long time.
+fn limits(units: u64) -> Vec<Limit> {
+    let day = Micros::from_secs(86_400);
+    let rate = Rate::new(units, day).expect("in range");
+    let limits = vec![
+        TokenBucket::new(rate).into(),
+        Gcra::new(rate).into(),
+        FixedWindow::new(rate).into(),
+        SlidingCounter::new(rate).into(),
+        SlidingLog::new(rate).expect("in range").into(),
+        LeakyBucket::new(rate).into(),
+        Concurrency::new(units, day).expect("in range").into(),
+        Cell::new(units - 1, units, 86_400).expect("in range").into(),
+    ];
+    let names: Vec<&str> = limits.iter().map(Limit::algorithm).collect();
+    assert_eq!(names, Limit::ALGORITHMS, "every algorithm has its limit here");
+    limits
+}
+
+fn left(limiter: &Limiter, rule: &Rule, subject: &str) -> u64 {
+    limiter.check_cost(rule, subject, Cost::ZERO).standing().remaining
+}
+
+fn bucket(limiter: &Limiter, units: u64) -> Rule {
+    let draft = limits::TokenBucket::per_hour(units);
+    limiter.rule("bucket", draft).expect("in range")
+}
+
+/// Runs eight threads that begin together.
+fn eight_threads(work: impl Fn(usize) + Sync) {
+    let gate = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for number in 0..8 {
+            let (gate, work) = (&gate, &work);
+            scope.spawn(move || {
+                gate.wait();
+                work(number);
+            });
+        }
+    });
+}
+
+#[test]
+fn eight_threads_on_one_key_admit_exactly_the_limit_every_time() {
+    for limit in limits(100) {
+        for round in 0..25 {
+            let limiter = Limiter::new(Memory::options().clock(stopped()).build());
+            let rule = limiter.rule("rule", limit).expect("in range");
+            let admitted = AtomicU64::new(0);
+            eight_threads(|_| {
+                for _ in 0..50 {
+                    let decision = limiter.check(&rule, "one");
+                    admitted.fetch_add(u64::from(decision.is_allow()), Ordering::Relaxed);
+                }
+            });
+            assert_eq!(admitted.into_inner(), 100, "{} in round {round}", limit.algorithm());
+            assert_eq!(left(&limiter, &rule, "one"), 0);
+        }
+    }
+}
+
+#[test]
+fn eight_threads_in_batches_admit_exactly_the_limit_of_each_key() {
+    let subjects: Vec<String> = (0..40).map(|n| format!("user {n}")).collect();
+    for limit in limits(10) {
+        let limiter = Limiter::new(Memory::options().clock(stopped()).shards(4).build());
+        let rule = limiter.rule("rule", limit).expect("in range");
+        let admitted = AtomicU64::new(0);
+        eight_threads(|number| {
+            let mut order: Vec<&String> = subjects.iter().collect();
+            order.rotate_left(number * 5);
+            if number % 2 == 0 {
+                order.reverse();
+            }
+            for _ in 0..3 {
+                limiter.check_each(&rule, &order, |decision| {
+                    admitted.fetch_add(u64::from(decision.is_allow()), Ordering::Relaxed);
+                });
+            }
+        });
+        assert_eq!(admitted.into_inner(), 400, "{}", limit.algorithm());
+    }
+}
+
+#[test]
+fn settles_of_two_keys_in_opposite_orders_neither_deadlock_nor_charge_only_one() {
+    for limit in limits(100) {
+        for shards in [1, 2, 1_024] {
+            let limiter = Limiter::new(Memory::options().clock(stopped()).shards(shards).build());
+            let rule = limiter.rule("rule", limit).expect("in range");
+            let bucket = bucket(&limiter, 150);
+            let passed = AtomicU64::new(0);
+            eight_threads(|number| {
+                let mut asks = [Ask::one(&rule, "a"), Ask::one(&bucket, "b"), Ask::one(&rule, "c")];
+                asks.rotate_left(number % 3);
+                if number % 2 == 0 {
+                    asks.reverse();
+                }
+                for _ in 0..25 {
+                    passed.fetch_add(u64::from(limiter.check_all(&asks).passes), Ordering::Relaxed);
+                }
+            });
+            assert_eq!(passed.into_inner(), 100, "{}", limit.algorithm());
+            assert_eq!(left(&limiter, &rule, "a"), 0);
+            assert_eq!(left(&limiter, &rule, "c"), 0);
+            assert_eq!(left(&limiter, &bucket, "b"), 50);
+        }
+    }
+}
+
+#[test]
+fn a_batch_is_answered_as_one_by_one() {
+    let clock = stopped();
+    // More than one chunk, some of them twice.
+    let subjects: Vec<String> = (0..100).map(|n| format!("user {}", n % 37)).collect();
+    for limit in limits(4) {
+        let store = || Limiter::new(Memory::options().clock(clock.clone()).build());
+        let (batch, single) = (store(), store());
+        let [in_batch, alone] = [&batch, &single].map(|limiter| limiter.rule("rule", limit).expect("in range"));
+        for _ in 0..2 {
+            let mut answers = Vec::new();
+            batch.check_each(&in_batch, &subjects, |decision| answers.push(decision));
+            let expected: Vec<Decision> = subjects.iter().map(|subject| single.check(&alone, subject)).collect();
+            assert_eq!(answers, expected, "{}", limit.algorithm());
+            clock.advance(Micros::from_secs(7_201));
+        }
+        assert_eq!(batch.store().usage().keys, 37);
+    }
+}
+
+#[test]
+fn idle_keys_are_swept_out_behind_new_ones_and_the_table_does_not_grow() {
+    for limit in limits(10) {
+        let clock = stopped();
+        let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
+        let rule = limiter.rule("rule", limit).expect("in range");
+        let flood = |wave: u64| {
+            for n in 0..5_000 {
+                assert!(limiter.check(&rule, format!("{wave} {n}")).is_allow());
+            }
+            limiter.store().usage()
+        };
+        let first = flood(0);
+        assert_eq!((first.keys, first.swept), (5_000, 0));
+        for wave in 1..4 {
+            // Longer than any of them needs to be as good as new.
+            clock.advance(Micros::from_secs(3 * 86_400));
+            let usage = flood(wave);
+            assert_eq!(
+                (usage.keys, usage.swept),
+                (5_000, wave * 5_000),
+                "{}",
+                limit.algorithm()
+            );
+            // Old keys and new ones are there together for a while, so there is some growth at first and then no more.
+            assert!(
+                usage.bytes <= first.bytes * 3 / 2,
+                "{} then {}",
+                first.bytes,
+                usage.bytes
+            );
+        }
+    }
+}
+
+#[test]
+fn a_sweep_gives_back_the_memory_of_keys_that_nobody_asks_for() {
+    for limit in limits(10) {
+        let clock = stopped();
+        let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
+        let rule = limiter.rule("rule", limit).expect("in range");
+        for n in 0..5_000 {
+            limiter.check(&rule, format!("user {n}"));
+        }
+        let full = limiter.store().usage();
+        assert_eq!(limiter.store().sweep(usize::MAX), 0, "live keys stay");
+        assert_eq!(limiter.store().usage(), full);
+        clock.advance(Micros::from_secs(3 * 86_400));
+        assert!(
+            limiter.store().sweep(10) <= 40,
+            "a sweep looks at no more slots than it was told"
+        );
+        while limiter.store().sweep(1_000) > 0 {}
+        let empty = limiter.store().usage();
+        assert_eq!((empty.keys, empty.swept), (0, 5_000), "{}", limit.algorithm());
+        assert!(
+            empty.bytes * 50 < full.bytes,
+            "{} of {} bytes left",
+            empty.bytes,
+            full.bytes
+        );
+        assert!(limiter.check(&rule, "user 1").is_allow());
+    }
+}
+
+#[test]
+fn at_the_cap_exhausted_keys_stay_exhausted_and_new_ones_share_one_limit() {
+    const CAP: usize = 128 << 10;
+    let limiter = Limiter::new(Memory::options().clock(stopped()).shards(8).max_memory(CAP).build());
+    let rule = bucket(&limiter, 3);
+    let exhausted: Vec<String> = (0..200).map(|n| format!("exhausted {n}")).collect();
+    for subject in &exhausted {
+        assert_eq!((0..4).filter(|_| limiter.check(&rule, subject).is_allow()).count(), 3);
+    }
+    let mut refused = 0;
+    for (n, subject) in (0..100_000).zip(exhausted.iter().cycle()) {
+        refused += u64::from(!limiter.check(&rule, format!("new {n}")).is_allow());
+        assert!(
+            !limiter.check(&rule, subject).is_allow(),
+            "{subject} was let through after {n} new keys"
+        );
+        assert!(limiter.store().usage().bytes <= CAP || n % 100 > 0);
+    }
+    let usage = limiter.store().usage();
+    assert!(usage.bytes <= CAP, "{} bytes", usage.bytes);
+    assert!(
+        usage.bytes > CAP / 2,
+        "the memory there is gets used: {} bytes",
+        usage.bytes
+    );
+    // Every key either got a place of its own or was counted; of the latter only as many passed as one limit holds.
+    assert_eq!(usage.keys as u64 - 200 + usage.overflowed, 100_000);
+    assert_eq!(refused, usage.overflowed - 3);
+}
+
+#[test]
+fn whoever_met_the_shared_counter_is_told_so() {
+    let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
+    let rule = bucket(&limiter, 3);
+    for n in 0..5 {
+        let subject = format!("new {n}");
+        let settled = block_on(limiter.settle(&[Ask::one(&rule, &subject)]));
+        assert_eq!(settled.passes, n < 3);
+        let sources: Vec<_> = settled
+            .outcomes
+            .iter()
+            .map(|outcome| outcome.map(|outcome| outcome.source))
+            .collect();
+        assert_eq!(sources, [Ok(Source::Overflow)]);
+    }
+    assert_eq!(limiter.store().usage().keys, 0);
+}
+
+#[test]
+fn without_room_new_keys_of_every_algorithm_pass_as_often_as_one_limit_allows() {
+    for limit in limits(10) {
+        let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
+        let rule = limiter.rule("rule", limit).expect("in range");
+        let admitted = (0..100).filter(|n| limiter.check(&rule, format!("new {n}")).is_allow());
+        assert_eq!(admitted.count(), 10, "{}", limit.algorithm());
+        assert_eq!(limiter.store().usage().overflowed, 100);
+    }
+}
+
+#[test]
+fn when_told_to_deny_new_keys_are_refused_until_there_is_room() {
+    let clock = stopped();
+    let options = Memory::options().clock(clock.clone()).shards(1);
+    let limiter = Limiter::new(options.max_memory(16 << 10).overflow(Overflow::Deny).build());
+    let rule = bucket(&limiter, 3);
+    let decisions: Vec<Decision> = (0..1_000).map(|n| limiter.check(&rule, format!("new {n}"))).collect();
+    let usage = limiter.store().usage();
+    let admitted = decisions.iter().filter(|decision| decision.is_allow()).count();
+    assert_eq!((admitted, usage.overflowed as usize), (usage.keys, 1_000 - usage.keys));
+    let last = decisions.last().expect("a thousand");
+    assert_eq!((last.retry(), last.standing().remaining), (Some(Retry::Unknown), 0));
+    assert!(limiter.check(&rule, "new 0").is_allow(), "a key that is there goes on");
+    clock.advance(Micros::from_secs(3_600));
+    assert!(limiter.check(&rule, "new 999").is_allow(), "idle keys have made room");
+}
