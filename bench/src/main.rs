@@ -8,6 +8,8 @@
 
 mod counter_error;
 mod decide;
+mod flood;
+mod in_process;
 mod oracle;
 
 use clap::{Parser, Subcommand};
@@ -31,6 +33,10 @@ enum Command {
     CounterError(counter_error::Args),
     /// Measures nanoseconds per decision of each algorithm, state in hand.
     Decide(decide::Args),
+    /// Floods the embedded store with new keys and watches its memory, its slowest decisions and an exhausted key.
+    Flood(flood::Args),
+    /// Measures the embedded store beside the libraries it is compared with, in one run.
+    InProcess(in_process::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -38,5 +44,7 @@ fn main() -> std::process::ExitCode {
         Command::Oracle(args) => oracle::run(&args),
         Command::CounterError(args) => counter_error::run(&args),
         Command::Decide(args) => decide::run(&args),
+        Command::Flood(args) => flood::run(&args),
+        Command::InProcess(args) => in_process::run(&args),
     }
 }

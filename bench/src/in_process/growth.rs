@@ -1,0 +1,188 @@
+//! Nanoseconds per decision of each algorithm by how many keys are live: how cost grows.
+
+use super::keys::{RUN, key, shuffled, write_key};
+use super::{ROUND, median, progress};
+use std::time::{Duration, Instant};
+use tollgate_core::testing::random::Random;
+use tollgate_limiter::clock::Clock;
+use tollgate_limiter::core::{Cell, Cost, Micros, Timestamp};
+use tollgate_limiter::limits::{
+    Concurrency, FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
+};
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::{Limiter, Rule};
+
+/// One algorithm at one number of live keys.
+pub(crate) struct Growth {
+    pub(crate) algorithm: &'static str,
+    pub(crate) keys: usize,
+    pub(crate) ns: f64,
+}
+
+/// What the figures of an algorithm are of, where that is not one allowed decision on the machine's clock.
+pub(crate) const NOTES: [(&str, &str); 2] = [
+    (
+        SLIDING_LOG,
+        "100 per minute, 8 in the log, and with each one that is admitted one leaves: its clock is moved by hand",
+    ),
+    (
+        CONCURRENCY,
+        "acquire and release: two steps; one more slot of each key is held",
+    ),
+];
+
+const SLIDING_LOG: &str = "sliding_log";
+const CONCURRENCY: &str = "concurrency";
+const ROUNDS: usize = 15;
+/// The most keys that are asked for; of more live ones this many, at random.
+const ASKED: usize = 1_000_000;
+/// As many entries are in a log.
+const LOGGED: usize = 8;
+const DAY: Duration = Duration::from_secs(86_400);
+const MINUTE: Micros = Micros::from_secs(60);
+/// As with the peers: so many that all are allowed, and so many used that no key is idle.
+const ROOM: u64 = 1_000_000_000;
+const USED: u64 = 1_000_000;
+
+pub(crate) fn measure(quick: bool) -> Vec<Growth> {
+    let most = if quick { 1_000_000 } else { 10_000_000 };
+    let sizes = [1, 1_000, 100_000, most];
+    let cell = || Cell::new(ROOM - 1, 1, 1).expect("the numbers are in range");
+    let mut rows = Vec::new();
+    rows.extend(grow("token_bucket", sizes, || TokenBucket::per_second(1).burst(ROOM)));
+    rows.extend(grow("gcra", sizes, || Gcra::per_second(1).burst(ROOM)));
+    rows.extend(grow("fixed_window", sizes, || FixedWindow::per_day(ROOM)));
+    rows.extend(grow("sliding_counter", sizes, || SlidingCounter::per_day(ROOM)));
+    rows.extend(grow(SLIDING_LOG, sizes, || SlidingLog::per_minute(100)));
+    rows.extend(grow("leaky_bucket", sizes, || LeakyBucket::per_second(1).depth(ROOM)));
+    rows.extend(grow(CONCURRENCY, sizes, || Concurrency::at_most(100).lease_ttl(DAY)));
+    rows.extend(grow("cell", sizes, cell));
+    rows
+}
+
+/// All sizes of one algorithm take turns.
+fn grow<L: IntoLimit>(algorithm: &'static str, sizes: [usize; 4], limit: impl Fn() -> L) -> Vec<Growth> {
+    progress(&format!("by_keys: {algorithm}"));
+    let mut subjects: Vec<Subject> = sizes
+        .iter()
+        .map(|&live| Subject::new(algorithm, live, limit()))
+        .collect();
+    for _ in 0..ROUNDS {
+        for subject in &mut subjects {
+            subject.round();
+        }
+    }
+    let rows = subjects.into_iter().map(|subject| Growth {
+        algorithm,
+        keys: subject.live,
+        ns: median(subject.rounds),
+    });
+    rows.collect()
+}
+
+/// A store with so many live keys under one limit.
+struct Subject {
+    live: usize,
+    limiter: Limiter,
+    rule: Rule,
+    /// What is asked for, in order.
+    keys: Vec<String>,
+    at: usize,
+    ask: fn(&Self, &str) -> bool,
+    /// A clock moved by hand, and by how much for each question.
+    clock: Clock,
+    step: Micros,
+    rounds: Vec<f64>,
+}
+
+impl Subject {
+    fn new(algorithm: &'static str, live: usize, limit: impl IntoLimit) -> Self {
+        // A run at least, so that few keys are asked for as many are.
+        let keys = match live {
+            1 => vec![key(0); RUN],
+            ..=ASKED => shuffled(live, 1),
+            _ => {
+                let mut random = Random::new(1);
+                (0..ASKED).map(|_| key(random.below(live as u64) as usize)).collect()
+            }
+        };
+        let clock = if algorithm == SLIDING_LOG {
+            Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000))
+        } else {
+            Clock::start(Timestamp::EPOCH)
+        };
+        let memory = Memory::options().max_memory(16 << 30).clock(clock.clone()).build();
+        let limiter = Limiter::new(memory);
+        let rule = limiter.rule("bench", limit).expect("the numbers are in range");
+        let distinct = live.min(ASKED) as u64;
+        let subject = Self {
+            live,
+            limiter,
+            rule,
+            keys,
+            at: 0,
+            ask: match algorithm {
+                SLIDING_LOG => Self::move_clock_and_check,
+                CONCURRENCY => Self::acquire_and_release,
+                _ => Self::check,
+            },
+            clock,
+            step: Micros::new(MINUTE.get() / LOGGED as u64 / distinct),
+            rounds: Vec::new(),
+        };
+        subject.fill(algorithm);
+        subject
+    }
+
+    fn check(&self, key: &str) -> bool {
+        self.limiter.check(&self.rule, key).is_allow()
+    }
+
+    fn move_clock_and_check(&self, key: &str) -> bool {
+        self.clock.advance(self.step);
+        self.check(key)
+    }
+
+    fn acquire_and_release(&self, key: &str) -> bool {
+        self.limiter.acquire(&self.rule, key).is_ok()
+    }
+
+    /// Makes every key live.
+    fn fill(&self, algorithm: &'static str) {
+        let used = Cost::new(USED).expect("the numbers are in range");
+        let mut key = String::new();
+        for number in 0..self.live {
+            write_key(&mut key, number);
+            let filled = match algorithm {
+                SLIDING_LOG => self.check(&key),
+                CONCURRENCY => self.limiter.acquire(&self.rule, &key).map(std::mem::forget).is_ok(),
+                _ => self.limiter.check_cost(&self.rule, &key, used).is_allow(),
+            };
+            assert!(filled, "{algorithm} had no room for a new key");
+        }
+        if algorithm == SLIDING_LOG {
+            for key in self.keys.iter().cycle().take(self.keys.len() * LOGGED) {
+                assert!(
+                    self.move_clock_and_check(key),
+                    "{algorithm} refused a key while its log was filled"
+                );
+            }
+        }
+        assert_eq!(self.limiter.store().usage().keys, self.live, "live keys of {algorithm}");
+    }
+
+    fn round(&mut self) {
+        let began = Instant::now();
+        let (mut asked, mut allowed) = (0, 0);
+        let (ask, runs) = (self.ask, self.keys.len() / RUN);
+        while began.elapsed() < ROUND {
+            let keys = self.keys.chunks_exact(RUN).nth(self.at % runs).unwrap_or_default();
+            allowed += keys.iter().filter(|key| ask(self, key)).count();
+            asked += keys.len();
+            self.at += 1;
+        }
+        let ns = began.elapsed().as_nanos() as f64 / asked as f64;
+        assert_eq!(allowed, asked, "all decisions are to be allowed");
+        self.rounds.push(ns);
+    }
+}

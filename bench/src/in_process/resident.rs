@@ -1,0 +1,54 @@
+//! Resident bytes per key: each contestant in a process of its own, so that nobody's memory is counted for another.
+
+use super::contestants::{ALL, ALLOWED, RATELIMIT};
+use super::keys::{MANY, write_key};
+use super::progress;
+use std::process::{Command, ExitCode};
+
+/// Bytes per key of everyone who keeps keys.
+pub(crate) fn measure() -> Vec<(&'static str, f64)> {
+    let keeping = ALL.iter().map(|&(name, _)| name).filter(|&name| name != RATELIMIT);
+    keeping.map(|name| (name, ask_child(name))).collect()
+}
+
+fn ask_child(name: &str) -> f64 {
+    progress(&format!("bytes_per_key: {name}"));
+    let program = std::env::current_exe().expect("a running program has a file");
+    let child = Command::new(program).args(["in-process", "--memory", name]).output();
+    let output = child.expect("a program can run itself").stdout;
+    let printed = String::from_utf8_lossy(&output);
+    printed.trim().parse().expect("the child prints one number")
+}
+
+/// What the child does. The keys are made one after another in one string, so that only the contestant's memory grows.
+pub(crate) fn run_child(name: &str) -> ExitCode {
+    let Some((_, make)) = ALL.iter().find(|(known, _)| *known == name) else {
+        progress(&format!("nobody is called {name}"));
+        return ExitCode::FAILURE;
+    };
+    let mut key = String::with_capacity(64);
+    let before = resident_bytes();
+    let contestant = make(ALLOWED, MANY);
+    for number in 0..MANY {
+        write_key(&mut key, number);
+        assert!(contestant.take(&key, ALLOWED.used), "{name} had no room for a new key");
+    }
+    let after = resident_bytes();
+    // Every key must still be there, with most of what it has used.
+    let too_many = ALLOWED.burst - ALLOWED.used / 2;
+    for number in (0..MANY).step_by(997) {
+        write_key(&mut key, number);
+        assert!(!contestant.take(&key, too_many), "{name} has forgotten a key");
+    }
+    println!("{:.1}", (after - before) as f64 / MANY as f64);
+    ExitCode::SUCCESS
+}
+
+fn resident_bytes() -> i64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells a process about itself");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib: i64 = line
+        .and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok())
+        .expect("the resident set is given in kB");
+    kib * 1024
+}
