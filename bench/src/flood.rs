@@ -31,7 +31,7 @@ pub(crate) struct Args {
     slice: u64,
 }
 
-/// How often the exhausted key is asked for.
+/// How often the exhausted key is asked for, and the memory read.
 const EXHAUSTED_EVERY: u64 = 10_000;
 
 /// Longer than any decision, in nanoseconds: the last place of the histogram.
@@ -74,6 +74,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         histogram.add(before.elapsed());
         if sent.is_multiple_of(EXHAUSTED_EVERY) {
             let_through += u64::from(limiter.check(&rule, "exhausted").is_allow());
+            most_bytes = most_bytes.max(limiter.store().usage().bytes);
         }
         if sent.is_multiple_of(args.slice) || sent == args.keys {
             let seconds = begun.elapsed().as_secs_f64();
