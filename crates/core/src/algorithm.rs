@@ -63,7 +63,8 @@ pub struct Step<C> {
     pub next: Option<C>,
     /// Kept even when the charge is not: the key moved to the time of a clock that was set back.
     pub repair: Option<C>,
-    /// When the key equals one never seen, if this decision is followed. Its time to live comes from here.
+    /// When the key equals one never seen, if this decision is followed: its time to live comes from here. (After a
+    /// refusal that is kept all the same, ask [`Algorithm::fresh_at`] of what was kept.)
     pub fresh_at: Timestamp,
     /// Where the charge stands, for taking exactly it back.
     pub mark: Mark,
@@ -95,7 +96,7 @@ impl Receipt {
     /// Nothing if the clock was set back since the charge, or since its key was last `written`: the mark then names
     /// another time, and perhaps another charge.
     pub(crate) fn is_on_this_clock(&self, written: Timestamp, now: Now) -> Option<()> {
-        (now.heed(self.mark.taken_at.max(written)).back == Micros::ZERO).then_some(())
+        (now.heed(Some(self.mark.taken_at.max(written))).back == Micros::ZERO).then_some(())
     }
 }
 

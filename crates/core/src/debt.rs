@@ -12,36 +12,49 @@ use std::num::{NonZeroU32, NonZeroU64};
 pub struct Debt<G> {
     pub(crate) until_us: u64,
     pub(crate) at: Timestamp,
-    /// The rest of `until_us`, in parts of a microsecond.
-    pub(crate) frac: u32,
     pub(crate) grain: G,
 }
 
-/// What a debt must remember of the limit it was written under, to be read under another.
-pub(crate) trait Grain: Copy + PartialEq {
+/// The fraction of a debt's end, and what it must remember of the limit it was written under to be read under another.
+pub(crate) trait Grain: Copy {
     /// How many parts make a microsecond.
     fn parts(self) -> NonZeroU64;
 
-    /// When a debt written in this grain ends for a limit with `meter`, and when it is forgotten at the latest.
+    /// The fraction, in parts, and in its highest bit whether something was given back.
+    fn rest(self) -> u32;
+
+    fn with_rest(self, rest: u32) -> Self;
+
+    /// Whether a debt of this grain was written at the pace of a limit of that one.
+    fn is_as(self, limit: Self) -> bool;
+
+    /// When a debt written in another grain ends for a limit with `meter`, and when it is forgotten at the latest.
     fn read(debt: &Debt<Self>, meter: &Meter) -> (Fine, Timestamp);
 }
 
-/// The whole pace, so that units stay units when the rate changes: 32-bit words, to keep the state at 32 bytes.
+/// The whole pace, so that units stay units when the rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByUnits {
+    span: NonZeroU64,
     parts: NonZeroU32,
-    span: [u32; 2],
+    rest: u32,
 }
 
 /// Only the denominator, so that time stays time when the rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ByTime {
-    pub(crate) parts: NonZeroU32,
+    parts: NonZeroU32,
+    rest: u32,
 }
 
-/// Always nanoseconds: nothing to remember.
+/// Always nanoseconds: nothing to remember but the fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ByNanos;
+pub struct ByNanos {
+    rest: u32,
+}
+
+/// Set in a rest once units of a debt were given back: then it no longer says where each charge has its place.
+const LOOSE: u32 = 1 << 31;
 
 /// Nanoseconds in a microsecond.
 pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
@@ -52,28 +65,38 @@ pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
 )]
 impl<G: Grain> Debt<G> {
     #[inline]
-    fn new(until: Fine, at: Timestamp, grain: G) -> Self {
-        let frac = u32::try_from(until.frac).expect("a fraction is below its denominator, which fits");
+    fn new(until: Fine, at: Timestamp, grain: G, loose: u32) -> Self {
+        debug_assert!(until.frac < grain.parts().get());
         Self {
             until_us: until.us,
             at,
-            frac,
-            grain,
+            grain: grain.with_rest(until.frac as u32 | loose),
         }
     }
 
     /// A debt that was read from outside, if a limit can have written it.
-    pub(crate) fn checked(until_us: u64, at: u64, frac: u64, grain: G) -> Option<Self> {
-        let in_order = at <= until_us && until_us <= Timestamp::MAX.as_micros() && frac < grain.parts().get();
-        in_order.then(|| Self::new(Fine { us: until_us, frac }, Timestamp::from_micros(at), grain))
+    pub(crate) fn checked(until_us: u64, at: u64, rest: u64, grain: G) -> Option<Self> {
+        let rest = u32::try_from(rest).ok()?;
+        let in_order = at <= until_us && at <= Now::MAX.as_micros() && until_us <= Timestamp::MAX.as_micros();
+        let is_fraction = u64::from(rest & !LOOSE) < grain.parts().get();
+        (in_order && is_fraction).then(|| Self {
+            until_us,
+            at: Timestamp::from_micros(at),
+            grain: grain.with_rest(rest),
+        })
     }
 
     #[inline]
     pub(crate) fn until(&self) -> Fine {
         Fine {
             us: self.until_us,
-            frac: u64::from(self.frac),
+            frac: u64::from(self.grain.rest() & !LOOSE),
         }
+    }
+
+    #[inline]
+    fn loose(&self) -> u32 {
+        self.grain.rest() & LOOSE
     }
 
     /// When nothing is left, under any limit.
@@ -85,42 +108,41 @@ impl<G: Grain> Debt<G> {
     /// What this debt is at `now`: nothing once it is done.
     #[inline]
     pub(crate) fn heed(debt: Option<&Self>, now: Now) -> Heeded<G> {
+        let Heard { now, back } = now.heed(debt.map(|debt| debt.at));
         let Some(&debt) = debt else {
             return Heeded {
                 debt: None,
-                now: now.at(),
-                repair: None,
-            };
-        };
-        let Heard { now, back } = now.heed(debt.at);
-        if back == Micros::ZERO {
-            return Heeded {
-                debt: (debt.fresh_at() > now).then_some(debt),
                 now,
                 repair: None,
             };
-        }
+        };
         let debt = Self {
             until_us: debt.until_us.saturating_sub(back.get()),
-            at: now,
+            at: debt.at - back,
             ..debt
         };
+        let repair = (back > Micros::ZERO).then_some(debt);
         Heeded {
-            debt: Some(debt),
+            debt: (debt.fresh_at() > now).then_some(debt),
             now,
-            repair: Some(debt),
+            repair,
         }
     }
 
-    /// Decides `cost`; says also when the work of the charge begins, and when it was decided.
+    /// Decides `cost` for a limit of `grain`; says also how long the charge waits for the work before it.
     #[inline]
     pub(crate) fn decide(debt: Option<&Self>, (meter, grain): (&Meter, G), cost: Cost, now: Now) -> Charged<G> {
         let Heeded { debt, now, repair } = Self::heed(debt, now);
-        let (until, forgotten) = debt.map_or((Fine::at(now), Timestamp::MAX), |debt| G::read(&debt, meter));
+        let (until, forgotten) = match &debt {
+            None => (Fine::at(now), Timestamp::MAX),
+            Some(debt) if debt.grain.is_as(grain) => (debt.until(), Timestamp::MAX),
+            Some(debt) => G::read(debt, meter),
+        };
         let Weighed { decision, after, begin } = meter.weigh(until, forgotten, cost, now);
+        let loose = debt.as_ref().map_or(0, Self::loose);
         let step = Step {
             decision,
-            next: after.map(|until| Self::new(until, now, grain)),
+            next: after.map(|until| Self::new(until, now, grain, loose)),
             repair,
             fresh_at: now + decision.standing().reset_after,
             mark: Mark {
@@ -135,11 +157,28 @@ impl<G: Grain> Debt<G> {
         }
     }
 
+    /// Takes one charge back that was made at this very pace. At another, what it was worth cannot be told any more.
+    pub(crate) fn undo(&self, (meter, grain): (&Meter, G), receipt: &Receipt, now: Now) -> Option<Self> {
+        receipt.is_on_this_clock(self.at, now)?;
+        let Heeded { debt, now, .. } = Self::heed(Some(self), now);
+        let debt = debt.filter(|debt| debt.grain.is_as(grain))?;
+        let begin = if debt.loose() == 0 {
+            Fine {
+                us: receipt.mark.at.as_micros(),
+                frac: receipt.mark.frac,
+            }
+        } else {
+            // Its place may have moved up. Had it been idle ever since, this much of it would be left.
+            Fine::at(receipt.mark.taken_at)
+        };
+        Some(debt.less(meter.unspent(receipt.cost, begin, now)?, now))
+    }
+
     /// With `work` less to do, but not less than none. The time of the last charge stays: from then on what was used is
     /// worked off at the pace of whatever limit reads it.
-    pub(crate) fn less(&self, work: Fine, now: Timestamp) -> Self {
+    fn less(&self, work: Fine, now: Timestamp) -> Self {
         let until = self.until().minus(work, self.grain.parts()).max(Fine::at(now));
-        Self::new(until, self.at, self.grain)
+        Self::new(until, self.at, self.grain, LOOSE)
     }
 }
 
@@ -158,50 +197,58 @@ pub(crate) struct Charged<G> {
 }
 
 impl ByUnits {
-    #[inline]
     pub(crate) fn new(pace: Pace) -> Self {
-        let span = pace.span.get();
         Self {
+            span: pace.span,
             parts: narrow(pace.parts),
-            span: [(span >> 32) as u32, span as u32],
+            rest: 0,
         }
-    }
-
-    /// Parts and span.
-    pub(crate) fn numbers(self) -> (NonZeroU32, u64) {
-        (self.parts, self.pace().span.get())
     }
 
     /// The grain of numbers that were read from outside, if they are a pace.
     pub(crate) fn from_numbers(parts: NonZeroU32, span: u64) -> Option<Self> {
         let span = NonZeroU64::new(span).filter(|span| span.get() <= LONGEST.get())?;
-        Some(Self::new(Pace {
-            parts: parts.into(),
-            span,
-        }))
+        Some(Self { span, parts, rest: 0 })
+    }
+
+    /// Its span.
+    pub(crate) fn span(self) -> u64 {
+        self.span.get()
     }
 
     fn pace(self) -> Pace {
-        let [high, low] = self.span.map(u64::from);
         Pace {
             parts: self.parts.into(),
-            span: NonZeroU64::new(high << 32 | low).expect("made from a pace, whose span is not zero"),
+            span: self.span,
         }
     }
 }
 
 impl Grain for ByUnits {
+    #[inline]
     fn parts(self) -> NonZeroU64 {
         self.parts.into()
     }
 
+    #[inline]
+    fn rest(self) -> u32 {
+        self.rest
+    }
+
+    #[inline]
+    fn with_rest(self, rest: u32) -> Self {
+        Self { rest, ..self }
+    }
+
+    #[inline]
+    fn is_as(self, limit: Self) -> bool {
+        self.parts == limit.parts && self.span == limit.span
+    }
+
     /// What was used stays used: counted out in units at the old pace, a begun one whole, and worked off at the new
     /// pace from the last write on.
-    #[inline]
+    #[cold]
     fn read(debt: &Debt<Self>, meter: &Meter) -> (Fine, Timestamp) {
-        if debt.grain == Self::new(meter.pace) {
-            return (debt.until(), Timestamp::MAX);
-        }
         let work = debt.until().minus(Fine::at(debt.at), debt.grain.parts());
         let Fine { us, frac } = meter.pace.span_of(debt.grain.pace().units_over(work));
         let us = us.saturating_add(debt.at.as_micros()).min(Timestamp::MAX.as_micros());
@@ -215,73 +262,83 @@ impl Debt<ByUnits> {
         let Heeded { debt, now, .. } = Self::heed(Some(self), now);
         debt.map(|debt| debt.less(debt.grain.pace().span_of(cost.get()), now))
     }
-
-    pub(crate) fn undo(&self, meter: &Meter, receipt: &Receipt, now: Now) -> Option<Self> {
-        receipt.is_on_this_clock(self.at, now)?;
-        let Heeded { debt, now, .. } = Self::heed(Some(self), now);
-        let debt = debt?;
-        let mut work = meter.unspent(receipt, now)?;
-        if debt.grain != ByUnits::new(meter.pace) {
-            work = debt.grain.pace().span_of(meter.pace.units_in(work));
-        }
-        Some(debt.less(work, now))
-    }
 }
 
 impl ByTime {
-    #[inline]
     pub(crate) fn new(pace: Pace) -> Self {
-        Self {
-            parts: narrow(pace.parts),
-        }
+        Self::over(narrow(pace.parts))
+    }
+
+    pub(crate) fn over(parts: NonZeroU32) -> Self {
+        Self { parts, rest: 0 }
     }
 }
 
 impl Grain for ByTime {
+    #[inline]
     fn parts(self) -> NonZeroU64 {
         self.parts.into()
     }
 
-    /// Time stays time; a fraction of another limit's is rounded up.
     #[inline]
-    fn read(debt: &Debt<Self>, meter: &Meter) -> (Fine, Timestamp) {
-        let until = if debt.grain == Self::new(meter.pace) {
-            debt.until()
-        } else {
-            Fine::at(debt.fresh_at())
-        };
-        (until, Timestamp::MAX)
+    fn rest(self) -> u32 {
+        self.rest
+    }
+
+    #[inline]
+    fn with_rest(self, rest: u32) -> Self {
+        Self { rest, ..self }
+    }
+
+    #[inline]
+    fn is_as(self, limit: Self) -> bool {
+        self.parts == limit.parts
+    }
+
+    /// Time stays time; a fraction of another limit's is rounded up.
+    #[cold]
+    fn read(debt: &Debt<Self>, _: &Meter) -> (Fine, Timestamp) {
+        (Fine::at(debt.fresh_at()), Timestamp::MAX)
     }
 }
 
+impl ByNanos {
+    pub(crate) const NEW: Self = Self { rest: 0 };
+}
+
 impl Grain for ByNanos {
+    #[inline]
     fn parts(self) -> NonZeroU64 {
         NANOS
     }
 
     #[inline]
+    fn rest(self) -> u32 {
+        self.rest
+    }
+
+    #[inline]
+    fn with_rest(self, rest: u32) -> Self {
+        Self { rest }
+    }
+
+    #[inline]
+    fn is_as(self, _: Self) -> bool {
+        true
+    }
+
     fn read(debt: &Debt<Self>, _: &Meter) -> (Fine, Timestamp) {
         (debt.until(), Timestamp::MAX)
     }
 }
 
-/// Refund and undo where debt is time: what is given back is so at the limit's own pace.
-pub(crate) fn refund<G: Grain>(debt: &Debt<G>, (meter, grain): (&Meter, G), cost: Cost, now: Now) -> Option<Debt<G>> {
+/// Gives back time at a limit's own pace, where debt is time. In another grain a fraction is rounded down.
+pub(crate) fn refund_time<G: Grain>(debt: &Debt<G>, meter: &Meter, cost: Cost, now: Now) -> Option<Debt<G>> {
     let Heeded { debt, now, .. } = Debt::heed(Some(debt), now);
-    let debt = Debt::new(G::read(&debt?, meter).0, now, grain);
-    Some(debt.less(meter.pace.span_of(cost.get()), now))
-}
-
-pub(crate) fn undo<G: Grain>(
-    debt: &Debt<G>,
-    (meter, grain): (&Meter, G),
-    receipt: &Receipt,
-    now: Now,
-) -> Option<Debt<G>> {
-    receipt.is_on_this_clock(debt.at, now)?;
-    let Heeded { debt, now, .. } = Debt::heed(Some(debt), now);
-    let debt = Debt::new(G::read(&debt?, meter).0, now, grain);
-    Some(debt.less(meter.unspent(receipt, now)?, now))
+    let debt = debt?;
+    let Fine { us, frac } = meter.pace.span_of(cost.get());
+    let (frac, _) = crate::muldiv(frac, debt.grain.parts().get(), meter.pace.parts);
+    Some(debt.less(Fine { us, frac }, now))
 }
 
 fn narrow(parts: NonZeroU64) -> NonZeroU32 {

@@ -3,7 +3,6 @@
 //! A charge of `c` units at a rate of `n` per `p` keeps the limit busy for `c * p / n`. What is stored is the moment
 //! that work ends, in whole microseconds and an exact fraction of one, so uneven rates neither drift nor round.
 
-use crate::algorithm::Receipt;
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::muldiv::muldiv;
 use crate::rate::{LONGEST_FILL, LimitError, Rate};
@@ -231,19 +230,16 @@ impl Meter {
             .minus(self.full, self.pace.parts)
     }
 
-    /// What is left at `now` of the work a charge brought, if any.
+    /// What is left at `now` of the work of `cost` that began at `begin`, if any.
     ///
     /// Time that has passed since the charge's turn came is gone for good: taking back more would hand out units that
     /// time has returned already.
-    pub(crate) fn unspent(&self, receipt: &Receipt, now: Timestamp) -> Option<Fine> {
+    pub(crate) fn unspent(&self, cost: Cost, begin: Fine, now: Timestamp) -> Option<Fine> {
         let parts = self.pace.parts;
-        let begin = Fine {
-            us: receipt.mark.at.as_micros(),
-            frac: receipt.mark.frac,
-        };
-        let work = self
-            .time_of(receipt.cost)
-            .minus(Fine::at(now).minus(begin, parts), parts);
+        if begin.frac >= parts.get() {
+            return None;
+        }
+        let work = self.time_of(cost).minus(Fine::at(now).minus(begin, parts), parts);
         (work > Fine { us: 0, frac: 0 }).then_some(work)
     }
 }

@@ -163,15 +163,15 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// The run with this lease: a scan of ids, since runs are in the order of their ends.
-    pub(crate) fn of_lease(&self, lease: LeaseId) -> Option<usize> {
+    /// The run with this lease, from one on: a scan of ids, since runs are in the order of their ends.
+    pub(crate) fn of_lease(&self, lease: LeaseId, from: usize) -> Option<usize> {
         let ring = self.ring?;
         let id = lease.0.to_le_bytes();
         let holds = |index: usize| {
             let at = ring.offset(index) + ring.shape.packed;
             ring.bytes.get(at..at + LEASE) == Some(&id)
         };
-        (0..ring.len).find(|&index| holds(index))
+        (from..ring.len).find(|&index| holds(index))
     }
 
     /// The units of the run at `index` alone.
@@ -309,6 +309,11 @@ impl Ring {
         self.drop_front(edit.drop as usize);
         self.base = self.base.max(edit.base);
         self.total = self.total.max(self.base);
+        if self.len == 0 {
+            (self.ahead, self.total, self.base) = (0, 0, 0);
+        } else if self.ahead.max(self.total) > FAR {
+            *self = self.rebuilt(self.shape, self.capacity);
+        }
         if edit.add.units > 0 {
             self.add(edit.add.time, edit.add.units.into(), limit, lease);
         }
@@ -486,13 +491,20 @@ impl Ring {
         } else {
             self.shape.widened(span.max(limit))
         };
-        let mut roomier = Self::new(shape, self.at);
-        roomier.reserve(capacity);
-        (roomier.ahead, roomier.base, roomier.total) = (self.ahead, self.base, self.total);
+        *self = self.rebuilt(shape, capacity);
+    }
+
+    /// The same runs in another form, on the store's clock and counted from zero.
+    fn rebuilt(&self, shape: Shape, capacity: usize) -> Self {
+        let mut ring = Self::new(shape, self.at);
+        ring.reserve(capacity);
         for run in self.iter() {
-            roomier.push(run);
+            ring.push(Run {
+                total: run.total.saturating_sub(self.base),
+                ..run
+            });
         }
-        *self = roomier;
+        ring
     }
 
     /// Room for `capacity` runs, in an empty ring.
@@ -501,6 +513,9 @@ impl Ring {
         self.capacity = capacity;
     }
 }
+
+/// Where a ring's own clock and count are set back, long before they would leave the range of a double.
+const FAR: u64 = 1 << 51;
 
 /// Bytes of a lease's id.
 const LEASE: usize = size_of::<u64>();
@@ -524,5 +539,5 @@ const fn low(number: u64, bits: u32) -> u64 {
 
 /// The largest number not above `reference` whose low bits are those of `packed`.
 const fn nearest_below(reference: u64, packed: u64, bits: u32) -> u64 {
-    reference - low(reference.wrapping_sub(packed), bits)
+    reference.wrapping_sub(low(reference.wrapping_sub(packed), bits))
 }

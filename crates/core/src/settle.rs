@@ -1,7 +1,7 @@
 //! Settling one request under several limits: it passes only if all pass, and then all are charged; else none is.
 
 use crate::algorithm::{Mark, Step};
-use crate::decision::{Cost, Decision};
+use crate::decision::{Cost, Decision, Standing};
 use crate::limit::{Change, Limit};
 
 /// One limit that a request meets, and what it costs there.
@@ -40,7 +40,8 @@ pub struct Settlement {
 /// What settling one charge comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What this limit says. Its standing is the one after settling: as it was, if the charge is not kept.
+    /// What this limit says. Its standing is the one after this charge and those of its key before it, or as it was, if
+    /// the charge is not kept. A refusal that is kept leaves nothing remaining; its `reset_after` is as it was.
     pub decision: Decision,
     /// Where the charge stands if it was kept, for taking it back.
     pub mark: Mark,
@@ -76,9 +77,13 @@ pub fn settle<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, C
         .collect();
     let outcomes = charges.iter().zip(steps).enumerate().map(|(index, (charge, step))| {
         let is_kept = kept.get(index) == Some(&true);
-        // The last kept charge of a key holds the sum of those before it.
-        let mut later = charges.iter().zip(&kept).skip(index + 1);
-        let is_last = !later.any(|(later, &kept)| kept && later.key == charge.key);
+        let of_key = || {
+            charges
+                .iter()
+                .zip(&kept)
+                .enumerate()
+                .filter(|(_, (other, _))| other.key == charge.key)
+        };
         let decision = match step.decision {
             Decision::Allow { delay, .. } if !is_kept => {
                 let as_it_was = decide(charge, Cost::ZERO).decision;
@@ -87,12 +92,21 @@ pub fn settle<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, C
                     delay,
                 }
             }
+            Decision::Deny { standing, retry } if is_kept => Decision::Deny {
+                standing: Standing {
+                    remaining: 0,
+                    ..standing
+                },
+                retry,
+            },
             decision => decision,
         };
-        let change = match (is_kept, is_last) {
-            (true, true) => step.next.or(step.repair),
-            (true, false) => None,
-            (false, _) => step.repair,
+        // A key is changed once: by its last kept charge, which holds the sum of those before it, or else by the last
+        // one, if the clock was set back.
+        let change = match of_key().filter(|(_, (_, kept))| **kept).last() {
+            Some((last, _)) if last == index => step.next.or(step.repair),
+            None if of_key().last().is_some_and(|(last, _)| last == index) => step.repair,
+            _ => None,
         };
         Outcome {
             decision,

@@ -115,9 +115,10 @@ impl Now {
         self.at
     }
 
-    /// What this moment is to a key last written at `written`.
+    /// What this moment is to a key last written at `written`, or never.
     #[inline]
-    pub(crate) fn heed(self, written: Timestamp) -> Heard {
+    pub(crate) fn heed(self, written: Option<Timestamp>) -> Heard {
+        let written = written.unwrap_or(self.at);
         let back = written.since(self.at);
         if back > self.slack {
             Heard { now: self.at, back }
@@ -197,7 +198,7 @@ mod tests {
     #[test]
     fn a_little_late_counts_as_the_last_write_and_further_back_is_a_step() {
         let written = at(10_000_000);
-        let heed = |us| Now::new(at(us)).heed(written);
+        let heed = |us| Now::new(at(us)).heed(Some(written));
         let heard = |now, back| Heard {
             now: at(now),
             back: Micros::new(back),
@@ -214,7 +215,15 @@ mod tests {
         assert_eq!(Timestamp::MAX + Micros::MAX, Timestamp::MAX);
         assert_eq!(Timestamp::EPOCH - Micros::ONE, Timestamp::EPOCH);
         assert_eq!(Micros::from(Duration::MAX), Micros::MAX);
-        assert_eq!(Now::new(Timestamp::MAX).at() + Micros::new(1 << 52), Timestamp::MAX);
+        assert_eq!(Now::new(Timestamp::MAX).at(), Now::MAX);
+        assert!(Now::MAX + Micros::new(1 << 52) <= Timestamp::MAX);
+        assert_eq!(
+            Now::new(at(7)).heed(None),
+            Heard {
+                now: at(7),
+                back: Micros::ZERO
+            }
+        );
     }
 
     #[test]

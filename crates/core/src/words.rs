@@ -1,12 +1,12 @@
-//! States as a few whole numbers below 2^53: what a snapshot or another store keeps of them.
+//! States as a few whole numbers below 2^53 (but for the ids of leases): what a snapshot or another store keeps of them.
 //!
 //! Numbers come back from outside, so every one is checked: a state that no limit could have written is refused.
 
 use crate::algorithm::{LeaseId, fixed_window, sliding_counter};
-use crate::debt::{ByNanos, ByTime, ByUnits, Debt};
+use crate::debt::{ByNanos, ByTime, ByUnits, Debt, Grain};
 use crate::rate::Rate;
 use crate::ring::{Ring, Run, Shape};
-use crate::time::Timestamp;
+use crate::time::{Now, Timestamp};
 use std::num::NonZeroU32;
 
 /// A state that can be written as numbers and read again.
@@ -23,6 +23,11 @@ fn moment(us: u64) -> Option<Timestamp> {
     (us <= Timestamp::MAX.as_micros()).then(|| Timestamp::from_micros(us))
 }
 
+/// The time of a write that was read: none is later than `now` can be.
+fn written(us: u64) -> Option<Timestamp> {
+    (us <= Now::MAX.as_micros()).then(|| Timestamp::from_micros(us))
+}
+
 /// A number of units that was read.
 fn units(units: u64) -> Option<u64> {
     (units <= Rate::MOST).then_some(units)
@@ -30,21 +35,21 @@ fn units(units: u64) -> Option<u64> {
 
 impl Words for Debt<ByUnits> {
     fn write_words(&self, words: &mut Vec<u64>) {
-        let (parts, span) = self.grain.numbers();
+        let (parts, span) = (self.grain.parts().get(), self.grain.span());
         words.extend([
             self.until_us,
             self.at.as_micros(),
-            self.frac.into(),
-            parts.get().into(),
+            self.grain.rest().into(),
+            parts,
             span,
         ]);
     }
 
     fn from_words(words: &[u64]) -> Option<Self> {
-        let &[until, at, frac, parts, span] = words else {
+        let &[until, at, rest, parts, span] = words else {
             return None;
         };
-        Self::checked(until, at, frac, ByUnits::from_numbers(whole_parts(parts)?, span)?)
+        Self::checked(until, at, rest, ByUnits::from_numbers(whole_parts(parts)?, span)?)
     }
 }
 
@@ -53,32 +58,25 @@ impl Words for Debt<ByTime> {
         words.extend([
             self.until_us,
             self.at.as_micros(),
-            self.frac.into(),
-            self.grain.parts.get().into(),
+            self.grain.rest().into(),
+            self.grain.parts().get(),
         ]);
     }
 
     fn from_words(words: &[u64]) -> Option<Self> {
-        let &[until, at, frac, parts] = words else { return None };
-        Self::checked(
-            until,
-            at,
-            frac,
-            ByTime {
-                parts: whole_parts(parts)?,
-            },
-        )
+        let &[until, at, rest, parts] = words else { return None };
+        Self::checked(until, at, rest, ByTime::over(whole_parts(parts)?))
     }
 }
 
 impl Words for Debt<ByNanos> {
     fn write_words(&self, words: &mut Vec<u64>) {
-        words.extend([self.until_us, self.at.as_micros(), self.frac.into()]);
+        words.extend([self.until_us, self.at.as_micros(), self.grain.rest().into()]);
     }
 
     fn from_words(words: &[u64]) -> Option<Self> {
-        let &[until, at, frac] = words else { return None };
-        Self::checked(until, at, frac, ByNanos)
+        let &[until, at, rest] = words else { return None };
+        Self::checked(until, at, rest, ByNanos::NEW)
     }
 }
 
@@ -95,7 +93,7 @@ impl Words for fixed_window::State {
         let &[due, at, used] = words else { return None };
         Some(Self {
             due: moment(due)?,
-            at: moment(at)?,
+            at: written(at)?,
             used: units(used)?,
         })
     }
@@ -115,10 +113,13 @@ impl Words for sliding_counter::State {
         let &[end, at, previous, current] = words else {
             return None;
         };
+        if at >= end {
+            return None;
+        }
         let narrow = |count| units(count).and_then(|count| u32::try_from(count).ok());
         Some(Self {
             end: moment(end)?,
-            at: moment(at)?,
+            at: written(at)?,
             previous: narrow(previous)?,
             current: narrow(current)?,
         })
@@ -169,6 +170,6 @@ impl Words for Ring {
                 lease: LeaseId(lease),
             })
         });
-        Self::from_runs(shape, moment(at)?, units(total)?, runs.collect::<Option<Vec<Run>>>()?)
+        Self::from_runs(shape, written(at)?, units(total)?, runs.collect::<Option<Vec<Run>>>()?)
     }
 }

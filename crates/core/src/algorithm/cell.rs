@@ -93,15 +93,15 @@ impl Algorithm for Cell {
 
     #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        Debt::decide(state, (&self.meter, ByNanos), cost, now).step
+        Debt::decide(state, (&self.meter, ByNanos::NEW), cost, now).step
     }
 
     fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
-        debt::refund(state, (&self.meter, ByNanos), cost, now)
+        debt::refund_time(state, &self.meter, cost, now)
     }
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        debt::undo(state, (&self.meter, ByNanos), receipt, now)
+        state.undo((&self.meter, ByNanos::NEW), receipt, now)
     }
 
     #[inline]

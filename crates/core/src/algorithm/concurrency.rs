@@ -84,14 +84,7 @@ impl Concurrency {
     }
 
     fn read<'a>(&self, ring: Option<&'a Ring>, now: Now) -> Leases<'a> {
-        let heard = ring.map_or(
-            Heard {
-                now: now.at(),
-                back: Micros::ZERO,
-            },
-            |ring| now.heed(ring.at()),
-        );
-        let Heard { now, back } = heard;
+        let Heard { now, back } = now.heed(ring.map(Ring::at));
         let runs = Runs::new(ring, back);
         let live = runs.live(|end| end <= now);
         let edit = Edit {
@@ -115,7 +108,7 @@ impl Concurrency {
 impl Leases<'_> {
     /// The place of a lease that has not run out.
     fn held(&self, lease: LeaseId) -> Option<usize> {
-        self.runs.of_lease(lease).filter(|&index| index >= self.live.first)
+        self.runs.of_lease(lease, self.live.first)
     }
 
     /// Takes out all of one lease.

@@ -3,7 +3,7 @@
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::rate::Rate;
-use crate::time::{Heard, Micros, Now, Timestamp};
+use crate::time::{Micros, Now, Timestamp};
 
 /// A fixed window.
 ///
@@ -40,13 +40,7 @@ impl FixedWindow {
     /// When the clock was set back the window keeps the time it had left and lasts on to a seam: were it cut short,
     /// stepping to and fro over a seam would hand out one window after the other.
     fn heed(&self, state: Option<&State>, now: Now) -> (State, Option<State>) {
-        let heard = state.map_or(
-            Heard {
-                now: now.at(),
-                back: Micros::ZERO,
-            },
-            |state| now.heed(state.at),
-        );
+        let heard = now.heed(state.map(|state| state.at));
         let now = heard.now;
         let fresh = State {
             due: window_end(now, self.rate.period()),

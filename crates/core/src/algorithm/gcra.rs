@@ -15,6 +15,7 @@ use crate::time::{Now, Timestamp};
 pub struct Gcra {
     rate: Rate,
     meter: Meter,
+    grain: ByTime,
 }
 
 /// The theoretical arrival time of the next request.
@@ -24,7 +25,11 @@ impl Gcra {
     /// One unit every `period / units`, and one period's worth at once.
     pub fn new(rate: Rate) -> Self {
         let meter = Meter::new(rate, rate.units()).expect("one period's worth takes one period");
-        Self { rate, meter }
+        Self {
+            rate,
+            meter,
+            grain: ByTime::new(meter.pace),
+        }
     }
 
     /// The same rate with at most `burst` units at once.
@@ -46,7 +51,7 @@ impl Gcra {
     }
 
     fn meter(&self) -> (&Meter, ByTime) {
-        (&self.meter, ByTime::new(self.meter.pace))
+        (&self.meter, self.grain)
     }
 }
 
@@ -61,11 +66,11 @@ impl Algorithm for Gcra {
     }
 
     fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
-        debt::refund(state, self.meter(), cost, now)
+        debt::refund_time(state, &self.meter, cost, now)
     }
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        debt::undo(state, self.meter(), receipt, now)
+        state.undo(self.meter(), receipt, now)
     }
 
     #[inline]

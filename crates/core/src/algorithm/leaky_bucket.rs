@@ -19,6 +19,7 @@ use crate::time::{Now, Timestamp};
 pub struct LeakyBucket {
     rate: Rate,
     meter: Meter,
+    grain: ByUnits,
     outflow: Outflow,
 }
 
@@ -41,6 +42,7 @@ impl LeakyBucket {
         Self {
             rate,
             meter,
+            grain: ByUnits::new(meter.pace),
             outflow: Outflow::Police,
         }
     }
@@ -75,6 +77,10 @@ impl LeakyBucket {
     pub const fn is_shaping(&self) -> bool {
         matches!(self.outflow, Outflow::Shape)
     }
+
+    fn meter(&self) -> (&Meter, ByUnits) {
+        (&self.meter, self.grain)
+    }
 }
 
 impl Algorithm for LeakyBucket {
@@ -84,7 +90,7 @@ impl Algorithm for LeakyBucket {
 
     #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        let Charged { mut step, wait } = Debt::decide(state, (&self.meter, ByUnits::new(self.meter.pace)), cost, now);
+        let Charged { mut step, wait } = Debt::decide(state, self.meter(), cost, now);
         // A request that takes no place in the queue does not wait in it.
         if self.is_shaping()
             && cost > Cost::ZERO
@@ -107,7 +113,7 @@ impl Algorithm for LeakyBucket {
         if self.is_shaping() {
             None
         } else {
-            state.undo(&self.meter, receipt, now)
+            state.undo(self.meter(), receipt, now)
         }
     }
 

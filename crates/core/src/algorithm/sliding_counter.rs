@@ -5,7 +5,7 @@ use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::muldiv::muldiv;
 use crate::rate::Rate;
-use crate::time::{Heard, Micros, Now, Timestamp};
+use crate::time::{Micros, Now, Timestamp};
 use std::num::NonZeroU64;
 
 /// A sliding window counter.
@@ -55,13 +55,7 @@ impl SlidingCounter {
 
     /// The counters at `now`, and the state to write back if the clock was set back.
     fn heed(&self, state: Option<&State>, now: Now) -> (Windows, Option<State>) {
-        let heard = state.map_or(
-            Heard {
-                now: now.at(),
-                back: Micros::ZERO,
-            },
-            |state| now.heed(state.at),
-        );
+        let heard = now.heed(state.map(|state| state.at));
         let (now, period) = (heard.now, self.rate.period());
         let fresh = Windows {
             now,
@@ -102,7 +96,7 @@ impl SlidingCounter {
 
     /// What the rolling window holds, a begun unit counted whole.
     fn estimate(&self, windows: &Windows) -> u64 {
-        let covered = windows.end.since(windows.now).get();
+        let covered = windows.end.since(windows.now).min(self.rate.period()).get();
         let (whole, rest) = muldiv(windows.previous, covered, self.period());
         windows.current + whole + u64::from(rest > 0)
     }

@@ -69,14 +69,7 @@ impl SlidingLog {
     }
 
     fn read<'a>(&self, ring: Option<&'a Ring>, now: Now) -> Log<'a> {
-        let heard = ring.map_or(
-            Heard {
-                now: now.at(),
-                back: Micros::ZERO,
-            },
-            |ring| now.heed(ring.at()),
-        );
-        let Heard { now, back } = heard;
+        let Heard { now, back } = now.heed(ring.map(Ring::at));
         let ring = ring.filter(|ring| self.fresh_at(ring) - back > now);
         let runs = Runs::new(ring, back);
         let period = self.rate.period();

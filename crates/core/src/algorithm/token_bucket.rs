@@ -31,6 +31,7 @@ use crate::time::{Now, Timestamp};
 pub struct TokenBucket {
     rate: Rate,
     meter: Meter,
+    grain: ByUnits,
 }
 
 /// Units used and not yet given back by time.
@@ -40,7 +41,11 @@ impl TokenBucket {
     /// A bucket that refills at `rate` and holds one period's worth.
     pub fn new(rate: Rate) -> Self {
         let meter = Meter::new(rate, rate.units()).expect("one period's worth takes one period to fill");
-        Self { rate, meter }
+        Self {
+            rate,
+            meter,
+            grain: ByUnits::new(meter.pace),
+        }
     }
 
     /// The same rate with a capacity of `burst`.
@@ -60,6 +65,10 @@ impl TokenBucket {
     pub const fn burst(&self) -> u64 {
         self.meter.burst
     }
+
+    fn meter(&self) -> (&Meter, ByUnits) {
+        (&self.meter, self.grain)
+    }
 }
 
 impl Algorithm for TokenBucket {
@@ -69,7 +78,7 @@ impl Algorithm for TokenBucket {
 
     #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        Debt::decide(state, (&self.meter, ByUnits::new(self.meter.pace)), cost, now).step
+        Debt::decide(state, self.meter(), cost, now).step
     }
 
     fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
@@ -77,7 +86,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        state.undo(&self.meter, receipt, now)
+        state.undo(self.meter(), receipt, now)
     }
 
     #[inline]

@@ -121,6 +121,8 @@ struct Work<T> {
     begins: T,
     /// How long it takes.
     takes: T,
+    /// When it was taken.
+    taken: u64,
     id: LeaseId,
 }
 

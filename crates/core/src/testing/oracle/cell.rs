@@ -16,6 +16,8 @@ struct Tat {
     tat: i128,
     /// The last charge, and the time had it not been.
     last: Option<(LeaseId, i128)>,
+    /// Something was given back: where a charge has its place is not known any more.
+    loose: bool,
     written: u64,
 }
 
@@ -100,11 +102,13 @@ impl Referee for Nanos {
         self.held = Some(Tat {
             tat: (before + takes).min(before.max(now_ns + tau)),
             last: Some((id, before)),
+            loose: self.held.is_some_and(|held| held.tat > now_ns && held.loose),
             written: now,
         });
         Work {
             begins: before,
             takes,
+            taken: now,
             id,
         }
     }
@@ -117,7 +121,8 @@ impl Referee for Nanos {
         self.held = Some(Tat {
             tat,
             last: None,
-            written: now,
+            loose: true,
+            ..held
         });
         true
     }
@@ -127,19 +132,21 @@ impl Referee for Nanos {
             return false;
         };
         let tat = match held.last {
-            Some((id, without)) if id == work.id => without.max(nanos(now)),
+            Some((id, without)) if id == work.id && !held.loose => without.max(nanos(now)),
             _ => {
-                let undone = (work.begins + work.takes - nanos(now)).min(work.takes);
+                let begins = if held.loose { nanos(work.taken) } else { work.begins };
+                let undone = (begins + work.takes - nanos(now)).min(work.takes);
                 if undone <= 0 {
                     return false;
                 }
-                held.tat - undone
+                (held.tat - undone).max(nanos(now))
             }
         };
         self.held = Some(Tat {
             tat,
             last: None,
-            written: now,
+            loose: true,
+            ..held
         });
         true
     }

@@ -20,6 +20,8 @@ struct Level {
     last: Option<(LeaseId, u128)>,
     units: u128,
     period: u128,
+    /// Something was given back: where a charge has its place is not known any more.
+    loose: bool,
     written: u64,
 }
 
@@ -117,7 +119,9 @@ impl Referee for Bucket {
     fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> Work<u128> {
         let (level, _) = self.level(now);
         let takes = u128::from(cost) * self.period();
+        let loose = self.held.is_some_and(|held| held.fresh_at() > now && held.loose);
         self.held = Some(Level {
+            loose,
             level: self.full().max(level).min(level + takes),
             last: Some((id, level)),
             units: self.units(),
@@ -125,7 +129,12 @@ impl Referee for Bucket {
             written: now,
         });
         let begins = u128::from(now) * self.units() + level;
-        Work { begins, takes, id }
+        Work {
+            begins,
+            takes,
+            taken: now,
+            id,
+        }
     }
 
     /// Units come back at the pace they were taken at, as if they had never been taken: the time of the write stays.
@@ -137,6 +146,7 @@ impl Referee for Bucket {
         self.held = Some(Level {
             level: held.level.saturating_sub(u128::from(cost) * held.period).max(sunk),
             last: None,
+            loose: true,
             ..held
         });
         true
@@ -149,18 +159,19 @@ impl Referee for Bucket {
         };
         let sunk = u128::from(now - held.written) * held.units;
         let level = match held.last {
-            Some((id, without)) if id == work.id => without.max(sunk),
+            Some((id, without)) if id == work.id && !held.loose => without.max(sunk),
             _ => {
-                let undone = undone(&work, u128::from(now) * held.units);
+                let undone = undone(&work, held.loose, now, held.units);
                 if undone == 0 {
                     return false;
                 }
-                held.level - undone
+                held.level.saturating_sub(undone).max(sunk)
             }
         };
         self.held = Some(Level {
             level,
             last: None,
+            loose: true,
             ..held
         });
         true
@@ -171,9 +182,17 @@ impl Referee for Bucket {
     }
 }
 
-/// How much of a charge is still to be done at `now`, in its own parts.
-fn undone(work: &Work<u128>, now: u128) -> u128 {
-    (work.begins + work.takes).saturating_sub(now).min(work.takes)
+/// How much of a charge is still to be done at `now`, in its own parts, `each` of which make a microsecond. When its place
+/// is not known, what would be left had it been done ever since it was taken.
+fn undone(work: &Work<u128>, loose: bool, now: u64, each: u128) -> u128 {
+    let begins = if loose {
+        u128::from(work.taken) * each
+    } else {
+        work.begins
+    };
+    (begins + work.takes)
+        .saturating_sub(u128::from(now) * each)
+        .min(work.takes)
 }
 
 /// GCRA: when the next request should arrive, as a fraction of microseconds.
@@ -190,6 +209,8 @@ struct Arrival {
     /// The last charge, and the time had it not been.
     last: Option<(LeaseId, u128)>,
     over: u128,
+    /// Something was given back: where a charge has its place is not known any more.
+    loose: bool,
     written: u64,
 }
 
@@ -218,16 +239,6 @@ impl Arrivals {
             None => 0,
         };
         time.saturating_sub(u128::from(now) * over)
-    }
-
-    fn write(&mut self, ahead: u128, last: Option<(LeaseId, u128)>, now: u64) {
-        let (over, _) = self.scale();
-        self.held = Some(Arrival {
-            time: u128::from(now) * over + ahead,
-            last,
-            over,
-            written: now,
-        });
     }
 }
 
@@ -282,17 +293,35 @@ impl Referee for Arrivals {
         let ahead = self.ahead(now);
         let takes = u128::from(cost) * unit;
         let begins = u128::from(now) * over + ahead;
-        self.write((ahead + takes).min(early.max(ahead)), Some((id, begins)), now);
-        Work { begins, takes, id }
+        self.held = Some(Arrival {
+            time: u128::from(now) * over + (ahead + takes).min(early.max(ahead)),
+            last: Some((id, begins)),
+            over,
+            loose: self.held.is_some_and(|held| held.fresh_at() > now && held.loose),
+            written: now,
+        });
+        Work {
+            begins,
+            takes,
+            taken: now,
+            id,
+        }
     }
 
+    /// Time comes back, whole parts of it only; the time of the write stays.
     fn refund(&mut self, cost: u64, now: u64) -> bool {
-        if self.fresh_at().is_none_or(|fresh| fresh <= now) {
+        let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
             return false;
-        }
-        let (_, unit) = self.scale();
-        let left = self.ahead(now).saturating_sub(u128::from(cost) * unit);
-        self.write(left, None, now);
+        };
+        let (over, unit) = self.scale();
+        let given = u128::from(cost) * unit;
+        let given = given / over * held.over + given % over * held.over / over;
+        self.held = Some(Arrival {
+            time: held.time.saturating_sub(given).max(u128::from(now) * held.over),
+            last: None,
+            loose: true,
+            ..held
+        });
         true
     }
 
@@ -300,18 +329,22 @@ impl Referee for Arrivals {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
             return false;
         };
-        let present = u128::from(now) * held.over;
-        let left = match held.last {
-            Some((id, without)) if id == work.id => without.saturating_sub(present),
+        let time = match held.last {
+            Some((id, without)) if id == work.id && !held.loose => without,
             _ => {
-                let undone = undone(&work, present);
+                let undone = undone(&work, held.loose, now, held.over);
                 if undone == 0 {
                     return false;
                 }
-                held.time - present - undone
+                held.time - undone
             }
         };
-        self.write(left, None, now);
+        self.held = Some(Arrival {
+            time: time.max(u128::from(now) * held.over),
+            last: None,
+            loose: true,
+            ..held
+        });
         true
     }
 
