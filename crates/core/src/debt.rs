@@ -132,6 +132,8 @@ impl<G: Grain> Debt<G> {
     /// Decides `cost` for a limit of `grain`; says also how long the charge waits for the work before it.
     #[inline]
     pub(crate) fn decide(debt: Option<&Self>, (meter, grain): (&Meter, G), cost: Cost, now: Now) -> Charged<G> {
+        // Kept even when the debt is done: a receipt from before may still come back.
+        let loose = debt.map_or(0, Self::loose);
         let Heeded { debt, now, repair } = Self::heed(debt, now);
         let (until, forgotten) = match &debt {
             None => (Fine::at(now), Timestamp::MAX),
@@ -139,7 +141,6 @@ impl<G: Grain> Debt<G> {
             Some(debt) => G::read(debt, meter),
         };
         let Weighed { decision, after, begin } = meter.weigh(until, forgotten, cost, now);
-        let loose = debt.as_ref().map_or(0, Self::loose);
         let step = Step {
             decision,
             next: after.map(|until| Self::new(until, now, grain, loose)),

@@ -1,6 +1,6 @@
 //! Refund and undo: what is given back was taken, and not more.
 
-use crate::keys::{Key, any_bucket, any_limit, any_log, any_queue, any_window, capacity, requests, span};
+use crate::keys::{Key, any_bucket, any_cell, any_limit, any_log, any_queue, any_window, capacity, requests, span};
 use crate::promise::used;
 use proptest::prelude::*;
 use tollgate_core::Limit;
@@ -78,6 +78,47 @@ proptest! {
             }
         }
         prop_assert!(with.remaining(now) >= kept);
+    }
+
+    #[test]
+    fn undo_in_any_order_never_hands_out_what_others_took(
+        (first, second, events) in prop_oneof![any_bucket(), any_cell(), any_window(), any_log()].prop_flat_map(|limit| {
+            let other = crate::keys::slower(&limit);
+            let event = (requests(limit, 2), proptest::option::of(0usize..6), any::<bool>());
+            (Just(limit), Just(other), proptest::collection::vec(event, 1..25))
+        })
+    ) {
+        // Two worlds: one without the charges that the other takes back, at any time, in any order, under either limit.
+        let (mut with, mut without) = (Key::new(first), Key::new(first));
+        let mut us = crate::keys::START;
+        let mut pending: Vec<(usize, Limit, tollgate_core::Receipt)> = Vec::new();
+        for (index, (request, undone_after, edited)) in events.iter().enumerate() {
+            us += request[0].gap_us;
+            let limit = if *edited { second } else { first };
+            (with.limit, without.limit) = (limit, limit);
+            let passes_both = with.look(request[0].cost, us).decision.is_allow()
+                && without.look(request[0].cost, us).decision.is_allow();
+            if passes_both && request[0].cost > 0 {
+                let (_, receipt) = with.charge(request[0].cost, us);
+                match (undone_after, receipt) {
+                    (Some(after), Some(receipt)) => pending.push((index + after, limit, receipt)),
+                    _ => drop(without.charge(request[0].cost, us)),
+                }
+            }
+            for (_, limit, receipt) in pending.extract_if(.., |(due, ..)| *due <= index) {
+                with.limit = limit;
+                with.undo(&receipt, us);
+            }
+        }
+        for (_, limit, receipt) in pending {
+            with.limit = limit;
+            with.undo(&receipt, us);
+        }
+        (with.limit, without.limit) = (first, first);
+        for later in [0, 1, span(&first) / 3, span(&first)] {
+            let (undone, ideal) = (with.remaining(us + later), without.remaining(us + later));
+            prop_assert!(undone <= ideal, "handed out {} too many", undone - ideal);
+        }
     }
 
     #[test]

@@ -91,16 +91,65 @@ proptest! {
     }
 
     #[test]
-    fn at_one_instant_two_kinds_of_caller_get_the_same_total_in_any_order(
-        (key, us) in used(any_divisible()), order in proptest::collection::vec(any::<bool>(), 1..30), cost in 1u64..4
+    fn a_clock_set_back_is_repaired_once_however_many_charges_meet_the_key(
+        (limit, cost) in any_limit().prop_flat_map(|limit| (Just(limit), 1..=capacity(&limit))),
+        back in 1_000_001u64..10_000_000_000,
+        policy in prop_oneof![Just(Policy::Enforce), Just(Policy::Shadow)],
     ) {
-        // Two callers of the same cost through one key: who comes first does not matter to how many pass.
-        let mut forward = key.clone();
-        let mut backward = key;
-        let count = |key: &mut Key, order: &mut dyn Iterator<Item = &bool>| {
-            order.filter(|_| key.ask(cost, us).is_allow()).count()
-        };
-        prop_assert_eq!(count(&mut forward, &mut order.iter()), count(&mut backward, &mut order.iter().rev()));
+        let mut keys = [Key::new(limit)];
+        keys[0].ask(cost, START);
+        let before = *keys[0].look(0, START).decision.standing();
+        let refused = capacity(&limit) + 1;
+        let charges = [
+            charge(&keys, 0, refused, policy),
+            charge(&keys, 0, 0, policy),
+            charge(&keys, 0, refused, policy),
+        ];
+        settled(&mut keys, &charges, START - back);
+        let after = keys[0].look(0, START - back);
+        prop_assert!(after.repair.is_none(), "repaired, and once");
+        prop_assert_eq!(after.decision.standing().remaining, before.remaining);
+        prop_assert!(after.decision.standing().reset_after >= before.reset_after);
+    }
+
+    #[test]
+    fn a_kept_charge_after_a_step_back_is_the_only_change_of_its_key(
+        (limit, cost) in any_divisible().prop_flat_map(|limit| (Just(limit), 1..=capacity(&limit))),
+        back in 1_000_001u64..10_000_000_000,
+    ) {
+        let mut key = Key::new(limit);
+        key.ask(cost, START);
+        let left = key.remaining(START);
+        prop_assume!(left >= 2);
+        let mut keys = [key];
+        let charges = [charge(&keys, 0, 1, Policy::Enforce), charge(&keys, 0, 1, Policy::Enforce)];
+        prop_assert!(settled(&mut keys, &charges, START - back).passes);
+        prop_assert_eq!(keys[0].remaining(START - back), left - 2);
+        // And a look alone writes the step back.
+        let mut keys = [Key { state: keys[0].state.clone(), ..keys[0].clone() }];
+        let earlier = START - back - 2_000_000;
+        let looks = [charge(&keys, 0, 0, Policy::Enforce)];
+        settled(&mut keys, &looks, earlier);
+        prop_assert!(keys[0].look(0, earlier).repair.is_none());
+    }
+
+    #[test]
+    fn a_refused_shadow_is_not_reckoned_with_and_a_counted_refusal_is(
+        (key, us) in used(prop_oneof![crate::keys::any_bucket(), crate::keys::any_window(), crate::keys::any_log()])
+    ) {
+        let left = key.remaining(us);
+        prop_assume!(left >= 1);
+        let keys = [key];
+        let pair = |policy| [charge(&keys, 0, left + 1, policy), charge(&keys, 0, 1, policy)];
+        let mut shadows = keys.clone();
+        let settlement = settled(&mut shadows, &pair(Policy::Shadow), us);
+        prop_assert!(!settlement.outcomes[0].decision.is_allow() && settlement.outcomes[1].decision.is_allow());
+        prop_assert_eq!(shadows[0].remaining(us), left - 1);
+        let mut counted = keys.clone();
+        let settlement = settled(&mut counted, &pair(Policy::Count), us);
+        prop_assert!(!settlement.outcomes[1].decision.is_allow(), "what was refused has taken all there was");
+        prop_assert_eq!(counted[0].remaining(us), 0);
+        prop_assert_eq!(settlement.outcomes[1].decision.standing().remaining, 0);
     }
 }
 

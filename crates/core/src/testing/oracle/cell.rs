@@ -102,7 +102,7 @@ impl Referee for Nanos {
         self.held = Some(Tat {
             tat: (before + takes).min(before.max(now_ns + tau)),
             last: Some((id, before)),
-            loose: self.held.is_some_and(|held| held.tat > now_ns && held.loose),
+            loose: self.held.is_some_and(|held| held.loose),
             written: now,
         });
         Work {

@@ -119,7 +119,7 @@ impl Referee for Bucket {
     fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> Work<u128> {
         let (level, _) = self.level(now);
         let takes = u128::from(cost) * self.period();
-        let loose = self.held.is_some_and(|held| held.fresh_at() > now && held.loose);
+        let loose = self.held.is_some_and(|held| held.loose);
         self.held = Some(Level {
             loose,
             level: self.full().max(level).min(level + takes),
@@ -297,7 +297,7 @@ impl Referee for Arrivals {
             time: u128::from(now) * over + (ahead + takes).min(early.max(ahead)),
             last: Some((id, begins)),
             over,
-            loose: self.held.is_some_and(|held| held.fresh_at() > now && held.loose),
+            loose: self.held.is_some_and(|held| held.loose),
             written: now,
         });
         Work {
