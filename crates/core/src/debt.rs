@@ -20,7 +20,7 @@ pub(crate) trait Grain: Copy {
     /// How many parts make a microsecond.
     fn parts(self) -> NonZeroU64;
 
-    /// The fraction, in parts, and in its highest bit whether something was given back.
+    /// The fraction, in parts, and in its two highest bits what receipts must know.
     fn rest(self) -> u32;
 
     fn with_rest(self, rest: u32) -> Self;
@@ -33,7 +33,7 @@ pub(crate) trait Grain: Copy {
 }
 
 /// The whole pace, so that units stay units when the rate changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByUnits {
     span: NonZeroU64,
     parts: NonZeroU32,
@@ -41,20 +41,26 @@ pub struct ByUnits {
 }
 
 /// Only the denominator, so that time stays time when the rate changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByTime {
     parts: NonZeroU32,
     rest: u32,
 }
 
 /// Always nanoseconds: nothing to remember but the fraction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ByNanos {
     rest: u32,
 }
 
 /// Set in a rest once units of a debt were given back: then it no longer says where each charge has its place.
 const LOOSE: u32 = 1 << 31;
+
+/// Set once charges of different paces meet in a debt: then it no longer says what each of them is worth.
+const MIXED: u32 = 1 << 30;
+
+/// What is not fraction: a rate has at most 10^9 parts, which leaves both bits free.
+const FLAGS: u32 = LOOSE | MIXED;
 
 /// Nanoseconds in a microsecond.
 pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
@@ -65,12 +71,12 @@ pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
 )]
 impl<G: Grain> Debt<G> {
     #[inline]
-    fn new(until: Fine, at: Timestamp, grain: G, loose: u32) -> Self {
+    fn new(until: Fine, at: Timestamp, grain: G, flags: u32) -> Self {
         debug_assert!(until.frac < grain.parts().get());
         Self {
             until_us: until.us,
             at,
-            grain: grain.with_rest(until.frac as u32 | loose),
+            grain: grain.with_rest(until.frac as u32 | flags),
         }
     }
 
@@ -78,7 +84,7 @@ impl<G: Grain> Debt<G> {
     pub(crate) fn checked(until_us: u64, at: u64, rest: u64, grain: G) -> Option<Self> {
         let rest = u32::try_from(rest).ok()?;
         let in_order = at <= until_us && at <= Now::MAX.as_micros() && until_us <= Timestamp::MAX.as_micros();
-        let is_fraction = u64::from(rest & !LOOSE) < grain.parts().get();
+        let is_fraction = u64::from(rest & !FLAGS) < grain.parts().get();
         (in_order && is_fraction).then(|| Self {
             until_us,
             at: Timestamp::from_micros(at),
@@ -90,13 +96,13 @@ impl<G: Grain> Debt<G> {
     pub(crate) fn until(&self) -> Fine {
         Fine {
             us: self.until_us,
-            frac: u64::from(self.grain.rest() & !LOOSE),
+            frac: u64::from(self.grain.rest() & !FLAGS),
         }
     }
 
     #[inline]
-    fn loose(&self) -> u32 {
-        self.grain.rest() & LOOSE
+    fn flags(&self) -> u32 {
+        self.grain.rest() & FLAGS
     }
 
     /// When nothing is left, under any limit.
@@ -133,7 +139,7 @@ impl<G: Grain> Debt<G> {
     #[inline]
     pub(crate) fn decide(debt: Option<&Self>, (meter, grain): (&Meter, G), cost: Cost, now: Now) -> Charged<G> {
         // Kept even when the debt is done: a receipt from before may still come back.
-        let loose = debt.map_or(0, Self::loose);
+        let flags = debt.map_or(0, |debt| debt.flags() | if debt.grain.is_as(grain) { 0 } else { MIXED });
         let Heeded { debt, now, repair } = Self::heed(debt, now);
         let (until, forgotten) = match &debt {
             None => (Fine::at(now), Timestamp::MAX),
@@ -143,7 +149,7 @@ impl<G: Grain> Debt<G> {
         let Weighed { decision, after, begin } = meter.weigh(until, forgotten, cost, now);
         let step = Step {
             decision,
-            next: after.map(|until| Self::new(until, now, grain, loose)),
+            next: after.map(|until| Self::new(until, now, grain, flags)),
             repair,
             fresh_at: now + decision.standing().reset_after,
             mark: Mark {
@@ -162,8 +168,8 @@ impl<G: Grain> Debt<G> {
     pub(crate) fn undo(&self, (meter, grain): (&Meter, G), receipt: &Receipt, now: Now) -> Option<Self> {
         receipt.is_on_this_clock(self.at, now)?;
         let Heeded { debt, now, .. } = Self::heed(Some(self), now);
-        let debt = debt.filter(|debt| debt.grain.is_as(grain))?;
-        let begin = if debt.loose() == 0 {
+        let debt = debt.filter(|debt| debt.grain.is_as(grain) && debt.flags() & MIXED == 0)?;
+        let begin = if debt.flags() == 0 {
             Fine {
                 us: receipt.mark.at.as_micros(),
                 frac: receipt.mark.frac,
@@ -179,7 +185,7 @@ impl<G: Grain> Debt<G> {
     /// worked off at the pace of whatever limit reads it.
     fn less(&self, work: Fine, now: Timestamp) -> Self {
         let until = self.until().minus(work, self.grain.parts()).max(Fine::at(now));
-        Self::new(until, self.at, self.grain, LOOSE)
+        Self::new(until, self.at, self.grain, self.flags() | LOOSE)
     }
 }
 

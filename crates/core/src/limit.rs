@@ -11,7 +11,7 @@ use crate::ring::{Edit, Ring};
 use crate::time::{Micros, Now, Timestamp};
 
 /// One limit: an algorithm and its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limit {
     /// See [`TokenBucket`].
     TokenBucket(TokenBucket),

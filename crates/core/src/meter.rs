@@ -10,21 +10,21 @@ use crate::time::Timestamp;
 use std::num::NonZeroU64;
 
 /// A time in whole microseconds and `frac` parts of one. How many parts make one is known by the [`Pace`] it goes with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Fine {
     pub(crate) us: u64,
     pub(crate) frac: u64,
 }
 
 /// `parts` units take `span` µs: one unit takes `span / parts`, so a time is exact in `parts`ths of a microsecond.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Pace {
     pub(crate) parts: NonZeroU64,
     pub(crate) span: NonZeroU64,
 }
 
 /// A pace and the most it may be in debt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Meter {
     pub(crate) pace: Pace,
     pub(crate) burst: u64,

@@ -13,7 +13,7 @@ use crate::time::{Now, Timestamp};
 use std::num::NonZeroU64;
 
 /// What `CL.THROTTLE key max_burst count period` limits by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
     meter: Meter,
 }

@@ -10,7 +10,7 @@ use crate::time::{Heard, Micros, Now, Timestamp};
 /// A concurrency limit.
 ///
 /// When a refused request would pass depends on others being done, so its wait is [`Retry::Unknown`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Concurrency {
     slots: u64,
     lease_ttl: Micros,

@@ -9,7 +9,7 @@ use crate::time::{Micros, Now, Timestamp};
 ///
 /// Admits at most `units` in each aligned window, and so up to twice that around a seam: all of one window at its end
 /// and all of the next at its start. Where that matters, take a sliding window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     rate: Rate,
 }

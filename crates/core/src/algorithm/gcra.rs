@@ -11,7 +11,7 @@ use crate::time::{Now, Timestamp};
 ///
 /// Admits what a token bucket of the same numbers does. They differ when the numbers change: GCRA keeps its debt in
 /// time, so a caller who had to wait ten seconds still waits ten seconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Gcra {
     rate: Rate,
     meter: Meter,

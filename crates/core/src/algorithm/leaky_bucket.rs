@@ -15,7 +15,7 @@ use crate::time::{Now, Timestamp};
 /// As a meter it decides as a token bucket of the same numbers does: `depth` units fit, and in any interval of length
 /// `t` at most `depth + rate * t` pass. As a queue the same requests are admitted, each with the delay after which
 /// everything ahead of it has left; a delay once promised stands, so a queue has neither refund nor undo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     rate: Rate,
     meter: Meter,
@@ -24,7 +24,7 @@ pub struct LeakyBucket {
 }
 
 /// What a leaky bucket does with a request that fits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Outflow {
     /// Lets it pass at once.
     Police,

@@ -13,7 +13,7 @@ use std::num::NonZeroU64;
 /// Estimates the rolling window as `current + previous * share of it still covered` and admits while estimate and cost
 /// together are within the limit. The estimate takes the previous window for evenly filled; packed at its end, up to
 /// nearly twice the limit can pass within one period. [`SlidingLog`](super::sliding_log::SlidingLog) is the exact one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingCounter {
     rate: Rate,
 }

@@ -10,7 +10,7 @@ use crate::time::{Heard, Micros, Now, Timestamp};
 ///
 /// At most `units` are admitted in any window `(now - period, now]`; requests of one instant count one by one, and
 /// refused ones are not logged. With a `min_interval` two admitted requests are at least that far apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     rate: Rate,
     min_interval: Micros,

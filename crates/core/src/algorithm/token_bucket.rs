@@ -27,7 +27,7 @@ use crate::time::{Now, Timestamp};
 /// }
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TokenBucket {
     rate: Rate,
     meter: Meter,

@@ -22,6 +22,8 @@ struct Level {
     period: u128,
     /// Something was given back: where a charge has its place is not known any more.
     loose: bool,
+    /// Charges of different paces met: what each is worth is not known any more.
+    mixed: bool,
     written: u64,
 }
 
@@ -120,8 +122,11 @@ impl Referee for Bucket {
         let (level, _) = self.level(now);
         let takes = u128::from(cost) * self.period();
         let loose = self.held.is_some_and(|held| held.loose);
+        let paced = |held: &Level| held.units * self.period() == self.units() * held.period;
+        let mixed = self.held.is_some_and(|held| held.mixed || !paced(&held));
         self.held = Some(Level {
             loose,
+            mixed,
             level: self.full().max(level).min(level + takes),
             last: Some((id, level)),
             units: self.units(),
@@ -154,7 +159,8 @@ impl Referee for Bucket {
 
     /// What would have been without it, or, with others behind it, what of it is not done yet is not to be done.
     fn undo(&mut self, work: Work<u128>, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
+        let undoable = |held: &Level| held.fresh_at() > now && !held.mixed && !self.numbers.shaping;
+        let Some(held) = self.held.filter(undoable) else {
             return false;
         };
         let sunk = u128::from(now - held.written) * held.units;
@@ -211,6 +217,8 @@ struct Arrival {
     over: u128,
     /// Something was given back: where a charge has its place is not known any more.
     loose: bool,
+    /// Charges of different paces met: what each is worth is not known any more.
+    mixed: bool,
     written: u64,
 }
 
@@ -298,6 +306,7 @@ impl Referee for Arrivals {
             last: Some((id, begins)),
             over,
             loose: self.held.is_some_and(|held| held.loose),
+            mixed: self.held.is_some_and(|held| held.mixed || held.over != over),
             written: now,
         });
         Work {
@@ -326,7 +335,7 @@ impl Referee for Arrivals {
     }
 
     fn undo(&mut self, work: Work<u128>, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
+        let Some(held) = self.held.filter(|held| held.fresh_at() > now && !held.mixed) else {
             return false;
         };
         let time = match held.last {
