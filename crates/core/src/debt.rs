@@ -164,20 +164,25 @@ impl<G: Grain> Debt<G> {
         }
     }
 
-    /// Takes one charge back that was made at this very pace. At another, what it was worth cannot be told any more.
+    /// Takes one charge back that was made at this very pace.
+    ///
+    /// If it was the last, its place is known. If units were given back since, its place may have moved up, and it counts
+    /// as worked off from the moment it was taken. If the pace changed, what it was worth cannot be told any more.
     pub(crate) fn undo(&self, (meter, grain): (&Meter, G), receipt: &Receipt, now: Now) -> Option<Self> {
         receipt.is_on_this_clock(self.at, now)?;
         let Heeded { debt, now, .. } = Self::heed(Some(self), now);
-        let debt = debt.filter(|debt| debt.grain.is_as(grain) && debt.flags() & MIXED == 0)?;
-        let begin = if debt.flags() == 0 {
-            Fine {
-                us: receipt.mark.at.as_micros(),
-                frac: receipt.mark.frac,
-            }
-        } else {
-            // Its place may have moved up. Had it been idle ever since, this much of it would be left.
-            Fine::at(receipt.mark.taken_at)
+        let debt = debt.filter(|debt| debt.grain.is_as(grain))?;
+        let mut begin = Fine {
+            us: receipt.mark.at.as_micros(),
+            frac: receipt.mark.frac,
         };
+        let is_last = debt.at == receipt.mark.taken_at && debt.until() == meter.ends(begin, receipt.cost)?;
+        if !is_last && debt.flags() & MIXED != 0 {
+            return None;
+        }
+        if !is_last && debt.flags() & LOOSE != 0 {
+            begin = Fine::at(receipt.mark.taken_at);
+        }
         Some(debt.less(meter.unspent(receipt.cost, begin, now)?, now))
     }
 

@@ -230,15 +230,17 @@ impl Meter {
             .minus(self.full, self.pace.parts)
     }
 
+    /// When the work of `cost` that began at `begin` ends. Nothing if that is a time of another pace.
+    pub(crate) fn ends(&self, begin: Fine, cost: Cost) -> Option<Fine> {
+        (begin.frac < self.pace.parts.get()).then(|| begin.plus(self.time_of(cost), self.pace.parts))
+    }
+
     /// What is left at `now` of the work of `cost` that began at `begin`, if any.
     ///
     /// Time that has passed since the charge's turn came is gone for good: taking back more would hand out units that
     /// time has returned already.
     pub(crate) fn unspent(&self, cost: Cost, begin: Fine, now: Timestamp) -> Option<Fine> {
         let parts = self.pace.parts;
-        if begin.frac >= parts.get() {
-            return None;
-        }
         let work = self.time_of(cost).minus(Fine::at(now).minus(begin, parts), parts);
         (work > Fine { us: 0, frac: 0 }).then_some(work)
     }

@@ -4,9 +4,9 @@
 //! 10 million keys the chance that any two share a fingerprint is n² / 2^129, about 1.5 in 10^25.
 
 use siphasher::sip128::{Hasher128, SipHasher13};
-use std::hash::Hasher;
+use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
-use tollgate_core::Counter;
+use tollgate_core::{Counter, Limit};
 
 /// The secret of a store's fingerprints: 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -44,6 +44,27 @@ impl Secret {
     }
 }
 
+impl Secret {
+    /// The fingerprint of the counter that new keys of a limit share when there is no room for them.
+    pub(crate) fn shared(&self, limit: &Limit) -> Fingerprint {
+        let mut hasher = SipHasher13::new_with_key(&self.0);
+        hasher.write(b"shared by new keys");
+        limit.hash(&mut hasher);
+        Fingerprint::of(&hasher)
+    }
+}
+
+impl Fingerprint {
+    #[inline]
+    fn of(hasher: &SipHasher13) -> Self {
+        let hash = hasher.finish128();
+        Self {
+            high: hash.h1,
+            low: NonZeroU64::new(hash.h2).unwrap_or(NonZeroU64::MIN),
+        }
+    }
+}
+
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
@@ -55,20 +76,15 @@ impl Subjects {
     #[inline]
     pub(crate) fn of(&self, per: &[&[u8]]) -> Fingerprint {
         let mut hasher = self.0;
-        // With one value the hash's own padding holds its length; with more each needs it to be told apart.
-        if let [value] = per {
+        // Their number stands last and each one's length behind it, so that no two lists are alike. Of one value the
+        // length is what is left, and need not be told.
+        for value in per {
             hasher.write(value);
-        } else {
-            for value in per {
+            if per.len() > 1 {
                 hasher.write_u64(value.len() as u64);
-                hasher.write(value);
             }
-            hasher.write_u8(per.len() as u8);
         }
-        let hash = hasher.finish128();
-        Fingerprint {
-            high: hash.h1,
-            low: NonZeroU64::new(hash.h2).unwrap_or(NonZeroU64::MIN),
-        }
+        hasher.write_u64(per.len() as u64);
+        Fingerprint::of(&hasher)
     }
 }

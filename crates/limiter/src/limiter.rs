@@ -1,11 +1,11 @@
 //! The limiter a program embeds: rules made in code, and the questions it asks of them.
 
 use crate::limits::IntoLimit;
-use crate::store::memory::Memory;
+use crate::store::memory::{Aim, Memory};
 use crate::store::{Outcome, Settled, Store};
 use std::fmt;
 use std::sync::Arc;
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Policy};
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, Policy};
 
 /// Limits by rules, over a store. Cheap to clone: all clones share the store.
 ///
@@ -30,7 +30,6 @@ pub struct Limiter<S = Memory> {
 }
 
 /// A limit with a name of its own: every subject it is checked for has a counter.
-#[derive(Clone)]
 pub struct Rule<S: Store = Memory> {
     id: Box<str>,
     limit: Limit,
@@ -63,8 +62,10 @@ impl Limiter {
     /// May `subject` go on at this cost? Takes it if so; a cost of zero looks without taking.
     #[inline]
     pub fn check_cost(&self, rule: &Rule, subject: impl AsRef<[u8]>, cost: Cost) -> Decision {
-        self.settle_one(rule, subject.as_ref(), cost, LeaseId::default())
-            .decision
+        rule.heard(
+            self.settle_one(rule, subject.as_ref(), cost, LeaseId::default())
+                .decision,
+        )
     }
 
     /// Asks for one unit for each of the subjects, each on its own, and tells the answers in order.
@@ -77,27 +78,23 @@ impl Limiter {
                 *key = self.store.key(&rule.subjects, &[subject.as_ref()]);
             }
             let keys = keys.get(..subjects.len()).unwrap_or_default();
-            let told = |outcome: Outcome| answer(outcome.decision);
-            self.store
-                .settle_each(&rule.limit, Cost::ONE, keys, LeaseId::default(), told);
+            let like = rule.charge(self.store.key(&rule.subjects, &[b""]), Cost::ONE);
+            self.store.settle_each(&like, keys, LeaseId::default(), |outcome| {
+                answer(rule.heard(outcome.decision));
+            });
         }
     }
 
     /// Asks all at one moment: every one is charged if every one passes, else none is.
     pub fn check_all(&self, asks: &[Ask<'_>]) -> Settled {
-        self.store.settle_all(&self.charges(asks), true, crate::lease::fresh())
+        self.store
+            .settle_all(&self.charges(asks), Aim::Keep, crate::lease::fresh())
     }
 
     #[inline]
     pub(crate) fn settle_one(&self, rule: &Rule, subject: &[u8], cost: Cost, lease: LeaseId) -> Outcome {
         let key = self.store.key(&rule.subjects, &[subject]);
-        let charge = Charge {
-            key,
-            limit: rule.limit,
-            cost,
-            policy: rule.policy,
-        };
-        self.store.settle_one(&charge, lease)
+        self.store.settle_one(&rule.charge(key, cost), lease)
     }
 }
 
@@ -145,11 +142,9 @@ impl<S: Store> Limiter<S> {
     }
 
     fn charges(&self, asks: &[Ask<'_, S>]) -> Vec<Charge<S::Key>> {
-        let charge = |ask: &Ask<'_, S>| Charge {
-            key: self.store.key(&ask.rule.subjects, &[ask.subject]),
-            limit: ask.rule.limit,
-            cost: ask.cost,
-            policy: ask.rule.policy,
+        let charge = |ask: &Ask<'_, S>| {
+            ask.rule
+                .charge(self.store.key(&ask.rule.subjects, &[ask.subject]), ask.cost)
         };
         asks.iter().map(charge).collect()
     }
@@ -171,6 +166,27 @@ impl<S: Store> Rule<S> {
         store.key(&self.subjects, per)
     }
 
+    fn charge(&self, key: S::Key, cost: Cost) -> Charge<S::Key> {
+        Charge {
+            key,
+            limit: self.limit,
+            cost,
+            policy: self.policy,
+        }
+    }
+
+    /// What a caller is told who asks this rule alone: a shadow says where it stands and lets everybody pass.
+    #[inline]
+    fn heard(&self, decision: Decision) -> Decision {
+        match decision {
+            Decision::Deny { standing, .. } if self.policy == Policy::Shadow => Decision::Allow {
+                standing,
+                delay: Micros::ZERO,
+            },
+            decision => decision,
+        }
+    }
+
     /// The same rule under another policy.
     pub fn with_policy(self, policy: Policy) -> Self {
         Self { policy, ..self }
@@ -184,6 +200,17 @@ impl<'a, S: Store> Ask<'a, S> {
             rule,
             subject: subject.as_ref(),
             cost: Cost::ONE,
+        }
+    }
+}
+
+impl<S: Store> Clone for Rule<S> {
+    fn clone(&self) -> Self {
+        Self {
+            id: self.id.clone(),
+            limit: self.limit,
+            policy: self.policy,
+            subjects: self.subjects.clone(),
         }
     }
 }

@@ -6,11 +6,11 @@ pub(crate) use parking_lot::MutexGuard as Guard;
 pub(crate) use shuttle::sync::MutexGuard as Guard;
 
 #[cfg(not(feature = "shuttle"))]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lock<T>(parking_lot::Mutex<T>);
 
 #[cfg(feature = "shuttle")]
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Lock<T>(shuttle::sync::Mutex<T>);
 
 /// How often a taken lock is tried again before the thread goes to sleep: what it guards is held for some tens of
@@ -19,6 +19,16 @@ pub(crate) struct Lock<T>(shuttle::sync::Mutex<T>);
 const SPINS: usize = 100;
 
 impl<T> Lock<T> {
+    #[cfg(not(feature = "shuttle"))]
+    pub(crate) fn new(inner: T) -> Self {
+        Self(parking_lot::Mutex::new(inner))
+    }
+
+    #[cfg(feature = "shuttle")]
+    pub(crate) fn new(inner: T) -> Self {
+        Self(shuttle::sync::Mutex::new(inner))
+    }
+
     #[cfg(not(feature = "shuttle"))]
     #[inline]
     pub(crate) fn lock(&self) -> Guard<'_, T> {

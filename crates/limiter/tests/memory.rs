@@ -266,7 +266,8 @@ fn at_the_cap_exhausted_keys_stay_exhausted_and_new_ones_share_one_limit() {
         usage.bytes
     );
     // Every key either got a place of its own or was counted; of the latter only as many passed as one limit holds.
-    assert_eq!(usage.keys as u64 - 200 + usage.overflowed, 100_000);
+    // One place is the shared counter's.
+    assert_eq!(usage.keys as u64 - 201 + usage.overflowed, 100_000);
     assert_eq!(refused, usage.overflowed - 3);
 }
 
@@ -285,7 +286,8 @@ fn whoever_met_the_shared_counter_is_told_so() {
             .collect();
         assert_eq!(sources, [Ok(Source::Overflow)]);
     }
-    assert_eq!(limiter.store().usage().keys, 0);
+    assert_eq!(limiter.store().usage().keys, 1, "the shared counter alone");
+    assert_eq!(limiter.store().usage().overflowed, 5);
 }
 
 #[test]
@@ -314,4 +316,60 @@ fn when_told_to_deny_new_keys_are_refused_until_there_is_room() {
     assert!(limiter.check(&rule, "new 0").is_allow(), "a key that is there goes on");
     clock.advance(Micros::from_secs(3_600));
     assert!(limiter.check(&rule, "new 999").is_allow(), "idle keys have made room");
+}
+
+#[test]
+fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
+    const CAP: usize = 64 << 10;
+    let limiter = Limiter::new(Memory::options().clock(stopped()).shards(1).max_memory(CAP).build());
+    let rule = bucket(&limiter, 1_000_000);
+    for n in 0..5_000 {
+        let subjects: Vec<String> = (0..7).map(|part| format!("new {n} {part}")).collect();
+        let asks: Vec<Ask<'_>> = subjects.iter().map(|subject| Ask::one(&rule, subject)).collect();
+        assert!(limiter.check_all(&asks).passes);
+    }
+    let usage = limiter.store().usage();
+    assert!(usage.bytes <= CAP, "{} bytes", usage.bytes);
+    assert!(usage.overflowed > 30_000);
+
+    let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
+    for limit in limits(10) {
+        let rule = limiter.rule("rule", limit).expect("in range");
+        let passed = (0..20).filter(|n| {
+            let (a, b) = (format!("a {n}"), format!("b {n}"));
+            limiter.check_all(&[Ask::one(&rule, &a), Ask::one(&rule, &b)]).passes
+        });
+        assert_eq!(
+            passed.count(),
+            5,
+            "two units each of one shared counter: {}",
+            limit.algorithm()
+        );
+    }
+}
+
+#[test]
+fn what_met_the_shared_counter_is_given_back_to_it() {
+    let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
+    let slots = limiter
+        .rule("slots", tollgate_limiter::limits::Concurrency::at_most(1))
+        .expect("in range");
+    drop(limiter.acquire(&slots, "a").expect("the shared slot is free"));
+    let held = limiter.acquire(&slots, "b").expect("it was given back");
+    assert!(held.renew().is_some());
+    assert!(limiter.acquire(&slots, "c").is_err());
+}
+
+#[test]
+fn a_shadow_lets_everybody_pass_and_says_where_it_stands() {
+    let limiter = Limiter::in_memory();
+    let rule = bucket(&limiter, 2).with_policy(tollgate_limiter::core::Policy::Shadow);
+    let left: Vec<u64> = (0..4)
+        .map(|_| limiter.check(&rule, "a"))
+        .map(|decision| {
+            assert!(decision.is_allow());
+            decision.standing().remaining
+        })
+        .collect();
+    assert_eq!(left, [1, 0, 0, 0]);
 }

@@ -222,20 +222,3 @@ pub(crate) fn any_cell() -> impl Strategy<Value = Limit> {
     )
         .prop_map(|(burst, count, period)| Cell::new(burst, count, period).expect("in range").into())
 }
-
-/// The same limit with a third of its units, or one: what an edit might make of it. A window keeps its period.
-pub(crate) fn slower(limit: &Limit) -> Limit {
-    let less = |rate: Rate| Rate::new((rate.units() / 3).max(1), rate.period()).expect("in range");
-    match *limit {
-        Limit::TokenBucket(it) => TokenBucket::new(less(it.rate())).into(),
-        Limit::Gcra(it) => Gcra::new(less(it.rate())).into(),
-        Limit::LeakyBucket(it) => LeakyBucket::new(less(it.rate())).into(),
-        Limit::FixedWindow(it) => FixedWindow::new(less(it.rate())).into(),
-        Limit::SlidingCounter(it) => SlidingCounter::new(less(it.rate())).into(),
-        Limit::SlidingLog(it) => SlidingLog::new(less(it.rate())).expect("fewer still").into(),
-        Limit::Cell(it) => Cell::new(it.limit() / 3, 1, 1).expect("in range").into(),
-        Limit::Concurrency(it) => Concurrency::new((it.slots() / 3).max(1), it.lease_ttl())
-            .expect("in range")
-            .into(),
-    }
-}

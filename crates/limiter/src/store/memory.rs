@@ -13,7 +13,7 @@ mod table;
 
 use self::budget::Budget;
 use self::kinds::{Kind, Tables, with_kind};
-use self::overflow::Spill;
+use self::overflow::{Spill, refusal};
 use self::table::{Place, SWEEP, Table};
 use super::{Outcome, Settled, Source, Store, StoreError};
 use crate::clock::Clock;
@@ -21,8 +21,7 @@ use crate::fingerprint::{Fingerprint, Secret, Subjects};
 use crate::sync::Guard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{
-    Algorithm, Change, Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Now, Policy, Receipt, Step, Timestamp,
-    settle,
+    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Timestamp, settle,
 };
 
 pub use self::overflow::Overflow;
@@ -142,7 +141,7 @@ impl Memory {
             keys: self.tables.keys(),
             bytes: self.budget.taken(),
             swept: self.swept.load(Ordering::Relaxed),
-            overflowed: self.spill.count(),
+            overflowed: self.spill.charges(),
         }
     }
 
@@ -159,33 +158,34 @@ impl Memory {
     #[inline]
     pub(crate) fn settle_one(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Outcome {
         let now = self.moment();
-        with_kind!(&charge.limit, kind => self.settle_kind(kind, charge, now, lease))
+        with_kind!(&charge.limit, kind => {
+            let shards = kinds::shards_of(kind, &self.tables);
+            let settled = self.settle_in(kind, &mut shards.lock(shards.index_of(charge.key)), charge, now, lease);
+            settled.unwrap_or_else(|| self.settle_shared(kind, charge, now, lease))
+        })
     }
 
     /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
-    /// outcomes in order.
+    /// outcomes in order. The key of `like` does not matter.
     pub(crate) fn settle_each(
         &self,
-        limit: &Limit,
-        cost: Cost,
+        like: &Charge<Fingerprint>,
         keys: &[Fingerprint],
         lease: LeaseId,
         mut told: impl FnMut(Outcome),
     ) {
         for keys in keys.chunks(Self::CHUNK) {
             let now = self.moment();
-            with_kind!(limit, kind => self.settle_chunk(kind, limit, cost, keys, now, lease, &mut told));
+            with_kind!(&like.limit, kind => self.settle_chunk(kind, like, keys, now, lease, &mut told));
         }
     }
 
     /// Locks the shards of a chunk in order, reads the places of all its keys, and only then decides: so it waits for
     /// memory once and not for each key.
-    #[expect(clippy::too_many_arguments, reason = "the inside of a loop, called from one place")]
     fn settle_chunk<A: Kind>(
         &self,
         kind: &A,
-        limit: &Limit,
-        cost: Cost,
+        like: &Charge<Fingerprint>,
         keys: &[Fingerprint],
         now: Now,
         lease: LeaseId,
@@ -218,27 +218,20 @@ impl Memory {
             }
         }
         std::hint::black_box(taken);
-        for (&key, &guard) in keys.iter().zip(&guard_of) {
+        let mut outcomes = [None; Self::CHUNK];
+        for ((&key, &guard), outcome) in keys.iter().zip(&guard_of).zip(&mut outcomes) {
             if let Some(Some(table)) = guards.get_mut(guard) {
-                let charge = Charge {
-                    key,
-                    limit: *limit,
-                    cost,
-                    policy: Policy::Enforce,
-                };
-                told(self.settle_in(kind, table, &charge, now, lease));
+                *outcome = self.settle_in(kind, table, &Charge { key, ..*like }, now, lease);
             }
+        }
+        // With the shards free again: the shared counter is in any of them.
+        drop(guards);
+        for (&key, outcome) in keys.iter().zip(outcomes) {
+            told(outcome.unwrap_or_else(|| self.settle_shared(kind, &Charge { key, ..*like }, now, lease)));
         }
     }
 
-    #[inline]
-    fn settle_kind<A: Kind>(&self, kind: &A, charge: &Charge<Fingerprint>, now: Now, lease: LeaseId) -> Outcome {
-        let shards = A::shards(&self.tables);
-        let mut table = shards.lock(shards.index_of(charge.key));
-        self.settle_in(kind, &mut table, charge, now, lease)
-    }
-
-    /// Settles one charge in the table it belongs to.
+    /// Settles one charge in the table it belongs to. Nothing if its key is new and there is no room for it.
     #[inline]
     fn settle_in<A: Kind>(
         &self,
@@ -247,22 +240,34 @@ impl Memory {
         charge: &Charge<Fingerprint>,
         now: Now,
         lease: LeaseId,
-    ) -> Outcome {
-        let mut place = table.find(charge.key);
-        if matches!(place, Place::Missing(_)) && charge.cost > Cost::ZERO {
-            if !self.make_room(table, now) {
-                return self.spill.settle(charge, now, lease);
-            }
-            place = table.find(charge.key);
+    ) -> Option<Outcome> {
+        if charge.cost > Cost::ZERO
+            && matches!(table.find(charge.key), Place::Missing(_))
+            && !self.make_room(table, 1, now)
+        {
+            return None;
         }
+        Some(self.settle_with_room(kind, table, charge, now, lease))
+    }
+
+    /// The same where there is room, or the key is there already.
+    #[inline]
+    fn settle_with_room<A: Kind>(
+        &self,
+        kind: &A,
+        table: &mut Table<A::Entry>,
+        charge: &Charge<Fingerprint>,
+        now: Now,
+        lease: LeaseId,
+    ) -> Outcome {
+        let place = table.find(charge.key);
         let step = kind.decide(table.get(place).map(A::state), charge.cost, now);
         let is_kept = step.decision.is_allow() || charge.policy == Policy::Count;
-        let change = if is_kept {
+        if let Some(change) = if is_kept {
             step.next.or(step.repair)
         } else {
             step.repair
-        };
-        if let Some(change) = change {
+        } {
             self.keep(kind, table, (charge.key, place), change, lease);
         }
         Outcome {
@@ -276,23 +281,77 @@ impl Memory {
         }
     }
 
-    /// Sweeps a little, and makes room for one new key. False if there is none to be had.
-    fn make_room<E: table::Entry>(&self, table: &mut Table<E>, now: Now) -> bool {
-        self.swept_out(table.sweep(SWEEP, now.at()));
-        if !table.is_full() {
+    /// Settles a charge that found no room, on the counter that all such keys of its limit share.
+    #[cold]
+    fn settle_shared<A: Kind>(&self, kind: &A, charge: &Charge<Fingerprint>, now: Now, lease: LeaseId) -> Outcome {
+        self.spill.count(1);
+        let charge = Charge {
+            key: self.secret.shared(&charge.limit),
+            ..*charge
+        };
+        let shards = A::shards(&self.tables);
+        let mut table = shards.lock(shards.index_of(charge.key));
+        if self.has_shared(&mut table, charge.key, now) {
+            let outcome = self.settle_with_room(kind, &mut table, &charge, now, lease);
+            return Outcome {
+                source: Source::Overflow,
+                ..outcome
+            };
+        }
+        Outcome {
+            decision: refusal(&charge.limit, now),
+            receipt: Receipt {
+                cost: Cost::ZERO,
+                mark: Mark::default(),
+                lease,
+            },
+            source: Source::Overflow,
+        }
+    }
+
+    /// Whether there is a shared counter at `key`, or room for one.
+    fn has_shared<E: table::Entry>(&self, table: &mut Table<E>, key: Fingerprint, now: Now) -> bool {
+        if !self.spill.is_shared() {
+            return false;
+        }
+        if matches!(table.find(key), Place::Found(_)) || self.make_room(table, 1, now) {
             return true;
         }
-        // Both tables are there while one is moved to the other.
-        let (old, new) = (table.bytes(), table.bytes_grown());
-        if self.budget.try_take(new) {
+        let may_begin = self.spill.may_begin();
+        if may_begin && table.is_full_for(1) {
+            self.grow_past_the_cap(table);
+        }
+        may_begin
+    }
+
+    /// Sweeps a little, and makes room for so many new keys. False if there is none to be had.
+    fn make_room<E: table::Entry>(&self, table: &mut Table<E>, more: usize, now: Now) -> bool {
+        self.swept_out(table.sweep(SWEEP, now.at()));
+        // Past the cap a place that happens to be free is not for new keys.
+        if self.budget.is_overdrawn() {
+            return false;
+        }
+        while table.is_full_for(more) {
+            // Both tables are there while one is moved to the other.
+            let (old, new) = (table.bytes(), table.bytes_grown());
+            if !self.budget.try_take(new) {
+                self.swept_out(table.sweep(SWEEP_AT_CAP, now.at()));
+                return !table.is_full_for(more);
+            }
             table.grow();
             // A table may take a little more than was foreseen.
             self.budget.take(table.bytes().saturating_sub(new));
             self.budget.give_back(old);
-            return true;
         }
-        self.swept_out(table.sweep(SWEEP_AT_CAP, now.at()));
-        !table.is_full()
+        true
+    }
+
+    /// For what must be kept whether there is room or not.
+    fn grow_past_the_cap<E: table::Entry>(&self, table: &mut Table<E>) {
+        let old = table.bytes();
+        table.grow();
+        self.budget.take(table.bytes());
+        self.budget.give_back(old);
     }
 
     fn swept_out(&self, swept: table::Swept) {
@@ -316,12 +375,9 @@ impl Memory {
             kind.edit_entry(entry, change, lease, &self.budget);
             return;
         }
-        if table.is_full() {
-            // Several new keys of one request in one shard: room was made for the first of them.
-            let old = table.bytes();
-            table.grow();
-            self.budget.take(table.bytes());
-            self.budget.give_back(old);
+        if table.is_full_for(1) {
+            // Room was made, but the last of its neighbours lie at the table's very end.
+            self.grow_past_the_cap(table);
         }
         table.insert(key, kind.begin_entry(change, lease, &self.budget));
     }
@@ -332,62 +388,144 @@ impl Memory {
             *held = entry;
             return;
         }
-        if table.is_full() {
-            let old = table.bytes();
-            table.grow();
-            self.budget.take(table.bytes());
-            self.budget.give_back(old);
+        if table.is_full_for(1) {
+            self.grow_past_the_cap(table);
         }
         self.budget.take(entry.heap_bytes());
         table.insert(key, entry);
     }
 
-    /// Settles several charges at one moment.
-    pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], keeping: bool, lease: LeaseId) -> Settled {
+    /// Settles several charges at one moment, or looks at how they would be.
+    pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], aim: Aim, lease: LeaseId) -> Settled {
         let mut held = self.tables.lock_all(charges);
-        let spilled: Vec<bool> = charges
-            .iter()
-            .map(|charge| with_kind!(&charge.limit, kind => self.is_spilled(kind, charge, &mut held)))
-            .collect();
-        let spilled_at = |charge: &Charge<Fingerprint>| {
+        let spilled = if aim == Aim::Keep {
+            self.spilled(charges, &mut held)
+        } else {
+            Vec::new()
+        };
+        if spilled.contains(&true) {
+            // On the counters that new keys share, which may be in other shards: all are locked anew, in order.
+            drop(held);
+            return self.settle_spilled(charges, &spilled, lease);
+        }
+        self.settle_held(charges, &mut held, aim, lease)
+    }
+
+    /// For each charge whether its key is new and there is no room for it.
+    fn spilled(&self, charges: &[Charge<Fingerprint>], held: &mut kinds::Held<'_>) -> Vec<bool> {
+        let now = self.moment();
+        let mut new: Vec<(usize, usize, Fingerprint)> = Vec::new();
+        let mut spilled = Vec::with_capacity(charges.len());
+        for charge in charges {
+            let is_spilled = with_kind!(&charge.limit, kind => {
+                let (order, index) = kinds::order(&self.tables, kind, charge.key);
+                let table = held.table_mut(kind, charge.key);
+                let is_new = matches!(table.find(charge.key), Place::Missing(_)) && charge.cost > Cost::ZERO;
+                if is_new && !new.contains(&(order, index, charge.key)) {
+                    new.push((order, index, charge.key));
+                }
+                let more = new.iter().filter(|(at, shard, _)| (*at, *shard) == (order, index)).count();
+                is_new && !self.make_room(table, more, now)
+            });
+            spilled.push(is_spilled);
+        }
+        spilled
+    }
+
+    /// Settles charges of which some found no room.
+    #[cold]
+    fn settle_spilled(&self, charges: &[Charge<Fingerprint>], spilled: &[bool], lease: LeaseId) -> Settled {
+        self.spill.count(spilled.iter().filter(|&&spilled| spilled).count());
+        let is_spilled = |key| {
             charges
                 .iter()
-                .zip(&spilled)
-                .any(|(other, &spilled)| spilled && other.key == charge.key)
+                .zip(spilled)
+                .any(|(charge, &spilled)| spilled && charge.key == key)
         };
-        let mut spill = spilled.contains(&true).then(|| self.spill.lock());
-        // Read with all locks held: one moment for all, and none of them has been written later.
+        let shared: Vec<Charge<Fingerprint>> = charges
+            .iter()
+            .map(|charge| match is_spilled(charge.key) {
+                true => Charge {
+                    key: self.secret.shared(&charge.limit),
+                    ..*charge
+                },
+                false => *charge,
+            })
+            .collect();
+        let mut held = self.tables.lock_all(&shared);
         let now = self.moment();
-        let decide = |charge: &Charge<Fingerprint>, cost: Cost| -> Step<Change> {
-            if let Some(spill) = spill.as_ref().filter(|_| spilled_at(charge)) {
-                return spill.decide(&charge.limit, cost, now);
-            }
-            with_kind!(&charge.limit, kind => kinds::decide(kind, held.table(kind, charge.key), charge.key, cost, now))
+        let has_room = |charge: &Charge<Fingerprint>, held: &mut kinds::Held<'_>| with_kind!(&charge.limit, kind => self.has_shared(held.table_mut(kind, charge.key), charge.key, now));
+        let moved = || {
+            charges
+                .iter()
+                .zip(&shared)
+                .map(|(charge, shared)| charge.key != shared.key)
         };
-        let settlement = settle(charges, decide);
-        let mut outcomes = Vec::with_capacity(charges.len());
-        for (charge, outcome) in charges.iter().zip(settlement.outcomes) {
-            let is_spilled = spilled_at(charge);
-            if keeping && let Some(change) = outcome.change {
-                match spill.as_mut().filter(|_| is_spilled) {
-                    Some(spill) => spill.keep(&charge.limit, change, lease),
-                    None => with_kind!(&charge.limit, kind => {
-                        let table = held.table_mut(kind, charge.key);
-                        let place = table.find(charge.key);
-                        if let Some(change) = kind.own_change(change) {
-                            self.keep(kind, table, (charge.key, place), change, lease);
-                        }
-                    }),
-                }
-            }
-            outcomes.push(Ok(Outcome {
-                decision: outcome.decision,
+        let all_have_room = shared
+            .iter()
+            .zip(moved())
+            .all(|(charge, moved)| !moved || has_room(charge, &mut held));
+        let mut settled = if all_have_room {
+            self.settle_held(&shared, &mut held, Aim::Keep, lease)
+        } else {
+            let refused = |charge: &Charge<Fingerprint>| Outcome {
+                decision: refusal(&charge.limit, now),
                 receipt: Receipt {
-                    cost: charge.cost,
-                    mark: outcome.mark,
+                    cost: Cost::ZERO,
+                    mark: Mark::default(),
                     lease,
                 },
-                source: if is_spilled { Source::Overflow } else { Source::Memory },
+                source: Source::Memory,
+            };
+            let outcomes = charges.iter().map(|charge| Ok(refused(charge))).collect();
+            Settled {
+                passes: false,
+                now: now.at(),
+                outcomes,
+            }
+        };
+        for (outcome, moved) in settled.outcomes.iter_mut().zip(moved()) {
+            if let (Ok(outcome), true) = (outcome, moved) {
+                outcome.source = Source::Overflow;
+            }
+        }
+        settled
+    }
+
+    /// Settles charges whose shards are locked and have room for them.
+    fn settle_held(
+        &self,
+        charges: &[Charge<Fingerprint>],
+        held: &mut kinds::Held<'_>,
+        aim: Aim,
+        lease: LeaseId,
+    ) -> Settled {
+        // Read with all locks held: one moment for all, and none of them has been written later.
+        let now = self.moment();
+        let settlement = settle(
+            charges,
+            |charge, cost| with_kind!(&charge.limit, kind => kinds::decide(kind, held.table(kind, charge.key), charge.key, cost, now)),
+        );
+        let mut outcomes = Vec::with_capacity(charges.len());
+        for (charge, outcome) in charges.iter().zip(settlement.outcomes) {
+            if let (Aim::Keep, Some(change)) = (aim, outcome.change) {
+                with_kind!(&charge.limit, kind => {
+                    let table = held.table_mut(kind, charge.key);
+                    let place = table.find(charge.key);
+                    if let Some(change) = kind.own_change(change) {
+                        self.keep(kind, table, (charge.key, place), change, lease);
+                    }
+                });
+            }
+            let receipt = Receipt {
+                cost: charge.cost,
+                mark: outcome.mark,
+                lease,
+            };
+            outcomes.push(Ok(Outcome {
+                decision: outcome.decision,
+                receipt,
+                source: Source::Memory,
             }));
         }
         Settled {
@@ -397,17 +535,11 @@ impl Memory {
         }
     }
 
-    /// Whether a charge has to go to the shared counter: its key is new and there is no room for it.
-    fn is_spilled<A: Kind>(&self, kind: &A, charge: &Charge<Fingerprint>, held: &mut kinds::Held<'_>) -> bool {
-        let now = self.moment();
-        let table = held.table_mut(kind, charge.key);
-        let is_new = matches!(table.find(charge.key), Place::Missing(_)) && charge.cost > Cost::ZERO;
-        is_new && !self.make_room(table, now)
-    }
-
     pub(crate) fn release_lease(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> bool {
-        let Limit::Concurrency(limit) = limit else { return false };
-        self.alter(limit, key, lease, |limit, state, now| {
+        let Limit::Concurrency(concurrency) = limit else {
+            return false;
+        };
+        self.alter(concurrency, limit, key, lease, |limit, state, now| {
             let change = state.and_then(|state| limit.release(state, lease, now));
             let released = change.is_some();
             (change, released)
@@ -415,25 +547,35 @@ impl Memory {
     }
 
     pub(crate) fn renew_lease(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Option<Micros> {
-        let Limit::Concurrency(limit) = limit else { return None };
-        self.alter(limit, key, lease, |limit, state, now| {
+        let Limit::Concurrency(concurrency) = limit else {
+            return None;
+        };
+        self.alter(concurrency, limit, key, lease, |limit, state, now| {
             let change = state.and_then(|state| limit.renew(state, lease, now));
             let term = change.map(|_| limit.lease_ttl());
             (change, term)
         })
     }
 
-    /// Does to one key what `change` says, if anything.
+    /// Does to one key what `change` says, if anything. A key that is not there may have been charged on the counter that
+    /// new keys share.
     fn alter<A: Kind, T>(
         &self,
         kind: &A,
+        limit: &Limit,
         key: Fingerprint,
         lease: LeaseId,
-        change: impl FnOnce(&A, Option<&A::State>, Now) -> (Option<A::Change>, T),
+        change: impl Fn(&A, Option<&A::State>, Now) -> (Option<A::Change>, T),
     ) -> T {
         let now = self.moment();
         let shards = A::shards(&self.tables);
+        let mut key = key;
         let mut table = shards.lock(shards.index_of(key));
+        if self.spill.charges() > 0 && matches!(table.find(key), Place::Missing(_)) {
+            drop(table);
+            key = self.secret.shared(limit);
+            table = shards.lock(shards.index_of(key));
+        }
         let place = table.find(key);
         let (change, answer) = change(kind, table.get(place).map(A::state), now);
         if let Some(change) = change {
@@ -441,6 +583,15 @@ impl Memory {
         }
         answer
     }
+}
+
+/// What several charges are settled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Aim {
+    /// To be kept.
+    Keep,
+    /// To be looked at.
+    Look,
 }
 
 /// The slots looked at when there is no room left, before a new key is turned to the shared counter.
@@ -460,22 +611,22 @@ impl Store for Memory {
     }
 
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
-        self.settle_all(charges, true, lease)
+        self.settle_all(charges, Aim::Keep, lease)
     }
 
     async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
-        self.settle_all(charges, false, LeaseId::default())
+        self.settle_all(charges, Aim::Look, LeaseId::default())
     }
 
     async fn undo(&self, key: Fingerprint, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
-        with_kind!(limit, kind => self.alter(kind, key, receipt.lease, |kind, state, now| {
+        with_kind!(limit, kind => self.alter(kind, limit, key, receipt.lease, |kind, state, now| {
             (state.and_then(|state| kind.undo(state, receipt, now)), ())
         }));
         Ok(())
     }
 
     async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
-        with_kind!(limit, kind => self.alter(kind, key, LeaseId::default(), |kind, state, now| {
+        with_kind!(limit, kind => self.alter(kind, limit, key, LeaseId::default(), |kind, state, now| {
             (state.and_then(|state| kind.refund(state, cost, now)), ())
         }));
         let look = Charge {

@@ -132,7 +132,7 @@ impl Referee for Nanos {
             return false;
         };
         let tat = match held.last {
-            Some((id, without)) if id == work.id && !held.loose => without.max(nanos(now)),
+            Some((id, without)) if id == work.id => without.max(nanos(now)),
             _ => {
                 let begins = if held.loose { nanos(work.taken) } else { work.begins };
                 let undone = (begins + work.takes - nanos(now)).min(work.takes);

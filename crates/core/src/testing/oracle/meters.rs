@@ -159,13 +159,14 @@ impl Referee for Bucket {
 
     /// What would have been without it, or, with others behind it, what of it is not done yet is not to be done.
     fn undo(&mut self, work: Work<u128>, now: u64) -> bool {
-        let undoable = |held: &Level| held.fresh_at() > now && !held.mixed && !self.numbers.shaping;
+        let undoable = |held: &Level| held.fresh_at() > now && !self.numbers.shaping;
         let Some(held) = self.held.filter(undoable) else {
             return false;
         };
         let sunk = u128::from(now - held.written) * held.units;
         let level = match held.last {
-            Some((id, without)) if id == work.id && !held.loose => without.max(sunk),
+            Some((id, without)) if id == work.id => without.max(sunk),
+            _ if held.mixed => return false,
             _ => {
                 let undone = undone(&work, held.loose, now, held.units);
                 if undone == 0 {
@@ -335,11 +336,12 @@ impl Referee for Arrivals {
     }
 
     fn undo(&mut self, work: Work<u128>, now: u64) -> bool {
-        let Some(held) = self.held.filter(|held| held.fresh_at() > now && !held.mixed) else {
+        let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
             return false;
         };
         let time = match held.last {
-            Some((id, without)) if id == work.id && !held.loose => without,
+            Some((id, without)) if id == work.id => without,
+            _ if held.mixed => return false,
             _ => {
                 let undone = undone(&work, held.loose, now, held.over);
                 if undone == 0 {

@@ -33,6 +33,11 @@ impl Budget {
         self.taken.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Whether more is taken than should be.
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.taken() > self.most
+    }
+
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }

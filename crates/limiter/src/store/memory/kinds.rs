@@ -156,13 +156,18 @@ impl Tables {
     }
 }
 
-fn order<A: Kind>(tables: &Tables, _: &A, key: Fingerprint) -> (usize, usize) {
+pub(crate) fn order<A: Kind>(tables: &Tables, _: &A, key: Fingerprint) -> (usize, usize) {
     (A::ORDER, A::shards(tables).index_of(key))
 }
 
 fn lock_one<'a, A: Kind>(tables: &'a Tables, _: &A, index: usize, held: &mut Held<'a>) {
     let guard = A::shards(tables).lock(index);
     A::held_mut(held).push((index, guard));
+}
+
+/// The shards of an algorithm that is known only by a value of it.
+pub(crate) fn shards_of<'t, A: Kind>(_: &A, tables: &'t Tables) -> &'t Shards<A::Entry> {
+    A::shards(tables)
 }
 
 /// Decides for a key in a table, in the words of all limits.

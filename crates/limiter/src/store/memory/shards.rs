@@ -35,8 +35,8 @@ impl<E: Entry> Shards<E> {
     #[inline]
     pub(crate) fn lock(&self, index: usize) -> Guard<'_, Table<E>> {
         let shards = self.shards.get_or_init(|| {
-            std::iter::repeat_with(|| Shard(Lock::default()))
-                .take(self.count)
+            (0..self.count)
+                .map(|number| Shard(Lock::new(Table::new(number))))
                 .collect()
         });
         let Shard(lock) = shards.get(index).expect("an index is below the number of shards");

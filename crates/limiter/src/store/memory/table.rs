@@ -25,6 +25,8 @@ pub(crate) struct Table<E> {
     len: usize,
     /// Where the sweep goes on.
     swept_to: usize,
+    /// How many homes it has when it first grows: not the same for all, or all tables would grow at one time.
+    first: usize,
 }
 
 #[derive(Debug)]
@@ -46,18 +48,18 @@ pub(crate) const SWEEP: usize = 8;
 /// The fewest homes a table starts with.
 const FEWEST: usize = 8;
 
-impl<E> Default for Table<E> {
-    fn default() -> Self {
+impl<E: Entry> Table<E> {
+    /// An empty table, one of several: `number` says which.
+    pub(crate) fn new(number: usize) -> Self {
         Self {
             slots: Vec::new(),
             homes: 0,
             len: 0,
             swept_to: 0,
+            first: FEWEST + number % FEWEST,
         }
     }
-}
 
-impl<E: Entry> Table<E> {
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -100,10 +102,10 @@ impl<E: Entry> Table<E> {
         self.slots.get_mut(index)?.as_mut().map(|slot| &mut slot.entry)
     }
 
-    /// Whether a new entry would need a larger table.
-    pub(crate) fn is_full(&self) -> bool {
+    /// Whether so many new entries would need a larger table.
+    pub(crate) fn is_full_for(&self, more: usize) -> bool {
         // Seven eighths full, or nothing left behind the last entry.
-        self.len * 8 >= self.homes * 7 || self.slots.last().is_none_or(Option::is_some)
+        (self.len + more) * 8 > self.homes * 7 + 7 || self.slots.last().is_none_or(Option::is_some)
     }
 
     /// Puts a new entry where [`Table::find`] missed it. The table must not be full.
@@ -154,7 +156,8 @@ impl<E: Entry> Table<E> {
     /// bytes outside the table with them.
     pub(crate) fn sweep(&mut self, count: usize, now: Timestamp) -> Swept {
         let mut swept = Swept::default();
-        for _ in 0..count.min(self.slots.len()) {
+        let (mut looks, mut removals) = (count.min(self.slots.len()), count);
+        while looks > 0 && removals > 0 {
             if self.swept_to >= self.slots.len() {
                 self.swept_to = 0;
             }
@@ -164,8 +167,12 @@ impl<E: Entry> Table<E> {
                 Some(entry) => {
                     swept.keys += 1;
                     swept.heap_bytes += entry.heap_bytes();
+                    removals -= 1;
                 }
-                None => self.swept_to += 1,
+                None => {
+                    self.swept_to += 1;
+                    looks -= 1;
+                }
             }
         }
         swept
@@ -207,7 +214,11 @@ impl<E: Entry> Table<E> {
     }
 
     fn homes_grown(&self) -> usize {
-        (self.homes + self.homes / 5).max(self.homes + FEWEST)
+        if self.homes == 0 {
+            self.first
+        } else {
+            self.homes + (self.homes / 5).max(FEWEST / 2)
+        }
     }
 
     /// Homes, and room behind them for a run of neighbours.

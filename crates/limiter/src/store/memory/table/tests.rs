@@ -91,7 +91,7 @@ proptest! {
 
     #[test]
     fn a_table_is_a_map(ops in proptest::collection::vec(op(), 0..400)) {
-        let mut table = Table::<Note>::default();
+        let mut table = Table::<Note>::new(0);
         let mut model = HashMap::new();
         for op in ops {
             match op {
@@ -101,9 +101,9 @@ proptest! {
                     if let Some(entry) = table.get_mut(place) {
                         *entry = note;
                     } else {
-                        if table.is_full() {
+                        if table.is_full_for(1) {
                             table.grow();
-                            prop_assert!(!table.is_full());
+                            prop_assert!(!table.is_full_for(1));
                         }
                         table.insert(print, note);
                     }
