@@ -112,7 +112,7 @@ impl<G: Grain> Debt<G> {
     }
 
     /// What this debt is at `now`: nothing once it is done.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn heed(debt: Option<&Self>, now: Now) -> Heeded<G> {
         let Heard { now, back } = now.heed(debt.map(|debt| debt.at));
         let Some(&debt) = debt else {
@@ -135,8 +135,9 @@ impl<G: Grain> Debt<G> {
         }
     }
 
-    /// Decides `cost` for a limit of `grain`; says also how long the charge waits for the work before it.
-    #[inline]
+    /// Decides `cost` for a limit of `grain`. Always inlined: a step is large, and handing it from function to function
+    /// costs more than deciding. Says also how long the charge waits for the work before it.
+    #[inline(always)]
     pub(crate) fn decide(debt: Option<&Self>, (meter, grain): (&Meter, G), cost: Cost, now: Now) -> Charged<G> {
         // Kept even when the debt is done: a receipt from before may still come back.
         let flags = debt.map_or(0, |debt| debt.flags() | if debt.grain.is_as(grain) { 0 } else { MIXED });

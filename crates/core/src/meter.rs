@@ -149,7 +149,7 @@ impl Meter {
     }
 
     /// How many whole units fit in `room`, which is no longer than a fill.
-    #[inline]
+    #[inline(always)]
     fn units_in(&self, room: Fine) -> u64 {
         let Pace { parts, span } = self.pace;
         let (Some(work), true) = (room.us.checked_mul(parts.get()), self.per_us > 0) else {
@@ -162,7 +162,7 @@ impl Meter {
     }
 
     /// Decides `cost` at `now` for a limit busy until `until`, whose key is forgotten at `forgotten` at the latest.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn weigh(&self, until: Fine, forgotten: Timestamp, cost: Cost, now: Timestamp) -> Weighed {
         let parts = self.pace.parts;
         let begin = until.max(Fine::at(now));
