@@ -1,7 +1,7 @@
 //! The limiter a program embeds: rules made in code, and the questions it asks of them.
 
 use crate::limits::IntoLimit;
-use crate::store::memory::{Aim, Memory};
+use crate::store::memory::{Aim, How, Memory};
 use crate::store::{Outcome, Settled, Store};
 use std::fmt;
 use std::sync::Arc;
@@ -78,10 +78,9 @@ impl Limiter {
                 *key = self.store.key(&rule.subjects, &[subject.as_ref()]);
             }
             let keys = keys.get(..subjects.len()).unwrap_or_default();
-            let like = rule.charge(self.store.key(&rule.subjects, &[b""]), Cost::ONE);
-            self.store.settle_each(&like, keys, LeaseId::default(), |outcome| {
-                answer(rule.heard(outcome.decision));
-            });
+            let how = rule.how(Cost::ONE, LeaseId::default());
+            self.store
+                .settle_each(&rule.limit, keys, how, |outcome| answer(rule.heard(outcome.decision)));
         }
     }
 
@@ -94,7 +93,7 @@ impl Limiter {
     #[inline]
     pub(crate) fn settle_one(&self, rule: &Rule, subject: &[u8], cost: Cost, lease: LeaseId) -> Outcome {
         let key = self.store.key(&rule.subjects, &[subject]);
-        self.store.settle_one(&rule.charge(key, cost), lease)
+        self.store.settle_one(key, &rule.limit, rule.how(cost, lease))
     }
 }
 
@@ -172,6 +171,15 @@ impl<S: Store> Rule<S> {
             limit: self.limit,
             cost,
             policy: self.policy,
+        }
+    }
+
+    #[inline]
+    fn how(&self, cost: Cost, lease: LeaseId) -> How {
+        How {
+            cost,
+            policy: self.policy,
+            lease,
         }
     }
 

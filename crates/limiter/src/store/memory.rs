@@ -156,27 +156,21 @@ impl Memory {
 
     /// Settles one charge: the usual case, without a list.
     #[inline]
-    pub(crate) fn settle_one(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Outcome {
+    pub(crate) fn settle_one(&self, key: Fingerprint, limit: &Limit, how: How) -> Outcome {
         let now = self.moment();
-        with_kind!(&charge.limit, kind => {
+        with_kind!(limit, kind => {
             let shards = kinds::shards_of(kind, &self.tables);
-            let settled = self.settle_in(kind, &mut shards.lock(shards.index_of(charge.key)), charge, now, lease);
-            settled.unwrap_or_else(|| self.settle_shared(kind, charge, now, lease))
+            let settled = self.settle_in(kind, &mut shards.lock(shards.index_of(key)), key, how, now);
+            settled.unwrap_or_else(|| self.settle_shared(kind, limit, how, now))
         })
     }
 
     /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
-    /// outcomes in order. The key of `like` does not matter.
-    pub(crate) fn settle_each(
-        &self,
-        like: &Charge<Fingerprint>,
-        keys: &[Fingerprint],
-        lease: LeaseId,
-        mut told: impl FnMut(Outcome),
-    ) {
+    /// outcomes in order.
+    pub(crate) fn settle_each(&self, limit: &Limit, keys: &[Fingerprint], how: How, mut told: impl FnMut(Outcome)) {
         for keys in keys.chunks(Self::CHUNK) {
             let now = self.moment();
-            with_kind!(&like.limit, kind => self.settle_chunk(kind, like, keys, now, lease, &mut told));
+            with_kind!(limit, kind => self.settle_chunk((kind, limit), keys, how, now, &mut told));
         }
     }
 
@@ -184,11 +178,10 @@ impl Memory {
     /// memory once and not for each key.
     fn settle_chunk<A: Kind>(
         &self,
-        kind: &A,
-        like: &Charge<Fingerprint>,
+        (kind, limit): (&A, &Limit),
         keys: &[Fingerprint],
+        how: How,
         now: Now,
-        lease: LeaseId,
         told: &mut impl FnMut(Outcome),
     ) {
         let shards = A::shards(&self.tables);
@@ -221,13 +214,13 @@ impl Memory {
         let mut outcomes = [None; Self::CHUNK];
         for ((&key, &guard), outcome) in keys.iter().zip(&guard_of).zip(&mut outcomes) {
             if let Some(Some(table)) = guards.get_mut(guard) {
-                *outcome = self.settle_in(kind, table, &Charge { key, ..*like }, now, lease);
+                *outcome = self.settle_in(kind, table, key, how, now);
             }
         }
         // With the shards free again: the shared counter is in any of them.
         drop(guards);
-        for (&key, outcome) in keys.iter().zip(outcomes) {
-            told(outcome.unwrap_or_else(|| self.settle_shared(kind, &Charge { key, ..*like }, now, lease)));
+        for outcome in outcomes.into_iter().take(keys.len()) {
+            told(outcome.unwrap_or_else(|| self.settle_shared(kind, limit, how, now)));
         }
     }
 
@@ -237,45 +230,42 @@ impl Memory {
         &self,
         kind: &A,
         table: &mut Table<A::Entry>,
-        charge: &Charge<Fingerprint>,
+        key: Fingerprint,
+        how: How,
         now: Now,
-        lease: LeaseId,
     ) -> Option<Outcome> {
-        if charge.cost > Cost::ZERO
-            && matches!(table.find(charge.key), Place::Missing(_))
-            && !self.make_room(table, 1, now)
-        {
-            return None;
+        let mut place = table.find(key);
+        if matches!(place, Place::Missing(_)) && how.cost > Cost::ZERO {
+            if !self.make_room(table, 1, now) {
+                return None;
+            }
+            place = table.find(key);
         }
-        Some(self.settle_with_room(kind, table, charge, now, lease))
+        Some(self.settle_at(kind, table, (key, place), how, now))
     }
 
-    /// The same where there is room, or the key is there already.
+    /// The same where the place of the key is known, or there is room for it.
     #[inline]
-    fn settle_with_room<A: Kind>(
+    fn settle_at<A: Kind>(
         &self,
         kind: &A,
         table: &mut Table<A::Entry>,
-        charge: &Charge<Fingerprint>,
+        place: (Fingerprint, Place),
+        how: How,
         now: Now,
-        lease: LeaseId,
     ) -> Outcome {
-        let place = table.find(charge.key);
-        let step = kind.decide(table.get(place).map(A::state), charge.cost, now);
-        let is_kept = step.decision.is_allow() || charge.policy == Policy::Count;
-        if let Some(change) = if is_kept {
-            step.next.or(step.repair)
-        } else {
-            step.repair
-        } {
-            self.keep(kind, table, (charge.key, place), change, lease);
+        let step = kind.decide(table.get(place.1).map(A::state), how.cost, now);
+        let is_kept = step.decision.is_allow() || how.policy == Policy::Count;
+        match (is_kept, step.next, step.repair) {
+            (true, Some(change), _) | (_, _, Some(change)) => self.keep(kind, table, place, change, how.lease),
+            _ => (),
         }
         Outcome {
             decision: step.decision,
             receipt: Receipt {
-                cost: charge.cost,
+                cost: how.cost,
                 mark: step.mark,
-                lease,
+                lease: how.lease,
             },
             source: Source::Memory,
         }
@@ -283,27 +273,25 @@ impl Memory {
 
     /// Settles a charge that found no room, on the counter that all such keys of its limit share.
     #[cold]
-    fn settle_shared<A: Kind>(&self, kind: &A, charge: &Charge<Fingerprint>, now: Now, lease: LeaseId) -> Outcome {
+    fn settle_shared<A: Kind>(&self, kind: &A, limit: &Limit, how: How, now: Now) -> Outcome {
         self.spill.count(1);
-        let charge = Charge {
-            key: self.secret.shared(&charge.limit),
-            ..*charge
-        };
+        let key = self.secret.shared(limit);
         let shards = A::shards(&self.tables);
-        let mut table = shards.lock(shards.index_of(charge.key));
-        if self.has_shared(&mut table, charge.key, now) {
-            let outcome = self.settle_with_room(kind, &mut table, &charge, now, lease);
+        let mut table = shards.lock(shards.index_of(key));
+        if self.has_shared(&mut table, key, now) {
+            let place = table.find(key);
+            let outcome = self.settle_at(kind, &mut table, (key, place), how, now);
             return Outcome {
                 source: Source::Overflow,
                 ..outcome
             };
         }
         Outcome {
-            decision: refusal(&charge.limit, now),
+            decision: refusal(limit, now),
             receipt: Receipt {
                 cost: Cost::ZERO,
                 mark: Mark::default(),
-                lease,
+                lease: how.lease,
             },
             source: Source::Overflow,
         }
@@ -585,6 +573,14 @@ impl Memory {
     }
 }
 
+/// How one charge is to be settled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    pub(crate) cost: Cost,
+    pub(crate) policy: Policy,
+    pub(crate) lease: LeaseId,
+}
+
 /// What several charges are settled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aim {
@@ -629,13 +625,12 @@ impl Store for Memory {
         with_kind!(limit, kind => self.alter(kind, limit, key, LeaseId::default(), |kind, state, now| {
             (state.and_then(|state| kind.refund(state, cost, now)), ())
         }));
-        let look = Charge {
-            key,
-            limit: *limit,
+        let look = How {
             cost: Cost::ZERO,
             policy: Policy::Enforce,
+            lease: LeaseId::default(),
         };
-        Ok(self.settle_one(&look, LeaseId::default()).decision)
+        Ok(self.settle_one(key, limit, look).decision)
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
