@@ -3,7 +3,7 @@
 //! A keyed 128-bit SipHash. Nobody who does not know the key can choose callers' names that meet in one place, and at
 //! 10 million keys the chance that any two share a fingerprint is n² / 2^129, about 1.5 in 10^25.
 
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
 use tollgate_core::{Counter, Limit};
@@ -21,8 +21,14 @@ pub struct Fingerprint {
 }
 
 /// Makes the fingerprints of one rule: its identity is hashed once, its subjects for each request.
-#[derive(Clone, Copy, Debug)]
-pub struct Subjects(SipHasher13);
+///
+/// Subjects named by one value, which is nearly all of them, have a hash key to themselves: so nothing but the value needs
+/// to be hashed, and no list of several can be taken for it.
+#[derive(Clone, Copy)]
+pub struct Subjects {
+    one: SipHasher13,
+    several: SipHasher13,
+}
 
 impl Secret {
     /// Fresh from the system's randomness.
@@ -37,27 +43,31 @@ impl Secret {
 
     /// The hasher for the subjects of a counter's rule.
     pub(crate) fn subjects(&self, counter: &Counter<'_>) -> Subjects {
-        let mut hasher = SipHasher13::new_with_key(&self.0);
-        let identity = Counter { per: &[], ..*counter };
-        identity.write(|piece| hasher.write(piece));
-        Subjects(SipHasher13::new_with_key(&hasher.finish128().as_bytes()))
+        let key = |of: u8| {
+            let mut hasher = SipHasher13::new_with_key(&self.0);
+            let identity = Counter { per: &[], ..*counter };
+            identity.write(|piece| hasher.write(piece));
+            hasher.write_u8(of);
+            SipHasher13::new_with_key(&hasher.finish128().as_bytes())
+        };
+        Subjects {
+            one: key(1),
+            several: key(2),
+        }
     }
-}
 
-impl Secret {
     /// The fingerprint of the counter that new keys of a limit share when there is no room for them.
     pub(crate) fn shared(&self, limit: &Limit) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_key(&self.0);
         hasher.write(b"shared by new keys");
         limit.hash(&mut hasher);
-        Fingerprint::of(&hasher)
+        Fingerprint::new(hasher.finish128())
     }
 }
 
 impl Fingerprint {
     #[inline]
-    fn of(hasher: &SipHasher13) -> Self {
-        let hash = hasher.finish128();
+    fn new(hash: Hash128) -> Self {
         Self {
             high: hash.h1,
             low: NonZeroU64::new(hash.h2).unwrap_or(NonZeroU64::MIN),
@@ -71,20 +81,24 @@ impl std::fmt::Debug for Secret {
     }
 }
 
+impl std::fmt::Debug for Subjects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Subjects(..)")
+    }
+}
+
 impl Subjects {
     /// The fingerprint of one subject, given by the values it is counted by.
     #[inline]
     pub(crate) fn of(&self, per: &[&[u8]]) -> Fingerprint {
-        let mut hasher = self.0;
-        // Their number stands last and each one's length behind it, so that no two lists are alike. Of one value the
-        // length is what is left, and need not be told.
-        for value in per {
-            hasher.write(value);
-            if per.len() > 1 {
-                hasher.write_u64(value.len() as u64);
-            }
+        if let [value] = per {
+            return Fingerprint::new(self.one.hash(value));
         }
-        hasher.write_u64(per.len() as u64);
-        Fingerprint::of(&hasher)
+        let mut hasher = self.several;
+        for value in per {
+            hasher.write_u64(value.len() as u64);
+            hasher.write(value);
+        }
+        Fingerprint::new(hasher.finish128())
     }
 }
