@@ -36,9 +36,9 @@ impl Limiter {
     /// The refusal, if there is no slot free.
     pub fn acquire(&self, rule: &Rule, subject: impl AsRef<[u8]>) -> Result<Permit, Decision> {
         let lease = fresh();
-        let outcome = self.settle_one(rule, subject.as_ref(), Cost::ONE, lease);
-        if !outcome.decision.is_allow() {
-            return Err(outcome.decision);
+        let decision = self.settle_one(rule, subject.as_ref(), Cost::ONE, lease);
+        if !decision.is_allow() {
+            return Err(decision);
         }
         let key = rule.key(self.store(), &[subject.as_ref()]);
         Ok(Permit {

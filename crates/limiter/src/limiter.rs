@@ -2,7 +2,7 @@
 
 use crate::limits::IntoLimit;
 use crate::store::memory::{Aim, How, Memory};
-use crate::store::{Outcome, Settled, Store};
+use crate::store::{Settled, Store};
 use std::fmt;
 use std::sync::Arc;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, Policy};
@@ -62,10 +62,7 @@ impl Limiter {
     /// May `subject` go on at this cost? Takes it if so; a cost of zero looks without taking.
     #[inline]
     pub fn check_cost(&self, rule: &Rule, subject: impl AsRef<[u8]>, cost: Cost) -> Decision {
-        rule.heard(
-            self.settle_one(rule, subject.as_ref(), cost, LeaseId::default())
-                .decision,
-        )
+        self.settle_one(rule, subject.as_ref(), cost, LeaseId::default())
     }
 
     /// Asks for one unit for each of the subjects, each on its own, and tells the answers in order.
@@ -80,7 +77,7 @@ impl Limiter {
             let keys = keys.get(..subjects.len()).unwrap_or_default();
             let how = rule.how(Cost::ONE, LeaseId::default());
             self.store
-                .settle_each(&rule.limit, keys, how, |outcome| answer(rule.heard(outcome.decision)));
+                .settle_each(&rule.limit, keys, how, |decision| answer(rule.heard(decision)));
         }
     }
 
@@ -91,9 +88,13 @@ impl Limiter {
     }
 
     #[inline]
-    pub(crate) fn settle_one(&self, rule: &Rule, subject: &[u8], cost: Cost, lease: LeaseId) -> Outcome {
+    pub(crate) fn settle_one(&self, rule: &Rule, subject: &[u8], cost: Cost, lease: LeaseId) -> Decision {
         let key = self.store.key(&rule.subjects, &[subject]);
-        self.store.settle_one(key, &rule.limit, rule.how(cost, lease))
+        let how = rule.how(cost, lease);
+        if rule.policy == Policy::Shadow {
+            return rule.heard(self.store.settle_one(key, &rule.limit, how));
+        }
+        self.store.settle_one(key, &rule.limit, how)
     }
 }
 

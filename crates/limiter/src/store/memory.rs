@@ -156,7 +156,7 @@ impl Memory {
 
     /// Settles one charge: the usual case, without a list.
     #[inline]
-    pub(crate) fn settle_one(&self, key: Fingerprint, limit: &Limit, how: How) -> Outcome {
+    pub(crate) fn settle_one<T: Told>(&self, key: Fingerprint, limit: &Limit, how: How) -> T {
         let now = self.moment();
         with_kind!(limit, kind => {
             let shards = kinds::shards_of(kind, &self.tables);
@@ -167,7 +167,7 @@ impl Memory {
 
     /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
     /// outcomes in order.
-    pub(crate) fn settle_each(&self, limit: &Limit, keys: &[Fingerprint], how: How, mut told: impl FnMut(Outcome)) {
+    pub(crate) fn settle_each(&self, limit: &Limit, keys: &[Fingerprint], how: How, mut told: impl FnMut(Decision)) {
         for keys in keys.chunks(Self::CHUNK) {
             let now = self.moment();
             with_kind!(limit, kind => self.settle_chunk((kind, limit), keys, how, now, &mut told));
@@ -182,7 +182,7 @@ impl Memory {
         keys: &[Fingerprint],
         how: How,
         now: Now,
-        told: &mut impl FnMut(Outcome),
+        told: &mut impl FnMut(Decision),
     ) {
         let shards = A::shards(&self.tables);
         let mut wanted = [(usize::MAX, 0); Self::CHUNK];
@@ -226,14 +226,14 @@ impl Memory {
 
     /// Settles one charge in the table it belongs to. Nothing if its key is new and there is no room for it.
     #[inline]
-    fn settle_in<A: Kind>(
+    fn settle_in<A: Kind, T: Told>(
         &self,
         kind: &A,
         table: &mut Table<A::Entry>,
         key: Fingerprint,
         how: How,
         now: Now,
-    ) -> Option<Outcome> {
+    ) -> Option<T> {
         let mut place = table.find(key);
         if matches!(place, Place::Missing(_)) && how.cost > Cost::ZERO {
             if !self.make_room(table, 1, now) {
@@ -246,55 +246,50 @@ impl Memory {
 
     /// The same where the place of the key is known, or there is room for it.
     #[inline]
-    fn settle_at<A: Kind>(
+    fn settle_at<A: Kind, T: Told>(
         &self,
         kind: &A,
         table: &mut Table<A::Entry>,
         place: (Fingerprint, Place),
         how: How,
         now: Now,
-    ) -> Outcome {
+    ) -> T {
         let step = kind.decide(table.get(place.1).map(A::state), how.cost, now);
         let is_kept = step.decision.is_allow() || how.policy == Policy::Count;
-        match (is_kept, step.next, step.repair) {
-            (true, Some(change), _) | (_, _, Some(change)) => self.keep(kind, table, place, change, how.lease),
-            _ => (),
+        if let (true, Some(change)) = (is_kept, step.next) {
+            self.keep(kind, table, place, change, how.lease);
+        } else if let Some(change) = step.repair {
+            self.keep(kind, table, place, change, how.lease);
         }
-        Outcome {
-            decision: step.decision,
-            receipt: Receipt {
+        T::tell(
+            step.decision,
+            Receipt {
                 cost: how.cost,
                 mark: step.mark,
                 lease: how.lease,
             },
-            source: Source::Memory,
-        }
+            Source::Memory,
+        )
     }
 
     /// Settles a charge that found no room, on the counter that all such keys of its limit share.
     #[cold]
-    fn settle_shared<A: Kind>(&self, kind: &A, limit: &Limit, how: How, now: Now) -> Outcome {
+    fn settle_shared<A: Kind, T: Told>(&self, kind: &A, limit: &Limit, how: How, now: Now) -> T {
         self.spill.count(1);
         let key = self.secret.shared(limit);
         let shards = A::shards(&self.tables);
         let mut table = shards.lock(shards.index_of(key));
         if self.has_shared(&mut table, key, now) {
             let place = table.find(key);
-            let outcome = self.settle_at(kind, &mut table, (key, place), how, now);
-            return Outcome {
-                source: Source::Overflow,
-                ..outcome
-            };
+            let Outcome { decision, receipt, .. } = self.settle_at(kind, &mut table, (key, place), how, now);
+            return T::tell(decision, receipt, Source::Overflow);
         }
-        Outcome {
-            decision: refusal(limit, now),
-            receipt: Receipt {
-                cost: Cost::ZERO,
-                mark: Mark::default(),
-                lease: how.lease,
-            },
-            source: Source::Overflow,
-        }
+        let receipt = Receipt {
+            cost: Cost::ZERO,
+            mark: Mark::default(),
+            lease: how.lease,
+        };
+        T::tell(refusal(limit, now), receipt, Source::Overflow)
     }
 
     /// Whether there is a shared counter at `key`, or room for one.
@@ -573,6 +568,29 @@ impl Memory {
     }
 }
 
+/// What is told of one settled charge: as much as is asked for, since copying the rest costs as much as deciding.
+pub(crate) trait Told: Copy {
+    fn tell(decision: Decision, receipt: Receipt, source: Source) -> Self;
+}
+
+impl Told for Decision {
+    #[inline(always)]
+    fn tell(decision: Decision, _: Receipt, _: Source) -> Self {
+        decision
+    }
+}
+
+impl Told for Outcome {
+    #[inline(always)]
+    fn tell(decision: Decision, receipt: Receipt, source: Source) -> Self {
+        Self {
+            decision,
+            receipt,
+            source,
+        }
+    }
+}
+
 /// How one charge is to be settled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct How {
@@ -630,7 +648,7 @@ impl Store for Memory {
             policy: Policy::Enforce,
             lease: LeaseId::default(),
         };
-        Ok(self.settle_one(key, limit, look).decision)
+        Ok(self.settle_one(key, limit, look))
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
