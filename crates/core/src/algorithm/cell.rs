@@ -91,7 +91,7 @@ impl Algorithm for Cell {
     type State = State;
     type Change = State;
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         Debt::decide(state, (&self.meter, ByNanos::NEW), cost, now).step
     }

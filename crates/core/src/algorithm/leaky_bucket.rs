@@ -88,7 +88,7 @@ impl Algorithm for LeakyBucket {
     type State = State;
     type Change = State;
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         let Charged { mut step, wait } = Debt::decide(state, self.meter(), cost, now);
         // A request that takes no place in the queue does not wait in it.

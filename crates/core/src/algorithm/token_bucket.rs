@@ -76,7 +76,7 @@ impl Algorithm for TokenBucket {
     type State = State;
     type Change = State;
 
-    #[inline]
+    #[inline(always)]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         Debt::decide(state, self.meter(), cost, now).step
     }

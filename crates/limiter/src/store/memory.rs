@@ -207,7 +207,7 @@ impl Memory {
         let mut taken = 0;
         for (key, &guard) in keys.iter().zip(&guard_of) {
             if let Some(Some(table)) = guards.get(guard) {
-                taken += usize::from(table.touch(*key));
+                taken += table.touch(*key);
             }
         }
         std::hint::black_box(taken);
@@ -225,7 +225,7 @@ impl Memory {
     }
 
     /// Settles one charge in the table it belongs to. Nothing if its key is new and there is no room for it.
-    #[inline]
+    #[inline(always)]
     fn settle_in<A: Kind, T: Told>(
         &self,
         kind: &A,
@@ -245,7 +245,7 @@ impl Memory {
     }
 
     /// The same where the place of the key is known, or there is room for it.
-    #[inline]
+    #[inline(always)]
     fn settle_at<A: Kind, T: Told>(
         &self,
         kind: &A,
@@ -345,7 +345,7 @@ impl Memory {
     }
 
     /// Carries out a change on a key whose place was found, or has room made for it.
-    #[inline]
+    #[inline(always)]
     fn keep<A: Kind>(
         &self,
         kind: &A,

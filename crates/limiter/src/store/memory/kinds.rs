@@ -316,17 +316,17 @@ macro_rules! kind {
 macro_rules! bare {
     ($algorithm:ident, $field:ident, $order:literal, $state:ty) => {
         kind!($algorithm, $field, $order, $state, {
-            #[inline]
+            #[inline(always)]
             fn state(entry: &$state) -> &$state {
                 entry
             }
 
-            #[inline]
+            #[inline(always)]
             fn begin_entry(&self, change: $state, _: LeaseId, _: &Budget) -> $state {
                 change
             }
 
-            #[inline]
+            #[inline(always)]
             fn edit_entry(&self, entry: &mut $state, change: $state, _: LeaseId, _: &Budget) {
                 *entry = change;
             }

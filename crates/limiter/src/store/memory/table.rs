@@ -125,10 +125,13 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Reads the place of a fingerprint, so that a batch waits for all its places at once and not for one after another.
+    /// Reads the place of a fingerprint and the ones right behind, where it mostly is, so that a batch waits for all its
+    /// places at once and not for one after another.
     #[inline]
-    pub(crate) fn touch(&self, print: Fingerprint) -> bool {
-        matches!(self.slots.get(self.home(print)), Some(Some(_)))
+    pub(crate) fn touch(&self, print: Fingerprint) -> usize {
+        let home = self.home(print);
+        let is_taken = |index: usize| usize::from(matches!(self.slots.get(index), Some(Some(_))));
+        is_taken(home) + is_taken(home + 2) + is_taken(home + 4)
     }
 
     /// Takes the entry at `index` out and moves its neighbours up, each no further than its home.
