@@ -38,5 +38,5 @@ fn refuse(reason: &str) -> ExitCode {
 /// The exit code clap gives a mistyped command, and ours for whatever else stops a command.
 const TROUBLE: u8 = 2;
 
-const NO_SERVER: &str = "this version carries the deciding core only; there is no server in it yet. \
-    To decide from Rust, use the library tollgate-core (README.md has an example)";
+const NO_SERVER: &str = "this version is a library only; there is no server in it yet. \
+    To limit inside a Rust program, use tollgate-limiter (README.md has an example)";
