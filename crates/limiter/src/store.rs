@@ -4,6 +4,7 @@ pub mod memory;
 
 use std::fmt;
 use std::future::Future;
+pub use tollgate_core::Source;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Receipt, Timestamp};
 
 /// Remembers counters and owns the clock they run on.
@@ -85,16 +86,6 @@ pub struct Outcome {
     pub receipt: Receipt,
     /// Who decided.
     pub source: Source,
-}
-
-/// Who decided, most exact first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Source {
-    /// The embedded store.
-    Memory,
-    /// The shared coarse counter that new keys meet when the embedded store is full.
-    Overflow,
 }
 
 /// Why a store could not do what it was asked.

@@ -1,0 +1,248 @@
+//! What is wrong with something that was written: where, what, and what to write instead.
+
+use std::fmt::{self, Write};
+use std::sync::Arc;
+
+/// A text that was read: a file, a variable of the environment, a flag.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// As it is shown: `rules/api.yaml`, `TOLLGATE_STORE`, `--set`.
+    pub name: Box<str>,
+    /// What stood there.
+    pub text: Box<str>,
+}
+
+/// A stretch of one line of a text. Lines and columns count from one, columns in characters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The text.
+    pub origin: Arc<Origin>,
+    /// The line.
+    pub line: u32,
+    /// The first column.
+    pub column: u32,
+    /// How many characters are meant; at least one.
+    pub width: u32,
+}
+
+/// How bad a problem is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// What was written is taken, but is hardly what was wanted.
+    Warning,
+    /// What was written is refused, as a whole.
+    Error,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where.
+    pub place: Place,
+    /// What, in lower case and without a full stop.
+    pub text: String,
+    /// What to do, if that is known.
+    pub hint: Option<String>,
+}
+
+impl Origin {
+    /// A text under the name it is shown with.
+    pub fn new(name: impl Into<Box<str>>, text: impl Into<Box<str>>) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            text: text.into(),
+        })
+    }
+}
+
+impl Problem {
+    /// Something that refuses what was written.
+    pub fn error(place: &Place, text: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Error,
+            place: place.clone(),
+            text: text.into(),
+            hint: None,
+        }
+    }
+
+    /// Something that is taken and hardly meant.
+    pub fn warning(place: &Place, text: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            ..Self::error(place, text)
+        }
+    }
+
+    /// The same with advice.
+    pub fn hint(self, hint: impl Into<String>) -> Self {
+        Self {
+            hint: Some(hint.into()),
+            ..self
+        }
+    }
+
+    /// Whether it refuses what was written.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+/// As people read it: the place and what is wrong, the line with a mark under it, the advice.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        writeln!(f, "{}: {severity}: {}", self.place, self.text)?;
+        if let Some(line) = self.place.line() {
+            let (before, shown, width) = self.place.window(line);
+            let number = self.place.line.to_string();
+            writeln!(f, "{number} | {shown}")?;
+            write!(f, "{:1$} | ", "", number.len())?;
+            for _ in 0..before {
+                f.write_char(' ')?;
+            }
+            for _ in 0..width {
+                f.write_char('^')?;
+            }
+            writeln!(f)?;
+        }
+        match &self.hint {
+            Some(hint) => writeln!(f, "  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.origin.name, self.line, self.column)
+    }
+}
+
+impl Place {
+    /// The beginning of a text.
+    pub fn start(origin: &Arc<Origin>) -> Self {
+        Self {
+            origin: Arc::clone(origin),
+            line: 1,
+            column: 1,
+            width: 1,
+        }
+    }
+
+    /// The line as it stands in the text.
+    fn line(&self) -> Option<&str> {
+        self.origin.text.lines().nth(self.line.checked_sub(1)? as usize)
+    }
+
+    /// What of the line is shown, how many characters of it stand before the mark, and how long the mark is.
+    fn window(&self, line: &str) -> (usize, String, usize) {
+        let column = self.column.saturating_sub(1) as usize;
+        let skipped = column.saturating_sub(SHOWN_MAX / 2);
+        let clean = |c: char| if c.is_control() { ' ' } else { c };
+        let shown: String = line.chars().skip(skipped).take(SHOWN_MAX).map(clean).collect();
+        let before = column - skipped;
+        let left = shown.chars().count().saturating_sub(before);
+        (before, shown, (self.width as usize).clamp(1, left.max(1)))
+    }
+}
+
+/// The word of `known` that is nearest to `given`, if one is near enough to have been meant.
+pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if given.len() > 64 {
+        return None;
+    }
+    let given = given.to_lowercase();
+    let most = given.chars().count().div_ceil(3).min(3);
+    known
+        .into_iter()
+        .map(|word| (distance(&given, word), word))
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, word)| word)
+}
+
+/// How many letters must be changed, added, dropped or swapped with their neighbour.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
+    let width = b.len() + 1;
+    let mut rows = vec![0_usize; width * (a.len() + 1)];
+    let mut at = |i: usize, j: usize, set: Option<usize>| -> usize {
+        let Some(cell) = rows.get_mut(i * width + j) else {
+            return 0;
+        };
+        if let Some(value) = set {
+            *cell = value;
+        }
+        *cell
+    };
+    for i in 0..=a.len() {
+        for j in 0..=b.len() {
+            let value = if i == 0 || j == 0 {
+                i + j
+            } else {
+                let differs = usize::from(a.get(i - 1) != b.get(j - 1));
+                let mut least = (at(i - 1, j, None) + 1)
+                    .min(at(i, j - 1, None) + 1)
+                    .min(at(i - 1, j - 1, None) + differs);
+                if i > 1 && j > 1 && a.get(i - 1) == b.get(j - 2) && a.get(i - 2) == b.get(j - 1) {
+                    least = least.min(at(i - 2, j - 2, None) + 1);
+                }
+                least
+            };
+            at(i, j, Some(value));
+        }
+    }
+    at(a.len(), b.len(), None)
+}
+
+/// The most of a line that is shown, in characters.
+const SHOWN_MAX: usize = 120;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shows_the_line_with_a_mark_and_the_advice() {
+        let origin = Origin::new("rules.yaml", "rules:\n- limt: 1/s\n");
+        let place = Place {
+            line: 2,
+            column: 3,
+            width: 4,
+            ..Place::start(&origin)
+        };
+        let problem = Problem::error(&place, "`limt` is not a key of a rule").hint("did you mean `limit`?");
+        let shown = "rules.yaml:2:3: error: `limt` is not a key of a rule\n\
+                     2 | - limt: 1/s\n  \
+                       |   ^^^^\n  \
+                       hint: did you mean `limit`?\n";
+        assert_eq!(problem.to_string(), shown);
+    }
+
+    #[test]
+    fn the_nearest_word_is_one_that_may_have_been_meant() {
+        let known = ["limit", "when", "per", "algorithm"];
+        assert_eq!(nearest("limt", known), Some("limit"));
+        assert_eq!(nearest("lmiit", known), Some("limit"));
+        assert_eq!(nearest("Algoritm", known), Some("algorithm"));
+        assert_eq!(nearest("overrides", known), None);
+        assert_eq!(nearest(&"x".repeat(1 << 20), known), None);
+    }
+
+    #[test]
+    fn a_line_without_end_is_shown_in_part() {
+        let origin = Origin::new("x", "y".repeat(10_000));
+        let place = Place {
+            column: 5_000,
+            width: 9_000,
+            ..Place::start(&origin)
+        };
+        assert!(Problem::error(&place, "long").to_string().len() < 500);
+    }
+}

@@ -1,0 +1,18 @@
+//! Which limits an attempt meets, and one verdict out of their decisions.
+//!
+//! - [`read`] takes rules as they are written and gives a [`RuleSet`], or everything that is wrong with them.
+//! - [`RuleSet::plan`] says for an [`Attempt`] which counters are to be charged, and how much.
+//! - [`Plan::verdict`] makes one [`Verdict`] of what the store answers.
+
+mod attempt;
+mod plan;
+mod rule;
+mod verdict;
+
+pub use attempt::{Attempt, Attribute};
+pub use plan::{Line, Plan};
+pub use rule::{
+    Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, RuleSet, Terms,
+    Test, Variant, Window,
+};
+pub use verdict::{Answer, Ruling, Verdict};

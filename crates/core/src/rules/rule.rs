@@ -1,0 +1,212 @@
+//! Rules as they are meant: checked, complete, immutable. What stands here cannot be wrong any more.
+
+use crate::decision::Cost;
+use crate::limit::Limit;
+use crate::problem::Place;
+use crate::rate::Rate;
+use std::collections::HashMap;
+
+/// One rule.
+#[derive(Debug)]
+pub struct Rule {
+    pub(crate) id: Box<str>,
+    pub(crate) domain: Box<str>,
+    /// All must hold.
+    pub(crate) when: Box<[Condition]>,
+    /// One counter for each combination of their values; empty: one counter for everybody.
+    pub(crate) per: Box<[Dimension]>,
+    pub(crate) choice: Choice,
+    pub(crate) price: Price,
+    pub(crate) mode: Mode,
+    pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) experiment: Option<Experiment>,
+    /// Where it is written.
+    pub(crate) place: Place,
+}
+
+/// What one attribute must be like for a rule to be met.
+#[derive(Debug)]
+pub struct Condition {
+    pub(crate) attribute: Box<str>,
+    pub(crate) test: Test,
+}
+
+/// A test of an attribute. Where it has several values, one that fits is enough.
+#[derive(Debug)]
+pub enum Test {
+    /// One of these, exactly.
+    OneOf(Box<[Box<str>]>),
+    /// The parts between the stars of a glob, in order: `/v1/*` is `["/v1/", ""]`. A star is any run of bytes.
+    Glob(Box<[Box<str>]>),
+    /// Several of what may stand alone: one that fits is enough.
+    Any(Box<[Test]>),
+    /// A regular expression that is found somewhere in it.
+    Regex(Box<regex::bytes::Regex>),
+    /// An address in one of these networks.
+    Cidr(Box<[ipnet::IpNet]>),
+    /// Whether it is there at all.
+    Present(bool),
+}
+
+/// One of the attributes that subjects are told apart by.
+#[derive(Debug)]
+pub struct Dimension {
+    pub(crate) attribute: Box<str>,
+    /// Holds addresses: an IPv6 one counts by so many leading bits. None: its bytes as they are.
+    pub(crate) ipv6_prefix: Option<u8>,
+}
+
+/// Which of its limits a rule applies to an attempt: the first override that fits, else by an attribute, else `limit`.
+#[derive(Debug)]
+pub struct Choice {
+    pub(crate) limit: Terms,
+    pub(crate) by: Option<By>,
+    pub(crate) overrides: Box<[Overrides]>,
+}
+
+/// Limits by the value of one attribute.
+#[derive(Debug)]
+pub(crate) struct By {
+    pub(crate) attribute: Box<str>,
+    pub(crate) terms: HashMap<Box<[u8]>, Terms>,
+}
+
+/// All overrides of one rule that name the same attributes: one look-up finds the one that fits.
+#[derive(Debug)]
+pub(crate) struct Overrides {
+    /// In the order their values stand in the key.
+    pub(crate) attributes: Box<[Box<str>]>,
+    /// Keyed by [`Overrides::key`]; beside the terms their place in the rule, because the first that fits wins.
+    pub(crate) terms: HashMap<Box<[u8]>, (u32, Terms)>,
+}
+
+/// What a rule says of one attempt.
+#[derive(Clone, Debug)]
+pub enum Terms {
+    /// All of these limits hold. Never empty.
+    Limited(Box<[Window]>),
+    /// Nothing passes: a limit of zero.
+    Banned,
+    /// Everything passes, nothing is counted.
+    Unlimited,
+}
+
+/// One limit of a rule, under the name it has in answers: the rule's id, and with several windows the period too.
+#[derive(Clone, Debug)]
+pub struct Window {
+    pub(crate) name: std::sync::Arc<str>,
+    pub(crate) limit: Limit,
+    pub(crate) counter: CounterId,
+}
+
+/// Stands for one entry of [`RuleSet::counters`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CounterId(pub(crate) u32);
+
+/// What all counters of one kind have in common: a [`Counter`](crate::Counter) without its subject.
+#[derive(Clone, Debug)]
+pub struct CounterOf {
+    /// The domain.
+    pub domain: Box<str>,
+    /// The name of the window: the rule's id, and with several windows the period too.
+    pub name: std::sync::Arc<str>,
+    /// The side of an experiment.
+    pub variant: Variant,
+    /// One of the limits it is counted for: of it only the algorithm and the period of a window are identity.
+    pub limit: Limit,
+    /// The rule, as an index into [`RuleSet::rules`].
+    pub rule: u32,
+}
+
+/// A side of an experiment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Variant {
+    /// The rule as it is, with or without an experiment. Its counters go on when one begins.
+    #[default]
+    Control,
+    /// The variant on trial.
+    Experiment,
+}
+
+/// What a rule charges for an attempt of cost one.
+#[derive(Debug)]
+pub enum Price {
+    /// Always this.
+    Fixed(Cost),
+    /// What an attribute says, if that is a whole number.
+    Attribute {
+        /// The attribute.
+        name: Box<str>,
+        /// What else.
+        default: Cost,
+    },
+}
+
+/// Whether a rule can refuse.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// It can.
+    Enforce,
+    /// It decides and counts, but never refuses.
+    Shadow,
+    /// It is not asked. Kept so that it can be shown.
+    Disabled,
+}
+
+/// What a rule does while the store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// Each instance enforces its share.
+    Local,
+    /// All pass, at most at this rate if there is one.
+    Open {
+        /// The cap of each instance.
+        cap: Option<Rate>,
+    },
+    /// None passes.
+    Closed,
+}
+
+/// A part of a rule's subjects is limited in another way.
+#[derive(Debug)]
+pub struct Experiment {
+    /// Of 2^32: a subject whose hash is below it is on trial. So the trial grows without moving anybody out.
+    pub(crate) share: u64,
+    pub(crate) choice: Choice,
+}
+
+/// All rules in force, compiled.
+#[derive(Debug)]
+pub struct RuleSet {
+    pub(crate) rules: Box<[Rule]>,
+    pub(crate) counters: Box<[CounterOf]>,
+}
+
+impl Mode {
+    /// As rules and answers write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Shadow => "shadow",
+            Self::Disabled => "disabled",
+        }
+    }
+}
+
+impl Variant {
+    /// As counters know it: the control side is the rule itself.
+    pub const fn key(self) -> &'static str {
+        match self {
+            Self::Control => "",
+            Self::Experiment => "experiment",
+        }
+    }
+
+    /// As metrics write it for a rule with an experiment.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Experiment => "experiment",
+        }
+    }
+}

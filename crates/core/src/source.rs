@@ -1,0 +1,29 @@
+//! Who decided, most exact first.
+
+use std::fmt;
+
+/// Who decided, most exact first. An answer of several limits has the last of theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Source {
+    /// The embedded store.
+    Memory,
+    /// The shared coarse counter that new keys meet when the embedded store is full.
+    Overflow,
+}
+
+impl Source {
+    /// As answers and metrics write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Overflow => "overflow",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
