@@ -17,6 +17,7 @@ mod limit;
 mod meter;
 mod muldiv;
 pub mod problem;
+pub mod quantity;
 mod rate;
 mod ring;
 pub mod rules;
@@ -26,6 +27,7 @@ mod source;
 pub mod testing;
 mod time;
 mod words;
+pub mod yaml;
 
 pub use algorithm::{
     Algorithm, LeaseId, Mark, Receipt, Step, cell::Cell, concurrency::Concurrency, fixed_window::FixedWindow,

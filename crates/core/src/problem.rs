@@ -1,5 +1,6 @@
 //! What is wrong with something that was written: where, what, and what to write instead.
 
+use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 
@@ -45,6 +46,77 @@ pub struct Problem {
     pub text: String,
     /// What to do, if that is known.
     pub hint: Option<String>,
+}
+
+/// Problems as they are found, up to [`Problems::MOST`] of them: a text that is wrong in every line is answered too.
+#[derive(Debug, Default)]
+pub struct Problems {
+    found: Vec<Problem>,
+    errors: usize,
+}
+
+impl Problems {
+    /// The most that are kept.
+    pub const MOST: usize = 1_000;
+
+    /// None yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// One more. Beyond [`Problems::MOST`] it is dropped; an error then still counts as one.
+    pub fn push(&mut self, problem: Problem) {
+        self.errors += usize::from(problem.is_error());
+        if self.found.len() < Self::MOST {
+            self.found.push(problem);
+        }
+    }
+
+    /// All of another list.
+    pub fn extend(&mut self, problems: impl IntoIterator<Item = Problem>) {
+        for problem in problems {
+            self.push(problem);
+        }
+    }
+
+    /// One more that refuses what was written.
+    pub fn error(&mut self, place: &Place, text: impl Into<String>) {
+        self.push(Problem::error(place, text));
+    }
+
+    /// One more that refuses what was written, with advice.
+    pub fn error_with(&mut self, place: &Place, text: impl Into<String>, hint: impl Into<String>) {
+        self.push(Problem::error(place, text).hint(hint));
+    }
+
+    /// Whether what was written is refused.
+    pub fn has_errors(&self) -> bool {
+        self.errors > 0
+    }
+
+    /// How many errors there are, kept or not. A reader compares it to tell whether a part was sound.
+    pub fn errors(&self) -> usize {
+        self.errors
+    }
+
+    /// Whether more would be dropped: looking for them is no use.
+    pub fn is_full(&self) -> bool {
+        self.found.len() >= Self::MOST
+    }
+
+    /// All that are kept, in the order of the texts they are in.
+    pub fn sorted(mut self) -> Vec<Problem> {
+        let mut origins = HashMap::new();
+        for problem in &self.found {
+            let next = origins.len();
+            origins.entry(Arc::as_ptr(&problem.place.origin)).or_insert(next);
+        }
+        self.found.sort_by_key(|Problem { place, .. }| {
+            let origin = origins.get(&Arc::as_ptr(&place.origin)).copied();
+            (origin, place.line, place.column)
+        });
+        self.found
+    }
 }
 
 impl Origin {
@@ -149,6 +221,49 @@ impl Place {
         let before = column - skipped;
         let left = shown.chars().count().saturating_sub(before);
         (before, shown, (self.width as usize).clamp(1, left.max(1)))
+    }
+}
+
+/// Why a text is not what it should be, before its place is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// What is wrong.
+    pub text: String,
+    /// What to write.
+    pub hint: String,
+}
+
+impl Refusal {
+    /// A refusal and what to write instead.
+    pub fn new(text: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self {
+            text: text.into(),
+            hint: hint.into(),
+        }
+    }
+
+    /// The problem it is where the text stands.
+    pub fn at(self, place: &Place) -> Problem {
+        Problem::error(place, self.text).hint(self.hint)
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.text, self.hint)
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// The advice for a word that is not among the `known`: the nearest one, or all of them.
+pub fn meant<'k, I: Iterator<Item = &'k str>>(given: &str, known: impl Fn() -> I) -> String {
+    match nearest(given, known()) {
+        Some(word) => format!("did you mean `{word}`?"),
+        None => {
+            let words: Vec<String> = known().map(|word| format!("`{word}`")).collect();
+            format!("write one of {}", words.join(", "))
+        }
     }
 }
 

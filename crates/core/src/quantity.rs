@@ -1,0 +1,453 @@
+//! Quantities as people write them: `500ms`, `100/min burst 200`, `10%`, `1GiB`. Each refusal says what to write.
+
+use crate::problem::{Refusal, nearest};
+use crate::rate::Rate;
+use crate::time::Micros;
+use crate::yaml::shown;
+
+/// A limit as it is written, before an algorithm takes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Quota {
+    /// `unlimited`.
+    Unlimited,
+    /// `100/min`, `100/min burst 200`, `0/min`.
+    Flow {
+        /// Units per period; zero is a ban.
+        units: u64,
+        /// The period.
+        period: Micros,
+        /// The whole capacity, if it is given.
+        burst: Option<u64>,
+    },
+    /// `20`: so many at a time.
+    Slots(u64),
+}
+
+/// A part of a whole, exact to a millionth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    millionths: u32,
+}
+
+impl Share {
+    /// Nothing of it.
+    pub const NONE: Self = Self { millionths: 0 };
+    /// All of it.
+    pub const ALL: Self = Self { millionths: 1_000_000 };
+
+    /// Of a million.
+    pub const fn millionths(self) -> u32 {
+        self.millionths
+    }
+
+    /// This part of `whole`, rounded down.
+    pub const fn of(self, whole: u64) -> u64 {
+        // The product of a u64 and a u32 fits, and the quotient is at most `whole`.
+        (whole as u128 * self.millionths as u128 / 1_000_000) as u64
+    }
+}
+
+/// A whole number: digits, which underscores may part: `10_000`.
+pub fn whole(text: &str) -> Option<u64> {
+    let parted = |text: &str| text.split('_').all(|digits| !digits.is_empty());
+    if !parted(text) || !text.bytes().all(|b| b.is_ascii_digit() || b == b'_') {
+        return None;
+    }
+    text.bytes().filter(|b| *b != b'_').try_fold(0_u64, |number, b| {
+        number.checked_mul(10)?.checked_add(u64::from(b - b'0'))
+    })
+}
+
+/// A length of time: a whole number and a unit, `30s`.
+///
+/// # Errors
+/// Anything else, or one that is longer than 2^53 µs.
+pub fn duration(text: &str) -> Result<Micros, Refusal> {
+    let (number, unit) = split(text);
+    if number.is_empty() && unit_of(unit).is_some() {
+        return Err(Refusal::new(
+            format!("`{}` has no number", shown(text)),
+            format!("write `1{unit}`"),
+        ));
+    }
+    span(text, number, unit, "a length of time")
+}
+
+/// The period of a rate: a length of time, or a unit alone: `min`.
+///
+/// # Errors
+/// Anything else, or one that is longer than 2^53 µs.
+pub fn period(text: &str) -> Result<Micros, Refusal> {
+    let (number, unit) = split(text);
+    if number.is_empty()
+        && let Some(us) = unit_of(unit)
+    {
+        return Ok(Micros::new(us));
+    }
+    span(text, number, unit, "a period")
+}
+
+/// A period by its shortest name: `1min` for sixty seconds.
+pub fn period_name(period: Micros) -> String {
+    let us = period.get();
+    let (unit, size) = UNITS
+        .iter()
+        .rev()
+        .find(|(_, size)| us >= *size && us.is_multiple_of(*size))
+        .unwrap_or(&("us", 1));
+    format!("{}{unit}", us / size)
+}
+
+/// A rate without a burst: `1000/s`.
+///
+/// # Errors
+/// Anything else, and a rate out of range.
+pub fn rate(text: &str) -> Result<Rate, Refusal> {
+    let example = "write a rate like `1000/s`";
+    match quota(text)? {
+        Quota::Flow {
+            units,
+            period,
+            burst: None,
+        } => Rate::new(units, period).map_err(|refusal| Refusal::new(refusal.to_string(), example)),
+        Quota::Flow { .. } => Err(Refusal::new("a burst has no meaning here", example)),
+        Quota::Unlimited | Quota::Slots(_) => Err(Refusal::new(format!("`{}` is not a rate", shown(text)), example)),
+    }
+}
+
+/// A limit: `100/min`, `5000/min burst 500`, `unlimited`, `20`.
+///
+/// # Errors
+/// Anything else. Whether an algorithm takes it is its own question.
+pub fn quota(text: &str) -> Result<Quota, Refusal> {
+    let text = text.trim();
+    if text == "unlimited" {
+        return Ok(Quota::Unlimited);
+    }
+    let Some((units, rest)) = text.split_once('/') else {
+        return match whole(text) {
+            Some(slots) => Ok(Quota::Slots(slots)),
+            None => Err(not_a_limit(text)),
+        };
+    };
+    let units = whole(units.trim()).ok_or_else(|| not_a_number(units.trim()))?;
+    let mut words = rest.split_whitespace();
+    let period = period(words.next().unwrap_or_default())?;
+    let burst = match (words.next(), words.next(), words.next()) {
+        (None, ..) => None,
+        (Some("burst"), Some(burst), None) => Some(whole(burst).ok_or_else(|| not_a_number(burst))?),
+        _ => {
+            return Err(Refusal::new(
+                format!("`{}` is not understood after the period", shown(rest.trim())),
+                "only a burst can follow it: `100/min burst 200`",
+            ));
+        }
+    };
+    Ok(Quota::Flow { units, period, burst })
+}
+
+/// A part of a whole: `10%`, `0.5%` or `0.1`.
+///
+/// # Errors
+/// Anything else, more than all of it, or more than four decimals of a percent.
+pub fn share(text: &str) -> Result<Share, Refusal> {
+    let (number, decimals) = match text.strip_suffix('%') {
+        Some(number) => (number.trim_end(), 4),
+        None => (text, 6),
+    };
+    decimal(number, decimals)
+        .and_then(|millionths| u32::try_from(millionths).ok())
+        .map(|millionths| Share { millionths })
+        .filter(|share| *share <= Share::ALL)
+        .ok_or_else(|| {
+            Refusal::new(
+                format!("`{}` is not a share", shown(text)),
+                "write a percentage from `0%` to `100%`, with at most four decimals",
+            )
+        })
+}
+
+/// A number of bytes: `64KiB`, `1GiB`, `100MB`, `4096`.
+///
+/// # Errors
+/// Anything else, or one of 2^64 bytes and more.
+pub fn size(text: &str) -> Result<u64, Refusal> {
+    let (number, unit) = split(text);
+    let refuse = || {
+        Refusal::new(
+            format!("`{}` is not a size", shown(text)),
+            "write a whole number and a unit: `64KiB`, `512MiB`, `1GiB`",
+        )
+    };
+    let known = SIZES.iter().find(|(name, _)| *name == unit);
+    let Some((_, factor)) = known else {
+        let meant = SIZES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        return Err(match meant {
+            Some((unit, _)) if whole(number).is_some() => {
+                Refusal::new(refuse().text, format!("did you mean `{number}{unit}`?"))
+            }
+            _ => refuse(),
+        });
+    };
+    whole(number)
+        .and_then(|number| number.checked_mul(*factor))
+        .ok_or_else(refuse)
+}
+
+/// Units of time and their length in microseconds, from the shortest.
+pub const UNITS: [(&str, u64); 7] = [
+    ("us", 1),
+    ("ms", 1_000),
+    ("s", 1_000_000),
+    ("min", 60_000_000),
+    ("h", 3_600_000_000),
+    ("day", 86_400_000_000),
+    ("week", 604_800_000_000),
+];
+
+const SIZES: [(&str, u64); 10] = [
+    ("", 1),
+    ("B", 1),
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("TiB", 1 << 40),
+    ("kB", 1_000),
+    ("MB", 1_000_000),
+    ("GB", 1_000_000_000),
+    ("TB", 1_000_000_000_000),
+];
+
+/// Other names of units, which are told and not taken: one spelling is enough to read.
+const MISNAMED: [(&str, &[&str]); 7] = [
+    ("us", &["µs", "usec", "micros", "microsecond", "microseconds"]),
+    ("ms", &["msec", "msecs", "millis", "millisecond", "milliseconds"]),
+    ("s", &["sec", "secs", "second", "seconds"]),
+    ("min", &["m", "mins", "minute", "minutes"]),
+    ("h", &["hr", "hrs", "hour", "hours"]),
+    ("day", &["d", "days"]),
+    ("week", &["w", "weeks"]),
+];
+
+/// The digits at the beginning and what follows them.
+fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text
+        .find(|c: char| !c.is_ascii_digit() && c != '_')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(end);
+    (number, unit.trim_start())
+}
+
+fn unit_of(name: &str) -> Option<u64> {
+    UNITS.iter().find(|(unit, _)| *unit == name).map(|(_, size)| *size)
+}
+
+fn span(text: &str, number: &str, unit: &str, what: &str) -> Result<Micros, Refusal> {
+    let wrong = || format!("`{}` is not {what}", shown(text));
+    let Some(size) = unit_of(unit) else {
+        return Err(Refusal::new(wrong(), unit_hint(number, unit)));
+    };
+    let number = whole(number).ok_or_else(|| Refusal::new(wrong(), "write a whole number and a unit, like `30s`"))?;
+    number
+        .checked_mul(size)
+        .filter(|us| *us <= Micros::MAX.get())
+        .map(Micros::new)
+        .ok_or_else(|| Refusal::new(format!("`{}` is too long", shown(text)), "write less than 285 years"))
+}
+
+fn unit_hint(number: &str, unit: &str) -> String {
+    let all = "units are `ms`, `s`, `min`, `h`, `day` and `week`, with a whole number before them: `30s`";
+    let lower = unit.to_lowercase();
+    let misnamed = MISNAMED
+        .iter()
+        .find(|(name, others)| *name == lower || others.contains(&&*lower));
+    let meant = match misnamed {
+        Some((name, _)) => Some(*name),
+        None if unit.is_empty() => None,
+        None => nearest(
+            &lower,
+            UNITS.iter().map(|(name, _)| *name).filter(|name| name.len() > 1),
+        ),
+    };
+    // A number that was given is repeated, but not one without end.
+    match meant {
+        Some(name) if number.len() <= 20 => format!("did you mean `{number}{name}`?"),
+        Some(name) => format!("did you mean `{name}`?"),
+        None => all.into(),
+    }
+}
+
+fn not_a_limit(text: &str) -> Refusal {
+    let hint = if nearest(text, ["unlimited"]).is_some() {
+        "did you mean `unlimited`?"
+    } else {
+        "write `100/min`, `100/min burst 200` or `unlimited`"
+    };
+    Refusal::new(format!("`{}` is not a limit", shown(text)), hint)
+}
+
+fn not_a_number(text: &str) -> Refusal {
+    let hint = if text.contains('.') {
+        "write a whole number and a longer period: one and a half per second is `3/2s`"
+    } else {
+        "write digits, which underscores may part: `10_000`"
+    };
+    Refusal::new(format!("`{}` is not a whole number", shown(text)), hint)
+}
+
+/// A number with at most so many decimals, times ten for each of them.
+fn decimal(text: &str, decimals: usize) -> Option<u64> {
+    let (units, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if fraction.len() > decimals || units.len() > 9 || !digits(units) || !digits(fraction) {
+        return None;
+    }
+    format!("{units}{fraction:0<decimals$}").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a reader makes of a text: its value, or what it says.
+    fn told<T: std::fmt::Debug>(result: Result<T, Refusal>) -> String {
+        match result {
+            Ok(value) => format!("{value:?}"),
+            Err(refusal) => refusal.to_string(),
+        }
+    }
+
+    #[test]
+    fn durations_are_a_whole_number_and_a_unit() {
+        for (text, us) in [
+            ("500ms", 500_000),
+            ("30s", 30_000_000),
+            ("10min", 600_000_000),
+            ("1h", 3_600_000_000),
+            ("2day", 172_800_000_000),
+            ("1week", 604_800_000_000),
+            ("1_000 s", 1_000_000_000),
+            ("0s", 0),
+            ("250us", 250),
+        ] {
+            assert_eq!(duration(text), Ok(Micros::new(us)), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_duration_that_is_not_one_is_told_what_to_write() {
+        for (text, answer) in [
+            ("30", "units are `ms`"),
+            ("", "units are `ms`"),
+            ("s", "write `1s`"),
+            ("30sec", "did you mean `30s`?"),
+            ("5m", "did you mean `5min`?"),
+            ("5mni", "did you mean `5min`?"),
+            ("2Days", "did you mean `2day`?"),
+            ("1.5s", "units are"),
+            ("-3s", "units are"),
+            ("_3s", "write a whole number"),
+            ("99999999999999999999s", "write a whole number"),
+            ("999999999999week", "is too long"),
+        ] {
+            let told = told(duration(text));
+            assert!(told.contains(answer), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn limits_are_a_rate_with_or_without_a_burst() {
+        let flow = |units, period, burst| Ok(Quota::Flow { units, period, burst });
+        for (text, meant) in [
+            ("100/min", flow(100, Micros::from_secs(60), None)),
+            ("10_000/s", flow(10_000, Micros::from_secs(1), None)),
+            ("0/min", flow(0, Micros::from_secs(60), None)),
+            ("5000/min burst 500", flow(5_000, Micros::from_secs(60), Some(500))),
+            (" 3 / 2s  burst  7 ", flow(3, Micros::from_secs(2), Some(7))),
+            ("unlimited", Ok(Quota::Unlimited)),
+            ("20", Ok(Quota::Slots(20))),
+        ] {
+            assert_eq!(quota(text), meant, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_limit_that_is_not_one_is_told_what_to_write() {
+        for (text, answer) in [
+            ("100/mni", "did you mean `min`?"),
+            ("100/minute", "did you mean `min`?"),
+            ("100/30sec", "did you mean `30s`?"),
+            ("100 per minute", "write `100/min`"),
+            ("unlimted", "did you mean `unlimited`?"),
+            ("10k/s", "write digits"),
+            ("1.5/s", "`3/2s`"),
+            ("/s", "is not a whole number"),
+            ("100/", "is not a period"),
+            ("100/s burst", "only a burst can follow"),
+            ("100/s brst 5", "only a burst can follow"),
+            ("100/s burst 5 6", "only a burst can follow"),
+            ("100/s burst lots", "`lots` is not a whole number"),
+            ("", "is not a limit"),
+        ] {
+            let told = told(quota(text));
+            assert!(told.contains(answer), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn shares_are_percentages_or_fractions_of_one() {
+        for (text, millionths) in [
+            ("10%", Some(100_000)),
+            ("0.5%", Some(5_000)),
+            ("100%", Some(1_000_000)),
+            ("0.0001%", Some(1)),
+            ("0.8", Some(800_000)),
+            ("1", Some(1_000_000)),
+            ("0", Some(0)),
+            ("101%", None),
+            ("10", None),
+            ("0.00001%", None),
+            ("%", None),
+            (".5", None),
+            ("-1%", None),
+            ("1e-1", None),
+        ] {
+            assert_eq!(share(text).ok().map(Share::millionths), millionths, "{text}");
+        }
+        assert_eq!(Share::ALL.of(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn sizes_are_a_whole_number_of_bytes() {
+        for (text, bytes) in [
+            ("1GiB", Some(1 << 30)),
+            ("64KiB", Some(65_536)),
+            ("100MB", Some(100_000_000)),
+            ("4096", Some(4_096)),
+            ("1_000B", Some(1_000)),
+            ("1GIB", None),
+            ("GiB", None),
+            ("99999999999TiB", None),
+        ] {
+            assert_eq!(size(text).ok(), bytes, "{text}");
+        }
+        assert!(told(size("1Gib")).contains("did you mean `1GiB`?"));
+    }
+
+    #[test]
+    fn a_period_is_named_by_the_longest_unit_that_divides_it() {
+        for (text, name) in [
+            ("s", "1s"),
+            ("60s", "1min"),
+            ("90s", "90s"),
+            ("500ms", "500ms"),
+            ("1000ms", "1s"),
+            ("24h", "1day"),
+            ("14day", "2week"),
+            ("1500us", "1500us"),
+        ] {
+            assert_eq!(period(text).map(period_name), Ok(name.into()), "{text}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What is read of a text, and what hostile ones get.
+
+use super::*;
+
+fn read(text: &str) -> Result<Node, String> {
+    parse(&Origin::new("x.yaml", text)).map_err(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+fn refused(text: &str) -> String {
+    match read(text) {
+        Ok(node) => panic!("`{}` was read: {node:?}", shown(text)),
+        Err(problems) => problems,
+    }
+}
+
+/// A value without its places, as JSON would write it; numbers in angle brackets.
+fn bare(node: &Node) -> String {
+    match &node.kind {
+        Kind::Null => "null".into(),
+        Kind::Bool(flag) => flag.to_string(),
+        Kind::Number(text) => format!("<{text}>"),
+        Kind::Text(text) => format!("{text:?}"),
+        Kind::List(items) => format!("[{}]", items.iter().map(bare).collect::<Vec<_>>().join(", ")),
+        Kind::Map(entries) => {
+            let entries: Vec<String> = entries
+                .iter()
+                .map(|(key, value)| format!("{}: {}", key.text, bare(value)))
+                .collect();
+            format!("{{{}}}", entries.join(", "))
+        }
+    }
+}
+
+#[test]
+fn scalars_are_what_the_core_schema_of_yaml_1_2_says() {
+    for (text, meant) in [
+        ("", "null"),
+        ("# nothing", "null"),
+        ("~", "null"),
+        ("null", "null"),
+        ("True", "true"),
+        ("false", "false"),
+        ("no", r#""no""#),
+        ("on", r#""on""#),
+        ("12", "<12>"),
+        ("-0.5e+3", "<-0.5e+3>"),
+        ("0x1F", "<0x1F>"),
+        ("0o17", "<0o17>"),
+        (".5", "<.5>"),
+        ("1.", "<1.>"),
+        ("-.inf", "<-.inf>"),
+        ("010", "<010>"),
+        ("1_000", r#""1_000""#),
+        ("0x", r#""0x""#),
+        ("1e", r#""1e""#),
+        ("+", r#""+""#),
+        ("'12'", r#""12""#),
+        ("\"true\"", r#""true""#),
+        ("10/s", r#""10/s""#),
+        ("2001-01-01", r#""2001-01-01""#),
+        ("|\n a\n b", r#""a\nb\n""#),
+    ] {
+        assert_eq!(read(text).map(|node| bare(&node)), Ok(meant.into()), "{text}");
+    }
+}
+
+#[test]
+fn lists_and_maps_keep_their_order_and_places() {
+    let node = read("a: [1, x]\nb:\n- true: {c: }\n- 7: ''\n").unwrap();
+    assert_eq!(bare(&node), r#"{a: [<1>, "x"], b: [{true: {c: null}}, {7: ""}]}"#);
+    let Kind::Map(entries) = &node.kind else {
+        panic!("not a map")
+    };
+    let Kind::List(items) = &entries[0].1.kind else {
+        panic!("not a list")
+    };
+    let place = &items[1].place;
+    assert_eq!((place.line, place.column, place.width), (1, 8, 1));
+    assert_eq!(entries[1].0.place.to_string(), "x.yaml:2:1");
+}
+
+#[test]
+fn what_is_wrong_is_told_with_its_place() {
+    for (text, told) in [
+        ("a: 1\nb: 2\na: 3\n", "x.yaml:3:1: error: `a` stands here twice"),
+        ("a: 1\nb: 2\na: 3\n", "the first is at x.yaml:1:1"),
+        ("a: &x 1\nb: *x\n", "x.yaml:2:4: error: aliases are not read"),
+        ("a: &x 1\nb: *x\n", "error: this has an anchor"),
+        ("a: *nowhere\n", "x.yaml:1:4: error: aliases are not read"),
+        ("a: !!str 1\n", "x.yaml:1:4: error: tags are not read"),
+        ("a: 1\n---\nb: 2\n", "x.yaml:2:1: error: a second document begins here"),
+        ("[1, 2]: 3\n", "x.yaml:1:1: error: this cannot be a key"),
+        ("{: 3}\n", "error: this cannot be a key"),
+        ("a:\n\t- b\n", "a tab stands where YAML wants spaces"),
+        ("a: b: c\n", "x.yaml:1:5: error: a `:` stands where no key can be"),
+        ("a: [1, 2\n", "is not closed"),
+        ("a: \"x\n", "a quote is not closed"),
+        ("a: {b: 1]\n", "closed by"),
+        ("a: @x\n", "put it in quotes"),
+        ("a: *\n", "x.yaml:1:"),
+        ("a: \"\\d\"\n", "in single quotes a backslash is a backslash"),
+        ("a: 1\n  b: 2\n", "x.yaml:2:"),
+        ("- a\nb: 1\n", "x.yaml:2:1"),
+    ] {
+        let found = refused(text);
+        assert!(found.contains(told), "{text}\n{found}");
+    }
+}
+
+#[test]
+fn several_faults_are_told_at_once_in_their_order() {
+    let found = refused("a: 1\na: 2\nb: !x y\nc: &z 1\n");
+    let lines: Vec<&str> = found.lines().filter(|line| line.starts_with("x.yaml")).collect();
+    assert_eq!(lines.len(), 3, "{found}");
+    assert!(lines.is_sorted(), "{found}");
+}
+
+#[test]
+fn bombs_are_refused_with_a_reason() {
+    let deep = |open: &str| open.repeat(1 << 20);
+    let mut laughs = String::from("a: &a [x, x, x, x, x, x, x, x, x]\n");
+    for level in 'b'..='z' {
+        let below = char::from_u32(level as u32 - 1).unwrap();
+        laughs += &format!("{level}: &{level} [{}]\n", vec![format!("*{below}"); 9].join(", "));
+    }
+    for (name, text, told) in [
+        ("laughs", laughs, "aliases are not read"),
+        ("brackets", deep("["), "deep"),
+        ("braces", deep("{"), "deep"),
+        ("keyed braces", deep("{a: "), "deep"),
+        ("dashes", deep("- "), "deep"),
+        ("questions", deep("? "), "deep"),
+        ("anchors", deep("&a "), "error"),
+        ("tags", deep("!a "), "error"),
+        ("twins", "a: b\n".repeat(1 << 18), "stands here twice"),
+        ("values", "- \n".repeat(NODES_MAX + 1), "more than 2000000 values"),
+        ("bytes", " ".repeat(BYTES_MAX + 1), "more than the 16777216"),
+        ("documents", deep("---\n"), "second document"),
+    ] {
+        let found = refused(&text);
+        assert!(found.contains(told), "{name}: {}", shown(&found));
+        assert!(found.len() < 1 << 20, "{name}: {} bytes of problems", found.len());
+    }
+}
+
+#[test]
+fn a_large_text_without_faults_is_read() {
+    let text: String = (0..200_000).map(|n| format!("- {{id: r{n}, n: {n}}}\n")).collect();
+    assert!(text.len() > 5_000_000);
+    let node = read(&text).unwrap();
+    assert_eq!(node.one_or_more().len(), 200_000);
+}
+
+#[test]
+fn fields_tell_of_keys_that_are_not_known() {
+    let mut problems = Problems::new();
+    let node = read("limt: 1\nwhen: 2\nzzzzzz: 3\n").unwrap();
+    let fields = node.fields("a rule", &["limit", "when"], &mut problems).unwrap();
+    assert!(fields.find("when").is_some());
+    assert!(
+        fields
+            .need("a rule", "limit", "limit: 100/min", &mut problems)
+            .is_none()
+    );
+    let told: String = problems.sorted().iter().map(ToString::to_string).collect();
+    for part in [
+        "x.yaml:1:1: error: `limt` is not a key of a rule",
+        "did you mean `limit`?",
+        "write one of `limit`, `when`",
+        "a rule has no `limit`",
+    ] {
+        assert!(told.contains(part), "{told}");
+    }
+}
