@@ -1,0 +1,3 @@
+//! The serving part of Tollgate, as a library for its program, its tests and its benches.
+
+pub mod server;

@@ -1,0 +1,90 @@
+//! When to come back.
+
+use super::policy::seconds_ceil;
+use crate::server::http::settings::{RetryAfter, RetryAfterFormat};
+use std::time::{Duration, UNIX_EPOCH};
+use tollgate_limiter::core::{Micros, Retry, Timestamp};
+
+/// The value of `Retry-After` for a denied attempt: nothing if it can never pass, or none is wanted.
+///
+/// The wait is stretched by a random part of the jitter and never shortened: `draw` of 2^32 is that part. It is at least
+/// one second: zero would ask for a busy loop.
+pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, draw: u32) -> Option<String> {
+    let wait_s = match retry {
+        Retry::After(wait) => stretched_s(wait, settings.jitter_ppm, draw),
+        Retry::Unknown => 1,
+        Retry::Never => return None,
+    };
+    match settings.format {
+        RetryAfterFormat::None => None,
+        RetryAfterFormat::Seconds => Some(wait_s.to_string()),
+        RetryAfterFormat::Date => {
+            // A date has whole seconds: rounded up once more, so that it is not before the wait is over.
+            let at_s = seconds_ceil(Micros::new(now.as_micros()))
+                .saturating_add(wait_s)
+                .min(DATE_S_MAX);
+            Some(httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(at_s)))
+        }
+    }
+}
+
+/// `ceil(wait x (1 + draw/2^32 x jitter))` in seconds, at least 1.
+fn stretched_s(wait: Micros, jitter_ppm: u32, draw: u32) -> u64 {
+    const WHOLE: u128 = 1_000_000 << 32;
+    let factor = WHOLE + u128::from(jitter_ppm) * u128::from(draw);
+    let stretched = (u128::from(wait.get()) * factor).div_ceil(WHOLE * 1_000_000);
+    u64::try_from(stretched).unwrap_or(u64::MAX).max(1)
+}
+
+/// The last second of the year 9999: later ones cannot be written.
+const DATE_S_MAX: u64 = 253_402_300_799;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const NOW: Timestamp = Timestamp::from_micros(1_794_782_045_000_000);
+
+    fn check(format: RetryAfterFormat, jitter_ppm: u32, retry: Retry, draw: u32, expected: Option<&str>) {
+        let settings = RetryAfter { jitter_ppm, format };
+        assert_eq!(retry_after(settings, retry, NOW, draw).as_deref(), expected);
+    }
+
+    #[test]
+    fn is_written_in_whole_seconds_never_zero_or_as_a_date() {
+        use RetryAfterFormat::{Date, None as Silent, Seconds};
+        let after = |us| Retry::After(Micros::new(us));
+        check(Seconds, 0, after(17_000_000), u32::MAX, Some("17"));
+        check(Seconds, 0, after(16_000_001), 0, Some("17"));
+        check(Seconds, 0, after(1), 0, Some("1"));
+        check(Seconds, 0, after(0), 0, Some("1"));
+        check(Seconds, 100_000, Retry::Unknown, u32::MAX, Some("1"));
+        check(Seconds, 100_000, Retry::Never, 0, None);
+        check(Seconds, 100_000, after(100_000_000), 0, Some("100"));
+        check(Seconds, 100_000, after(100_000_000), 1 << 31, Some("105"));
+        check(Seconds, 100_000, after(100_000_000), u32::MAX, Some("110"));
+        check(Date, 0, after(17_000_000), 0, Some("Sun, 15 Nov 2026 22:34:22 GMT"));
+        check(Date, 0, Retry::Never, 0, None);
+        check(Silent, 0, after(17_000_000), 0, None);
+    }
+
+    proptest! {
+        #[test]
+        fn is_never_before_the_wait_is_over_and_never_beyond_the_jitter(
+            wait in 0..=Micros::MAX.get(), jitter_ppm in 0..=1_000_000_u32, draw: u32,
+        ) {
+            let stretched_us = u128::from(stretched_s(Micros::new(wait), jitter_ppm, draw)) * 1_000_000;
+            let most_us = u128::from(wait) + u128::from(wait) * u128::from(jitter_ppm) / 1_000_000;
+            prop_assert!(stretched_us >= u128::from(wait));
+            prop_assert!(stretched_us <= most_us + 1_000_000);
+        }
+
+        #[test]
+        fn any_moment_can_be_written_as_a_date(now in 0..=Timestamp::MAX.as_micros(), wait in 0..=Micros::MAX.get()) {
+            let settings = RetryAfter { jitter_ppm: 0, format: RetryAfterFormat::Date };
+            let date = retry_after(settings, Retry::After(Micros::new(wait)), Timestamp::from_micros(now), 0);
+            prop_assert!(date.is_some_and(|date| httpdate::parse_http_date(&date).is_ok()));
+        }
+    }
+}

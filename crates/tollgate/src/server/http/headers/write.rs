@@ -1,0 +1,200 @@
+//! Header values, to the byte.
+
+use super::dialects::{Dialect, Dialects};
+use super::policy::{Policy, Quota, seconds_ceil};
+use bytes::{BufMut, BytesMut};
+use hyper::HeaderMap;
+use hyper::header::{HeaderName, HeaderValue};
+use tollgate_limiter::core::{Cost, Timestamp};
+
+/// What headers speak of.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shown<'a, I> {
+    /// Every enforced limit that the attempt met.
+    pub(crate) policies: I,
+    /// The one that dialects with room for one speak of.
+    pub(crate) nearest: Policy<'a>,
+    /// What was asked for.
+    pub(crate) cost: Cost,
+    /// The store's time when it was decided.
+    pub(crate) now: Timestamp,
+}
+
+/// Writes the headers of all dialects in use. Their values share `buffer`.
+pub(crate) fn write<'a, I>(dialects: Dialects, shown: &Shown<'a, I>, buffer: &mut BytesMut, headers: &mut HeaderMap)
+where
+    I: Iterator<Item = Policy<'a>> + Clone,
+{
+    let Shown {
+        nearest,
+        policies,
+        cost,
+        now,
+    } = shown;
+    let mut field = |name: &HeaderName, fill: &dyn Fn(&mut BytesMut)| {
+        fill(buffer);
+        // What we write is printable ASCII, so it is a header value; an empty one says nothing and is not sent.
+        match HeaderValue::from_maybe_shared(buffer.split().freeze()) {
+            Ok(value) if !value.is_empty() => drop(headers.insert(name, value)),
+            _ => {}
+        }
+    };
+    let limit = |value: &mut BytesMut| integer(value, nearest.quota.units());
+    let remaining = |value: &mut BytesMut| integer(value, nearest.standing.remaining);
+    let reset = |value: &mut BytesMut| {
+        nearest
+            .effective()
+            .iter()
+            .for_each(|wait| integer(value, seconds_ceil(*wait)))
+    };
+    // Windows without names, as drafts before 08 had them. What has no window cannot be said.
+    let windows = |value: &mut BytesMut, named: Named| {
+        for policy in policies.clone() {
+            if let Quota::Window { units, window_s } = policy.quota {
+                separate(value);
+                integer(value, units);
+                parameter(value, b";w=", window_s);
+                if let Named::Yes = named {
+                    value.put_slice(b";name=\"");
+                    value.put_slice(policy.name.as_bytes());
+                    value.put_u8(b'"');
+                }
+            }
+        }
+    };
+    for dialect in dialects.iter() {
+        match dialect {
+            Dialect::Ietf => {
+                field(&RATELIMIT_POLICY, &|value| named_policies(value, policies.clone()));
+                field(&RATELIMIT, &|value| {
+                    for policy in policies.clone() {
+                        named(value, policy.name);
+                        parameter(value, b";r=", policy.standing.remaining);
+                        if let Some(wait) = policy.effective() {
+                            parameter(value, b";t=", seconds_ceil(wait));
+                        }
+                    }
+                });
+            }
+            Dialect::IetfNext => {
+                field(&RATELIMIT_POLICY, &|value| named_policies(value, policies.clone()));
+                field(&RATELIMIT, &|value| {
+                    for policy in policies.clone() {
+                        named(value, policy.name);
+                        parameter(value, b";a=", policy.standing.remaining);
+                        if let Some(wait) = policy.effective() {
+                            parameter(value, b";w=", seconds_ceil(wait));
+                        }
+                        parameter(value, b";c=", cost.get());
+                    }
+                });
+            }
+            Dialect::Draft07 => {
+                field(&RATELIMIT_POLICY, &|value| windows(value, Named::No));
+                field(&RATELIMIT, &|value| {
+                    parameter(value, b"limit=", nearest.quota.units());
+                    parameter(value, b", remaining=", nearest.standing.remaining);
+                    if let Some(wait) = nearest.effective() {
+                        parameter(value, b", reset=", seconds_ceil(wait));
+                    }
+                });
+            }
+            Dialect::Draft06 => {
+                field(&RATELIMIT_LIMIT, &limit);
+                field(&RATELIMIT_REMAINING, &remaining);
+                field(&RATELIMIT_RESET, &reset);
+                field(&RATELIMIT_POLICY, &|value| windows(value, Named::No));
+            }
+            Dialect::Draft03 => {
+                field(&RATELIMIT_LIMIT, &|value| {
+                    limit(value);
+                    windows(value, Named::No);
+                });
+                field(&RATELIMIT_REMAINING, &remaining);
+                field(&RATELIMIT_RESET, &reset);
+            }
+            Dialect::XEnvoy => {
+                field(&X_RATELIMIT_LIMIT, &|value| {
+                    limit(value);
+                    windows(value, Named::Yes);
+                });
+                field(&X_RATELIMIT_REMAINING, &remaining);
+                field(&X_RATELIMIT_RESET, &reset);
+            }
+            Dialect::XDelta => {
+                field(&X_RATELIMIT_LIMIT, &limit);
+                field(&X_RATELIMIT_REMAINING, &remaining);
+                field(&X_RATELIMIT_RESET, &reset);
+            }
+            Dialect::XUnix => {
+                field(&X_RATELIMIT_LIMIT, &limit);
+                field(&X_RATELIMIT_REMAINING, &remaining);
+                field(&X_RATELIMIT_USED, &|value| {
+                    integer(value, nearest.quota.units().saturating_sub(nearest.standing.remaining));
+                });
+                field(&X_RATELIMIT_RESET, &|value| {
+                    if let Some(wait) = nearest.effective() {
+                        integer(value, now.as_micros().saturating_add(wait.get()).div_ceil(1_000_000));
+                    }
+                });
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Named {
+    Yes,
+    No,
+}
+
+/// `"api";q=100;w=60, "inflight";q=20;qu="concurrent-requests"`.
+fn named_policies<'a>(value: &mut BytesMut, policies: impl Iterator<Item = Policy<'a>>) {
+    for policy in policies {
+        named(value, policy.name);
+        parameter(value, b";q=", policy.quota.units());
+        match policy.quota {
+            Quota::Window { window_s, .. } => parameter(value, b";w=", window_s),
+            Quota::Concurrent { .. } => value.put_slice(b";qu=\"concurrent-requests\""),
+            Quota::Banned => {}
+        }
+    }
+}
+
+/// The next item of a list of names.
+fn named(value: &mut BytesMut, name: &str) {
+    separate(value);
+    value.put_u8(b'"');
+    value.put_slice(name.as_bytes());
+    value.put_u8(b'"');
+}
+
+fn separate(value: &mut BytesMut) {
+    if !value.is_empty() {
+        value.put_slice(b", ");
+    }
+}
+
+fn parameter(value: &mut BytesMut, name: &[u8], number: u64) {
+    value.put_slice(name);
+    integer(value, number);
+}
+
+/// An integer as structured fields can hold it: 15 digits at most.
+fn integer(value: &mut BytesMut, number: u64) {
+    const MAX: u64 = 999_999_999_999_999;
+    value.put_slice(itoa::Buffer::new().format(number.min(MAX)).as_bytes());
+}
+
+static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+static RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+static RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+static RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+static RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+static X_RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+static X_RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+static X_RATELIMIT_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+static X_RATELIMIT_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
+
+#[cfg(test)]
+mod tests;

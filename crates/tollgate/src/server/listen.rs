@@ -1,0 +1,273 @@
+//! Addresses and listeners: TCP or a Unix socket, for every front end.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::str::FromStr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+
+/// Where a front end listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// An IP address and a port; port 0 is any that is free.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+/// A bound listener.
+#[derive(Debug)]
+pub struct Listener(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// Takes the socket's file away with the listener.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+/// One connection.
+#[derive(Debug)]
+pub enum Stream {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+impl Address {
+    /// Whether only this machine can reach it.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl Listener {
+    /// Binds an address.
+    ///
+    /// A Unix socket that nobody answers at any more is replaced; one that somebody answers at is taken.
+    ///
+    /// # Errors
+    /// What the system says, such as that the port is taken.
+    pub async fn bind(address: &Address) -> io::Result<Self> {
+        match address {
+            Address::Tcp(address) => Ok(Self(Kind::Tcp(TcpListener::bind(address).await?))),
+            Address::Unix(path) => {
+                let listener = match UnixListener::bind(path) {
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path).await => {
+                        std::fs::remove_file(path)?;
+                        UnixListener::bind(path)?
+                    }
+                    bound => bound?,
+                };
+                Ok(Self(Kind::Unix(listener, SocketFile(path.clone()))))
+            }
+        }
+    }
+
+    /// Where it listens, with the port it was given.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn address(&self) -> io::Result<Address> {
+        match &self.0 {
+            Kind::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            Kind::Unix(_, file) => Ok(Address::Unix(file.0.clone())),
+        }
+    }
+
+    /// The next connection. Trouble with one that ended before it was accepted, or with a shortage that may pass, is
+    /// logged and waited out.
+    pub async fn accept(&self) -> Stream {
+        loop {
+            let accepted = match &self.0 {
+                Kind::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+                Kind::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            };
+            match accepted {
+                Ok(stream) => {
+                    if let Stream::Tcp(stream) = &stream {
+                        // A connection that is gone already says so when it is read.
+                        let _ = stream.set_nodelay(true);
+                    }
+                    return stream;
+                }
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::error!(%error, "cannot accept connections; trying again");
+                    tokio::time::sleep(SHORTAGE).await;
+                }
+            }
+        }
+    }
+}
+
+impl From<TcpListener> for Listener {
+    fn from(listener: TcpListener) -> Self {
+        Self(Kind::Tcp(listener))
+    }
+}
+
+async fn is_abandoned(path: &Path) -> bool {
+    matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
+    )
+}
+
+/// How long to wait when the system has no file left for a connection.
+const SHORTAGE: Duration = Duration::from_millis(100);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Whoever removed it before us did what we wanted.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+impl FromStr for Address {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() {
+                Err(AddressError)
+            } else {
+                Ok(Self::Unix(path.into()))
+            };
+        }
+        if let Some(port) = text.strip_prefix("localhost:") {
+            let port: u16 = port.parse().map_err(|_| AddressError)?;
+            return Ok(Self::Tcp((Ipv4Addr::LOCALHOST, port).into()));
+        }
+        text.parse().map(Self::Tcp).map_err(|_| AddressError)
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// What was written is no address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressError;
+
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "not an address; write an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080, or unix:/path",
+        )
+    }
+}
+
+impl std::error::Error for AddressError {}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, parts),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_written_alike() {
+        for text in ["127.0.0.1:8080", "[::1]:0", "0.0.0.0:80", "unix:/run/tollgate.sock"] {
+            assert_eq!(
+                text.parse::<Address>().map(|address| address.to_string()),
+                Ok(text.to_owned())
+            );
+        }
+        assert_eq!("localhost:1".parse(), "127.0.0.1:1".parse::<Address>());
+        for text in [
+            "",
+            "8080",
+            ":8080",
+            "example.org:80",
+            "127.0.0.1",
+            "127.0.0.1:65536",
+            "unix:",
+        ] {
+            assert_eq!(text.parse::<Address>(), Err(AddressError), "{text}");
+        }
+    }
+
+    #[test]
+    fn loopback_and_sockets_are_local() {
+        for (text, local) in [
+            ("127.0.0.1:1", true),
+            ("127.9.9.9:1", true),
+            ("[::1]:1", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("unix:/run/tollgate.sock", true),
+            ("0.0.0.0:1", false),
+            ("[::]:1", false),
+            ("10.0.0.1:1", false),
+        ] {
+            assert_eq!(text.parse::<Address>().unwrap().is_local(), local, "{text}");
+        }
+    }
+}
