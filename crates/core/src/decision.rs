@@ -77,6 +77,11 @@ impl Cost {
         self.0
     }
 
+    /// So many times this. Above [`Cost::MAX`] it is one more than that, which no limit holds.
+    pub(crate) fn times(self, factor: u64) -> Self {
+        Self(self.0.saturating_mul(factor).min(Self::MAX.0 + 1))
+    }
+
     /// What two charges of one request take together. May exceed [`Cost::MAX`], and is then more than any limit holds.
     pub(crate) const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))

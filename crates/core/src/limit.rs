@@ -7,8 +7,11 @@ use crate::algorithm::{
     token_bucket, token_bucket::TokenBucket,
 };
 use crate::decision::Cost;
+use crate::muldiv::muldiv;
+use crate::rate::Rate;
 use crate::ring::{Edit, Ring};
 use crate::time::{Micros, Now, Timestamp};
+use std::num::NonZeroU64;
 
 /// One limit: an algorithm and its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,6 +126,42 @@ impl Limit {
         }
     }
 
+    /// The most units it holds: `limit` in answers, `q` in headers.
+    pub const fn capacity(&self) -> u64 {
+        match self {
+            Self::TokenBucket(limit) => limit.burst(),
+            Self::Gcra(limit) => limit.burst(),
+            Self::LeakyBucket(limit) => limit.depth(),
+            Self::FixedWindow(limit) => limit.rate().units(),
+            Self::SlidingCounter(limit) => limit.rate().units(),
+            Self::SlidingLog(limit) => limit.rate().units(),
+            Self::Concurrency(limit) => limit.slots(),
+            Self::Cell(limit) => limit.limit(),
+        }
+    }
+
+    /// The rate it was made with. Nothing where there is none (concurrency) or where it was not kept (`Cell`).
+    pub const fn rate(&self) -> Option<Rate> {
+        match self {
+            Self::TokenBucket(limit) => Some(limit.rate()),
+            Self::Gcra(limit) => Some(limit.rate()),
+            Self::LeakyBucket(limit) => Some(limit.rate()),
+            Self::FixedWindow(limit) => Some(limit.rate()),
+            Self::SlidingCounter(limit) => Some(limit.rate()),
+            Self::SlidingLog(limit) => Some(limit.rate()),
+            Self::Concurrency(_) | Self::Cell(_) => None,
+        }
+    }
+
+    /// How long it takes to fill its capacity from empty, rounded up: `w` in headers, so that `q` over `w` is the rate.
+    /// For a window that is its period. Nothing for a limit without a rate.
+    pub fn fill(&self) -> Option<Micros> {
+        let rate = self.rate()?;
+        let units = NonZeroU64::new(rate.units())?;
+        let (us, rest) = muldiv(self.capacity(), rate.period().get(), units);
+        Some(Micros::new(us.saturating_add(u64::from(rest > 0))))
+    }
+
     /// Decides `cost` for a key that holds `state`. See [`Algorithm::decide`].
     ///
     /// A state of another algorithm counts as none: the key of a counter names its algorithm, so it is not this one's.
@@ -182,3 +221,30 @@ from!(
     Concurrency,
     Cell
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_over_fill_is_the_rate() {
+        let rate = |units, seconds| Rate::new(units, Micros::from_secs(seconds)).expect("in range");
+        let bucket = TokenBucket::new(rate(5_000, 60)).with_burst(500).expect("in range");
+        let queue = LeakyBucket::new(rate(3, 1)).with_depth(1).expect("in range");
+        let slots = Concurrency::new(20, Micros::from_secs(60)).expect("in range");
+        let cases: [(Limit, u64, Option<u64>); 5] = [
+            (bucket.into(), 500, Some(6_000_000)),
+            (Gcra::new(rate(100, 60)).into(), 100, Some(60_000_000)),
+            (queue.into(), 1, Some(333_334)),
+            (FixedWindow::new(rate(7, 3_600)).into(), 7, Some(3_600_000_000)),
+            (slots.into(), 20, None),
+        ];
+        for (limit, capacity, fill_us) in cases {
+            assert_eq!(
+                (limit.capacity(), limit.fill()),
+                (capacity, fill_us.map(Micros::new)),
+                "{limit:?}"
+            );
+        }
+    }
+}

@@ -5,8 +5,13 @@
 //! - [`Plan::verdict`] makes one [`Verdict`] of what the store answers.
 
 mod attempt;
+mod few;
+mod index;
+mod matching;
 mod plan;
 mod rule;
+mod subject;
+mod terms;
 mod verdict;
 
 pub use attempt::{Attempt, Attribute};
@@ -15,4 +20,5 @@ pub use rule::{
     Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, RuleSet, Terms,
     Test, Variant, Window,
 };
+pub use terms::Grounds;
 pub use verdict::{Answer, Ruling, Verdict};

@@ -10,6 +10,10 @@ pub enum Source {
     Memory,
     /// The shared coarse counter that new keys meet when the embedded store is full.
     Overflow,
+    /// Nobody: the store could not be asked, and the rule lets pass what it cannot judge.
+    Open,
+    /// Nobody: the store could not be asked, and the rule refuses what it cannot judge.
+    Closed,
 }
 
 impl Source {
@@ -18,6 +22,8 @@ impl Source {
         match self {
             Self::Memory => "memory",
             Self::Overflow => "overflow",
+            Self::Open => "open",
+            Self::Closed => "closed",
         }
     }
 }

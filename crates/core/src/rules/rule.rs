@@ -1,9 +1,12 @@
 //! Rules as they are meant: checked, complete, immutable. What stands here cannot be wrong any more.
 
+use super::index::Index;
+use crate::counter::Counter;
 use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::problem::Place;
 use crate::rate::Rate;
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 /// One rule.
@@ -180,6 +183,161 @@ pub struct Experiment {
 pub struct RuleSet {
     pub(crate) rules: Box<[Rule]>,
     pub(crate) counters: Box<[CounterOf]>,
+    pub(crate) index: Index,
+}
+
+impl RuleSet {
+    /// Rules in the order they are written, and the counters their windows name.
+    pub(crate) fn new(rules: Vec<Rule>, counters: Vec<CounterOf>) -> Self {
+        let index = Index::new(&rules);
+        Self {
+            rules: rules.into(),
+            counters: counters.into(),
+            index,
+        }
+    }
+
+    /// All rules, in the order they are written.
+    pub fn rules(&self) -> &[Rule] {
+        &self.rules
+    }
+
+    /// All kinds of counters. A [`CounterId`] is a place in this list.
+    pub fn counters(&self) -> &[CounterOf] {
+        &self.counters
+    }
+}
+
+impl CounterId {
+    /// Its place in [`RuleSet::counters`].
+    pub const fn place(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl CounterOf {
+    /// The identity of the counter of one subject.
+    pub fn counter<'a>(&'a self, per: &'a [&'a [u8]]) -> Counter<'a> {
+        Counter {
+            domain: &self.domain,
+            rule: &self.name,
+            variant: self.variant.key(),
+            limit: &self.limit,
+            per,
+        }
+    }
+}
+
+impl Rule {
+    /// Its name, unique in its domain.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The domain whose attempts it meets.
+    pub fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// What subjects are told apart by; empty: one counter for everybody.
+    pub fn per(&self) -> &[Dimension] {
+        &self.per
+    }
+
+    /// What must hold for it to be met.
+    pub fn when(&self) -> &[Condition] {
+        &self.when
+    }
+
+    /// Whether it can refuse.
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// What it charges.
+    pub const fn price(&self) -> &Price {
+        &self.price
+    }
+
+    /// What it does while the store is away.
+    pub const fn on_store_failure(&self) -> OnStoreFailure {
+        self.on_store_failure
+    }
+
+    /// The trial it runs, if any.
+    pub const fn experiment(&self) -> Option<&Experiment> {
+        self.experiment.as_ref()
+    }
+
+    /// Where it is written.
+    pub const fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The limits of one side of its experiment. Without one both are the rule's own.
+    pub(crate) fn choice(&self, variant: Variant) -> &Choice {
+        match (&self.experiment, variant) {
+            (Some(experiment), Variant::Experiment) => &experiment.choice,
+            _ => &self.choice,
+        }
+    }
+}
+
+impl Condition {
+    /// The attribute it looks at.
+    pub fn attribute(&self) -> &str {
+        &self.attribute
+    }
+
+    /// What that must be like.
+    pub const fn test(&self) -> &Test {
+        &self.test
+    }
+}
+
+impl Dimension {
+    /// The attribute.
+    pub fn attribute(&self) -> &str {
+        &self.attribute
+    }
+
+    /// By how many leading bits an IPv6 address counts, if it holds addresses.
+    pub const fn ipv6_prefix(&self) -> Option<u8> {
+        self.ipv6_prefix
+    }
+}
+
+impl Window {
+    /// Its name in answers.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What it is held to.
+    pub const fn limit(&self) -> &Limit {
+        &self.limit
+    }
+
+    /// What it is counted in.
+    pub const fn counter(&self) -> CounterId {
+        self.counter
+    }
+}
+
+impl Overrides {
+    /// The key under which the terms for these values stand, one for each of its attributes. One value is its own key;
+    /// several stand each behind its length, so that no two lists are alike.
+    pub(crate) fn key<'a>(values: &[&'a [u8]]) -> Cow<'a, [u8]> {
+        if let [value] = values {
+            return Cow::Borrowed(value);
+        }
+        let mut key = Vec::new();
+        for value in values {
+            key.extend_from_slice(&(value.len() as u64).to_le_bytes());
+            key.extend_from_slice(value);
+        }
+        Cow::Owned(key)
+    }
 }
 
 impl Mode {

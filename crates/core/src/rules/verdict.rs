@@ -1,8 +1,10 @@
 //! One answer out of many decisions.
 
-use super::rule::{Mode, Rule, Variant, Window};
-use crate::decision::Decision;
+use super::plan::{Line, Plan};
+use super::rule::{Mode, OnStoreFailure, Rule, Terms, Variant, Window};
+use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::source::Source;
+use crate::time::Micros;
 
 /// What a store says of one charge: its decision and who decided, or nothing if it could not be asked.
 pub type Answer = Option<(Decision, Source)>;
@@ -16,7 +18,7 @@ pub struct Verdict<'r> {
     /// (the first on a tie), on deny the violated one with the longest wait. None if no enforced limit was met.
     pub nearest: Option<usize>,
     /// How long to hold the attempt before it goes on: the longest delay of its shaped limits.
-    pub delay: crate::Micros,
+    pub delay: Micros,
     /// The least exact of the rulings' sources.
     pub source: Source,
     /// For each line of the plan.
@@ -24,7 +26,7 @@ pub struct Verdict<'r> {
 }
 
 /// What one limit says.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Ruling<'r> {
     /// The rule.
     pub rule: &'r Rule,
@@ -36,8 +38,138 @@ pub struct Ruling<'r> {
     pub variant: Variant,
     /// Whether it binds.
     pub mode: Mode,
-    /// What it says. Nothing if it does not limit.
+    /// What it says. Nothing if it does not limit, or if its store could not be asked.
     pub decision: Option<Decision>,
     /// Who decided.
     pub source: Source,
+}
+
+impl<'r, K> Plan<'r, K> {
+    /// One verdict out of what the store answered to each charge, in order. A charge without an answer is one the store
+    /// could not be asked for. `own` is the source of what needs no asking: the one of a store that is well.
+    pub fn verdict(self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
+        let mut answers = answers.into_iter();
+        let rulings: Vec<Ruling<'r>> = self
+            .lines
+            .iter()
+            .map(|line| {
+                let (decision, source) = match line.terms {
+                    Terms::Limited(_) => match answers.next().flatten() {
+                        Some((decision, source)) => (Some(decision), source),
+                        None => (None, line.rule.without_store()),
+                    },
+                    Terms::Banned => (Some(ban(line.cost)), own),
+                    Terms::Unlimited => (None, own),
+                };
+                line.ruling(decision, source)
+            })
+            .collect();
+        Verdict::new(own, rulings)
+    }
+}
+
+impl<'r> Verdict<'r> {
+    fn new(own: Source, rulings: Vec<Ruling<'r>>) -> Self {
+        let enforced = || {
+            rulings
+                .iter()
+                .enumerate()
+                .filter(|(_, ruling)| ruling.mode == Mode::Enforce)
+        };
+        let violated = enforced().filter(|(_, ruling)| !ruling.is_allow());
+        // The first of the longest: `max_by_key` alone would give the last.
+        let longest = violated.rev().max_by_key(|(_, ruling)| ruling.wait());
+        let allowed = longest.is_none();
+        let nearest = longest.or_else(|| {
+            let standing =
+                |(place, ruling): (usize, &'_ Ruling<'r>)| Some((ruling.decision?.standing().remaining, place));
+            let least = enforced().filter_map(standing).min();
+            least.and_then(|(_, place)| rulings.get(place).map(|ruling| (place, ruling)))
+        });
+        let nearest = nearest.map(|(place, _)| place);
+        let delays = enforced().filter_map(|(_, ruling)| match ruling.decision {
+            Some(Decision::Allow { delay, .. }) if allowed => Some(delay),
+            _ => None,
+        });
+        let delay = delays.max().unwrap_or(Micros::ZERO);
+        let source = rulings.iter().map(|ruling| ruling.source).max().unwrap_or(own);
+        Self {
+            allowed,
+            nearest,
+            delay,
+            source,
+            rulings,
+        }
+    }
+
+    /// The ruling the answer speaks for.
+    pub fn nearest(&self) -> Option<&Ruling<'r>> {
+        self.rulings.get(self.nearest?)
+    }
+
+    /// Whether it is refused because the store could not be asked and a rule says `closed`.
+    pub fn is_closed(&self) -> bool {
+        self.source == Source::Closed
+    }
+}
+
+impl Ruling<'_> {
+    /// Whether this limit lets the attempt pass. Whether that binds is its `mode`.
+    pub fn is_allow(&self) -> bool {
+        match &self.decision {
+            Some(decision) => decision.is_allow(),
+            None => self.source != Source::Closed,
+        }
+    }
+
+    /// How long a refused attempt waits. A rule that is closed says it never knows.
+    fn wait(&self) -> Option<Retry> {
+        match &self.decision {
+            Some(decision) => decision.retry(),
+            None => Some(Retry::Unknown),
+        }
+    }
+}
+
+impl<'r> Line<'r> {
+    fn ruling(&self, decision: Option<Decision>, source: Source) -> Ruling<'r> {
+        Ruling {
+            rule: self.rule,
+            name: self.window.map_or(&self.rule.id, |window| &window.name),
+            window: self.window,
+            variant: self.variant,
+            mode: self.rule.mode,
+            decision,
+            source,
+        }
+    }
+}
+
+impl Rule {
+    /// What it says when its store cannot be asked. A shadow refuses nothing in this case either.
+    const fn without_store(&self) -> Source {
+        match (self.on_store_failure, self.mode) {
+            (OnStoreFailure::Closed, Mode::Enforce) => Source::Closed,
+            _ => Source::Open,
+        }
+    }
+}
+
+/// What a ban says: a limit of nothing. Looking is allowed even so.
+const fn ban(cost: Cost) -> Decision {
+    let standing = Standing {
+        limit: 0,
+        remaining: 0,
+        reset_after: Micros::ZERO,
+    };
+    if cost.get() == 0 {
+        return Decision::Allow {
+            standing,
+            delay: Micros::ZERO,
+        };
+    }
+    Decision::Deny {
+        standing,
+        retry: Retry::Never,
+    }
 }

@@ -1,0 +1,169 @@
+//! Which of its limits a rule applies to an attempt, and what it charges.
+
+use super::attempt::Attempt;
+use super::rule::{By, Choice, Overrides, Price, Terms};
+use crate::decision::Cost;
+
+/// Why these terms and no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grounds<'r> {
+    /// The rule's `limit`.
+    Limit,
+    /// What `by` says for a value of an attribute.
+    By {
+        /// The attribute.
+        attribute: &'r str,
+        /// Its value.
+        value: &'r [u8],
+    },
+    /// The override at this place of the rule's list, counted from zero.
+    Override(u32),
+}
+
+/// The most combinations of values that overrides naming several attributes are looked up for. An attribute has several
+/// values rarely, and two such attributes in one override more rarely still.
+const COMBINATIONS_MAX: usize = 256;
+
+impl Choice {
+    /// The first override that fits, else what `by` says, else `limit`.
+    #[inline]
+    pub(crate) fn terms<'r>(&'r self, attempt: &Attempt<'_>) -> (&'r Terms, Grounds<'r>) {
+        let mut first: Option<(u32, &Terms)> = None;
+        for overrides in &self.overrides {
+            if let Some(found) = overrides.find(attempt)
+                && first.is_none_or(|(place, _)| found.0 < place)
+            {
+                first = Some(found);
+            }
+        }
+        if let Some((place, terms)) = first {
+            return (terms, Grounds::Override(place));
+        }
+        match self.by.as_ref().and_then(|by| by.find(attempt)) {
+            Some(found) => found,
+            None => (&self.limit, Grounds::Limit),
+        }
+    }
+}
+
+impl By {
+    fn find<'r>(&'r self, attempt: &Attempt<'_>) -> Option<(&'r Terms, Grounds<'r>)> {
+        let mut values = attempt.values(&self.attribute);
+        let (value, terms) = values.find_map(|value| self.terms.get_key_value(value))?;
+        let attribute = &self.attribute;
+        Some((terms, Grounds::By { attribute, value }))
+    }
+}
+
+impl Overrides {
+    /// The first that fits, and its place. For an attribute of several values one that fits is enough.
+    fn find(&self, attempt: &Attempt<'_>) -> Option<(u32, &Terms)> {
+        let look_up = |values: &[&[u8]]| {
+            self.terms
+                .get(&*Self::key(values))
+                .map(|(place, terms)| (*place, terms))
+        };
+        let earlier = |(place, _): &(u32, &Terms)| *place;
+        if let [attribute] = &*self.attributes {
+            return attempt
+                .values(attribute)
+                .filter_map(|value| look_up(&[value]))
+                .min_by_key(earlier);
+        }
+        let mut combinations: Vec<Vec<&[u8]>> = vec![Vec::new()];
+        for attribute in &self.attributes {
+            let longer = combinations.iter().flat_map(|values| {
+                attempt.values(attribute).map(|value| {
+                    let mut values = values.clone();
+                    values.push(value);
+                    values
+                })
+            });
+            combinations = longer.take(COMBINATIONS_MAX).collect();
+        }
+        combinations
+            .iter()
+            .filter_map(|values| look_up(values))
+            .min_by_key(earlier)
+    }
+}
+
+impl Price {
+    /// What an attempt is charged, and whether its attribute said something that is no price.
+    #[inline]
+    pub(crate) fn of(&self, attempt: &Attempt<'_>) -> (Cost, Odd) {
+        let times = attempt.cost.get();
+        match self {
+            Self::Fixed(cost) => (cost.times(times), Odd::No),
+            Self::Attribute { name, default } => match attempt.value(name) {
+                None => (default.times(times), Odd::No),
+                Some(text) => match whole_number(text) {
+                    Some(units) => (Cost::ONE.times(units).times(times), Odd::No),
+                    None => (default.times(times), Odd::Yes),
+                },
+            },
+        }
+    }
+}
+
+/// Whether a cost attribute was there and was no whole number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Odd {
+    No,
+    Yes,
+}
+
+/// Digits and nothing else; as much as fits.
+fn whole_number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |number, byte| {
+        byte.is_ascii_digit()
+            .then(|| number.saturating_mul(10).saturating_add(u64::from(byte - b'0')))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Attribute;
+
+    #[test]
+    fn a_price_is_a_whole_number_or_the_default() {
+        let price = Price::Attribute {
+            name: "points".into(),
+            default: Cost::new(3).expect("in range"),
+        };
+        let too_much = Cost::MAX.get() + 1;
+        for (points, times, expected) in [
+            (Some("7"), 1, (7, Odd::No)),
+            (Some("007"), 2, (14, Odd::No)),
+            (Some("0"), 5, (0, Odd::No)),
+            (Some("7"), 0, (0, Odd::No)),
+            (None, 2, (6, Odd::No)),
+            (Some("-7"), 2, (6, Odd::Yes)),
+            (Some("7.5"), 1, (3, Odd::Yes)),
+            (Some("1e3"), 1, (3, Odd::Yes)),
+            (Some("+7"), 1, (3, Odd::Yes)),
+            (Some(" 7"), 1, (3, Odd::Yes)),
+            (Some(""), 1, (3, Odd::Yes)),
+            (Some("1000000000"), 1, (Cost::MAX.get(), Odd::No)),
+            (Some("1000000000"), 2, (too_much, Odd::No)),
+            (Some("99999999999999999999999999"), 1, (too_much, Odd::No)),
+            (Some("99999999999999999999999999"), 0, (0, Odd::No)),
+        ] {
+            let attributes = points.map(|points| Attribute {
+                name: "points",
+                value: points.as_bytes(),
+            });
+            let attempt = Attempt {
+                domain: Attempt::DOMAIN,
+                attributes: attributes.as_slice(),
+                cost: Cost::new(times).expect("in range"),
+            };
+            let (cost, odd) = price.of(&attempt);
+            assert_eq!((cost.get(), odd), expected, "{points:?} times {times}");
+        }
+    }
+}
