@@ -6,6 +6,7 @@
 
 mod attempt;
 mod few;
+mod forget;
 mod index;
 mod matching;
 mod plan;

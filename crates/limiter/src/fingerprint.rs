@@ -3,6 +3,7 @@
 //! A keyed 128-bit SipHash. Nobody who does not know the key can choose callers' names that meet in one place, and at
 //! 10 million keys the chance that any two share a fingerprint is n² / 2^129, about 1.5 in 10^25.
 
+use crate::store::Key;
 use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 use std::hash::{Hash, Hasher};
 use std::num::NonZeroU64;
@@ -72,6 +73,23 @@ impl Fingerprint {
             high: hash.h1,
             low: NonZeroU64::new(hash.h2).unwrap_or(NonZeroU64::MIN),
         }
+    }
+}
+
+impl Key for Fingerprint {
+    const LENGTH: usize = 16;
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.high.to_le_bytes());
+        bytes.extend_from_slice(&self.low.get().to_le_bytes());
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (high, low) = bytes.split_first_chunk()?;
+        Some(Self {
+            high: u64::from_le_bytes(*high),
+            low: NonZeroU64::new(u64::from_le_bytes(low.try_into().ok()?))?,
+        })
     }
 }
 

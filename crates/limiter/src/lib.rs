@@ -1,9 +1,11 @@
 //! The remembering part of Tollgate: stores that keep what [`tollgate_core`] decides, and a limiter to embed.
 //!
 //! - [`Limiter`] is what a program holds; [`limits`] are what its rules are made of.
+//! - [`RuleBook`] holds attempts against rules that are data, as [`core::rules`] read them.
 //! - [`store::Store`] is what keeps counters; [`store::memory::Memory`] is the embedded one.
 //! - [`conformance`] is what every store must pass.
 
+mod book;
 pub mod clock;
 pub mod conformance;
 mod fingerprint;
@@ -14,6 +16,7 @@ pub mod store;
 mod sync;
 mod wait;
 
+pub use book::{Checked, RuleBook};
 pub use fingerprint::{Fingerprint, Secret, Subjects};
 pub use lease::Permit;
 pub use limiter::{Ask, Limiter, Rule};

@@ -11,8 +11,11 @@ use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Rec
 ///
 /// Every call happens at one moment of the store's clock. [`crate::conformance`] is what an implementation must do.
 pub trait Store: Send + Sync {
+    /// Who decides while the store is well.
+    const SOURCE: Source = Source::Memory;
+
     /// How the store names a counter.
-    type Key: Copy + Eq + Send + Sync + fmt::Debug;
+    type Key: Key;
 
     /// What of a counter's key does not depend on its subject: worked out once for a rule.
     type Subjects: Clone + Send + Sync;
@@ -64,6 +67,18 @@ pub trait Store: Send + Sync {
 
     /// Clears a counter. False if there was nothing to clear.
     fn forget(&self, key: Self::Key, limit: &Limit) -> impl Future<Output = Result<bool, StoreError>> + Send;
+}
+
+/// How a store names a counter: of a fixed size, without a caller's bytes in it.
+pub trait Key: Copy + Eq + Send + Sync + fmt::Debug {
+    /// How many bytes stand for it.
+    const LENGTH: usize;
+
+    /// Adds the bytes that stand for it, here and on every instance that shares the store.
+    fn write(&self, bytes: &mut Vec<u8>);
+
+    /// The key that these bytes stand for. Nothing if they cannot be one's.
+    fn read(bytes: &[u8]) -> Option<Self>;
 }
 
 /// What settling a request came to.

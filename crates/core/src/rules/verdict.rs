@@ -47,7 +47,7 @@ pub struct Ruling<'r> {
 impl<'r, K> Plan<'r, K> {
     /// One verdict out of what the store answered to each charge, in order. A charge without an answer is one the store
     /// could not be asked for. `own` is the source of what needs no asking: the one of a store that is well.
-    pub fn verdict(self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
+    pub fn verdict(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
         let mut answers = answers.into_iter();
         let rulings: Vec<Ruling<'r>> = self
             .lines

@@ -1,0 +1,209 @@
+//! A rule book: rules that are data, and the store their counters are in. What every front end asks.
+
+mod token;
+
+use self::token::Token;
+use crate::lease;
+use crate::store::memory::Memory;
+use crate::store::{Settled, Store};
+use std::collections::HashMap;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use tollgate_core::rules::{Answer, Attempt, CounterId, Plan, RuleSet, Verdict};
+use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros};
+
+/// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
+/// one book sees no mixture.
+pub struct RuleBook<S: Store = Memory> {
+    rules: RuleSet,
+    store: Arc<S>,
+    /// For each of the rules' counters.
+    subjects: Box<[S::Subjects]>,
+    /// The limits that leases are held of, by the tag that stands for their counters in a token.
+    leased: HashMap<u64, Limit>,
+}
+
+/// What a check came to.
+#[derive(Debug)]
+pub struct Checked<'r> {
+    /// May the attempt go on?
+    pub verdict: Verdict<'r>,
+    /// What the attempt holds of concurrency limits, to be released when it is done. Any instance can.
+    pub lease: Option<String>,
+    /// How often a cost attribute was not a whole number, and the default was charged.
+    pub odd_costs: u32,
+}
+
+impl<S: Store> RuleBook<S> {
+    /// A book of these rules. Their counters go on where an earlier book over the same store left them.
+    pub fn new(rules: RuleSet, store: Arc<S>) -> Self {
+        let of_counter = |counter: &tollgate_core::rules::CounterOf| store.subjects(&counter.counter(&[]));
+        let subjects = rules.counters().iter().map(of_counter).collect();
+        let leased = rules
+            .counters()
+            .iter()
+            .filter(|counter| matches!(counter.limit, Limit::Concurrency(_)))
+            .map(|counter| (token::tag(counter), counter.limit))
+            .collect();
+        Self {
+            rules,
+            store,
+            subjects,
+            leased,
+        }
+    }
+
+    /// The rules.
+    pub fn rules(&self) -> &RuleSet {
+        &self.rules
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<S> {
+        &self.store
+    }
+
+    /// May the attempt go on? If so, every rule it meets is charged; if not, none is.
+    pub async fn check(&self, attempt: &Attempt<'_>) -> Checked<'_> {
+        let plan = self.plan(attempt);
+        let odd_costs = plan.odd_costs;
+        if plan.charges.is_empty() {
+            return Checked {
+                verdict: plan.verdict(S::SOURCE, []),
+                lease: None,
+                odd_costs,
+            };
+        }
+        let is_leased = plan.charges.iter().any(is_leased);
+        let lease = if is_leased { lease::fresh() } else { LeaseId::default() };
+        let settled = if plan.is_banned() {
+            // Nothing may be taken, and still every limit is told how it stands.
+            self.store.peek(&plan.charges).await
+        } else {
+            self.store.settle(&plan.charges, lease).await
+        };
+        let verdict = plan.verdict(S::SOURCE, answers(&settled));
+        let held = is_leased && verdict.allowed;
+        Checked {
+            lease: held.then(|| self.token(&plan, &settled, lease)).flatten(),
+            verdict,
+            odd_costs,
+        }
+    }
+
+    /// Gives the cost of an attempt back to every rule it meets, never above full, and tells how they then stand: as a
+    /// look would, so that it is always allowed.
+    pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
+        let mut plan = self.plan(attempt);
+        let mut answers: Vec<Answer> = Vec::with_capacity(plan.charges.len());
+        for charge in &plan.charges {
+            let standing = self.store.refund(charge.key, &charge.limit, charge.cost).await;
+            answers.push(standing.ok().map(|decision| (decision, S::SOURCE)));
+        }
+        for line in &mut plan.lines {
+            line.cost = Cost::ZERO;
+        }
+        plan.verdict(S::SOURCE, answers)
+    }
+
+    /// Clears the counters of one subject, and says how many held something: of every rule whose `per` attributes are all
+    /// given and whose conditions no given attribute contradicts. One that counts for everybody is cleared only when it
+    /// is named.
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> u64 {
+        let mut forgotten = 0;
+        for (key, limit) in self
+            .rules
+            .counters_of(attempt, rule, |counter, per| self.key(counter, per))
+        {
+            forgotten += u64::from(self.store.forget(key, limit).await == Ok(true));
+        }
+        forgotten
+    }
+
+    /// Gives back what a lease holds. False if it holds nothing any more, or is made up.
+    pub async fn release(&self, token: &str) -> bool {
+        let Some(token) = Token::<S::Key>::read(token) else {
+            return false;
+        };
+        let mut released = false;
+        for (key, limit) in self.held(&token) {
+            released |= self.store.release(key, limit, token.lease).await == Ok(true);
+        }
+        released
+    }
+
+    /// Lets a lease last a whole term from now, and says how long that is: of several limits the shortest. Nothing if it
+    /// is held no more.
+    pub async fn renew(&self, token: &str) -> Option<Micros> {
+        let token = Token::<S::Key>::read(token)?;
+        let mut shortest: Option<Micros> = None;
+        for (key, limit) in self.held(&token) {
+            if let Ok(Some(term)) = self.store.renew(key, limit, token.lease).await {
+                shortest = Some(shortest.map_or(term, |shortest| shortest.min(term)));
+            }
+        }
+        shortest
+    }
+
+    #[inline]
+    fn plan(&self, attempt: &Attempt<'_>) -> Plan<'_, S::Key> {
+        self.rules.plan(attempt, |counter, per| self.key(counter, per))
+    }
+
+    #[inline]
+    fn key(&self, counter: CounterId, per: &[&[u8]]) -> S::Key {
+        let subjects = self.subjects.get(counter.place());
+        self.store
+            .key(subjects.expect("every counter of the rules has its subjects"), per)
+    }
+
+    /// What stands for the leases that were taken.
+    fn token(&self, plan: &Plan<'_, S::Key>, settled: &Settled, lease: LeaseId) -> Option<String> {
+        let windows = plan.lines.iter().filter_map(|line| line.window);
+        let charges = windows.zip(&plan.charges).zip(&settled.outcomes);
+        let lines = charges.filter_map(|((window, charge), outcome)| {
+            let taken = outcome.as_ref().is_ok_and(|outcome| outcome.decision.is_allow());
+            let counter = self.rules.counters().get(window.counter().place())?;
+            (taken && is_leased(charge)).then(|| (token::tag(counter), charge.key))
+        });
+        let lines: Vec<(u64, S::Key)> = lines.collect();
+        (!lines.is_empty()).then(|| Token { lease, lines }.write())
+    }
+
+    /// The counters a token names, as far as these rules still have them.
+    fn held<'a>(&'a self, token: &'a Token<S::Key>) -> impl Iterator<Item = (S::Key, &'a Limit)> {
+        let lines = token.lines.iter();
+        lines.filter_map(|(tag, key)| Some((*key, self.leased.get(tag)?)))
+    }
+}
+
+impl RuleBook {
+    /// The same as [`RuleBook::check`], without async: the embedded store answers at once.
+    pub fn check_now(&self, attempt: &Attempt<'_>) -> Checked<'_> {
+        match pin!(self.check(attempt)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(checked) => checked,
+            Poll::Pending => unreachable!("the embedded store never waits"),
+        }
+    }
+}
+
+impl<S: Store> std::fmt::Debug for RuleBook<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RuleBook")
+            .field("rules", &self.rules.rules().len())
+            .finish_non_exhaustive()
+    }
+}
+
+fn is_leased<K>(charge: &Charge<K>) -> bool {
+    matches!(charge.limit, Limit::Concurrency(_)) && charge.cost > Cost::ZERO
+}
+
+fn answers(settled: &Settled) -> impl Iterator<Item = Answer> {
+    let told = |outcome: &crate::store::Outcome| (outcome.decision, outcome.source);
+    settled
+        .outcomes
+        .iter()
+        .map(move |outcome| outcome.as_ref().ok().map(told))
+}

@@ -1,0 +1,153 @@
+//! What a caller holds of concurrency limits, as one opaque text: the id of his lease and where it is kept, so that any
+//! instance can release it without having seen it before.
+//!
+//! A token proves nothing by itself and needs not: what is released is what is held under its 64 random bits, in the
+//! counter it names. One that is made up names nothing that is held.
+
+use crate::store::Key;
+use siphasher::sip::SipHasher13;
+use std::hash::Hasher;
+use tollgate_core::LeaseId;
+use tollgate_core::rules::CounterOf;
+
+/// A lease and the counters it is held of.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Token<K> {
+    pub(crate) lease: LeaseId,
+    /// The tag of each counter, and the key of the subject.
+    pub(crate) lines: Vec<(u64, K)>,
+}
+
+/// Written first, so that another form of token can never be taken for this one.
+const VERSION: u8 = 1;
+
+/// The most counters one token names. What a check holds beyond them comes back when its lease has run out.
+const LINES_MAX: usize = 256;
+
+impl<K: Key> Token<K> {
+    const LINE: usize = size_of::<u64>() + K::LENGTH;
+
+    /// As text.
+    pub(crate) fn write(&self) -> String {
+        let mut bytes = vec![VERSION];
+        bytes.extend_from_slice(&self.lease.0.to_le_bytes());
+        for (tag, key) in self.lines.iter().take(LINES_MAX) {
+            bytes.extend_from_slice(&tag.to_le_bytes());
+            key.write(&mut bytes);
+        }
+        encode(&bytes)
+    }
+
+    /// What a text stands for. Nothing if it is no token.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let longest = (1 + size_of::<u64>() + LINES_MAX * Self::LINE).div_ceil(3) * 4;
+        if text.len() > longest {
+            return None;
+        }
+        let bytes = decode(text)?;
+        let (&version, rest) = bytes.split_first()?;
+        let (lease, rest) = rest.split_first_chunk()?;
+        let lines = rest.chunks_exact(Self::LINE);
+        if version != VERSION || !lines.remainder().is_empty() {
+            return None;
+        }
+        let line = |line: &[u8]| {
+            let (tag, key) = line.split_first_chunk()?;
+            Some((u64::from_le_bytes(*tag), K::read(key)?))
+        };
+        Some(Self {
+            lease: LeaseId(u64::from_le_bytes(*lease)),
+            lines: lines.map(line).collect::<Option<_>>()?,
+        })
+    }
+}
+
+/// What stands for a counter of any subject: the same on every instance, so its hash has no secret.
+pub(crate) fn tag(counter: &CounterOf) -> u64 {
+    let mut hasher = SipHasher13::new();
+    counter.counter(&[]).write(|piece| hasher.write(piece));
+    hasher.finish()
+}
+
+/// The alphabet of base64 for URLs.
+const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+/// As base64 for URLs, without padding.
+fn encode(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        let bits = group.iter().fold(0_u32, |bits, byte| (bits << 8) | u32::from(*byte)) << (8 * (3 - group.len()));
+        for place in 0..=group.len() {
+            let index = (bits >> (18 - 6 * place)) & 63;
+            text.extend(ALPHABET.get(index as usize).map(|byte| char::from(*byte)));
+        }
+    }
+    text
+}
+
+/// The bytes of such a text, if it is the one text that stands for them.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
+    for group in text.as_bytes().chunks(4) {
+        let mut bits = 0_u32;
+        for byte in group {
+            bits = (bits << 6) | ALPHABET.iter().position(|known| known == byte)? as u32;
+        }
+        bits <<= 6 * (4 - group.len());
+        let [_, whole @ ..] = bits.to_be_bytes();
+        let (used, rest) = whole.split_at_checked(group.len() - 1)?;
+        if used.is_empty() || rest.iter().any(|byte| *byte != 0) {
+            return None;
+        }
+        bytes.extend_from_slice(used);
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Fingerprint;
+    use proptest::prelude::*;
+
+    #[test]
+    fn is_base64_for_urls() {
+        for (bytes, text) in [
+            (&b""[..], ""),
+            (b"f", "Zg"),
+            (b"fo", "Zm8"),
+            (b"foo", "Zm9v"),
+            (b"foobar", "Zm9vYmFy"),
+            (b"\xff\xef\xbe", "_---"),
+        ] {
+            assert_eq!(encode(bytes), text);
+            assert_eq!(decode(text).as_deref(), Some(bytes));
+        }
+        for text in ["Z", "Zh", "Zg==", "Zm9v ", "Zm+v", "é"] {
+            assert_eq!(decode(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_token_is_read_as_it_was_written(
+            lease in any::<u64>(),
+            lines in proptest::collection::vec((any::<u64>(), any::<[u8; Fingerprint::LENGTH]>()), 0..9),
+        ) {
+            let key = |bytes: &[u8; Fingerprint::LENGTH]| Fingerprint::read(bytes);
+            let lines = lines.iter().filter_map(|(tag, bytes)| Some((*tag, key(bytes)?))).collect();
+            let token = Token { lease: LeaseId(lease), lines };
+            prop_assert_eq!(Token::read(&token.write()), Some(token));
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(text in ".{0,200}") {
+            let _ = Token::<Fingerprint>::read(&text);
+        }
+
+        #[test]
+        fn bytes_and_text_stand_for_each_other(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert_eq!(decode(&encode(&bytes)), Some(bytes));
+        }
+    }
+}
