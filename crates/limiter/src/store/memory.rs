@@ -21,7 +21,8 @@ use crate::fingerprint::{Fingerprint, Secret, Subjects};
 use crate::sync::Guard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Timestamp, settle,
+    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Standing, Timestamp,
+    settle,
 };
 
 pub use self::overflow::Overflow;
@@ -261,8 +262,19 @@ impl Memory {
         } else if let Some(change) = step.repair {
             self.keep(kind, table, place, change, how.lease);
         }
+        let decision = match step.decision {
+            // Counted all the same: all that was left is taken.
+            Decision::Deny { standing, retry } if is_kept => Decision::Deny {
+                standing: Standing {
+                    remaining: 0,
+                    ..standing
+                },
+                retry,
+            },
+            decision => decision,
+        };
         T::tell(
-            step.decision,
+            decision,
             Receipt {
                 cost: how.cost,
                 mark: step.mark,
@@ -665,25 +677,4 @@ impl Store for Memory {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limits::TokenBucket;
-    use crate::{Ask, Limiter};
-
-    #[test]
-    fn a_thread_that_waited_long_for_its_lock_hands_nothing_out_twice() {
-        let at = |ms| Timestamp::from_micros(1_770_854_400_000_000) + Micros::from_millis(ms);
-        let clock = Clock::stopped(at(5_000));
-        let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
-        let rule = limiter.rule("one", TokenBucket::per_second(1)).expect("a limit is one");
-        assert!(limiter.check(&rule, "a").is_allow());
-        // Its time was read five seconds before the charge that got in first.
-        clock.set(at(0));
-        assert!(!limiter.check(&rule, "a").is_allow());
-        assert!(!limiter.check_all(&[Ask::one(&rule, "a")]).passes);
-        clock.set(at(5_999));
-        assert!(!limiter.check(&rule, "a").is_allow(), "a second has not passed since");
-        clock.set(at(6_000));
-        assert!(limiter.check(&rule, "a").is_allow());
-    }
-}
+mod tests;

@@ -1,0 +1,89 @@
+//! What only this file's private ways can show: a charge on its own is settled as one of several is.
+
+use super::*;
+use crate::conformance::{Bench, block_on, conformance};
+use crate::limits::TokenBucket;
+use crate::{Ask, Limiter};
+
+/// Settles single charges the way a limiter's own checks do: in place, where there is a short cut.
+struct OneByOne(Memory);
+
+impl Store for OneByOne {
+    type Key = Fingerprint;
+    type Subjects = Subjects;
+
+    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+        self.0.subjects(counter)
+    }
+
+    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
+        self.0.key(subjects, per)
+    }
+
+    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+        let [charge] = charges else {
+            return self.0.settle(charges, lease).await;
+        };
+        let how = How {
+            cost: charge.cost,
+            policy: charge.policy,
+            lease,
+        };
+        let outcome: Outcome = self.0.settle_one(charge.key, &charge.limit, how);
+        Settled {
+            passes: outcome.decision.is_allow() || charge.policy == Policy::Shadow,
+            now: self.0.now(),
+            outcomes: vec![Ok(outcome)],
+        }
+    }
+
+    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
+        self.0.peek(charges).await
+    }
+
+    async fn undo(&self, key: Fingerprint, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
+        self.0.undo(key, limit, receipt).await
+    }
+
+    async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
+        self.0.refund(key, limit, cost).await
+    }
+
+    async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
+        self.0.release(key, limit, lease).await
+    }
+
+    async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
+        self.0.renew(key, limit, lease).await
+    }
+
+    async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
+        self.0.forget(key, limit).await
+    }
+}
+
+/// A counting limit once told what was left before it was charged, and not that nothing is.
+#[test]
+fn one_charge_is_settled_as_every_store_must_settle_it() {
+    let clock = Clock::stopped(Timestamp::from_micros(1_770_854_400_000_000));
+    let store = OneByOne(Memory::options().clock(clock.clone()).build());
+    let bench = Bench::new(store).moved_by(move |span| clock.advance(span));
+    block_on(conformance(&bench)).expect("it conforms");
+}
+
+#[test]
+fn a_thread_that_waited_long_for_its_lock_hands_nothing_out_twice() {
+    let at = |ms| Timestamp::from_micros(1_770_854_400_000_000) + Micros::from_millis(ms);
+    let clock = Clock::stopped(at(5_000));
+    let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
+    let rule = limiter.rule("one", TokenBucket::per_second(1)).expect("a limit is one");
+    assert!(limiter.check(&rule, "a").is_allow());
+    // Its time was read five seconds before the charge that got in first.
+    clock.set(at(0));
+    assert!(!limiter.check(&rule, "a").is_allow());
+    assert!(!limiter.check_all(&[Ask::one(&rule, "a")]).passes);
+    clock.set(at(5_999));
+    assert!(!limiter.check(&rule, "a").is_allow(), "a second has not passed since");
+    clock.set(at(6_000));
+    assert!(limiter.check(&rule, "a").is_allow());
+}
