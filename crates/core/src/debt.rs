@@ -1,11 +1,15 @@
 //! The state that token bucket, GCRA, leaky bucket and `Cell` keep: until when the limit is busy with past charges.
 
+mod packed;
+
 use crate::algorithm::{Mark, Receipt, Step};
 use crate::decision::Cost;
 use crate::meter::{Fine, Meter, Pace, Weighed};
 use crate::rate::LONGEST;
 use crate::time::{Heard, Micros, Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
+
+pub use self::packed::PackedDebt;
 
 /// Work still to be done: the moment it ends, exact to a fraction of a microsecond, and when that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -35,7 +35,7 @@ pub use algorithm::{
     token_bucket::TokenBucket,
 };
 pub use counter::Counter;
-pub use debt::{ByNanos, ByTime, ByUnits, Debt};
+pub use debt::{ByNanos, ByTime, ByUnits, Debt, PackedDebt};
 pub use decision::{Cost, CostTooLarge, Decision, Retry, Standing};
 pub use limit::{Change, Limit, State};
 pub use muldiv::muldiv;

@@ -3,7 +3,7 @@
 //! Numbers come back from outside, so every one is checked: a state that no limit could have written is refused.
 
 use crate::algorithm::{LeaseId, fixed_window, sliding_counter};
-use crate::debt::{ByNanos, ByTime, ByUnits, Debt, Grain};
+use crate::debt::{ByNanos, ByTime, ByUnits, Debt, Grain, PackedDebt};
 use crate::rate::Rate;
 use crate::ring::{Ring, Run, Shape};
 use crate::time::{Now, Timestamp};
@@ -50,6 +50,16 @@ impl Words for Debt<ByUnits> {
             return None;
         };
         Self::checked(until, at, rest, ByUnits::from_numbers(whole_parts(parts)?, span)?)
+    }
+}
+
+impl Words for PackedDebt {
+    fn write_words(&self, words: &mut Vec<u64>) {
+        Debt::from(*self).write_words(words);
+    }
+
+    fn from_words(words: &[u64]) -> Option<Self> {
+        Debt::from_words(words).map(Self::from)
     }
 }
 

@@ -1,0 +1,147 @@
+//! A debt of units in as few bytes as its numbers need: for tables of many.
+
+use super::{ByUnits, Debt, FLAGS};
+use crate::rate::{LONGEST, Rate};
+use crate::time::{Now, Timestamp};
+use std::num::{NonZeroU32, NonZeroU64};
+
+/// A [`Debt`] of units in 28 bytes instead of 32, at home at any fourth byte.
+///
+/// Its numbers have 212 bits together: the end 53, the last write 52, the rest 32, the pace 30 and 45. The 13 bits of the
+/// span that are left over lie above the end and above the last write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C, packed(4))]
+pub struct PackedDebt {
+    /// The end; above it bits 32 to 42 of the span.
+    until: u64,
+    /// The last write; above it bits 43 and 44 of the span.
+    at: u64,
+    rest: u32,
+    parts: NonZeroU32,
+    /// The low bits of the span.
+    span: u32,
+}
+
+/// How many bits the end has.
+const UNTIL: u32 = 53;
+/// How many bits the last write has.
+const AT: u32 = 52;
+/// Where the part of the span begins that lies above the end.
+const MIDDLE: u32 = u32::BITS;
+/// Where the part of the span begins that lies above the last write.
+const TOP: u32 = MIDDLE + (u64::BITS - UNTIL);
+
+// No debt can have a number that does not fit: these are the largest that limits and words may bring.
+const _: () = {
+    assert!(Timestamp::MAX.as_micros() >> UNTIL == 0);
+    assert!(Now::MAX.as_micros() >> AT == 0);
+    assert!(LONGEST.get() >> TOP >> (u64::BITS - AT) == 0);
+    assert!(Rate::MOST <= !FLAGS as u64);
+};
+
+impl PackedDebt {
+    /// When nothing is left, under any limit.
+    #[inline(always)]
+    pub fn fresh_at(self) -> Timestamp {
+        Debt::from(self).fresh_at()
+    }
+}
+
+impl From<Debt<ByUnits>> for PackedDebt {
+    #[inline(always)]
+    fn from(Debt { until_us, at, grain }: Debt<ByUnits>) -> Self {
+        let span = grain.span.get();
+        Self {
+            until: until_us | span >> MIDDLE << UNTIL,
+            at: at.as_micros() | span >> TOP << AT,
+            rest: grain.rest,
+            parts: grain.parts,
+            span: span as u32,
+        }
+    }
+}
+
+impl From<PackedDebt> for Debt<ByUnits> {
+    #[inline(always)]
+    fn from(packed: PackedDebt) -> Self {
+        let span = packed.at >> AT << TOP | packed.until >> UNTIL << MIDDLE | u64::from(packed.span);
+        Self {
+            until_us: low(packed.until, UNTIL),
+            at: Timestamp::from_micros(low(packed.at, AT)),
+            grain: ByUnits {
+                // Never zero: it was packed from one that is not.
+                span: NonZeroU64::new(span).unwrap_or(NonZeroU64::MIN),
+                parts: packed.parts,
+                rest: packed.rest,
+            },
+        }
+    }
+}
+
+#[inline(always)]
+const fn low(word: u64, bits: u32) -> u64 {
+    word & ((1 << bits) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Words;
+    use proptest::prelude::*;
+
+    fn check(words: [u64; 5]) {
+        let debt = Debt::<ByUnits>::from_words(&words).expect("numbers in range are a debt");
+        let packed = PackedDebt::from(debt);
+        assert_eq!(Debt::from(packed), debt);
+        assert_eq!(packed.fresh_at(), debt.fresh_at());
+        let mut written = Vec::new();
+        packed.write_words(&mut written);
+        assert_eq!(written, words);
+        assert_eq!(PackedDebt::from_words(&words), Some(packed));
+    }
+
+    /// Any number up to `most`, and often one next to a power of two or the most itself.
+    fn up_to(most: u64) -> impl Strategy<Value = u64> {
+        let edge = (0..u64::BITS, 0..3_u64).prop_map(move |(bit, less)| ((1 << bit) - less.min(1 << bit)).min(most));
+        prop_oneof![0..=most, edge, Just(most)]
+    }
+
+    #[test]
+    fn a_slot_has_no_byte_to_spare() {
+        assert_eq!((size_of::<PackedDebt>(), align_of::<PackedDebt>()), (28, 4));
+        assert_eq!(size_of::<Option<PackedDebt>>(), 28);
+    }
+
+    #[test]
+    fn the_largest_and_the_smallest_numbers_fit() {
+        let (most, longest) = (Rate::MOST, LONGEST.get());
+        let (until, at) = (Timestamp::MAX.as_micros(), Now::MAX.as_micros());
+        let rest = u64::from(FLAGS) | (most - 1);
+        for words in [
+            [until, at, rest, most, longest],
+            [until, 0, 0, 1, 1],
+            [0, 0, 0, 1, longest],
+            [0, 0, u64::from(FLAGS), most, 1],
+            [at, at, rest, most, 1 << 32],
+            [at, at, 0, 1, 1 << 43],
+            [at, at, 0, 1, 1 << 44],
+        ] {
+            check(words);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4_096, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn every_debt_that_can_be_is_the_same_unpacked(
+            times in (up_to(Timestamp::MAX.as_micros()), up_to(Now::MAX.as_micros())),
+            rest in up_to(u64::from(!FLAGS)), flags in 0..4_u64,
+            parts in up_to(Rate::MOST - 1), span in up_to(LONGEST.get() - 1),
+        ) {
+            let (until, at) = (times.0.max(times.1), times.1);
+            let parts = parts + 1;
+            check([until, at, (flags << 30) | (rest % parts), parts, span + 1]);
+        }
+    }
+}
