@@ -49,6 +49,16 @@ pub trait Algorithm {
         }
     }
 
+    /// Takes one unit in place if it is there: a short cut for the usual request.
+    ///
+    /// Either the answer and the mark of [`Algorithm::decide`] for a cost of one, with what that would keep written if it
+    /// is allowed; or nothing, and nothing written: then it takes the long way. An algorithm may always say nothing.
+    #[inline]
+    fn take_one(&self, state: &mut Self::State, now: Now) -> Option<(Decision, Mark)> {
+        let _ = (state, now);
+        None
+    }
+
     /// When a key that holds `state` equals one never seen, under any limit.
     fn fresh_at(&self, state: &Self::State) -> Timestamp;
 }

@@ -3,7 +3,7 @@
 mod packed;
 
 use crate::algorithm::{Mark, Receipt, Step};
-use crate::decision::Cost;
+use crate::decision::{Cost, Decision};
 use crate::meter::{Fine, Meter, Pace, Weighed};
 use crate::rate::LONGEST;
 use crate::time::{Heard, Micros, Now, Timestamp};
@@ -74,7 +74,7 @@ pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
     reason = "a closed list: what a limit remembers is nobody else's to define"
 )]
 impl<G: Grain> Debt<G> {
-    #[inline]
+    #[inline(always)]
     fn new(until: Fine, at: Timestamp, grain: G, flags: u32) -> Self {
         debug_assert!(until.frac < grain.parts().get());
         Self {
@@ -157,16 +157,29 @@ impl<G: Grain> Debt<G> {
             next: after.map(|until| Self::new(until, now, grain, flags)),
             repair,
             fresh_at: now + decision.standing().reset_after,
-            mark: Mark {
-                at: Timestamp::from_micros(begin.us),
-                frac: begin.frac,
-                taken_at: now,
-            },
+            mark: begin.mark(now),
         };
         Charged {
             step,
             wait: begin.ceil().since(now),
         }
+    }
+
+    /// Takes one unit, if it is there: what [`Debt::decide`] says of that cost, and writes if it is allowed. Nothing if
+    /// the debt was written at another pace or before the clock was set back.
+    #[inline(always)]
+    pub(crate) fn take_one(&mut self, (meter, grain): (&Meter, G), now: Now) -> Option<(Decision, Mark)> {
+        let Heard { now, back } = now.heed(Some(self.at));
+        if back > Micros::ZERO || !self.grain.is_as(grain) {
+            return None;
+        }
+        // A debt that is done ends before now, and so needs no case of its own.
+        let begin = self.until().max(Fine::at(now));
+        let (decision, after) = meter.weigh_one(begin, now);
+        if decision.is_allow() {
+            *self = Self::new(after, now, grain, self.flags());
+        }
+        Some((decision, begin.mark(now)))
     }
 
     /// Takes one charge back that was made at this very pace.
@@ -177,10 +190,7 @@ impl<G: Grain> Debt<G> {
         receipt.is_on_this_clock(self.at, now)?;
         let Heeded { debt, now, .. } = Self::heed(Some(self), now);
         let debt = debt.filter(|debt| debt.grain.is_as(grain))?;
-        let mut begin = Fine {
-            us: receipt.mark.at.as_micros(),
-            frac: receipt.mark.frac,
-        };
+        let mut begin = Fine::begin_of(&receipt.mark);
         let is_last = debt.at == receipt.mark.taken_at && debt.until() == meter.ends(begin, receipt.cost)?;
         if !is_last && debt.flags() & MIXED != 0 {
             return None;

@@ -3,6 +3,7 @@
 //! A charge of `c` units at a rate of `n` per `p` keeps the limit busy for `c * p / n`. What is stored is the moment
 //! that work ends, in whole microseconds and an exact fraction of one, so uneven rates neither drift nor round.
 
+use crate::algorithm::Mark;
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::muldiv::muldiv;
 use crate::rate::{LONGEST_FILL, LimitError, Rate};
@@ -54,12 +55,29 @@ impl Fine {
         }
     }
 
+    /// The moment that a mark names.
+    pub(crate) const fn begin_of(mark: &Mark) -> Self {
+        Self {
+            us: mark.at.as_micros(),
+            frac: mark.frac,
+        }
+    }
+
+    /// The mark of a charge taken at `taken_at` whose work begins here.
+    pub(crate) const fn mark(self, taken_at: Timestamp) -> Mark {
+        Mark {
+            at: Timestamp::from_micros(self.us),
+            frac: self.frac,
+            taken_at,
+        }
+    }
+
     /// The first whole microsecond that is not before.
     pub(crate) const fn ceil(self) -> Timestamp {
         Timestamp::from_micros(self.us.saturating_add((self.frac > 0) as u64))
     }
 
-    #[inline]
+    #[inline(always)]
     fn plus(self, other: Self, parts: NonZeroU64) -> Self {
         let frac = self.frac + other.frac;
         let carry = frac >= parts.get();
@@ -75,6 +93,12 @@ impl Fine {
         if self <= other {
             return Self { us: 0, frac: 0 };
         }
+        self.less(other, parts)
+    }
+
+    /// What is left after taking away `other`, which is not more.
+    #[inline(always)]
+    fn less(self, other: Self, parts: NonZeroU64) -> Self {
         let borrow = self.frac < other.frac;
         Self {
             us: self.us - other.us - u64::from(borrow),
@@ -211,6 +235,26 @@ impl Meter {
             after: left,
             begin,
         }
+    }
+
+    /// The same for one unit, the usual cost, whose work begins at `begin`, which is not before `now`. Says also when that
+    /// work ends if it is kept. Fewer cases than [`Meter::weigh`] has, so that it fits into whoever asks.
+    #[inline(always)]
+    pub(crate) fn weigh_one(&self, begin: Fine, now: Timestamp) -> (Decision, Fine) {
+        let parts = self.pace.parts;
+        let after = begin.plus(self.one, parts);
+        let ceiling = Fine::at(now).plus(self.full, parts);
+        let standing = |room: Fine, held: Fine| Standing {
+            limit: self.burst,
+            remaining: self.units_in(room),
+            reset_after: held.ceil().since(now),
+        };
+        if after <= ceiling {
+            return (Decision::allow(standing(ceiling.less(after, parts), after)), after);
+        }
+        let retry = Retry::After(after.minus(self.full, parts).ceil().since(now));
+        let standing = standing(ceiling.minus(begin, parts), begin);
+        (Decision::Deny { standing, retry }, after)
     }
 
     /// How long a cost that the limit can hold takes.

@@ -4,7 +4,7 @@
 //! part in a million at a thousand per second): its envelope is `limit + t / interval`. [`Gcra`](super::gcra::Gcra)
 //! is the exact one.
 
-use super::{Algorithm, LeaseId, Receipt, Step};
+use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::debt::{self, ByNanos, Debt, Heeded, NANOS};
 use crate::decision::{Cost, Decision, Retry};
 use crate::meter::{Fine, Meter, Pace};
@@ -112,6 +112,11 @@ impl Algorithm for Cell {
     #[inline]
     fn edit(&self, state: &mut State, change: State, _: LeaseId) {
         *state = change;
+    }
+
+    #[inline(always)]
+    fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
+        state.take_one((&self.meter, ByNanos::NEW), now)
     }
 
     #[inline]

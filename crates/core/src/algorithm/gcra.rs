@@ -1,8 +1,8 @@
 //! GCRA: one moment per key, the theoretical arrival time of the next request; early by more than the burst is denied.
 
-use super::{Algorithm, LeaseId, Receipt, Step};
+use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::debt::{self, ByTime, Debt};
-use crate::decision::Cost;
+use crate::decision::{Cost, Decision};
 use crate::meter::Meter;
 use crate::rate::{LimitError, Rate};
 use crate::time::{Now, Timestamp};
@@ -81,6 +81,11 @@ impl Algorithm for Gcra {
     #[inline]
     fn edit(&self, state: &mut State, change: State, _: LeaseId) {
         *state = change;
+    }
+
+    #[inline(always)]
+    fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
+        state.take_one(self.meter(), now)
     }
 
     #[inline]

@@ -3,10 +3,10 @@
 //! As a meter it polices: what fits passes at once. As a queue it shapes: what fits is told how long to wait, so that
 //! what comes out keeps a constant rate.
 
-use super::{Algorithm, LeaseId, Receipt, Step};
+use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::debt::{ByUnits, Charged, Debt};
 use crate::decision::{Cost, Decision};
-use crate::meter::Meter;
+use crate::meter::{Fine, Meter};
 use crate::rate::{LimitError, Rate};
 use crate::time::{Now, Timestamp};
 
@@ -125,6 +125,17 @@ impl Algorithm for LeakyBucket {
     #[inline]
     fn edit(&self, state: &mut State, change: State, _: LeaseId) {
         *state = change;
+    }
+
+    #[inline]
+    fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
+        let (mut decision, mark) = state.take_one(self.meter(), now)?;
+        if self.is_shaping()
+            && let Decision::Allow { delay, .. } = &mut decision
+        {
+            *delay = Fine::begin_of(&mark).ceil().since(mark.taken_at);
+        }
+        Some((decision, mark))
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 //! Token bucket: holds `burst` tokens, refills continuously at its rate, takes a cost if that many are there.
 
-use super::{Algorithm, LeaseId, Receipt, Step};
+use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::debt::{ByUnits, Debt};
-use crate::decision::Cost;
+use crate::decision::{Cost, Decision};
 use crate::meter::Meter;
 use crate::rate::{LimitError, Rate};
 use crate::time::{Now, Timestamp};
@@ -97,6 +97,11 @@ impl Algorithm for TokenBucket {
     #[inline]
     fn edit(&self, state: &mut State, change: State, _: LeaseId) {
         *state = change;
+    }
+
+    #[inline(always)]
+    fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
+        state.take_one(self.meter(), now)
     }
 
     #[inline]

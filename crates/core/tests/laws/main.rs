@@ -5,6 +5,7 @@ mod clock;
 mod edits;
 mod envelope;
 mod giving_back;
+mod in_place;
 mod keys;
 mod promise;
 mod together;
