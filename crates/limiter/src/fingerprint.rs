@@ -1,12 +1,12 @@
 //! Fingerprints: what stands for a key in memory.
 //!
-//! A keyed 128-bit SipHash. Nobody who does not know the key can choose callers' names that meet in one place, and at
-//! 10 million keys the chance that any two share a fingerprint is n² / 2^129, about 1.5 in 10^25.
+//! 96 bits of a keyed SipHash. Nobody who does not know the key can choose callers' names that meet in one place, and at
+//! 10 million keys the chance that any two share a fingerprint is n² / 2^97, about 6.3 in 10^16.
 
 use crate::store::Key;
 use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 use std::hash::{Hash, Hasher};
-use std::num::NonZeroU64;
+use std::num::NonZeroU32;
 use tollgate_core::{Counter, Limit};
 
 /// The secret of a store's fingerprints: 128 random bits.
@@ -15,10 +15,12 @@ pub struct Secret(pub(crate) [u8; 16]);
 
 /// A key, as the memory store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+// 12 bytes at any fourth one: aligned to eight it would take 16, and a slot as much more.
+#[repr(C, packed(4))]
 pub struct Fingerprint {
     pub(crate) high: u64,
-    /// Never zero, so that an empty slot needs no flag. One value in 2^64 is given up for it.
-    pub(crate) low: NonZeroU64,
+    /// Never zero, so that an empty slot needs no flag. One value in 2^32 is given up for it.
+    pub(crate) low: NonZeroU32,
 }
 
 /// Makes the fingerprints of one rule: its identity is hashed once, its subjects for each request.
@@ -27,7 +29,7 @@ pub struct Fingerprint {
 /// to be hashed, and no list of several can be taken for it.
 #[derive(Clone, Copy)]
 pub struct Subjects {
-    one: SipHasher13,
+    one: Sip,
     several: SipHasher13,
 }
 
@@ -49,11 +51,11 @@ impl Secret {
             let identity = Counter { per: &[], ..*counter };
             identity.write(|piece| hasher.write(piece));
             hasher.write_u8(of);
-            SipHasher13::new_with_key(&hasher.finish128().as_bytes())
+            hasher.finish128()
         };
         Subjects {
-            one: key(1),
-            several: key(2),
+            one: Sip::new(key(1)),
+            several: SipHasher13::new_with_key(&key(2).as_bytes()),
         }
     }
 
@@ -71,7 +73,7 @@ impl Fingerprint {
     fn new(hash: Hash128) -> Self {
         Self {
             high: hash.h1,
-            low: NonZeroU64::new(hash.h2).unwrap_or(NonZeroU64::MIN),
+            low: NonZeroU32::new(hash.h2 as u32).unwrap_or(NonZeroU32::MIN),
         }
     }
 }
@@ -107,7 +109,7 @@ impl std::fmt::Debug for Subjects {
 
 impl Subjects {
     /// The fingerprint of one subject, given by the values it is counted by.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(&self, per: &[&[u8]]) -> Fingerprint {
         if let [value] = per {
             return Fingerprint::new(self.one.hash(value));
@@ -118,5 +120,90 @@ impl Subjects {
             hasher.write(value);
         }
         Fingerprint::new(hasher.finish128())
+    }
+}
+
+/// SipHash-1-3 with 128 bits, for one value in one go: what [`SipHasher13`] says of it, in two thirds of the time.
+#[derive(Clone, Copy)]
+struct Sip {
+    v0: u64,
+    v1: u64,
+    v2: u64,
+    v3: u64,
+}
+
+impl Sip {
+    fn new(key: Hash128) -> Self {
+        Self {
+            v0: key.h1 ^ 0x736f_6d65_7073_6575,
+            v1: key.h2 ^ 0x646f_7261_6e64_6f6d ^ 0xee,
+            v2: key.h1 ^ 0x6c79_6765_6e65_7261,
+            v3: key.h2 ^ 0x7465_6462_7974_6573,
+        }
+    }
+
+    #[inline(always)]
+    fn hash(mut self, value: &[u8]) -> Hash128 {
+        let (words, rest) = value.as_chunks::<8>();
+        for word in words {
+            self.take(u64::from_le_bytes(*word));
+        }
+        // The rest stands at the end of the last eight bytes, if there are so many.
+        let tail = match value.last_chunk::<8>() {
+            Some(_) if rest.is_empty() => 0,
+            Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
+            None => rest.iter().rev().fold(0, |tail, &byte| tail << 8 | u64::from(byte)),
+        };
+        self.take((value.len() as u64) << 56 | tail);
+        self.v2 ^= 0xee;
+        self.round();
+        self.round();
+        self.round();
+        let h1 = self.v0 ^ self.v1 ^ self.v2 ^ self.v3;
+        self.v1 ^= 0xdd;
+        self.round();
+        self.round();
+        self.round();
+        let h2 = self.v0 ^ self.v1 ^ self.v2 ^ self.v3;
+        Hash128 { h1, h2 }
+    }
+
+    #[inline(always)]
+    fn take(&mut self, word: u64) {
+        self.v3 ^= word;
+        self.round();
+        self.v0 ^= word;
+    }
+
+    #[inline(always)]
+    fn round(&mut self) {
+        self.v0 = self.v0.wrapping_add(self.v1);
+        self.v2 = self.v2.wrapping_add(self.v3);
+        self.v1 = self.v1.rotate_left(13) ^ self.v0;
+        self.v3 = self.v3.rotate_left(16) ^ self.v2;
+        self.v0 = self.v0.rotate_left(32);
+        self.v2 = self.v2.wrapping_add(self.v1);
+        self.v0 = self.v0.wrapping_add(self.v3);
+        self.v1 = self.v1.rotate_left(17) ^ self.v2;
+        self.v3 = self.v3.rotate_left(21) ^ self.v0;
+        self.v2 = self.v2.rotate_left(32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_value_hashes_as_siphash_says() {
+        let key = Hash128 {
+            h1: 0x0706_0504_0302_0100,
+            h2: 0x0f0e_0d0c_0b0a_0908,
+        };
+        let bytes: Vec<u8> = (0..=255).cycle().take(600).collect();
+        for len in 0..bytes.len() {
+            let theirs = SipHasher13::new_with_keys(key.h1, key.h2).hash(&bytes[..len]);
+            assert_eq!(Sip::new(key).hash(&bytes[..len]), theirs, "{len} bytes");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The embedded store: exact under threads, bounded in memory, one place in memory per key.
 //!
-//! Keys stand as 128-bit fingerprints beside their states in sharded tables, one set of tables per algorithm so that
+//! Keys stand as 96-bit fingerprints beside their states in sharded tables, one set of tables per algorithm so that
 //! each slot is as small as its state. A settlement locks the shards it needs in one fixed order, so it is one moment
 //! and cannot deadlock. Idle keys are swept out a few slots at a time behind new keys.
 

@@ -13,7 +13,7 @@ use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::hash::Hasher;
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::num::NonZeroU64;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use tollgate_core::{
     Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, Timestamp, TokenBucket, Words,
@@ -128,7 +128,7 @@ fn write_kind<A: Kind<Entry: Words>>(tables: &Tables, now: Timestamp, out: &mut 
         for (print, entry) in shards.lock(index).entries().filter(|(_, entry)| entry.fresh_at() > now) {
             words.clear();
             entry.write_words(&mut words);
-            lines.extend([words.len() as u64, print.high, print.low.get()]);
+            lines.extend([words.len() as u64, print.high, u64::from(print.low.get())]);
             lines.append(&mut words);
             keys += 1;
         }
@@ -152,7 +152,8 @@ fn read_kind<A: Kind<Entry: Words>>(memory: &Memory, now: Timestamp, file: &mut 
             return Err(SnapshotError::Damaged("a state is longer than any can be"));
         }
         let high = file.number()?;
-        let low = NonZeroU64::new(file.number()?).ok_or(SnapshotError::Damaged("a key is none"))?;
+        let low = u32::try_from(file.number()?).ok().and_then(NonZeroU32::new);
+        let low = low.ok_or(SnapshotError::Damaged("a key is none"))?;
         words.clear();
         for _ in 0..count {
             words.push(file.number()?);

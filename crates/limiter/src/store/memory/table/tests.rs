@@ -5,7 +5,7 @@ use crate::fingerprint::Secret;
 use crate::store::memory::shards::Shards;
 use proptest::prelude::*;
 use std::collections::HashMap;
-use std::num::NonZeroU64;
+use std::num::NonZeroU32;
 use tollgate_core::{Counter, Limit, Micros, Rate, TokenBucket};
 
 /// An entry with a value of its own and something outside the table.
@@ -42,9 +42,9 @@ fn print() -> impl Strategy<Value = Fingerprint> {
         (0..64_u64).prop_map(|n| n << 58),
         (0..40_u64).prop_map(|n| (n << 30) + (1 << 63)),
     ];
-    (high, 1..4_u64).prop_map(|(high, low)| Fingerprint {
+    (high, 1..4_u32).prop_map(|(high, low)| Fingerprint {
         high,
-        low: NonZeroU64::new(low).expect("not zero"),
+        low: NonZeroU32::new(low).expect("not zero"),
     })
 }
 
@@ -172,9 +172,10 @@ fn no_two_of_a_million_subjects_share_a_fingerprint() {
 
 #[test]
 fn the_chance_that_any_two_of_ten_million_do_is_below_one_in_a_thousand_million() {
-    // The chance is n² / 2^129: so n² × 10^9 must be below 2^129, and it is below 2^127 already.
+    // The chance is n² / 2^97: so n² × 10^9 must be below 2^97.
     let squared = 10_000_000_u128.pow(2);
-    assert!(squared * 1_000_000_000 < 1 << 127);
+    assert!(squared * 1_000_000_000 < 1 << 97);
+    assert_eq!(size_of::<Fingerprint>(), 96 / 8);
 }
 
 #[test]
