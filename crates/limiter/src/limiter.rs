@@ -87,12 +87,13 @@ impl Limiter {
             .settle_all(&self.charges(asks), Aim::Keep, crate::lease::fresh())
     }
 
-    #[inline]
+    /// Out of line: it is large, and the same for all kinds of subjects.
+    #[inline(never)]
     pub(crate) fn settle_one(&self, rule: &Rule, subject: &[u8], cost: Cost, lease: LeaseId) -> Decision {
         let key = self.store.key(&rule.subjects, &[subject]);
         let how = rule.how(cost, lease);
         if rule.policy == Policy::Shadow {
-            return rule.heard(self.store.settle_one(key, &rule.limit, how));
+            return rule.heard(self.store.settle_seldom(key, &rule.limit, how));
         }
         self.store.settle_one(key, &rule.limit, how)
     }

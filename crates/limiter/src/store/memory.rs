@@ -21,8 +21,8 @@ use crate::fingerprint::{Fingerprint, Secret, Subjects};
 use crate::sync::Guard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Standing, Timestamp,
-    settle,
+    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Standing,
+    Timestamp, settle,
 };
 
 pub use self::overflow::Overflow;
@@ -77,7 +77,7 @@ impl Options {
         Self { overflow, ..self }
     }
 
-    /// Over how many locks the keys of an algorithm are spread, rounded up to a power of two. 1,024 unless said.
+    /// Over how many locks the keys of an algorithm are spread, rounded up to a power of two. 256 unless said.
     pub fn shards(self, shards: usize) -> Self {
         Self {
             shards: shards.clamp(1, 1 << 16).next_power_of_two(),
@@ -118,7 +118,7 @@ impl Memory {
         Options {
             max_memory: 1 << 30,
             overflow: Overflow::Share,
-            shards: 1_024,
+            shards: 256,
             clock: Clock::start(Timestamp::EPOCH),
             secret: Secret::random(),
         }
@@ -156,14 +156,21 @@ impl Memory {
     }
 
     /// Settles one charge: the usual case, without a list.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn settle_one<T: Told>(&self, key: Fingerprint, limit: &Limit, how: How) -> T {
-        let now = self.moment();
         with_kind!(limit, kind => {
             let shards = kinds::shards_of(kind, &self.tables);
-            let settled = self.settle_in(kind, &mut shards.lock(shards.index_of(key)), key, how, now);
-            settled.unwrap_or_else(|| self.settle_shared(kind, limit, how, now))
+            let table = shards.lock(shards.index_of(key));
+            // The clock is read while memory answers.
+            table.fetch(key);
+            self.settle_locked((kind, limit), table, key, how, self.moment())
         })
+    }
+
+    /// The same out of line, for those who seldom ask: it is large, and should be inlined in one place only.
+    #[inline(never)]
+    pub(crate) fn settle_seldom(&self, key: Fingerprint, limit: &Limit, how: How) -> Decision {
+        self.settle_one(key, limit, how)
     }
 
     /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
@@ -171,78 +178,60 @@ impl Memory {
     pub(crate) fn settle_each(&self, limit: &Limit, keys: &[Fingerprint], how: How, mut told: impl FnMut(Decision)) {
         for keys in keys.chunks(Self::CHUNK) {
             let now = self.moment();
-            with_kind!(limit, kind => self.settle_chunk((kind, limit), keys, how, now, &mut told));
+            with_kind!(limit, kind => {
+                // Only asks for the places of all, and then waits for memory once and not for each key.
+                let shards = kinds::shards_of(kind, &self.tables);
+                for &key in keys {
+                    shards.lock(shards.index_of(key)).fetch(key);
+                }
+                for &key in keys {
+                    told(self.settle_locked((kind, limit), shards.lock(shards.index_of(key)), key, how, now));
+                }
+            });
         }
     }
 
-    /// Locks the shards of a chunk in order, reads the places of all its keys, and only then decides: so it waits for
-    /// memory once and not for each key.
-    fn settle_chunk<A: Kind>(
+    /// The usual case of the usual case, one unit of a key that is there, is all in one piece: what is told is written
+    /// once, and nothing is handed on.
+    #[inline(always)]
+    fn settle_locked<A: Kind, T: Told>(
         &self,
         (kind, limit): (&A, &Limit),
-        keys: &[Fingerprint],
-        how: How,
-        now: Now,
-        told: &mut impl FnMut(Decision),
-    ) {
-        let shards = A::shards(&self.tables);
-        let mut wanted = [(usize::MAX, 0); Self::CHUNK];
-        for ((place, key), slot) in keys.iter().enumerate().zip(&mut wanted) {
-            *slot = (shards.index_of(*key), place);
-        }
-        wanted.sort_unstable();
-        let mut guards: [Option<Guard<'_, Table<A::Entry>>>; Self::CHUNK] = std::array::from_fn(|_| None);
-        let mut guard_of = [0; Self::CHUNK];
-        let (mut count, mut locked) = (0, usize::MAX);
-        for &(shard, place) in wanted.iter().take(keys.len()) {
-            if shard != locked {
-                if let Some(guard) = guards.get_mut(count) {
-                    *guard = Some(shards.lock(shard));
-                }
-                (count, locked) = (count + 1, shard);
-            }
-            if let Some(guard) = guard_of.get_mut(place) {
-                *guard = count - 1;
-            }
-        }
-        let mut taken = 0;
-        for (key, &guard) in keys.iter().zip(&guard_of) {
-            if let Some(Some(table)) = guards.get(guard) {
-                taken += table.touch(*key);
-            }
-        }
-        std::hint::black_box(taken);
-        let mut outcomes = [None; Self::CHUNK];
-        for ((&key, &guard), outcome) in keys.iter().zip(&guard_of).zip(&mut outcomes) {
-            if let Some(Some(table)) = guards.get_mut(guard) {
-                *outcome = self.settle_in(kind, table, key, how, now);
-            }
-        }
-        // With the shards free again: the shared counter is in any of them.
-        drop(guards);
-        for outcome in outcomes.into_iter().take(keys.len()) {
-            told(outcome.unwrap_or_else(|| self.settle_shared(kind, limit, how, now)));
-        }
-    }
-
-    /// Settles one charge in the table it belongs to. Nothing if its key is new and there is no room for it.
-    #[inline(always)]
-    fn settle_in<A: Kind, T: Told>(
-        &self,
-        kind: &A,
-        table: &mut Table<A::Entry>,
+        mut table: Guard<'_, Table<A::Entry>>,
         key: Fingerprint,
         how: How,
         now: Now,
-    ) -> Option<T> {
+    ) -> T {
+        if how.cost == Cost::ONE
+            && how.policy != Policy::Count
+            && let Some(entry) = table.entry_mut(key)
+            && let Some((decision, mark)) = kind.take_one_of(entry, now)
+        {
+            return T::tell(decision, how.receipt(mark), Source::Memory);
+        }
+        self.settle_any((kind, limit), table, key, how, now)
+    }
+
+    /// The same for any key and any charge.
+    #[inline(never)]
+    fn settle_any<A: Kind, T: Told>(
+        &self,
+        (kind, limit): (&A, &Limit),
+        mut table: Guard<'_, Table<A::Entry>>,
+        key: Fingerprint,
+        how: How,
+        now: Now,
+    ) -> T {
         let mut place = table.find(key);
         if matches!(place, Place::Missing(_)) && how.cost > Cost::ZERO {
-            if !self.make_room(table, 1, now) {
-                return None;
+            if !self.make_room(&mut table, 1, now) {
+                // With the shard free again: the shared counter is in any of them.
+                drop(table);
+                return self.settle_shared(kind, limit, how, now);
             }
             place = table.find(key);
         }
-        Some(self.settle_at(kind, table, (key, place), how, now))
+        self.settle_at(kind, &mut table, (key, place), how, now)
     }
 
     /// The same where the place of the key is known, or there is room for it.
@@ -255,7 +244,7 @@ impl Memory {
         how: How,
         now: Now,
     ) -> T {
-        let step = kind.decide(table.get(place.1).map(A::state), how.cost, now);
+        let step = A::with_state(table.get(place.1), |state| kind.decide(state, how.cost, now));
         let is_kept = step.decision.is_allow() || how.policy == Policy::Count;
         if let (true, Some(change)) = (is_kept, step.next) {
             self.keep(kind, table, place, change, how.lease);
@@ -273,15 +262,7 @@ impl Memory {
             },
             decision => decision,
         };
-        T::tell(
-            decision,
-            Receipt {
-                cost: how.cost,
-                mark: step.mark,
-                lease: how.lease,
-            },
-            Source::Memory,
-        )
+        T::tell(decision, how.receipt(step.mark), Source::Memory)
     }
 
     /// Settles a charge that found no room, on the counter that all such keys of its limit share.
@@ -572,7 +553,7 @@ impl Memory {
             table = shards.lock(shards.index_of(key));
         }
         let place = table.find(key);
-        let (change, answer) = change(kind, table.get(place).map(A::state), now);
+        let (change, answer) = A::with_state(table.get(place), |state| change(kind, state, now));
         if let Some(change) = change {
             self.keep(kind, &mut table, (key, place), change, lease);
         }
@@ -611,6 +592,17 @@ pub(crate) struct How {
     pub(crate) lease: LeaseId,
 }
 
+impl How {
+    #[inline(always)]
+    fn receipt(self, mark: Mark) -> Receipt {
+        Receipt {
+            cost: self.cost,
+            mark,
+            lease: self.lease,
+        }
+    }
+}
+
 /// What several charges are settled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Aim {
@@ -631,7 +623,7 @@ impl Store for Memory {
         self.secret.subjects(counter)
     }
 
-    #[inline]
+    #[inline(always)]
     fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
         subjects.of(per)
     }
@@ -660,7 +652,7 @@ impl Store for Memory {
             policy: Policy::Enforce,
             lease: LeaseId::default(),
         };
-        Ok(self.settle_one(key, limit, look))
+        Ok(self.settle_seldom(key, limit, look))
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {

@@ -6,19 +6,20 @@ use super::table::{Entry, Table};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Guard;
 use tollgate_core::{
-    Algorithm, ByNanos, ByTime, ByUnits, Cell, Change, Charge, Concurrency, Cost, Debt, FixedWindow, Gcra, LeakyBucket,
-    LeaseId, Limit, Now, Ring, SlidingCounter, SlidingLog, Step, Timestamp, TokenBucket, Words, algorithm,
+    Algorithm, ByNanos, ByTime, ByUnits, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra,
+    LeakyBucket, LeaseId, Limit, Mark, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, Step, Timestamp, TokenBucket,
+    Words, algorithm,
 };
 
 /// The tables of every algorithm.
 #[derive(Debug)]
 pub(crate) struct Tables {
-    token_bucket: Shards<Debt<ByUnits>>,
+    token_bucket: Shards<PackedDebt>,
     gcra: Shards<Debt<ByTime>>,
     fixed_window: Shards<Timed<algorithm::fixed_window::State>>,
     sliding_counter: Shards<Timed<algorithm::sliding_counter::State>>,
     sliding_log: Shards<Timed<Ring>>,
-    leaky_bucket: Shards<Debt<ByUnits>>,
+    leaky_bucket: Shards<PackedDebt>,
     concurrency: Shards<Timed<Ring>>,
     cell: Shards<Debt<ByNanos>>,
 }
@@ -39,12 +40,20 @@ pub(crate) trait Kind: Algorithm {
 
     fn shards(tables: &Tables) -> &Shards<Self::Entry>;
 
-    fn state(entry: &Self::Entry) -> &Self::State;
+    /// Asks something of the state that an entry holds, if there is one.
+    fn with_state<T>(entry: Option<&Self::Entry>, ask: impl FnOnce(Option<&Self::State>) -> T) -> T;
 
     /// A new entry; what it takes outside the table is taken from the budget.
     fn begin_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> Self::Entry;
 
     fn edit_entry(&self, entry: &mut Self::Entry, change: Self::Change, lease: LeaseId, budget: &Budget);
+
+    /// See [`Algorithm::take_one`].
+    #[inline(always)]
+    fn take_one_of(&self, entry: &mut Self::Entry, now: Now) -> Option<(Decision, Mark)> {
+        let _ = (entry, now);
+        None
+    }
 
     fn own_change(&self, change: Change) -> Option<Self::Change>;
 
@@ -58,12 +67,12 @@ pub(crate) trait Kind: Algorithm {
 /// The shards that one settlement has locked, by their index.
 pub(crate) struct Held<'a> {
     tables: &'a Tables,
-    token_bucket: Vec<(usize, Guard<'a, Table<Debt<ByUnits>>>)>,
+    token_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
     gcra: Vec<(usize, Guard<'a, Table<Debt<ByTime>>>)>,
     fixed_window: Vec<(usize, Guard<'a, Table<Timed<algorithm::fixed_window::State>>>)>,
     sliding_counter: Vec<(usize, Guard<'a, Table<Timed<algorithm::sliding_counter::State>>>)>,
     sliding_log: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
-    leaky_bucket: Vec<(usize, Guard<'a, Table<Debt<ByUnits>>>)>,
+    leaky_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
     concurrency: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
     cell: Vec<(usize, Guard<'a, Table<Debt<ByNanos>>>)>,
 }
@@ -178,7 +187,7 @@ pub(crate) fn decide<A: Kind>(
     cost: Cost,
     now: Now,
 ) -> Step<Change> {
-    let step = kind.decide(table.get(table.find(key)).map(A::state), cost, now);
+    let step = A::with_state(table.get(table.find(key)), |state| kind.decide(state, cost, now));
     Step {
         decision: step.decision,
         next: step.next.map(A::any_change),
@@ -218,10 +227,10 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Entry for Debt<ByUnits> {
+impl Entry for PackedDebt {
     #[inline]
     fn fresh_at(&self) -> Timestamp {
-        Self::fresh_at(self)
+        Self::fresh_at(*self)
     }
 }
 
@@ -317,8 +326,8 @@ macro_rules! bare {
     ($algorithm:ident, $field:ident, $order:literal, $state:ty) => {
         kind!($algorithm, $field, $order, $state, {
             #[inline(always)]
-            fn state(entry: &$state) -> &$state {
-                entry
+            fn with_state<T>(entry: Option<&$state>, ask: impl FnOnce(Option<&$state>) -> T) -> T {
+                ask(entry)
             }
 
             #[inline(always)]
@@ -330,6 +339,43 @@ macro_rules! bare {
             fn edit_entry(&self, entry: &mut $state, change: $state, _: LeaseId, _: &Budget) {
                 *entry = change;
             }
+
+            #[inline(always)]
+            fn take_one_of(&self, entry: &mut $state, now: Now) -> Option<(Decision, Mark)> {
+                self.take_one(entry, now)
+            }
+        });
+    };
+}
+
+/// A state that is kept in fewer bytes than it is read in.
+macro_rules! packed {
+    ($algorithm:ident, $field:ident, $order:literal, $state:ty, $packed:ty) => {
+        kind!($algorithm, $field, $order, $packed, {
+            #[inline(always)]
+            fn with_state<T>(entry: Option<&$packed>, ask: impl FnOnce(Option<&$state>) -> T) -> T {
+                ask(entry.map(|&entry| entry.into()).as_ref())
+            }
+
+            #[inline(always)]
+            fn begin_entry(&self, change: $state, _: LeaseId, _: &Budget) -> $packed {
+                change.into()
+            }
+
+            #[inline(always)]
+            fn edit_entry(&self, entry: &mut $packed, change: $state, _: LeaseId, _: &Budget) {
+                *entry = change.into();
+            }
+
+            #[inline(always)]
+            fn take_one_of(&self, entry: &mut $packed, now: Now) -> Option<(Decision, Mark)> {
+                let mut state: $state = (*entry).into();
+                let taken = self.take_one(&mut state, now)?;
+                if taken.0.is_allow() {
+                    *entry = state.into();
+                }
+                Some(taken)
+            }
         });
     };
 }
@@ -339,8 +385,8 @@ macro_rules! timed {
     ($algorithm:ident, $field:ident, $order:literal, $state:ty, $heap:expr) => {
         kind!($algorithm, $field, $order, Timed<$state>, {
             #[inline]
-            fn state(entry: &Timed<$state>) -> &$state {
-                &entry.state
+            fn with_state<T>(entry: Option<&Timed<$state>>, ask: impl FnOnce(Option<&$state>) -> T) -> T {
+                ask(entry.map(|entry| &entry.state))
             }
 
             fn begin_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> Timed<$state> {
@@ -369,7 +415,7 @@ macro_rules! timed {
     };
 }
 
-bare!(TokenBucket, token_bucket, 0, Debt<ByUnits>);
+packed!(TokenBucket, token_bucket, 0, Debt<ByUnits>, PackedDebt);
 bare!(Gcra, gcra, 1, Debt<ByTime>);
 timed!(FixedWindow, fixed_window, 2, algorithm::fixed_window::State, |_| 0);
 timed!(
@@ -380,6 +426,6 @@ timed!(
     |_| 0
 );
 timed!(SlidingLog, sliding_log, 4, Ring, Ring::heap_bytes);
-bare!(LeakyBucket, leaky_bucket, 5, Debt<ByUnits>);
+packed!(LeakyBucket, leaky_bucket, 5, Debt<ByUnits>, PackedDebt);
 timed!(Concurrency, concurrency, 6, Ring, Ring::heap_bytes);
 bare!(Cell, cell, 7, Debt<ByNanos>);

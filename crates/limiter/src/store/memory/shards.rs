@@ -26,10 +26,11 @@ impl<E: Entry> Shards<E> {
         }
     }
 
-    /// Which shard a fingerprint is in. Taken from the half that does not choose the place inside it.
+    /// Which shard a fingerprint is in. Taken from the end of the half whose beginning chooses the place inside it: so
+    /// the place is known, and on its way from memory, while the other half is still worked out.
     #[inline]
     pub(crate) fn index_of(&self, print: Fingerprint) -> usize {
-        print.low.get() as usize & (self.count - 1)
+        print.high as usize & (self.count - 1)
     }
 
     #[inline]

@@ -90,6 +90,22 @@ impl<E: Entry> Table<E> {
         Place::Missing(index)
     }
 
+    /// The entry of a fingerprint, if it is there: [`Table::find`] and [`Table::get_mut`] in one go.
+    #[inline(always)]
+    pub(crate) fn entry_mut(&mut self, print: Fingerprint) -> Option<&mut E> {
+        let home = self.home(print);
+        for slot in self.slots.get_mut(home..)? {
+            let slot = slot.as_mut()?;
+            if slot.print == print {
+                return Some(&mut slot.entry);
+            }
+            if slot.print > print {
+                return None;
+            }
+        }
+        None
+    }
+
     #[inline]
     pub(crate) fn get(&self, place: Place) -> Option<&E> {
         let Place::Found(index) = place else { return None };
@@ -104,8 +120,8 @@ impl<E: Entry> Table<E> {
 
     /// Whether so many new entries would need a larger table.
     pub(crate) fn is_full_for(&self, more: usize) -> bool {
-        // Seven eighths full, or nothing left behind the last entry.
-        (self.len + more) * 8 > self.homes * 7 + 7 || self.slots.last().is_none_or(Option::is_some)
+        // Three quarters full, or nothing left behind the last entry.
+        (self.len + more) * 4 > self.homes * 3 + 3 || self.slots.last().is_none_or(Option::is_some)
     }
 
     /// Puts a new entry where [`Table::find`] missed it. The table must not be full.
@@ -125,13 +141,13 @@ impl<E: Entry> Table<E> {
         }
     }
 
-    /// Reads the place of a fingerprint and the ones right behind, where it mostly is, so that a batch waits for all its
-    /// places at once and not for one after another.
-    #[inline]
-    pub(crate) fn touch(&self, print: Fingerprint) -> usize {
+    /// Asks memory for the place of a fingerprint and the ones right behind, where it mostly is, without waiting for them.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, print: Fingerprint) {
         let home = self.home(print);
-        let is_taken = |index: usize| usize::from(matches!(self.slots.get(index), Some(Some(_))));
-        is_taken(home) + is_taken(home + 2) + is_taken(home + 4)
+        for index in [home, home + 1, home + 3] {
+            prefetch_index::prefetch_index(&self.slots, index);
+        }
     }
 
     /// Takes the entry at `index` out and moves its neighbours up, each no further than its home.

@@ -63,7 +63,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Everything that must hold of a table at any time.
-fn check(table: &Table<Note>, model: &HashMap<Fingerprint, Note>) {
+fn check(table: &mut Table<Note>, model: &HashMap<Fingerprint, Note>) {
     assert_eq!(table.len(), model.len());
     for (&print, note) in model {
         assert_eq!(
@@ -71,6 +71,7 @@ fn check(table: &Table<Note>, model: &HashMap<Fingerprint, Note>) {
             Some(note),
             "{print:?} is where it is looked for"
         );
+        assert_eq!(table.entry_mut(print), Some(&mut { *note }), "in one go too");
     }
     let entries: Vec<Fingerprint> = table.entries().map(|(print, _)| print).collect();
     assert_eq!(entries.len(), model.len());
@@ -98,6 +99,7 @@ proptest! {
                 Op::Put(print, note) => {
                     let place = table.find(print);
                     prop_assert_eq!(matches!(place, Place::Found(_)), model.contains_key(&print));
+                    prop_assert_eq!(table.entry_mut(print), model.get_mut(&print));
                     if let Some(entry) = table.get_mut(place) {
                         *entry = note;
                     } else {
@@ -134,7 +136,7 @@ proptest! {
                     prop_assert!(table.bytes() <= before);
                 }
             }
-            check(&table, &model);
+            check(&mut table, &model);
         }
         // Swept for long enough, all of it goes and the memory with it.
         for _ in 0..3 {
