@@ -5,6 +5,7 @@
 //! - [`Plan::verdict`] makes one [`Verdict`] of what the store answers.
 
 mod attempt;
+mod explain;
 mod few;
 mod forget;
 mod index;
@@ -16,6 +17,7 @@ mod terms;
 mod verdict;
 
 pub use attempt::{Attempt, Attribute};
+pub use explain::{Explanation, Fit, Held, Met, Miss, Story};
 pub use plan::{Line, Plan};
 pub use rule::{
     Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, RuleSet, Terms,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use tollgate_core::rules::{Answer, Attempt, CounterId, Plan, RuleSet, Verdict};
+use tollgate_core::rules::{Answer, Attempt, CounterId, Explanation, Plan, RuleSet, Verdict};
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros};
 
 /// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
@@ -90,6 +90,17 @@ impl<S: Store> RuleBook<S> {
             verdict,
             odd_costs,
         }
+    }
+
+    /// Why an attempt would be answered as it would be, rule by rule. Takes nothing.
+    pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
+        let plan = self.plan(attempt);
+        let verdict = match &*plan.charges {
+            [] => plan.verdict(S::SOURCE, []),
+            charges => plan.verdict(S::SOURCE, answers(&self.store.peek(charges).await)),
+        };
+        let key = |counter, per: &[&[u8]]| self.store.key_text(&self.key(counter, per));
+        self.rules.explain(attempt, verdict, key)
     }
 
     /// Gives the cost of an attempt back to every rule it meets, never above full, and tells how they then stand: as a

@@ -26,6 +26,13 @@ pub trait Store: Send + Sync {
     /// The key of one subject, given by the values it is counted by.
     fn key(&self, subjects: &Self::Subjects, per: &[&[u8]]) -> Self::Key;
 
+    /// How a key is printed, for whoever wants to look it up in the store.
+    fn key_text(&self, key: &Self::Key) -> String {
+        let mut bytes = Vec::new();
+        key.write(&mut bytes);
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
     /// Settles the charges of one request: all kept, or none, as their policies say. `lease` names what it holds of
     /// concurrency limits.
     fn settle(&self, charges: &[Charge<Self::Key>], lease: LeaseId) -> impl Future<Output = Settled> + Send;

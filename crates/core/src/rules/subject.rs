@@ -111,6 +111,13 @@ impl Value<'_> {
     }
 }
 
+impl Value<'_> {
+    /// Whether it stands for a network of IPv6 addresses.
+    pub(crate) fn is_ipv6(&self) -> bool {
+        matches!(self, Self::Network { .. }) && self.bytes().contains(&b':')
+    }
+}
+
 impl Default for Value<'_> {
     fn default() -> Self {
         Self::Given(&[])

@@ -1,0 +1,256 @@
+//! An explanation in words, and for each rule what would have to change.
+
+use super::{Explanation, Fit, Held, Met, Miss, Story};
+use crate::decision::{Cost, Decision, Retry};
+use crate::limit::Limit;
+use crate::rules::rule::{Terms, Test, Variant};
+use crate::rules::terms::Grounds;
+use crate::rules::verdict::{Ruling, Verdict};
+use crate::source::Source;
+use std::fmt;
+
+/// As a person reads it: the answer first, then rule by rule.
+impl fmt::Display for Explanation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}", Answer(&self.verdict))?;
+        for story in &self.stories {
+            writeln!(f)?;
+            write!(f, "{story}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The verdict in one line.
+struct Answer<'a, 'r>(&'a Verdict<'r>);
+
+impl fmt::Display for Answer<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verdict = self.0;
+        let word = if verdict.allowed { "allowed" } else { "denied" };
+        match verdict.nearest() {
+            Some(ruling) => write!(f, "{word}: `{}` {}", ruling.name, Says(ruling)),
+            None if verdict.rulings.is_empty() => write!(f, "{word}: no rule applies"),
+            None => write!(f, "{word}: no rule that applies can refuse"),
+        }
+    }
+}
+
+impl fmt::Display for Story<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rule = self.rule;
+        write!(f, "{}", rule.id())?;
+        if rule.domain() != crate::rules::Attempt::DOMAIN {
+            write!(f, " (domain {})", rule.domain())?;
+        }
+        match &self.fit {
+            Fit::Missed(misses) => {
+                writeln!(f, ": does not apply")?;
+                for miss in misses {
+                    writeln!(f, "    {miss}")?;
+                }
+            }
+            Fit::Met(met) => {
+                writeln!(f, ": applies, {}", rule.mode().name())?;
+                met.write(rule.experiment().is_some(), f)?;
+            }
+        }
+        for advice in self.advice() {
+            writeln!(f, "    to change it: {advice}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Met<'_> {
+    fn write(&self, is_split: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let values: Vec<String> = self
+            .subject
+            .iter()
+            .map(|(name, value)| format!("{name}={value}"))
+            .collect();
+        match &*values {
+            [] => writeln!(f, "    counts for everybody")?,
+            values => writeln!(f, "    counts for {}", values.join(", "))?,
+        }
+        let side = match self.variant {
+            Variant::Experiment => " on trial",
+            Variant::Control if is_split => " not on trial",
+            Variant::Control => "",
+        };
+        writeln!(
+            f,
+            "    costs {}; what it says comes from {}{side}",
+            self.cost.get(),
+            self.grounds
+        )?;
+        for held in &self.limits {
+            writeln!(f, "    {held}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Held<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ruling = &self.ruling;
+        match ruling.window {
+            None => write!(f, "{}", Says(ruling))?,
+            Some(window) => write!(f, "{}: {}; {}", window.name(), Numbers(window.limit()), Says(ruling))?,
+        }
+        match &self.key {
+            Some(key) => write!(f, "; key {key}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for Miss<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Disabled => write!(f, "it is disabled"),
+            Self::Domain { was } => write!(f, "it is of another domain than `{was}`"),
+            Self::Condition { attribute, wanted, was } if was.is_empty() => {
+                write!(f, "`{attribute}` is not there, wanted {wanted}")
+            }
+            Self::Condition { attribute, wanted, was } => {
+                write!(f, "`{attribute}` is `{}`, wanted {wanted}", was.join("`, `"))
+            }
+            Self::Lacks { attribute } => write!(f, "`{attribute}` is not there, and it counts by it"),
+        }
+    }
+}
+
+impl Story<'_> {
+    /// What would have to change for the rule to apply, or for what it refuses to pass. Nothing for a rule that applies and
+    /// lets pass.
+    pub fn advice(&self) -> Vec<String> {
+        match &self.fit {
+            Fit::Missed(misses) => misses.iter().map(|miss| self.mend(miss)).collect(),
+            Fit::Met(met) => met.limits.iter().filter_map(|held| met.mend(held)).collect(),
+        }
+    }
+
+    fn mend(&self, miss: &Miss<'_>) -> String {
+        match miss {
+            Miss::Disabled => "give the rule the mode enforce or shadow".to_owned(),
+            Miss::Domain { .. } => format!("ask in domain `{}`", self.rule.domain()),
+            Miss::Condition { attribute, wanted, .. } => format!("`{attribute}` would have to be {wanted}"),
+            Miss::Lacks { attribute } => format!("give `{attribute}`"),
+        }
+    }
+}
+
+impl Met<'_> {
+    fn mend(&self, held: &Held<'_>) -> Option<String> {
+        let Some(decision) = &held.ruling.decision else {
+            let is_closed = held.ruling.source == Source::Closed;
+            return is_closed.then(|| "the store would have to be reached".to_owned());
+        };
+        let limit = decision.standing().limit;
+        Some(match decision.retry()? {
+            Retry::After(wait) => format!("wait {wait}, ask for no more than is left, or raise {}", self.grounds),
+            Retry::Unknown => format!("somebody would have to release a lease, or raise {}", self.grounds),
+            Retry::Never if matches!(self.terms, Terms::Banned) => {
+                format!("{} would have to allow something", self.grounds)
+            }
+            Retry::Never if self.cost > Cost::MAX => format!("no limit holds so much: ask for at most {limit}"),
+            Retry::Never => format!(
+                "a cost of {} never passes: ask for at most {limit}, or raise {}",
+                self.cost.get(),
+                self.grounds
+            ),
+        })
+    }
+}
+
+impl fmt::Display for Grounds<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit => f.write_str("`limit`"),
+            Self::By { attribute, value } => write!(f, "`by` {attribute} = {}", super::shown(value)),
+            Self::Override(place) => write!(f, "override {}", place + 1),
+        }
+    }
+}
+
+/// What a ruling says, after the name of its limit.
+struct Says<'a, 'r>(&'a Ruling<'r>);
+
+impl fmt::Display for Says<'_, '_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(decision) = &self.0.decision else {
+            return f.write_str(match (self.0.window, self.0.source) {
+                (None, _) => "does not limit",
+                (Some(_), Source::Closed) => "could not be asked, and refuses",
+                (Some(_), _) => "could not be asked, and lets pass",
+            });
+        };
+        let standing = decision.standing();
+        let (remaining, limit) = (standing.remaining, standing.limit);
+        match decision {
+            _ if self.0.window.is_none() => f.write_str("bans"),
+            Decision::Allow { delay, .. } => {
+                write!(
+                    f,
+                    "would leave {remaining} of {limit}, as good as new in {}",
+                    standing.reset_after
+                )?;
+                match delay.get() {
+                    0 => Ok(()),
+                    _ => write!(f, ", held for {delay}"),
+                }
+            }
+            Decision::Deny { retry, .. } => {
+                write!(f, "refuses: {remaining} of {limit} left, ")?;
+                match retry {
+                    Retry::After(wait) => write!(f, "would pass in {wait}"),
+                    Retry::Unknown => f.write_str("would pass when a lease is released"),
+                    Retry::Never => f.write_str("would never pass"),
+                }
+            }
+        }
+    }
+}
+
+/// The numbers of a limit.
+struct Numbers<'a>(&'a Limit);
+
+impl fmt::Display for Numbers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let capacity = self.0.capacity();
+        write!(f, "{} of ", self.0.algorithm())?;
+        match (self.0, self.0.rate()) {
+            (Limit::Concurrency(limit), _) => {
+                write!(f, "{capacity} in flight, each for at most {}", limit.lease_ttl())
+            }
+            (_, Some(rate)) if rate.units() == capacity => write!(f, "{rate}"),
+            (_, Some(rate)) => write!(f, "{rate}, burst {capacity}"),
+            (_, None) => write!(f, "{capacity}"),
+        }
+    }
+}
+
+/// What a test wants, much as rules write it.
+impl fmt::Display for Test {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |f: &mut fmt::Formatter<'_>, words: &mut dyn Iterator<Item = String>| {
+            let words: Vec<String> = words.take(LISTED_MAX + 1).collect();
+            let shown = words.get(..LISTED_MAX).unwrap_or(&words);
+            let more = if words.len() > LISTED_MAX { " or others" } else { "" };
+            write!(f, "{}{more}", shown.join(" or "))
+        };
+        match self {
+            Self::OneOf(values) => list(f, &mut values.iter().map(|value| format!("`{value}`"))),
+            Self::Glob(parts) => write!(f, "`{}`", parts.join("*")),
+            Self::Any(tests) => list(f, &mut tests.iter().map(Self::to_string)),
+            Self::Regex(regex) => write!(f, "what matches `{regex}`"),
+            Self::Cidr(networks) => list(f, &mut networks.iter().map(|network| format!("in `{network}`"))),
+            Self::Present(true) => f.write_str("there"),
+            Self::Present(false) => f.write_str("absent"),
+        }
+    }
+}
+
+/// The most alternatives of a test that are listed.
+const LISTED_MAX: usize = 8;
