@@ -79,18 +79,19 @@ impl Fingerprint {
 }
 
 impl Key for Fingerprint {
-    const LENGTH: usize = 16;
+    const LENGTH: usize = 12;
 
     fn write(&self, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&self.high.to_le_bytes());
-        bytes.extend_from_slice(&self.low.get().to_le_bytes());
+        let Self { high, low } = *self;
+        bytes.extend_from_slice(&high.to_le_bytes());
+        bytes.extend_from_slice(&low.get().to_le_bytes());
     }
 
     fn read(bytes: &[u8]) -> Option<Self> {
         let (high, low) = bytes.split_first_chunk()?;
         Some(Self {
             high: u64::from_le_bytes(*high),
-            low: NonZeroU64::new(u64::from_le_bytes(low.try_into().ok()?))?,
+            low: NonZeroU32::new(u32::from_le_bytes(low.try_into().ok()?))?,
         })
     }
 }
