@@ -2,15 +2,17 @@
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A text that was read: a file, a variable of the environment, a flag.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Origin {
     /// As it is shown: `rules/api.yaml`, `TOLLGATE_STORE`, `--set`.
     pub name: Box<str>,
     /// What stood there.
     pub text: Box<str>,
+    /// Where each line begins, once a line was asked for: a thousand problems of a large text are shown too.
+    lines: OnceLock<Box<[usize]>>,
 }
 
 /// A stretch of one line of a text. Lines and columns count from one, columns in characters.
@@ -125,9 +127,28 @@ impl Origin {
         Arc::new(Self {
             name: name.into(),
             text: text.into(),
+            lines: OnceLock::new(),
         })
     }
+
+    /// A line, counted from one, without its end.
+    fn line(&self, number: u32) -> Option<&str> {
+        let begins = self.lines.get_or_init(|| {
+            let ends = self.text.bytes().zip(1..).filter(|(byte, _)| *byte == b'\n');
+            std::iter::once(0).chain(ends.map(|(_, next)| next)).collect()
+        });
+        let begin = *begins.get(number.checked_sub(1)? as usize)?;
+        self.text.get(begin..)?.lines().next()
+    }
 }
+
+impl PartialEq for Origin {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.name, &self.text) == (&other.name, &other.text)
+    }
+}
+
+impl Eq for Origin {}
 
 impl Problem {
     /// Something that refuses what was written.
@@ -209,13 +230,14 @@ impl Place {
 
     /// The line as it stands in the text.
     fn line(&self) -> Option<&str> {
-        self.origin.text.lines().nth(self.line.checked_sub(1)? as usize)
+        self.origin.line(self.line)
     }
 
     /// What of the line is shown, how many characters of it stand before the mark, and how long the mark is.
     fn window(&self, line: &str) -> (usize, String, usize) {
         let column = self.column.saturating_sub(1) as usize;
-        let skipped = column.saturating_sub(SHOWN_MAX / 2);
+        let fits = line.chars().nth(SHOWN_MAX).is_none();
+        let skipped = if fits { 0 } else { column.saturating_sub(SHOWN_MAX / 2) };
         let clean = |c: char| if c.is_control() { ' ' } else { c };
         let shown: String = line.chars().skip(skipped).take(SHOWN_MAX).map(clean).collect();
         let before = column - skipped;

@@ -274,7 +274,14 @@ impl<'o> Reading<'o> {
 /// A text from outside as a message repeats it: its beginning if it is long.
 pub(crate) fn shown(text: &str) -> String {
     const MOST: usize = 60;
-    let mut shown: String = text.chars().take(MOST).flat_map(char::escape_debug).collect();
+    let mut shown = String::new();
+    for letter in text.chars().take(MOST) {
+        if letter.is_control() {
+            shown.extend(letter.escape_default());
+        } else {
+            shown.push(letter);
+        }
+    }
     if text.chars().nth(MOST).is_some() {
         shown.push('…');
     }

@@ -37,12 +37,12 @@ pub struct Condition {
 /// A test of an attribute. Where it has several values, one that fits is enough.
 #[derive(Debug)]
 pub enum Test {
-    /// One of these, exactly.
+    /// One of these, exactly. Sorted.
     OneOf(Box<[Box<str>]>),
     /// The parts between the stars of a glob, in order: `/v1/*` is `["/v1/", ""]`. A star is any run of bytes.
     Glob(Box<[Box<str>]>),
     /// Several of what may stand alone: one that fits is enough.
-    Any(Box<[Test]>),
+    Any(Box<[Self]>),
     /// A regular expression that is found somewhere in it.
     Regex(Box<regex::bytes::Regex>),
     /// An address in one of these networks.
@@ -338,6 +338,11 @@ impl Overrides {
         }
         Cow::Owned(key)
     }
+}
+
+impl Experiment {
+    /// The share that is every subject.
+    pub(crate) const ALL: u64 = 1 << 32;
 }
 
 impl Mode {

@@ -1,7 +1,7 @@
 //! Values with their places, and how they are read: what does not fit becomes a problem, and reading goes on.
 
 use super::shown;
-use crate::problem::{Place, Problems, Refusal, meant};
+use crate::problem::{Place, Problems, Refusal, meant, nearest};
 use std::borrow::Cow;
 
 /// A value and where it stands.
@@ -46,6 +46,8 @@ pub struct Fields<'n> {
     pub place: &'n Place,
     /// No more than there are known keys.
     entries: Vec<(&'n Key, &'n Node)>,
+    /// Known keys that were likely meant by others. They are not missed as well.
+    meant: Vec<Box<str>>,
 }
 
 impl Node {
@@ -183,12 +185,14 @@ impl Node {
         let mut fields = Fields {
             place: &self.place,
             entries: Vec::new(),
+            meant: Vec::new(),
         };
         for (key, value) in entries {
             if known.contains(&&*key.text) {
                 fields.entries.push((key, value));
             } else if !problems.is_full() {
                 let words = || known.iter().copied();
+                fields.meant.extend(nearest(&key.text, words()).map(Box::from));
                 problems.error_with(
                     &key.place,
                     format!("`{}` is not a key of {what}", shown(&key.text)),
@@ -245,10 +249,15 @@ impl<'n> Fields<'n> {
         self.entries.iter().find(|(known, _)| *known.text == *key).copied()
     }
 
+    /// Whether one of its keys is not known, and so may have been meant for another.
+    pub fn has_misspelt(&self) -> bool {
+        !self.meant.is_empty()
+    }
+
     /// The value under a key that must be there; `example` shows how it looks: `limit: 100/min`.
     pub fn need(&self, what: &str, key: &str, example: &str, problems: &mut Problems) -> Option<&'n Node> {
         let found = self.find(key);
-        if found.is_none() {
+        if found.is_none() && !self.meant.iter().any(|meant| **meant == *key) {
             problems.error_with(
                 self.place,
                 format!("{what} has no `{key}`"),

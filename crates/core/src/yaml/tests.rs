@@ -155,20 +155,21 @@ fn a_large_text_without_faults_is_read() {
 fn fields_tell_of_keys_that_are_not_known() {
     let mut problems = Problems::new();
     let node = read("limt: 1\nwhen: 2\nzzzzzz: 3\n").unwrap();
-    let fields = node.fields("a rule", &["limit", "when"], &mut problems).unwrap();
+    let known = ["limit", "when", "id"];
+    let fields = node.fields("a rule", &known, &mut problems).unwrap();
     assert!(fields.find("when").is_some());
-    assert!(
-        fields
-            .need("a rule", "limit", "limit: 100/min", &mut problems)
-            .is_none()
-    );
+    // What was likely meant is not missed as well.
+    for (key, example) in [("limit", "limit: 100/min"), ("id", "id: plan")] {
+        assert!(fields.need("a rule", key, example, &mut problems).is_none());
+    }
     let told: String = problems.sorted().iter().map(ToString::to_string).collect();
     for part in [
         "x.yaml:1:1: error: `limt` is not a key of a rule",
         "did you mean `limit`?",
-        "write one of `limit`, `when`",
-        "a rule has no `limit`",
+        "write one of `limit`, `when`, `id`",
+        "a rule has no `id`",
     ] {
         assert!(told.contains(part), "{told}");
     }
+    assert!(!told.contains("a rule has no `limit`"), "{told}");
 }

@@ -1,0 +1,183 @@
+//! Rules as they are written: YAML into [`RuleSet`], or everything that is wrong with it.
+//!
+//! One rule is read in `file/rule.rs`, what it asks of attributes in `file/when.rs`, its limits in `file/limits.rs` and
+//! its algorithm in `file/method.rs`. A key is added there, in the schema and in `docs/rules.md`; tests hold the three
+//! together.
+
+mod expressions;
+mod limits;
+mod method;
+mod rule;
+mod when;
+
+use super::attempt::Attempt;
+use super::lint::lint;
+use super::rule::{CounterOf, Rule, RuleSet};
+use crate::problem::{Place, Problem, Problems};
+use crate::yaml::{Kind, Node, shown};
+use expressions::Expressions;
+pub(super) use rule::holds_addresses;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What rules take from the configuration around them.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// By how many leading bits IPv6 addresses are told apart where a rule does not say it.
+    pub ipv6_prefix: u8,
+}
+
+/// Reads rules from several places and then makes one set of them, or none.
+#[derive(Debug)]
+pub struct Reader {
+    settings: Settings,
+    problems: Problems,
+    rules: Vec<Rule>,
+    counters: Vec<CounterOf>,
+    expressions: Expressions,
+    /// Per domain, each name that stands in answers.
+    names: HashMap<Box<str>, HashMap<Arc<str>, Claim>>,
+    /// Rules that were seen, sound or not.
+    seen: u32,
+}
+
+/// Whose a name is: the rule by its number, and where that is written.
+#[derive(Debug)]
+struct Claim {
+    rule: u32,
+    place: Place,
+}
+
+/// A set of rules, and what is odd about it.
+#[derive(Debug)]
+pub struct Read {
+    /// The rules.
+    pub rules: RuleSet,
+    /// What was taken, but is hardly meant. Sorted by place.
+    pub warnings: Vec<Problem>,
+}
+
+/// The keys of a rules file.
+pub(super) const FILE_KEYS: [&str; 2] = ["domain", "rules"];
+/// The most rules of one set.
+pub const RULES_MAX: u32 = 100_000;
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { ipv6_prefix: 64 }
+    }
+}
+
+impl Reader {
+    /// Nothing read yet.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            problems: Problems::new(),
+            rules: Vec::new(),
+            counters: Vec::new(),
+            expressions: Expressions::new(),
+            names: HashMap::new(),
+            seen: 0,
+        }
+    }
+
+    /// Reads a rules file: a map of `domain`, if its rules share one, and `rules`.
+    pub fn file(&mut self, node: &Node) {
+        if !matches!(node.kind, Kind::Map(_)) {
+            self.problems.error_with(
+                &node.place,
+                format!("a rules file is a map, and this is {}", node.what()),
+                "begin it with `rules:` and put the list of rules below it; `rules: []` limits nothing",
+            );
+            return;
+        }
+        let Some(fields) = node.fields("a rules file", &FILE_KEYS, &mut self.problems) else {
+            return;
+        };
+        let domain = match fields.find("domain") {
+            Some(node) => domain(node, &mut self.problems),
+            None => Some(Attempt::DOMAIN),
+        };
+        if let Some(rules) = fields.need("a rules file", "rules", "rules: []", &mut self.problems) {
+            // Of an unreadable domain the rules are read all the same: they may have faults too.
+            self.rules(rules, domain.unwrap_or(Attempt::DOMAIN));
+        }
+    }
+
+    /// Reads a list of rules whose domain is `domain` unless they name another.
+    pub fn rules(&mut self, node: &Node, domain: &str) {
+        let Some(rules) = node.list("a list of rules", &mut self.problems) else {
+            return;
+        };
+        for rule in rules {
+            if self.seen >= RULES_MAX {
+                self.problems.error_with(
+                    &rule.place,
+                    format!("there are more than {RULES_MAX} rules"),
+                    "say with `by` and `overrides` what differs between subjects, in one rule",
+                );
+                return;
+            }
+            self.seen += 1;
+            self.rule(rule, domain);
+        }
+    }
+
+    /// The rules that were read.
+    ///
+    /// # Errors
+    /// Every problem there is, warnings too, sorted by place. Rules are taken whole or not at all.
+    pub fn finish(mut self) -> Result<Read, Vec<Problem>> {
+        if self.problems.has_errors() {
+            return Err(self.problems.sorted());
+        }
+        self.problems.extend(lint(&self.rules));
+        Ok(Read {
+            rules: RuleSet::new(self.rules, self.counters),
+            warnings: self.problems.sorted(),
+        })
+    }
+
+    /// Takes a name for a rule of a domain. A name that another rule has is a problem.
+    fn claim(&mut self, domain: &str, name: &Arc<str>, rule: u32, place: &Place) {
+        if !self.names.contains_key(domain) {
+            self.names.insert(domain.into(), HashMap::new());
+        }
+        let Some(names) = self.names.get_mut(domain) else {
+            return;
+        };
+        match names.get(name) {
+            Some(claim) if claim.rule == rule => {}
+            Some(Claim { place: first, .. }) => self.problems.error_with(
+                place,
+                format!("another limit in the domain `{}` is named `{name}`", shown(domain)),
+                format!("the first is at {first}; names stand in answers and must differ: choose another id"),
+            ),
+            None => {
+                let place = place.clone();
+                names.insert(Arc::clone(name), Claim { rule, place });
+            }
+        }
+    }
+}
+
+/// The domain that rules belong to.
+fn domain<'n>(node: &'n Node, problems: &mut Problems) -> Option<&'n str> {
+    let text = node.text("the name of a domain", problems)?;
+    name("a domain", text, &node.place, problems)
+}
+
+/// A name as rules give it: of a domain or an attribute.
+fn name<'n>(what: &str, text: &'n str, place: &Place, problems: &mut Problems) -> Option<&'n str> {
+    const LONGEST: usize = 256;
+    if text.is_empty() || text.len() > LONGEST || text.contains(char::is_control) {
+        problems.error_with(
+            place,
+            format!("`{}` is not the name of {what}", shown(text)),
+            format!("write 1 to {LONGEST} bytes without control characters"),
+        );
+        return None;
+    }
+    Some(text)
+}

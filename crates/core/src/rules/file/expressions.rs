@@ -1,0 +1,76 @@
+//! Regular expressions of rules, held to a budget: each is bounded, and so are all of them together.
+
+use crate::problem::Refusal;
+use crate::yaml::shown;
+use regex::bytes::{Regex, RegexBuilder};
+
+/// Makes regular expressions until their budget is spent.
+#[derive(Debug)]
+pub(super) struct Expressions {
+    bytes_left: usize,
+}
+
+/// The sizes an expression may be compiled to. The first that is enough is what it costs of the budget, since its true size
+/// is not told.
+const SIZES: [usize; 3] = [8 << 10, 64 << 10, 512 << 10];
+/// What all expressions of a set may cost.
+const BUDGET: usize = 64 << 20;
+/// The longest expression as text.
+const LONGEST: usize = 4 << 10;
+/// What each may use to remember where it was while it searches.
+const CACHE: usize = 256 << 10;
+
+impl Expressions {
+    pub(super) fn new() -> Self {
+        Self { bytes_left: BUDGET }
+    }
+
+    /// Compiles one. It looks at bytes: `.` is any byte but a line feed, `\d` is 0 to 9.
+    pub(super) fn compile(&mut self, text: &str) -> Result<Regex, Refusal> {
+        if text.len() > LONGEST {
+            return Err(Refusal::new(
+                format!("the expression has {} bytes, more than {LONGEST}", text.len()),
+                "write a list of values or globs instead",
+            ));
+        }
+        for size in SIZES {
+            if size > self.bytes_left {
+                return Err(Refusal::new(
+                    "the expressions of all rules together are too large",
+                    "use values and globs where they do",
+                ));
+            }
+            let built = RegexBuilder::new(text)
+                .unicode(false)
+                .size_limit(size)
+                .dfa_size_limit(CACHE)
+                .nest_limit(50)
+                .build();
+            match built {
+                Ok(regex) => {
+                    self.bytes_left -= size;
+                    return Ok(regex);
+                }
+                Err(regex::Error::CompiledTooBig(_)) => {}
+                Err(error) => return Err(refusal(text, &error)),
+            }
+        }
+        // What was tried and refused took time, too.
+        self.bytes_left -= SIZES.iter().copied().max().unwrap_or(0).min(self.bytes_left);
+        Err(Refusal::new(
+            format!("the expression `{}` is too large when it is compiled", shown(text)),
+            "lower its repetitions: `a{1000}` counts a thousand times",
+        ))
+    }
+}
+
+/// The last line of what the library says is the reason; those before it draw the expression.
+fn refusal(text: &str, error: &regex::Error) -> Refusal {
+    let told = error.to_string();
+    let reason = told.lines().last().unwrap_or_default();
+    let reason = reason.strip_prefix("error: ").unwrap_or(reason);
+    Refusal::new(
+        format!("`{}` is not a regular expression: {reason}", shown(text)),
+        "a character with a meaning of its own is taken as it is after a backslash: `\\(`",
+    )
+}

@@ -1,0 +1,351 @@
+//! The limits of a rule: the one for all, those by an attribute, those of single subjects.
+
+use super::method::{Method, Ruled};
+use crate::limit::Limit;
+use crate::problem::{Place, Problem, Problems};
+use crate::quantity::{period_name, quota};
+use crate::rules::rule::{By, Choice, CounterId, CounterOf, Overrides, Terms, Variant, Window};
+use crate::time::Micros;
+use crate::yaml::{Key, Kind, Node, shown};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Where the limits of a rule stand.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Written<'n> {
+    pub(super) limit: &'n Node,
+    pub(super) by: Option<&'n Node>,
+    pub(super) overrides: Option<&'n Node>,
+}
+
+/// The counters of one rule: limits of one name, side, algorithm and period share one.
+#[derive(Debug)]
+pub(super) struct Counters<'r> {
+    list: &'r mut Vec<CounterOf>,
+    domain: &'r str,
+    id: Arc<str>,
+    rule: u32,
+    /// By the period that stands in it.
+    names: HashMap<Micros, Arc<str>>,
+    known: HashMap<Identity, CounterId>,
+}
+
+/// What tells the counters of one rule apart: the period in the name, the side, the algorithm, the period of a window.
+type Identity = (Option<Micros>, Variant, &'static str, Option<Micros>);
+
+/// Reads the limits of one side of a rule.
+pub(super) struct Limits<'a, 'r> {
+    pub(super) method: Method,
+    pub(super) variant: Variant,
+    pub(super) counters: &'a mut Counters<'r>,
+    pub(super) problems: &'a mut Problems,
+}
+
+/// The most windows of one limit.
+const WINDOWS_MAX: usize = 16;
+/// The most different sets of attributes that overrides of one rule name: each is a look-up of its own.
+const SETS_MAX: usize = 16;
+/// The most attributes of one override.
+const ATTRIBUTES_MAX: usize = 8;
+/// The most subjects of one rule, where lists of values stand for each combination.
+const SUBJECTS_MAX: usize = 1_000_000;
+
+impl<'r> Counters<'r> {
+    pub(super) fn new(list: &'r mut Vec<CounterOf>, domain: &'r str, id: Arc<str>, rule: u32) -> Self {
+        Self {
+            list,
+            domain,
+            id,
+            rule,
+            names: HashMap::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    /// All names that answers may have for this rule.
+    pub(super) fn into_names(self) -> Vec<Arc<str>> {
+        let mut names: Vec<Arc<str>> = self.names.into_values().collect();
+        names.sort_unstable();
+        names
+    }
+
+    /// A window, named by its period if it is one of a list.
+    fn window(&mut self, limit: Limit, variant: Variant, named: Option<Micros>) -> Window {
+        let name = match named {
+            None => Arc::clone(&self.id),
+            Some(period) => {
+                let id = &self.id;
+                let make = || format!("{id}.{}", period_name(period)).into();
+                Arc::clone(self.names.entry(period).or_insert_with(make))
+            }
+        };
+        let identity = (named, variant, limit.algorithm(), limit.window());
+        let counter = *self.known.entry(identity).or_insert_with(|| {
+            let counter = CounterId(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
+            self.list.push(CounterOf {
+                domain: self.domain.into(),
+                name: Arc::clone(&name),
+                variant,
+                limit,
+                rule: self.rule,
+            });
+            counter
+        });
+        Window { name, limit, counter }
+    }
+}
+
+impl Limits<'_, '_> {
+    /// All of them, or nothing if one is faulty.
+    pub(super) fn read(&mut self, written: Written<'_>) -> Option<Choice> {
+        let errors = self.problems.errors();
+        let limit = self.terms(written.limit);
+        let by = written.by.map(|node| self.by(node));
+        let overrides = written.overrides.map(|node| self.overrides(node)).unwrap_or_default();
+        if self.problems.errors() > errors {
+            return None;
+        }
+        Some(Choice {
+            limit: limit?,
+            by: by.flatten(),
+            overrides,
+        })
+    }
+
+    fn terms(&mut self, node: &Node) -> Option<Terms> {
+        let Kind::List(items) = &node.kind else {
+            return Some(match self.ruled(node)? {
+                Ruled::Unlimited => Terms::Unlimited,
+                Ruled::Banned => Terms::Banned,
+                Ruled::Limited(limit, _) => Terms::Limited(Box::new([self.counters.window(limit, self.variant, None)])),
+            });
+        };
+        if items.is_empty() || items.len() > WINDOWS_MAX {
+            self.problems.error_with(
+                &node.place,
+                format!("a limit is a list of {} windows", items.len()),
+                format!("give one to {WINDOWS_MAX}: `[10/s, 100/min]`"),
+            );
+            return None;
+        }
+        let mut windows: Vec<Window> = Vec::with_capacity(items.len());
+        let mut seen: Vec<(Micros, &Place)> = Vec::with_capacity(items.len());
+        for item in items {
+            match self.ruled(item) {
+                Some(Ruled::Limited(limit, Some(period))) => {
+                    if let Some((_, first)) = seen.iter().find(|(known, _)| *known == period) {
+                        self.problems.error_with(
+                            &item.place,
+                            format!("two windows of {} in one limit", period_name(period)),
+                            format!("the first is at {first}; the smaller one is enough"),
+                        );
+                    }
+                    seen.push((period, &item.place));
+                    windows.push(self.counters.window(limit, self.variant, Some(period)));
+                }
+                Some(Ruled::Limited(_, None)) => self.problems.error_with(
+                    &item.place,
+                    "`concurrency` has no windows",
+                    "write one number alone: `limit: 20`",
+                ),
+                Some(Ruled::Banned | Ruled::Unlimited) => self.problems.error_with(
+                    &item.place,
+                    "a ban or `unlimited` cannot be one of several windows",
+                    "write it alone, without a list",
+                ),
+                None => {}
+            }
+        }
+        Some(Terms::Limited(windows.into()))
+    }
+
+    fn ruled(&mut self, node: &Node) -> Option<Ruled> {
+        let method = &self.method;
+        let parse = |text: &str| quota(text).and_then(|quota| method.rule(quota));
+        node.read("a limit like 100/min", parse, self.problems)
+    }
+
+    fn by(&mut self, node: &Node) -> Option<By> {
+        let entries = node.entries("a map of one attribute and its limits", self.problems)?;
+        let [(key, values)] = entries else {
+            self.problems.error_with(
+                &node.place,
+                format!("`by` names {} attributes", entries.len()),
+                "name one: `by: { tier: { free: 100/min } }`; for several use `overrides`",
+            );
+            return None;
+        };
+        let attribute = super::name("an attribute", &key.text, &key.place, self.problems)?;
+        let values = values.entries("a map of values and limits", self.problems)?;
+        if values.is_empty() {
+            self.problems.error_with(
+                &node.place,
+                format!("`by` names no value of `{}`", shown(attribute)),
+                "name some: `by: { tier: { free: 100/min } }`, or take it away",
+            );
+        }
+        let terms = values
+            .iter()
+            .filter_map(|(value, limit)| Some((value.text.as_bytes().into(), self.terms(limit)?)))
+            .collect();
+        Some(By {
+            attribute: attribute.into(),
+            terms,
+        })
+    }
+
+    fn overrides(&mut self, node: &Node) -> Box<[Overrides]> {
+        let mut sets = Sets::default();
+        let items = node.list("a list of overrides", self.problems).unwrap_or_default();
+        for (place, item) in (0..).zip(items) {
+            if let Some((subjects, limit)) = self.override_of(item)
+                && let Some(terms) = self.terms(limit)
+            {
+                sets.add(place, item, &subjects, &terms, self);
+            }
+        }
+        sets.finish()
+    }
+
+    /// Whom an override is for, and its limit.
+    fn override_of<'n>(&mut self, item: &'n Node) -> Option<(Subjects<'n>, &'n Node)> {
+        let entries = item.entries("an override like { merchant: m_42, limit: 20000/min }", self.problems)?;
+        let mut limit = None;
+        let mut subjects: Subjects<'n> = Vec::new();
+        for (key, value) in entries {
+            if &*key.text == "limit" {
+                limit = Some(value);
+            } else if super::name("an attribute", &key.text, &key.place, self.problems).is_some() {
+                subjects.push((key, self.values(value)?));
+            }
+        }
+        if limit.is_none() {
+            self.problems.error_with(
+                &item.place,
+                "an override has no `limit`",
+                "add one: `{ merchant: m_42, limit: 20000/min }`",
+            );
+        }
+        if subjects.is_empty() || subjects.len() > ATTRIBUTES_MAX {
+            self.problems.error_with(
+                &item.place,
+                format!("an override names {} attributes", subjects.len()),
+                format!("name one to {ATTRIBUTES_MAX}: `{{ merchant: m_42, limit: 20000/min }}`"),
+            );
+            return None;
+        }
+        subjects.sort_unstable_by_key(|(key, _)| &key.text);
+        Some((subjects, limit?))
+    }
+
+    /// The values of one attribute that an override is for.
+    fn values<'n>(&mut self, node: &'n Node) -> Option<Vec<&'n str>> {
+        let values: Option<Vec<&str>> = node
+            .one_or_more()
+            .iter()
+            .map(|value| {
+                let text = value.text("a value, or a list of values", self.problems)?;
+                if text.contains('*') {
+                    self.problems.push(
+                        Problem::warning(&value.place, "a star in an override stands for itself")
+                            .hint("overrides are for single subjects; for a pattern make a rule with `when`"),
+                    );
+                }
+                Some(text)
+            })
+            .collect();
+        values.filter(|values| {
+            if values.is_empty() {
+                self.problems.error_with(
+                    &node.place,
+                    "an override for no value at all",
+                    "name one: `{ merchant: m_42, limit: 20000/min }`",
+                );
+            }
+            !values.is_empty()
+        })
+    }
+}
+
+/// The attributes of an override, sorted, with the values it is for.
+type Subjects<'n> = Vec<(&'n Key, Vec<&'n str>)>;
+
+/// Overrides by the attributes they name.
+#[derive(Default)]
+struct Sets<'n> {
+    sets: Vec<Overrides>,
+    /// Where each subject was named first.
+    places: Vec<HashMap<Box<[u8]>, &'n Place>>,
+    subjects: usize,
+}
+
+impl<'n> Sets<'n> {
+    fn add(&mut self, place: u32, item: &'n Node, subjects: &Subjects<'n>, terms: &Terms, limits: &mut Limits<'_, '_>) {
+        let combinations = subjects
+            .iter()
+            .try_fold(1_usize, |product, (_, values)| product.checked_mul(values.len()));
+        self.subjects = self.subjects.saturating_add(combinations.unwrap_or(usize::MAX));
+        if self.subjects > SUBJECTS_MAX {
+            limits.problems.error_with(
+                &item.place,
+                format!("the overrides of this rule name more than {SUBJECTS_MAX} subjects"),
+                "name fewer; limits of many subjects are better chosen with `by`",
+            );
+            return;
+        }
+        let named = |set: &Overrides| {
+            let names = set.attributes.iter().map(|name| &**name);
+            names.eq(subjects.iter().map(|(key, _)| &*key.text))
+        };
+        let at = self.sets.iter().position(named).unwrap_or_else(|| {
+            self.sets.push(Overrides {
+                attributes: subjects.iter().map(|(key, _)| key.text.clone()).collect(),
+                terms: HashMap::new(),
+            });
+            self.places.push(HashMap::new());
+            self.sets.len() - 1
+        });
+        if at >= SETS_MAX {
+            limits.problems.error_with(
+                &item.place,
+                format!("overrides of one rule name more than {SETS_MAX} different sets of attributes"),
+                "make several rules of it",
+            );
+            return;
+        }
+        let (Some(set), Some(places)) = (self.sets.get_mut(at), self.places.get_mut(at)) else {
+            return;
+        };
+        for number in 0..combinations.unwrap_or(0) {
+            let key: Box<[u8]> = Overrides::key(&combination(subjects, number)).into();
+            if let Some(first) = places.get(&key) {
+                limits.problems.push(
+                    Problem::warning(
+                        &item.place,
+                        "this override is never used: an earlier one is for the same subject",
+                    )
+                    .hint(format!("the first is at {first}; take one away")),
+                );
+                continue;
+            }
+            set.terms.insert(key.clone(), (place, terms.clone()));
+            places.insert(key, &item.place);
+        }
+    }
+
+    fn finish(self) -> Box<[Overrides]> {
+        self.sets.into()
+    }
+}
+
+/// One of all combinations of values, by its number.
+fn combination<'n>(subjects: &Subjects<'n>, mut number: usize) -> Vec<&'n [u8]> {
+    subjects
+        .iter()
+        .filter_map(|(_, values)| {
+            let value = values.get(number % values.len())?;
+            number /= values.len();
+            Some(value.as_bytes())
+        })
+        .collect()
+}

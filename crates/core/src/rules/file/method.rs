@@ -1,0 +1,192 @@
+//! The algorithm of a rule with its options, and which limits it takes.
+
+use crate::algorithm::{
+    concurrency::Concurrency, fixed_window::FixedWindow, gcra::Gcra, leaky_bucket::LeakyBucket,
+    sliding_counter::SlidingCounter, sliding_log::SlidingLog, token_bucket::TokenBucket,
+};
+use crate::limit::Limit;
+use crate::problem::{Problems, Refusal};
+use crate::quantity::{Quota, duration};
+use crate::rate::{LimitError, Rate};
+use crate::time::Micros;
+use crate::yaml::Fields;
+
+/// How a rule limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Method {
+    name: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    TokenBucket,
+    Gcra,
+    FixedWindow,
+    SlidingLog { min_interval: Micros },
+    SlidingCounter,
+    LeakyBucket { shape: bool },
+    Concurrency { lease_ttl: Micros },
+}
+
+/// What a quota comes to.
+pub(super) enum Ruled {
+    Limited(Limit, Option<Micros>),
+    Banned,
+    Unlimited,
+}
+
+/// The names of algorithms that a rule can have.
+pub(in crate::rules) const ALGORITHMS: [&str; 7] = [
+    "token_bucket",
+    "gcra",
+    "fixed_window",
+    "sliding_log",
+    "sliding_counter",
+    "leaky_bucket",
+    "concurrency",
+];
+
+/// The keys that belong to one algorithm each.
+pub(in crate::rules) const OPTIONS: [(&str, &str); 3] = [
+    ("min_interval", "sliding_log"),
+    ("lease_ttl", "concurrency"),
+    ("shape", "leaky_bucket"),
+];
+
+/// How long a slot is kept that nobody gives back.
+const LEASE_TTL: Micros = Micros::from_secs(60);
+
+impl Method {
+    /// The algorithm and the options that stand beside it, in a rule or in an experiment.
+    pub(super) fn read(fields: &Fields<'_>, default: &'static str, problems: &mut Problems) -> Option<Self> {
+        let known = ALGORITHMS.map(|name| (name, name));
+        let name = match fields.find("algorithm") {
+            Some(node) => node.word("an algorithm", &known, problems)?,
+            None => default,
+        };
+        for (option, owner) in OPTIONS {
+            if owner != name
+                && let Some((key, _)) = fields.entry(option)
+            {
+                problems.error_with(
+                    &key.place,
+                    format!("`{option}` is an option of `{owner}`, and this is `{name}`"),
+                    format!("take it away, or write `algorithm: {owner}`"),
+                );
+            }
+        }
+        let time = |option: &str, problems: &mut Problems| {
+            let node = fields.find(option)?;
+            node.read("a length of time like 50ms", duration, problems)
+        };
+        let kind = match name {
+            "token_bucket" => Kind::TokenBucket,
+            "gcra" => Kind::Gcra,
+            "fixed_window" => Kind::FixedWindow,
+            "sliding_log" => Kind::SlidingLog {
+                min_interval: time("min_interval", problems).unwrap_or(Micros::ZERO),
+            },
+            "sliding_counter" => Kind::SlidingCounter,
+            "leaky_bucket" => Kind::LeakyBucket {
+                shape: fields
+                    .find("shape")
+                    .and_then(|node| node.flag(problems))
+                    .unwrap_or(false),
+            },
+            _ => Kind::Concurrency {
+                lease_ttl: time("lease_ttl", problems)
+                    .filter(|lease_ttl| is_lease(*lease_ttl, fields, problems))
+                    .unwrap_or(LEASE_TTL),
+            },
+        };
+        Some(Self { name, kind })
+    }
+
+    /// The name of the algorithm.
+    pub(super) const fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// What it makes of a limit as it is written.
+    pub(super) fn rule(&self, quota: Quota) -> Result<Ruled, Refusal> {
+        match (quota, self.kind) {
+            (Quota::Unlimited, _) => Ok(Ruled::Unlimited),
+            (Quota::Slots(0), Kind::Concurrency { .. }) => Ok(Ruled::Banned),
+            (Quota::Slots(slots), Kind::Concurrency { lease_ttl }) => {
+                let limit = Concurrency::new(slots, lease_ttl).map_err(told)?;
+                Ok(Ruled::Limited(limit.into(), None))
+            }
+            (Quota::Slots(units), _) => Err(Refusal::new(
+                format!("`{units}` has no period"),
+                format!("write `{units}/s` or `{units}/min`; only `concurrency` takes a number alone"),
+            )),
+            (
+                Quota::Flow {
+                    units: 0, burst: None, ..
+                },
+                _,
+            ) => Ok(Ruled::Banned),
+            (Quota::Flow { units: 0, .. }, _) => Err(Refusal::new(
+                "a limit of zero is a ban, and a ban has no burst",
+                "take the burst away, or raise the limit",
+            )),
+            (Quota::Flow { .. }, Kind::Concurrency { .. }) => Err(Refusal::new(
+                "`concurrency` counts what is in flight and has no period",
+                "write a number alone: `limit: 20`",
+            )),
+            (Quota::Flow { units, period, burst }, _) => {
+                let rate = Rate::new(units, period).map_err(told)?;
+                Ok(Ruled::Limited(self.flow(rate, burst)?, Some(period)))
+            }
+        }
+    }
+
+    fn flow(&self, rate: Rate, burst: Option<u64>) -> Result<Limit, Refusal> {
+        let burst_of = burst.unwrap_or(rate.units());
+        let made = match self.kind {
+            Kind::TokenBucket => TokenBucket::new(rate).with_burst(burst_of).map(Limit::from),
+            Kind::Gcra => Gcra::new(rate).with_burst(burst_of).map(Limit::from),
+            Kind::LeakyBucket { shape } => LeakyBucket::new(rate)
+                .with_depth(burst_of)
+                .map(|limit| if shape { limit.shaping() } else { limit })
+                .map(Limit::from),
+            _ if burst.is_some() => {
+                return Err(Refusal::new(
+                    format!("`{}` takes no burst", self.name),
+                    "take the burst away; `token_bucket`, `gcra` and `leaky_bucket` take one",
+                ));
+            }
+            Kind::FixedWindow => Ok(FixedWindow::new(rate).into()),
+            Kind::SlidingCounter => Ok(SlidingCounter::new(rate).into()),
+            Kind::SlidingLog { min_interval } => SlidingLog::new(rate)
+                .and_then(|limit| limit.with_min_interval(min_interval))
+                .map(Limit::from),
+            Kind::Concurrency { .. } => {
+                return Err(Refusal::new(
+                    "`concurrency` has no period",
+                    "write a number alone: `limit: 20`",
+                ));
+            }
+        };
+        made.map_err(told)
+    }
+}
+
+/// Whether a lease may last that long. Told where it is written, not where the limit is.
+fn is_lease(lease_ttl: Micros, fields: &Fields<'_>, problems: &mut Problems) -> bool {
+    let refused = Concurrency::new(1, lease_ttl).err();
+    if let (Some(error), Some(node)) = (refused, fields.find("lease_ttl")) {
+        problems.push(told(error).at(&node.place));
+    }
+    refused.is_none()
+}
+
+/// What the core says of a limit: the fault, and after a colon what to do.
+fn told(error: LimitError) -> Refusal {
+    let told = error.to_string();
+    match told.split_once(": ") {
+        Some((text, hint)) => Refusal::new(text, hint),
+        None => Refusal::new(told, "change the numbers of the limit"),
+    }
+}

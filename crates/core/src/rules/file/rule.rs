@@ -1,0 +1,289 @@
+//! One rule.
+
+use super::limits::{Counters, Limits, Written};
+use super::method::{Method, OPTIONS};
+use super::{Reader, domain, name};
+use crate::decision::Cost;
+use crate::problem::{Problem, Problems};
+use crate::quantity;
+use crate::rules::rule::{Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, Variant};
+use crate::yaml::{Fields, Kind, Node, shown};
+use std::sync::Arc;
+
+/// The keys of a rule.
+pub(in crate::rules) const RULE_KEYS: [&str; 16] = [
+    "id",
+    "domain",
+    "when",
+    "per",
+    "limit",
+    "by",
+    "overrides",
+    "algorithm",
+    "min_interval",
+    "lease_ttl",
+    "shape",
+    "cost",
+    "mode",
+    "on_store_failure",
+    "experiment",
+    "ipv6_prefix",
+];
+/// The keys of an experiment.
+pub(in crate::rules) const EXPERIMENT_KEYS: [&str; 8] = [
+    "share",
+    "algorithm",
+    "limit",
+    "by",
+    "overrides",
+    "min_interval",
+    "lease_ttl",
+    "shape",
+];
+/// The keys of a cost that is a map.
+pub(in crate::rules) const COST_KEYS: [&str; 2] = ["attribute", "default"];
+
+/// The most attributes that subjects are told apart by.
+const DIMENSIONS_MAX: usize = 16;
+/// The longest id.
+const ID_MAX: usize = 64;
+
+const MODES: [(&str, Mode); 3] = [
+    ("enforce", Mode::Enforce),
+    ("shadow", Mode::Shadow),
+    ("disabled", Mode::Disabled),
+];
+const ON_STORE_FAILURE: [(&str, OnStoreFailure); 3] = [
+    ("local", OnStoreFailure::Local),
+    ("open", OnStoreFailure::Open { cap: None }),
+    ("closed", OnStoreFailure::Closed),
+];
+
+impl Reader {
+    /// Reads one rule. It is kept if nothing is wrong with it.
+    pub(super) fn rule(&mut self, node: &Node, of_file: &str) {
+        let errors = self.problems.errors();
+        let Some(fields) = node.fields("a rule", &RULE_KEYS, &mut self.problems) else {
+            return;
+        };
+        let domain = match fields.find("domain") {
+            Some(node) => domain(node, &mut self.problems).unwrap_or(of_file),
+            None => of_file,
+        };
+        let index = self.seen;
+        let id = self.id(&fields);
+        let place = fields.find("id").map_or(&node.place, |id| &id.place);
+        if let Some(id) = &id {
+            self.claim(domain, id, index, place);
+        }
+        // Of a rule without a readable id all other faults are told too.
+        let id = id.unwrap_or_else(|| "?".into());
+        let when = fields.find("when").map(|node| self.when(node)).unwrap_or_default();
+        let per = self.per(&fields);
+        let price = price(&fields, &mut self.problems);
+        let mode = fields
+            .find("mode")
+            .map(|node| node.word("a mode", &MODES, &mut self.problems));
+        let on_store_failure = fields
+            .find("on_store_failure")
+            .map(|node| on_store_failure(node, &mut self.problems));
+        let written = fields
+            .need("a rule", "limit", "limit: 100/min", &mut self.problems)
+            .map(|limit| Written {
+                limit,
+                by: fields.find("by"),
+                overrides: fields.find("overrides"),
+            });
+        let method = Method::read(&fields, "token_bucket", &mut self.problems);
+        let (Some(written), Some(method)) = (written, method) else {
+            return;
+        };
+        let place_in_set = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
+        let mut counters = Counters::new(&mut self.counters, domain, Arc::clone(&id), place_in_set);
+        let mut limits = Limits {
+            method,
+            variant: Variant::Control,
+            counters: &mut counters,
+            problems: &mut self.problems,
+        };
+        let choice = limits.read(written);
+        let experiment = fields.find("experiment").map(|node| {
+            if per.is_empty() {
+                limits.problems.error_with(
+                    &node.place,
+                    "an experiment splits subjects, and this rule has no `per`",
+                    "say with `per` what a subject is: `per: [merchant]`",
+                );
+            }
+            // Faults of limits that it takes over from the rule were told there.
+            choice.as_ref().and_then(|_| limits.experiment(node, written))
+        });
+        for name in counters.into_names() {
+            self.claim(domain, &name, index, place);
+        }
+        if self.problems.errors() > errors {
+            return;
+        }
+        if let Some(choice) = choice {
+            self.rules.push(Rule {
+                id: (&*id).into(),
+                domain: domain.into(),
+                when,
+                per,
+                choice,
+                price: price.unwrap_or(Price::Fixed(Cost::ONE)),
+                mode: mode.flatten().unwrap_or(Mode::Enforce),
+                on_store_failure: on_store_failure.flatten().unwrap_or(OnStoreFailure::Local),
+                experiment: experiment.flatten(),
+                place: place.clone(),
+            });
+        }
+    }
+
+    fn id(&mut self, fields: &Fields<'_>) -> Option<Arc<str>> {
+        let node = fields.need("a rule", "id", "id: merchant-plan", &mut self.problems)?;
+        let text = node.text("the id of a rule", &mut self.problems)?;
+        let sound = |b: u8| b.is_ascii_alphanumeric() || b"_.:/-".contains(&b);
+        if text.is_empty() || text.len() > ID_MAX || !text.bytes().all(sound) {
+            self.problems.error_with(
+                &node.place,
+                format!("`{}` is not an id", shown(text)),
+                format!("write 1 to {ID_MAX} letters, digits and any of `_ . : / -`"),
+            );
+            return None;
+        }
+        Some(text.into())
+    }
+
+    fn per(&mut self, fields: &Fields<'_>) -> Box<[Dimension]> {
+        let problems = &mut self.problems;
+        let own = fields.find("ipv6_prefix");
+        let prefix = own.and_then(|node| node.whole("a number of leading bits", 1..=128, problems));
+        let prefix = prefix
+            .and_then(|bits| u8::try_from(bits).ok())
+            .unwrap_or(self.settings.ipv6_prefix);
+        let written = fields.find("per");
+        let items = written.map(Node::one_or_more).unwrap_or_default();
+        let mut per: Vec<Dimension> = Vec::with_capacity(items.len().min(DIMENSIONS_MAX));
+        for item in items {
+            let text = item.text("the name of an attribute, or a list of them", problems);
+            let Some(attribute) = text.and_then(|text| name("an attribute", text, &item.place, problems)) else {
+                continue;
+            };
+            if per.len() >= DIMENSIONS_MAX {
+                problems.error_with(
+                    &item.place,
+                    format!("`per` names more than {DIMENSIONS_MAX} attributes"),
+                    "name only what tells subjects apart",
+                );
+                break;
+            }
+            if per.iter().any(|known| *known.attribute == *attribute) {
+                problems.error_with(
+                    &item.place,
+                    format!("`per` names `{}` twice", shown(attribute)),
+                    "take one away",
+                );
+            }
+            per.push(Dimension {
+                attribute: attribute.into(),
+                ipv6_prefix: holds_addresses(attribute).then_some(prefix),
+            });
+        }
+        if let Some(node) = own
+            && per.iter().all(|dimension| dimension.ipv6_prefix.is_none())
+        {
+            problems.push(
+                Problem::warning(
+                    &node.place,
+                    "`ipv6_prefix` has no effect: no attribute of `per` holds addresses",
+                )
+                .hint("an attribute does if one of the words of its name is ip, ipv6, addr or address: `client_ip`"),
+            );
+        }
+        per.into()
+    }
+}
+
+impl Limits<'_, '_> {
+    /// A trial: other limits for a share of the subjects. What it does not say is as in the rule.
+    fn experiment(&mut self, node: &Node, of_rule: Written<'_>) -> Option<Experiment> {
+        let fields = node.fields("an experiment", &EXPERIMENT_KEYS, self.problems)?;
+        let share = fields
+            .need("an experiment", "share", "share: 10%", self.problems)
+            .and_then(|node| node.read("a share like 10%", quantity::share, self.problems));
+        let changes = ["algorithm", "limit", "by", "overrides"];
+        if !fields.has_misspelt() && changes.iter().all(|key| fields.find(key).is_none()) {
+            self.problems.error_with(
+                &node.place,
+                "an experiment changes nothing",
+                "say what is tried: `algorithm: sliding_counter`, or another `limit`",
+            );
+            return None;
+        }
+        // Without an algorithm or an option of its own it is tried with other numbers for the same.
+        let options = OPTIONS.iter().any(|(option, _)| fields.find(option).is_some());
+        if options || fields.find("algorithm").is_some() {
+            self.method = Method::read(&fields, self.method.name(), self.problems)?;
+        }
+        self.variant = Variant::Experiment;
+        let errors = self.problems.errors();
+        let choice = self.read(Written {
+            limit: fields.find("limit").unwrap_or(of_rule.limit),
+            by: fields.find("by").or(of_rule.by),
+            overrides: fields.find("overrides").or(of_rule.overrides),
+        });
+        if self.problems.errors() > errors && fields.find("limit").is_none() {
+            self.problems.error_with(
+                &node.place,
+                "the limits of the rule are not for the algorithm of its experiment",
+                "give the experiment limits of its own: `limit`, `by`, `overrides`",
+            );
+        }
+        Some(Experiment {
+            share: share?.of(Experiment::ALL),
+            choice: choice?,
+        })
+    }
+}
+
+fn price(fields: &Fields<'_>, problems: &mut Problems) -> Option<Price> {
+    let cost = |node: &Node, problems: &mut Problems| {
+        let units = node.whole("a cost", 0..=Cost::MAX.get(), problems)?;
+        Cost::new(units).ok()
+    };
+    let node = fields.find("cost")?;
+    if !matches!(node.kind, Kind::Map(_)) {
+        return cost(node, problems).map(Price::Fixed);
+    }
+    let fields = node.fields("a cost", &COST_KEYS, problems)?;
+    let attribute = fields.need("a cost", "attribute", "{ attribute: points, default: 1 }", problems)?;
+    let text = attribute.text("the name of an attribute", problems)?;
+    let name = name("an attribute", text, &attribute.place, problems)?;
+    let default = fields.find("default").map(|node| cost(node, problems));
+    Some(Price::Attribute {
+        name: name.into(),
+        default: default.unwrap_or(Some(Cost::ONE))?,
+    })
+}
+
+fn on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailure> {
+    if !matches!(node.kind, Kind::Map(_)) {
+        return node.word("an answer to a failing store", &ON_STORE_FAILURE, problems);
+    }
+    let fields = node.fields("`on_store_failure`", &["open"], problems)?;
+    let open = fields.find("open")?;
+    let fields = open.fields("`open`", &["cap"], problems)?;
+    let cap = fields.need("`open`", "cap", "{ open: { cap: 1000/s } }", problems)?;
+    let cap = cap.read("a rate like 1000/s", quantity::rate, problems)?;
+    Some(OnStoreFailure::Open { cap: Some(cap) })
+}
+
+/// By its name: one of the words in it says so.
+pub(in crate::rules) fn holds_addresses(attribute: &str) -> bool {
+    attribute.split(['_', '-', '.']).any(|word| {
+        ["ip", "ipv6", "addr", "address"]
+            .iter()
+            .any(|known| word.eq_ignore_ascii_case(known))
+    })
+}

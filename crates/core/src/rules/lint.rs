@@ -1,0 +1,305 @@
+//! Rules that can be taken, but hardly say what was meant. Takes time linear in the rules, whatever they are like.
+
+use super::file::holds_addresses;
+use super::rule::{Choice, Condition, Experiment, Mode, OnStoreFailure, Price, Rule, Terms, Test, Window};
+use crate::limit::Limit;
+use crate::problem::Problem;
+use crate::yaml::shown;
+use std::collections::HashMap;
+
+/// Everything odd about these rules. Disabled ones are not looked at.
+pub(super) fn lint(rules: &[Rule]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let rules: Vec<&Rule> = rules.iter().filter(|rule| rule.mode != Mode::Disabled).collect();
+    for rule in &rules {
+        alone(rule, &mut problems);
+    }
+    together(&rules, &mut problems);
+    problems
+}
+
+/// What is odd about one rule by itself.
+fn alone(rule: &Rule, problems: &mut Vec<Problem>) {
+    let mut warn = |text: String, hint: &str| {
+        let text = format!("rule `{}` {text}", rule.id);
+        problems.push(Problem::warning(&rule.place, text).hint(hint));
+    };
+    for Condition { attribute, test } in &rule.when {
+        let named = shown(attribute);
+        if accepts_none(test) {
+            warn(
+                format!("can never match: `when` has an empty list for `{named}`"),
+                "list what it should match, or take the condition away",
+            );
+        }
+        let is_per = rule.per.iter().any(|dimension| dimension.attribute == *attribute);
+        if is_per && matches!(test, Test::Present(false)) {
+            warn(
+                format!("can never match: `when` wants no `{named}` and `per` needs one"),
+                "take `present: false` or the attribute in `per` away",
+            );
+        }
+        for value in unusable(rule, attribute, test) {
+            warn(
+                format!(
+                    "has a limit for `{named}` = `{}`, which its `when` does not let through",
+                    shown(&String::from_utf8_lossy(value))
+                ),
+                "widen `when`, or take that limit away",
+            );
+        }
+    }
+    if is_fixed_window(&rule.choice) && is_public(rule) {
+        warn(
+            "limits a public route in fixed windows: twice the limit passes around the turn of a window".into(),
+            "use `sliding_counter` or `token_bucket`, or tell callers apart by who they are: `per: [user]`",
+        );
+    }
+    if let OnStoreFailure::Open { cap: None } = rule.on_store_failure {
+        warn(
+            "lets everything pass while the store is away".into(),
+            "cap it: `on_store_failure: { open: { cap: 1000/s } }`",
+        );
+    }
+    if let Some(Experiment { share, .. }) = rule.experiment {
+        if share == 0 {
+            warn(
+                "has an experiment that nobody is in".into(),
+                "raise its share, or take it away",
+            );
+        } else if share >= Experiment::ALL {
+            warn(
+                "has an experiment that everybody is in: there is nothing to compare it with".into(),
+                "lower its share, or make it the rule",
+            );
+        }
+    }
+    if let Price::Fixed(cost) = rule.price
+        && cost.get() == 0
+    {
+        warn(
+            "costs nothing, so it never limits".into(),
+            "give it a `cost` of 1 or more",
+        );
+    }
+}
+
+/// Whether no value fits, and no absence either.
+fn accepts_none(test: &Test) -> bool {
+    match test {
+        Test::OneOf(values) => values.is_empty(),
+        Test::Cidr(networks) => networks.is_empty(),
+        Test::Any(tests) => tests.iter().all(accepts_none),
+        Test::Glob(_) | Test::Regex(_) | Test::Present(_) => false,
+    }
+}
+
+/// The values of an attribute that limits are given for, and that `when` keeps away. A few of them.
+fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
+    const TOLD_MAX: usize = 10;
+    let by = rule.choice.by.iter().filter(|by| *by.attribute == *attribute);
+    let by = by.flat_map(|by| by.terms.keys());
+    // Of overrides that name several attributes the values are not kept apart.
+    let overrides = rule
+        .choice
+        .overrides
+        .iter()
+        .filter(|set| matches!(&*set.attributes, [only] if **only == *attribute))
+        .flat_map(|set| set.terms.keys());
+    let values = by.chain(overrides).map(|value| &**value);
+    let mut values: Vec<&[u8]> = values.filter(|value| !test.accepts(value)).collect();
+    values.sort_unstable();
+    values.truncate(TOLD_MAX);
+    values
+}
+
+fn is_fixed_window(choice: &Choice) -> bool {
+    matches!(&choice.limit, Terms::Limited(windows) if windows.iter().any(|w| matches!(w.limit, Limit::FixedWindow(_))))
+}
+
+/// Whether anybody may be counted by it: nothing it looks at says who the caller is.
+fn is_public(rule: &Rule) -> bool {
+    let conditions = rule.when.iter().filter(|condition| !condition.test.accepts_nothing());
+    let asked = conditions.map(|condition| &condition.attribute);
+    let counted = rule.per.iter().map(|dimension| &dimension.attribute);
+    asked.chain(counted).all(|attribute| is_anonymous(attribute))
+}
+
+/// By its name: it says where a request came from or what it wants, not who makes it.
+fn is_anonymous(attribute: &str) -> bool {
+    const WORDS: [&str; 9] = [
+        "endpoint", "path", "route", "url", "uri", "method", "host", "country", "region",
+    ];
+    let is_place = |word: &str| WORDS.iter().any(|known| word.eq_ignore_ascii_case(known));
+    holds_addresses(attribute) || attribute.split(['_', '-', '.']).any(is_place)
+}
+
+/// What rules are met by, as numbers: domain, then `per` and `when` without their order.
+#[derive(PartialEq, Eq, Hash)]
+struct Meeting {
+    domain: u32,
+    per: Box<[u32]>,
+    when: Box<[u32]>,
+}
+
+/// Gives texts numbers.
+#[derive(Default)]
+struct Numbers(HashMap<String, u32>);
+
+impl Numbers {
+    fn of(&mut self, text: String) -> u32 {
+        let next = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        *self.0.entry(text).or_insert(next)
+    }
+}
+
+/// What is odd about rules beside each other: one that another makes idle, and two that contradict each other.
+///
+/// A rule is compared with those that are met whenever it is: the same `per`, and all or some of its conditions.
+fn together(rules: &[&Rule], problems: &mut Vec<Problem>) {
+    let mut numbers = Numbers::default();
+    let meetings: Vec<Meeting> = rules.iter().map(|rule| meeting(rule, &mut numbers)).collect();
+    let mut met: HashMap<&Meeting, Vec<usize>> = HashMap::new();
+    for (at, meeting) in meetings.iter().enumerate() {
+        let group = met.entry(meeting).or_default();
+        // Against thousands of rules alike some comparisons are enough.
+        if group.len() < COMPARED_MAX {
+            group.push(at);
+        }
+    }
+    for (at, (rule, meeting)) in rules.iter().zip(&meetings).enumerate() {
+        for when in subsets(&meeting.when) {
+            let wider = Meeting {
+                domain: meeting.domain,
+                per: meeting.per.clone(),
+                when,
+            };
+            let others = met.get(&wider).map(Vec::as_slice).unwrap_or_default();
+            let same = wider.when == meeting.when;
+            let warning = others
+                .iter()
+                .filter(|other| **other != at)
+                .filter_map(|other| Some((*other, rules.get(*other)?)))
+                .find_map(|(number, other)| compare(rule, other, same, number < at));
+            if let Some(warning) = warning {
+                problems.push(warning);
+                break;
+            }
+        }
+    }
+}
+
+/// The most rules that are met alike and compared with each other.
+const COMPARED_MAX: usize = 8;
+/// The most conditions of a rule whose subsets are looked up.
+const CONDITIONS_MAX: usize = 4;
+
+fn meeting(rule: &Rule, numbers: &mut Numbers) -> Meeting {
+    let mut when: Vec<u32> = rule
+        .when
+        .iter()
+        .map(|condition| numbers.of(format!("when {condition:?}")))
+        .collect();
+    let mut per: Vec<u32> = rule.per.iter().map(|it| numbers.of(format!("per {it:?}"))).collect();
+    when.sort_unstable();
+    per.sort_unstable();
+    Meeting {
+        domain: numbers.of(format!("domain {}", rule.domain)),
+        per: per.into(),
+        when: when.into(),
+    }
+}
+
+/// All of them first, then every part of them if they are few.
+fn subsets(all: &[u32]) -> Vec<Box<[u32]>> {
+    let whole = (1_u32 << all.len().min(CONDITIONS_MAX)) - 1;
+    if all.len() > CONDITIONS_MAX {
+        return vec![all.into()];
+    }
+    let part = |mask: u32| {
+        let chosen = all.iter().enumerate().filter(move |(bit, _)| mask & (1 << bit) != 0);
+        chosen.map(|(_, number)| *number).collect()
+    };
+    (0..=whole).rev().map(part).collect()
+}
+
+/// What is odd about `rule` beside `other`, which is met whenever it is.
+fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Option<Problem> {
+    if other.mode != Mode::Enforce || rule.mode != Mode::Enforce {
+        return None;
+    }
+    let (limit, others) = (plain(&rule.choice)?, plain(&other.choice)?);
+    let warn = |text: String, hint: &str| {
+        Some(Problem::warning(&rule.place, text).hint(format!("{hint} (`{}` is at {})", other.id, other.place)))
+    };
+    match (limit, others) {
+        (Terms::Unlimited, Terms::Banned) => warn(
+            format!("rule `{}` is unlimited where rule `{}` bans", rule.id, other.id),
+            "all rules that match apply together: `unlimited` lifts no other rule; take one of them away",
+        ),
+        (Terms::Unlimited, Terms::Limited(_)) => warn(
+            format!("rule `{}` is unlimited where rule `{}` limits", rule.id, other.id),
+            "all rules that match apply together: `unlimited` lifts no other rule; write an override there",
+        ),
+        (Terms::Limited(_), Terms::Banned) => warn(
+            format!("rule `{}` is idle: rule `{}` bans all it meets", rule.id, other.id),
+            "take one of them away",
+        ),
+        (Terms::Limited(of_rule), Terms::Limited(of_other)) => {
+            let stricter = of_rule
+                .iter()
+                .all(|window| of_other.iter().any(|other| is_within(other, window)));
+            // Of two that are equal, the second is idle.
+            let equal = same
+                && of_other
+                    .iter()
+                    .all(|window| of_rule.iter().any(|own| is_within(own, window)));
+            if !stricter || !is_same_price(rule, other) || (equal && !other_is_first) {
+                return None;
+            }
+            warn(
+                format!(
+                    "rule `{}` never decides: rule `{}` is at least as strict wherever it is met",
+                    rule.id, other.id
+                ),
+                "take it away, or lower its limit",
+            )
+        }
+        _ => None,
+    }
+}
+
+/// The one limit of a rule that gives all subjects the same.
+fn plain(choice: &Choice) -> Option<&Terms> {
+    (choice.by.is_none() && choice.overrides.is_empty()).then_some(&choice.limit)
+}
+
+fn is_same_price(one: &Rule, other: &Rule) -> bool {
+    let free_of_trial = one.experiment.is_none() && other.experiment.is_none();
+    free_of_trial && matches!((&one.price, &other.price), (Price::Fixed(one), Price::Fixed(other)) if one == other)
+}
+
+/// Whether whatever `strict` lets pass, `loose` does too.
+fn is_within(strict: &Window, loose: &Window) -> bool {
+    let slower = |strict: &Limit, loose: &Limit| match (strict.rate(), loose.rate()) {
+        (Some(strict), Some(loose)) => {
+            let per = |units: u64, of: u64| u128::from(units) * u128::from(of);
+            per(strict.units(), loose.period().get()) <= per(loose.units(), strict.period().get())
+        }
+        _ => false,
+    };
+    let smaller = strict.limit.capacity() <= loose.limit.capacity();
+    match (&strict.limit, &loose.limit) {
+        (Limit::TokenBucket(_), Limit::TokenBucket(_)) | (Limit::Gcra(_), Limit::Gcra(_)) => {
+            smaller && slower(&strict.limit, &loose.limit)
+        }
+        (Limit::FixedWindow(_), Limit::FixedWindow(_)) | (Limit::SlidingCounter(_), Limit::SlidingCounter(_)) => {
+            smaller && strict.limit.window() == loose.limit.window()
+        }
+        (Limit::SlidingLog(one), Limit::SlidingLog(other)) => {
+            smaller && one.rate().period() == other.rate().period() && one.min_interval() >= other.min_interval()
+        }
+        (Limit::Concurrency(one), Limit::Concurrency(other)) => smaller && one.lease_ttl() == other.lease_ttl(),
+        _ => false,
+    }
+}
