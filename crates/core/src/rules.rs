@@ -28,3 +28,18 @@ pub use rule::{
 };
 pub use terms::Grounds;
 pub use verdict::{Answer, Ruling, Verdict};
+
+/// Rules of a text, for the tests of this module.
+#[cfg(test)]
+pub(crate) fn sample(text: &str) -> RuleSet {
+    let origin = crate::problem::Origin::new("sample.yaml", text);
+    let mut reader = Reader::new(Settings::default());
+    reader.file(&crate::yaml::parse(&origin).expect("yaml"));
+    reader.finish().expect("sound rules").rules
+}
+
+/// An attempt of one unit in the usual domain, for the tests of this module.
+#[cfg(test)]
+pub(crate) fn attributes<'a>(pairs: &[(&'a str, &'a [u8])]) -> Vec<Attribute<'a>> {
+    pairs.iter().map(|&(name, value)| Attribute { name, value }).collect()
+}

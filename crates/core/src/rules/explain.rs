@@ -230,3 +230,6 @@ fn cut(text: &str) -> String {
 /// a long value would be told thousands of times.
 const SHOWN_MAX: usize = 120;
 const VALUES_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -211,3 +211,6 @@ fn sorted_find<'i, T>(sorted: &'i [(Box<str>, T)], name: &str) -> Option<&'i T> 
     let place = sorted.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
     sorted.get(place).map(|(_, found)| found)
 }
+
+#[cfg(test)]
+mod tests;

@@ -165,3 +165,6 @@ fn split(rule: &str, parts: &[&[u8]]) -> u32 {
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     (hash >> 32) as u32
 }
+
+#[cfg(test)]
+mod tests;

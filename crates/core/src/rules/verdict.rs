@@ -173,3 +173,6 @@ const fn ban(cost: Cost) -> Decision {
         retry: Retry::Never,
     }
 }
+
+#[cfg(test)]
+mod tests;

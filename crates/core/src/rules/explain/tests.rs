@@ -1,0 +1,129 @@
+use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::rules::{Attempt, attributes, sample};
+use crate::source::Source;
+use crate::time::Micros;
+
+const RULES: &str = r#"
+rules:
+- id: ceiling
+  when: { endpoint: [/v1/charges, /v1/refunds], method: "P*" }
+  limit: 10000/s
+- id: plan
+  per: [merchant, client_ip]
+  limit: 100/min
+  by: { tier: { enterprise: 5000/min burst 500 } }
+  overrides: [{ merchant: m_13, limit: 0/min }]
+- { id: slots, per: user, algorithm: concurrency, limit: 20 }
+- { id: off, limit: 1/s, mode: disabled }
+- { id: there, domain: other, limit: 1/s }
+"#;
+
+fn explain(pairs: &[(&str, &[u8])], decision: Decision) -> String {
+    let rules = sample(RULES);
+    let attributes = attributes(pairs);
+    let attempt = Attempt {
+        domain: Attempt::DOMAIN,
+        attributes: &attributes,
+        cost: Cost::ONE,
+    };
+    let plan = rules.plan(&attempt, |_, _| ());
+    let answers = plan.charges.iter().map(|_| Some((decision, Source::Memory)));
+    let verdict = plan.verdict(Source::Memory, answers);
+    let key = |counter: crate::rules::CounterId, per: &[&[u8]]| format!("k{}{}", counter.place(), per.len());
+    rules.explain(&attempt, verdict, key).to_string()
+}
+
+const STANDING: Standing = Standing {
+    limit: 100,
+    remaining: 99,
+    reset_after: Micros::from_millis(600),
+};
+
+#[test]
+fn tells_of_every_rule_whether_it_applies_and_why_not() {
+    let allow = Decision::Allow {
+        standing: STANDING,
+        delay: Micros::ZERO,
+    };
+    let told = explain(
+        &[
+            ("merchant", b"m_1"),
+            ("client_ip", b"2001:db8::7"),
+            ("tier", b"enterprise"),
+            ("endpoint", b"/v1/\x1b[31m"),
+        ],
+        allow,
+    );
+    let expected = "\
+allowed: `plan` would leave 99 of 100, as good as new in 600ms
+
+ceiling: does not apply
+    `endpoint` is `/v1/\\u{1b}[31m`, wanted `/v1/charges` or `/v1/refunds`
+    `method` is not there, wanted `P*`
+    to change it: `endpoint` would have to be `/v1/charges` or `/v1/refunds`
+    to change it: `method` would have to be `P*`
+
+plan: applies, enforce
+    counts for merchant=m_1, client_ip=2001:db8::/64
+    costs 1; what it says comes from `by` tier = enterprise
+    plan: token_bucket of 5000 per 1min, burst 500; would leave 99 of 100, as good as new in 600ms; key k12
+
+slots: does not apply
+    `user` is not there, and it counts by it
+    to change it: give `user`
+
+off: does not apply
+    it is disabled
+    to change it: give the rule the mode enforce or shadow
+
+there (domain other): does not apply
+    it is of another domain than `default`
+    to change it: ask in domain `other`
+";
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn tells_what_would_have_to_change_for_a_refusal_to_pass() {
+    let deny = |retry| Decision::Deny {
+        standing: STANDING,
+        retry,
+    };
+    for (pairs, retry, expected) in [
+        (
+            &[("user", &b"u"[..])][..],
+            Retry::Unknown,
+            "to change it: somebody would have to release a lease, or raise `limit`",
+        ),
+        (
+            &[("merchant", b"m_1"), ("client_ip", b"10.0.0.1")],
+            Retry::After(Micros::from_secs(3)),
+            "to change it: wait 3s, ask for no more than is left, or raise `limit`",
+        ),
+        (
+            &[("merchant", b"m_1"), ("client_ip", b"10.0.0.1")],
+            Retry::Never,
+            "to change it: a cost of 1 never passes: ask for at most 100, or raise `limit`",
+        ),
+        (
+            &[("merchant", b"m_13"), ("client_ip", b"10.0.0.1")],
+            Retry::Never,
+            "to change it: override 1 would have to allow something",
+        ),
+    ] {
+        let told = explain(pairs, deny(retry));
+        assert!(told.starts_with("denied: "), "{told}");
+        assert!(told.contains(expected), "{told}");
+    }
+    assert!(explain(&[], deny(Retry::Never)).starts_with("allowed: no rule applies\n"));
+}
+
+#[test]
+fn a_long_value_is_told_in_part() {
+    let long = vec![b'x'; 1 << 16];
+    let allow = Decision::Allow {
+        standing: STANDING,
+        delay: Micros::ZERO,
+    };
+    assert!(explain(&[("endpoint", &long)], allow).len() < 2_000);
+}

@@ -1,0 +1,160 @@
+use super::*;
+use crate::rules::{Attribute, attributes, sample};
+use crate::testing::random::Random;
+
+const PLANS: &str = r"
+rules:
+- id: ceiling
+  when: { endpoint: /v1/charges }
+  limit: 10000/s
+- id: plan
+  per: [merchant]
+  limit: 100/min
+  by: { tier: { free: 50/min, enterprise: 5000/min burst 500, partner: unlimited } }
+  overrides:
+  - { merchant: m_42, limit: 20000/min }
+  - { merchant: m_13, limit: 0/min }
+  - { merchant: m_7, endpoint: /v1/charges, limit: 7/min }
+  - { merchant: m_7, limit: 77/min }
+  - { endpoint: /v1/free, limit: unlimited }
+- id: points
+  per: [merchant]
+  algorithm: fixed_window
+  limit: [10/s, 200/min]
+  cost: { attribute: points, default: 2 }
+  mode: shadow
+";
+
+/// Each line as `name capacity cost`, or what the rule says instead.
+fn lines(pairs: &[(&str, &[u8])]) -> Vec<String> {
+    let rules = sample(PLANS);
+    let attributes = attributes(pairs);
+    let attempt = Attempt {
+        domain: Attempt::DOMAIN,
+        attributes: &attributes,
+        cost: Cost::new(3).expect("in range"),
+    };
+    let plan = rules.plan(&attempt, |_, _| ());
+    let windows = plan.lines.iter().filter(|line| line.window.is_some());
+    assert_eq!(windows.count(), plan.charges.len());
+    let line = |line: &Line<'_>| match (line.terms, line.window) {
+        (Terms::Banned, _) => format!("{} banned", line.rule.id),
+        (Terms::Unlimited, _) => format!("{} unlimited", line.rule.id),
+        (Terms::Limited(_), window) => {
+            let window = window.expect("a limited line has a window");
+            format!("{} {} {}", window.name(), window.limit().capacity(), line.cost.get())
+        }
+    };
+    plan.lines.iter().map(line).collect()
+}
+
+#[test]
+fn an_override_goes_before_by_and_by_before_the_limit() {
+    let plan = |pairs: &[(&str, &[u8])]| {
+        let of_plan = |line: &String| line.starts_with("plan ").then(|| line["plan ".len()..].to_owned());
+        lines(pairs).iter().find_map(of_plan).expect("the plan applies")
+    };
+    for (pairs, expected) in [
+        (&[("merchant", &b"m_1"[..])][..], "100 3"),
+        (&[("merchant", b"m_1"), ("tier", b"free")], "50 3"),
+        (&[("merchant", b"m_1"), ("tier", b"enterprise")], "500 3"),
+        (&[("merchant", b"m_1"), ("tier", b"partner")], "unlimited"),
+        (&[("merchant", b"m_1"), ("tier", b"else")], "100 3"),
+        (&[("merchant", b"m_42"), ("tier", b"free")], "20000 3"),
+        (&[("merchant", b"m_13"), ("tier", b"enterprise")], "banned"),
+        (&[("merchant", b"m_7"), ("endpoint", b"/v1/charges")], "7 3"),
+        (&[("merchant", b"m_7"), ("endpoint", b"/v1/else")], "77 3"),
+        (&[("merchant", b"m_7"), ("endpoint", b"/v1/free")], "77 3"),
+        (&[("merchant", b"m_1"), ("endpoint", b"/v1/free")], "unlimited"),
+        (&[("merchant", b"m_1"), ("merchant", b"m_42")], "20000 3"),
+        (&[("merchant", b"m_13"), ("merchant", b"m_42")], "20000 3"),
+        (
+            &[("merchant", b"x"), ("merchant", b"m_7"), ("endpoint", b"/v1/charges")],
+            "7 3",
+        ),
+    ] {
+        assert_eq!(plan(pairs), expected, "{pairs:?}");
+    }
+}
+
+#[test]
+fn a_rule_is_met_where_its_conditions_and_dimensions_are() {
+    assert_eq!(lines(&[]), Vec::<String>::new());
+    assert_eq!(lines(&[("endpoint", b"/v1/charges")]), ["ceiling 10000 3"]);
+    assert_eq!(
+        lines(&[("endpoint", b"/v1/charges"), ("merchant", b"m_1"), ("points", b"4")]),
+        ["ceiling 10000 3", "plan 100 3", "points.1s 10 12", "points.1min 200 12"]
+    );
+}
+
+#[test]
+fn a_cost_that_is_no_number_is_the_default_and_is_counted() {
+    let rules = sample(PLANS);
+    for (points, expected) in [(&b"4"[..], 0), (b"many", 1)] {
+        let attributes = attributes(&[("merchant", b"m_1"), ("points", points)]);
+        let attempt = Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost: Cost::ONE,
+        };
+        assert_eq!(rules.plan(&attempt, |_, _| ()).odd_costs, expected);
+    }
+}
+
+#[test]
+fn the_order_of_attributes_does_not_matter() {
+    let rules = sample(PLANS);
+    let names: [(&str, &[u8]); 5] = [
+        ("endpoint", b"/v1/charges"),
+        ("merchant", b"m_7"),
+        ("tier", b"free"),
+        ("points", b"4"),
+        ("else", b"x"),
+    ];
+    let planned = |attributes: &[Attribute<'_>]| {
+        let attempt = Attempt {
+            domain: Attempt::DOMAIN,
+            attributes,
+            cost: Cost::ONE,
+        };
+        let plan = rules.plan(&attempt, |counter, per| (counter, per.concat()));
+        format!("{:?}", plan.charges)
+    };
+    let expected = planned(&attributes(&names));
+    for seed in 0..100 {
+        let mut random = Random::new(seed);
+        let mut shuffled = attributes(&names);
+        for place in 0..shuffled.len() {
+            let other = random.between(place as u64, names.len() as u64 - 1);
+            shuffled.swap(place, other as usize);
+        }
+        assert_eq!(planned(&shuffled), expected);
+    }
+}
+
+#[test]
+fn a_shadow_is_charged_as_one_and_a_ban_is_noticed() {
+    let rules = sample(PLANS);
+    let planned = |merchant: &[u8], cost| {
+        let attributes = attributes(&[("merchant", merchant)]);
+        let attempt = Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost,
+        };
+        let plan = rules.plan(&attempt, |_, _| ());
+        let policies: Vec<Policy> = plan.charges.iter().map(|charge| charge.policy).collect();
+        (policies, plan.is_banned())
+    };
+    let shadows = [Policy::Shadow, Policy::Shadow];
+    assert_eq!(
+        planned(b"m_1", Cost::ONE),
+        ([&[Policy::Enforce][..], &shadows].concat(), false)
+    );
+    assert_eq!(planned(b"m_13", Cost::ONE), (shadows.to_vec(), true));
+    assert_eq!(
+        planned(b"m_13", Cost::ZERO),
+        (shadows.to_vec(), false),
+        "looking is allowed"
+    );
+}

@@ -1,0 +1,154 @@
+use super::*;
+use crate::rules::{Attempt, RuleSet, sample};
+
+/// Four limits that every attempt meets, and answers for them.
+const FOUR: &str = r"
+rules:
+- { id: a, limit: 10/s }
+- { id: b, limit: 10/s, on_store_failure: closed }
+- { id: s, limit: 10/s, mode: shadow, on_store_failure: closed }
+- { id: o, limit: 10/s, on_store_failure: open }
+";
+
+fn verdict(rules: &RuleSet, cost: Cost, answers: &[Answer]) -> String {
+    let attempt = Attempt {
+        domain: Attempt::DOMAIN,
+        attributes: &[],
+        cost,
+    };
+    let verdict = rules
+        .plan(&attempt, |_, _| ())
+        .verdict(Source::Memory, answers.iter().copied());
+    assert_eq!(
+        verdict.is_closed(),
+        verdict.rulings.iter().any(|ruling| ruling.source == Source::Closed)
+    );
+    let answer = if verdict.allowed { "allowed" } else { "denied" };
+    let nearest = verdict.nearest().map_or("-", |ruling| ruling.name);
+    format!("{answer} {nearest} {} {}", verdict.source, verdict.delay)
+}
+
+fn standing(remaining: u64) -> Standing {
+    Standing {
+        limit: 10,
+        remaining,
+        reset_after: Micros::ONE,
+    }
+}
+
+fn allow(remaining: u64) -> Answer {
+    held(remaining, 0)
+}
+
+fn held(remaining: u64, delay_us: u64) -> Answer {
+    let decision = Decision::Allow {
+        standing: standing(remaining),
+        delay: Micros::new(delay_us),
+    };
+    Some((decision, Source::Memory))
+}
+
+fn deny(retry: Retry) -> Answer {
+    let decision = Decision::Deny {
+        standing: standing(0),
+        retry,
+    };
+    Some((decision, Source::Memory))
+}
+
+#[test]
+fn the_nearest_limit_speaks() {
+    let rules = sample(FOUR);
+    let after = |us| Retry::After(Micros::new(us));
+    let overflown = allow(9).map(|(decision, _)| (decision, Source::Overflow));
+    for (answers, expected) in [
+        ([allow(5), allow(4), allow(9), allow(9)], "allowed b memory 0us"),
+        ([allow(4), allow(4), allow(9), allow(4)], "allowed a memory 0us"),
+        // A shadow never speaks, never binds, and holds nobody.
+        ([allow(5), allow(4), allow(0), allow(9)], "allowed b memory 0us"),
+        (
+            [allow(5), allow(4), deny(Retry::Never), allow(9)],
+            "allowed b memory 0us",
+        ),
+        ([held(5, 7), held(4, 3), held(9, 99), allow(9)], "allowed b memory 7us"),
+        // The longest wait: never, then unknown, then the longest time; the first of equal ones.
+        (
+            [deny(after(5)), deny(after(9)), allow(9), allow(0)],
+            "denied b memory 0us",
+        ),
+        (
+            [deny(after(9)), deny(after(9)), allow(9), held(0, 5)],
+            "denied a memory 0us",
+        ),
+        (
+            [deny(after(9)), deny(Retry::Unknown), allow(9), allow(0)],
+            "denied b memory 0us",
+        ),
+        (
+            [deny(Retry::Never), deny(Retry::Unknown), allow(9), allow(0)],
+            "denied a memory 0us",
+        ),
+        (
+            [deny(after(1)), deny(Retry::Unknown), deny(Retry::Never), allow(0)],
+            "denied b memory 0us",
+        ),
+        // The least exact source, a shadow's too.
+        ([allow(5), allow(4), overflown, allow(9)], "allowed b overflow 0us"),
+    ] {
+        assert_eq!(verdict(&rules, Cost::ONE, &answers), expected, "{answers:?}");
+    }
+}
+
+#[test]
+fn a_rule_without_its_store_does_as_it_says() {
+    let rules = sample(FOUR);
+    let never = deny(Retry::Never);
+    for (answers, expected) in [
+        // `local` decides by its share as soon as there is one; until then it lets pass.
+        ([None, allow(4), allow(9), allow(9)], "allowed b open 0us"),
+        ([allow(5), allow(4), allow(9), None], "allowed b open 0us"),
+        ([allow(5), allow(4), None, allow(9)], "allowed b open 0us"),
+        ([allow(5), None, allow(9), allow(9)], "denied b closed 0us"),
+        ([None, None, None, None], "denied b closed 0us"),
+        ([never, None, None, None], "denied a closed 0us"),
+    ] {
+        assert_eq!(verdict(&rules, Cost::ONE, &answers), expected, "{answers:?}");
+    }
+}
+
+#[test]
+fn bans_and_rules_without_limit_need_no_store() {
+    let ban = sample("rules:\n- { id: z, limit: 10/s }\n- { id: ban, limit: 0/s }\n");
+    let never = Decision::Deny {
+        standing: Standing {
+            limit: 0,
+            remaining: 0,
+            reset_after: Micros::ZERO,
+        },
+        retry: Retry::Never,
+    };
+    let attempt = Attempt {
+        domain: Attempt::DOMAIN,
+        attributes: &[],
+        cost: Cost::ONE,
+    };
+    let told = ban.plan(&attempt, |_, _| ()).verdict(Source::Memory, [allow(3)]);
+    assert_eq!(told.nearest().and_then(|ruling| ruling.decision), Some(never));
+    assert_eq!(verdict(&ban, Cost::ONE, &[allow(3)]), "denied ban memory 0us");
+    assert_eq!(
+        verdict(&ban, Cost::ONE, &[deny(Retry::Unknown)]),
+        "denied ban memory 0us"
+    );
+    assert_eq!(
+        verdict(&ban, Cost::ZERO, &[allow(3)]),
+        "allowed ban memory 0us",
+        "looking is allowed"
+    );
+
+    let shadow = sample("rules:\n- { id: z, limit: 10/s }\n- { id: ban, limit: 0/s, mode: shadow }\n");
+    assert_eq!(verdict(&shadow, Cost::ONE, &[allow(3)]), "allowed z memory 0us");
+    let free = sample("rules:\n- { id: free, limit: unlimited }\n");
+    assert_eq!(verdict(&free, Cost::ONE, &[]), "allowed - memory 0us");
+    let none = sample("rules: []\n");
+    assert_eq!(verdict(&none, Cost::ONE, &[]), "allowed - memory 0us");
+}
