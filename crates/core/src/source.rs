@@ -17,6 +17,9 @@ pub enum Source {
 }
 
 impl Source {
+    /// All there are, most exact first: each at the place that it is as a number.
+    pub const ALL: [Self; 4] = [Self::Memory, Self::Overflow, Self::Open, Self::Closed];
+
     /// As answers and metrics write it.
     pub const fn name(self) -> &'static str {
         match self {

@@ -11,7 +11,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_core::rules::{Answer, Attempt, CounterId, Explanation, Plan, RuleSet, Verdict};
-use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros};
+use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
 /// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
 /// one book sees no mixture.
@@ -33,6 +33,8 @@ pub struct Checked<'r> {
     pub lease: Option<String>,
     /// How often a cost attribute was not a whole number, and the default was charged.
     pub odd_costs: u32,
+    /// The store's time when it was settled. Nothing if nothing had to be.
+    pub now: Option<Timestamp>,
 }
 
 impl<S: Store> RuleBook<S> {
@@ -73,6 +75,7 @@ impl<S: Store> RuleBook<S> {
                 verdict: plan.verdict(S::SOURCE, []),
                 lease: None,
                 odd_costs,
+                now: None,
             };
         }
         let is_leased = plan.charges.iter().any(is_leased);
@@ -89,6 +92,7 @@ impl<S: Store> RuleBook<S> {
             lease: held.then(|| self.token(&plan, &settled, lease)).flatten(),
             verdict,
             odd_costs,
+            now: Some(settled.now),
         }
     }
 

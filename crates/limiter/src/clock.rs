@@ -89,6 +89,39 @@ impl Clock {
     }
 }
 
+/// Measures how long something took: for figures, never for decisions.
+#[derive(Clone, Debug)]
+pub struct Stopwatch(quanta::Clock);
+
+/// When a stopwatch was started.
+#[derive(Clone, Copy, Debug)]
+pub struct Started(u64);
+
+impl Stopwatch {
+    /// One to be kept and started often.
+    pub fn new() -> Self {
+        Self(quanta::Clock::new())
+    }
+
+    /// Starts.
+    #[inline]
+    pub fn start(&self) -> Started {
+        Started(self.0.raw())
+    }
+
+    /// How long ago that was, in nanoseconds.
+    #[inline]
+    pub fn elapsed_ns(&self, started: Started) -> u64 {
+        self.0.delta_as_nanos(started.0, self.0.raw())
+    }
+}
+
+impl Default for Stopwatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

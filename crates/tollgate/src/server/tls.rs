@@ -108,7 +108,7 @@ impl Tls {
             match tokio::task::spawn_blocking(move || tls.look_again()).await {
                 Ok(Look::Taken) => tracing::info!(file = %self.files.certificate.display(), "certificates reloaded"),
                 Ok(Look::Kept(error)) => {
-                    tracing::error!(%error, "changed certificates cannot be used; the old ones stay")
+                    tracing::error!(%error, "changed certificates cannot be used; the old ones stay");
                 }
                 Ok(Look::Same) | Err(_) => {}
             }

@@ -42,10 +42,9 @@ where
     let limit = |value: &mut BytesMut| integer(value, nearest.quota.units());
     let remaining = |value: &mut BytesMut| integer(value, nearest.standing.remaining);
     let reset = |value: &mut BytesMut| {
-        nearest
-            .effective()
-            .iter()
-            .for_each(|wait| integer(value, seconds_ceil(*wait)))
+        if let Some(wait) = nearest.effective() {
+            integer(value, seconds_ceil(wait));
+        }
     };
     // Windows without names, as drafts before 08 had them. What has no window cannot be said.
     let windows = |value: &mut BytesMut, named: Named| {

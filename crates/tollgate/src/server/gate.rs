@@ -1,0 +1,197 @@
+//! The gate: where every front end asks, and the only place where verdicts are timed and counted.
+
+use super::telemetry::{Door, Figures, RuleCounts, Telemetry};
+use arc_swap::{ArcSwap, ArcSwapOption, Guard};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use tollgate_limiter::clock::Stopwatch;
+use tollgate_limiter::core::Micros;
+use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::{Checked, RuleBook};
+
+/// The rules in force, their store, and what is counted of them.
+pub struct Gate {
+    store: Arc<Memory>,
+    in_force: ArcSwap<InForce>,
+    /// Why the rules that were last seen are not the ones in force.
+    rules_fault: ArcSwapOption<String>,
+    phase: AtomicU8,
+    telemetry: Telemetry,
+    stopwatch: Stopwatch,
+}
+
+/// One set of rules in force, with the counters of its rules.
+struct InForce {
+    book: RuleBook<Memory>,
+    counts: RuleCounts,
+}
+
+/// The rules in force when a request came: it is answered by them, whatever comes after.
+pub struct Sitting<'g> {
+    gate: &'g Gate,
+    in_force: Guard<Arc<InForce>>,
+    door: Door,
+}
+
+/// Whether requests should be sent here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not yet.
+    Starting,
+    /// Yes.
+    Ready,
+    /// No more.
+    Draining,
+}
+
+impl Gate {
+    /// A gate that is starting, with these rules in force over this store.
+    pub fn new(rules: RuleSet, store: Arc<Memory>) -> Self {
+        let telemetry = Telemetry::new();
+        let in_force = InForce::new(rules, &store, telemetry.figures());
+        Self {
+            store,
+            in_force: ArcSwap::from_pointee(in_force),
+            rules_fault: ArcSwapOption::empty(),
+            phase: AtomicU8::new(Phase::Starting as u8),
+            telemetry,
+            stopwatch: Stopwatch::new(),
+        }
+    }
+
+    /// Opens the rules in force for one request through `door`.
+    #[inline]
+    pub fn sit(&self, door: Door) -> Sitting<'_> {
+        Sitting {
+            gate: self,
+            in_force: self.in_force.load(),
+            door,
+        }
+    }
+
+    /// Takes other rules, all at once. Counters go on where rules stay the same.
+    pub fn take_rules(&self, rules: RuleSet) {
+        let figures = self.telemetry.figures();
+        self.in_force.store(Arc::new(InForce::new(rules, &self.store, figures)));
+        self.rules_fault.store(None);
+        figures.reloads.add(1);
+    }
+
+    /// Notes that changed rules cannot be used, and why. Those in force stay.
+    pub fn keep_rules(&self, fault: &str) {
+        self.rules_fault.store(Some(Arc::new(fault.to_owned())));
+        self.telemetry.figures().reload_errors.add(1);
+    }
+
+    /// Why the rules that were last seen are not in force, if they are not.
+    pub fn rules_fault(&self) -> Option<Arc<String>> {
+        self.rules_fault.load_full()
+    }
+
+    /// How many rules are in force.
+    pub fn rules_loaded(&self) -> u64 {
+        self.telemetry.figures().rules_loaded.get()
+    }
+
+    /// Whether requests should be sent here.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Starting,
+            1 => Phase::Ready,
+            _ => Phase::Draining,
+        }
+    }
+
+    /// Says so. Who drains does not get ready again.
+    pub fn enter(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::Relaxed);
+    }
+
+    /// The store.
+    pub fn store(&self) -> &Arc<Memory> {
+        &self.store
+    }
+
+    /// What is counted.
+    pub fn figures(&self) -> &Figures {
+        self.telemetry.figures()
+    }
+
+    /// All metrics as text.
+    pub fn metrics(&self) -> String {
+        self.figures().keys.set(self.store.usage().keys as u64);
+        self.telemetry.text()
+    }
+}
+
+impl Sitting<'_> {
+    /// May the attempt go on?
+    #[inline]
+    pub async fn check(&self, attempt: &Attempt<'_>) -> Checked<'_> {
+        let Gate {
+            telemetry, stopwatch, ..
+        } = self.gate;
+        let InForce { book, counts } = &**self.in_force;
+        let started = stopwatch.start();
+        let checked = book.check(attempt).await;
+        let figures = telemetry.figures();
+        figures.seconds.add(stopwatch.elapsed_ns(started));
+        figures.decisions.add(counts, book.rules(), &checked.verdict, self.door);
+        if checked.odd_costs > 0 {
+            figures.odd_costs.add(checked.odd_costs.into());
+        }
+        checked
+    }
+
+    /// Why the attempt would be answered as it would be. Takes nothing.
+    pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
+        self.book().explain(attempt).await
+    }
+
+    /// Gives the cost of an attempt back, and tells how its limits then stand.
+    pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
+        self.book().refund(attempt).await
+    }
+
+    /// Clears the counters of one subject, of one rule or of all, and says how many held something.
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> u64 {
+        self.book().forget(attempt, rule).await
+    }
+
+    /// Gives back what a lease holds.
+    pub async fn release(&self, lease: &str) -> bool {
+        self.book().release(lease).await
+    }
+
+    /// Lets a lease last a whole term from now, and says how long that is.
+    pub async fn renew(&self, lease: &str) -> Option<Micros> {
+        self.book().renew(lease).await
+    }
+
+    /// The rules and their store.
+    pub fn book(&self) -> &RuleBook<Memory> {
+        &self.in_force.book
+    }
+}
+
+impl InForce {
+    fn new(rules: RuleSet, store: &Arc<Memory>, figures: &Figures) -> Self {
+        let counts = figures.decisions.counts(&rules);
+        figures.rules_loaded.set(rules.rules().len() as u64);
+        Self {
+            book: RuleBook::new(rules, Arc::clone(store)),
+            counts,
+        }
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate")
+            .field("phase", &self.phase())
+            .field("telemetry", &self.telemetry)
+            .finish_non_exhaustive()
+    }
+}

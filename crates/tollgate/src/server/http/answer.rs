@@ -1,0 +1,115 @@
+//! A verdict in the words of HTTP: status, headers and body.
+
+mod body;
+
+use super::headers::{self, Policy, Quota, Shown, retry_after};
+use super::problem::{NO_STORE, PROBLEM_JSON};
+use super::settings::HttpSettings;
+use bytes::{Bytes, BytesMut};
+use http_body_util::Full;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::{HeaderMap, Response, StatusCode};
+use std::hash::{BuildHasher, Hasher, RandomState};
+use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
+use tollgate_limiter::core::{Cost, Retry, Timestamp};
+
+pub(super) use body::{write as write_body, write_ruling};
+
+/// What a verdict is told together with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Told<'a> {
+    pub(super) verdict: &'a Verdict<'a>,
+    /// What the attempt holds of concurrency limits.
+    pub(super) lease: Option<&'a str>,
+    /// What was asked for.
+    pub(super) cost: Cost,
+    /// The store's time when it was decided.
+    pub(super) now: Timestamp,
+}
+
+/// The answer to a check: 200, 429 if it is denied, 503 if it could not be judged and a rule refuses that.
+pub(super) fn to_check(settings: &HttpSettings, told: &Told<'_>) -> Response<Full<Bytes>> {
+    let mut buffer = BytesMut::with_capacity(BUFFER_BYTES);
+    let mut fields = HeaderMap::with_capacity(HEADERS);
+    rate_headers(settings, told, &mut buffer, &mut fields);
+    write_body(&mut buffer, told);
+    let status = status(told.verdict);
+    if status == StatusCode::OK {
+        fields.insert(CONTENT_TYPE, JSON);
+    } else {
+        fields.insert(CONTENT_TYPE, PROBLEM_JSON);
+        fields.insert(CACHE_CONTROL, NO_STORE);
+        let retry = told.verdict.nearest().and_then(wait);
+        if let Some(after) = retry.and_then(|retry| retry_after(settings.retry_after, retry, told.now, draw()))
+            && let Ok(value) = HeaderValue::try_from(after)
+        {
+            fields.insert(RETRY_AFTER, value);
+        }
+    }
+    let mut response = Response::new(Full::new(buffer.freeze()));
+    *response.status_mut() = status;
+    *response.headers_mut() = fields;
+    response
+}
+
+/// JSON that is nothing but JSON.
+pub(super) fn json(body: BytesMut) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.freeze()));
+    response.headers_mut().insert(CONTENT_TYPE, JSON);
+    response
+}
+
+fn status(verdict: &Verdict<'_>) -> StatusCode {
+    match verdict {
+        verdict if verdict.allowed => StatusCode::OK,
+        verdict if verdict.is_closed() => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::TOO_MANY_REQUESTS,
+    }
+}
+
+fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut BytesMut, fields: &mut HeaderMap) {
+    let rulings = &told.verdict.rulings;
+    if let Some(nearest) = told.verdict.nearest().and_then(policy) {
+        let shown = Shown {
+            policies: rulings.iter().filter_map(policy),
+            nearest,
+            cost: told.cost,
+            now: told.now,
+        };
+        headers::write(settings.headers, &shown, buffer, fields);
+    }
+}
+
+/// A limit as headers speak of it: of those that bind, and know how they stand.
+fn policy<'a>(ruling: &Ruling<'a>) -> Option<Policy<'a>> {
+    let decision = ruling.decision.as_ref().filter(|_| ruling.mode == Mode::Enforce)?;
+    Some(Policy {
+        name: ruling.name,
+        quota: quota(ruling),
+        standing: *decision.standing(),
+        retry: decision.retry(),
+    })
+}
+
+fn quota(ruling: &Ruling<'_>) -> Quota {
+    Quota::of(ruling.window.map(|window| window.limit()))
+}
+
+/// When a refused attempt would pass. What nobody could judge may be judged any moment.
+fn wait(ruling: &Ruling<'_>) -> Option<Retry> {
+    match &ruling.decision {
+        Some(decision) => decision.retry(),
+        None => Some(Retry::Unknown),
+    }
+}
+
+/// A random number, for jitter: the keys of the standard library's hashers are, and a denial is no place for a system
+/// call.
+fn draw() -> u32 {
+    (RandomState::new().build_hasher().finish() >> 32) as u32
+}
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Room for the usual answer: a limit or two.
+const BUFFER_BYTES: usize = 1024;
+const HEADERS: usize = 8;

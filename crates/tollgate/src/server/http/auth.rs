@@ -1,0 +1,82 @@
+//! Whether a request may do what it asks.
+
+use super::problem::Problem;
+use crate::server::tokens::{Rights, Tokens};
+use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
+use hyper::{HeaderMap, StatusCode};
+
+/// Lets a request pass whose token has the right it needs.
+///
+/// # Errors
+/// 401 without a known token, 403 without the right.
+pub(super) fn permit(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Result<(), Problem> {
+    let mut shown = headers.get_all(AUTHORIZATION).iter();
+    let caller = match (shown.next(), shown.next()) {
+        (Some(value), None) => bearer(value).and_then(|token| tokens.caller(token)),
+        _ => None,
+    };
+    match caller {
+        None => Err(Problem::new(
+            StatusCode::UNAUTHORIZED,
+            "show a token that this server knows: Authorization: Bearer …",
+        )
+        .with(WWW_AUTHENTICATE, CHALLENGE)),
+        Some(caller) if caller.rights.cover(needed) => Ok(()),
+        Some(_) => Err(Problem::new(
+            StatusCode::FORBIDDEN,
+            format!("this needs the right `{needed}`, which the token does not have"),
+        )),
+    }
+}
+
+/// The token of `Bearer …`; the scheme is written in any case.
+fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, token) = value.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+const CHALLENGE: &str = "Bearer realm=\"tollgate\"";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::tokens::Secret;
+
+    const TOKEN: &str = "0123456789abcdef";
+
+    #[test]
+    fn a_known_token_with_the_right_passes_and_nothing_else() {
+        let mut tokens = Tokens::default();
+        tokens.add("shop", Secret::Plain(TOKEN), Rights::CHECK).unwrap();
+        let known = format!("Bearer {TOKEN}");
+        let (lower, spaced, basic) = (
+            format!("bearer {TOKEN}"),
+            format!("Bearer   {TOKEN}"),
+            format!("Basic {TOKEN}"),
+        );
+        for (values, needed, refused) in [
+            (&[known.as_str()][..], Rights::CHECK, None),
+            (&[&lower], Rights::CHECK, None),
+            (&[&spaced], Rights::CHECK, None),
+            (&[&known], Rights::FORGET, Some(403)),
+            (&[], Rights::CHECK, Some(401)),
+            (&[TOKEN], Rights::CHECK, Some(401)),
+            (&[&basic], Rights::CHECK, Some(401)),
+            (&["Bearer"], Rights::CHECK, Some(401)),
+            (&["Bearer "], Rights::CHECK, Some(401)),
+            (&["Bearer 0123456789abcdee"], Rights::CHECK, Some(401)),
+            (&[&known, &known], Rights::CHECK, Some(401)),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in values {
+                headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
+            }
+            let answer = permit(&tokens, &headers, needed);
+            assert_eq!(
+                answer.err().map(|problem| problem.status.as_u16()),
+                refused,
+                "{values:?}"
+            );
+        }
+    }
+}

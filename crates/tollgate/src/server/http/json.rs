@@ -1,0 +1,82 @@
+//! JSON, written straight into a buffer.
+
+use bytes::{BufMut, BytesMut};
+
+/// A string in quotes. What is not UTF-8 shows as U+FFFD: it is data of a caller, and an answer must be JSON.
+pub(super) fn string(out: &mut BytesMut, bytes: &[u8]) {
+    out.put_u8(b'"');
+    for chunk in bytes.utf8_chunks() {
+        escaped(out, chunk.valid());
+        if !chunk.invalid().is_empty() {
+            out.put_slice("\u{fffd}".as_bytes());
+        }
+    }
+    out.put_u8(b'"');
+}
+
+fn escaped(out: &mut BytesMut, text: &str) {
+    let mut rest = text.as_bytes();
+    // Nearly always there is nothing to escape, and all of it goes over at once.
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
+        let (plain, tail) = rest.split_at(at);
+        out.put_slice(plain);
+        let Some((byte, tail)) = tail.split_first() else { return };
+        match byte {
+            b'"' => out.put_slice(b"\\\""),
+            b'\\' => out.put_slice(b"\\\\"),
+            b'\n' => out.put_slice(b"\\n"),
+            b'\r' => out.put_slice(b"\\r"),
+            b'\t' => out.put_slice(b"\\t"),
+            control => out.put_slice(format!("\\u{control:04x}").as_bytes()),
+        }
+        rest = tail;
+    }
+    out.put_slice(rest);
+}
+
+pub(super) fn integer(out: &mut BytesMut, number: u64) {
+    out.put_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// A number, or `null`.
+pub(super) fn integer_or_null(out: &mut BytesMut, number: Option<u64>) {
+    match number {
+        Some(number) => integer(out, number),
+        None => out.put_slice(b"null"),
+    }
+}
+
+pub(super) fn boolean(out: &mut BytesMut, value: bool) {
+    out.put_slice(if value { b"true" } else { b"false" });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn written(bytes: &[u8]) -> String {
+        let mut out = BytesMut::new();
+        string(&mut out, bytes);
+        String::from_utf8(out.to_vec()).unwrap()
+    }
+
+    #[test]
+    fn what_is_not_text_shows_as_a_sign_for_it() {
+        assert_eq!(written(b"a\xffb"), "\"a\u{fffd}b\"");
+        assert_eq!(written(b"\x00\x1f\"\\"), r#""\u0000\u001f\"\\""#);
+    }
+
+    proptest! {
+        #[test]
+        fn a_parser_reads_back_any_text(text: String) {
+            prop_assert_eq!(serde_json::from_str::<String>(&written(text.as_bytes())).unwrap(), text);
+        }
+
+        #[test]
+        fn any_bytes_become_json(bytes: Vec<u8>) {
+            let text = serde_json::from_str::<String>(&written(&bytes)).unwrap();
+            prop_assert_eq!(text, String::from_utf8_lossy(&bytes).into_owned());
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! What was wrong with a request, as RFC 9457 writes it.
+
+use super::json;
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::Full;
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+use std::borrow::Cow;
+
+/// A request that is answered with an error. The client's to mend, unless the status is 5xx.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// The status it is answered with.
+    pub status: StatusCode,
+    /// What is wrong and what to do about it.
+    pub detail: Cow<'static, str>,
+    /// The member of the request that is at fault, such as `attributes.merchant`.
+    pub field: Option<String>,
+    /// The element of a batch that is at fault, from 0.
+    pub index: Option<usize>,
+    /// A header that belongs to the status.
+    pub header: Option<(HeaderName, &'static str)>,
+}
+
+impl Problem {
+    pub(crate) fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            status,
+            detail: detail.into(),
+            field: None,
+            index: None,
+            header: None,
+        }
+    }
+
+    /// A fault of one member.
+    pub(crate) fn of_field(field: impl Into<String>, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self {
+            field: Some(field.into()),
+            ..Self::bad(detail)
+        }
+    }
+
+    /// A fault of the request as a whole.
+    pub(crate) fn bad(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    pub(crate) fn at(self, index: usize) -> Self {
+        Self {
+            index: Some(index),
+            ..self
+        }
+    }
+
+    pub(crate) fn with(self, name: HeaderName, value: &'static str) -> Self {
+        Self {
+            header: Some((name, value)),
+            ..self
+        }
+    }
+
+    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+        let mut body = BytesMut::with_capacity(256);
+        body.put_slice(b"{\"type\":\"about:blank\",\"title\":");
+        json::string(&mut body, self.status.canonical_reason().unwrap_or("Error").as_bytes());
+        body.put_slice(b",\"status\":");
+        json::integer(&mut body, self.status.as_u16().into());
+        body.put_slice(b",\"detail\":");
+        json::string(&mut body, self.detail.as_bytes());
+        if let Some(field) = &self.field {
+            body.put_slice(b",\"field\":");
+            json::string(&mut body, field.as_bytes());
+        }
+        if let Some(index) = self.index {
+            body.put_slice(b",\"index\":");
+            json::integer(&mut body, index as u64);
+        }
+        body.put_u8(b'}');
+        let mut response = Response::new(Full::new(body.freeze()));
+        *response.status_mut() = self.status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, PROBLEM_JSON);
+        headers.insert(CACHE_CONTROL, NO_STORE);
+        if let Some((name, value)) = self.header {
+            headers.insert(name, HeaderValue::from_static(value));
+        }
+        response
+    }
+}
+
+pub(super) const PROBLEM_JSON: HeaderValue = HeaderValue::from_static("application/problem+json");
+pub(super) const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");

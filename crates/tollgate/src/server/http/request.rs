@@ -1,0 +1,330 @@
+//! Requests out of bytes. Whatever the bytes are, the answer is a request or what is wrong with them; nothing panics and
+//! nothing is larger than what was sent.
+
+use super::problem::Problem;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+use std::fmt;
+use tollgate_limiter::core::Cost;
+use tollgate_limiter::core::rules::{Attempt, Attribute};
+
+/// The most attributes of one attempt.
+pub const ATTRIBUTES_MAX: usize = 64;
+/// The longest name of an attribute or a domain, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+/// The longest value of an attribute, in bytes.
+pub const VALUE_BYTES_MAX: usize = 8 * 1024;
+/// The most attempts of one batch.
+pub const BATCH_MAX: usize = 1_000;
+/// The longest lease, in bytes. Ours are shorter.
+const LEASE_BYTES_MAX: usize = 16 * 1024;
+
+/// What is asked of a check, a refund or an explanation.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Asked<'a> {
+    domain: Text<'a>,
+    attributes: Vec<(Text<'a>, Text<'a>)>,
+    cost: Cost,
+    /// Only to forget: the rule whose counters are meant.
+    rule: Option<Text<'a>>,
+}
+
+/// Text of a request: a part of it, unless something in it was escaped.
+type Text<'a> = Cow<'a, str>;
+
+/// Which members a request may have beside `domain` and `attributes`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// `cost`.
+    Attempt,
+    /// `rule`.
+    Subject,
+}
+
+/// `{"domain":"default","attributes":{"merchant":"m_1"},"cost":1}`: domain and cost may be left out.
+///
+/// # Errors
+/// What is wrong, and with which member.
+pub fn attempt(body: &[u8]) -> Result<Asked<'_>, Problem> {
+    Asked::read(text(body)?, Form::Attempt)
+}
+
+/// An array of attempts.
+///
+/// # Errors
+/// What is wrong, with which element and member.
+pub fn batch(body: &[u8]) -> Result<Vec<Asked<'_>>, Problem> {
+    let Elements(elements) = parse(text(body)?, "an array of attempts")?;
+    let each = elements.into_iter().enumerate();
+    each.map(|(index, element)| Asked::read(element.get(), Form::Attempt).map_err(|problem| problem.at(index)))
+        .collect()
+}
+
+/// `{"domain":"default","attributes":{"merchant":"m_1"},"rule":"merchant-plan"}`: domain and rule may be left out.
+///
+/// # Errors
+/// What is wrong, and with which member.
+pub fn subject(body: &[u8]) -> Result<Asked<'_>, Problem> {
+    Asked::read(text(body)?, Form::Subject)
+}
+
+/// `{"lease":"…"}`.
+///
+/// # Errors
+/// What is wrong, and with which member.
+pub fn lease(body: &[u8]) -> Result<Text<'_>, Problem> {
+    let members = Members::read(text(body)?)?;
+    let mut lease = None;
+    for (name, value) in members.0 {
+        match &*name {
+            "lease" => once(&mut lease, &name, string(&name, value, LEASE_BYTES_MAX)?)?,
+            _ => return Err(unknown(&name, "lease")),
+        }
+    }
+    lease.ok_or_else(|| Problem::of_field("lease", "is missing; send the lease that a check answered with"))
+}
+
+impl<'a> Asked<'a> {
+    fn read(json: &'a str, form: Form) -> Result<Self, Problem> {
+        let members = Members::read(json)?;
+        let (mut domain, mut attributes, mut cost, mut rule) = (None, None, None, None);
+        for (name, value) in members.0 {
+            match &*name {
+                "domain" => once(&mut domain, &name, string(&name, value, NAME_BYTES_MAX)?)?,
+                "attributes" => once(&mut attributes, &name, attributes_of(value)?)?,
+                "cost" if form == Form::Attempt => once(&mut cost, &name, cost_of(value)?)?,
+                "rule" if form == Form::Subject => once(&mut rule, &name, string(&name, value, NAME_BYTES_MAX)?)?,
+                _ if form == Form::Attempt => return Err(unknown(&name, "domain, attributes and cost")),
+                _ => return Err(unknown(&name, "domain, attributes and rule")),
+            }
+        }
+        let Some(attributes) = attributes else {
+            return Err(Problem::of_field(
+                "attributes",
+                "is missing; send {} for an attempt without any",
+            ));
+        };
+        Ok(Self {
+            domain: domain.unwrap_or(Cow::Borrowed(Attempt::DOMAIN)),
+            attributes,
+            cost: cost.unwrap_or(Cost::ONE),
+            rule,
+        })
+    }
+
+    /// The attributes as rules see them.
+    pub fn attributes(&self) -> Vec<Attribute<'_>> {
+        let each = self.attributes.iter();
+        each.map(|(name, value)| Attribute {
+            name,
+            value: value.as_bytes(),
+        })
+        .collect()
+    }
+
+    /// The attempt, with the attributes from [`Asked::attributes`].
+    pub fn attempt<'b>(&'b self, attributes: &'b [Attribute<'b>]) -> Attempt<'b> {
+        Attempt {
+            domain: &self.domain,
+            attributes,
+            cost: self.cost,
+        }
+    }
+
+    /// The rule that is meant, if one was named.
+    pub fn rule(&self) -> Option<&str> {
+        self.rule.as_deref()
+    }
+}
+
+fn attributes_of<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>, Problem> {
+    if !value.get().starts_with('{') {
+        return Err(Problem::of_field("attributes", "must be an object of names and values"));
+    }
+    let Members(members) = Members::read(value.get()).map_err(|problem| Problem {
+        field: Some("attributes".into()),
+        ..problem
+    })?;
+    let mut attributes: Vec<(Text<'a>, Text<'a>)> = Vec::with_capacity(members.len());
+    for (name, value) in members {
+        let field = || format!("attributes.{name}");
+        if name.is_empty() || name.len() > NAME_BYTES_MAX {
+            let detail = format!("the name of an attribute has 1 to {NAME_BYTES_MAX} bytes");
+            return Err(Problem::of_field("attributes", detail));
+        }
+        if attributes.iter().any(|(other, _)| *other == name) {
+            return Err(Problem::of_field(
+                field(),
+                "stands there twice; an attribute has one value",
+            ));
+        }
+        let json = value.get();
+        let value = match json.as_bytes().first() {
+            Some(b'"') => unquoted(json).map_err(|detail| Problem::of_field(field(), detail))?,
+            // A number or a boolean is its text: `1.0` and `1` are different values.
+            Some(b'-' | b'0'..=b'9' | b't' | b'f') => Cow::Borrowed(json),
+            _ => return Err(Problem::of_field(field(), "must be a string, a number or a boolean")),
+        };
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Problem::of_field(
+                field(),
+                format!("has more than {VALUE_BYTES_MAX} bytes"),
+            ));
+        }
+        attributes.push((name, value));
+    }
+    Ok(attributes)
+}
+
+fn cost_of(value: &RawValue) -> Result<Cost, Problem> {
+    let digits = value.get();
+    let units = digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| digits.parse().ok());
+    let cost = units.flatten().and_then(|units| Cost::new(units).ok());
+    cost.ok_or_else(|| Problem::of_field("cost", format!("must be a whole number from 0 to {}", Cost::MAX.get())))
+}
+
+fn string<'a>(name: &str, value: &'a RawValue, bytes_max: usize) -> Result<Text<'a>, Problem> {
+    if !value.get().starts_with('"') {
+        return Err(Problem::of_field(name, "must be a string"));
+    }
+    let text = unquoted(value.get()).map_err(|detail| Problem::of_field(name, detail))?;
+    if text.len() > bytes_max {
+        return Err(Problem::of_field(name, format!("has more than {bytes_max} bytes")));
+    }
+    Ok(text)
+}
+
+/// The text of a JSON string: mostly it stands there as it is.
+fn unquoted(json: &str) -> Result<Text<'_>, String> {
+    let inner = json.get(1..json.len().saturating_sub(1)).unwrap_or_default();
+    if !inner.contains('\\') {
+        return Ok(Cow::Borrowed(inner));
+    }
+    let text: Result<String, _> = serde_json::from_str(json);
+    text.map(Cow::Owned)
+        .map_err(|error| format!("is a string that cannot be read: {error}"))
+}
+
+fn once<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Problem> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(Problem::of_field(name, "stands there twice")),
+    }
+}
+
+fn unknown(name: &str, known: &'static str) -> Problem {
+    let mut shown: String = name.chars().take(NAME_BYTES_MAX).collect();
+    if shown.len() < name.len() {
+        shown.push('…');
+    }
+    Problem::of_field(shown, format!("is not a member of this request; it has {known}"))
+}
+
+fn text(body: &[u8]) -> Result<&str, Problem> {
+    std::str::from_utf8(body).map_err(|error| {
+        let at = error.valid_up_to();
+        Problem::bad(format!("the body is not UTF-8: see the byte at {at}"))
+    })
+}
+
+fn parse<'a, T: serde::Deserialize<'a>>(json: &'a str, wanted: &str) -> Result<T, Problem> {
+    serde_json::from_str(json).map_err(|error| Problem::bad(format!("the body is not {wanted} in JSON: {error}")))
+}
+
+/// The members of an object, in order, each as it is written.
+struct Members<'a>(Vec<(Text<'a>, &'a RawValue)>);
+
+impl<'a> Members<'a> {
+    fn read(json: &'a str) -> Result<Self, Problem> {
+        parse(json, "an object")
+    }
+}
+
+/// The elements of an array, each as it is written.
+struct Elements<'a>(Vec<&'a RawValue>);
+
+impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Members<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
+                let mut members = Vec::with_capacity(4);
+                while let Some(Name(name)) = map.next_key()? {
+                    if members.len() == ATTRIBUTES_MAX {
+                        return Err(serde::de::Error::custom(format_args!(
+                            "an object here has at most {ATTRIBUTES_MAX} members"
+                        )));
+                    }
+                    members.push((name, map.next_value()?));
+                }
+                Ok(Members(members))
+            }
+        }
+        deserializer.deserialize_map(Read)
+    }
+}
+
+impl<'de: 'a, 'a> serde::Deserialize<'de> for Elements<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Elements<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Elements<'de>, A::Error> {
+                let mut elements = Vec::new();
+                while let Some(element) = seq.next_element()? {
+                    elements.push(element);
+                    if elements.len() > BATCH_MAX {
+                        return Err(serde::de::Error::custom(format_args!(
+                            "a batch has at most {BATCH_MAX} attempts; send the rest in another"
+                        )));
+                    }
+                }
+                Ok(Elements(elements))
+            }
+        }
+        deserializer.deserialize_seq(Read)
+    }
+}
+
+/// A member's name: borrowed, unless something in it is escaped.
+struct Name<'a>(Text<'a>);
+
+impl<'de: 'a, 'a> serde::Deserialize<'de> for Name<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Read;
+        impl<'de> Visitor<'de> for Read {
+            type Value = Name<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a name")
+            }
+
+            fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Borrowed(name)))
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<Name<'de>, E> {
+                Ok(Name(Cow::Owned(name.to_owned())))
+            }
+        }
+        deserializer.deserialize_str(Read)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! What is answered where.
+
+mod bodies;
+
+use self::bodies::read;
+use super::answer::{self, Told};
+use super::problem::Problem;
+use super::settings::HttpSettings;
+use super::{auth, explain, json, ready, request};
+use crate::server::gate::Gate;
+use crate::server::telemetry::{Door, Telemetry};
+use crate::server::tokens::Rights;
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use std::sync::Arc;
+use tollgate_limiter::core::Timestamp;
+
+/// The description of this API that machines read.
+pub const OPENAPI: &str = include_str!("openapi.json");
+
+/// What every connection of one listener shares.
+#[derive(Debug)]
+pub(super) struct Front {
+    pub(super) gate: Arc<Gate>,
+    pub(super) settings: HttpSettings,
+}
+
+/// What can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Route {
+    Check,
+    Batch,
+    Refund,
+    Forget,
+    Release,
+    Renew,
+    Explain,
+    Healthz,
+    Readyz,
+    Metrics,
+    OpenApi,
+}
+
+/// How each can be asked, and which right that takes; health is open to everybody.
+const ROUTES: [(&str, Method, Route, Option<Rights>); 11] = [
+    ("/v1/check", Method::POST, Route::Check, Some(Rights::CHECK)),
+    ("/v1/check/batch", Method::POST, Route::Batch, Some(Rights::CHECK)),
+    ("/v1/refund", Method::POST, Route::Refund, Some(Rights::REFUND)),
+    ("/v1/forget", Method::POST, Route::Forget, Some(Rights::FORGET)),
+    ("/v1/release", Method::POST, Route::Release, Some(Rights::CHECK)),
+    ("/v1/renew", Method::POST, Route::Renew, Some(Rights::CHECK)),
+    ("/v1/explain", Method::POST, Route::Explain, Some(Rights::EXPLAIN)),
+    ("/healthz", Method::GET, Route::Healthz, None),
+    ("/readyz", Method::GET, Route::Readyz, None),
+    ("/metrics", Method::GET, Route::Metrics, Some(Rights::METRICS)),
+    ("/openapi.json", Method::GET, Route::OpenApi, None),
+];
+
+impl Front {
+    pub(super) fn new(gate: Arc<Gate>, settings: HttpSettings) -> Self {
+        Self { gate, settings }
+    }
+
+    /// The answer to a request, whatever it is.
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+        match self.route(&request) {
+            Ok(Route::Check) => self.check(request).await,
+            Ok(route) => self.other(route, request).await,
+            Err(problem) => Err(problem),
+        }
+        .unwrap_or_else(Problem::into_response)
+    }
+
+    /// What is asked, if there is such a thing and the client may.
+    fn route(&self, request: &Request<Incoming>) -> Result<Route, Problem> {
+        let path = request.uri().path();
+        let Some((_, method, route, needed)) = ROUTES.iter().find(|(known, ..)| *known == path) else {
+            return Err(Problem::new(StatusCode::NOT_FOUND, nowhere(path)));
+        };
+        if request.method() != method && !(request.method() == Method::HEAD && method == Method::GET) {
+            let allowed = if method == Method::GET { "GET, HEAD" } else { "POST" };
+            let detail = format!("{path} is asked with {method}");
+            let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail);
+            return Err(problem.with(ALLOW, allowed));
+        }
+        if let (Some(tokens), Some(needed)) = (&self.settings.tokens, needed) {
+            auth::permit(tokens, request.headers(), *needed)?;
+        }
+        Ok(*route)
+    }
+
+    async fn check(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request).await?;
+        let asked = request::attempt(&body)?;
+        let attributes = asked.attributes();
+        let attempt = asked.attempt(&attributes);
+        let sitting = self.gate.sit(Door::Http);
+        let checked = sitting.check(&attempt).await;
+        let told = Told {
+            verdict: &checked.verdict,
+            lease: checked.lease.as_deref(),
+            cost: attempt.cost,
+            now: checked.now.unwrap_or(Timestamp::EPOCH),
+        };
+        Ok(answer::to_check(&self.settings, &told))
+    }
+
+    /// Everything that is asked less often. Boxed, so that a check does not carry the room it needs.
+    async fn other(&self, route: Route, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+        Box::pin(async move {
+            match route {
+                Route::Check => self.check(request).await,
+                Route::Batch => self.batch(request).await,
+                Route::Refund => self.refund(request).await,
+                Route::Forget => self.forget(request).await,
+                Route::Release => self.release(request).await,
+                Route::Renew => self.renew(request).await,
+                Route::Explain => self.explain(request).await,
+                Route::Healthz => Ok(answer::json(BytesMut::from(&b"{\"status\":\"alive\"}"[..]))),
+                Route::Readyz => Ok(ready::readiness(&self.gate)),
+                Route::Metrics => Ok(metrics(&self.gate)),
+                Route::OpenApi => Ok(answer::json(BytesMut::from(OPENAPI))),
+            }
+        })
+        .await
+    }
+
+    async fn batch(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+        let bounds = &self.settings.bounds;
+        let body = read(request.into_body(), bounds.batch_bytes, bounds.body_timeout).await?;
+        let batch = request::batch(&body)?;
+        let sitting = self.gate.sit(Door::Http);
+        let mut out = BytesMut::with_capacity(ELEMENT_BYTES * batch.len());
+        out.put_u8(b'[');
+        for (place, asked) in batch.iter().enumerate() {
+            if place > 0 {
+                out.put_u8(b',');
+            }
+            let attributes = asked.attributes();
+            let attempt = asked.attempt(&attributes);
+            let checked = sitting.check(&attempt).await;
+            let told = Told {
+                verdict: &checked.verdict,
+                lease: checked.lease.as_deref(),
+                cost: attempt.cost,
+                now: checked.now.unwrap_or(Timestamp::EPOCH),
+            };
+            answer::write_body(&mut out, &told);
+        }
+        out.put_u8(b']');
+        Ok(answer::json(out))
+    }
+
+    async fn refund(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request).await?;
+        let asked = request::attempt(&body)?;
+        let attributes = asked.attributes();
+        let attempt = asked.attempt(&attributes);
+        let sitting = self.gate.sit(Door::Http);
+        let verdict = sitting.refund(&attempt).await;
+        let told = Told {
+            verdict: &verdict,
+            lease: None,
+            cost: attempt.cost,
+            now: Timestamp::EPOCH,
+        };
+        let mut out = BytesMut::with_capacity(ELEMENT_BYTES);
+        answer::write_body(&mut out, &told);
+        Ok(answer::json(out))
+    }
+
+    async fn forget(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request).await?;
+        let asked = request::subject(&body)?;
+        let attributes = asked.attributes();
+        let sitting = self.gate.sit(Door::Http);
+        let forgotten = sitting.forget(&asked.attempt(&attributes), asked.rule()).await;
+        let mut out = BytesMut::new();
+        out.put_slice(b"{\"forgotten\":");
+        json::integer(&mut out, forgotten);
+        out.put_u8(b'}');
+        Ok(answer::json(out))
+    }
+
+    async fn release(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request).await?;
+        let lease = request::lease(&body)?;
+        let released = self.gate.sit(Door::Http).release(&lease).await;
+        let mut out = BytesMut::new();
+        out.put_slice(b"{\"released\":");
+        json::boolean(&mut out, released);
+        out.put_u8(b'}');
+        Ok(answer::json(out))
+    }
+
+    async fn renew(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request).await?;
+        let lease = request::lease(&body)?;
+        let Some(term) = self.gate.sit(Door::Http).renew(&lease).await else {
+            return Err(Problem::new(
+                StatusCode::NOT_FOUND,
+                "the lease is held no more: it was released, or it ran out; check again",
+            ));
+        };
+        let mut out = BytesMut::new();
+        out.put_slice(b"{\"renewed\":true,\"expires_in_ms\":");
+        json::integer(&mut out, term.as_millis_ceil());
+        out.put_u8(b'}');
+        Ok(answer::json(out))
+    }
+
+    async fn explain(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+        let wants_text = wants_text(request.headers());
+        let body = self.body(request).await?;
+        let asked = request::attempt(&body)?;
+        let attributes = asked.attributes();
+        let sitting = self.gate.sit(Door::Http);
+        let explanation = sitting.explain(&asked.attempt(&attributes)).await;
+        if wants_text {
+            let mut response = Response::new(Full::from(explanation.to_string()));
+            response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
+            return Ok(response);
+        }
+        Ok(answer::json(explain::written(&explanation)))
+    }
+
+    async fn body(&self, request: Request<Incoming>) -> Result<Bytes, Problem> {
+        let bounds = &self.settings.bounds;
+        read(request.into_body(), bounds.body_bytes, bounds.body_timeout).await
+    }
+}
+
+fn metrics(gate: &Gate) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(gate.metrics()));
+    let kind = HeaderValue::from_static(Telemetry::CONTENT_TYPE);
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    response
+}
+
+/// Whether plain text is preferred: it is named, and JSON is not.
+fn wants_text(headers: &HeaderMap) -> bool {
+    let accept = headers
+        .get(ACCEPT)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    accept.contains("text/plain") && !accept.contains("json")
+}
+
+fn nowhere(path: &str) -> String {
+    let paths = || ROUTES.iter().map(|(known, ..)| *known);
+    match paths().find(|known| path.trim_end_matches('/') == *known || path.strip_prefix("/v1") == Some(*known)) {
+        Some(meant) => format!("there is nothing at this path; did you mean {meant}?"),
+        None => format!(
+            "there is nothing at this path; there is {}",
+            paths().collect::<Vec<_>>().join(", ")
+        ),
+    }
+}
+
+const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+/// Room for the usual answer.
+const ELEMENT_BYTES: usize = 512;

@@ -1,0 +1,226 @@
+//! Cuts off clients that are slow or silent, at no cost to the others.
+//!
+//! A timer that is set for every request costs as much as a decision. Here a request only counts itself; the connection is
+//! looked at every few seconds, and whoever has not come further since the time allowed is cut off, late by one look at
+//! most.
+
+use super::settings::Bounds;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+/// What happens on one connection.
+#[derive(Debug, Default)]
+pub(super) struct Pulse {
+    /// Requests that have begun, wrapping.
+    begun: AtomicU32,
+    /// Requests that have ended, wrapping.
+    ended: AtomicU32,
+    /// Whether bytes came since the last request began.
+    heard: AtomicBool,
+    /// Whether several requests can be on their way at a time: then bytes alone do not mean that one has begun.
+    multiplexed: AtomicBool,
+}
+
+/// A request on its way.
+#[derive(Debug)]
+pub(super) struct Beat(Arc<Pulse>);
+
+/// Looks at a pulse.
+#[derive(Debug)]
+pub(super) struct Watch {
+    pulse: Arc<Pulse>,
+    bounds: Bounds,
+    /// Requests that had ended when it last looked.
+    ended: u32,
+    /// When something last ended, as far as was seen.
+    since: Instant,
+    /// When the bytes of an unfinished request were first seen.
+    heard_since: Option<Instant>,
+}
+
+/// A stream whose bytes are heard.
+#[derive(Debug)]
+pub(super) struct Heard<T> {
+    stream: T,
+    pulse: Arc<Pulse>,
+}
+
+impl Pulse {
+    /// A request begins; it ends when the beat is dropped.
+    pub(super) fn begin(self: &Arc<Self>, multiplexed: bool) -> Beat {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+        self.heard.store(false, Ordering::Relaxed);
+        if multiplexed {
+            self.multiplexed.store(true, Ordering::Relaxed);
+        }
+        Beat(Arc::clone(self))
+    }
+}
+
+impl Drop for Beat {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Watch {
+    pub(super) fn new(pulse: Arc<Pulse>, bounds: Bounds, now: Instant) -> Self {
+        Self {
+            pulse,
+            bounds,
+            ended: 0,
+            since: now,
+            heard_since: None,
+        }
+    }
+
+    /// How long to wait before looking again: a quarter of the time that is allowed.
+    pub(super) fn every(&self) -> Duration {
+        (self.bounds.header_timeout.min(self.bounds.idle_timeout) / 4).max(Duration::from_millis(1))
+    }
+
+    /// Whether the client has had its time.
+    pub(super) fn is_over(&mut self, now: Instant) -> bool {
+        let Pulse {
+            begun,
+            ended,
+            heard,
+            multiplexed,
+        } = &*self.pulse;
+        let ended = ended.load(Ordering::Relaxed);
+        let busy = begun.load(Ordering::Relaxed) != ended;
+        if busy || ended != self.ended {
+            self.ended = ended;
+            self.since = now;
+            self.heard_since = None;
+        }
+        if busy {
+            // What we take our time for is not the client's fault; its body has a time of its own.
+            return false;
+        }
+        let multiplexed = multiplexed.load(Ordering::Relaxed);
+        if heard.load(Ordering::Relaxed) && !multiplexed {
+            let heard_since = *self.heard_since.get_or_insert(now);
+            return now.duration_since(heard_since) >= self.bounds.header_timeout;
+        }
+        // Who has just connected is expected to say something.
+        let first = ended == 0;
+        let allowed = if first {
+            self.bounds.header_timeout
+        } else {
+            self.bounds.idle_timeout
+        };
+        now.duration_since(self.since) >= allowed
+    }
+}
+
+impl<T> Heard<T> {
+    pub(super) fn new(stream: T, pulse: Arc<Pulse>) -> Self {
+        Self { stream, pulse }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let Self { stream, pulse } = self.get_mut();
+        let before = buffer.filled().len();
+        let read = Pin::new(stream).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            pulse.heard.store(true, Ordering::Relaxed);
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Heard<T> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn watched() -> (Arc<Pulse>, Watch, Instant) {
+        let pulse = Arc::new(Pulse::default());
+        let now = Instant::now();
+        let watch = Watch::new(Arc::clone(&pulse), Bounds::default(), now);
+        (pulse, watch, now)
+    }
+
+    #[test]
+    fn who_connects_and_says_nothing_is_cut_off() {
+        let (_, mut watch, now) = watched();
+        assert!(!watch.is_over(now + 9 * SECOND));
+        assert!(watch.is_over(now + 10 * SECOND));
+    }
+
+    #[test]
+    fn who_drips_bytes_of_a_request_is_cut_off() {
+        let (pulse, mut watch, now) = watched();
+        drop(pulse.begin(false));
+        assert!(!watch.is_over(now + 9 * SECOND));
+        for second in 20..30 {
+            pulse.heard.store(true, Ordering::Relaxed);
+            assert!(!watch.is_over(now + second * SECOND), "{second}");
+        }
+        assert!(watch.is_over(now + 30 * SECOND));
+    }
+
+    #[test]
+    fn who_is_silent_between_requests_may_be_so_for_a_while() {
+        let (pulse, mut watch, now) = watched();
+        drop(pulse.begin(false));
+        assert!(!watch.is_over(now + 10 * SECOND));
+        assert!(!watch.is_over(now + 84 * SECOND));
+        assert!(watch.is_over(now + 85 * SECOND));
+    }
+
+    #[test]
+    fn who_waits_for_an_answer_is_never_cut_off() {
+        let (pulse, mut watch, now) = watched();
+        let beat = pulse.begin(false);
+        assert!(!watch.is_over(now + 1_000 * SECOND));
+        drop(beat);
+        assert!(!watch.is_over(now + 1_074 * SECOND));
+    }
+
+    #[test]
+    fn bytes_between_the_requests_of_a_multiplexed_connection_are_no_request() {
+        let (pulse, mut watch, now) = watched();
+        drop(pulse.begin(true));
+        pulse.heard.store(true, Ordering::Relaxed);
+        assert!(!watch.is_over(now));
+        assert!(!watch.is_over(now + 74 * SECOND));
+        assert!(watch.is_over(now + 75 * SECOND));
+    }
+}

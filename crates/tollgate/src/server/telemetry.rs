@@ -1,0 +1,171 @@
+//! What is counted, and how it is told: metrics in the OpenMetrics text format.
+//!
+//! Counting is a few additions to atomics whose places are found when rules are loaded. Labels hold rule ids, variants,
+//! doors, results and sources, all of which the operator or this program chose: no caller can add a series.
+
+mod decisions;
+mod histogram;
+
+pub use decisions::{Door, RuleCounts};
+
+use decisions::Decisions;
+use histogram::Histogram;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The figures of one server.
+pub struct Telemetry {
+    figures: Arc<Figures>,
+    registry: Registry,
+}
+
+/// The figures themselves.
+#[derive(Debug, Default)]
+pub struct Figures {
+    pub(super) decisions: Decisions,
+    /// From the moment the gate was asked to the verdict.
+    pub(super) seconds: Histogram,
+    /// Cost attributes that were no whole number.
+    pub(super) odd_costs: Count,
+    /// Rules in force.
+    pub(super) rules_loaded: Count,
+    /// Times other rules were taken.
+    pub(super) reloads: Count,
+    /// Times changed rules could not be used.
+    pub(super) reload_errors: Count,
+    /// Calls the store could not answer.
+    pub(super) store_errors: Count,
+    /// Connections open now.
+    pub(super) connections: Count,
+    /// Connections since the start.
+    pub(super) accepted: Count,
+    /// Keys in the store when it was last asked.
+    pub(super) keys: Count,
+}
+
+/// A number that threads change together. In its own line of memory, so that two of them never wait for each other.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Count(AtomicU64);
+
+impl Telemetry {
+    /// Everything at zero.
+    pub fn new() -> Self {
+        let figures = Arc::new(Figures::default());
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Arc::clone(&figures)));
+        Self { figures, registry }
+    }
+
+    /// The figures.
+    pub fn figures(&self) -> &Figures {
+        &self.figures
+    }
+
+    /// All of it as text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        text::encode(&mut text, &self.registry).expect("a string takes whatever is written to it");
+        text
+    }
+
+    /// What [`Telemetry::text`] is.
+    pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+}
+
+impl Default for Telemetry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Count {
+    /// One more.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// One fewer.
+    pub fn take(&self, fewer: u64) {
+        self.0.fetch_sub(fewer, Ordering::Relaxed);
+    }
+
+    /// This many.
+    pub fn set(&self, number: u64) {
+        self.0.store(number, Ordering::Relaxed);
+    }
+
+    /// How many.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Collector for Figures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.decisions.encode(&mut encoder)?;
+        let seconds = encoder.encode_descriptor(
+            "tollgate_decision",
+            "How long verdicts took.",
+            Some(&Unit::Seconds),
+            MetricType::Histogram,
+        )?;
+        self.seconds.encode(seconds)?;
+        let mut count = |name, help, number: &Count| {
+            let counter = ConstCounter::new(number.get());
+            counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+        };
+        count(
+            "tollgate_odd_costs",
+            "Cost attributes that were no whole number.",
+            &self.odd_costs,
+        )?;
+        count("tollgate_rules_reloads", "Times other rules were taken.", &self.reloads)?;
+        count(
+            "tollgate_rules_reload_errors",
+            "Times changed rules could not be used.",
+            &self.reload_errors,
+        )?;
+        count(
+            "tollgate_connections_accepted",
+            "Connections since the start.",
+            &self.accepted,
+        )?;
+        let mut gauge = |name, help, number: u64| {
+            let gauge = ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+        };
+        gauge("tollgate_rules_loaded", "Rules in force.", self.rules_loaded.get())?;
+        gauge("tollgate_keys", "Keys in the store.", self.keys.get())?;
+        gauge("tollgate_connections", "Open connections.", self.connections.get())?;
+        // A store inside the program has no line that could break: closed.
+        gauge("tollgate_breaker_state", "0 closed, 1 half open, 2 open.", 0)?;
+        let mut errors = encoder.encode_descriptor(
+            "tollgate_store_errors",
+            "Calls the store could not answer.",
+            None,
+            MetricType::Counter,
+        )?;
+        let labels = [("code", "unavailable")];
+        ConstCounter::new(self.store_errors.get()).encode(errors.encode_family(&labels)?)?;
+        let mut build =
+            encoder.encode_descriptor("tollgate_build_info", "The version that runs.", None, MetricType::Gauge)?;
+        let labels = [("version", env!("CARGO_PKG_VERSION"))];
+        ConstGauge::new(1_i64).encode(build.encode_family(&labels)?)
+    }
+}
+
+impl fmt::Debug for Telemetry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Telemetry")
+            .field("figures", &self.figures)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,207 @@
+//! Decisions by rule, and checks as a whole.
+
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use tollgate_limiter::core::Source;
+use tollgate_limiter::core::rules::{Mode, Rule, RuleSet, Ruling, Variant, Verdict};
+
+/// Every decision since the start.
+#[derive(Debug, Default)]
+pub(crate) struct Decisions {
+    checks: Cells,
+    /// Sorted, so that the text is steady.
+    by_rule: Mutex<BTreeMap<Labels, Arc<Cells>>>,
+}
+
+/// The counters of one set of rules, found once when it is loaded.
+#[derive(Debug)]
+pub struct RuleCounts(Box<[OfRule]>);
+
+/// Through which front end an attempt came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// The check API over HTTP.
+    Http,
+}
+
+/// The counters of one rule, by the side of its experiment.
+#[derive(Debug)]
+struct OfRule {
+    control: Arc<Cells>,
+    experiment: Arc<Cells>,
+}
+
+/// A rule's id, and the side of its experiment if it has one. Rules of one id in two domains share their figures.
+type Labels = (Box<str>, Option<&'static str>);
+
+#[derive(Clone, Copy)]
+enum Result {
+    Allow,
+    Deny,
+    ShadowAllow,
+    ShadowDeny,
+}
+
+/// One counter for each result, source and door.
+#[derive(Debug)]
+struct Cells([[[AtomicU64; DOORS.len()]; SOURCES.len()]; RESULTS.len()]);
+
+const RESULTS: [(Result, &str); 4] = [
+    (Result::Allow, "allow"),
+    (Result::Deny, "deny"),
+    (Result::ShadowAllow, "shadow_allow"),
+    (Result::ShadowDeny, "shadow_deny"),
+];
+const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
+const DOORS: [(Door, &str); 1] = [(Door::Http, "http")];
+
+impl Decisions {
+    /// The counters of these rules: where a rule was there before, it goes on; of rules that are gone, nothing is kept.
+    pub(crate) fn counts(&self, rules: &RuleSet) -> RuleCounts {
+        let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cells = |rule: &Rule, variant: Option<Variant>| {
+            let labels = (rule.id().into(), variant.map(Variant::name));
+            Arc::clone(by_rule.entry(labels).or_default())
+        };
+        let of_rule = |rule: &Rule| match rule.experiment() {
+            Some(_) => OfRule {
+                control: cells(rule, Some(Variant::Control)),
+                experiment: cells(rule, Some(Variant::Experiment)),
+            },
+            None => {
+                let cells = cells(rule, None);
+                OfRule {
+                    control: Arc::clone(&cells),
+                    experiment: cells,
+                }
+            }
+        };
+        let counts = rules.rules().iter().map(of_rule).collect();
+        // Those of the rules before stay as long as a check under them is going on.
+        by_rule.retain(|_, cells| Arc::strong_count(cells) > 1);
+        RuleCounts(counts)
+    }
+
+    /// Counts a verdict: once for the check, and once for each rule it met.
+    pub(crate) fn add(&self, counts: &RuleCounts, rules: &RuleSet, verdict: &Verdict<'_>, door: Door) {
+        let result = if verdict.allowed { Result::Allow } else { Result::Deny };
+        self.checks.add(result, verdict.source, door);
+        // The windows of a rule stand side by side; it denies if one of them does.
+        for windows in verdict.rulings.chunk_by(|one, next| ptr::eq(one.rule, next.rule)) {
+            let Some(first) = windows.first() else { continue };
+            let allows = windows.iter().all(Ruling::is_allow);
+            let source = windows.iter().map(|ruling| ruling.source).max().unwrap_or(first.source);
+            let Some(of_rule) = counts.0.get(place(rules, first.rule)) else {
+                continue;
+            };
+            let cells = match first.variant {
+                Variant::Control => &of_rule.control,
+                Variant::Experiment => &of_rule.experiment,
+            };
+            cells.add(Result::of(first.mode, allows), source, door);
+        }
+    }
+
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let checks = encoder.encode_descriptor(
+            "tollgate_checks",
+            "Verdicts, by result, source and door.",
+            None,
+            MetricType::Counter,
+        )?;
+        self.checks.encode(checks, &[])?;
+        let mut decisions = encoder.encode_descriptor(
+            "tollgate_decisions",
+            "Decisions of each rule, by result, source and door; a shadow rule's are its own kind of result.",
+            None,
+            MetricType::Counter,
+        )?;
+        let by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        for ((rule, variant), cells) in &*by_rule {
+            let mut labels = vec![("rule", &**rule)];
+            labels.extend(variant.map(|variant| ("variant", variant)));
+            // One descriptor, many series.
+            cells.encode_into(&mut decisions, &labels)?;
+        }
+        Ok(())
+    }
+}
+
+/// Where a rule stands in its set.
+fn place(rules: &RuleSet, rule: &Rule) -> usize {
+    let from_start = ptr::from_ref(rule).addr().wrapping_sub(rules.rules().as_ptr().addr());
+    from_start / size_of::<Rule>()
+}
+
+impl Result {
+    const fn of(mode: Mode, allows: bool) -> Self {
+        match (mode, allows) {
+            (Mode::Enforce, true) => Self::Allow,
+            (Mode::Enforce, false) => Self::Deny,
+            (Mode::Shadow | Mode::Disabled, true) => Self::ShadowAllow,
+            (Mode::Shadow | Mode::Disabled, false) => Self::ShadowDeny,
+        }
+    }
+}
+
+impl Cells {
+    fn add(&self, result: Result, source: Source, door: Door) {
+        let cell = self.0.get(result as usize);
+        let cell = cell.and_then(|sources| sources.get(source as usize)?.get(door as usize));
+        if let Some(cell) = cell {
+            cell.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn encode(&self, mut encoder: MetricEncoder<'_>, labels: &[(&str, &str)]) -> fmt::Result {
+        self.encode_into(&mut encoder, labels)
+    }
+
+    /// One series for each combination that has been counted.
+    fn encode_into(&self, encoder: &mut MetricEncoder<'_>, labels: &[(&str, &str)]) -> fmt::Result {
+        for ((_, result), sources) in RESULTS.iter().zip(&self.0) {
+            for (source, doors) in SOURCES.iter().zip(sources) {
+                for ((_, door), cell) in DOORS.iter().zip(doors) {
+                    let count = cell.load(Ordering::Relaxed);
+                    if count == 0 {
+                        continue;
+                    }
+                    let own = [("result", *result), ("source", source.name()), ("door", *door)];
+                    ConstCounter::new(count).encode(encoder.encode_family(&(labels, &own[..]))?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Default for Cells {
+    fn default() -> Self {
+        let doors = || std::array::from_fn(|_| AtomicU64::new(0));
+        Self(std::array::from_fn(|_| std::array::from_fn(|_| doors())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_label_stands_at_the_place_of_its_value() {
+        for (place, (result, _)) in RESULTS.into_iter().enumerate() {
+            assert_eq!(result as usize, place);
+        }
+        for (place, source) in SOURCES.into_iter().enumerate() {
+            assert_eq!(source as usize, place);
+        }
+        for (place, (door, _)) in DOORS.into_iter().enumerate() {
+            assert_eq!(door as usize, place);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! How long things took, in buckets.
+
+use super::Count;
+use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Spans counted by their length. Adding one takes no lock.
+#[derive(Debug, Default)]
+pub(crate) struct Histogram {
+    /// One for each bound, and one for what is longer than the last.
+    buckets: [AtomicU64; BOUNDS_NS.len() + 1],
+    sum_ns: Count,
+}
+
+/// The longest span of each bucket: 1, 2, 5 and so on from a microsecond to a second.
+const BOUNDS_NS: [u64; 19] = [
+    1_000,
+    2_000,
+    5_000,
+    10_000,
+    20_000,
+    50_000,
+    100_000,
+    200_000,
+    500_000,
+    1_000_000,
+    2_000_000,
+    5_000_000,
+    10_000_000,
+    20_000_000,
+    50_000_000,
+    100_000_000,
+    200_000_000,
+    500_000_000,
+    1_000_000_000,
+];
+
+impl Histogram {
+    /// Counts one span.
+    pub(crate) fn add(&self, span_ns: u64) {
+        let place = BOUNDS_NS
+            .iter()
+            .position(|bound| span_ns <= *bound)
+            .unwrap_or(BOUNDS_NS.len());
+        if let Some(bucket) = self.buckets.get(place) {
+            bucket.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sum_ns.add(span_ns);
+    }
+
+    pub(super) fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {
+        let bounds = BOUNDS_NS.iter().map(|bound| seconds(*bound)).chain([f64::INFINITY]);
+        let counts = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed));
+        let buckets: Vec<(f64, u64)> = bounds.zip(counts).collect();
+        let count = buckets.iter().map(|(_, count)| count).sum();
+        encoder.encode_histogram::<NoLabelSet>(seconds(self.sum_ns.get()), count, &buckets, None)
+    }
+}
+
+#[expect(
+    clippy::float_arithmetic,
+    reason = "metrics are in seconds by convention; nothing is decided by them"
+)]
+fn seconds(span_ns: u64) -> f64 {
+    span_ns as f64 / 1e9
+}
