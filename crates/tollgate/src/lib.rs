@@ -1,3 +1,5 @@
 //! The serving part of Tollgate, as a library for its program, its tests and its benches.
 
+pub mod config;
+pub mod data_dir;
 pub mod server;

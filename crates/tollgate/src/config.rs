@@ -1,0 +1,162 @@
+//! Settings: as written in a file, the environment and flags, and as meant.
+//!
+//! [`Sources::read`] joins what is written, [`Config::read`] says what it means or everything that is wrong with it, each
+//! fault with the file and line, the variable or the flag it stands in.
+
+mod auth;
+mod environment;
+mod layers;
+mod reading;
+mod rules;
+mod server;
+mod store;
+mod web;
+
+pub use environment::variables;
+pub use layers::{FILE, File, Sources, Written, read_text};
+pub use rules::{Loaded, QUICKSTART, Settings, is_settings};
+pub use store::{MemorySettings, Snapshot, StoreSettings};
+
+use self::reading::Reading;
+use crate::server::http::{Bounds, Dialects, RetryAfter};
+use crate::server::listen::Address;
+use crate::server::tls::TlsFiles;
+use crate::server::tokens::Tokens;
+use std::path::PathBuf;
+use std::time::Duration;
+use tollgate_limiter::core::problem::Problem;
+
+/// All settings as they are meant, but the rules: those change while a server runs.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where the HTTP front end listens; none: it is turned off.
+    pub http: Option<Address>,
+    /// Certificates; none: plain HTTP.
+    pub tls: Option<TlsFiles>,
+    /// What clients may use up.
+    pub bounds: Bounds,
+    /// Where counters are kept.
+    pub store: StoreSettings,
+    /// Where a server writes what it must.
+    pub data_dir: DataDir,
+    /// How long requests in flight may take when the server stops.
+    pub drain: Duration,
+    /// Which rate limit headers answers carry.
+    pub headers: Dialects,
+    /// How `Retry-After` is written.
+    pub retry_after: RetryAfter,
+    /// Who may do what; none: everybody may do everything.
+    pub tokens: Option<Tokens>,
+    /// How much the log says.
+    pub log: tracing::level_filters::LevelFilter,
+    /// How many leading bits of an IPv6 address are one caller.
+    pub ipv6_prefix: u8,
+}
+
+/// The folder a server writes to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataDir {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Whether somebody wrote it, or it is the default.
+    pub is_named: bool,
+}
+
+impl Config {
+    /// What the settings mean, and what is hardly meant.
+    ///
+    /// # Errors
+    /// Everything that is wrong with them.
+    pub fn read(written: &Written) -> Result<(Self, Vec<Problem>), Vec<Problem>> {
+        let mut reading = Reading::new(written);
+        let config = reading.config();
+        let failed = reading.problems.has_errors();
+        let problems = reading.problems.sorted();
+        match config {
+            Some(config) if !failed => Ok((config, problems)),
+            _ => Err(problems),
+        }
+    }
+}
+
+impl Reading<'_> {
+    fn config(&mut self) -> Option<Config> {
+        let fields = self.written.root.fields("the settings", &KEYS, &mut self.problems)?;
+        let find = |key| fields.find(key).filter(|node| !node.is_null());
+        let server = self.server(find("server"));
+        let store = self.store(find("store"));
+        let data_dir = match find("data_dir").and_then(|node| self.path(node, "a folder")) {
+            Some(path) => DataDir { path, is_named: true },
+            None => DataDir {
+                path: self.home().join("tollgate-data"),
+                is_named: false,
+            },
+        };
+        let drain = find("drain").and_then(|node| self.duration(node, DRAIN_MAX));
+        let headers = find("headers").and_then(|node| self.headers(node));
+        let retry_after = find("retry_after").and_then(|node| self.retry_after(node));
+        let tokens = find("auth").and_then(|node| self.auth(node));
+        self.front_ends_to_come(&fields);
+        let log = find("log").and_then(|node| node.word("a level of the log", &LEVELS, &mut self.problems));
+        let ipv6_prefix = find("ipv6_prefix")
+            .and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems))
+            .and_then(|bits| u8::try_from(bits).ok());
+        if let Some(node) = find("key_secret") {
+            node.text("a secret", &mut self.problems);
+        }
+        self.is_guarded(&server, tokens.is_some());
+        Some(Config {
+            http: server.http.map(|(address, _)| address),
+            tls: server.tls,
+            bounds: server.bounds,
+            store,
+            data_dir,
+            drain: drain.unwrap_or(DRAIN),
+            headers: headers.unwrap_or_default(),
+            retry_after: retry_after.unwrap_or_default(),
+            tokens,
+            log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
+            ipv6_prefix: ipv6_prefix.unwrap_or(IPV6_PREFIX),
+        })
+    }
+}
+
+/// Every setting there is.
+const KEYS: [&str; 16] = [
+    "server",
+    "store",
+    "data_dir",
+    "drain",
+    "headers",
+    "auth",
+    "retry_after",
+    "trusted_proxies",
+    "forward_auth",
+    "attributes",
+    "rules",
+    "rules_files",
+    "envoy_rules",
+    "ipv6_prefix",
+    "key_secret",
+    "log",
+];
+
+const LEVELS: [(&str, tracing::level_filters::LevelFilter); 6] = {
+    use tracing::level_filters::LevelFilter as Level;
+    [
+        ("off", Level::OFF),
+        ("error", Level::ERROR),
+        ("warn", Level::WARN),
+        ("info", Level::INFO),
+        ("debug", Level::DEBUG),
+        ("trace", Level::TRACE),
+    ]
+};
+
+const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN_MAX: Duration = Duration::from_secs(3_600);
+/// What one customer of a network usually gets.
+const IPV6_PREFIX: u8 = 64;
+
+#[cfg(test)]
+mod tests;

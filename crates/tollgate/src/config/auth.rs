@@ -1,0 +1,178 @@
+//! `auth`: callers' tokens, and what each may do.
+
+use super::layers::read_text;
+use super::reading::{Reading, without_text};
+use crate::server::tokens::{Rights, Secret, TokenError, Tokens};
+use tollgate_limiter::core::problem::{Problem, Problems};
+use tollgate_limiter::core::yaml::{self, Node};
+
+impl Reading<'_> {
+    /// Every token of the file and of the settings themselves.
+    pub(super) fn auth(&mut self, node: &Node) -> Option<Tokens> {
+        let fields = node.fields("`auth`", &["tokens_file", "tokens"], &mut self.problems)?;
+        let mut tokens = Tokens::default();
+        // What is wrong with a token is told without the line it stands in: this goes to logs.
+        let mut problems = Problems::new();
+        if let Some(node) = fields.find("tokens_file").filter(|node| !node.is_null())
+            && let Some(path) = self.path(node, "a file of tokens")
+        {
+            match read_text(&path)
+                .map_err(|problem| vec![problem])
+                .and_then(|origin| yaml::parse(&origin))
+            {
+                Ok(file) => read_file(&file, &mut tokens, &mut problems),
+                Err(found) => problems.extend(found),
+            }
+        }
+        if let Some(list) = fields.find("tokens").filter(|node| !node.is_null()) {
+            read_tokens(list, &mut tokens, &mut problems);
+        }
+        if tokens.is_empty() && !problems.has_errors() {
+            let problem = Problem::error(&node.place, "there is no token, so nobody could ask anything");
+            problems.push(problem.hint("name a file that lists some: `auth: { tokens_file: tokens.yaml }`"));
+        }
+        for problem in problems.sorted() {
+            self.problems.push(Problem {
+                place: without_text(&problem.place),
+                ..problem
+            });
+        }
+        Some(tokens)
+    }
+}
+
+fn read_file(file: &Node, tokens: &mut Tokens, problems: &mut Problems) {
+    let Some(fields) = file.fields("a file of tokens", &["tokens"], problems) else {
+        return;
+    };
+    if let Some(list) = fields.need(
+        "a file of tokens",
+        "tokens",
+        "tokens: [{ name: shop, token: …, rights: [check] }]",
+        problems,
+    ) {
+        read_tokens(list, tokens, problems);
+    }
+}
+
+fn read_tokens(list: &Node, tokens: &mut Tokens, problems: &mut Problems) {
+    for node in list.list("a list of tokens", problems).unwrap_or_default() {
+        read_token(node, tokens, problems);
+    }
+}
+
+fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Option<()> {
+    let fields = node.fields("a token", &["name", "token", "sha256", "rights"], problems)?;
+    let name = fields
+        .need("a token", "name", "name: shop", problems)
+        .and_then(|node| node.text("whose token it is", problems));
+    let rights = match fields.find("rights") {
+        Some(node) => rights(node, problems),
+        None => Some(Rights::CHECK),
+    };
+    let (secret, place) = match (fields.find("token"), fields.find("sha256")) {
+        (Some(node), None) => (Secret::Plain(node.text("a token", problems)?), &node.place),
+        (None, Some(node)) => {
+            let Some(digest) = digest(node.text("the SHA-256 of a token", problems)?) else {
+                problems.error_with(
+                    &node.place,
+                    "this is not a SHA-256",
+                    "write 64 hexadecimal digits, in quotes",
+                );
+                return None;
+            };
+            (Secret::Sha256(digest), &node.place)
+        }
+        _ => {
+            problems.error_with(
+                &node.place,
+                "a token has either `token` or `sha256`",
+                "write the token itself, or its SHA-256: `printf %s TOKEN | sha256sum`",
+            );
+            return None;
+        }
+    };
+    match tokens.add(name?, secret, rights?) {
+        Ok(()) => {}
+        Err(error @ (TokenError::Short | TokenError::Unprintable | TokenError::Twice(_))) => {
+            problems.error(place, error.to_string());
+        }
+    }
+    Some(())
+}
+
+fn rights(node: &Node, problems: &mut Problems) -> Option<Rights> {
+    if node.scalar() == Some("all") {
+        return Some(Rights::ALL);
+    }
+    let mut all = Rights::NONE;
+    let mut sound = true;
+    for node in node.one_or_more() {
+        match node.word("a right", &Rights::NAMES, problems) {
+            Some(right) => all = all | right,
+            None => sound = false,
+        }
+    }
+    sound.then_some(all)
+}
+
+fn digest(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (at, byte) in digest.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_limiter::core::problem::Origin;
+
+    fn read(text: &str) -> (Tokens, String) {
+        let mut tokens = Tokens::default();
+        let mut problems = Problems::new();
+        let node = yaml::parse(&Origin::new("tokens.yaml", text)).unwrap();
+        read_file(&node, &mut tokens, &mut problems);
+        (tokens, problems.sorted().iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_token_is_given_itself_or_by_its_digest_with_its_rights() {
+        let (tokens, problems) = read(
+            "tokens:\n\
+             - { name: shop, token: 0123456789abcdef }\n\
+             - { name: ops, token: fedcba9876543210, rights: [explain, forget] }\n\
+             - { name: root, sha256: 0f3f7d8a0ad7e1c2b7d5a9a6c1f0e3d2b4c5a6978899aabbccddeeff00112233, rights: all }\n",
+        );
+        assert_eq!(problems, "");
+        let rights = |token: &str| tokens.caller(token.as_bytes()).map(|caller| caller.rights);
+        assert_eq!(rights("0123456789abcdef"), Some(Rights::CHECK));
+        assert_eq!(rights("fedcba9876543210"), Some(Rights::EXPLAIN | Rights::FORGET));
+        assert_eq!(tokens.len(), 3);
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_token_is_told() {
+        for (text, wanted) in [
+            ("tokens: [{ name: a, token: short }]", "at least 16 characters"),
+            ("tokens: [{ name: a }]", "either `token` or `sha256`"),
+            ("tokens: [{ token: 0123456789abcdef }]", "has no `name`"),
+            ("tokens: [{ name: a, sha256: abc }]", "not a SHA-256"),
+            (
+                "tokens: [{ name: a, token: 0123456789abcdef, rights: [chekc] }]",
+                "did you mean `check`?",
+            ),
+            ("tokens: [{ name: a, tokn: 0123456789abcdef }]", "did you mean `token`?"),
+            ("token: x", "did you mean `tokens`?"),
+            ("{}", "has no `tokens`"),
+        ] {
+            let (tokens, problems) = read(text);
+            assert!(problems.contains(wanted), "{text}: {problems}");
+            assert!(tokens.is_empty(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The only file that reads the environment.
+
+/// Every variable that may be a setting. What is not Unicode cannot be one; such a value is handed on with its odd bytes
+/// replaced, so that the setting is refused and not passed over.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "here, and nowhere else, the environment is read; everything else takes settings as arguments"
+)]
+pub fn variables() -> Vec<(String, String)> {
+    let mut variables: Vec<(String, String)> = std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
+        .filter(|(name, _)| name.starts_with("TOLLGATE_"))
+        .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
+        .collect();
+    // The order of the environment is nobody's intention.
+    variables.sort_unstable();
+    variables
+}

@@ -1,0 +1,449 @@
+//! Settings as they are written: the file, over it the environment, over that the flags. The later wins, and every value
+//! still knows where it was written.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
+use tollgate_limiter::core::yaml::{self, Key, Kind, Node};
+
+/// Where settings come from.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    /// `--config`. None: `tollgate.yaml` in the working folder, if there is one.
+    pub file: Option<PathBuf>,
+    /// Variables of the environment; those that do not begin with `TOLLGATE_` are passed over.
+    pub variables: Vec<(String, String)>,
+    /// `--store`.
+    pub store: Option<String>,
+    /// Each `--set`.
+    pub set: Vec<String>,
+}
+
+/// All settings in one tree.
+#[derive(Debug)]
+pub struct Written {
+    /// A map.
+    pub root: Node,
+    /// The file that was read.
+    pub file: Option<File>,
+}
+
+/// The configuration file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What stood in it.
+    pub origin: Arc<Origin>,
+}
+
+impl Sources {
+    /// Reads the file and lays the rest over it.
+    ///
+    /// # Errors
+    /// All that cannot be read, in every layer.
+    pub fn read(&self) -> Result<Written, Vec<Problem>> {
+        let mut problems = Problems::new();
+        let mut written = self.read_file(&mut problems);
+        for (name, value) in &self.variables {
+            if let Some(path) = setting_of(name)
+                && !value.is_empty()
+            {
+                let origin = Origin::new(name.as_str(), value.as_str());
+                written.lay(&path, &origin, &mut problems);
+            }
+        }
+        if let Some(store) = &self.store {
+            let origin = Origin::new("--store", store.as_str());
+            written.lay(&["store".into()], &origin, &mut problems);
+        }
+        for set in &self.set {
+            written.set(set, &mut problems);
+        }
+        if problems.has_errors() {
+            return Err(problems.sorted());
+        }
+        Ok(written)
+    }
+
+    /// The file to read, if there is one.
+    pub fn path(&self) -> Option<PathBuf> {
+        self.file
+            .clone()
+            .or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)))
+    }
+
+    fn read_file(&self, problems: &mut Problems) -> Written {
+        let Some(path) = self.path() else {
+            return Written::empty();
+        };
+        let origin = match read_text(&path) {
+            Ok(origin) => origin,
+            Err(problem) => {
+                problems.push(problem);
+                return Written::empty();
+            }
+        };
+        let mut written = Written::empty();
+        match yaml::parse(&origin) {
+            Ok(root) if root.is_null() => {}
+            Ok(root) if matches!(root.kind, Kind::Map(_)) => written.root = root,
+            Ok(root) => root.unexpected("a map of settings", problems),
+            Err(found) => problems.extend(found),
+        }
+        written.file = Some(File { path, origin });
+        written
+    }
+}
+
+impl Written {
+    fn empty() -> Self {
+        Self {
+            root: Node {
+                place: Place::start(&Origin::new("settings", "")),
+                kind: Kind::Map(Vec::new()),
+            },
+            file: None,
+        }
+    }
+
+    /// The folder that a path written there is relative to: the file's for what the file says, else the working folder.
+    pub fn folder_of(&self, place: &Place) -> PathBuf {
+        self.file
+            .as_ref()
+            .filter(|file| Arc::ptr_eq(&file.origin, &place.origin))
+            .and_then(|file| file.path.parent())
+            .map(Path::to_owned)
+            .unwrap_or_default()
+    }
+
+    /// The settings a server holds on to from its start, as one value to compare: without those that are taken anew.
+    pub fn lasting(&self) -> Vec<(&Key, &Node)> {
+        match &self.root.kind {
+            Kind::Map(entries) => entries
+                .iter()
+                .filter(|(key, _)| !TAKEN_ANEW.contains(&&*key.text))
+                .map(|(key, value)| (key, value))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The names of the settings that differ from `other`'s and are not taken anew.
+    pub fn changed_since(&self, other: &Self) -> Vec<String> {
+        let (new, old) = (self.lasting(), other.lasting());
+        let missing = |from: &[(&Key, &Node)], (key, value): &(&Key, &Node)| {
+            !from
+                .iter()
+                .any(|(known, there)| known.text == key.text && is_same(there, value))
+        };
+        let mut names: Vec<String> = new
+            .iter()
+            .filter(|entry| missing(&old, entry))
+            .chain(old.iter().filter(|entry| missing(&new, entry)))
+            .map(|(key, _)| key.text.to_string())
+            .collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
+    /// Takes one `--set key.path=value`.
+    fn set(&mut self, typed: &str, problems: &mut Problems) {
+        let flag = Origin::new(format!("--set {typed}"), "");
+        let Some((path, value)) = typed.split_once('=') else {
+            problems.error_with(
+                &Place::start(&flag),
+                "there is no `=` in it",
+                "write for example `--set server.http=127.0.0.1:9000`",
+            );
+            return;
+        };
+        let path: Vec<String> = path.split('.').map(|part| part.trim().to_owned()).collect();
+        let origin = Origin::new(format!("--set {}", path.join(".")), value);
+        self.lay(&path, &origin, problems);
+    }
+
+    /// Lays the YAML in a text over what stands at a path.
+    fn lay(&mut self, path: &[String], origin: &Arc<Origin>, problems: &mut Problems) {
+        let start = Place::start(origin);
+        if path.iter().any(String::is_empty) || path.len() > LEVELS_MAX {
+            problems.error_with(
+                &start,
+                "this names no setting",
+                "settings have names like `server.http`, in the environment `TOLLGATE_SERVER__HTTP`",
+            );
+            return;
+        }
+        let value = match yaml::parse(origin) {
+            Ok(value) => value,
+            Err(found) => return problems.extend(found),
+        };
+        let over = path.iter().rev().fold(value, |value, name| Node {
+            place: start.clone(),
+            kind: Kind::Map(vec![(
+                Key {
+                    place: start.clone(),
+                    text: name.as_str().into(),
+                },
+                value,
+            )]),
+        });
+        lay(&mut self.root, over);
+    }
+}
+
+/// Reads a file as text with a name.
+///
+/// # Errors
+/// One that is not there, too large or not text.
+pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
+    let name = path.display().to_string();
+    let fault = |text: String, hint: &str| {
+        let place = Place::start(&Origin::new(name.as_str(), ""));
+        Err(Problem::error(&place, text).hint(hint))
+    };
+    let size = match std::fs::metadata(path) {
+        Ok(data) if data.is_dir() => return fault("this is a folder".into(), "name a file"),
+        Ok(data) => data.len(),
+        Err(error) => {
+            return fault(
+                format!("cannot be read: {error}"),
+                "does it exist, and may this user read it?",
+            );
+        }
+    };
+    if size > yaml::BYTES_MAX as u64 {
+        return fault(
+            format!(
+                "the file has {size} bytes, more than the {} that are read",
+                yaml::BYTES_MAX
+            ),
+            "split it into several files",
+        );
+    }
+    // It may grow while it is read, and what is no regular file tells no size.
+    let mut bytes = Vec::new();
+    let read = std::fs::File::open(path).and_then(|file| {
+        use std::io::Read;
+        file.take(yaml::BYTES_MAX as u64 + 1).read_to_end(&mut bytes)
+    });
+    if let Err(error) = read {
+        return fault(
+            format!("cannot be read: {error}"),
+            "does it exist, and may this user read it?",
+        );
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok(Origin::new(name, text)),
+        Err(error) => fault(
+            format!(
+                "the file is not UTF-8: the byte at {} is not",
+                error.utf8_error().valid_up_to()
+            ),
+            "save it as UTF-8",
+        ),
+    }
+}
+
+/// The path of the setting a variable is for. None if it is not one of ours.
+fn setting_of(variable: &str) -> Option<Vec<String>> {
+    let name = variable.strip_prefix("TOLLGATE_")?;
+    if CLIENTS.contains(&name) || is_of_kubernetes(name) {
+        return None;
+    }
+    Some(name.to_ascii_lowercase().split("__").map(str::to_owned).collect())
+}
+
+/// What Kubernetes puts into every pod beside a service that is called `tollgate`.
+fn is_of_kubernetes(name: &str) -> bool {
+    name == "PORT"
+        || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
+            .iter()
+            .any(|start| name.starts_with(start))
+}
+
+/// Maps are joined key by key; everything else is replaced.
+fn lay(under: &mut Node, over: Node) {
+    match (&mut under.kind, over.kind) {
+        (Kind::Map(held), Kind::Map(entries)) => {
+            for (key, value) in entries {
+                match held.iter_mut().find(|(known, _)| known.text == key.text) {
+                    Some((known, there)) => {
+                        lift(known, there, &value);
+                        *known = key;
+                        lay(there, value);
+                    }
+                    None => held.push((key, value)),
+                }
+            }
+        }
+        (held, kind) => {
+            *held = kind;
+            under.place = over.place;
+        }
+    }
+}
+
+/// What is short for a map with one key becomes that map before more keys are laid over it: `store: memory` and
+/// `--set store.max_memory=1GiB` are both meant.
+fn lift(key: &Key, there: &mut Node, over: &Node) {
+    let short_for = SHORT_FOR.iter().find(|(name, _)| *name == &*key.text);
+    if let Some((_, field)) = short_for
+        && matches!(over.kind, Kind::Map(_))
+        && !matches!(there.kind, Kind::Map(_) | Kind::Null)
+    {
+        let place = there.place.clone();
+        let value = std::mem::replace(&mut there.kind, Kind::Null);
+        there.kind = Kind::Map(vec![(
+            Key {
+                place: place.clone(),
+                text: (*field).into(),
+            },
+            Node { place, kind: value },
+        )]);
+    }
+}
+
+/// The same value, wherever it stands. The order of keys does not matter.
+fn is_same(a: &Node, b: &Node) -> bool {
+    match (&a.kind, &b.kind) {
+        (Kind::List(a), Kind::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b)),
+        (Kind::Map(a), Kind::Map(b)) => {
+            a.len() == b.len()
+                && a.iter().all(|(key, value)| {
+                    b.iter()
+                        .any(|(other, there)| other.text == key.text && is_same(value, there))
+                })
+        }
+        (a, b) => a == b,
+    }
+}
+
+/// What is read without `--config`.
+pub const FILE: &str = "tollgate.yaml";
+
+/// Taken anew when a file changes; everything else is held on to from the start.
+const TAKEN_ANEW: [&str; 2] = ["rules", "rules_files"];
+
+/// Variables for the commands that ask a server.
+const CLIENTS: [&str; 2] = ["URL", "TOKEN"];
+
+const SHORT_FOR: [(&str, &str); 2] = [("store", "url"), ("envoy_rules", "files")];
+
+/// Levels of names in a variable or a flag.
+const LEVELS_MAX: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_at(written: &Written, path: &[&str]) -> Option<String> {
+        let mut node = &written.root;
+        for name in path {
+            let Kind::Map(entries) = &node.kind else { return None };
+            node = &entries.iter().find(|(key, _)| &*key.text == *name)?.1;
+        }
+        node.scalar().map(str::to_owned)
+    }
+
+    fn sources(variables: &[(&str, &str)], store: Option<&str>, set: &[&str]) -> Sources {
+        Sources {
+            file: None,
+            variables: variables.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            store: store.map(Into::into),
+            set: set.iter().map(|set| (*set).into()).collect(),
+        }
+    }
+
+    #[test]
+    fn flags_win_over_the_environment_and_later_flags_over_earlier_ones() {
+        let variables = [
+            ("TOLLGATE_SERVER__HTTP", "a:1"),
+            ("TOLLGATE_DRAIN", "3s"),
+            ("PATH", "/bin"),
+        ];
+        let written = sources(
+            &variables,
+            None,
+            &["server.http=b:2", "server.http=c:3", "server.grpc=disabled"],
+        )
+        .read()
+        .unwrap();
+        assert_eq!(text_at(&written, &["server", "http"]).as_deref(), Some("c:3"));
+        assert_eq!(text_at(&written, &["server", "grpc"]).as_deref(), Some("disabled"));
+        assert_eq!(text_at(&written, &["drain"]).as_deref(), Some("3s"));
+    }
+
+    #[test]
+    fn a_word_that_is_short_for_a_map_is_kept_when_keys_are_laid_over_it() {
+        let written = sources(&[("TOLLGATE_STORE", "memory")], None, &["store.max_memory=1GiB"])
+            .read()
+            .unwrap();
+        assert_eq!(text_at(&written, &["store", "url"]).as_deref(), Some("memory"));
+        assert_eq!(text_at(&written, &["store", "max_memory"]).as_deref(), Some("1GiB"));
+        // And a word laid over a map takes its place.
+        let written = sources(&[("TOLLGATE_STORE__MAX_MEMORY", "1GiB")], Some("memory"), &[])
+            .read()
+            .unwrap();
+        assert_eq!(text_at(&written, &["store"]).as_deref(), Some("memory"));
+    }
+
+    #[test]
+    fn variables_that_are_not_ours_or_empty_are_passed_over() {
+        for name in [
+            "HOME",
+            "TOLLGATE_URL",
+            "TOLLGATE_TOKEN",
+            "TOLLGATE_PORT",
+            "TOLLGATE_PORT_8080_TCP_ADDR",
+            "TOLLGATE_SERVICE_HOST",
+            "TOLLGATE_SERVICE_PORT_HTTP",
+        ] {
+            assert_eq!(setting_of(name), None, "{name}");
+        }
+        let written = sources(&[("TOLLGATE_STORE", "")], None, &[]).read().unwrap();
+        assert!(written.lasting().is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_read_names_its_variable_or_flag() {
+        let found = sources(
+            &[("TOLLGATE_AUTH", "{"), ("TOLLGATE___", "x")],
+            None,
+            &["nothing", "a..b=1"],
+        )
+        .read()
+        .unwrap_err();
+        let text: String = found.iter().map(ToString::to_string).collect();
+        for name in [
+            "TOLLGATE_AUTH:1:",
+            "TOLLGATE___:1:1",
+            "--set nothing:1:1",
+            "--set a..b:1:1",
+        ] {
+            assert!(text.contains(name), "{name} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_change_of_settings_is_told_from_a_change_of_rules_and_of_lines() {
+        let read = |text: &str| {
+            let origin = Origin::new("tollgate.yaml", text);
+            Written {
+                root: yaml::parse(&origin).unwrap(),
+                file: None,
+            }
+        };
+        let old = read("drain: 1s\nserver: { http: a, grpc: b }\nrules: []\n");
+        assert!(
+            read("\nrules: [x]\nserver: { grpc: b, http: a }\ndrain: 1s\n")
+                .changed_since(&old)
+                .is_empty()
+        );
+        assert_eq!(
+            read("drain: 2s\nstore: memory\nrules: []\n").changed_since(&old),
+            ["drain", "server", "store"]
+        );
+    }
+}

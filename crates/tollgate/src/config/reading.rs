@@ -1,0 +1,70 @@
+//! What reading the sections of the settings has in common.
+
+use super::layers::Written;
+use std::path::PathBuf;
+use std::time::Duration;
+use tollgate_limiter::core::problem::{Origin, Place, Problems};
+use tollgate_limiter::core::quantity;
+use tollgate_limiter::core::yaml::Node;
+
+/// Settings half read, and what was wrong so far.
+pub(super) struct Reading<'w> {
+    pub(super) written: &'w Written,
+    pub(super) problems: Problems,
+}
+
+impl<'w> Reading<'w> {
+    pub(super) fn new(written: &'w Written) -> Self {
+        Self {
+            written,
+            problems: Problems::new(),
+        }
+    }
+
+    /// The folder that defaults are in: the file's, or else the working folder.
+    pub(super) fn home(&self) -> PathBuf {
+        match &self.written.file {
+            Some(file) => file.path.parent().map(Into::into).unwrap_or_default(),
+            None => PathBuf::new(),
+        }
+    }
+
+    /// A path, relative to the file that says it.
+    pub(super) fn path(&mut self, node: &Node, expected: &str) -> Option<PathBuf> {
+        let text = node.text(expected, &mut self.problems)?;
+        if text.is_empty() || text.contains('\0') {
+            self.problems.error(&node.place, format!("this is not {expected}"));
+            return None;
+        }
+        Some(self.written.folder_of(&node.place).join(text))
+    }
+
+    /// A length of time that is not zero and at most `most`.
+    pub(super) fn duration(&mut self, node: &Node, most: Duration) -> Option<Duration> {
+        let read = node.read("a length of time", quantity::duration, &mut self.problems)?;
+        let duration = Duration::from(read);
+        if duration.is_zero() || duration > most {
+            self.problems.error_with(
+                &node.place,
+                "this is out of range",
+                format!("write more than nothing and at most `{}s`", most.as_secs()),
+            );
+            return None;
+        }
+        Some(duration)
+    }
+
+    /// Says that this version has no such thing, where it was asked for.
+    pub(super) fn not_yet(&mut self, place: &Place, what: &str, hint: &str) {
+        self.problems
+            .error_with(place, format!("this version has no {what} yet"), hint);
+    }
+}
+
+/// The same place without its text: for values that no log should repeat.
+pub(super) fn without_text(place: &Place) -> Place {
+    Place {
+        origin: Origin::new(place.origin.name.clone(), ""),
+        ..place.clone()
+    }
+}

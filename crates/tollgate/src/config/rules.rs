@@ -1,0 +1,306 @@
+//! Where rules are written, reading them, and noticing that they have changed.
+
+mod seen;
+
+use self::seen::Seen;
+use super::layers::{Sources, Written, read_text};
+use super::{Config, KEYS};
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
+use tollgate_limiter::core::rules::{self, Attempt, Reader, RuleSet};
+use tollgate_limiter::core::yaml::{self, Kind, Node};
+
+/// Settings and rules that can be read again and again.
+#[derive(Debug)]
+pub struct Settings {
+    sources: Sources,
+    /// Of the last settings that could be read.
+    patterns: Vec<Pattern>,
+    seen: Seen,
+    /// Whether something changed just now. A second change within the same tick of the file system's clock leaves no trace,
+    /// so the texts are compared once more.
+    is_unsettled: bool,
+    texts: Option<Texts>,
+}
+
+/// Settings and rules of one moment.
+#[derive(Debug)]
+pub struct Loaded {
+    /// What the settings mean.
+    pub config: Config,
+    /// The rules.
+    pub rules: RuleSet,
+    /// What is taken and hardly meant.
+    pub warnings: Vec<Problem>,
+    /// The settings as they are written.
+    pub written: Arc<Written>,
+}
+
+/// Everything that was read, before anybody asked what it means.
+#[derive(Clone, Debug)]
+struct Texts {
+    settings: Result<Arc<Written>, Vec<Problem>>,
+    files: Vec<Result<Arc<Origin>, Problem>>,
+    /// What was wrong with the patterns of files.
+    problems: Vec<Problem>,
+}
+
+/// An entry of `rules_files`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Pattern {
+    place: Place,
+    path: PathBuf,
+}
+
+impl Settings {
+    /// Those of these sources. Nothing is read yet, but which file it will be is settled: one that is taken away later is a
+    /// fault, and not a reason to fall back to defaults.
+    pub fn new(sources: Sources) -> Self {
+        let file = sources.path();
+        Self {
+            sources: Sources { file, ..sources },
+            patterns: Vec::new(),
+            seen: Seen::default(),
+            is_unsettled: false,
+            texts: None,
+        }
+    }
+
+    /// Reads everything.
+    ///
+    /// # Errors
+    /// Everything that is wrong with settings and rules.
+    pub fn load(&mut self) -> Result<Loaded, Vec<Problem>> {
+        let texts = self.read();
+        let loaded = texts.load();
+        self.texts = Some(texts);
+        loaded
+    }
+
+    /// Reads everything again if files have changed since it was last read. None if they have not.
+    pub fn load_if_changed(&mut self) -> Option<Result<Loaded, Vec<Problem>>> {
+        let is_changed = self.look() != self.seen;
+        if !is_changed && !self.is_unsettled {
+            return None;
+        }
+        let texts = self.read();
+        self.is_unsettled = is_changed;
+        if self.texts.as_ref().is_some_and(|known| known.is_same(&texts)) {
+            return None;
+        }
+        let loaded = texts.load();
+        self.texts = Some(texts);
+        Some(loaded)
+    }
+
+    /// What a look at the files shows now.
+    fn look(&self) -> Seen {
+        let mut seen = Seen::default();
+        if let Some(path) = &self.sources.file {
+            seen.add(path);
+        }
+        for path in self.patterns.iter().flat_map(|pattern| pattern.files().0) {
+            seen.add(&path);
+        }
+        seen
+    }
+
+    /// Reads the texts. Each file is looked at before it is read, so that what changes in between is seen as a change.
+    fn read(&mut self) -> Texts {
+        let mut seen = Seen::default();
+        if let Some(path) = &self.sources.file {
+            seen.add(path);
+        }
+        let settings = self.sources.read().map(Arc::new);
+        let mut problems = Problems::new();
+        if let Ok(written) = &settings {
+            self.patterns = patterns(written, &mut problems);
+        }
+        let mut files = Vec::new();
+        let mut known = HashSet::new();
+        let mut bytes = 0;
+        for pattern in &self.patterns {
+            let (paths, fault) = pattern.files();
+            problems.extend(fault);
+            for path in paths {
+                seen.add(&path);
+                if !known.insert(path.clone()) {
+                    continue;
+                }
+                let file = read_text(&path);
+                bytes += file.as_ref().map_or(0, |origin| origin.text.len());
+                if files.len() >= FILES_MAX || bytes > BYTES_MAX {
+                    let text = format!("these are more than {FILES_MAX} files or {BYTES_MAX} bytes of rules");
+                    problems.error(&pattern.place, text);
+                    break;
+                }
+                files.push(file);
+            }
+        }
+        self.seen = seen;
+        Texts {
+            settings,
+            files,
+            problems: problems.sorted(),
+        }
+    }
+}
+
+impl Texts {
+    fn load(&self) -> Result<Loaded, Vec<Problem>> {
+        let written = self.settings.as_ref().map_err(Vec::clone)?;
+        let mut problems = Problems::new();
+        problems.extend(self.problems.iter().cloned());
+        let config = match Config::read(written) {
+            Ok((config, warnings)) => {
+                problems.extend(warnings);
+                Some(config)
+            }
+            Err(found) => {
+                problems.extend(found);
+                None
+            }
+        };
+        let rules = self.rules(written, config.as_ref(), &mut problems);
+        let failed = problems.has_errors();
+        match (config, rules) {
+            (Some(config), Some(rules)) if !failed => Ok(Loaded {
+                config,
+                rules,
+                warnings: problems.sorted(),
+                written: Arc::clone(written),
+            }),
+            _ => Err(problems.sorted()),
+        }
+    }
+
+    /// The rules of the settings first, then those of the files in order.
+    fn rules(&self, written: &Written, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
+        let ipv6_prefix = config.map_or(super::IPV6_PREFIX, |config| config.ipv6_prefix);
+        let mut reader = Reader::new(rules::Settings { ipv6_prefix });
+        match (setting(written, "rules"), setting(written, "rules_files")) {
+            (Some(rules), _) => reader.rules(rules, Attempt::DOMAIN),
+            (None, Some(_)) => {}
+            (None, None) if written.file.is_some() => problems.push(
+                Problem::warning(
+                    &Place::start(&origin_of(written)),
+                    "there are no rules, so nothing is limited",
+                )
+                .hint("write some under `rules`, or name files under `rules_files`"),
+            ),
+            (None, None) => add_file(&mut reader, &Origin::new("quickstart.yaml", QUICKSTART), problems),
+        }
+        for file in &self.files {
+            match file {
+                Ok(origin) => add_file(&mut reader, origin, problems),
+                Err(problem) => problems.push(problem.clone()),
+            }
+        }
+        match reader.finish() {
+            Ok(read) => {
+                problems.extend(read.warnings);
+                Some(read.rules)
+            }
+            Err(found) => {
+                problems.extend(found);
+                None
+            }
+        }
+    }
+
+    /// The same texts, wherever they were read from.
+    fn is_same(&self, other: &Self) -> bool {
+        let settings = match (&self.settings, &other.settings) {
+            (Ok(a), Ok(b)) => a.file == b.file,
+            (Err(a), Err(b)) => a == b,
+            _ => false,
+        };
+        settings && self.files == other.files && self.problems == other.problems
+    }
+}
+
+impl Pattern {
+    /// The files it stands for, in the order of their names, and what is wrong with it.
+    fn files(&self) -> (Vec<PathBuf>, Option<Problem>) {
+        let text = self.path.to_string_lossy();
+        if !text.contains(['*', '?', '[']) {
+            return (vec![self.path.clone()], None);
+        }
+        let options = glob::MatchOptions {
+            case_sensitive: true,
+            require_literal_separator: true,
+            // What editors and Kubernetes leave beside a file begins with a dot.
+            require_literal_leading_dot: true,
+        };
+        match glob::glob_with(&text, options) {
+            Ok(paths) => {
+                let files: Vec<PathBuf> = paths
+                    .flatten()
+                    .filter(|path| path.is_file())
+                    .take(FILES_MAX + 1)
+                    .collect();
+                let none = Problem::warning(&self.place, "no file fits this pattern");
+                let none = files
+                    .is_empty()
+                    .then(|| none.hint("is it relative to the file that says it?"));
+                (files, none)
+            }
+            Err(error) => {
+                let problem = Problem::error(&self.place, format!("this is not a pattern: {}", error.msg));
+                (Vec::new(), Some(problem.hint("write for example `rules/*.yaml`")))
+            }
+        }
+    }
+}
+
+/// Whether a file is meant as settings, not as rules alone: it has a key that only settings have.
+pub fn is_settings(root: &Node) -> bool {
+    let Kind::Map(entries) = &root.kind else { return false };
+    let is_setting = |key: &str| key != "rules" && KEYS.contains(&key);
+    entries.iter().any(|(key, _)| is_setting(&key.text))
+}
+
+fn patterns(written: &Written, problems: &mut Problems) -> Vec<Pattern> {
+    let Some(node) = setting(written, "rules_files") else {
+        return Vec::new();
+    };
+    node.one_or_more()
+        .iter()
+        .filter_map(|node| {
+            let text = node.text("a file or a pattern of files", problems)?;
+            Some(Pattern {
+                place: node.place.clone(),
+                path: written.folder_of(&node.place).join(text),
+            })
+        })
+        .collect()
+}
+
+/// A setting at the top, unless nothing stands there.
+fn setting<'w>(written: &'w Written, name: &str) -> Option<&'w Node> {
+    let Kind::Map(entries) = &written.root.kind else {
+        return None;
+    };
+    let (_, node) = entries.iter().find(|(key, _)| &*key.text == name)?;
+    (!node.is_null()).then_some(node)
+}
+
+fn origin_of(written: &Written) -> Arc<Origin> {
+    Arc::clone(&written.root.place.origin)
+}
+
+fn add_file(reader: &mut Reader, origin: &Arc<Origin>, problems: &mut Problems) {
+    match yaml::parse(origin) {
+        Ok(root) => reader.file(&root),
+        Err(found) => problems.extend(found),
+    }
+}
+
+/// What a server limits that is started with nothing at all.
+pub const QUICKSTART: &str = include_str!("quickstart.yaml");
+
+/// Files of rules at the most, and their bytes together.
+const FILES_MAX: usize = 1_000;
+const BYTES_MAX: usize = 64 << 20;

@@ -1,0 +1,77 @@
+//! What a look at files shows without reading them: whether something was written, replaced or taken away since.
+
+use std::path::{Path, PathBuf};
+
+/// Files as they were at one look.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Seen(Vec<(PathBuf, Option<Identity>)>);
+
+/// What tells one content of a file from another: writing in place moves the times, a rename or a link that points
+/// elsewhere brings another file. Links are followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    size: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Seen {
+    /// Looks at a file as well. One that is not there is seen as missing.
+    pub(super) fn add(&mut self, path: &Path) {
+        self.0.push((path.to_owned(), Identity::of(path)));
+    }
+}
+
+impl Identity {
+    #[cfg(unix)]
+    fn of(path: &Path) -> Option<Self> {
+        use std::os::unix::fs::MetadataExt;
+        let data = std::fs::metadata(path).ok()?;
+        Some(Self {
+            device: data.dev(),
+            inode: data.ino(),
+            size: data.size(),
+            modified: (data.mtime(), data.mtime_nsec()),
+            changed: (data.ctime(), data.ctime_nsec()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn look(path: &Path) -> Seen {
+        let mut seen = Seen::default();
+        seen.add(path);
+        seen
+    }
+
+    #[test]
+    fn a_file_that_was_replaced_linked_elsewhere_or_taken_away_is_seen() {
+        let folder = std::env::temp_dir().join(format!("tollgate-seen-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, other, link) = (folder.join("a"), folder.join("b"), folder.join("link"));
+        fs::write(&file, "one").unwrap();
+        fs::write(&other, "two").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let (at_file, at_link) = (look(&file), look(&link));
+        assert_eq!(look(&file), at_file);
+
+        // A link is swapped by renaming another over it.
+        std::os::unix::fs::symlink(&other, folder.join("new")).unwrap();
+        fs::rename(folder.join("new"), &link).unwrap();
+        assert_ne!(look(&link), at_link);
+        fs::rename(&other, &file).unwrap();
+        assert_ne!(look(&file), at_file);
+        let replaced = look(&file);
+        fs::write(&file, "longer").unwrap();
+        assert_ne!(look(&file), replaced);
+        fs::remove_file(&file).unwrap();
+        assert_ne!(look(&file), replaced);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

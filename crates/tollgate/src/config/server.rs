@@ -1,0 +1,185 @@
+//! `server`: where front ends listen, with which certificates, and what clients may use up.
+
+use super::reading::Reading;
+use crate::server::http::Bounds;
+use crate::server::listen::Address;
+use crate::server::tls::TlsFiles;
+use std::time::Duration;
+use tollgate_limiter::core::problem::Place;
+use tollgate_limiter::core::quantity;
+use tollgate_limiter::core::yaml::{Kind, Node};
+
+/// The section as it is meant.
+#[derive(Default)]
+pub(super) struct Server {
+    /// The address, and where it is written unless it is the default.
+    pub(super) http: Option<(Address, Option<Place>)>,
+    pub(super) tls: Option<TlsFiles>,
+    pub(super) bounds: Bounds,
+}
+
+impl Reading<'_> {
+    pub(super) fn server(&mut self, node: Option<&Node>) -> Server {
+        let mut server = Server {
+            http: default_address().map(|address| (address, None)),
+            ..Server::default()
+        };
+        let Some(fields) = node.and_then(|node| node.fields("`server`", &KEYS, &mut self.problems)) else {
+            return server;
+        };
+        let find = |key| fields.find(key).filter(|node| !node.is_null());
+        if let Some(node) = find("http") {
+            server.http = self.address(node).map(|address| (address, Some(node.place.clone())));
+            if server.http.is_none() && node.scalar() == Some(DISABLED) {
+                self.problems.error_with(
+                    &node.place,
+                    "no front end is left to listen",
+                    "HTTP is the only one of this version; give it an address",
+                );
+            }
+        }
+        for (key, what) in TO_COME {
+            if let Some(node) = find(key)
+                && self.address(node).is_some()
+            {
+                self.not_yet(&node.place, what, &format!("take it out, or write `{key}: {DISABLED}`"));
+            }
+        }
+        server.tls = find("tls").and_then(|node| self.tls(node));
+        if let Some(node) = find("limits") {
+            self.bounds(node, &mut server.bounds);
+        }
+        server
+    }
+
+    /// Whoever can be reached from other machines must know whom he answers.
+    pub(super) fn is_guarded(&mut self, server: &Server, has_tokens: bool) {
+        let asks_clients = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        if let Some((address, Some(place))) = &server.http
+            && !address.is_local()
+            && !has_tokens
+            && !asks_clients
+        {
+            self.problems.error_with(
+                place,
+                format!("other machines can reach {address}, and nothing says who may ask there"),
+                "give callers tokens (`auth: { tokens_file: tokens.yaml }`), or ask for their certificates \
+                 (`server: { tls: { cert: …, key: …, client_ca: … } }`), or listen on 127.0.0.1",
+            );
+        }
+    }
+
+    /// None if it is turned off or wrong.
+    fn address(&mut self, node: &Node) -> Option<Address> {
+        let text = node.text("an address, or `disabled`", &mut self.problems)?;
+        if text == DISABLED {
+            return None;
+        }
+        match text.parse() {
+            Ok(Address::Unix(path)) => Some(Address::Unix(self.written.folder_of(&node.place).join(path))),
+            Ok(address) => Some(address),
+            Err(_) => {
+                let hint = match (text.strip_prefix(':').unwrap_or(text).parse::<u16>(), &node.kind) {
+                    (Ok(port), _) => format!("did you mean `127.0.0.1:{port}`?"),
+                    (_, Kind::Bool(false)) => format!("did you mean `{DISABLED}`?"),
+                    _ => format!(
+                        "write an IP address and a port, such as `127.0.0.1:8080` or `[::1]:8080`, or `unix:/path`, \
+                         or `{DISABLED}`"
+                    ),
+                };
+                self.problems
+                    .error_with(&node.place, format!("`{}` is not an address", shortened(text)), hint);
+                None
+            }
+        }
+    }
+
+    fn tls(&mut self, node: &Node) -> Option<TlsFiles> {
+        let fields = node.fields("`tls`", &["cert", "key", "client_ca"], &mut self.problems)?;
+        let certificate = fields.need("`tls`", "cert", "cert: server.pem", &mut self.problems);
+        let key = fields.need("`tls`", "key", "key: server.key", &mut self.problems);
+        let client_ca = fields
+            .find("client_ca")
+            .map(|node| self.path(node, "a file of certificates"));
+        Some(TlsFiles {
+            certificate: self.path(certificate?, "a file of certificates")?,
+            key: self.path(key?, "a file with a private key")?,
+            client_ca: match client_ca {
+                Some(path) => Some(path?),
+                None => None,
+            },
+        })
+    }
+
+    fn bounds(&mut self, node: &Node, bounds: &mut Bounds) {
+        let known = [
+            "connections",
+            "headers",
+            "header_bytes",
+            "header_timeout",
+            "idle_timeout",
+            "body_timeout",
+            "streams",
+        ];
+        let Some(fields) = node.fields("`limits`", &known, &mut self.problems) else {
+            return;
+        };
+        let problems = &mut self.problems;
+        let mut count = |key: &str, range: std::ops::RangeInclusive<u64>| {
+            let node = fields.find(key).filter(|node| !node.is_null())?;
+            node.whole("a number in this range", range, problems)
+        };
+        if let Some(connections) = count("connections", 1..=1_000_000) {
+            bounds.connections = usize::try_from(connections).unwrap_or(usize::MAX);
+        }
+        if let Some(headers) = count("headers", 1..=1_000) {
+            bounds.headers = usize::try_from(headers).unwrap_or(usize::MAX);
+        }
+        if let Some(streams) = count("streams", 1..=10_000) {
+            bounds.streams = u32::try_from(streams).unwrap_or(u32::MAX);
+        }
+        if let Some(node) = fields.find("header_bytes").filter(|node| !node.is_null())
+            && let Some(bytes) = node.read("a number of bytes", quantity::size, &mut self.problems)
+        {
+            match usize::try_from(bytes) {
+                Ok(bytes) if (8 << 10..=1 << 20).contains(&bytes) => bounds.header_bytes = bytes,
+                _ => self
+                    .problems
+                    .error_with(&node.place, "this is out of range", "write from `8KiB` to `1MiB`"),
+            }
+        }
+        for (key, timeout) in [
+            ("header_timeout", &mut bounds.header_timeout),
+            ("idle_timeout", &mut bounds.idle_timeout),
+            ("body_timeout", &mut bounds.body_timeout),
+        ] {
+            if let Some(node) = fields.find(key).filter(|node| !node.is_null())
+                && let Some(duration) = self.duration(node, TIMEOUT_MAX)
+            {
+                *timeout = duration;
+            }
+        }
+    }
+}
+
+fn default_address() -> Option<Address> {
+    "127.0.0.1:8080".parse().ok()
+}
+
+/// The beginning of what was written.
+fn shortened(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
+
+/// Front ends whose addresses are read already, so that a file can be written for them.
+const TO_COME: [(&str, &str); 4] = [
+    ("grpc", "gRPC front end"),
+    ("resp", "front end for the Redis protocol"),
+    ("admin", "admin API"),
+    ("debug", "debug port"),
+];
+
+const DISABLED: &str = "disabled";
+const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);

@@ -1,0 +1,244 @@
+//! What settings mean, and what is said of those that mean nothing. Over all sections, as a person writes them.
+
+use super::*;
+use crate::server::http::RetryAfterFormat;
+use std::time::Duration;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::yaml;
+use tollgate_limiter::store::memory::Overflow;
+
+/// The settings of a text, and everything that is said of them.
+fn read(text: &str) -> (Option<Config>, String) {
+    let origin = Origin::new("conf/tollgate.yaml", text);
+    let mut root = yaml::parse(&origin).expect("the text is YAML");
+    if root.is_null() {
+        root.kind = yaml::Kind::Map(Vec::new());
+    }
+    let file = Some(File {
+        path: "conf/tollgate.yaml".into(),
+        origin,
+    });
+    let said = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+    match Config::read(&Written { root, file }) {
+        Ok((config, warnings)) => (Some(config), said(warnings)),
+        Err(problems) => (None, said(problems)),
+    }
+}
+
+fn taken(text: &str) -> Config {
+    let (config, said) = read(text);
+    config.unwrap_or_else(|| panic!("{text} was refused: {said}"))
+}
+
+#[test]
+fn nothing_written_means_the_defaults() {
+    let config = taken("");
+    assert_eq!(
+        config.http.map(|address| address.to_string()).as_deref(),
+        Some("127.0.0.1:8080")
+    );
+    assert_eq!(config.store, StoreSettings::default());
+    assert_eq!(config.drain, Duration::from_secs(10));
+    assert_eq!(config.headers, Dialects::default());
+    assert_eq!(config.retry_after, RetryAfter::default());
+    assert_eq!(config.bounds, Bounds::default());
+    assert_eq!(config.ipv6_prefix, 64);
+    assert!(config.tokens.is_none() && config.tls.is_none());
+    assert_eq!(
+        (config.data_dir.path.to_str(), config.data_dir.is_named),
+        (Some("conf/tollgate-data"), false)
+    );
+    // Sections that are there and empty are not there.
+    taken("server:\nstore:\nauth:\nheaders:\ndrain:\n");
+}
+
+#[test]
+fn what_is_written_is_meant() {
+    let config = taken(
+        "server:\n  http: '[::1]:0'\n  grpc: disabled\n  tls: { cert: a.pem, key: /etc/a.key, client_ca: ca.pem }\n\
+         \x20 limits: { connections: 7, headers: 8, header_bytes: 32KiB, header_timeout: 3s, idle_timeout: 4s, body_timeout: 5s, streams: 9 }\n\
+         store: { url: memory, max_memory: 2GiB, snapshot: counters, overflow: deny }\n\
+         data_dir: ../data\ndrain: 500ms\nheaders: [draft07, x-unix]\nretry_after: { jitter: 2.5%, format: date }\n\
+         log: warn\nipv6_prefix: 56\nkey_secret: hush\nrules: []\n",
+    );
+    assert_eq!(
+        config.http.map(|address| address.to_string()).as_deref(),
+        Some("[::1]:0")
+    );
+    let tls = config.tls.expect("certificates are named");
+    assert_eq!(tls.certificate.to_str(), Some("conf/a.pem"));
+    assert_eq!(tls.key.to_str(), Some("/etc/a.key"));
+    let bounds = config.bounds;
+    assert_eq!(
+        (bounds.connections, bounds.headers, bounds.header_bytes, bounds.streams),
+        (7, 8, 32 << 10, 9)
+    );
+    assert_eq!(
+        [bounds.header_timeout, bounds.idle_timeout, bounds.body_timeout].map(|timeout| timeout.as_secs()),
+        [3, 4, 5]
+    );
+    let StoreSettings::Memory(memory) = config.store;
+    assert_eq!((memory.max_memory, memory.overflow), (2 << 30, Overflow::Deny));
+    assert_eq!(memory.snapshot, Some(Snapshot::Inside("counters".into())));
+    assert_eq!(
+        (config.data_dir.path.to_str(), config.data_dir.is_named),
+        (Some("conf/../data"), true)
+    );
+    assert_eq!(config.drain, Duration::from_millis(500));
+    assert_eq!(config.headers, Dialects::named(["draft07", "x-unix"]).unwrap());
+    assert_eq!(
+        (config.retry_after.jitter_ppm, config.retry_after.format),
+        (25_000, RetryAfterFormat::Date)
+    );
+    assert_eq!(config.ipv6_prefix, 56);
+}
+
+#[test]
+fn a_snapshot_is_in_the_data_folder_or_where_its_path_says() {
+    for (text, wanted) in [
+        ("counters", Snapshot::Inside("counters".into())),
+        ("./counters", Snapshot::At("conf/./counters".into())),
+        ("a/b", Snapshot::At("conf/a/b".into())),
+        ("/var/lib/counters", Snapshot::At("/var/lib/counters".into())),
+        ("..", Snapshot::At("conf/..".into())),
+    ] {
+        let StoreSettings::Memory(memory) = taken(&format!("store: {{ snapshot: {text} }}")).store;
+        assert_eq!(memory.snapshot, Some(wanted), "{text}");
+    }
+}
+
+#[test]
+fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
+    for (text, place, wanted) in [
+        ("sevrer: {}", "1:1", "did you mean `server`?"),
+        ("server: { htpt: 127.0.0.1:1 }", "1:11", "did you mean `http`?"),
+        ("server: { http: 8080 }", "1:17", "did you mean `127.0.0.1:8080`?"),
+        ("server: { http: ':8080' }", "1:17", "did you mean `127.0.0.1:8080`?"),
+        ("server: { http: false }", "1:17", "did you mean `disabled`?"),
+        (
+            "server: { http: gate.example:80 }",
+            "1:17",
+            "write an IP address and a port",
+        ),
+        ("server: { http: disabled }", "1:17", "no front end is left"),
+        ("server: []", "1:9", "a map"),
+        ("server: { tls: { cert: a.pem } }", "1:16", "has no `key`"),
+        (
+            "server: { limits: { conections: 1 } }",
+            "1:21",
+            "did you mean `connections`?",
+        ),
+        ("server: { limits: { connections: 0 } }", "1:34", "from 1 to"),
+        ("server: { limits: { header_bytes: 1KiB } }", "1:35", "from `8KiB`"),
+        ("server: { limits: { idle_timeout: 0s } }", "1:35", "more than nothing"),
+        ("store: postgres://h", "1:8", "write `memory`"),
+        (
+            "store: { max_memory: 1GB, snapshto: x }",
+            "1:27",
+            "did you mean `snapshot`?",
+        ),
+        ("store: { max_memory: lots }", "1:22", "512MiB"),
+        ("store: { max_memory: 1KiB }", "1:22", "at least `1MiB`"),
+        ("store: { overflow: evict }", "1:20", "`share`, `deny`"),
+        ("store: { prefix: tg }", "1:10", "a setting of a Redis store"),
+        ("store: { deadline: soon }", "1:20", "units are"),
+        ("store: { clock: sevrer }", "1:17", "did you mean `server`?"),
+        ("store: { breaker: { failures: 0 } }", "1:31", "from 1 to"),
+        ("drain: 10", "1:8", "units are"),
+        ("drain: 2h", "1:8", "at most `3600s`"),
+        ("headers: [ietf, x-detla]", "1:17", "did you mean `x-delta`?"),
+        ("headers: [ietf, draft07]", "1:10", "keep one of them"),
+        ("retry_after: { jitter: 200% }", "1:24", "`100%`"),
+        ("retry_after: { format: minutes }", "1:24", "`seconds`"),
+        (
+            "auth: { tokens_file: nowhere.yaml }",
+            "conf/nowhere.yaml:1:1",
+            "cannot be read",
+        ),
+        ("auth: {}", "1:7", "no token"),
+        ("ipv6_prefix: 129", "1:14", "from 1 to 128"),
+        ("log: loud", "1:6", "`info`"),
+        ("trusted_proxies: [10.0.0.0/33]", "1:19", "`10.0.0.0/8`"),
+        ("attributes: { ip: header }", "1:19", "`header:NAME`"),
+        ("forward_auth: { gateway: treafik }", "1:26", "did you mean `traefik`?"),
+    ] {
+        let (config, said) = read(text);
+        assert!(config.is_none(), "{text} was taken");
+        assert!(
+            said.contains(&format!("{place}: error: ")) && said.contains(wanted),
+            "{text}: {said}"
+        );
+    }
+}
+
+#[test]
+fn what_this_version_has_not_is_refused_and_not_passed_over() {
+    for (text, wanted) in [
+        ("server: { grpc: 127.0.0.1:8081 }", "no gRPC front end yet"),
+        (
+            "server: { resp: 127.0.0.1:6380 }",
+            "no front end for the Redis protocol yet",
+        ),
+        ("server: { admin: 127.0.0.1:8090 }", "no admin API yet"),
+        ("store: redis://h:6379/0", "no Redis or Valkey store yet"),
+        (
+            "store: { url: 'redis+cluster://a:1,b:2', prefix: tg }",
+            "no Redis or Valkey store yet",
+        ),
+        ("forward_auth: { gateway: caddy }", "no forward-auth yet"),
+        ("envoy_rules: [a.yaml]", "no reader for Envoy's rule files yet"),
+    ] {
+        let (config, said) = read(text);
+        assert!(config.is_none() && said.contains(wanted), "{text}: {said}");
+    }
+    for (text, wanted) in [
+        (
+            "attributes: { merchant: header:x-merchant-id, ip: client_ip }",
+            "changes nothing",
+        ),
+        ("trusted_proxies: [10.0.0.0/8, '::1']", "changes nothing"),
+    ] {
+        let (config, said) = read(text);
+        assert!(config.is_some() && said.contains(wanted), "{text}: {said}");
+    }
+}
+
+#[test]
+fn all_that_is_wrong_is_told_at_once() {
+    let (_, said) = read("sevrer: {}\ndrain: soon\nstore: { url: x, overflow: y }\nheaders: z\n");
+    assert_eq!(said.matches(": error: ").count(), 5, "{said}");
+}
+
+#[test]
+fn whoever_can_be_reached_from_outside_must_know_whom_he_answers() {
+    let tokens = "auth: { tokens: [{ name: shop, token: 0123456789abcdef }] }";
+    let tls = |client_ca: &str| format!("tls: {{ cert: a, key: b{client_ca} }}");
+    for (text, is_taken) in [
+        ("server: { http: 127.0.0.1:0 }".to_owned(), true),
+        ("server: { http: unix:/run/tollgate.sock }".to_owned(), true),
+        ("server: { http: 0.0.0.0:0 }".to_owned(), false),
+        ("server: { http: '[::]:0' }".to_owned(), false),
+        (format!("server: {{ http: 0.0.0.0:0 }}\n{tokens}"), true),
+        (format!("server: {{ http: 0.0.0.0:0, {} }}", tls("")), false),
+        (
+            format!("server: {{ http: 0.0.0.0:0, {} }}", tls(", client_ca: c")),
+            true,
+        ),
+    ] {
+        let (config, said) = read(&text);
+        assert_eq!(config.is_some(), is_taken, "{text}: {said}");
+        assert!(is_taken || said.contains("tokens_file"), "{said}");
+    }
+}
+
+#[test]
+fn no_secret_is_repeated_in_what_is_said() {
+    for text in [
+        "auth: { tokens: [{ name: a, token: hunter2 }] }",
+        "store: rediss://user:hunter2@h:6379/0",
+        "store: { url: 'wrong://user:hunter2@h' }",
+    ] {
+        let (config, said) = read(text);
+        assert!(config.is_none() && !said.contains("hunter2"), "{said}");
+    }
+}
