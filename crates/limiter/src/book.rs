@@ -81,8 +81,7 @@ impl<S: Store> RuleBook<S> {
         let is_leased = plan.charges.iter().any(is_leased);
         let lease = if is_leased { lease::fresh() } else { LeaseId::default() };
         let settled = if plan.is_banned() {
-            // Nothing may be taken, and still every limit is told how it stands.
-            self.store.peek(&plan.charges).await
+            self.look(&plan).await
         } else {
             self.store.settle(&plan.charges, lease).await
         };
@@ -101,7 +100,7 @@ impl<S: Store> RuleBook<S> {
         let plan = self.plan(attempt);
         let verdict = match &*plan.charges {
             [] => plan.verdict(S::SOURCE, []),
-            charges => plan.verdict(S::SOURCE, answers(&self.store.peek(charges).await)),
+            _ => plan.verdict(S::SOURCE, answers(&self.look(&plan).await)),
         };
         let key = |counter, per: &[&[u8]]| self.store.key_text(&self.key(counter, per));
         self.rules.explain(attempt, verdict, key)
@@ -159,6 +158,26 @@ impl<S: Store> RuleBook<S> {
             }
         }
         shortest
+    }
+
+    /// What settling the charges would come to, without taking anything. Of a banned attempt the store cannot know that it
+    /// does not pass: what would have let it pass is told as it stands.
+    async fn look(&self, plan: &Plan<'_, S::Key>) -> Settled {
+        let mut looked = self.store.peek(&plan.charges).await;
+        if plan.is_banned() {
+            let as_it_is = |charge: &Charge<S::Key>| Charge {
+                cost: Cost::ZERO,
+                ..*charge
+            };
+            let as_they_are: Vec<_> = plan.charges.iter().map(as_it_is).collect();
+            let standings = self.store.peek(&as_they_are).await;
+            for (outcome, standing) in looked.outcomes.iter_mut().zip(standings.outcomes) {
+                if outcome.is_ok_and(|outcome| outcome.decision.is_allow()) {
+                    *outcome = standing;
+                }
+            }
+        }
+        looked
     }
 
     #[inline]

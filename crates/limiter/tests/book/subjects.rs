@@ -1,0 +1,136 @@
+//! Whom counters are for: forgetting, giving back, explaining, and values that are just data.
+
+use super::{attempt, attributes, book, check, rules, stopped, told};
+use proptest::prelude::*;
+use std::sync::Arc;
+use tollgate_limiter::RuleBook;
+use tollgate_limiter::conformance::block_on;
+use tollgate_limiter::core::rules::{Attempt, Attribute, Fit};
+
+const RULES: &str = r"
+rules:
+- { id: ceiling, when: { endpoint: /a }, limit: 1000/min }
+- { id: plan, per: merchant, limit: [100/min, 1000/h] }
+- { id: both, per: [merchant, user], when: { endpoint: /a, bot: { present: false } }, limit: 10/min }
+- { id: trial, per: merchant, limit: 50/min, experiment: { share: 50%, algorithm: gcra } }
+- { id: there, domain: other, per: merchant, limit: 5/min }
+";
+
+fn forget(book: &RuleBook, pairs: &[&str], rule: Option<&str>) -> u64 {
+    block_on(book.forget(&attempt(&attributes(pairs), 1), rule))
+}
+
+#[test]
+fn a_subject_is_forgotten_where_nothing_speaks_against_it() {
+    let all = ["merchant=m", "user=u", "endpoint=/a"];
+    for (pairs, rule, expected) in [
+        (&["merchant=m"][..], None, 3),
+        (&["merchant=m"], Some("plan"), 2),
+        (&["merchant=m", "user=u"], None, 4),
+        (&["merchant=m", "user=u", "endpoint=/b"], None, 3),
+        (&["merchant=m", "user=u", "bot=1"], None, 3),
+        (&["merchant=other"], None, 0),
+        (&["user=u"], None, 0),
+        (&[], None, 0),
+        (&[], Some("ceiling"), 1),
+        (&["endpoint=/b"], Some("ceiling"), 0),
+        (&["merchant=m"], Some("there"), 0),
+        (&["merchant=m"], Some("none"), 0),
+        (&["user=u"], Some("plan"), 0),
+    ] {
+        let (book, _) = book(RULES);
+        assert_eq!(
+            check(&book, &all, 1),
+            "allowed by both: ceiling 999 plan.1min 99 plan.1h 999 both 9 trial 49"
+        );
+        assert_eq!(forget(&book, pairs, rule), expected, "{pairs:?} {rule:?}");
+        assert_eq!(
+            forget(&book, pairs, rule),
+            0,
+            "it is forgotten already: {pairs:?} {rule:?}"
+        );
+    }
+}
+
+#[test]
+fn what_is_given_back_is_there_again_and_never_more() {
+    let (book, _) = book(RULES);
+    let attributes = attributes(&["merchant=m", "endpoint=/a"]);
+    assert_eq!(
+        check(&book, &["merchant=m", "endpoint=/a"], 10),
+        "allowed by trial: ceiling 990 plan.1min 90 plan.1h 990 trial 40"
+    );
+    let refund = |cost| told(&block_on(book.refund(&attempt(&attributes, cost))));
+    assert_eq!(
+        refund(3),
+        "allowed by trial: ceiling 993 plan.1min 93 plan.1h 993 trial 43"
+    );
+    assert_eq!(
+        refund(1_000_000),
+        "allowed by trial: ceiling 1000 plan.1min 100 plan.1h 1000 trial 50"
+    );
+}
+
+#[test]
+fn explaining_takes_nothing() {
+    let (book, _) = book(RULES);
+    let attributes = attributes(&["merchant=m", "endpoint=/a"]);
+    let attempt = attempt(&attributes, 1);
+    let before = block_on(book.explain(&attempt));
+    let after = block_on(book.explain(&attempt));
+    assert_eq!(before.to_string(), after.to_string());
+    assert!(before.verdict.allowed);
+    let met: Vec<bool> = before.stories.iter().map(|story| story.fit.is_met()).collect();
+    assert_eq!(met, [true, true, false, true, false]);
+    let Fit::Met(plan) = &before.stories[1].fit else {
+        panic!("the plan applies")
+    };
+    let keys: Vec<&String> = plan.limits.iter().filter_map(|limit| limit.key.as_ref()).collect();
+    assert_eq!(keys.len(), 2);
+    assert_ne!(keys[0], keys[1]);
+    assert_eq!(
+        check(&book, &["merchant=m", "endpoint=/a"], 1),
+        "allowed by trial: ceiling 999 plan.1min 99 plan.1h 999 trial 49"
+    );
+}
+
+#[test]
+fn a_banned_attempt_takes_nothing_anywhere() {
+    let (book, _) = book(
+        "rules:\n- { id: all, limit: 10/s }\n- { id: plan, per: user, limit: 5/s, overrides: [{ user: u, limit: 0/s }] }\n",
+    );
+    for _ in 0..20 {
+        assert_eq!(check(&book, &["user=u"], 1), "denied by plan: all 10 plan 0 Never");
+    }
+    assert_eq!(check(&book, &["user=u"], 0), "allowed by plan: all 10 plan 0");
+    assert_eq!(check(&book, &["user=v"], 1), "allowed by plan: all 9 plan 4");
+}
+
+#[test]
+fn other_numbers_go_on_counting_where_the_old_ones_stopped() {
+    let (store, _) = stopped();
+    let text = |limit| format!("rules:\n- {{ id: plan, per: user, limit: {limit} }}\n");
+    let before = RuleBook::new(rules(&text("100/min")), Arc::clone(&store));
+    assert_eq!(check(&before, &["user=u"], 100), "allowed by plan: plan 0");
+    let after = RuleBook::new(rules(&text("1000/min")), store);
+    assert_eq!(check(&after, &["user=u"], 0), "allowed by plan: plan 900");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_just_data(
+        one in (proptest::collection::vec(any::<u8>(), 0..4), proptest::collection::vec(any::<u8>(), 0..4)),
+        other in (proptest::collection::vec(any::<u8>(), 0..4), proptest::collection::vec(any::<u8>(), 0..4)),
+        like in any::<bool>(),
+    ) {
+        let (book, _) = book("rules:\n- { id: r, per: [a, b], limit: 1/day }\n");
+        let other = if like { one.clone() } else { other };
+        let passes = |(a, b): &(Vec<u8>, Vec<u8>)| {
+            let attributes = [Attribute { name: "b", value: b }, Attribute { name: "a", value: a }];
+            let attempt = Attempt { attributes: &attributes, ..attempt(&[], 1) };
+            book.check_now(&attempt).verdict.allowed
+        };
+        prop_assert!(passes(&one));
+        prop_assert_eq!(passes(&other), one != other);
+    }
+}
