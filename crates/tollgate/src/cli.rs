@@ -1,5 +1,13 @@
 //! What can be typed after `tollgate`, and what each command answers to the shell.
 
+mod ask;
+mod check;
+mod client;
+mod explain;
+mod forget;
+mod rules;
+mod serve;
+
 use clap::{Parser, Subcommand};
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -15,28 +23,50 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Answers checks over the network. Not in this version: says so and exits with 2.
-    #[command(after_help = "Example:\n  tollgate serve")]
-    Serve,
+    /// Answers checks over the network until it is stopped
+    #[command(after_help = SERVE_EXAMPLE)]
+    Serve(serve::Serve),
+    /// Asks a running server whether an attempt may go on: exit code 0 yes, 1 no, 2 trouble
+    #[command(after_help = "Example:\n  tollgate check merchant=m_1 endpoint=/v1/charges --cost 2")]
+    Check(check::Check),
+    /// Tells why an attempt would be allowed or denied, rule by rule; takes nothing
+    #[command(after_help = "Example:\n  tollgate explain merchant=m_1 endpoint=/v1/charges")]
+    Explain(explain::Explain),
+    /// Clears the counters of one subject, to unblock a customer
+    #[command(after_help = "Example:\n  tollgate forget merchant=m_1 --rule merchant-plan")]
+    Forget(forget::Forget),
+    /// Checks rules, and says how they are written
+    #[command(after_help = "Example:\n  tollgate rules check rules/*.yaml")]
+    Rules(rules::Rules),
 }
 
 impl Cli {
-    /// Does what was asked. The code is 0 for done and 2 for trouble the person at the keyboard can see to.
+    /// Does what was asked. The code is 0 for done, 1 for no, and 2 for trouble the person at the keyboard can see to.
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
-            Command::Serve => refuse(NO_SERVER),
+            Command::Serve(serve) => serve.run(),
+            Command::Check(check) => check.run(),
+            Command::Explain(explain) => explain.run(),
+            Command::Forget(forget) => forget.run(),
+            Command::Rules(rules) => rules.run(),
         }
     }
 }
 
+/// Says what stops a command.
 fn refuse(reason: &str) -> ExitCode {
     // Whoever closed stderr does not want to hear; the code still tells.
     let _ = writeln!(io::stderr(), "tollgate: {reason}");
     ExitCode::from(TROUBLE)
 }
 
+const DONE: u8 = 0;
 /// The exit code clap gives a mistyped command, and ours for whatever else stops a command.
 const TROUBLE: u8 = 2;
 
-const NO_SERVER: &str = "this version is a library only; there is no server in it yet. \
-    To limit inside a Rust program, use tollgate-limiter (README.md has an example)";
+const SERVE_EXAMPLE: &str = "\
+Settings come from the file, then from variables such as TOLLGATE_SERVER__HTTP, then from flags; the later wins.
+
+Examples:
+  tollgate serve
+  tollgate serve --config tollgate.yaml --set server.http=127.0.0.1:9000 --set drain=5s";

@@ -2,4 +2,5 @@
 
 pub mod config;
 pub mod data_dir;
+pub mod reload;
 pub mod server;

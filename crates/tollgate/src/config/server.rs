@@ -112,16 +112,7 @@ impl Reading<'_> {
     }
 
     fn bounds(&mut self, node: &Node, bounds: &mut Bounds) {
-        let known = [
-            "connections",
-            "headers",
-            "header_bytes",
-            "header_timeout",
-            "idle_timeout",
-            "body_timeout",
-            "streams",
-        ];
-        let Some(fields) = node.fields("`limits`", &known, &mut self.problems) else {
+        let Some(fields) = node.fields("`limits`", &LIMITS, &mut self.problems) else {
             return;
         };
         let problems = &mut self.problems;
@@ -171,7 +162,17 @@ fn shortened(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
+pub(super) const LIMITS: [&str; 7] = [
+    "connections",
+    "headers",
+    "header_bytes",
+    "header_timeout",
+    "idle_timeout",
+    "body_timeout",
+    "streams",
+];
+
+pub(super) const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
 
 /// Front ends whose addresses are read already, so that a file can be written for them.
 const TO_COME: [(&str, &str); 4] = [

@@ -222,9 +222,9 @@ fn prefix(text: &str) -> Result<(), Refusal> {
     ))
 }
 
-const COMMON: [&str; 1] = ["url"];
-const OF_MEMORY: [&str; 3] = ["max_memory", "snapshot", "overflow"];
-const OF_REDIS: [&str; 11] = [
+pub(super) const COMMON: [&str; 1] = ["url"];
+pub(super) const OF_MEMORY: [&str; 3] = ["max_memory", "snapshot", "overflow"];
+pub(super) const OF_REDIS: [&str; 11] = [
     "sentinel_password",
     "deadline",
     "clock",

@@ -1,0 +1,224 @@
+//! `tollgate check`: may this attempt go on?
+
+use super::ask::{Question, code_of};
+use super::client::{Answer, Form};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::process::ExitCode;
+
+/// What can be typed after `tollgate check`.
+#[derive(clap::Args)]
+pub(crate) struct Check {
+    #[command(flatten)]
+    question: Question,
+    /// What the attempt costs; 0 looks and takes nothing
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_name = "N")]
+    cost: u64,
+}
+
+impl Check {
+    pub(crate) fn run(self) -> ExitCode {
+        self.question
+            .ask("/v1/check", [("cost", json!(self.cost))], Form::Json, show)
+    }
+}
+
+/// The verdict as a person reads it. Nothing if the answer holds none.
+fn show(answer: &Answer) -> Option<(String, ExitCode)> {
+    let body = answer.json()?;
+    let allowed = body.get("allowed")?.as_bool()?;
+    let mut text = String::new();
+    let word = if allowed {
+        "\u{1b}[1;32mallowed\u{1b}[0m"
+    } else {
+        "\u{1b}[1;31mdenied\u{1b}[0m"
+    };
+    text.push_str(word);
+    match body.get("rule").and_then(Value::as_str) {
+        Some(rule) => {
+            let _ = write!(text, " by {rule}: {}", standing(&body, allowed));
+        }
+        None => text.push_str(": no enforced rule is met"),
+    }
+    if let Some(delay @ 1..) = body.get("delay_ms").and_then(Value::as_u64) {
+        let _ = write!(text, "; go on after {}", span(delay));
+    }
+    if let Some(source) = body.get("source").and_then(Value::as_str)
+        && !matches!(source, "memory" | "shared")
+    {
+        let _ = write!(text, " (decided by: {source})");
+    }
+    if let Some(lease) = body.get("lease").and_then(Value::as_str) {
+        let _ = write!(text, "\nlease {lease}");
+    }
+    let limits = body
+        .get("limits")
+        .and_then(Value::as_array)
+        .map_or(&[][..], Vec::as_slice);
+    if limits.len() > 1 || limits.iter().any(|limit| mode(limit) != "enforce") {
+        let width = limits
+            .iter()
+            .map(|limit| name(limit).chars().count())
+            .max()
+            .unwrap_or(0);
+        for limit in limits {
+            let allows = limit.get("allowed").and_then(Value::as_bool).unwrap_or(true);
+            let word = if allows { "allows" } else { "denies" };
+            let _ = write!(text, "\n  {:width$}  {word}  {}", name(limit), standing(limit, allows));
+            if mode(limit) != "enforce" {
+                let _ = write!(text, " ({})", mode(limit));
+            }
+        }
+    }
+    Some((text, code_of(allowed)))
+}
+
+/// How a limit stands: what is left, and when it is worth asking again.
+fn standing(of: &Value, allowed: bool) -> String {
+    let number = |name| of.get(name).and_then(Value::as_u64);
+    let Some(limit) = number("limit") else {
+        return "unlimited".into();
+    };
+    let mut text = format!("{} of {limit} left", number("remaining").unwrap_or(0));
+    match (allowed, number("retry_after_ms"), number("reset_after_ms")) {
+        (false, Some(wait), _) => text.push_str(&format!(", ask again in {}", span(wait))),
+        (false, None, _) => text.push_str(", and nobody can say when it would pass"),
+        (true, _, Some(reset @ 1..)) => text.push_str(&format!(", as good as new in {}", span(reset))),
+        (true, _, _) => {}
+    }
+    text
+}
+
+fn name(limit: &Value) -> &str {
+    limit.get("rule").and_then(Value::as_str).unwrap_or("?")
+}
+
+fn mode(limit: &Value) -> &str {
+    limit.get("mode").and_then(Value::as_str).unwrap_or("enforce")
+}
+
+/// A time as people say it, rounded up, with at most two units.
+fn span(ms: u64) -> String {
+    let seconds = ms.div_ceil(1_000);
+    let minutes = seconds.div_ceil(60);
+    let hours = minutes.div_ceil(60);
+    let two = |a: u64, unit: &str, b: u64, smaller: &str| match b {
+        0 => format!("{a} {unit}"),
+        b => format!("{a} {unit} {b} {smaller}"),
+    };
+    match ms {
+        0..1_000 => format!("{ms} ms"),
+        // Tenths matter while a person waits for it.
+        1_000..10_000 => {
+            let tenths = ms.div_ceil(100);
+            two_digits(tenths)
+        }
+        10_000..60_000 => format!("{seconds} s"),
+        60_000..3_600_000 => two(seconds / 60, "min", seconds % 60, "s"),
+        3_600_000..86_400_000 => two(minutes / 60, "h", minutes % 60, "min"),
+        _ => two(hours / 24, "days", hours % 24, "h"),
+    }
+}
+
+fn two_digits(tenths: u64) -> String {
+    match tenths % 10 {
+        0 => format!("{} s", tenths / 10),
+        tenth => format!("{}.{tenth} s", tenths / 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hyper::StatusCode;
+    use hyper::body::Bytes;
+
+    fn shown(body: &Value) -> String {
+        let answer = Answer {
+            status: StatusCode::OK,
+            body: Bytes::from(body.to_string()),
+        };
+        show(&answer).expect("the body has a verdict").0
+    }
+
+    #[test]
+    fn times_are_rounded_up_and_short() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (999, "999 ms"),
+            (1_000, "1 s"),
+            (1_001, "1.1 s"),
+            (9_950, "10 s"),
+            (10_001, "11 s"),
+            (59_999, "60 s"),
+            (60_001, "1 min 1 s"),
+            (3_600_000, "1 h"),
+            (5_400_000, "1 h 30 min"),
+            (90_000_000, "1 days 1 h"),
+        ] {
+            assert_eq!(span(ms), text);
+        }
+    }
+
+    #[test]
+    fn a_verdict_says_what_is_left_and_when_to_ask_again() {
+        let limit = |allowed: bool, mode: &str, wait: Value| {
+            json!({"rule": "plan", "allowed": allowed, "limit": 5, "remaining": 4, "reset_after_ms": 600,
+                   "retry_after_ms": wait, "mode": mode})
+        };
+        let verdict = |allowed: bool, rule: Value, limits: Value, wait: Value| {
+            json!({"allowed": allowed, "rule": rule, "limit": 5, "remaining": 4, "reset_after_ms": 600,
+                   "retry_after_ms": wait, "delay_ms": 0, "source": "memory", "lease": null, "limits": limits})
+        };
+        for (body, wanted) in [
+            (
+                verdict(
+                    true,
+                    json!("plan"),
+                    json!([limit(true, "enforce", Value::Null)]),
+                    Value::Null,
+                ),
+                "allowed by plan: 4 of 5 left, as good as new in 600 ms",
+            ),
+            (
+                verdict(
+                    false,
+                    json!("plan"),
+                    json!([limit(false, "enforce", json!(12_000))]),
+                    json!(12_000),
+                ),
+                "denied by plan: 4 of 5 left, ask again in 12 s",
+            ),
+            (
+                verdict(false, json!("plan"), json!([]), Value::Null),
+                "denied by plan: 4 of 5 left, and nobody can say when it would pass",
+            ),
+            (
+                verdict(true, Value::Null, json!([]), Value::Null),
+                "allowed: no enforced rule is met",
+            ),
+            (
+                verdict(
+                    true,
+                    Value::Null,
+                    json!([limit(false, "shadow", json!(7))]),
+                    Value::Null,
+                ),
+                "allowed: no enforced rule is met\n  plan  denies  4 of 5 left, ask again in 7 ms (shadow)",
+            ),
+        ] {
+            assert_eq!(anstream::adapter::strip_str(&shown(&body)).to_string(), wanted);
+        }
+    }
+
+    #[test]
+    fn what_is_no_verdict_is_not_shown_as_one() {
+        for body in ["", "[]", "{}", "{\"allowed\":\"yes\"}", "<html>"] {
+            let answer = Answer {
+                status: StatusCode::OK,
+                body: Bytes::from(body),
+            };
+            assert!(show(&answer).is_none(), "{body}");
+        }
+    }
+}

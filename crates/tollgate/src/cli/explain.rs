@@ -1,0 +1,28 @@
+//! `tollgate explain`: why would this attempt be allowed or denied?
+
+use super::DONE;
+use super::ask::Question;
+use super::client::Form;
+use serde_json::json;
+use std::process::ExitCode;
+
+/// What can be typed after `tollgate explain`.
+#[derive(clap::Args)]
+pub(crate) struct Explain {
+    #[command(flatten)]
+    question: Question,
+    /// What the attempt would cost
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_name = "N")]
+    cost: u64,
+}
+
+impl Explain {
+    pub(crate) fn run(self) -> ExitCode {
+        // The text for people is the server's: it knows the rules.
+        self.question
+            .ask("/v1/explain", [("cost", json!(self.cost))], Form::Text, |answer| {
+                let text = String::from_utf8_lossy(&answer.body).trim_end().to_owned();
+                (answer.status.is_success()).then_some((text, ExitCode::from(DONE)))
+            })
+    }
+}

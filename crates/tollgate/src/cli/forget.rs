@@ -1,0 +1,32 @@
+//! `tollgate forget`: clears the counters of one subject.
+
+use super::DONE;
+use super::ask::Question;
+use super::client::Form;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// What can be typed after `tollgate forget`.
+#[derive(clap::Args)]
+pub(crate) struct Forget {
+    #[command(flatten)]
+    question: Question,
+    /// Only the counters of this rule
+    #[arg(long, value_name = "ID")]
+    rule: Option<String>,
+}
+
+impl Forget {
+    pub(crate) fn run(self) -> ExitCode {
+        let rule = self.rule.map(|rule| ("rule", json!(rule)));
+        self.question.ask("/v1/forget", rule, Form::Json, |answer| {
+            let body = answer.json()?;
+            let text = match body.get("forgotten").and_then(Value::as_u64)? {
+                0 => "forgot nothing: no counter of this subject was in use".into(),
+                1 => "forgot 1 counter".into(),
+                count => format!("forgot {count} counters"),
+            };
+            Some((text, ExitCode::from(DONE)))
+        })
+    }
+}

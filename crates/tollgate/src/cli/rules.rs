@@ -1,0 +1,124 @@
+//! `tollgate rules`: checks what is written, without a server.
+
+use super::DONE;
+use super::ask::say;
+use clap::Subcommand;
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use tollgate::config::{Settings, Sources, is_settings, read_text};
+use tollgate_limiter::core::problem::{Problem, Problems, Severity};
+use tollgate_limiter::core::rules::{self, Reader};
+use tollgate_limiter::core::yaml;
+
+/// What can be typed after `tollgate rules`.
+#[derive(clap::Args)]
+pub(crate) struct Rules {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Says all that is wrong with files of rules, or with whole settings: exit code 0 nothing, 1 something
+    #[command(after_help = "Example:\n  tollgate rules check tollgate.yaml rules/*.yaml")]
+    Check {
+        /// Files of rules, which are checked together, or settings
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Prints the problems as JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+impl Rules {
+    pub(crate) fn run(self) -> ExitCode {
+        match self.command {
+            Command::Check { files, json } => check(&files, json),
+        }
+    }
+}
+
+fn check(files: &[PathBuf], json: bool) -> ExitCode {
+    let mut problems = Problems::new();
+    let mut reader = Reader::new(rules::Settings::default());
+    for path in files {
+        let root = match read_text(path) {
+            Ok(origin) => yaml::parse(&origin),
+            Err(problem) => Err(vec![problem]),
+        };
+        match root {
+            Ok(root) if is_settings(&root) => {
+                let sources = Sources {
+                    file: Some(path.clone()),
+                    ..Sources::default()
+                };
+                match Settings::new(sources).load() {
+                    Ok(loaded) => problems.extend(loaded.warnings),
+                    Err(found) => problems.extend(found),
+                }
+            }
+            Ok(root) => reader.file(&root),
+            Err(found) => problems.extend(found),
+        }
+    }
+    match reader.finish() {
+        Ok(read) => problems.extend(read.warnings),
+        Err(found) => problems.extend(found),
+    }
+    let errors = problems.errors();
+    let found = problems.sorted();
+    if json {
+        let list: Vec<Value> = found.iter().map(as_json).collect();
+        say(&json!({ "valid": errors == 0, "problems": list }).to_string());
+    } else {
+        say(&as_text(&found, errors, files.len()));
+    }
+    ExitCode::from(if errors == 0 { DONE } else { WRONG })
+}
+
+/// Every problem, and how many there are.
+fn as_text(found: &[Problem], errors: usize, files: usize) -> String {
+    let mut text = String::new();
+    for problem in found {
+        let _ = writeln!(text, "{}", coloured(problem));
+    }
+    let counted = |count: usize, what: &str| match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    };
+    let warnings = found.iter().filter(|problem| !problem.is_error()).count();
+    let verdict = if errors == 0 { "sound" } else { "refused" };
+    let _ = write!(
+        text,
+        "{}: {verdict}, {}, {}",
+        counted(files, "file"),
+        counted(errors, "error"),
+        counted(warnings, "warning")
+    );
+    text
+}
+
+fn coloured(problem: &Problem) -> String {
+    let (word, colour) = match problem.severity {
+        Severity::Error => ("error", "1;31"),
+        Severity::Warning => ("warning", "1;33"),
+    };
+    let painted = format!(": \u{1b}[{colour}m{word}\u{1b}[0m: ");
+    problem.to_string().replacen(&format!(": {word}: "), &painted, 1)
+}
+
+fn as_json(problem: &Problem) -> Value {
+    json!({
+        "severity": match problem.severity { Severity::Error => "error", Severity::Warning => "warning" },
+        "file": &*problem.place.origin.name,
+        "line": problem.place.line,
+        "column": problem.place.column,
+        "text": problem.text,
+        "hint": problem.hint,
+    })
+}
+
+const WRONG: u8 = 1;

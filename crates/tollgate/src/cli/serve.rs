@@ -1,0 +1,155 @@
+//! `tollgate serve`: settings and rules are read, everything is put together, and then it answers until it is told to stop.
+
+mod banner;
+mod log;
+mod memory;
+mod signals;
+
+use self::signals::Signals;
+use super::{DONE, refuse};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use tokio::sync::Notify;
+use tollgate::config::{Config, Loaded, Settings, Sources, StoreSettings, variables};
+use tollgate::reload::{Reloads, one_line};
+use tollgate::server::gate::{Gate, Phase};
+use tollgate::server::http::{self, HttpSettings};
+use tollgate::server::listen::{Address, Listener};
+use tollgate::server::tls::Tls;
+
+/// What can be typed after `tollgate serve`.
+#[derive(clap::Args)]
+pub(crate) struct Serve {
+    /// The settings. Without it: ./tollgate.yaml if there is one, else defaults and quickstart rules
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where counters are kept, instead of what the settings say
+    #[arg(long, value_name = "URL")]
+    store: Option<String>,
+    /// One setting, over the file and the environment: server.http=127.0.0.1:9000
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+}
+
+impl Serve {
+    pub(crate) fn run(self) -> ExitCode {
+        let mut settings = Settings::new(Sources {
+            file: self.config,
+            variables: variables(),
+            store: self.store,
+            set: self.set,
+        });
+        let loaded = match settings.load() {
+            Ok(loaded) => loaded,
+            Err(problems) => {
+                let errors = problems.iter().filter(|problem| problem.is_error()).count();
+                let list: String = problems.iter().map(|problem| format!("\n{problem}")).collect();
+                return refuse(&format!("{errors} to mend before it can start:\n{list}"));
+            }
+        };
+        log::begin(loaded.config.log);
+        for warning in &loaded.warnings {
+            tracing::warn!("{}", one_line(warning));
+        }
+        let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => return refuse(&format!("cannot start threads: {error}")),
+        };
+        match runtime.block_on(serve(settings, loaded)) {
+            Ok(()) => ExitCode::from(DONE),
+            Err(reason) => refuse(&reason),
+        }
+    }
+}
+
+/// From the first to the last request.
+///
+/// # Errors
+/// What keeps it from starting, or from keeping the counters at the end.
+async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
+    let Loaded {
+        config, rules, written, ..
+    } = loaded;
+    let StoreSettings::Memory(memory) = &config.store;
+    let store = memory::Store::open(memory, &config.data_dir)?;
+    let tls = match &config.tls {
+        Some(files) => Some(Arc::new(Tls::load(files.clone()).map_err(|error| error.to_string())?)),
+        None => None,
+    };
+    let Some(address) = &config.http else {
+        return Err("no front end is left to listen".into());
+    };
+    let listener = bind(address).await?;
+    let bound = listener.address().map_err(|error| error.to_string())?;
+    let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
+    let hint = banner::Hint::of(&rules);
+    let gate = Arc::new(Gate::new(rules, store.counters()));
+
+    let asked = Arc::new(Notify::new());
+    let reloads = Reloads::new(settings, written, Arc::clone(&asked));
+    let watcher = tokio::spawn(reloads.watch(Arc::clone(&gate)));
+    let sweeper = tokio::spawn(memory::sweep(store.counters()));
+
+    let stop = Arc::new(Notify::new());
+    let stopped = Arc::clone(&stop);
+    let answering = http::serve(listener, Arc::clone(&gate), http_settings(&config, tls), async move {
+        stopped.notified().await;
+    });
+    let mut answering = tokio::spawn(answering);
+    gate.enter(Phase::Ready);
+    banner::print(&bound, &config, &hint);
+
+    let ended = loop {
+        tokio::select! {
+            ended = &mut answering => break ended,
+            signal = signals.next() => match signal {
+                signals::Signal::Reload => asked.notify_one(),
+                signals::Signal::Stop if gate.phase() == Phase::Draining => {
+                    tracing::warn!("told twice to stop: not waiting for requests in flight");
+                    answering.abort();
+                }
+                signals::Signal::Stop => {
+                    tracing::info!(within = ?config.drain, "stopping: no new connections, requests in flight are answered");
+                    gate.enter(Phase::Draining);
+                    stop.notify_one();
+                }
+            },
+        }
+    };
+    watcher.abort();
+    sweeper.abort();
+    let kept = store.close();
+    match ended {
+        Ok(Err(error)) => return Err(format!("the HTTP front end ended: {error}")),
+        Err(error) if error.is_panic() => return Err(format!("the HTTP front end ended: {error}")),
+        Ok(Ok(())) | Err(_) => {}
+    }
+    tracing::info!("stopped");
+    kept
+}
+
+async fn bind(address: &Address) -> Result<Listener, String> {
+    Listener::bind(address).await.map_err(|error| {
+        let next = match error.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                "another program listens there; stop it, or choose another with --set server.http=127.0.0.1:0 \
+                 (0 takes any that is free)"
+            }
+            std::io::ErrorKind::PermissionDenied => "this user may not; choose a port above 1023 or another path",
+            _ => "is it an address of this machine?",
+        };
+        format!("cannot listen on {address}: {error}; {next}")
+    })
+}
+
+fn http_settings(config: &Config, tls: Option<Arc<Tls>>) -> HttpSettings {
+    HttpSettings {
+        headers: config.headers,
+        retry_after: config.retry_after,
+        bounds: config.bounds,
+        tls,
+        tokens: config.tokens.clone().map(Arc::new),
+        drain: config.drain,
+    }
+}

@@ -1,0 +1,70 @@
+//! What a server says on stdout when it is up: where it listens, something to try, and that it is ready.
+
+use serde_json::{Map, Value};
+use std::io::{self, Write};
+use tollgate::config::Config;
+use tollgate::server::listen::Address;
+use tollgate_limiter::core::rules::{Attempt, RuleSet, Test};
+
+/// A first check to try, one that meets a rule.
+pub(super) struct Hint(Value);
+
+impl Hint {
+    /// An attempt that the first rule with subjects is met by, as far as can be guessed.
+    pub(super) fn of(rules: &RuleSet) -> Self {
+        let mut attributes = Map::new();
+        let mut body = Map::new();
+        if let Some(rule) = rules.rules().iter().find(|rule| !rule.per().is_empty()) {
+            for dimension in rule.per() {
+                attributes.insert(dimension.attribute().to_owned(), "alice".into());
+            }
+            for condition in rule.when() {
+                if let Test::OneOf(values) = condition.test()
+                    && let Some(value) = values.first()
+                {
+                    attributes.insert(condition.attribute().to_owned(), (**value).into());
+                }
+            }
+            if rule.domain() != Attempt::DOMAIN {
+                body.insert("domain".into(), rule.domain().into());
+            }
+        }
+        body.insert("attributes".into(), attributes.into());
+        Self(body.into())
+    }
+}
+
+/// Prints it. Whoever reads the last line may send requests.
+pub(super) fn print(bound: &Address, config: &Config, hint: &Hint) {
+    let text = text(bound, config, hint);
+    let mut out = io::stdout().lock();
+    // Nobody may be listening, and the server serves all the same.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+fn text(bound: &Address, config: &Config, hint: &Hint) -> String {
+    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let (shown, asked) = match bound {
+        Address::Tcp(address) => {
+            // An address that stands for all is reached by the one that is always there.
+            let mut near = *address;
+            match address.ip() {
+                std::net::IpAddr::V4(ip) if ip.is_unspecified() => near.set_ip(std::net::Ipv4Addr::LOCALHOST.into()),
+                std::net::IpAddr::V6(ip) if ip.is_unspecified() => near.set_ip(std::net::Ipv6Addr::LOCALHOST.into()),
+                _ => {}
+            }
+            (format!("{scheme}://{address}"), format!("{scheme}://{near}"))
+        }
+        Address::Unix(path) => (
+            format!("unix:{}", path.display()),
+            format!("--unix-socket {} {scheme}://localhost", path.display()),
+        ),
+    };
+    let token = if config.tokens.is_some() {
+        "-H \"authorization: Bearer $TOKEN\" "
+    } else {
+        ""
+    };
+    let body = hint.0.to_string().replace('\'', "\\u0027");
+    format!("http: {shown}\ntry: curl -i {token}{asked}/v1/check -d '{body}'\nready\n")
+}

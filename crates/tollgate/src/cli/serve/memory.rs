@@ -1,0 +1,90 @@
+//! The embedded store of a server: opened with what an earlier one left, kept for the next.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::MissedTickBehavior;
+use tollgate::config::{DataDir, MemorySettings, Snapshot};
+use tollgate::data_dir::Held;
+use tollgate_limiter::store::memory::Memory;
+
+/// The store, and where its counters outlast a restart.
+pub(super) struct Store {
+    counters: Arc<Memory>,
+    snapshot: Option<PathBuf>,
+    /// Held until the snapshot is written.
+    _folder: Option<Held>,
+}
+
+impl Store {
+    /// A store that goes on where a snapshot ended, or an empty one.
+    ///
+    /// # Errors
+    /// A folder that another server holds, or a snapshot that cannot be read.
+    pub(super) fn open(settings: &MemorySettings, data_dir: &DataDir) -> Result<Self, String> {
+        let snapshot = settings.snapshot.as_ref().map(|snapshot| match snapshot {
+            Snapshot::Inside(name) => data_dir.path.join(name),
+            Snapshot::At(path) => path.clone(),
+        });
+        // A folder that somebody named is his even while nothing is written to it.
+        let folder = if snapshot.is_some() || (data_dir.is_named && data_dir.path.is_dir()) {
+            Some(Held::take(&data_dir.path).map_err(|error| error.to_string())?)
+        } else {
+            None
+        };
+        let options = Memory::options()
+            .max_memory(settings.max_memory)
+            .overflow(settings.overflow);
+        let counters = match &snapshot {
+            Some(path) if path.exists() => {
+                let counters = options.restore(path).map_err(|error| {
+                    format!(
+                        "cannot go on from the snapshot {}: {error}; move it away to begin with fresh counters",
+                        path.display()
+                    )
+                })?;
+                tracing::info!(keys = counters.usage().keys, file = %path.display(), "took the counters of the snapshot");
+                counters
+            }
+            _ => options.build(),
+        };
+        Ok(Self {
+            counters: Arc::new(counters),
+            snapshot,
+            _folder: folder,
+        })
+    }
+
+    /// The store itself.
+    pub(super) fn counters(&self) -> Arc<Memory> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Writes the snapshot, if there is to be one.
+    ///
+    /// # Errors
+    /// What the file system refuses.
+    pub(super) fn close(self) -> Result<(), String> {
+        let Some(path) = &self.snapshot else { return Ok(()) };
+        let written = self.counters.snapshot(path);
+        let keys = written.map_err(|error| format!("cannot write the snapshot {}: {error}", path.display()))?;
+        tracing::info!(keys, file = %path.display(), "wrote the counters to the snapshot");
+        Ok(())
+    }
+}
+
+/// Takes idle keys out while nothing new comes, a few at a time and without end.
+pub(super) async fn sweep(counters: Arc<Memory>) {
+    let mut clock = tokio::time::interval(SWEEP_EVERY);
+    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        clock.tick().await;
+        let counters = Arc::clone(&counters);
+        // It takes locks; a panic in it is told by the runtime and ends this round only.
+        let _ = tokio::task::spawn_blocking(move || counters.sweep(SWEEP_SLOTS)).await;
+    }
+}
+
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// Of each shard: a million keys are gone through in about a minute.
+const SWEEP_SLOTS: usize = 16;

@@ -1,0 +1,38 @@
+//! What the system says to a server while it runs.
+
+use tokio::signal::unix::{self, SignalKind};
+
+/// A signal by what it means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    /// SIGTERM, or Ctrl-C.
+    Stop,
+    /// SIGHUP.
+    Reload,
+}
+
+/// Signals as they come.
+pub(super) struct Signals {
+    terminate: unix::Signal,
+    interrupt: unix::Signal,
+    hang_up: unix::Signal,
+}
+
+impl Signals {
+    /// From here on signals come to us, and no longer end the program.
+    pub(super) fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminate: unix::signal(SignalKind::terminate())?,
+            interrupt: unix::signal(SignalKind::interrupt())?,
+            hang_up: unix::signal(SignalKind::hangup())?,
+        })
+    }
+
+    pub(super) async fn next(&mut self) -> Signal {
+        tokio::select! {
+            _ = self.terminate.recv() => Signal::Stop,
+            _ = self.interrupt.recv() => Signal::Stop,
+            _ = self.hang_up.recv() => Signal::Reload,
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Takes changed rules while the server runs: a file that was written, replaced or linked elsewhere, or a signal.
+
+use crate::config::{Settings, Written};
+use crate::server::gate::Gate;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::MissedTickBehavior;
+use tollgate_limiter::core::problem::Problem;
+
+/// Looks at settings and rules for as long as it is polled, and brings changed rules to the gate. One reading at a time,
+/// away from the threads that answer requests.
+#[derive(Debug)]
+pub struct Reloads {
+    settings: Arc<Mutex<Settings>>,
+    /// The settings the server was started with.
+    started_with: Arc<Written>,
+    asked: Arc<Notify>,
+}
+
+impl Reloads {
+    /// How often files are looked at.
+    pub const EVERY: Duration = Duration::from_millis(500);
+
+    /// Of settings that were read once, and what they then were. Each notification of `asked` reads them again, changed
+    /// or not.
+    pub fn new(settings: Settings, started_with: Arc<Written>, asked: Arc<Notify>) -> Self {
+        Self {
+            settings: Arc::new(Mutex::new(settings)),
+            started_with,
+            asked,
+        }
+    }
+
+    /// Watches without end.
+    pub async fn watch(self, gate: Arc<Gate>) {
+        let mut clock = tokio::time::interval(Self::EVERY);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let why = tokio::select! {
+                _ = clock.tick() => Why::Time,
+                () = self.asked.notified() => Why::Asked,
+            };
+            let settings = Arc::clone(&self.settings);
+            let started_with = Arc::clone(&self.started_with);
+            let gate = Arc::clone(&gate);
+            // A panic ends this reading only; the next look is a new one.
+            let read = tokio::task::spawn_blocking(move || look(&settings, &started_with, why, &gate));
+            if let Err(error) = read.await {
+                tracing::error!(%error, "reading the rules failed; what holds goes on holding");
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    Time,
+    Asked,
+}
+
+fn look(settings: &Mutex<Settings>, started_with: &Written, why: Why, gate: &Gate) {
+    let mut settings = settings.lock().unwrap_or_else(PoisonError::into_inner);
+    let read = match why {
+        Why::Time => settings.load_if_changed(),
+        Why::Asked => Some(settings.load()),
+    };
+    match read {
+        None => {}
+        Some(Ok(loaded)) => {
+            let changed = loaded.written.changed_since(started_with);
+            if !changed.is_empty() {
+                tracing::warn!(
+                    settings = changed.join(", "),
+                    "these settings differ from those the server was started with; they need a restart"
+                );
+            }
+            for warning in &loaded.warnings {
+                tracing::warn!("{}", one_line(warning));
+            }
+            gate.take_rules(loaded.rules);
+            tracing::info!(rules = gate.rules_loaded(), "took the changed rules");
+        }
+        Some(Err(problems)) => {
+            for problem in &problems {
+                tracing::error!("{}", one_line(problem));
+            }
+            tracing::error!(
+                problems = problems.len(),
+                "the changed rules are refused; what holds goes on holding"
+            );
+            let faults: Vec<String> = problems
+                .iter()
+                .filter(|problem| problem.is_error())
+                .map(one_line)
+                .collect();
+            gate.keep_rules(&faults.join("\n"));
+        }
+    }
+}
+
+/// A problem in one line, for the log and for `/readyz`.
+pub fn one_line(problem: &Problem) -> String {
+    match &problem.hint {
+        Some(hint) => format!("{}: {}; {hint}", problem.place, problem.text),
+        None => format!("{}: {}", problem.place, problem.text),
+    }
+}

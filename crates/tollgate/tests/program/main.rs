@@ -1,0 +1,6 @@
+//! The program as a person and a shell meet it: started, asked, changed under way, and stopped.
+
+mod cli;
+mod reload;
+mod running;
+mod serve;

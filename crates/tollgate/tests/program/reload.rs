@@ -1,0 +1,225 @@
+//! Rules that change under a running server.
+
+use crate::running::{Folder, Server};
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What the log says each time changed rules are taken.
+const TAKEN: &str = "took the changed rules";
+const REFUSED: &str = "the changed rules are refused";
+
+/// Rules with one limit for all, as a rules file.
+fn rules(limit: &str) -> String {
+    format!("rules: [{{ id: all, {limit} }}]\n")
+}
+
+fn remaining(server: &Server) -> u64 {
+    let answer = server.post("/v1/check", r#"{"attributes":{},"cost":0}"#);
+    let left = answer.json().get("remaining").and_then(serde_json::Value::as_u64);
+    left.unwrap_or_else(|| panic!("{}", answer.body))
+}
+
+/// A server whose rules are in `rules.yaml`.
+fn started(limit: &str) -> (Folder, Server) {
+    let folder = Folder::with("tollgate.yaml", "rules_files: [rules.yaml]\n");
+    folder.write("rules.yaml", &rules(limit));
+    let server = Server::start(&folder, &[]);
+    (folder, server)
+}
+
+#[test]
+fn what_was_used_stays_used_when_only_numbers_change() {
+    for algorithm in [
+        "token_bucket",
+        "sliding_log",
+        "sliding_counter",
+        "fixed_window",
+        "leaky_bucket",
+    ] {
+        // A day, so that nothing is given back while the test runs.
+        let (folder, server) = started(&format!("algorithm: {algorithm}, limit: 100/day"));
+        let answer = server.post("/v1/check", r#"{"attributes":{},"cost":100}"#);
+        assert_eq!((answer.status, remaining(&server)), (200, 0), "{algorithm}");
+        folder.replace(
+            "rules.yaml",
+            &rules(&format!("algorithm: {algorithm}, limit: 1000/day")),
+        );
+        server.wait_for(TAKEN, 1);
+        assert_eq!(remaining(&server), 900, "{algorithm}");
+    }
+}
+
+#[test]
+fn a_window_of_another_period_is_another_counter() {
+    let (folder, server) = started("algorithm: fixed_window, limit: 5/day");
+    server.post("/v1/check", r#"{"attributes":{},"cost":5}"#);
+    assert_eq!(remaining(&server), 0);
+    folder.replace("rules.yaml", &rules("algorithm: fixed_window, limit: 5/week"));
+    server.wait_for(TAKEN, 1);
+    assert_eq!(remaining(&server), 5);
+    // And the old one is still there when it comes back.
+    folder.replace("rules.yaml", &rules("algorithm: fixed_window, limit: 5/day"));
+    server.wait_for(TAKEN, 2);
+    assert_eq!(remaining(&server), 0);
+}
+
+#[test]
+fn a_file_may_be_written_in_place_replaced_or_reached_by_another_link() {
+    let folder = Folder::with("tollgate.yaml", "rules_files: [mounted/*.yaml]\n");
+    // As Kubernetes mounts a ConfigMap: files are links into `..data`, which is a link to the folder of the day.
+    folder.write("mounted/..monday/rules.yaml", &rules("limit: 10/day"));
+    let mounted = folder.path().join("mounted");
+    symlink("..monday", mounted.join("..data")).unwrap();
+    symlink("..data/rules.yaml", mounted.join("rules.yaml")).unwrap();
+    let server = Server::start(&folder, &[]);
+    assert_eq!(remaining(&server), 10);
+
+    folder.write("mounted/..tuesday/rules.yaml", &rules("limit: 20/day"));
+    symlink("..tuesday", mounted.join("..new")).unwrap();
+    fs::rename(mounted.join("..new"), mounted.join("..data")).unwrap();
+    server.wait_for(TAKEN, 1);
+    assert_eq!(remaining(&server), 20);
+
+    folder.write("mounted/..tuesday/rules.yaml", &rules("limit: 30/day"));
+    server.wait_for(TAKEN, 2);
+    assert_eq!(remaining(&server), 30);
+
+    folder.replace("mounted/rules.yaml", &rules("limit: 40/day"));
+    server.wait_for(TAKEN, 3);
+    assert_eq!(remaining(&server), 40);
+
+    // A file more, and one less.
+    folder.write("mounted/more.yaml", "rules: [{ id: less, limit: 5/day }]\n");
+    server.wait_for(TAKEN, 4);
+    assert_eq!(remaining(&server), 5);
+    fs::remove_file(mounted.join("more.yaml")).unwrap();
+    server.wait_for(TAKEN, 5);
+    assert_eq!(remaining(&server), 40);
+}
+
+#[test]
+fn a_broken_edit_keeps_what_ran_and_shows_until_it_is_mended() {
+    let (folder, server) = started("limit: 10/day");
+    assert_eq!(
+        server.get("/readyz").json()["status"],
+        "ready",
+        "{}",
+        server.get("/readyz").body
+    );
+    let errors = |server: &Server| {
+        let metrics = server.get("/metrics").body;
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with("tollgate_rules_reload_errors_total "))
+            .map(str::to_owned);
+        line.unwrap_or_else(|| panic!("not in {metrics}"))
+    };
+    assert!(errors(&server).ends_with(" 0"));
+
+    folder.replace("rules.yaml", "rules: [{ id: all, limt: 20/day }]\n");
+    server.wait_for(REFUSED, 1);
+    assert_eq!(remaining(&server), 10);
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 200);
+    assert!(
+        ready.body.contains("rules.yaml:1:") && ready.body.contains("limt"),
+        "{}",
+        ready.body
+    );
+    assert!(errors(&server).ends_with(" 1"));
+    assert!(server.log().contains("did you mean `limit`?"), "{}", server.log());
+
+    // Half written, and then gone: still the old rules.
+    folder.replace("rules.yaml", "rules: [{ id: all, lim");
+    server.wait_for(REFUSED, 2);
+    fs::remove_file(folder.path().join("rules.yaml")).unwrap();
+    server.wait_for(REFUSED, 3);
+    assert_eq!(remaining(&server), 10);
+
+    folder.replace("rules.yaml", &rules("limit: 20/day"));
+    server.wait_for(TAKEN, 1);
+    assert_eq!(remaining(&server), 20);
+    assert!(!server.get("/readyz").body.contains("limt"));
+}
+
+#[test]
+fn rules_in_the_settings_are_watched_too_and_other_settings_ask_for_a_restart() {
+    let folder = Folder::with("tollgate.yaml", "drain: 1s\nrules: [{ id: all, limit: 10/day }]\n");
+    let server = Server::start(&folder, &[]);
+    folder.replace(
+        "tollgate.yaml",
+        "drain: 2s\nheaders: none\nrules: [{ id: all, limit: 20/day }]\n",
+    );
+    server.wait_for(TAKEN, 1);
+    assert_eq!(remaining(&server), 20);
+    let log = server.log();
+    assert!(
+        log.contains("they need a restart") && log.contains("drain, headers"),
+        "{log}"
+    );
+    assert!(
+        server.check("{}").header("ratelimit").is_some(),
+        "what needs a restart waits for it"
+    );
+    // Settings that mean nothing are a fault as well, and one that is gone is not a reason to limit by defaults.
+    folder.replace("tollgate.yaml", "darin: 2s\nrules: [{ id: all, limit: 30/day }]\n");
+    server.wait_for(REFUSED, 1);
+    fs::remove_file(folder.path().join("tollgate.yaml")).unwrap();
+    server.wait_for(REFUSED, 2);
+    assert_eq!(remaining(&server), 19);
+}
+
+#[test]
+fn a_signal_reads_them_again_changed_or_not() {
+    let (_folder, server) = started("limit: 10/day");
+    server.signal("HUP");
+    server.wait_for(TAKEN, 1);
+    server.signal("HUP");
+    server.wait_for(TAKEN, 2);
+    assert_eq!(remaining(&server), 10);
+    assert!(server.stop().success());
+}
+
+#[test]
+fn no_request_is_dropped_or_sees_a_mixture_while_rules_are_swapped() {
+    let set = |name: &str| {
+        let rule = |n: u8| format!("{{ id: {name}{n}, limit: 1000000/day }}");
+        format!("rules: [{}, {}, {}]\n", rule(1), rule(2), rule(3))
+    };
+    let folder = Folder::with("tollgate.yaml", "rules_files: [rules.yaml]\n");
+    folder.write("rules.yaml", &set("a"));
+    let server = Server::start(&folder, &[]);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let askers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut asked = 0_u32;
+                    while !stop.load(Ordering::Relaxed) {
+                        let answer = server.check("{}");
+                        assert_eq!(answer.status, 200, "{}", answer.body);
+                        let limits = answer.json()["limits"].clone();
+                        let names: String = limits
+                            .as_array()
+                            .expect("a list")
+                            .iter()
+                            .map(|limit| limit["rule"].as_str().expect("a name"))
+                            .collect();
+                        assert!(names == "a1a2a3" || names == "b1b2b3", "{names}");
+                        asked += 1;
+                    }
+                    asked
+                })
+            })
+            .collect();
+        for (swap, name) in (1..=6).zip(["b", "a"].into_iter().cycle()) {
+            folder.replace("rules.yaml", &set(name));
+            server.wait_for(TAKEN, swap);
+        }
+        stop.store(true, Ordering::Relaxed);
+        for asker in askers {
+            assert!(asker.join().expect("no asker panics") > 0);
+        }
+    });
+}

@@ -1,0 +1,260 @@
+//! A server that a test started, in a folder of its own, and what it says.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+/// A folder that goes with the test.
+pub(crate) struct Folder(PathBuf);
+
+impl Folder {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!(
+            "tollgate-{}-{}",
+            std::process::id(),
+            COUNT.fetch_add(1, Ordering::Relaxed)
+        );
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("there is room for a folder");
+        Self(path)
+    }
+
+    /// With one file in it.
+    pub(crate) fn with(name: &str, text: &str) -> Self {
+        let folder = Self::new();
+        folder.write(name, text);
+        folder
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().expect("a file is in a folder")).expect("there is room for a folder");
+        fs::write(path, text).expect("there is room for a file");
+    }
+
+    /// Puts a file in place of another, as editors do.
+    pub(crate) fn replace(&self, name: &str, text: &str) {
+        self.write("new", text);
+        fs::rename(self.0.join("new"), self.0.join(name)).expect("a file can be renamed");
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The program, to be run in a folder. Settings come from what the test says and from nowhere else.
+pub(crate) fn tollgate(folder: &Folder, words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.args(words).current_dir(folder.path()).stdin(Stdio::null());
+    for name in ["TOLLGATE_URL", "TOLLGATE_TOKEN"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(folder: &Folder, words: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = tollgate(folder, words).output().expect("the program can be run");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it speaks UTF-8");
+    (status.code(), text(stdout), text(stderr))
+}
+
+/// A running server.
+pub(crate) struct Server {
+    child: Child,
+    /// What it printed up to `ready`.
+    pub(crate) said: String,
+    log: Arc<(Mutex<String>, Condvar)>,
+}
+
+/// What came back over HTTP.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    /// Names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Server {
+    /// `tollgate serve` on a free port, once it is ready.
+    pub(crate) fn start(folder: &Folder, words: &[&str]) -> Self {
+        let mut all = vec!["serve", "--set", "server.http=127.0.0.1:0"];
+        all.extend(words);
+        Self::spawn(tollgate(folder, &all))
+    }
+
+    pub(crate) fn spawn(mut command: Command) -> Self {
+        let mut child = command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program can be run");
+        let log = Arc::new((Mutex::new(String::new()), Condvar::new()));
+        let stderr = child.stderr.take().expect("it is a pipe");
+        let heard = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                let (text, more) = &*heard;
+                let mut text = text.lock().expect("no reader panics");
+                text.push_str(&line);
+                text.push('\n');
+                more.notify_all();
+            }
+        });
+        let mut said = String::new();
+        let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        while !said.ends_with("ready\n") {
+            if stdout.read_line(&mut said).expect("it speaks UTF-8") == 0 {
+                let _ = child.wait();
+                panic!(
+                    "it ended before it was ready: {said}{}",
+                    log.0.lock().expect("no reader panics")
+                );
+            }
+        }
+        Self { child, said, log }
+    }
+
+    /// Where it answers: 127.0.0.1:port.
+    pub(crate) fn address(&self) -> &str {
+        let line = self.said.lines().find_map(|line| line.strip_prefix("http: http://"));
+        line.unwrap_or_else(|| panic!("no address in {}", self.said))
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address())
+    }
+
+    /// A connection on which nothing was said yet.
+    pub(crate) fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address()).expect("the server is ready");
+        stream.set_read_timeout(Some(PATIENCE)).expect("it can wait");
+        stream
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Answer {
+        let mut stream = self.connect();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("it reads");
+        Answer::read(&mut stream)
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
+        self.post_with(path, body, "")
+    }
+
+    /// `more` are header fields, each with its line end.
+    pub(crate) fn post_with(&self, path: &str, body: &str, more: &str) -> Answer {
+        let mut stream = self.connect();
+        let length = body.len();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{more}\r\n"
+        );
+        stream.write_all((head + body).as_bytes()).expect("it reads");
+        Answer::read(&mut stream)
+    }
+
+    /// A check of these attributes, given as JSON.
+    pub(crate) fn check(&self, attributes: &str) -> Answer {
+        self.post("/v1/check", &format!("{{\"attributes\":{attributes}}}"))
+    }
+
+    /// Waits until the log holds this text so many times.
+    pub(crate) fn wait_for(&self, text: &str, times: usize) {
+        let (log, more) = &*self.log;
+        let held = log.lock().expect("no reader panics");
+        let (held, waited) = more
+            .wait_timeout_while(held, PATIENCE, |log| log.matches(text).count() < times)
+            .expect("no reader panics");
+        assert!(!waited.timed_out(), "`{text}` never came {times} times: {held}");
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.0.lock().expect("no reader panics").clone()
+    }
+
+    /// Sends it a signal, by its process id.
+    pub(crate) fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .args([&format!("-{name}"), &self.child.id().to_string()])
+            .status();
+        assert!(sent.expect("there is a kill").success());
+    }
+
+    /// Tells it to stop and waits for the end.
+    pub(crate) fn stop(self) -> ExitStatus {
+        self.signal("TERM");
+        self.end()
+    }
+
+    /// Waits for the end.
+    pub(crate) fn end(mut self) -> ExitStatus {
+        let id = self.child.id().to_string();
+        let (ended, waits) = std::sync::mpsc::channel::<()>();
+        let watchdog = std::thread::spawn(move || {
+            if waits.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+                let _ = Command::new("kill").args(["-KILL", &id]).status();
+            }
+        });
+        let status = self.child.wait().expect("it was started here");
+        drop(ended);
+        watchdog.join().expect("it only waits");
+        status
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Answer {
+    /// All that comes until the other side closes.
+    pub(crate) fn read(stream: &mut TcpStream) -> Self {
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).expect("an answer comes in time");
+        let text = String::from_utf8(bytes).expect("it speaks UTF-8");
+        let (head, body) = text
+            .split_once("\r\n\r\n")
+            .unwrap_or_else(|| panic!("no answer: {text:?}"));
+        let mut lines = head.lines();
+        let status = lines.next().and_then(|line| line.split(' ').nth(1));
+        let headers = lines.filter_map(|line| line.split_once(": "));
+        Self {
+            status: status
+                .and_then(|status| status.parse().ok())
+                .unwrap_or_else(|| panic!("no status: {head}")),
+            headers: headers
+                .map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()))
+                .collect(),
+            body: body.to_owned(),
+        }
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+}
+
+/// How long anything may take before a test gives up.
+const PATIENCE: Duration = Duration::from_secs(30);
