@@ -18,6 +18,8 @@ enum Kind {
         clock: quanta::Clock,
         began: u64,
         origin_us: u64,
+        /// Microseconds per tick, times 2^64.
+        us_per_tick: u64,
     },
     Set(Arc<AtomicU64>),
 }
@@ -34,10 +36,14 @@ impl Clock {
             .map_or(Micros::ZERO, Micros::from);
         let clock = quanta::Clock::new();
         let began = clock.raw();
+        // Asked over 2^40 ticks, some minutes: the nanosecond that may be cut off then is a microsecond in days.
+        const TICKS: u32 = 40;
+        let us_per_tick = (u128::from(clock.delta_as_nanos(0, 1 << TICKS)) << (u64::BITS - TICKS)) / 1_000;
         Self(Kind::Running {
             clock,
             began,
             origin_us: wall.get().max(not_before.as_micros()),
+            us_per_tick: u64::try_from(us_per_tick).expect("a tick is far shorter than a microsecond"),
         })
     }
 
@@ -80,8 +86,11 @@ impl Clock {
                 clock,
                 began,
                 origin_us,
+                us_per_tick,
             } => {
-                let elapsed_us = clock.delta_as_nanos(*began, clock.raw()) / 1_000;
+                // One product, where the clock's own way to microseconds takes two and a shift by a variable.
+                let ticks = clock.raw().saturating_sub(*began);
+                let elapsed_us = ((u128::from(ticks) * u128::from(*us_per_tick)) >> u64::BITS) as u64;
                 Timestamp::from_micros(origin_us.saturating_add(elapsed_us))
             }
             Kind::Set(us) => Timestamp::from_micros(us.load(Ordering::SeqCst)),
@@ -132,6 +141,22 @@ mod tests {
         let late = early + Micros::from_secs(3_600);
         assert!(early > Timestamp::from_micros(1_700_000_000_000_000));
         assert!(Clock::start(late).now() >= late);
+    }
+
+    #[test]
+    fn runs_as_fast_as_the_clock_it_reads() {
+        let Clock(Kind::Running { clock, us_per_tick, .. }) = Clock::start(Timestamp::EPOCH) else {
+            panic!("a started clock runs");
+        };
+        for ticks in [1, 1_000, 1 << 30, 1 << 40, 1 << 55] {
+            let theirs = clock.delta_as_nanos(0, ticks) / 1_000;
+            let ours = ((u128::from(ticks) * u128::from(us_per_tick)) >> 64) as u64;
+            // Behind by one for rounding, and by a thousand millionth.
+            assert!(
+                ours <= theirs && theirs - ours <= 1 + theirs / 1_000_000_000,
+                "{ours} and {theirs} us"
+            );
+        }
     }
 
     #[test]
