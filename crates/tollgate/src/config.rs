@@ -102,7 +102,7 @@ impl Reading<'_> {
             .and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems))
             .and_then(|bits| u8::try_from(bits).ok());
         if let Some(node) = find("key_secret") {
-            node.text("a secret", &mut self.problems);
+            self.secret(node, "a secret");
         }
         self.is_guarded(&server, tokens.is_some());
         Some(Config {

@@ -82,19 +82,17 @@ fn look(settings: &Mutex<Settings>, started_with: &Written, why: Why, gate: &Gat
             tracing::info!(rules = gate.rules_loaded(), "took the changed rules");
         }
         Some(Err(problems)) => {
-            for problem in &problems {
-                tracing::error!("{}", one_line(problem));
+            let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
+            let mut faults: Vec<String> = errors.iter().take(TOLD).map(|problem| one_line(problem)).collect();
+            if errors.len() > TOLD {
+                let more = errors.len() - TOLD;
+                faults.push(format!("and {more} more; `tollgate rules check` tells them all"));
             }
-            tracing::error!(
-                problems = problems.len(),
-                "the changed rules are refused; what holds goes on holding"
-            );
-            let faults: Vec<String> = problems
-                .iter()
-                .filter(|problem| problem.is_error())
-                .map(one_line)
-                .collect();
             gate.keep_rules(&faults.join("\n"));
+            for fault in &faults {
+                tracing::error!("{fault}");
+            }
+            tracing::error!("the changed rules are refused; what holds goes on holding");
         }
     }
 }
@@ -106,3 +104,6 @@ pub fn one_line(problem: &Problem) -> String {
         None => format!("{}: {}", problem.place, problem.text),
     }
 }
+
+/// Faults of one edit that are told one by one.
+const TOLD: usize = 20;

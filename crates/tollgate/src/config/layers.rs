@@ -1,6 +1,7 @@
 //! Settings as they are written: the file, over it the environment, over that the flags. The later wins, and every value
 //! still knows where it was written.
 
+use super::reading::without_text;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
@@ -169,21 +170,28 @@ impl Written {
         let start = Place::start(origin);
         if path.iter().any(String::is_empty) || path.len() > LEVELS_MAX {
             problems.error_with(
-                &start,
+                &without_text(&start),
                 "this names no setting",
                 "settings have names like `server.http`, in the environment `TOLLGATE_SERVER__HTTP`",
             );
             return;
         }
+        // Told without the text: a variable that cannot be read, or that nobody knows, may hold a secret.
+        let silent = without_text(&start);
         let value = match yaml::parse(origin) {
             Ok(value) => value,
-            Err(found) => return problems.extend(found),
+            Err(found) => {
+                return problems.extend(found.into_iter().map(|problem| Problem {
+                    place: without_text(&problem.place),
+                    ..problem
+                }));
+            }
         };
         let over = path.iter().rev().fold(value, |value, name| Node {
             place: start.clone(),
             kind: Kind::Map(vec![(
                 Key {
-                    place: start.clone(),
+                    place: silent.clone(),
                     text: name.as_str().into(),
                 },
                 value,
@@ -423,6 +431,18 @@ mod tests {
             "--set a..b:1:1",
         ] {
             assert!(text.contains(name), "{name} in {text}");
+        }
+    }
+
+    #[test]
+    fn a_variable_that_cannot_be_read_is_told_without_what_it_holds() {
+        for (name, value) in [
+            ("TOLLGATE_AUTH__TOKENS", "[{token: hunter2"),
+            ("TOLLGATE___X", "hunter2"),
+        ] {
+            let found = sources(&[(name, value)], None, &[]).read().unwrap_err();
+            let said: String = found.iter().map(ToString::to_string).collect();
+            assert!(said.contains(name) && !said.contains("hunter2"), "{said}");
         }
     }
 

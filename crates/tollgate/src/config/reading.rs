@@ -54,6 +54,16 @@ impl<'w> Reading<'w> {
         Some(duration)
     }
 
+    /// A text that no message repeats, whatever is wrong with it.
+    pub(super) fn secret<'n>(&mut self, node: &'n Node, expected: &str) -> Option<&'n str> {
+        let text = node.scalar();
+        if text.is_none() {
+            let found = format!("expected {expected}, found {}", node.what());
+            self.problems.error(&without_text(&node.place), found);
+        }
+        text
+    }
+
     /// Says that this version has no such thing, where it was asked for.
     pub(super) fn not_yet(&mut self, place: &Place, what: &str, hint: &str) {
         self.problems

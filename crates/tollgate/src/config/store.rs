@@ -160,6 +160,9 @@ impl Reading<'_> {
                 self.duration(node, Duration::from_secs(60));
             }
         }
+        if let Some(node) = find("sentinel_password") {
+            self.secret(node, "a password");
+        }
         let problems = &mut self.problems;
         for (key, words) in [
             ("clock", &["server", "client"][..]),
@@ -170,9 +173,6 @@ impl Reading<'_> {
                 let known: Vec<(&str, ())> = words.iter().map(|word| (*word, ())).collect();
                 node.word(&format!("a value of `{key}`"), &known, problems);
             }
-        }
-        if let Some(node) = find("sentinel_password") {
-            node.text("a password", problems);
         }
         if let Some(node) = find("prefix") {
             node.read("a prefix of keys", prefix, problems);

@@ -237,6 +237,8 @@ fn no_secret_is_repeated_in_what_is_said() {
         "auth: { tokens: [{ name: a, token: hunter2 }] }",
         "store: rediss://user:hunter2@h:6379/0",
         "store: { url: 'wrong://user:hunter2@h' }",
+        "store: { url: 'redis://h', sentinel_password: [hunter2] }",
+        "key_secret: [hunter2]",
     ] {
         let (config, said) = read(text);
         assert!(config.is_none() && !said.contains("hunter2"), "{said}");
