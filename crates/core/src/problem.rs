@@ -131,14 +131,20 @@ impl Origin {
         })
     }
 
-    /// A line, counted from one, without its end.
+    /// A line, counted from one, without its end. As in YAML, a carriage return alone ends a line too.
     fn line(&self, number: u32) -> Option<&str> {
         let begins = self.lines.get_or_init(|| {
-            let ends = self.text.bytes().zip(1..).filter(|(byte, _)| *byte == b'\n');
-            std::iter::once(0).chain(ends.map(|(_, next)| next)).collect()
+            let bytes = self.text.as_bytes();
+            let is_end = |(at, byte): &(usize, u8)| match byte {
+                b'\n' => true,
+                b'\r' => bytes.get(at + 1) != Some(&b'\n'),
+                _ => false,
+            };
+            let ends = self.text.bytes().enumerate().filter(is_end);
+            std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect()
         });
         let begin = *begins.get(number.checked_sub(1)? as usize)?;
-        self.text.get(begin..)?.lines().next()
+        self.text.get(begin..)?.split(['\n', '\r']).next()
     }
 }
 
@@ -360,6 +366,16 @@ mod tests {
                        |   ^^^^\n  \
                        hint: did you mean `limit`?\n";
         assert_eq!(problem.to_string(), shown);
+    }
+
+    #[test]
+    fn lines_end_as_they_do_in_yaml() {
+        let origin = Origin::new("x", "a\r\nb\rc\n\nd");
+        let lines: Vec<Option<&str>> = (0..=6).map(|number| origin.line(number)).collect();
+        assert_eq!(
+            lines,
+            [None, Some("a"), Some("b"), Some("c"), Some(""), Some("d"), None]
+        );
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod lint;
 mod matching;
 mod plan;
 mod rule;
+mod schema;
 mod subject;
 mod terms;
 mod verdict;
@@ -26,6 +27,7 @@ pub use rule::{
     Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, RuleSet, Terms,
     Test, Variant, Window,
 };
+pub use schema::SCHEMA;
 pub use terms::Grounds;
 pub use verdict::{Answer, Ruling, Verdict};
 

@@ -19,6 +19,12 @@ use expressions::Expressions;
 pub(super) use rule::holds_addresses;
 use std::collections::HashMap;
 use std::sync::Arc;
+#[cfg(test)]
+pub(super) use {
+    method::ALGORITHMS,
+    rule::{COST_KEYS, EXPERIMENT_KEYS, RULE_KEYS},
+    when::CONDITION_KEYS,
+};
 
 /// What rules take from the configuration around them.
 #[derive(Clone, Copy, Debug)]

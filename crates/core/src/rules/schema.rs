@@ -1,0 +1,75 @@
+//! The JSON Schema of a rules file, for editors and other programs. What it cannot say, the reader does.
+
+/// The schema, as JSON text.
+pub const SCHEMA: &str = include_str!("schema.json");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::problem::Origin;
+    use crate::rules::file::{ALGORITHMS, CONDITION_KEYS, COST_KEYS, EXPERIMENT_KEYS, FILE_KEYS, RULE_KEYS};
+    use crate::yaml::{Kind, Node, parse};
+
+    /// The value at a path of keys and numbers.
+    fn at<'n>(node: &'n Node, path: &str) -> &'n Node {
+        path.split_whitespace().fold(node, |node, step| {
+            let found = match &node.kind {
+                Kind::Map(entries) => entries
+                    .iter()
+                    .find(|(key, _)| *key.text == *step)
+                    .map(|(_, value)| value),
+                Kind::List(items) => step.parse().ok().and_then(|place: usize| items.get(place)),
+                _ => None,
+            };
+            found.unwrap_or_else(|| panic!("no `{step}` of `{path}` at {}", node.place))
+        })
+    }
+
+    /// The keys of a map, or the texts of a list, sorted.
+    fn words(node: &Node) -> Vec<&str> {
+        let mut words: Vec<&str> = match &node.kind {
+            Kind::Map(entries) => entries.iter().map(|(key, _)| &*key.text).collect(),
+            _ => node.one_or_more().iter().filter_map(Node::scalar).collect(),
+        };
+        words.sort_unstable();
+        words
+    }
+
+    #[test]
+    fn the_schema_has_the_keys_that_the_reader_knows() {
+        // JSON is YAML.
+        let schema = parse(&Origin::new("schema.json", SCHEMA)).expect("the schema is well formed");
+        let cases: [(&str, &[&str]); 8] = [
+            ("properties", &FILE_KEYS),
+            ("$defs rule properties", &RULE_KEYS),
+            ("$defs experiment properties", &EXPERIMENT_KEYS),
+            ("$defs rule properties cost oneOf 1 properties", &COST_KEYS),
+            ("$defs test oneOf 1 properties", &CONDITION_KEYS),
+            ("$defs algorithm enum", &ALGORITHMS),
+            ("$defs rule properties mode enum", &["enforce", "shadow", "disabled"]),
+            (
+                "$defs rule properties on_store_failure oneOf 0 enum",
+                &["local", "open", "closed"],
+            ),
+        ];
+        for (path, known) in cases {
+            let mut known = known.to_vec();
+            known.sort_unstable();
+            assert_eq!(words(at(&schema, path)), known, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_reference_leads_somewhere() {
+        let schema = parse(&Origin::new("schema.json", SCHEMA)).expect("the schema is well formed");
+        let references: Vec<&str> = SCHEMA
+            .split("\"#/$defs/")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        assert!(references.len() > 10);
+        for reference in references {
+            at(&schema, &format!("$defs {reference}"));
+        }
+    }
+}
