@@ -197,7 +197,7 @@ impl fmt::Display for Problem {
             Severity::Error => "error",
         };
         writeln!(f, "{}: {severity}: {}", self.place, self.text)?;
-        if let Some(line) = self.place.line() {
+        if let Some(line) = self.place.line().filter(|line| !line.is_empty()) {
             let (before, shown, width) = self.place.window(line);
             let number = self.place.line.to_string();
             writeln!(f, "{number} | {shown}")?;

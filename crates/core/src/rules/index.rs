@@ -33,8 +33,11 @@ struct Hooks {
     /// It must be this.
     exact: HashMap<Box<[u8]>, Vec<u32>>,
     /// It must begin with this: for each length of a beginning, the beginnings.
-    begins: Vec<(usize, HashMap<Box<[u8]>, Vec<u32>>)>,
+    begins: Vec<(usize, Beginnings)>,
 }
+
+/// The rules that hang on beginnings of one length.
+type Beginnings = HashMap<Box<[u8]>, Vec<u32>>;
 
 /// One thing an attempt must touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
