@@ -255,9 +255,12 @@ fn twenty_thousand_rules_and_a_hundred_thousand_overrides_are_read() {
     assert_eq!(rules.counters().len(), 1);
 }
 
+/// Writes rules of a size.
+type Make = fn(usize) -> String;
+
 #[test]
 fn ten_times_as_much_takes_about_ten_times_as_long() {
-    let cases: [(&str, fn(usize) -> String); 6] = [
+    let cases: [(&str, Make); 6] = [
         ("rules", many_rules),
         ("overrides", many_overrides),
         ("alike", |count| {
