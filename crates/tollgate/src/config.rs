@@ -8,6 +8,7 @@ mod environment;
 mod layers;
 mod reading;
 mod rules;
+mod schema;
 mod server;
 mod store;
 mod web;
@@ -15,6 +16,7 @@ mod web;
 pub use environment::variables;
 pub use layers::{FILE, File, Sources, Written, read_text};
 pub use rules::{Loaded, QUICKSTART, Settings, is_settings};
+pub use schema::schema;
 pub use store::{MemorySettings, Snapshot, StoreSettings};
 
 use self::reading::Reading;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use tollgate::config::{Settings, Sources, is_settings, read_text};
+use tollgate::config::{Settings, Sources, is_settings, read_text, schema};
 use tollgate_limiter::core::problem::{Problem, Problems, Severity};
 use tollgate_limiter::core::rules::{self, Reader};
 use tollgate_limiter::core::yaml;
@@ -31,12 +31,19 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Prints the JSON Schema of settings and rules, for editors
+    #[command(after_help = "Example:\n  tollgate rules schema > tollgate.schema.json")]
+    Schema,
 }
 
 impl Rules {
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
             Command::Check { files, json } => check(&files, json),
+            Command::Schema => {
+                say(&format!("{:#}", schema()));
+                ExitCode::from(DONE)
+            }
         }
     }
 }

@@ -23,6 +23,7 @@ fn every_command_has_help_with_an_example_that_begins_with_it() {
         &["forget"],
         &["rules"],
         &["rules", "check"],
+        &["rules", "schema"],
     ] {
         let (code, said, _) = run(&Folder::new(), &[words, &["--help"]].concat());
         assert_eq!(code, Some(0), "{words:?}");
@@ -181,6 +182,23 @@ fn warnings_do_not_refuse() {
         said.contains("odd.yaml:1:13: warning: ") && said.ends_with("0 errors, 1 warning\n"),
         "{said}"
     );
+}
+
+#[test]
+fn the_example_of_two_tiers_is_sound() {
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/payments.yaml");
+    let (code, said, _) = run(&Folder::new(), &["rules", "check", example]);
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn the_schema_is_one_of_settings_and_rules() {
+    let (code, said, _) = run(&Folder::new(), &["rules", "schema"]);
+    assert_eq!(code, Some(0));
+    let schema: serde_json::Value = serde_json::from_str(&said).expect("one JSON value");
+    assert_eq!(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
+    assert!(schema["$defs"]["settings"]["properties"]["server"].is_object());
+    assert!(schema["$defs"]["rule"]["properties"]["limit"].is_object());
 }
 
 /// A server with one rule for each merchant.

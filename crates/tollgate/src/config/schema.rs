@@ -1,0 +1,99 @@
+//! How settings and rules are written, as one JSON Schema for editors.
+
+use serde_json::{Map, Value, json};
+use tollgate_limiter::core::rules;
+
+/// The schema of `tollgate.yaml` and of files of rules. What it cannot say, the reader does.
+pub fn schema() -> Value {
+    let mut of_rules = object(rules::SCHEMA);
+    let mut definitions = match of_rules.remove("$defs") {
+        Some(Value::Object(definitions)) => definitions,
+        _ => Map::new(),
+    };
+    let dialect = of_rules.remove("$schema");
+    definitions.insert("rules_file".into(), of_rules.into());
+    definitions.extend(object(SETTINGS));
+    json!({
+        "$schema": dialect,
+        "title": "Tollgate settings, or a file of Tollgate rules",
+        "anyOf": [{ "$ref": "#/$defs/settings" }, { "$ref": "#/$defs/rules_file" }],
+        "$defs": definitions,
+    })
+}
+
+/// A text of ours that is an object.
+fn object(text: &str) -> Map<String, Value> {
+    serde_json::from_str(text).expect("the schemas in this program are JSON objects, as its tests see")
+}
+
+/// Definitions besides those of rules.
+const SETTINGS: &str = include_str!("settings.schema.json");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{KEYS, server, store};
+    use crate::server::http::Dialect;
+    use crate::server::tokens::Rights;
+
+    /// The keys, or the words, that stand at a path of the schema.
+    fn words(schema: &Value, path: &str) -> Vec<String> {
+        let found = schema.pointer(path).unwrap_or_else(|| panic!("nothing at {path}"));
+        let mut words: Vec<String> = match found {
+            Value::Object(entries) => entries.keys().cloned().collect(),
+            found => found
+                .as_array()
+                .expect("a list")
+                .iter()
+                .filter_map(Value::as_str)
+                .map(Into::into)
+                .collect(),
+        };
+        words.sort_unstable();
+        words
+    }
+
+    #[test]
+    fn the_schema_has_the_keys_and_words_that_the_reader_knows() {
+        let schema = schema();
+        let dialects = Dialect::NAMES.map(|(name, _)| name);
+        let rights = Rights::NAMES.map(|(name, _)| name);
+        let of_store = [&store::COMMON[..], &store::OF_MEMORY, &store::OF_REDIS].concat();
+        for (path, known) in [
+            ("/$defs/settings/properties", &KEYS[..]),
+            ("/$defs/settings/properties/server/properties", &server::KEYS),
+            (
+                "/$defs/settings/properties/server/properties/limits/properties",
+                &server::LIMITS,
+            ),
+            ("/$defs/settings/properties/store/oneOf/2/properties", &of_store),
+            ("/$defs/right/enum", &rights),
+            ("/$defs/dialect/enum", &[&dialects[..], &["none"]].concat()),
+        ] {
+            let mut known = known.to_vec();
+            known.sort_unstable();
+            assert_eq!(words(&schema, path), known, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_reference_in_the_schema_leads_somewhere() {
+        fn walk(schema: &Value, value: &Value, found: &mut usize) {
+            match value {
+                Value::Object(entries) => {
+                    if let Some(Value::String(to)) = entries.get("$ref") {
+                        let path = to.strip_prefix('#').expect("all are within it");
+                        assert!(schema.pointer(path).is_some(), "{to} leads nowhere");
+                        *found += 1;
+                    }
+                    entries.values().for_each(|value| walk(schema, value, found));
+                }
+                Value::Array(items) => items.iter().for_each(|value| walk(schema, value, found)),
+                _ => {}
+            }
+        }
+        let (schema, mut found) = (schema(), 0);
+        walk(&schema, &schema, &mut found);
+        assert!(found > 20, "{found}");
+    }
+}
