@@ -43,7 +43,7 @@ pub struct Figures {
     /// Calls the store could not answer.
     pub(super) store_errors: Count,
     /// Connections open now.
-    pub(super) connections: Count,
+    pub connections: Count,
     /// Connections since the start.
     pub(super) accepted: Count,
     /// Keys in the store when it was last asked.

@@ -134,8 +134,7 @@ fn builder(bounds: &Bounds) -> Builder<TokioExecutor> {
         // Slow heads are cut off by the watch.
         .header_read_timeout(None)
         .max_headers(bounds.headers)
-        .max_buf_size(bounds.header_bytes.max(HEADER_BYTES_MIN))
-        .pipeline_flush(true);
+        .max_buf_size(bounds.header_bytes.max(HEADER_BYTES_MIN));
     builder
         .http2()
         .timer(TokioTimer::new())

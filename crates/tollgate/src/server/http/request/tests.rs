@@ -1,8 +1,10 @@
 use super::*;
 use proptest::prelude::*;
 
-/// What is asked, or the member at fault and a part of the reason.
-fn check(body: &str, expected: Result<(&str, &[(&str, &str)], u64), (Option<&str>, &str)>) {
+/// Domain, attributes and cost, or the member at fault and a part of the reason.
+type Expected<'a> = Result<(&'a str, &'a [(&'a str, &'a str)], u64), (Option<&'a str>, &'a str)>;
+
+fn check(body: &str, expected: Expected<'_>) {
     let asked = attempt(body.as_bytes());
     match (asked, expected) {
         (Ok(asked), Ok((domain, attributes, cost))) => {

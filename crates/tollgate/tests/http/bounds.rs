@@ -1,0 +1,125 @@
+//! What a client may use up: time, headers, connections.
+
+use crate::client::{begins, post};
+use crate::server::{Server, settings};
+use std::time::Duration;
+use tollgate::server::http::{Bounds, HttpSettings};
+
+const RULES: &str = "- { id: plan, limit: 100/min }\n";
+const SHORT: Duration = Duration::from_millis(40);
+const LONG: Duration = Duration::from_secs(3_600);
+
+fn bounded(bounds: Bounds) -> Server {
+    Server::start_with(RULES, HttpSettings { bounds, ..settings() })
+}
+
+#[test]
+fn who_says_nothing_is_cut_off() {
+    let server = bounded(Bounds {
+        header_timeout: SHORT,
+        idle_timeout: LONG,
+        ..Bounds::default()
+    });
+    assert!(server.connect().is_closed());
+}
+
+#[test]
+fn who_drips_a_request_is_cut_off() {
+    let server = bounded(Bounds {
+        header_timeout: SHORT,
+        idle_timeout: LONG,
+        ..Bounds::default()
+    });
+    let mut client = server.connect();
+    client.send("POST /v1/check HTTP/1.1\r\nHos");
+    assert!(client.is_closed());
+    // The second request on a connection, too.
+    let mut client = server.connect();
+    assert_eq!(client.check("").status, 200);
+    client.send("P");
+    assert!(client.is_closed());
+}
+
+#[test]
+fn who_is_idle_between_requests_is_cut_off_later() {
+    let server = bounded(Bounds {
+        header_timeout: LONG,
+        idle_timeout: SHORT,
+        ..Bounds::default()
+    });
+    let mut client = server.connect();
+    assert_eq!(client.check("").status, 200);
+    assert!(client.is_closed());
+}
+
+#[test]
+fn too_many_or_too_long_headers_are_431() {
+    let server = Server::start(RULES);
+    let with = |headers: &str| {
+        let mut client = server.connect();
+        client.send(format!(
+            "GET /healthz HTTP/1.1\r\nHost: test\r\nConnection: close\r\n{headers}\r\n"
+        ));
+        client.rest()
+    };
+    let many = |count: usize| -> String { (0..count).map(|number| format!("X-{number}: a\r\n")).collect() };
+    begins(&with(&many(62)), "HTTP/1.1 200 OK\r\n");
+    begins(&with(&many(63)), "HTTP/1.1 431 Request Header Fields Too Large\r\n");
+    let long = |bytes: usize| format!("X-Long: {}\r\n", "a".repeat(bytes));
+    begins(&with(&long(15 * 1024)), "HTTP/1.1 200 OK\r\n");
+    begins(
+        &with(&long(17 * 1024)),
+        "HTTP/1.1 431 Request Header Fields Too Large\r\n",
+    );
+}
+
+#[test]
+fn beyond_the_cap_a_connection_waits_for_one_to_end() {
+    let server = bounded(Bounds {
+        connections: 2,
+        ..Bounds::default()
+    });
+    let mut first = server.connect();
+    let mut second = server.connect();
+    assert_eq!(first.check("").status, 200);
+    assert_eq!(second.check("").status, 200);
+    let mut third = server.connect();
+    third.send(post("/v1/check", br#"{"attributes":{}}"#));
+    // While both are there, only they are served.
+    for _ in 0..10 {
+        assert_eq!(first.check("").status, 200);
+        assert_eq!(server.gate.figures().connections.get(), 2);
+    }
+    drop(first);
+    assert_eq!(third.answer().status, 200);
+    assert_eq!(second.check("").status, 200);
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    let mut requests = Vec::new();
+    for cost in 1..=5 {
+        let body = format!(r#"{{"attributes":{{}},"cost":{cost}}}"#);
+        requests.extend(post("/v1/check", body.as_bytes()));
+    }
+    client.send(&requests);
+    for remaining in [99, 97, 94, 90, 85] {
+        assert_eq!(client.answer().json()["remaining"], remaining);
+    }
+}
+
+#[test]
+fn who_closes_early_leaves_nothing_behind() {
+    let server = Server::start(RULES);
+    for _ in 0..100 {
+        let mut client = server.connect();
+        client.send("POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{");
+    }
+    let mut client = server.connect();
+    while server.gate.figures().connections.get() > 1 {
+        assert_eq!(client.get("/healthz").status, 200);
+    }
+    assert_eq!(client.check_cost("", 0).json()["remaining"], 100);
+}

@@ -1,0 +1,51 @@
+//! How a server ends.
+
+use crate::client::Client;
+use crate::server::{Server, settings};
+use serde_json::json;
+use std::net::TcpStream;
+use std::time::Duration;
+use tollgate::server::http::HttpSettings;
+
+const RULES: &str = "- { id: plan, limit: 100/min }\n";
+
+/// A client whose request is in flight: the server reads its body.
+fn in_flight(server: &Server) -> Client {
+    let mut client = server.connect();
+    assert_eq!(client.get("/healthz").status, 200);
+    client.send("POST /v1/check HTTP/1.1\r\nHost: test\r\nExpect: 100-continue\r\nContent-Length: 17\r\n\r\n");
+    // The server asks for the body, so it has begun with the request.
+    assert_eq!(client.answer().status, 100);
+    client
+}
+
+#[test]
+fn what_is_in_flight_is_answered_and_told_to_go() {
+    let mut server = Server::start(RULES);
+    let mut client = in_flight(&server);
+    let mut idle = server.connect();
+    assert_eq!(idle.get("/healthz").status, 200);
+    server.stop();
+    assert!(idle.is_closed());
+    assert!(TcpStream::connect(server.address).is_err());
+    client.send(r#"{"attributes":{}}"#);
+    let answer = client.answer();
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.json()["remaining"], json!(99));
+    assert_eq!(answer.header("connection"), Some("close"));
+    assert!(client.is_closed());
+    server.wait();
+}
+
+#[test]
+fn nobody_keeps_a_server_longer_than_it_may_drain() {
+    let settings = HttpSettings {
+        drain: Duration::from_millis(50),
+        ..settings()
+    };
+    let mut server = Server::start_with(RULES, settings);
+    let mut client = in_flight(&server);
+    server.stop();
+    server.wait();
+    assert!(client.is_closed());
+}

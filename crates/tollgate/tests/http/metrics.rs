@@ -1,0 +1,161 @@
+//! What is counted, and that callers cannot add to what there is.
+
+use crate::client::Client;
+use crate::server::{Server, rule_set};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+const RULES: &str = "
+- { id: plan, per: user, limit: 2/min }
+- { id: dry, per: user, mode: shadow, limit: 1/min }
+- { id: windows, when: { user: w }, limit: [2/s, 100/min] }
+- { id: points, when: { points: { present: true } }, cost: { attribute: points }, limit: 1000/min }
+";
+
+/// The series and their values.
+fn scrape(client: &mut Client) -> BTreeMap<String, String> {
+    let answer = client.get("/metrics");
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.header("content-type"),
+        Some("application/openmetrics-text; version=1.0.0; charset=utf-8")
+    );
+    assert!(answer.body.ends_with("# EOF\n"));
+    let lines = answer.body.lines().filter(|line| !line.starts_with('#'));
+    let series: BTreeMap<String, String> = lines
+        .map(|line| line.rsplit_once(' ').unwrap())
+        .map(|(series, value)| (series.to_owned(), value.to_owned()))
+        .collect();
+    assert!(series.keys().all(|name| name.starts_with("tollgate_")), "{series:?}");
+    series
+}
+
+fn decisions(rule: &str, result: &str) -> String {
+    format!(r#"tollgate_decisions_total{{rule="{rule}",result="{result}",source="memory",door="http"}}"#)
+}
+
+#[test]
+fn every_rule_is_counted_once_for_an_attempt() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    for _ in 0..3 {
+        client.check(r#""user":"w""#);
+    }
+    client.check(r#""points":"many""#);
+    let series = scrape(&mut client);
+    let value = |name: &str| series.get(name).map(String::as_str);
+    for (name, count) in [
+        (decisions("plan", "allow").as_str(), "2"),
+        (&decisions("plan", "deny"), "1"),
+        (&decisions("dry", "shadow_allow"), "1"),
+        (&decisions("dry", "shadow_deny"), "2"),
+        (&decisions("windows", "allow"), "2"),
+        (&decisions("windows", "deny"), "1"),
+        (&decisions("points", "allow"), "1"),
+        (
+            r#"tollgate_checks_total{result="allow",source="memory",door="http"}"#,
+            "3",
+        ),
+        (
+            r#"tollgate_checks_total{result="deny",source="memory",door="http"}"#,
+            "1",
+        ),
+        ("tollgate_decision_seconds_count", "4"),
+        (r#"tollgate_decision_seconds_bucket{le="+Inf"}"#, "4"),
+        ("tollgate_rules_loaded", "4"),
+        ("tollgate_rules_reload_errors_total", "0"),
+        ("tollgate_rules_reloads_total", "0"),
+        ("tollgate_odd_costs_total", "1"),
+        ("tollgate_breaker_state", "0"),
+        ("tollgate_keys", "5"),
+        ("tollgate_connections", "1"),
+        ("tollgate_connections_accepted_total", "1"),
+        (r#"tollgate_store_errors_total{code="unavailable"}"#, "0"),
+        (
+            concat!(r#"tollgate_build_info{version=""#, env!("CARGO_PKG_VERSION"), r#""}"#),
+            "1",
+        ),
+    ] {
+        assert_eq!(value(name), Some(count), "{name} in {series:#?}");
+    }
+}
+
+#[test]
+fn a_reload_counts_on_and_forgets_rules_that_are_gone() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    client.check(r#""user":"w""#);
+    server
+        .gate
+        .take_rules(rule_set("- { id: plan, per: user, limit: 5/min }\n"));
+    server.gate.keep_rules("broken");
+    client.check(r#""user":"w""#);
+    // Rules before the last ones go when no check can be under them any more.
+    server
+        .gate
+        .take_rules(rule_set("- { id: plan, per: user, limit: 6/min }\n"));
+    let series = scrape(&mut client);
+    assert_eq!(series.get(&decisions("plan", "allow")).map(String::as_str), Some("2"));
+    assert_eq!(series.get(&decisions("windows", "allow")), None);
+    assert_eq!(
+        series.get("tollgate_rules_reloads_total").map(String::as_str),
+        Some("2")
+    );
+    assert_eq!(
+        series.get("tollgate_rules_reload_errors_total").map(String::as_str),
+        Some("1")
+    );
+}
+
+#[test]
+fn both_sides_of_an_experiment_are_told_apart() {
+    let server =
+        Server::start("- { id: plan, per: user, limit: 9/min, experiment: { share: 50%, algorithm: gcra } }\n");
+    let mut client = server.connect();
+    for user in 0..64 {
+        client.check(&format!(r#""user":{user}"#));
+    }
+    let series = scrape(&mut client);
+    let of = |variant: &str| -> u64 {
+        let name = format!(
+            r#"tollgate_decisions_total{{rule="plan",variant="{variant}",result="allow",source="memory",door="http"}}"#
+        );
+        series[&name].parse().unwrap()
+    };
+    assert_eq!(of("control") + of("experiment"), 64);
+}
+
+#[test]
+fn a_hundred_thousand_callers_add_no_series() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    let batch = |from: u32| {
+        let mut body = String::from("[");
+        for user in from..from + 1_000 {
+            let comma = if user == from { "" } else { "," };
+            write!(
+                body,
+                r#"{comma}{{"domain":"default","attributes":{{"user":"{user}","x{user}":"{user}"}}}}"#
+            )
+            .unwrap();
+        }
+        body + "]"
+    };
+    assert_eq!(client.post("/v1/check/batch", batch(0)).status, 200);
+    let before: Vec<String> = scrape(&mut client).into_keys().collect();
+    for round in 1..100 {
+        assert_eq!(client.post("/v1/check/batch", batch(round * 1_000)).status, 200);
+    }
+    let after = scrape(&mut client);
+    assert_eq!(
+        after.get(&decisions("plan", "allow")).map(String::as_str),
+        Some("100000")
+    );
+    let buckets = |name: &String| !name.contains("_bucket");
+    let after: Vec<String> = after.into_keys().collect();
+    assert_eq!(
+        after.iter().filter(|name| buckets(name)).collect::<Vec<_>>(),
+        before.iter().filter(|name| buckets(name)).collect::<Vec<_>>()
+    );
+    assert_eq!(after.len(), before.len());
+}

@@ -1,0 +1,201 @@
+//! TLS: certificates of the server and of clients, and certificates that change.
+
+use crate::server::{Server, settings};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tollgate::server::http::HttpSettings;
+use tollgate::server::tls::{Look, Tls, TlsFiles};
+
+const RULES: &str = "- { id: plan, limit: 100/min }\n";
+
+/// A folder that goes with the test.
+struct Folder(PathBuf);
+
+/// Somebody who signs certificates.
+type Authority = CertifiedIssuer<'static, KeyPair>;
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn files(&self, client_ca: Option<&str>) -> TlsFiles {
+        TlsFiles {
+            certificate: self.0.join("server.pem"),
+            key: self.0.join("server.key"),
+            client_ca: client_ca.map(|name| self.0.join(name)),
+        }
+    }
+
+    /// A new certificate for the server.
+    fn sign(&self, authority: &Authority) {
+        let (certificate, key) = signed(authority);
+        fs::write(self.0.join("server.pem"), certificate.pem()).unwrap();
+        fs::write(self.0.join("server.key"), key.serialize_pem()).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn authority() -> Authority {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+fn signed(authority: &Authority) -> (rcgen::Certificate, KeyPair) {
+    let key = KeyPair::generate().unwrap();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+    (params.signed_by(&key, authority).unwrap(), key)
+}
+
+/// A client that trusts one authority, and shows a certificate if it has one.
+fn client(trusts: &Authority, shows: Option<(rcgen::Certificate, KeyPair)>, alpn: &[&[u8]]) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from(trusts.der().to_vec())).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots);
+    let mut config = match shows {
+        None => builder.with_no_client_auth(),
+        Some((certificate, key)) => builder
+            .with_client_auth_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+            )
+            .unwrap(),
+    };
+    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
+    TlsConnector::from(Arc::new(config))
+}
+
+/// What is answered to a request over TLS, from its first line, or why there is none.
+fn ask(server: &Server, connector: &TlsConnector) -> Result<String, String> {
+    server.runtime.block_on(async {
+        let stream = TcpStream::connect(server.address)
+            .await
+            .map_err(|error| error.to_string())?;
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = connector
+            .connect(name, stream)
+            .await
+            .map_err(|error| error.to_string())?;
+        let request = b"GET /healthz HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+        stream.write_all(request).await.map_err(|error| error.to_string())?;
+        let mut answer = String::new();
+        stream
+            .read_to_string(&mut answer)
+            .await
+            .map_err(|error| error.to_string())?;
+        Ok(answer.lines().next().unwrap_or_default().to_owned())
+    })
+}
+
+fn serve(tls: Tls) -> (Server, Arc<Tls>) {
+    let tls = Arc::new(tls);
+    let settings = HttpSettings {
+        tls: Some(Arc::clone(&tls)),
+        ..settings()
+    };
+    (Server::start_with(RULES, settings), tls)
+}
+
+const OK: &str = "HTTP/1.1 200 OK";
+
+#[test]
+fn who_trusts_the_authority_is_served() {
+    let (folder, ours, other) = (Folder::new("served"), authority(), authority());
+    folder.sign(&ours);
+    let (server, _) = serve(Tls::load(folder.files(None)).unwrap());
+    assert_eq!(ask(&server, &client(&ours, None, &[])).as_deref(), Ok(OK));
+    assert_eq!(ask(&server, &client(&ours, None, &[b"http/1.1"])).as_deref(), Ok(OK));
+    assert!(ask(&server, &client(&other, None, &[])).is_err());
+    // Plain HTTP is not answered.
+    let mut plain = server.connect();
+    plain.send("GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n");
+    assert!(!plain.rest().contains("200"));
+}
+
+#[test]
+fn clients_show_certificates_where_they_have_to() {
+    let (folder, ours, clients, strangers) = (Folder::new("clients"), authority(), authority(), authority());
+    folder.sign(&ours);
+    fs::write(folder.0.join("clients.pem"), clients.pem()).unwrap();
+    let tls = Tls::load(folder.files(Some("clients.pem"))).unwrap();
+    assert!(tls.asks_clients());
+    let (server, _) = serve(tls);
+    assert_eq!(
+        ask(&server, &client(&ours, Some(signed(&clients)), &[])).as_deref(),
+        Ok(OK)
+    );
+    assert!(ask(&server, &client(&ours, Some(signed(&strangers)), &[])).is_err());
+    assert!(ask(&server, &client(&ours, None, &[])).is_err());
+}
+
+#[test]
+fn a_changed_certificate_is_taken_and_a_broken_one_is_not() {
+    let (folder, first, second) = (Folder::new("changed"), authority(), authority());
+    folder.sign(&first);
+    let (server, tls) = serve(Tls::load(folder.files(None)).unwrap());
+    assert!(matches!(tls.look_again(), Look::Same));
+    let serves = |authority: &Authority| ask(&server, &client(authority, None, &[])).as_deref() == Ok(OK);
+    assert!(serves(&first) && !serves(&second));
+    // Only one of the two files is written yet.
+    let key = fs::read(folder.0.join("server.key")).unwrap();
+    folder.sign(&second);
+    let new_key = fs::read(folder.0.join("server.key")).unwrap();
+    fs::write(folder.0.join("server.key"), key).unwrap();
+    assert!(matches!(tls.look_again(), Look::Kept(_) | Look::Same | Look::Taken));
+    assert!(serves(&first) && !serves(&second));
+    fs::write(folder.0.join("server.key"), new_key).unwrap();
+    // The server looks by itself, too: whoever was first, the new one is in use.
+    assert!(matches!(tls.look_again(), Look::Taken | Look::Same));
+    while !serves(&second) {}
+    assert!(!serves(&first));
+    fs::write(folder.0.join("server.pem"), "no certificate").unwrap();
+    tls.look_again();
+    assert!(serves(&second));
+    fs::remove_file(folder.0.join("server.pem")).unwrap();
+    tls.look_again();
+    assert!(serves(&second));
+}
+
+#[test]
+fn the_server_looks_at_its_certificates_by_itself() {
+    let (folder, first, second) = (Folder::new("itself"), authority(), authority());
+    folder.sign(&first);
+    let (server, _) = serve(Tls::load(folder.files(None)).unwrap());
+    folder.sign(&second);
+    let connector = client(&second, None, &[]);
+    while ask(&server, &connector).as_deref() != Ok(OK) {}
+}
+
+#[test]
+fn what_cannot_be_used_is_refused_by_its_file() {
+    let folder = Folder::new("refused");
+    let error = Tls::load(folder.files(None)).unwrap_err().to_string();
+    assert!(error.contains("server.pem"), "{error}");
+    folder.sign(&authority());
+    fs::write(folder.0.join("server.key"), "").unwrap();
+    let error = Tls::load(folder.files(None)).unwrap_err().to_string();
+    assert!(error.contains("server.key: holds no private key"), "{error}");
+    folder.sign(&authority());
+    fs::write(folder.0.join("clients.pem"), "").unwrap();
+    let error = Tls::load(folder.files(Some("clients.pem"))).unwrap_err().to_string();
+    assert!(error.contains("clients.pem: holds no certificate"), "{error}");
+}

@@ -1,0 +1,101 @@
+//! Who may do what.
+
+use crate::client::{Answer, Client};
+use crate::server::{Server, settings};
+use std::sync::Arc;
+use tollgate::server::http::HttpSettings;
+use tollgate::server::tokens::{Rights, Secret, Tokens};
+
+const RULES: &str = "- { id: plan, limit: 100/min }\n";
+const PATHS: [(&str, &str, &str); 8] = [
+    ("/v1/check", r#"{"attributes":{}}"#, "check"),
+    ("/v1/check/batch", "[]", "check"),
+    ("/v1/release", r#"{"lease":"x"}"#, "check"),
+    ("/v1/renew", r#"{"lease":"x"}"#, "check"),
+    ("/v1/refund", r#"{"attributes":{}}"#, "refund"),
+    ("/v1/explain", r#"{"attributes":{}}"#, "explain"),
+    ("/v1/forget", r#"{"attributes":{}}"#, "forget"),
+    ("/metrics", "", "metrics"),
+];
+
+fn token(right: &str) -> String {
+    format!("token-with-the-right-to-{right}")
+}
+
+fn server() -> Server {
+    let mut tokens = Tokens::default();
+    for (name, right) in Rights::NAMES {
+        tokens.add(name, Secret::Plain(&token(name)), right).unwrap();
+    }
+    let settings = HttpSettings {
+        tokens: Some(Arc::new(tokens)),
+        ..settings()
+    };
+    Server::start_with(RULES, settings)
+}
+
+fn ask(client: &mut Client, path: &str, body: &str, authorization: &str) -> Answer {
+    let method = if body.is_empty() { "GET" } else { "POST" };
+    let length = body.len();
+    client.send(format!(
+        "{method} {path} HTTP/1.1\r\nHost: test\r\n{authorization}Content-Length: {length}\r\n\r\n{body}"
+    ));
+    client.answer()
+}
+
+#[test]
+fn every_right_opens_its_paths_and_no_other() {
+    let server = server();
+    let mut client = server.connect();
+    for (path, body, needed) in PATHS {
+        for (right, _) in Rights::NAMES {
+            let answer = ask(
+                &mut client,
+                path,
+                body,
+                &format!("Authorization: Bearer {}\r\n", token(right)),
+            );
+            if right == needed {
+                assert!(
+                    matches!(answer.status, 200 | 404),
+                    "{path} with {right}: {}",
+                    answer.body
+                );
+                assert_eq!(answer.status == 404, path == "/v1/renew");
+            } else {
+                assert_eq!(answer.status, 403, "{path} with {right}");
+                let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+                assert!(detail.contains(needed), "{detail}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_a_known_token_nothing_opens_but_health() {
+    let server = server();
+    let mut client = server.connect();
+    for (path, body, _) in PATHS {
+        for authorization in [
+            "",
+            "Authorization: Bearer no-such-token-here\r\n",
+            "Authorization: Basic eDp5\r\n",
+        ] {
+            let answer = ask(&mut client, path, body, authorization);
+            assert_eq!(answer.status, 401, "{path} {authorization}");
+            assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"tollgate\""));
+            assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+        }
+    }
+    for path in ["/healthz", "/readyz", "/openapi.json"] {
+        assert_eq!(client.get(path).status, 200, "{path}");
+    }
+    // Nothing was charged.
+    let check = ask(
+        &mut client,
+        "/v1/check",
+        r#"{"attributes":{},"cost":0}"#,
+        &format!("Authorization: bearer {}\r\n", token("check")),
+    );
+    assert_eq!(check.json()["remaining"], 100);
+}
