@@ -1,6 +1,7 @@
 //! Measurements of Tollgate, each a subcommand beside what it is compared with.
 #![allow(
     clippy::print_stdout,
+    clippy::print_stderr,
     clippy::disallowed_methods,
     clippy::float_arithmetic,
     reason = "a program that measures: it reads the clock, works out ratios and prints them"
@@ -11,6 +12,7 @@ mod decide;
 mod flood;
 mod in_process;
 mod oracle;
+mod servers;
 
 use clap::{Parser, Subcommand};
 
@@ -37,6 +39,14 @@ enum Command {
     Flood(flood::Args),
     /// Measures the embedded store beside the libraries it is compared with, in one run.
     InProcess(in_process::Args),
+    /// Measures HTTP checks beside a peer's server and an endpoint that does nothing.
+    Servers(servers::Args),
+    /// The endpoint that does nothing, as a server of its own.
+    #[command(hide = true)]
+    ServeNothing {
+        /// Where it listens.
+        address: std::net::SocketAddr,
+    },
 }
 
 fn main() -> std::process::ExitCode {
@@ -46,5 +56,7 @@ fn main() -> std::process::ExitCode {
         Command::Decide(args) => decide::run(&args),
         Command::Flood(args) => flood::run(&args),
         Command::InProcess(args) => in_process::run(&args),
+        Command::Servers(args) => servers::run(&args),
+        Command::ServeNothing { address } => servers::serve_nothing(address),
     }
 }

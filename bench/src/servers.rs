@@ -1,0 +1,282 @@
+//! HTTP checks against servers: Tollgate, throttlecrab-server, and a hyper endpoint that does nothing.
+//!
+//! ```text
+//! cargo run --release -p tollgate-bench -- servers
+//! cargo run --release -p tollgate-bench -- servers --json --seconds 10
+//! ```
+//!
+//! Every server runs alone on the first core, the load on the second, and all take turns several times in one run. What
+//! is compared is decisions per second of the server's own processor time: it does not depend on how strong the load is.
+
+mod load;
+mod nothing;
+mod process;
+
+pub(crate) use nothing::serve as serve_nothing;
+
+use load::{Load, Measured};
+use process::{Server, pin_self};
+use serde_json::json;
+use std::fmt::Write as _;
+use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+/// Measures HTTP checks of Tollgate beside throttlecrab-server and an empty endpoint.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- servers\n  cargo run --release -p tollgate-bench -- servers --json --seconds 10"
+)]
+pub(crate) struct Args {
+    /// How long each server is measured in each round.
+    #[arg(long, default_value_t = 5)]
+    seconds: u64,
+    /// How often all servers take their turn; the median counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Connections of the load, each with one request under way.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
+    connections: u64,
+    /// Distinct keys.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// Prints JSON for machines instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// One server that is measured.
+struct Contestant {
+    name: &'static str,
+    start: fn(&Paths, SocketAddr) -> Command,
+    /// The path, and the body of a request for a key.
+    path: &'static str,
+    body: fn(u64) -> String,
+    rounds: Vec<Measured>,
+}
+
+/// Where the programs are.
+struct Paths {
+    tollgate: PathBuf,
+    throttlecrab: PathBuf,
+    own: PathBuf,
+    config: PathBuf,
+}
+
+const TOLLGATE: &str = "tollgate";
+const THROTTLECRAB: &str = "throttlecrab";
+const NOTHING: &str = "nothing";
+
+/// What of throttlecrab is compared with. The limits are those of [`RULES`].
+const THROTTLECRAB_VERSION: &str = "0.4.40";
+
+/// Generous enough that nobody is refused: both servers do the whole work for every request.
+const RULES: &str = "rules:\n- { id: api, per: key, limit: 100/min burst 100 }\n";
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match measure(args) {
+        Ok(contestants) => {
+            if args.json {
+                println!("{}", as_json(&contestants));
+            } else {
+                print!("{}", as_table(args, &contestants));
+            }
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("tollgate-bench: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn measure(args: &Args) -> Result<Vec<Contestant>, String> {
+    let paths = paths()?;
+    let mut contestants = contestants();
+    pin_self(1)?;
+    for round in 1..=args.rounds {
+        for contestant in &mut contestants {
+            eprintln!("round {round} of {}: {}", args.rounds, contestant.name);
+            let address = free_address()?;
+            let server = Server::start(&mut (contestant.start)(&paths, address), 0)?;
+            let load = Load {
+                address,
+                path: contestant.path,
+                body: contestant.body,
+                connections: args.connections,
+                keys: args.keys,
+                seed: round,
+            };
+            contestant.rounds.push(load.run(&server, args.seconds)?);
+        }
+    }
+    Ok(contestants)
+}
+
+fn contestants() -> Vec<Contestant> {
+    let contestant = |name, start, path, body| Contestant {
+        name,
+        start,
+        path,
+        body,
+        rounds: Vec::new(),
+    };
+    vec![
+        contestant(
+            TOLLGATE,
+            |paths, address| {
+                let mut command = Command::new(&paths.tollgate);
+                command.arg("serve").arg("--config").arg(&paths.config);
+                command.arg("--set").arg(format!("server.http={address}"));
+                command
+            },
+            "/v1/check",
+            |key| format!("{{\"attributes\":{{\"key\":\"user:{key:016}\"}}}}"),
+        ),
+        contestant(
+            THROTTLECRAB,
+            |paths, address| {
+                let mut command = Command::new(&paths.throttlecrab);
+                command.args(["--http", "--http-host", "127.0.0.1", "--log-level", "error"]);
+                command.arg("--http-port").arg(address.port().to_string());
+                // Its other store falls over beyond three quarters of its capacity.
+                command.args(["--store", "periodic", "--store-capacity", "2000000"]);
+                command
+            },
+            "/throttle",
+            |key| {
+                format!(
+                    "{{\"key\":\"user:{key:016}\",\"max_burst\":100,\"count_per_period\":100,\"period\":60,\"quantity\":1}}"
+                )
+            },
+        ),
+        contestant(
+            NOTHING,
+            |paths, address| {
+                let mut command = Command::new(&paths.own);
+                command.arg("serve-nothing").arg(address.to_string());
+                command
+            },
+            "/v1/check",
+            |key| format!("{{\"attributes\":{{\"key\":\"user:{key:016}\"}}}}"),
+        ),
+    ]
+}
+
+impl Contestant {
+    /// The median of one figure over the rounds.
+    fn median(&self, figure: fn(&Measured) -> f64) -> f64 {
+        let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
+        figures.sort_by(f64::total_cmp);
+        figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+    }
+}
+
+/// Tollgate's figure over another's, each round against the same round; the median.
+fn ratio(contestants: &[Contestant], other: &str, figure: fn(&Measured) -> f64) -> f64 {
+    let rounds = |name: &str| {
+        let found = contestants.iter().find(|contestant| contestant.name == name);
+        found.map_or(&[][..], |contestant| &contestant.rounds)
+    };
+    let pairs = rounds(TOLLGATE).iter().zip(rounds(other));
+    let mut ratios: Vec<f64> = pairs.map(|(own, other)| figure(own) / figure(other)).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios.get(ratios.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn as_table(args: &Args, contestants: &[Contestant]) -> String {
+    let mut table = format!(
+        "HTTP checks, {} keys, {} connections, keep-alive, server on one core, load on the other; medians of {} rounds\n\n",
+        args.keys, args.connections, args.rounds
+    );
+    table.push_str(
+        "| server | decisions per CPU-second | decisions/s | p50 µs | p99 µs | Tollgate's decisions per CPU-second |\n",
+    );
+    table.push_str("|---|---|---|---|---|---|\n");
+    for contestant in contestants {
+        let _ = writeln!(
+            table,
+            "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2}x |",
+            contestant.name,
+            contestant.median(Measured::per_cpu_second),
+            contestant.median(Measured::per_second),
+            contestant.median(|measured| measured.p50_us),
+            contestant.median(|measured| measured.p99_us),
+            ratio(contestants, contestant.name, Measured::per_cpu_second),
+        );
+    }
+    table.push('\n');
+    table
+}
+
+fn as_json(contestants: &[Contestant]) -> serde_json::Value {
+    let servers: Vec<_> = contestants
+        .iter()
+        .map(|contestant| {
+            json!({
+                "server": contestant.name,
+                "decisions_per_cpu_second": contestant.median(Measured::per_cpu_second),
+                "decisions_per_second": contestant.median(Measured::per_second),
+                "p50_us": contestant.median(|measured| measured.p50_us),
+                "p99_us": contestant.median(|measured| measured.p99_us),
+                "errors": contestant.rounds.iter().map(|measured| measured.errors).sum::<u64>(),
+            })
+        })
+        .collect();
+    json!({
+        "servers": servers,
+        "ratios_per_cpu_second": {
+            THROTTLECRAB: ratio(contestants, THROTTLECRAB, Measured::per_cpu_second),
+            NOTHING: ratio(contestants, NOTHING, Measured::per_cpu_second),
+        },
+        "p99_ratio": { THROTTLECRAB: ratio(contestants, THROTTLECRAB, |measured| measured.p99_us) },
+    })
+}
+
+/// Builds or installs what is measured.
+fn paths() -> Result<Paths, String> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let built = own.parent().ok_or("this program is in no folder")?.to_path_buf();
+    let target = built.parent().ok_or("this program is not in a target folder")?;
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--release", "--package", "tollgate", "--target-dir"])
+        .arg(target);
+    process::finish(&mut build, "the product cannot be built")?;
+    let throttlecrab = install_throttlecrab(&target.join("peers"))?;
+    let config = target.join("bench-servers.yaml");
+    std::fs::write(&config, RULES).map_err(|error| format!("cannot write {}: {error}", config.display()))?;
+    Ok(Paths {
+        tollgate: built.join("tollgate"),
+        throttlecrab,
+        own,
+        config,
+    })
+}
+
+fn install_throttlecrab(root: &Path) -> Result<PathBuf, String> {
+    let program = root.join("bin/throttlecrab-server");
+    if program.exists() {
+        return Ok(program);
+    }
+    if Command::new("protoc").arg("--version").output().is_err() {
+        return Err("throttlecrab-server is built with protoc: install it (apt-get install protobuf-compiler)".into());
+    }
+    eprintln!("installing throttlecrab-server {THROTTLECRAB_VERSION}");
+    let mut install = Command::new("cargo");
+    install.args([
+        "install",
+        "throttlecrab-server",
+        "--locked",
+        "--version",
+        THROTTLECRAB_VERSION,
+        "--root",
+    ]);
+    process::finish(install.arg(root), "throttlecrab-server cannot be installed")?;
+    Ok(program)
+}
+
+fn free_address() -> Result<SocketAddr, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
+    listener.local_addr().map_err(|error| format!("no free port: {error}"))
+}

@@ -1,0 +1,190 @@
+//! The load: many connections from one thread, each with one request under way, keep-alive.
+
+use super::process::Server;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// What is asked of a server.
+pub(crate) struct Load {
+    pub(crate) address: SocketAddr,
+    pub(crate) path: &'static str,
+    pub(crate) body: fn(u64) -> String,
+    pub(crate) connections: u64,
+    pub(crate) keys: u64,
+    pub(crate) seed: u64,
+}
+
+/// How a server bore it.
+#[derive(Clone, Copy)]
+pub(crate) struct Measured {
+    pub(crate) answers: u64,
+    /// Answers that were not 200.
+    pub(crate) errors: u64,
+    pub(crate) seconds: f64,
+    pub(crate) cpu_seconds: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+/// What one connection saw.
+#[derive(Default)]
+struct Seen {
+    answers: u64,
+    errors: u64,
+    /// In nanoseconds.
+    latencies: Vec<u32>,
+}
+
+/// How long a server has to come up.
+const START_UP: Duration = Duration::from_secs(10);
+
+/// Not measured: connections come up, tables grow.
+const WARM_UP: Duration = Duration::from_secs(1);
+
+impl Load {
+    /// Loads a server that has just been started.
+    pub(crate) fn run(&self, server: &Server, seconds: u64) -> Result<Measured, String> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, async {
+            self.wait().await?;
+            self.turn(WARM_UP).await?;
+            let cpu = server.cpu()?;
+            let begun = Instant::now();
+            let mut seen = self.turn(Duration::from_secs(seconds)).await?;
+            let seconds = begun.elapsed().as_secs_f64();
+            let cpu_seconds = (server.cpu()? - cpu).as_secs_f64();
+            seen.latencies.sort_unstable();
+            Ok(Measured {
+                answers: seen.answers,
+                errors: seen.errors,
+                seconds,
+                cpu_seconds,
+                p50_us: seen.percentile(50),
+                p99_us: seen.percentile(99),
+            })
+        })
+    }
+
+    async fn wait(&self) -> Result<(), String> {
+        let connected = async {
+            while TcpStream::connect(self.address).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        let waited = tokio::time::timeout(START_UP, connected).await;
+        waited.map_err(|_| format!("no server at {} after {START_UP:?}", self.address))
+    }
+
+    async fn turn(&self, length: Duration) -> Result<Seen, String> {
+        let until = Instant::now() + length;
+        let requests = Rc::new(Requests {
+            head: format!(
+                "POST {} HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n",
+                self.path
+            ),
+            body: self.body,
+            keys: self.keys,
+        });
+        let tasks: Vec<_> = (0..self.connections)
+            .map(|number| {
+                let random = Random(self.seed * 1_000_003 + number);
+                tokio::task::spawn_local(talk(self.address, Rc::clone(&requests), random, until))
+            })
+            .collect();
+        let mut all = Seen::default();
+        for task in tasks {
+            let seen = task.await.map_err(|error| format!("a connection was lost: {error}"))?;
+            let seen = seen.map_err(|error| format!("a connection was lost: {error}"))?;
+            all.answers += seen.answers;
+            all.errors += seen.errors;
+            all.latencies.extend(seen.latencies);
+        }
+        Ok(all)
+    }
+}
+
+struct Requests {
+    head: String,
+    body: fn(u64) -> String,
+    keys: u64,
+}
+
+async fn talk(
+    address: SocketAddr,
+    requests: Rc<Requests>,
+    mut random: Random,
+    until: Instant,
+) -> std::io::Result<Seen> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    let mut seen = Seen::default();
+    let mut buffer = Vec::with_capacity(8 << 10);
+    loop {
+        let body = (requests.body)(random.next() % requests.keys);
+        let request = format!("{}content-length: {}\r\n\r\n{body}", requests.head, body.len());
+        let sent = Instant::now();
+        if sent >= until {
+            return Ok(seen);
+        }
+        stream.write_all(request.as_bytes()).await?;
+        buffer.clear();
+        while !is_whole(&buffer) {
+            if stream.read_buf(&mut buffer).await? == 0 {
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+        seen.latencies
+            .push(u32::try_from(sent.elapsed().as_nanos()).unwrap_or(u32::MAX));
+        seen.answers += 1;
+        seen.errors += u64::from(!buffer.starts_with(b"HTTP/1.1 200"));
+    }
+}
+
+/// Whether a whole answer is there. All servers here tell its length.
+fn is_whole(buffer: &[u8]) -> bool {
+    let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
+        return false;
+    };
+    let head = buffer.get(..end).unwrap_or_default();
+    let length = head.split(|byte| *byte == b'\n').find_map(|line| {
+        let (name, value) = std::str::from_utf8(line).ok()?.split_once(':')?;
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>().ok())?
+    });
+    length.is_some_and(|length| buffer.len() >= end + 4 + length)
+}
+
+impl Measured {
+    pub(crate) fn per_cpu_second(&self) -> f64 {
+        self.answers as f64 / self.cpu_seconds
+    }
+
+    pub(crate) fn per_second(&self) -> f64 {
+        self.answers as f64 / self.seconds
+    }
+}
+
+impl Seen {
+    fn percentile(&self, percent: usize) -> f64 {
+        let index = self.latencies.len() * percent / 100;
+        f64::from(self.latencies.get(index).copied().unwrap_or(0)) / 1_000.0
+    }
+}
+
+/// Splitmix64: seeded, so that every server is asked for the same keys.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+}
