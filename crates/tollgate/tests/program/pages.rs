@@ -1,0 +1,166 @@
+//! What the pages under `docs/` say of the server, held against a running one.
+
+use crate::running::{Answer, Folder, Server};
+
+const HTTP: &str = include_str!("../../../../docs/http.md");
+const METRICS: &str = include_str!("../../../../docs/metrics.md");
+
+/// Stands for any text in what is expected.
+const ANYTHING: &str = "…";
+
+#[test]
+fn every_exchange_of_the_http_page_goes_as_it_is_written() {
+    let rules = blocks(HTTP, "yaml").next().expect("the page has rules");
+    let folder = Folder::with("tollgate.yaml", rules);
+    let server = Server::start(&folder, &[]);
+    let mut played = 0;
+    for block in blocks(HTTP, "http") {
+        for exchange in exchanges(block) {
+            let answer = if exchange.method == "GET" {
+                server.get(exchange.path)
+            } else {
+                server.post(exchange.path, exchange.body)
+            };
+            exchange.holds(&answer);
+            played += 1;
+        }
+    }
+    assert!(played >= 19, "only {played} exchanges were found");
+}
+
+#[test]
+fn the_metrics_page_names_every_metric_and_no_other() {
+    let server = Server::start(&Folder::new(), &[]);
+    server.check("{\"user\":\"u_1\"}");
+    let text = server.get("/metrics").body;
+    let served: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .filter_map(|line| line.split_once(' '))
+        .map(|(name, kind)| match kind {
+            "counter" => format!("{}_total", name.trim_end_matches("_total")),
+            _ => name.to_owned(),
+        })
+        .collect();
+    let mut written: Vec<&str> = METRICS
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `tollgate_"))
+        .filter_map(|line| line.split('`').next())
+        .collect();
+    let mut served: Vec<&str> = served
+        .iter()
+        .filter_map(|name| name.strip_prefix("tollgate_"))
+        .collect();
+    written.sort_unstable();
+    served.sort_unstable();
+    assert_eq!(written, served);
+}
+
+/// One request of a page, and what comes back.
+struct Exchange<'p> {
+    method: &'p str,
+    path: &'p str,
+    body: &'p str,
+    status: u16,
+    headers: Vec<(&'p str, &'p str)>,
+    answer: &'p str,
+}
+
+impl Exchange<'_> {
+    fn holds(&self, answer: &Answer) {
+        let asked = format!("{} {} {}", self.method, self.path, self.body);
+        assert_eq!(answer.status, self.status, "{asked}: {}", answer.body);
+        for (name, expected) in &self.headers {
+            let value = answer.headers.iter().find(|(known, _)| known == name);
+            let value = value.unwrap_or_else(|| panic!("{asked}: no {name} in {:?}", answer.headers));
+            assert!(
+                fits(expected, &value.1),
+                "{asked}: {name} is {}, not {expected}",
+                value.1
+            );
+        }
+        assert!(
+            fits(self.answer, &answer.body),
+            "{asked}: {} is not {}",
+            answer.body,
+            self.answer
+        );
+    }
+}
+
+/// The code blocks of one language.
+fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
+    let fence = format!("```{language}\n");
+    let mut rest = page;
+    std::iter::from_fn(move || {
+        let (_, block) = rest.split_once(&fence)?;
+        let (block, after) = block.split_once("\n```")?;
+        rest = after;
+        Some(block)
+    })
+}
+
+/// Requests and answers take turns, with an empty line between any two. An answer begins with its status, then come
+/// headers, then the body.
+fn exchanges(block: &str) -> impl Iterator<Item = Exchange<'_>> {
+    let parts: Vec<&str> = block.split("\n\n").collect();
+    assert!(parts.len().is_multiple_of(2), "a request without an answer: {block}");
+    let pairs: Vec<(&str, &str)> = parts.chunks(2).map(|pair| (pair[0], pair[1])).collect();
+    pairs.into_iter().map(|(request, answer)| {
+        let (head, body) = request.split_once('\n').unwrap_or((request, ""));
+        let (method, path) = head.split_once(' ').expect("a method and a path");
+        let (status, mut rest) = answer.split_once('\n').expect("a status and what follows");
+        let mut headers = Vec::new();
+        while let Some((line, after)) = rest.split_once('\n')
+            && let Some(field) = line.split_once(": ")
+        {
+            headers.push(field);
+            rest = after;
+        }
+        Exchange {
+            method,
+            path,
+            body,
+            status: status.parse().expect("a status"),
+            headers,
+            answer: rest,
+        }
+    })
+}
+
+/// Whether `text` is what is expected, with anything where that says so.
+fn fits(expected: &str, text: &str) -> bool {
+    let mut parts = expected.split(ANYTHING);
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = text.strip_prefix(first) else {
+        return false;
+    };
+    let parts: Vec<&str> = parts.collect();
+    let Some((last, middle)) = parts.split_last() else {
+        return rest.is_empty();
+    };
+    for part in middle {
+        match rest.split_once(part) {
+            Some((_, after)) => rest = after,
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn anything_is_anything_and_the_rest_is_itself() {
+    for (expected, text, is_it) in [
+        ("ab", "ab", true),
+        ("ab", "abc", false),
+        ("a…", "abc", true),
+        ("…c", "abc", true),
+        ("a…c", "abc", true),
+        ("a…c", "abd", false),
+        ("…b…", "abc", true),
+        ("…x…", "abc", false),
+        ("…", "", true),
+    ] {
+        assert_eq!(fits(expected, text), is_it, "{expected} {text}");
+    }
+}
