@@ -173,6 +173,22 @@ impl Memory {
         self.settle_one(key, limit, how)
     }
 
+    /// Settles the charge of a request that has no other: nothing is gathered, and one lock is enough.
+    fn settle_alone(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Settled {
+        let how = How {
+            cost: charge.cost,
+            policy: charge.policy,
+            lease,
+        };
+        let now = self.now();
+        let outcome: Outcome = self.settle_one(charge.key, &charge.limit, how);
+        Settled {
+            passes: charge.policy == Policy::Shadow || outcome.decision.is_allow(),
+            now,
+            outcomes: vec![Ok(outcome)],
+        }
+    }
+
     /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
     /// outcomes in order.
     pub(crate) fn settle_each(&self, limit: &Limit, keys: &[Fingerprint], how: How, mut told: impl FnMut(Decision)) {
@@ -629,7 +645,10 @@ impl Store for Memory {
     }
 
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
-        self.settle_all(charges, Aim::Keep, lease)
+        match charges {
+            [charge] => self.settle_alone(charge, lease),
+            _ => self.settle_all(charges, Aim::Keep, lease),
+        }
     }
 
     async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
