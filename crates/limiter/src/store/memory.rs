@@ -180,8 +180,7 @@ impl Memory {
             policy: charge.policy,
             lease,
         };
-        let now = self.now();
-        let outcome: Outcome = self.settle_one(charge.key, &charge.limit, how);
+        let (outcome, now): (Outcome, Timestamp) = self.settle_one(charge.key, &charge.limit, how);
         Settled {
             passes: charge.policy == Policy::Shadow || outcome.decision.is_allow(),
             now,
@@ -223,7 +222,7 @@ impl Memory {
             && let Some(entry) = table.entry_mut(key)
             && let Some((decision, mark)) = kind.take_one_of(entry, now)
         {
-            return T::tell(decision, how.receipt(mark), Source::Memory);
+            return T::tell(decision, how.receipt(mark), Source::Memory, now);
         }
         self.settle_any((kind, limit), table, key, how, now)
     }
@@ -278,7 +277,7 @@ impl Memory {
             },
             decision => decision,
         };
-        T::tell(decision, how.receipt(step.mark), Source::Memory)
+        T::tell(decision, how.receipt(step.mark), Source::Memory, now)
     }
 
     /// Settles a charge that found no room, on the counter that all such keys of its limit share.
@@ -291,14 +290,14 @@ impl Memory {
         if self.has_shared(&mut table, key, now) {
             let place = table.find(key);
             let Outcome { decision, receipt, .. } = self.settle_at(kind, &mut table, (key, place), how, now);
-            return T::tell(decision, receipt, Source::Overflow);
+            return T::tell(decision, receipt, Source::Overflow, now);
         }
         let receipt = Receipt {
             cost: Cost::ZERO,
             mark: Mark::default(),
             lease: how.lease,
         };
-        T::tell(refusal(limit, now), receipt, Source::Overflow)
+        T::tell(refusal(limit, now), receipt, Source::Overflow, now)
     }
 
     /// Whether there is a shared counter at `key`, or room for one.
@@ -579,24 +578,32 @@ impl Memory {
 
 /// What is told of one settled charge: as much as is asked for, since copying the rest costs as much as deciding.
 pub(crate) trait Told: Copy {
-    fn tell(decision: Decision, receipt: Receipt, source: Source) -> Self;
+    fn tell(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self;
 }
 
 impl Told for Decision {
     #[inline(always)]
-    fn tell(decision: Decision, _: Receipt, _: Source) -> Self {
+    fn tell(decision: Decision, _: Receipt, _: Source, _: Now) -> Self {
         decision
     }
 }
 
 impl Told for Outcome {
     #[inline(always)]
-    fn tell(decision: Decision, receipt: Receipt, source: Source) -> Self {
+    fn tell(decision: Decision, receipt: Receipt, source: Source, _: Now) -> Self {
         Self {
             decision,
             receipt,
             source,
         }
+    }
+}
+
+/// With the moment it was settled at.
+impl Told for (Outcome, Timestamp) {
+    #[inline(always)]
+    fn tell(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self {
+        (Outcome::tell(decision, receipt, source, now), now.at())
     }
 }
 
