@@ -191,7 +191,8 @@ impl<G: Grain> Debt<G> {
         let Heeded { debt, now, .. } = Self::heed(Some(self), now);
         let debt = debt.filter(|debt| debt.grain.is_as(grain))?;
         let mut begin = Fine::begin_of(&receipt.mark);
-        let is_last = debt.at == receipt.mark.taken_at && debt.until() == meter.ends(begin, receipt.cost)?;
+        let ends = meter.ends(begin, receipt.cost)?;
+        let is_last = debt.at == receipt.mark.taken_at && debt.until() == ends;
         if !is_last && debt.flags() & MIXED != 0 {
             return None;
         }
@@ -375,11 +376,36 @@ fn narrow(parts: NonZeroU64) -> NonZeroU32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::LeaseId;
 
     #[test]
     fn states_are_small() {
         assert_eq!(size_of::<Option<Debt<ByUnits>>>(), 32);
         assert_eq!(size_of::<Option<Debt<ByTime>>>(), 24);
         assert_eq!(size_of::<Debt<ByNanos>>(), 24);
+    }
+
+    #[test]
+    fn a_receipt_of_another_pace_takes_nothing_back() {
+        let meter = |units| {
+            let rate = crate::Rate::new(units, Micros::from_secs(1)).expect("in range");
+            Meter::new(rate, 10).expect("in range")
+        };
+        let (sevenths, thirds) = (meter(7), meter(3));
+        let now = Now::new(Timestamp::from_micros(1_700_000_000_000_000));
+        let decide = |debt, meter: &Meter, now| Debt::decide(debt, (meter, ByUnits::new(meter.pace)), Cost::ONE, now);
+        let first = decide(None, &sevenths, now).step.next.expect("allowed");
+        let second = decide(Some(&first), &sevenths, now).step;
+        // Its key was forgotten since, and a new one began under the other limit.
+        let later = Now::new(now.at() + Micros::from_secs(5));
+        let other = decide(None, &thirds, later).step.next.expect("allowed");
+        for frac in [second.mark.frac, 3, 6, u64::MAX] {
+            let receipt = Receipt {
+                cost: Cost::ONE,
+                mark: Mark { frac, ..second.mark },
+                lease: LeaseId::default(),
+            };
+            assert_eq!(other.undo((&thirds, ByUnits::new(thirds.pace)), &receipt, later), None);
+        }
     }
 }
