@@ -172,6 +172,11 @@ impl Meter {
         })
     }
 
+    /// Its numbers as its twin takes them.
+    pub(crate) const fn numbers(&self) -> [u64; 4] {
+        [self.pace.parts.get(), self.pace.span.get(), self.burst, 0]
+    }
+
     /// How many whole units fit in `room`, which is no longer than a fill.
     #[inline(always)]
     fn units_in(&self, room: Fine) -> u64 {

@@ -5,7 +5,8 @@
 //! window and the limit: five bytes a run for 100 per minute, eight for nearly all limits, nine at the far end.
 
 use crate::algorithm::LeaseId;
-use crate::time::{Micros, Timestamp};
+use crate::packed;
+use crate::time::{Micros, Now, Timestamp};
 
 /// The runs of one key, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +94,23 @@ pub(crate) struct Live {
     pub(crate) base: u64,
     /// Units that do.
     pub(crate) used: u64,
+}
+
+impl Edit {
+    /// Its numbers: the time, by how much the clock was set back, place and units of a cut, runs that go, the count up to
+    /// which units go, time and units of an addition.
+    pub fn numbers(&self) -> [u64; 8] {
+        [
+            self.at.as_micros(),
+            self.back.get(),
+            self.cut.index.into(),
+            self.cut.units.into(),
+            self.drop.into(),
+            self.base,
+            self.add.time.as_micros(),
+            self.add.units.into(),
+        ]
+    }
 }
 
 impl<'a> Runs<'a> {
@@ -271,6 +289,81 @@ impl Ring {
             ring.push(run);
         }
         Some(ring)
+    }
+
+    /// Appends the bytes that a shared store keeps of it: its numbers, then its slots.
+    pub(crate) fn write_packed(&self, bytes: &mut Vec<u8>) {
+        let (time_bits, total_bits, leased) = self.shape.numbers();
+        let (capacity, head, len) = (self.capacity as u64, self.head as u64, self.len as u64);
+        let numbers = [
+            time_bits.into(),
+            total_bits.into(),
+            leased.into(),
+            capacity,
+            head,
+            len,
+            self.newest,
+            self.ahead,
+            self.total,
+            self.base,
+            self.at.as_micros(),
+        ];
+        for (number, width) in numbers.into_iter().zip(HEAD) {
+            packed::push(bytes, number, width);
+        }
+        bytes.extend(self.bytes.iter().take(self.capacity * self.shape.stride));
+    }
+
+    /// The ring that these bytes stand for. Nothing if no limit wrote them.
+    pub(crate) fn read_packed(bytes: &[u8], leased: bool) -> Option<Self> {
+        let mut rest = bytes;
+        let mut numbers = [0; HEAD.len()];
+        for (number, width) in numbers.iter_mut().zip(HEAD) {
+            *number = packed::pull(&mut rest, width)?;
+        }
+        let [
+            time_bits,
+            total_bits,
+            is_leased,
+            capacity,
+            head,
+            len,
+            newest,
+            ahead,
+            total,
+            base,
+            at,
+        ] = numbers;
+        let shape = Shape::from_numbers(u8::try_from(time_bits).ok()?, u8::try_from(total_bits).ok()?, leased)?;
+        let [capacity, head, len] = [capacity, head, len].map(|number| number as usize);
+        let is_ring = is_leased == u64::from(leased)
+            && capacity.checked_mul(shape.stride) == Some(rest.len())
+            && len <= capacity
+            && (head < capacity || head == 0)
+            && base <= total
+            && total.max(ahead) <= 2 * FAR
+            && newest <= Timestamp::MAX.as_micros()
+            && at <= Now::MAX.as_micros();
+        if !is_ring {
+            return None;
+        }
+        let ring = Self {
+            bytes: [rest, &[0; READ]].concat().into_boxed_slice(),
+            shape,
+            capacity,
+            head,
+            len,
+            newest,
+            ahead,
+            total,
+            base,
+            at: Timestamp::from_micros(at),
+        };
+        let in_order = ring.iter().is_sorted_by_key(|run| run.time) && ring.iter().is_sorted_by_key(|run| run.total);
+        let ends_well = ring
+            .get(len.wrapping_sub(1))
+            .is_none_or(|last| last.time == ring.newest() && last.total == total);
+        (in_order && ends_well).then_some(ring)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
@@ -486,12 +579,25 @@ impl Ring {
         }
         let most = usize::try_from(limit).unwrap_or(usize::MAX);
         let capacity = (needed + needed / 2).min(most).max(needed);
-        let shape = if wide_enough {
-            self.shape
+        if wide_enough {
+            self.grow(capacity);
         } else {
-            self.shape.widened(span.max(limit))
-        };
-        *self = self.rebuilt(shape, capacity);
+            *self = self.rebuilt(self.shape.widened(span.max(limit)), capacity);
+        }
+    }
+
+    /// The same runs, as they are, with room for more.
+    fn grow(&mut self, capacity: usize) {
+        let stride = self.shape.stride;
+        let mut bytes = Vec::with_capacity(capacity * stride + READ);
+        let upper = self.len.min(self.capacity - self.head);
+        for (first, count) in [(self.head, upper), (0, self.len - upper)] {
+            let slots = self.bytes.get(first * stride..(first + count) * stride);
+            bytes.extend_from_slice(slots.expect("runs lie within the capacity"));
+        }
+        bytes.resize(capacity * stride + READ, 0);
+        self.bytes = bytes.into_boxed_slice();
+        (self.capacity, self.head) = (capacity, 0);
     }
 
     /// The same runs in another form, on the store's clock and counted from zero.
@@ -516,6 +622,9 @@ impl Ring {
 
 /// Where a ring's own clock and count are set back, long before they would leave the range of a double.
 const FAR: u64 = 1 << 51;
+
+/// Bytes of the numbers before the slots, where a shared store keeps a ring.
+const HEAD: [usize; 11] = [1, 1, 1, 4, 4, 4, 7, 7, 7, 7, 7];
 
 /// Bytes of a lease's id.
 const LEASE: usize = size_of::<u64>();

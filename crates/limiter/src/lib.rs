@@ -14,6 +14,8 @@ mod limiter;
 pub mod limits;
 pub mod store;
 mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod wait;
 
 pub use book::{Checked, RuleBook};

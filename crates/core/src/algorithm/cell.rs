@@ -60,6 +60,10 @@ impl Cell {
         self.meter.burst
     }
 
+    pub(crate) const fn numbers(&self) -> [u64; 4] {
+        self.meter.numbers()
+    }
+
     /// The reply to a call that was decided at `now` and left `state` behind.
     ///
     /// Its seconds are those of the nanoseconds: whole ones, and one more from a millisecond on. So they are worked

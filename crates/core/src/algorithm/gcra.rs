@@ -50,6 +50,10 @@ impl Gcra {
         self.meter.burst
     }
 
+    pub(crate) const fn numbers(&self) -> [u64; 4] {
+        self.meter.numbers()
+    }
+
     fn meter(&self) -> (&Meter, ByTime) {
         (&self.meter, self.grain)
     }

@@ -78,6 +78,11 @@ impl LeakyBucket {
         matches!(self.outflow, Outflow::Shape)
     }
 
+    pub(crate) const fn numbers(&self) -> [u64; 4] {
+        let [parts, span, depth, _] = self.meter.numbers();
+        [parts, span, depth, self.is_shaping() as u64]
+    }
+
     fn meter(&self) -> (&Meter, ByUnits) {
         (&self.meter, self.grain)
     }

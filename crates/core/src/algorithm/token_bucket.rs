@@ -66,6 +66,10 @@ impl TokenBucket {
         self.meter.burst
     }
 
+    pub(crate) const fn numbers(&self) -> [u64; 4] {
+        self.meter.numbers()
+    }
+
     fn meter(&self) -> (&Meter, ByUnits) {
         (&self.meter, self.grain)
     }

@@ -6,7 +6,7 @@
 
 mod cell;
 mod contest;
-mod draw;
+pub(super) mod draw;
 mod lists;
 mod meters;
 mod report;

@@ -30,7 +30,7 @@ const YEAR: u64 = 366 * DAY;
 const LONGEST_FILL: u128 = 2_000_000_000_000_000;
 
 /// Numbers for a limit of this algorithm.
-pub(super) fn numbers(algorithm: &str, random: &mut Random) -> Numbers {
+pub(in crate::testing) fn numbers(algorithm: &str, random: &mut Random) -> Numbers {
     let (units, period) = match random.below(8) {
         0..=2 => (
             random.between(1, 20),
@@ -79,7 +79,7 @@ pub(super) fn numbers(algorithm: &str, random: &mut Random) -> Numbers {
 }
 
 /// New numbers for a limit in use: sometimes one of them, sometimes all. A window keeps its period.
-pub(super) fn edited(algorithm: &str, old: Numbers, random: &mut Random) -> Numbers {
+pub(in crate::testing) fn edited(algorithm: &str, old: Numbers, random: &mut Random) -> Numbers {
     let new = numbers(algorithm, random);
     let changed = match random.below(6) {
         0 => new,
@@ -148,7 +148,7 @@ fn fit(algorithm: &str, numbers: Numbers) -> Numbers {
 }
 
 /// The limit with these numbers.
-pub(super) fn limit(algorithm: &str, numbers: Numbers) -> Limit {
+pub(in crate::testing) fn limit(algorithm: &str, numbers: Numbers) -> Limit {
     let Numbers {
         units,
         period,
@@ -178,7 +178,7 @@ pub(super) fn limit(algorithm: &str, numbers: Numbers) -> Limit {
 }
 
 /// A number from 1 to `most`, every size about as often.
-pub(super) fn spread(random: &mut Random, most: u64) -> u64 {
+pub(in crate::testing) fn spread(random: &mut Random, most: u64) -> u64 {
     let bits = random.below(u64::from(most.ilog2()) + 1);
     random.between(1, 2 << bits).min(most)
 }

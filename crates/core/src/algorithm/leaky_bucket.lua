@@ -1,0 +1,30 @@
+-- Twin of leaky_bucket.rs: as a meter it polices; as a queue it tells what fits how long to wait, and takes nothing back.
+local function leaky_bucket()
+  return {
+    limit = function(parts, span, burst, shaping)
+      local limit = debt_limit(parts, span, burst, BY_UNITS)
+      limit.shaping = shaping == 1
+      return limit
+    end,
+    is_state = debt_is_state,
+    decide = function(limit, state, cost, now, slack)
+      local allowed, remaining, reset, wait, next, repair, fresh_at, begin_us, begin_frac, heard =
+        debt_decide(limit, state, cost, now, slack)
+      -- A request that takes no place in the queue does not wait in it.
+      if limit.shaping and allowed and cost > 0 then
+        wait = begin_us - heard
+        if begin_frac > 0 then
+          wait = wait + 1
+        end
+      end
+      return allowed, remaining, reset, wait, next, repair, fresh_at, begin_us, begin_frac, heard
+    end,
+    refund = function(limit, state, cost, now, slack)
+      return not limit.shaping and debt_refund(limit, state, cost, now, slack) or nil
+    end,
+    undo = function(limit, ...)
+      return not limit.shaping and debt_undo(limit, ...) or nil
+    end,
+    fresh_at = debt_fresh_at,
+  }
+end

@@ -1,0 +1,64 @@
+//! The algorithms once more, in Lua: what a shared store runs beside its data.
+//!
+//! Each `.lua` file is the twin of the `.rs` file beside it: pure functions with the same arguments in the same order,
+//! exact in doubles below 2^53. A state is there the very bytes that [`State::write_packed`](crate::State::write_packed)
+//! writes; a step is a list of values, as `decision.lua` says.
+
+/// The twins, joined. Defines `ready()`, to be called first, `twin(number)`, the functions of an algorithm by [`Limit::number`](crate::Limit::number),
+/// and for rings `ring_open` and `ring_writes`; all of it local, nothing global.
+///
+/// A script runs from its first line at every call. So what several algorithms share stands in one function, which is
+/// run when one of them is asked for.
+pub const TWINS: &str = concat!(
+    // While a library of functions is loaded, servers have no libraries of Lua's yet.
+    "local struct_pack, struct_unpack, string_sub\n",
+    "local function ready()\n",
+    "  struct_pack, struct_unpack, string_sub = struct.pack, struct.unpack, string.sub\n",
+    "end\n",
+    include_str!("decision.lua"),
+    include_str!("time.lua"),
+    include_str!("muldiv.lua"),
+    "local twins, makers, ring_open, ring_writes = {}, {}\n",
+    "local function debts()\n",
+    include_str!("meter.lua"),
+    include_str!("debt.lua"),
+    include_str!("algorithm/token_bucket.lua"),
+    include_str!("algorithm/gcra.lua"),
+    include_str!("algorithm/leaky_bucket.lua"),
+    include_str!("algorithm/cell.lua"),
+    "makers[1], makers[2], makers[6], makers[8] = token_bucket, gcra, leaky_bucket, cell\nend\n",
+    "local function windows()\n",
+    include_str!("algorithm/fixed_window.lua"),
+    include_str!("algorithm/sliding_counter.lua"),
+    "makers[3], makers[4] = fixed_window, sliding_counter\nend\n",
+    "local function rings()\n",
+    include_str!("ring.lua"),
+    include_str!("algorithm/sliding_log.lua"),
+    include_str!("algorithm/concurrency.lua"),
+    "makers[5], makers[7] = sliding_log, concurrency\nend\n",
+    "local parts = { debts, debts, windows, windows, rings, debts, rings, debts }\n",
+    "local function twin(number)\n",
+    "  local found = twins[number]\n",
+    "  if not found then\n",
+    "    if not makers[number] then\n",
+    "      parts[number]()\n",
+    "    end\n",
+    "    found = makers[number]()\n",
+    "    twins[number] = found\n",
+    "  end\n",
+    "  return found\n",
+    "end\n",
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Limit;
+
+    #[test]
+    fn every_algorithm_has_a_twin() {
+        for name in Limit::ALGORITHMS {
+            assert!(TWINS.contains(&format!("local function {name}()")), "{name}");
+        }
+    }
+}

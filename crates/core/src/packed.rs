@@ -1,0 +1,130 @@
+//! States as the shared store keeps them: bytes, the same that the Lua twins write and read.
+//!
+//! The numbers of [`Words`], each in as few bytes as its largest value needs, least first; a ring as a head of numbers and
+//! its slots. What is read back was written by others, so every number is checked.
+
+use crate::algorithm::{fixed_window, sliding_counter};
+use crate::debt::{ByNanos, ByTime, ByUnits, Debt};
+use crate::limit::{Limit, State};
+use crate::ring::Ring;
+use crate::words::Words;
+
+/// Bytes of the numbers of each kind of state.
+const BY_UNITS: &[usize] = &[7, 7, 4, 4, 6];
+const BY_TIME: &[usize] = &[7, 7, 4, 4];
+const BY_NANOS: &[usize] = &[7, 7, 4];
+const FIXED_WINDOW: &[usize] = &[7, 7, 4];
+const SLIDING_COUNTER: &[usize] = &[7, 7, 4, 4];
+
+impl State {
+    /// Appends the bytes that stand for it in a shared store.
+    pub fn write_packed(&self, bytes: &mut Vec<u8>) {
+        match self {
+            Self::TokenBucket(state) | Self::LeakyBucket(state) => write(state, BY_UNITS, bytes),
+            Self::Gcra(state) => write(state, BY_TIME, bytes),
+            Self::Cell(state) => write(state, BY_NANOS, bytes),
+            Self::FixedWindow(state) => write(state, FIXED_WINDOW, bytes),
+            Self::SlidingCounter(state) => write(state, SLIDING_COUNTER, bytes),
+            Self::SlidingLog(ring) | Self::Concurrency(ring) => ring.write_packed(bytes),
+        }
+    }
+}
+
+impl Limit {
+    /// Its algorithm as a number, which scripts know it by: its place in [`Limit::ALGORITHMS`], from one.
+    pub const fn number(&self) -> u8 {
+        match self {
+            Self::TokenBucket(_) => 1,
+            Self::Gcra(_) => 2,
+            Self::FixedWindow(_) => 3,
+            Self::SlidingCounter(_) => 4,
+            Self::SlidingLog(_) => 5,
+            Self::LeakyBucket(_) => 6,
+            Self::Concurrency(_) => 7,
+            Self::Cell(_) => 8,
+        }
+    }
+
+    /// Its numbers as its twin takes them, zero where it takes fewer.
+    pub const fn numbers(&self) -> [u64; 4] {
+        match self {
+            Self::TokenBucket(limit) => limit.numbers(),
+            Self::Gcra(limit) => limit.numbers(),
+            Self::LeakyBucket(limit) => limit.numbers(),
+            Self::Cell(limit) => limit.numbers(),
+            Self::FixedWindow(limit) => [limit.rate().units(), limit.rate().period().get(), 0, 0],
+            Self::SlidingCounter(limit) => [limit.rate().units(), limit.rate().period().get(), 0, 0],
+            Self::SlidingLog(limit) => [
+                limit.rate().units(),
+                limit.rate().period().get(),
+                limit.min_interval().get(),
+                0,
+            ],
+            Self::Concurrency(limit) => [limit.slots(), limit.lease_ttl().get(), 0, 0],
+        }
+    }
+
+    /// How many bytes stand for a state of this limit. Nothing where that depends on what it holds.
+    pub const fn packed_bytes(&self) -> Option<usize> {
+        match self {
+            Self::TokenBucket(_) | Self::LeakyBucket(_) => Some(size(BY_UNITS)),
+            Self::Gcra(_) => Some(size(BY_TIME)),
+            Self::Cell(_) => Some(size(BY_NANOS)),
+            Self::FixedWindow(_) => Some(size(FIXED_WINDOW)),
+            Self::SlidingCounter(_) => Some(size(SLIDING_COUNTER)),
+            Self::SlidingLog(_) | Self::Concurrency(_) => None,
+        }
+    }
+
+    /// The state of this limit's algorithm that these bytes stand for. Nothing if no limit wrote them.
+    pub fn read_packed(&self, bytes: &[u8]) -> Option<State> {
+        Some(match self {
+            Self::TokenBucket(_) => State::TokenBucket(read::<Debt<ByUnits>>(bytes, BY_UNITS)?),
+            Self::LeakyBucket(_) => State::LeakyBucket(read::<Debt<ByUnits>>(bytes, BY_UNITS)?),
+            Self::Gcra(_) => State::Gcra(read::<Debt<ByTime>>(bytes, BY_TIME)?),
+            Self::Cell(_) => State::Cell(read::<Debt<ByNanos>>(bytes, BY_NANOS)?),
+            Self::FixedWindow(_) => State::FixedWindow(read::<fixed_window::State>(bytes, FIXED_WINDOW)?),
+            Self::SlidingCounter(_) => State::SlidingCounter(read::<sliding_counter::State>(bytes, SLIDING_COUNTER)?),
+            Self::SlidingLog(_) => State::SlidingLog(Ring::read_packed(bytes, false)?),
+            Self::Concurrency(_) => State::Concurrency(Ring::read_packed(bytes, true)?),
+        })
+    }
+}
+
+const fn size(mut widths: &[usize]) -> usize {
+    let mut sum = 0;
+    while let [width, rest @ ..] = widths {
+        sum += *width;
+        widths = rest;
+    }
+    sum
+}
+
+fn write(state: &impl Words, widths: &[usize], bytes: &mut Vec<u8>) {
+    let mut words = Vec::with_capacity(widths.len());
+    state.write_words(&mut words);
+    for (word, &width) in words.iter().zip(widths) {
+        push(bytes, *word, width);
+    }
+}
+
+fn read<S: Words>(bytes: &[u8], widths: &[usize]) -> Option<S> {
+    let mut rest = bytes;
+    let mut words = Vec::with_capacity(widths.len());
+    for &width in widths {
+        words.push(pull(&mut rest, width)?);
+    }
+    if rest.is_empty() { S::from_words(&words) } else { None }
+}
+
+/// Appends the low bytes of a number.
+pub(crate) fn push(bytes: &mut Vec<u8>, number: u64, width: usize) {
+    bytes.extend(number.to_le_bytes().iter().take(width));
+}
+
+/// Takes a number off the front. Nothing if there are too few bytes.
+pub(crate) fn pull(bytes: &mut &[u8], width: usize) -> Option<u64> {
+    let (number, rest) = bytes.split_at_checked(width)?;
+    *bytes = rest;
+    Some(number.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte)))
+}

@@ -1,0 +1,281 @@
+//! The life of one key at random: what happens to it, and what the core makes of it. For whoever must do the same.
+
+use super::oracle::draw;
+use super::random::Random;
+use crate::algorithm::{LeaseId, Receipt, Step};
+use crate::decision::Cost;
+use crate::limit::{Change, Limit, State};
+use crate::testing::oracle::Numbers;
+use crate::time::{Micros, Now, Timestamp};
+use std::collections::VecDeque;
+
+/// A key from its first request on. The same seed is the same life.
+#[derive(Debug)]
+pub struct Life {
+    algorithm: &'static str,
+    random: Random,
+    numbers: Numbers,
+    limit: Limit,
+    state: Option<State>,
+    now: u64,
+    written: u64,
+    floor: u64,
+    slack: u64,
+    /// Whether requests are mostly small, so that many are remembered.
+    small: bool,
+    remaining: u64,
+    receipts: VecDeque<Receipt>,
+}
+
+/// Something that happened to the key.
+#[derive(Clone, Debug)]
+pub struct Happening {
+    /// The limit it is held against.
+    pub limit: Limit,
+    /// When.
+    pub now: Timestamp,
+    /// How late a clock may be without having been set back.
+    pub slack: Micros,
+    /// What.
+    pub act: Act,
+    /// What the core made of it.
+    pub came: Came,
+}
+
+/// What can happen to a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Act {
+    /// A cost is decided.
+    Decide {
+        /// What it costs.
+        cost: Cost,
+        /// When it is kept.
+        keep: Keep,
+        /// The lease it is kept under.
+        lease: LeaseId,
+    },
+    /// Units are given back.
+    Refund(Cost),
+    /// One charge is taken back.
+    Undo(Receipt),
+    /// A lease is given back.
+    Release(LeaseId),
+    /// A lease is made to last anew.
+    Renew(LeaseId),
+}
+
+/// When a decision is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Not at all.
+    Never,
+    /// If it passes.
+    IfAllowed,
+    /// Also if it does not.
+    Always,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub enum Came {
+    /// Of a decision.
+    Step(Step<Change>),
+    /// Of anything else: what was changed, if anything.
+    Change(Option<Change>),
+}
+
+/// The end of the world: the longest limit still fits between here and the last timestamp.
+const LAST: u64 = 4_000_000_000_000_000;
+
+impl Life {
+    /// The life of this seed under a limit of this algorithm.
+    ///
+    /// # Panics
+    /// On a name that is not in [`Limit::ALGORITHMS`].
+    pub fn new(algorithm: &str, seed: u64) -> Self {
+        let algorithm = Limit::ALGORITHMS
+            .into_iter()
+            .find(|name| *name == algorithm)
+            .expect("the name of an algorithm");
+        let mut random = Random::new(seed);
+        let numbers = draw::numbers(algorithm, &mut random);
+        let start = match random.below(8) {
+            0 | 1 => 10 * numbers.period + 20_000_000 + random.below(1_000_000),
+            2 => random.below(3_000_000),
+            3 => LAST - LAST / 8,
+            _ => 1_700_000_000_000_000 + random.below(1_000_000_000_000),
+        };
+        Self {
+            algorithm,
+            limit: draw::limit(algorithm, numbers),
+            numbers,
+            state: None,
+            now: start,
+            written: start,
+            floor: start.min(3 * numbers.period),
+            slack: random.pick(&[1_000_000, 1_000_000, 1_000_000, 0, 5_000, 10_000_000]),
+            small: random.one_in(3),
+            remaining: 1,
+            receipts: VecDeque::new(),
+            random,
+        }
+    }
+
+    /// What the key holds after all that happened.
+    pub const fn state(&self) -> Option<&State> {
+        self.state.as_ref()
+    }
+
+    /// Lets the next thing happen. Nothing at the end of the world.
+    pub fn step(&mut self) -> Option<Happening> {
+        self.travel();
+        if self.now > LAST {
+            return None;
+        }
+        if self.random.one_in(50) {
+            self.numbers = draw::edited(self.algorithm, self.numbers, &mut self.random);
+            self.limit = draw::limit(self.algorithm, self.numbers);
+        }
+        let act = self.act();
+        let now = Now::new(Timestamp::from_micros(self.now)).with_slack(Micros::new(self.slack));
+        let came = self.carry_out(act, now);
+        Some(Happening {
+            limit: self.limit,
+            now: now.at(),
+            slack: Micros::new(self.slack),
+            act,
+            came,
+        })
+    }
+
+    fn carry_out(&mut self, act: Act, now: Now) -> Came {
+        let state = self.state.as_ref();
+        let (change, lease) = match act {
+            Act::Decide { cost, keep, lease } => {
+                let step = self.limit.decide(state, cost, now);
+                let allowed = step.decision.is_allow();
+                self.remaining = step.decision.standing().remaining;
+                let kept = keep == Keep::Always || (keep == Keep::IfAllowed && allowed);
+                if kept && allowed && cost > Cost::ZERO {
+                    if self.receipts.len() == 12 {
+                        self.receipts.pop_front();
+                    }
+                    self.receipts.push_back(Receipt {
+                        cost,
+                        mark: step.mark,
+                        lease,
+                    });
+                }
+                let next = if kept { step.next.clone() } else { None };
+                self.keep(next.or_else(|| step.repair.clone()), lease);
+                return Came::Step(step);
+            }
+            Act::Refund(cost) => (self.limit.refund(state, cost, now), LeaseId::default()),
+            Act::Undo(receipt) => (self.limit.undo(state, &receipt, now), receipt.lease),
+            Act::Release(lease) | Act::Renew(lease) => {
+                let change = match (&self.limit, state) {
+                    (Limit::Concurrency(limit), Some(State::Concurrency(ring))) => match act {
+                        Act::Renew(_) => limit.renew(ring, lease, now),
+                        _ => limit.release(ring, lease, now),
+                    },
+                    _ => None,
+                };
+                (change.map(Change::Concurrency), lease)
+            }
+        };
+        self.keep(change.clone(), lease);
+        Came::Change(change)
+    }
+
+    fn keep(&mut self, change: Option<Change>, lease: LeaseId) {
+        if let Some(change) = change {
+            self.limit.keep(&mut self.state, change, lease);
+            self.written = self.now;
+        }
+    }
+
+    fn act(&mut self) -> Act {
+        let lease = LeaseId(self.random.next());
+        let decide = |cost, keep| Act::Decide { cost, keep, lease };
+        match self.random.below(100) {
+            0..=7 => decide(Cost::ZERO, Keep::Always),
+            8..=14 => decide(self.cost(), Keep::Always),
+            15..=18 => decide(self.cost(), Keep::Never),
+            19..=23 => Act::Refund(self.cost()),
+            24..=33 => {
+                let index = self.random.below(self.receipts.len().max(1) as u64) as usize;
+                let Some(&receipt) = self.receipts.get(index) else {
+                    return decide(Cost::ONE, Keep::IfAllowed);
+                };
+                let leased = matches!(self.limit, Limit::Concurrency(_));
+                match self.random.below(3) {
+                    0 if leased => Act::Release(receipt.lease),
+                    1 if leased => Act::Renew(receipt.lease),
+                    _ => {
+                        // Taken back twice now and then: what comes of that must be the same too.
+                        if !self.random.one_in(4) {
+                            self.receipts.remove(index);
+                        }
+                        Act::Undo(receipt)
+                    }
+                }
+            }
+            _ => decide(self.cost(), Keep::IfAllowed),
+        }
+    }
+
+    /// A cost of the kind that tells right from wrong: just what is left, one more, all there is, one more than that.
+    fn cost(&mut self) -> Cost {
+        let limit = self.limit.capacity();
+        let random = &mut self.random;
+        let cost = match random.below(12) {
+            _ if self.small && !random.one_in(8) => random.between(1, 3),
+            0..=3 => 1,
+            4 => random.between(1, 5),
+            5 => self.remaining,
+            6 => self.remaining + 1,
+            7 => self.remaining / 2,
+            8 => random.below(limit + 2),
+            9 => draw::spread(random, limit),
+            10 => limit + random.below(2),
+            _ => draw::spread(random, 1_000_000_000),
+        };
+        Cost::new(cost.clamp(1, 1_000_000_000)).expect("clamped to what a cost can be")
+    }
+
+    /// Moves the clock, mostly on and sometimes back.
+    fn travel(&mut self) {
+        let Numbers {
+            units, period, burst, ..
+        } = self.numbers;
+        let one = (period / units).max(1);
+        let fill = u64::try_from(u128::from(burst) * u128::from(period) / u128::from(units)).unwrap_or(period);
+        let fresh_at = self.state.as_ref().and_then(|state| self.limit.fresh_at(state));
+        let random = &mut self.random;
+        let next = match random.below(20) {
+            0 => self.now + 1,
+            1 | 2 => self.now + random.below(4 * one + 2),
+            3 => self.now + one * random.between(1, 3),
+            4 | 5 => self.now + random.below(period / 8 + 2),
+            6 => self.now + random.below(period + 1),
+            7 if random.one_in(3) => self.now + random.below(3 * period),
+            7 => self.now + draw::spread(random, period),
+            8 if random.one_in(3) => self.now + random.below(fill + 2),
+            // A seam, and a microsecond to either side.
+            9 => (self.now / period + 1) * period - 1 + random.below(3),
+            // As good as new, and a microsecond to either side.
+            10 => match fresh_at {
+                Some(fresh_at) if fresh_at.as_micros() > self.now => fresh_at.as_micros() - 1 + random.below(3),
+                _ => self.now + 1,
+            },
+            11 => self.written.saturating_sub(random.below(self.slack + 1)),
+            12 => self.written.saturating_sub(self.slack),
+            13 if random.one_in(4) => self.written.saturating_sub(self.slack + 1),
+            13 if random.one_in(4) => self.written.saturating_sub(self.slack + random.below(2 * period)),
+            13 if random.one_in(16) => self.floor,
+            14 => self.now.saturating_sub(random.below(self.slack / 2 + 1)),
+            _ => self.now,
+        };
+        self.now = next.max(self.floor);
+    }
+}

@@ -1,0 +1,3 @@
+//! What tests and benches of the shared store need: real servers, as processes of their own.
+
+pub mod servers;

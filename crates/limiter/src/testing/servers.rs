@@ -1,0 +1,131 @@
+//! Starts the servers that the shared store must work on, each as a process on a free port, and ends it by its id.
+//!
+//! A missing server is a failure that says how to get it, never a test that passes for want of one.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+/// A kind of server, by name and version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The oldest Redis that is supported.
+    Redis62,
+    /// Debian's Redis.
+    Redis70,
+    /// Valkey.
+    Valkey,
+}
+
+/// A running server. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Server {
+    process: Child,
+    port: u16,
+}
+
+/// How often another port is tried when one is taken between finding it free and using it.
+const ATTEMPTS: usize = 8;
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Redis62, Self::Redis70, Self::Valkey];
+
+    /// Where its program is. `scripts/servers` puts links there.
+    fn program(self) -> PathBuf {
+        let name = match self {
+            Self::Redis62 => "redis-6.2",
+            Self::Redis70 => "redis-7.0",
+            Self::Valkey => "valkey",
+        };
+        Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../../target/servers")
+            .join(name)
+    }
+}
+
+impl Server {
+    /// Starts a server that keeps nothing on disk, and waits until it answers.
+    ///
+    /// # Panics
+    /// If the server is not installed or does not start.
+    pub fn start(kind: Kind) -> Self {
+        Self::start_with(kind, &[])
+    }
+
+    /// The same with further settings, as on its command line.
+    ///
+    /// # Panics
+    /// If the server is not installed or does not start.
+    pub fn start_with(kind: Kind, settings: &[&str]) -> Self {
+        let program = kind.program();
+        assert!(
+            program.exists(),
+            "{kind:?} is not installed: no {}; run scripts/servers once",
+            program.display()
+        );
+        let mut log = String::new();
+        for _ in 0..ATTEMPTS {
+            match Self::attempt(&program, settings) {
+                Ok(server) => return server,
+                Err(said) => log = said,
+            }
+        }
+        panic!("{kind:?} does not start: {log}")
+    }
+
+    /// The port it listens on, at the loopback address.
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    /// The id of its process.
+    pub fn process_id(&self) -> u32 {
+        self.process.id()
+    }
+
+    fn attempt(program: &Path, settings: &[&str]) -> Result<Self, String> {
+        let port = TcpListener::bind(("127.0.0.1", 0))
+            .and_then(|listener| listener.local_addr())
+            .map_err(|error| error.to_string())?
+            .port();
+        let mut process = Command::new(program)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .args(settings)
+            .current_dir(std::env::temp_dir())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| error.to_string())?;
+        let mut log = String::new();
+        if let Some(out) = process.stdout.take() {
+            let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+            for line in lines.by_ref() {
+                if line.contains("Ready to accept connections") {
+                    // Its words must have somewhere to go, or it would stop when the pipe is full.
+                    std::thread::spawn(move || lines.for_each(drop));
+                    return Ok(Self { process, port });
+                }
+                log = line;
+            }
+        }
+        drop(Self { process, port });
+        Err(log)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself; then there is nothing to end and nothing to say.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

@@ -1,0 +1,11 @@
+//! The Lua twins against the core, on real servers: every field of every step.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a test that indexes wrongly has failed, and a long one says how far it has come"
+)]
+
+mod examples;
+mod lives;
+mod products;

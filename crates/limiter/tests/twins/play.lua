@@ -1,0 +1,119 @@
+-- Leads a key through a life and tells of each step all that came of it, as one line and the changes.
+-- ARGV: the number of the algorithm; per step the 4 numbers of the limit, now, slack, the act and 6 numbers of it.
+ready()
+local number = tonumber(ARGV[1])
+local algorithm = twin(number)
+local is_ring = number == 5 or number == 7
+
+-- What the key holds: a string, as a server would.
+local held
+local function ring()
+  if not held then
+    return nil
+  end
+  local opened = ring_open(string.sub(held, 1, 50), algorithm.leased, function(offset, length)
+    return string.sub(held, offset + 1, offset + length)
+  end)
+  assert(opened, 'a ring that was written can be read')
+  return opened
+end
+
+local function write(limit, change, lease)
+  if not is_ring then
+    held = change
+    return
+  end
+  local whole, writes = ring_writes(algorithm.keep(limit, ring(), change, lease))
+  if whole then
+    held = whole
+    return
+  end
+  for place = 1, #writes, 2 do
+    local offset, bytes = writes[place], writes[place + 1]
+    held = string.sub(held, 1, offset) .. bytes .. string.sub(held, offset + #bytes + 1)
+  end
+end
+
+local function told(change)
+  if not change then
+    return '-'
+  end
+  if not is_ring then
+    return change
+  end
+  return string.format(
+    '%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
+    change.at,
+    change.back,
+    change.cut_index,
+    change.cut_units,
+    change.drop,
+    change.base,
+    change.add_time,
+    change.add_units
+  )
+end
+
+local answers = {}
+local function tell(line, change, repair, limit)
+  local whole = ''
+  if held and #answers / 4 % 16 == 0 then
+    assert(is_ring or algorithm.is_state(limit, held), 'a state that was written is one')
+    whole = string.format('%.0f ', algorithm.fresh_at(limit, is_ring and ring() or held)) .. held
+  end
+  answers[#answers + 1] = line
+  answers[#answers + 1] = told(change)
+  answers[#answers + 1] = told(repair)
+  answers[#answers + 1] = whole
+end
+
+local numbers = {}
+for word in string.gmatch(ARGV[2], '%d+') do
+  numbers[#numbers + 1] = tonumber(word)
+end
+for at = 1, #numbers, 13 do
+  local n1, n2, n3, n4, now, slack, act, a, b, c, d, e, f = unpack(numbers, at, at + 12)
+  local limit = algorithm.limit(n1, n2, n3, n4)
+  local lease = struct.pack('<I4I4', e, f)
+  local state = held
+  if is_ring then
+    state = ring()
+  end
+  if act == 1 then
+    local allowed, remaining, reset, wait, next, repair, fresh_at, mark_at, mark_frac, taken_at =
+      algorithm.decide(limit, state, a, now, slack)
+    local kept = b == 2 or (b == 1 and allowed)
+    local change = kept and next or repair
+    if change then
+      write(limit, change, lease)
+    end
+    local line = string.format(
+      '%s %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
+      allowed and 'allow' or 'deny',
+      remaining,
+      reset,
+      wait,
+      fresh_at,
+      mark_at,
+      mark_frac,
+      taken_at
+    )
+    tell(line, next, repair, limit)
+  else
+    local change
+    if state and act == 2 then
+      change = algorithm.refund(limit, state, a, now, slack)
+    elseif state and act == 3 then
+      change = algorithm.undo(limit, state, a, b, c, d, lease, now, slack)
+    elseif state and act == 4 then
+      change = algorithm.release(limit, state, lease, now, slack)
+    elseif state and act == 5 then
+      change = algorithm.renew(limit, state, lease, now, slack)
+    end
+    if change then
+      write(limit, change, lease)
+    end
+    tell('gives', change, nil, limit)
+  end
+end
+return answers
