@@ -1,6 +1,7 @@
 //! What a store is: it keeps what the core decides, all charges of a request at one moment.
 
 pub mod memory;
+pub mod redis;
 
 use std::fmt;
 use std::future::Future;

@@ -1,4 +1,4 @@
-//! The Lua twins against the core, on real servers: every field of every step.
+//! The Lua twins and the script made of them against the core, on real servers: every field of every step.
 
 #![allow(
     clippy::indexing_slicing,
@@ -7,5 +7,7 @@
 )]
 
 mod examples;
+mod keys;
 mod lives;
 mod products;
+mod settlements;
