@@ -1,6 +1,6 @@
-//! A hyper endpoint that does nothing: the floor of any HTTP server built on it.
+//! A hyper endpoint that does nothing with what it reads: the floor of any HTTP server built on it.
 
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::service::service_fn;
 use hyper::{Request, Response};
@@ -23,7 +23,9 @@ pub(crate) fn serve(address: SocketAddr) -> ExitCode {
             };
             let _ = stream.set_nodelay(true);
             tokio::spawn(async move {
-                let service = service_fn(|_: Request<Incoming>| async {
+                let service = service_fn(|request: Request<Incoming>| async {
+                    // Read, because whoever decides something must.
+                    let _ = request.into_body().collect().await;
                     Ok::<_, Infallible>(Response::new(Full::new(Bytes::new())))
                 });
                 hyper::server::conn::http1::Builder::new()

@@ -5,7 +5,7 @@ mod body;
 use super::headers::{self, Policy, Quota, Shown, retry_after};
 use super::problem::{NO_STORE, PROBLEM_JSON};
 use super::settings::HttpSettings;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
@@ -29,10 +29,19 @@ pub(super) struct Told<'a> {
 
 /// The answer to a check: 200, 429 if it is denied, 503 if it could not be judged and a rule refuses that.
 pub(super) fn to_check(settings: &HttpSettings, told: &Told<'_>) -> Response<Full<Bytes>> {
-    let mut buffer = BytesMut::with_capacity(BUFFER_BYTES);
-    let mut fields = HeaderMap::with_capacity(HEADERS);
-    rate_headers(settings, told, &mut buffer, &mut fields);
+    let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+    let mut written = headers::Written::with_capacity(HEADERS);
+    rate_headers(settings, told, &mut buffer, &mut written);
+    let body_at = buffer.len();
     write_body(&mut buffer, told);
+    let buffer = Bytes::from(buffer);
+    let mut fields = HeaderMap::with_capacity(HEADERS);
+    for (name, range) in written {
+        // What we write is printable ASCII, so it is a header value.
+        if let Ok(value) = HeaderValue::from_maybe_shared(buffer.slice(range)) {
+            fields.insert(name, value);
+        }
+    }
     let status = status(told.verdict);
     if status == StatusCode::OK {
         fields.insert(CONTENT_TYPE, JSON);
@@ -46,15 +55,15 @@ pub(super) fn to_check(settings: &HttpSettings, told: &Told<'_>) -> Response<Ful
             fields.insert(RETRY_AFTER, value);
         }
     }
-    let mut response = Response::new(Full::new(buffer.freeze()));
+    let mut response = Response::new(Full::new(buffer.slice(body_at..)));
     *response.status_mut() = status;
     *response.headers_mut() = fields;
     response
 }
 
 /// JSON that is nothing but JSON.
-pub(super) fn json(body: BytesMut) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body.freeze()));
+pub(super) fn json(body: Vec<u8>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     response
 }
@@ -67,7 +76,7 @@ fn status(verdict: &Verdict<'_>) -> StatusCode {
     }
 }
 
-fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut BytesMut, fields: &mut HeaderMap) {
+fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut Vec<u8>, written: &mut headers::Written) {
     let rulings = &told.verdict.rulings;
     if let Some(nearest) = told.verdict.nearest().and_then(policy) {
         let shown = Shown {
@@ -76,7 +85,7 @@ fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut BytesMut,
             cost: told.cost,
             now: told.now,
         };
-        headers::write(settings.headers, &shown, buffer, fields);
+        headers::write(settings.headers, &shown, buffer, written);
     }
 }
 

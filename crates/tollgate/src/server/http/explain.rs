@@ -2,14 +2,13 @@
 
 use super::answer::{self, Told};
 use super::json::{boolean, integer, string};
-use bytes::{BufMut, BytesMut};
 use tollgate_limiter::core::rules::{Explanation, Fit, Grounds, Met, Miss, Story, Terms};
 use tollgate_limiter::core::{Cost, Timestamp};
 
 /// `{"verdict":{…},"rules":[…]}`: what a check would answer, and then every rule.
-pub(super) fn written(explanation: &Explanation<'_>) -> BytesMut {
-    let mut out = BytesMut::with_capacity(BYTES);
-    out.put_slice(b"{\"verdict\":");
+pub(super) fn written(explanation: &Explanation<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(BYTES);
+    out.extend_from_slice(b"{\"verdict\":");
     let told = Told {
         verdict: &explanation.verdict,
         lease: None,
@@ -17,128 +16,128 @@ pub(super) fn written(explanation: &Explanation<'_>) -> BytesMut {
         now: Timestamp::EPOCH,
     };
     answer::write_body(&mut out, &told);
-    out.put_slice(b",\"rules\":");
+    out.extend_from_slice(b",\"rules\":");
     array(&mut out, &explanation.stories, story);
-    out.put_u8(b'}');
+    out.push(b'}');
     out
 }
 
-fn story(out: &mut BytesMut, story: &Story<'_>) {
-    out.put_slice(b"{\"rule\":");
+fn story(out: &mut Vec<u8>, story: &Story<'_>) {
+    out.extend_from_slice(b"{\"rule\":");
     string(out, story.rule.id().as_bytes());
-    out.put_slice(b",\"domain\":");
+    out.extend_from_slice(b",\"domain\":");
     string(out, story.rule.domain().as_bytes());
-    out.put_slice(b",\"mode\":");
+    out.extend_from_slice(b",\"mode\":");
     string(out, story.rule.mode().name().as_bytes());
-    out.put_slice(b",\"met\":");
+    out.extend_from_slice(b",\"met\":");
     boolean(out, story.fit.is_met());
     match &story.fit {
         Fit::Met(met) => applied(out, story, met),
         Fit::Missed(misses) => {
-            out.put_slice(b",\"missed\":");
+            out.extend_from_slice(b",\"missed\":");
             array(out, misses, miss);
         }
     }
-    out.put_slice(b",\"advice\":");
+    out.extend_from_slice(b",\"advice\":");
     array(out, &story.advice(), |out, advice| string(out, advice.as_bytes()));
-    out.put_u8(b'}');
+    out.push(b'}');
 }
 
-fn applied(out: &mut BytesMut, story: &Story<'_>, met: &Met<'_>) {
-    out.put_slice(b",\"per\":");
+fn applied(out: &mut Vec<u8>, story: &Story<'_>, met: &Met<'_>) {
+    out.extend_from_slice(b",\"per\":");
     // A list of pairs: an attribute of several values stands there several times.
     array(out, &met.subject, |out, (name, value)| {
-        out.put_slice(b"{\"attribute\":");
+        out.extend_from_slice(b"{\"attribute\":");
         string(out, name.as_bytes());
-        out.put_slice(b",\"value\":");
+        out.extend_from_slice(b",\"value\":");
         string(out, value.as_bytes());
-        out.put_u8(b'}');
+        out.push(b'}');
     });
-    out.put_slice(b",\"variant\":");
+    out.extend_from_slice(b",\"variant\":");
     match story.rule.experiment() {
         Some(_) => string(out, met.variant.name().as_bytes()),
-        None => out.put_slice(b"null"),
+        None => out.extend_from_slice(b"null"),
     }
-    out.put_slice(b",\"terms\":");
+    out.extend_from_slice(b",\"terms\":");
     let terms = match met.terms {
         Terms::Limited(_) => "limited",
         Terms::Banned => "banned",
         Terms::Unlimited => "unlimited",
     };
     string(out, terms.as_bytes());
-    out.put_slice(b",\"from\":");
+    out.extend_from_slice(b",\"from\":");
     grounds(out, &met.grounds);
-    out.put_slice(b",\"cost\":");
+    out.extend_from_slice(b",\"cost\":");
     integer(out, met.cost.get());
-    out.put_slice(b",\"limits\":");
+    out.extend_from_slice(b",\"limits\":");
     array(out, &met.limits, |out, held| {
-        out.put_u8(b'{');
+        out.push(b'{');
         answer::write_ruling(out, &held.ruling);
-        out.put_slice(b",\"algorithm\":");
+        out.extend_from_slice(b",\"algorithm\":");
         optional(out, held.ruling.window.map(|window| window.limit().algorithm()));
-        out.put_slice(b",\"key\":");
+        out.extend_from_slice(b",\"key\":");
         optional(out, held.key.as_deref());
-        out.put_u8(b'}');
+        out.push(b'}');
     });
 }
 
 /// Where the limit comes from.
-fn grounds(out: &mut BytesMut, grounds: &Grounds<'_>) {
+fn grounds(out: &mut Vec<u8>, grounds: &Grounds<'_>) {
     match grounds {
-        Grounds::Limit => out.put_slice(b"{\"kind\":\"limit\"}"),
+        Grounds::Limit => out.extend_from_slice(b"{\"kind\":\"limit\"}"),
         Grounds::By { attribute, value } => {
-            out.put_slice(b"{\"kind\":\"by\",\"attribute\":");
+            out.extend_from_slice(b"{\"kind\":\"by\",\"attribute\":");
             string(out, attribute.as_bytes());
-            out.put_slice(b",\"value\":");
+            out.extend_from_slice(b",\"value\":");
             string(out, value);
-            out.put_u8(b'}');
+            out.push(b'}');
         }
         Grounds::Override(place) => {
-            out.put_slice(b"{\"kind\":\"override\",\"place\":");
+            out.extend_from_slice(b"{\"kind\":\"override\",\"place\":");
             integer(out, u64::from(*place));
-            out.put_u8(b'}');
+            out.push(b'}');
         }
     }
 }
 
-fn miss(out: &mut BytesMut, miss: &Miss<'_>) {
+fn miss(out: &mut Vec<u8>, miss: &Miss<'_>) {
     match miss {
-        Miss::Disabled => out.put_slice(b"{\"reason\":\"disabled\""),
+        Miss::Disabled => out.extend_from_slice(b"{\"reason\":\"disabled\""),
         Miss::Domain { was } => {
-            out.put_slice(b"{\"reason\":\"domain\",\"was\":");
+            out.extend_from_slice(b"{\"reason\":\"domain\",\"was\":");
             string(out, was.as_bytes());
         }
         Miss::Condition { attribute, wanted, was } => {
-            out.put_slice(b"{\"reason\":\"condition\",\"attribute\":");
+            out.extend_from_slice(b"{\"reason\":\"condition\",\"attribute\":");
             string(out, attribute.as_bytes());
-            out.put_slice(b",\"wanted\":");
+            out.extend_from_slice(b",\"wanted\":");
             string(out, wanted.as_bytes());
-            out.put_slice(b",\"was\":");
+            out.extend_from_slice(b",\"was\":");
             array(out, was, |out, value| string(out, value.as_bytes()));
         }
         Miss::Lacks { attribute } => {
-            out.put_slice(b"{\"reason\":\"lacks\",\"attribute\":");
+            out.extend_from_slice(b"{\"reason\":\"lacks\",\"attribute\":");
             string(out, attribute.as_bytes());
         }
     }
-    out.put_u8(b'}');
+    out.push(b'}');
 }
 
-fn array<T>(out: &mut BytesMut, items: &[T], write: impl Fn(&mut BytesMut, &T)) {
-    out.put_u8(b'[');
+fn array<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
+    out.push(b'[');
     for (place, item) in items.iter().enumerate() {
         if place > 0 {
-            out.put_u8(b',');
+            out.push(b',');
         }
         write(out, item);
     }
-    out.put_u8(b']');
+    out.push(b']');
 }
 
-fn optional(out: &mut BytesMut, text: Option<&str>) {
+fn optional(out: &mut Vec<u8>, text: Option<&str>) {
     match text {
         Some(text) => string(out, text.as_bytes()),
-        None => out.put_slice(b"null"),
+        None => out.extend_from_slice(b"null"),
     }
 }
 

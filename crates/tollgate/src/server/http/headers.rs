@@ -8,4 +8,4 @@ mod write;
 pub use dialects::{Dialect, DialectError, Dialects};
 pub(super) use policy::{Policy, Quota};
 pub(super) use retry_after::retry_after;
-pub(super) use write::{Shown, write};
+pub(super) use write::{Shown, Written, write};

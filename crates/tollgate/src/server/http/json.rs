@@ -1,53 +1,51 @@
 //! JSON, written straight into a buffer.
 
-use bytes::{BufMut, BytesMut};
-
 /// A string in quotes. What is not UTF-8 shows as U+FFFD: it is data of a caller, and an answer must be JSON.
-pub(super) fn string(out: &mut BytesMut, bytes: &[u8]) {
-    out.put_u8(b'"');
+pub(super) fn string(out: &mut Vec<u8>, bytes: &[u8]) {
+    out.push(b'"');
     for chunk in bytes.utf8_chunks() {
         escaped(out, chunk.valid());
         if !chunk.invalid().is_empty() {
-            out.put_slice("\u{fffd}".as_bytes());
+            out.extend_from_slice("\u{fffd}".as_bytes());
         }
     }
-    out.put_u8(b'"');
+    out.push(b'"');
 }
 
-fn escaped(out: &mut BytesMut, text: &str) {
+fn escaped(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
     // Nearly always there is nothing to escape, and all of it goes over at once.
     while let Some(at) = rest.iter().position(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
         let (plain, tail) = rest.split_at(at);
-        out.put_slice(plain);
+        out.extend_from_slice(plain);
         let Some((byte, tail)) = tail.split_first() else { return };
         match byte {
-            b'"' => out.put_slice(b"\\\""),
-            b'\\' => out.put_slice(b"\\\\"),
-            b'\n' => out.put_slice(b"\\n"),
-            b'\r' => out.put_slice(b"\\r"),
-            b'\t' => out.put_slice(b"\\t"),
-            control => out.put_slice(format!("\\u{control:04x}").as_bytes()),
+            b'"' => out.extend_from_slice(b"\\\""),
+            b'\\' => out.extend_from_slice(b"\\\\"),
+            b'\n' => out.extend_from_slice(b"\\n"),
+            b'\r' => out.extend_from_slice(b"\\r"),
+            b'\t' => out.extend_from_slice(b"\\t"),
+            control => out.extend_from_slice(format!("\\u{control:04x}").as_bytes()),
         }
         rest = tail;
     }
-    out.put_slice(rest);
+    out.extend_from_slice(rest);
 }
 
-pub(super) fn integer(out: &mut BytesMut, number: u64) {
-    out.put_slice(itoa::Buffer::new().format(number).as_bytes());
+pub(super) fn integer(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// A number, or `null`.
-pub(super) fn integer_or_null(out: &mut BytesMut, number: Option<u64>) {
+pub(super) fn integer_or_null(out: &mut Vec<u8>, number: Option<u64>) {
     match number {
         Some(number) => integer(out, number),
-        None => out.put_slice(b"null"),
+        None => out.extend_from_slice(b"null"),
     }
 }
 
-pub(super) fn boolean(out: &mut BytesMut, value: bool) {
-    out.put_slice(if value { b"true" } else { b"false" });
+pub(super) fn boolean(out: &mut Vec<u8>, value: bool) {
+    out.extend_from_slice(if value { b"true" } else { b"false" });
 }
 
 #[cfg(test)]
@@ -56,7 +54,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn written(bytes: &[u8]) -> String {
-        let mut out = BytesMut::new();
+        let mut out = Vec::new();
         string(&mut out, bytes);
         String::from_utf8(out.to_vec()).unwrap()
     }

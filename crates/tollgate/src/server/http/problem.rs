@@ -1,7 +1,7 @@
 //! What was wrong with a request, as RFC 9457 writes it.
 
 use super::json;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
@@ -61,23 +61,23 @@ impl Problem {
     }
 
     pub(super) fn into_response(self) -> Response<Full<Bytes>> {
-        let mut body = BytesMut::with_capacity(256);
-        body.put_slice(b"{\"type\":\"about:blank\",\"title\":");
+        let mut body = Vec::with_capacity(256);
+        body.extend_from_slice(b"{\"type\":\"about:blank\",\"title\":");
         json::string(&mut body, self.status.canonical_reason().unwrap_or("Error").as_bytes());
-        body.put_slice(b",\"status\":");
+        body.extend_from_slice(b",\"status\":");
         json::integer(&mut body, self.status.as_u16().into());
-        body.put_slice(b",\"detail\":");
+        body.extend_from_slice(b",\"detail\":");
         json::string(&mut body, self.detail.as_bytes());
         if let Some(field) = &self.field {
-            body.put_slice(b",\"field\":");
+            body.extend_from_slice(b",\"field\":");
             json::string(&mut body, field.as_bytes());
         }
         if let Some(index) = self.index {
-            body.put_slice(b",\"index\":");
+            body.extend_from_slice(b",\"index\":");
             json::integer(&mut body, index as u64);
         }
-        body.put_u8(b'}');
-        let mut response = Response::new(Full::new(body.freeze()));
+        body.push(b'}');
+        let mut response = Response::new(Full::new(Bytes::from(body)));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, PROBLEM_JSON);

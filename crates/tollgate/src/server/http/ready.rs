@@ -3,7 +3,7 @@
 use super::answer;
 use super::json::{boolean, integer, string};
 use crate::server::gate::{Gate, Phase};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
 
@@ -11,8 +11,8 @@ use hyper::{Response, StatusCode};
 /// count: those before it are in force.
 pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
     let phase = gate.phase();
-    let mut out = BytesMut::with_capacity(256);
-    out.put_slice(b"{\"status\":");
+    let mut out = Vec::with_capacity(256);
+    out.extend_from_slice(b"{\"status\":");
     let status = match phase {
         Phase::Starting => "starting",
         Phase::Ready => "ready",
@@ -20,18 +20,18 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
     };
     string(&mut out, status.as_bytes());
     // The store is inside this program: it cannot be away, nothing breaks, and nobody shares it.
-    out.put_slice(b",\"store\":{\"kind\":\"memory\",\"reachable\":");
+    out.extend_from_slice(b",\"store\":{\"kind\":\"memory\",\"reachable\":");
     boolean(&mut out, true);
-    out.put_slice(b",\"keys\":");
+    out.extend_from_slice(b",\"keys\":");
     integer(&mut out, gate.store().usage().keys as u64);
-    out.put_slice(b"},\"rules\":{\"loaded\":");
+    out.extend_from_slice(b"},\"rules\":{\"loaded\":");
     integer(&mut out, gate.rules_loaded());
-    out.put_slice(b",\"error\":");
+    out.extend_from_slice(b",\"error\":");
     match gate.rules_fault() {
         Some(fault) => string(&mut out, fault.as_bytes()),
-        None => out.put_slice(b"null"),
+        None => out.extend_from_slice(b"null"),
     }
-    out.put_slice(b"},\"breaker\":\"closed\",\"instances\":1}");
+    out.extend_from_slice(b"},\"breaker\":\"closed\",\"instances\":1}");
     let mut response = answer::json(out);
     if phase != Phase::Ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

@@ -10,7 +10,7 @@ use super::{auth, explain, json, ready, request};
 use crate::server::gate::Gate;
 use crate::server::telemetry::{Door, Telemetry};
 use crate::server::tokens::Rights;
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
@@ -119,10 +119,10 @@ impl Front {
                 Route::Release => self.release(request).await,
                 Route::Renew => self.renew(request).await,
                 Route::Explain => self.explain(request).await,
-                Route::Healthz => Ok(answer::json(BytesMut::from(&b"{\"status\":\"alive\"}"[..]))),
+                Route::Healthz => Ok(answer::json(b"{\"status\":\"alive\"}".to_vec())),
                 Route::Readyz => Ok(ready::readiness(&self.gate)),
                 Route::Metrics => Ok(metrics(&self.gate)),
-                Route::OpenApi => Ok(answer::json(BytesMut::from(OPENAPI))),
+                Route::OpenApi => Ok(answer::json(OPENAPI.into())),
             }
         })
         .await
@@ -133,11 +133,11 @@ impl Front {
         let body = read(request.into_body(), bounds.batch_bytes, bounds.body_timeout).await?;
         let batch = request::batch(&body)?;
         let sitting = self.gate.sit(Door::Http);
-        let mut out = BytesMut::with_capacity(ELEMENT_BYTES * batch.len());
-        out.put_u8(b'[');
+        let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
+        out.push(b'[');
         for (place, asked) in batch.iter().enumerate() {
             if place > 0 {
-                out.put_u8(b',');
+                out.push(b',');
             }
             let attributes = asked.attributes();
             let attempt = asked.attempt(&attributes);
@@ -150,7 +150,7 @@ impl Front {
             };
             answer::write_body(&mut out, &told);
         }
-        out.put_u8(b']');
+        out.push(b']');
         Ok(answer::json(out))
     }
 
@@ -167,7 +167,7 @@ impl Front {
             cost: attempt.cost,
             now: Timestamp::EPOCH,
         };
-        let mut out = BytesMut::with_capacity(ELEMENT_BYTES);
+        let mut out = Vec::with_capacity(ELEMENT_BYTES);
         answer::write_body(&mut out, &told);
         Ok(answer::json(out))
     }
@@ -178,10 +178,10 @@ impl Front {
         let attributes = asked.attributes();
         let sitting = self.gate.sit(Door::Http);
         let forgotten = sitting.forget(&asked.attempt(&attributes), asked.rule()).await;
-        let mut out = BytesMut::new();
-        out.put_slice(b"{\"forgotten\":");
+        let mut out = Vec::new();
+        out.extend_from_slice(b"{\"forgotten\":");
         json::integer(&mut out, forgotten);
-        out.put_u8(b'}');
+        out.push(b'}');
         Ok(answer::json(out))
     }
 
@@ -189,10 +189,10 @@ impl Front {
         let body = self.body(request).await?;
         let lease = request::lease(&body)?;
         let released = self.gate.sit(Door::Http).release(&lease).await;
-        let mut out = BytesMut::new();
-        out.put_slice(b"{\"released\":");
+        let mut out = Vec::new();
+        out.extend_from_slice(b"{\"released\":");
         json::boolean(&mut out, released);
-        out.put_u8(b'}');
+        out.push(b'}');
         Ok(answer::json(out))
     }
 
@@ -205,10 +205,10 @@ impl Front {
                 "the lease is held no more: it was released, or it ran out; check again",
             ));
         };
-        let mut out = BytesMut::new();
-        out.put_slice(b"{\"renewed\":true,\"expires_in_ms\":");
+        let mut out = Vec::new();
+        out.extend_from_slice(b"{\"renewed\":true,\"expires_in_ms\":");
         json::integer(&mut out, term.as_millis_ceil());
-        out.put_u8(b'}');
+        out.push(b'}');
         Ok(answer::json(out))
     }
 

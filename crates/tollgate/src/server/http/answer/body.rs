@@ -3,54 +3,53 @@
 use super::{Told, quota, status};
 use crate::server::http::headers::Quota;
 use crate::server::http::json::{boolean, integer, integer_or_null, string};
-use bytes::{BufMut, BytesMut};
 use tollgate_limiter::core::Retry;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 
 /// `{"allowed":true,"rule":…}`; if refused, the members of RFC 9457 stand before these.
-pub(crate) fn write(out: &mut BytesMut, told: &Told<'_>) {
+pub(crate) fn write(out: &mut Vec<u8>, told: &Told<'_>) {
     let Told { verdict, lease, .. } = told;
-    out.put_u8(b'{');
+    out.push(b'{');
     if !verdict.allowed {
         problem(out, verdict);
     }
-    out.put_slice(b"\"allowed\":");
+    out.extend_from_slice(b"\"allowed\":");
     boolean(out, verdict.allowed);
     let nearest = verdict.nearest();
-    out.put_slice(b",\"rule\":");
+    out.extend_from_slice(b",\"rule\":");
     text_or_null(out, nearest.map(|ruling| ruling.name));
     numbers(out, nearest);
-    out.put_slice(b",\"delay_ms\":");
+    out.extend_from_slice(b",\"delay_ms\":");
     integer(out, verdict.delay.as_millis_ceil());
-    out.put_slice(b",\"source\":\"");
-    out.put_slice(verdict.source.name().as_bytes());
-    out.put_slice(b"\",\"lease\":");
+    out.extend_from_slice(b",\"source\":\"");
+    out.extend_from_slice(verdict.source.name().as_bytes());
+    out.extend_from_slice(b"\",\"lease\":");
     text_or_null(out, *lease);
-    out.put_slice(b",\"limits\":[");
+    out.extend_from_slice(b",\"limits\":[");
     for (place, ruling) in verdict.rulings.iter().enumerate() {
-        out.put_slice(if place == 0 { &b"{"[..] } else { b",{" });
+        out.extend_from_slice(if place == 0 { &b"{"[..] } else { b",{" });
         write_ruling(out, ruling);
-        out.put_u8(b'}');
+        out.push(b'}');
     }
-    out.put_slice(b"]}");
+    out.extend_from_slice(b"]}");
 }
 
 /// The members of one limit.
-pub(crate) fn write_ruling(out: &mut BytesMut, ruling: &Ruling<'_>) {
-    out.put_slice(b"\"rule\":");
+pub(crate) fn write_ruling(out: &mut Vec<u8>, ruling: &Ruling<'_>) {
+    out.extend_from_slice(b"\"rule\":");
     string(out, ruling.name.as_bytes());
-    out.put_slice(b",\"allowed\":");
+    out.extend_from_slice(b",\"allowed\":");
     boolean(out, ruling.is_allow());
     numbers(out, Some(ruling));
-    out.put_slice(b",\"mode\":\"");
-    out.put_slice(ruling.mode.name().as_bytes());
-    out.put_slice(b"\",\"source\":\"");
-    out.put_slice(ruling.source.name().as_bytes());
-    out.put_u8(b'"');
+    out.extend_from_slice(b",\"mode\":\"");
+    out.extend_from_slice(ruling.mode.name().as_bytes());
+    out.extend_from_slice(b"\",\"source\":\"");
+    out.extend_from_slice(ruling.source.name().as_bytes());
+    out.push(b'"');
 }
 
 /// How a limit stands. What is not known, or has no end, is null.
-fn numbers(out: &mut BytesMut, ruling: Option<&Ruling<'_>>) {
+fn numbers(out: &mut Vec<u8>, ruling: Option<&Ruling<'_>>) {
     let decision = ruling.and_then(|ruling| ruling.decision);
     let standing = decision.as_ref().map(|decision| decision.standing());
     let limit = match (standing, ruling) {
@@ -59,13 +58,13 @@ fn numbers(out: &mut BytesMut, ruling: Option<&Ruling<'_>>) {
         (None, Some(ruling)) => ruling.window.map(|_| quota(ruling).units()),
         (None, None) => None,
     };
-    out.put_slice(b",\"limit\":");
+    out.extend_from_slice(b",\"limit\":");
     integer_or_null(out, limit);
-    out.put_slice(b",\"remaining\":");
+    out.extend_from_slice(b",\"remaining\":");
     integer_or_null(out, standing.map(|standing| standing.remaining));
-    out.put_slice(b",\"reset_after_ms\":");
+    out.extend_from_slice(b",\"reset_after_ms\":");
     integer_or_null(out, standing.map(|standing| standing.reset_after.as_millis_ceil()));
-    out.put_slice(b",\"retry_after_ms\":");
+    out.extend_from_slice(b",\"retry_after_ms\":");
     let retry = decision.and_then(|decision| decision.retry());
     integer_or_null(
         out,
@@ -77,31 +76,31 @@ fn numbers(out: &mut BytesMut, ruling: Option<&Ruling<'_>>) {
 }
 
 /// The members of RFC 9457, with a comma behind the last.
-fn problem(out: &mut BytesMut, verdict: &Verdict<'_>) {
+fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>) {
     let (kind, title) = if verdict.is_closed() {
         ("temporary-reduced-capacity", "Temporary Reduced Capacity")
     } else {
         ("quota-exceeded", "Quota Exceeded")
     };
-    out.put_slice(b"\"type\":\"https://iana.org/assignments/http-problem-types#");
-    out.put_slice(kind.as_bytes());
-    out.put_slice(b"\",\"title\":\"");
-    out.put_slice(title.as_bytes());
-    out.put_slice(b"\",\"status\":");
+    out.extend_from_slice(b"\"type\":\"https://iana.org/assignments/http-problem-types#");
+    out.extend_from_slice(kind.as_bytes());
+    out.extend_from_slice(b"\",\"title\":\"");
+    out.extend_from_slice(title.as_bytes());
+    out.extend_from_slice(b"\",\"status\":");
     integer(out, status(verdict).as_u16().into());
     if let Some(detail) = verdict.nearest().and_then(detail) {
-        out.put_slice(b",\"detail\":");
+        out.extend_from_slice(b",\"detail\":");
         string(out, detail.as_bytes());
     }
-    out.put_slice(b",\"violated-policies\":[");
+    out.extend_from_slice(b",\"violated-policies\":[");
     let violated = |ruling: &&Ruling<'_>| ruling.mode == Mode::Enforce && !ruling.is_allow();
     for (place, ruling) in verdict.rulings.iter().filter(violated).enumerate() {
         if place > 0 {
-            out.put_u8(b',');
+            out.push(b',');
         }
         string(out, ruling.name.as_bytes());
     }
-    out.put_slice(b"],");
+    out.extend_from_slice(b"],");
 }
 
 /// A sentence about the limit that refused; nothing if none was asked.
@@ -129,9 +128,9 @@ fn counted(number: u64, thing: &str) -> String {
     format!("{number} {thing}{plural}")
 }
 
-fn text_or_null(out: &mut BytesMut, text: Option<&str>) {
+fn text_or_null(out: &mut Vec<u8>, text: Option<&str>) {
     match text {
         Some(text) => string(out, text.as_bytes()),
-        None => out.put_slice(b"null"),
+        None => out.extend_from_slice(b"null"),
     }
 }

@@ -2,9 +2,8 @@
 
 use super::dialects::{Dialect, Dialects};
 use super::policy::{Policy, Quota, seconds_ceil};
-use bytes::{BufMut, BytesMut};
-use hyper::HeaderMap;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::HeaderName;
+use std::ops::Range;
 use tollgate_limiter::core::{Cost, Timestamp};
 
 /// What headers speak of.
@@ -20,8 +19,12 @@ pub(crate) struct Shown<'a, I> {
     pub(crate) now: Timestamp,
 }
 
-/// Writes the headers of all dialects in use. Their values share `buffer`.
-pub(crate) fn write<'a, I>(dialects: Dialects, shown: &Shown<'a, I>, buffer: &mut BytesMut, headers: &mut HeaderMap)
+/// The headers that were written, and where in the buffer their values are. The buffer is shared by all of an answer, so
+/// that it is made into what headers are made of only once.
+pub(crate) type Written = Vec<(&'static HeaderName, Range<usize>)>;
+
+/// Writes the headers of all dialects in use to the end of `buffer`.
+pub(crate) fn write<'a, I>(dialects: Dialects, shown: &Shown<'a, I>, buffer: &mut Vec<u8>, written: &mut Written)
 where
     I: Iterator<Item = Policy<'a>> + Clone,
 {
@@ -31,32 +34,32 @@ where
         cost,
         now,
     } = shown;
-    let mut field = |name: &HeaderName, fill: &dyn Fn(&mut BytesMut)| {
-        fill(buffer);
-        // What we write is printable ASCII, so it is a header value; an empty one says nothing and is not sent.
-        match HeaderValue::from_maybe_shared(buffer.split().freeze()) {
-            Ok(value) if !value.is_empty() => drop(headers.insert(name, value)),
-            _ => {}
+    let mut field = |name: &'static HeaderName, fill: &dyn Fn(&mut Value<'_>)| {
+        let start = buffer.len();
+        fill(&mut Value { buffer, start });
+        // An empty value says nothing and is not sent.
+        if buffer.len() > start {
+            written.push((name, start..buffer.len()));
         }
     };
-    let limit = |value: &mut BytesMut| integer(value, nearest.quota.units());
-    let remaining = |value: &mut BytesMut| integer(value, nearest.standing.remaining);
-    let reset = |value: &mut BytesMut| {
+    let limit = |value: &mut Value<'_>| integer(value, nearest.quota.units());
+    let remaining = |value: &mut Value<'_>| integer(value, nearest.standing.remaining);
+    let reset = |value: &mut Value<'_>| {
         if let Some(wait) = nearest.effective() {
             integer(value, seconds_ceil(wait));
         }
     };
     // Windows without names, as drafts before 08 had them. What has no window cannot be said.
-    let windows = |value: &mut BytesMut, named: Named| {
+    let windows = |value: &mut Value<'_>, named: Named| {
         for policy in policies.clone() {
             if let Quota::Window { units, window_s } = policy.quota {
                 separate(value);
                 integer(value, units);
                 parameter(value, b";w=", window_s);
                 if let Named::Yes = named {
-                    value.put_slice(b";name=\"");
-                    value.put_slice(policy.name.as_bytes());
-                    value.put_u8(b'"');
+                    value.extend_from_slice(b";name=\"");
+                    value.extend_from_slice(policy.name.as_bytes());
+                    value.push(b'"');
                 }
             }
         }
@@ -141,6 +144,24 @@ where
     }
 }
 
+/// One value on its way into the buffer, and where it begins.
+struct Value<'b> {
+    buffer: &'b mut Vec<u8>,
+    start: usize,
+}
+
+impl Value<'_> {
+    #[inline]
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.buffer.extend_from_slice(bytes);
+    }
+
+    #[inline]
+    fn push(&mut self, byte: u8) {
+        self.buffer.push(byte);
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Named {
     Yes,
@@ -148,41 +169,41 @@ enum Named {
 }
 
 /// `"api";q=100;w=60, "inflight";q=20;qu="concurrent-requests"`.
-fn named_policies<'a>(value: &mut BytesMut, policies: impl Iterator<Item = Policy<'a>>) {
+fn named_policies<'a>(value: &mut Value<'_>, policies: impl Iterator<Item = Policy<'a>>) {
     for policy in policies {
         named(value, policy.name);
         parameter(value, b";q=", policy.quota.units());
         match policy.quota {
             Quota::Window { window_s, .. } => parameter(value, b";w=", window_s),
-            Quota::Concurrent { .. } => value.put_slice(b";qu=\"concurrent-requests\""),
+            Quota::Concurrent { .. } => value.extend_from_slice(b";qu=\"concurrent-requests\""),
             Quota::Banned => {}
         }
     }
 }
 
 /// The next item of a list of names.
-fn named(value: &mut BytesMut, name: &str) {
+fn named(value: &mut Value<'_>, name: &str) {
     separate(value);
-    value.put_u8(b'"');
-    value.put_slice(name.as_bytes());
-    value.put_u8(b'"');
+    value.push(b'"');
+    value.extend_from_slice(name.as_bytes());
+    value.push(b'"');
 }
 
-fn separate(value: &mut BytesMut) {
-    if !value.is_empty() {
-        value.put_slice(b", ");
+fn separate(value: &mut Value<'_>) {
+    if value.buffer.len() > value.start {
+        value.extend_from_slice(b", ");
     }
 }
 
-fn parameter(value: &mut BytesMut, name: &[u8], number: u64) {
-    value.put_slice(name);
+fn parameter(value: &mut Value<'_>, name: &[u8], number: u64) {
+    value.extend_from_slice(name);
     integer(value, number);
 }
 
 /// An integer as structured fields can hold it: 15 digits at most.
-fn integer(value: &mut BytesMut, number: u64) {
+fn integer(value: &mut Value<'_>, number: u64) {
     const MAX: u64 = 999_999_999_999_999;
-    value.put_slice(itoa::Buffer::new().format(number.min(MAX)).as_bytes());
+    value.extend_from_slice(itoa::Buffer::new().format(number.min(MAX)).as_bytes());
 }
 
 static RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");

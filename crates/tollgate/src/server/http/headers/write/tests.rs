@@ -1,4 +1,6 @@
 use super::*;
+use hyper::HeaderMap;
+use hyper::header::HeaderValue;
 use proptest::prelude::*;
 use tollgate_limiter::core::{Micros, Retry, Standing};
 
@@ -69,13 +71,15 @@ fn lines(dialect: &str, policies: &[Policy<'static>]) -> String {
         cost: Cost::ONE,
         now: NOW,
     };
-    let mut headers = HeaderMap::new();
-    write(
-        Dialects::named([dialect]).unwrap(),
-        &shown,
-        &mut BytesMut::new(),
-        &mut headers,
-    );
+    // Behind something else, as in an answer to a pipelined request.
+    let mut buffer = b"before".to_vec();
+    let mut written = Written::new();
+    write(Dialects::named([dialect]).unwrap(), &shown, &mut buffer, &mut written);
+    let value = |range: Range<usize>| HeaderValue::from_bytes(&buffer[range]).unwrap();
+    let headers: HeaderMap = written
+        .into_iter()
+        .map(|(name, range)| (name.clone(), value(range)))
+        .collect();
     let mut lines: Vec<String> = headers
         .iter()
         .map(|(name, value)| format!("{name}: {}\n", value.to_str().unwrap()))
