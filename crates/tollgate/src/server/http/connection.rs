@@ -2,7 +2,7 @@
 
 use super::routes::Front;
 use super::settings::Bounds;
-use super::watch::{Heard, Pulse, Watch};
+use super::watch::{Heard, Look, Pulse, Watch};
 use crate::server::listen::Stream;
 use crate::server::tls::Tls;
 use hyper::service::service_fn;
@@ -10,8 +10,10 @@ use hyper::{Request, Version, body::Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, watch as channel};
 use tokio::time::{Instant, sleep, timeout};
@@ -74,6 +76,13 @@ async fn shake_hands(
     }
 }
 
+/// Why a connection is looked at.
+enum Turn<T> {
+    Ended(T),
+    Look,
+    Stage,
+}
+
 async fn converse<T>(stream: T, front: &Arc<Front>, mut stage: channel::Receiver<Stage>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -87,54 +96,67 @@ where
     let service = service_fn(move |request: Request<Incoming>| {
         let front = Arc::clone(&front);
         let beat = pulse.begin(request.version() == Version::HTTP_2);
-        async move {
-            let response = front.answer(request).await;
-            drop(beat);
-            Ok::<_, Infallible>(response)
-        }
+        async move { Ok::<_, Infallible>(front.answer(request, beat).await) }
     });
     let builder = builder(&bounds);
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut look = pin!(sleep(watch.every()));
-    let mut seen = Stage::Running;
+    // Waiting for a change takes a lock that all connections share, so it is done once; then a glance tells.
+    let mut changing = stage.clone();
+    let mut changed = pin!(changing.changed());
+    let mut waits = true;
     loop {
-        tokio::select! {
-            biased;
-            ended = connection.as_mut() => {
+        let turn = poll_fn(|cx| {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(Turn::Ended(ended));
+            }
+            if look.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Turn::Look);
+            }
+            if std::mem::take(&mut waits) && changed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Turn::Stage);
+            }
+            match stage.has_changed() {
+                Ok(false) => Poll::Pending,
+                Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
+            }
+        });
+        match turn.await {
+            Turn::Ended(ended) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended badly");
                 }
                 return;
             }
-            () = look.as_mut() => {
+            Turn::Look => {
                 let now = Instant::now();
-                if watch.is_over(now) {
+                // What is late is polled with the connection, which is next.
+                if watch.look(now) == Look::Over {
                     tracing::debug!("a client was cut off: it was too slow, or silent for too long");
                     return;
                 }
                 look.as_mut().reset(now + watch.every());
             }
-            changed = stage.changed() => {
-                let now = *stage.borrow_and_update();
-                match (changed, now) {
-                    (Err(_), _) | (Ok(()), Stage::Cut) => return,
-                    (Ok(()), Stage::Draining) if seen == Stage::Running => connection.as_mut().graceful_shutdown(),
-                    (Ok(()), _) => {}
-                }
-                seen = now;
-            }
+            Turn::Stage => break,
         }
+    }
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
+        _ = connection => {}
+        _ = stage.wait_for(|stage| *stage == Stage::Cut) => {}
     }
 }
 
 fn builder(bounds: &Bounds) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        // Slow heads are cut off by the watch.
+    let mut http1 = builder.http1();
+    // Slow heads are cut off by the watch.
+    http1
         .header_read_timeout(None)
-        .max_headers(bounds.headers)
         .max_buf_size(bounds.header_bytes.max(HEADER_BYTES_MIN));
+    if bounds.headers != HEADERS {
+        http1.max_headers(bounds.headers);
+    }
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -144,6 +166,8 @@ fn builder(bounds: &Bounds) -> Builder<TokioExecutor> {
     builder
 }
 
+/// What hyper takes if it is not told: it has the room for them ready, and otherwise makes it for every request.
+const HEADERS: usize = 100;
 /// The least that hyper takes.
 const HEADER_BYTES_MIN: usize = 8 * 1024;
 /// Streams that a client opened and took back before they were seen: more than that is an attack.

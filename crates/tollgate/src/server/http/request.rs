@@ -1,6 +1,8 @@
 //! Requests out of bytes. Whatever the bytes are, the answer is a request or what is wrong with them; nothing panics and
 //! nothing is larger than what was sent.
 
+mod plain;
+
 use super::problem::Problem;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
@@ -24,10 +26,17 @@ const LEASE_BYTES_MAX: usize = 16 * 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Asked<'a> {
     domain: Text<'a>,
-    attributes: Vec<(Text<'a>, Text<'a>)>,
+    attributes: Attributes<'a>,
     cost: Cost,
     /// Only to forget: the rule whose counters are meant.
     rule: Option<Text<'a>>,
+}
+
+/// Attributes as they stand in the request, or with something in them that was escaped.
+#[derive(Debug)]
+enum Attributes<'a> {
+    Plain(Vec<Attribute<'a>>),
+    Read(Vec<(Text<'a>, Text<'a>)>),
 }
 
 /// Text of a request: a part of it, unless something in it was escaped.
@@ -47,7 +56,7 @@ enum Form {
 /// # Errors
 /// What is wrong, and with which member.
 pub fn attempt(body: &[u8]) -> Result<Asked<'_>, Problem> {
-    Asked::read(text(body)?, Form::Attempt)
+    one(text(body)?)
 }
 
 /// An array of attempts.
@@ -57,8 +66,15 @@ pub fn attempt(body: &[u8]) -> Result<Asked<'_>, Problem> {
 pub fn batch(body: &[u8]) -> Result<Vec<Asked<'_>>, Problem> {
     let Elements(elements) = parse(text(body)?, "an array of attempts")?;
     let each = elements.into_iter().enumerate();
-    each.map(|(index, element)| Asked::read(element.get(), Form::Attempt).map_err(|problem| problem.at(index)))
+    each.map(|(index, element)| one(element.get()).map_err(|problem| problem.at(index)))
         .collect()
+}
+
+fn one(json: &str) -> Result<Asked<'_>, Problem> {
+    match plain::attempt(json) {
+        Some(asked) => Ok(asked),
+        None => Asked::read(json, Form::Attempt),
+    }
 }
 
 /// `{"domain":"default","attributes":{"merchant":"m_1"},"rule":"merchant-plan"}`: domain and rule may be left out.
@@ -107,20 +123,15 @@ impl<'a> Asked<'a> {
         };
         Ok(Self {
             domain: domain.unwrap_or(Cow::Borrowed(Attempt::DOMAIN)),
-            attributes,
+            attributes: Attributes::Read(attributes),
             cost: cost.unwrap_or(Cost::ONE),
             rule,
         })
     }
 
     /// The attributes as rules see them.
-    pub fn attributes(&self) -> Vec<Attribute<'_>> {
-        let each = self.attributes.iter();
-        each.map(|(name, value)| Attribute {
-            name,
-            value: value.as_bytes(),
-        })
-        .collect()
+    pub fn attributes(&self) -> Cow<'_, [Attribute<'_>]> {
+        self.attributes.seen()
     }
 
     /// The attempt, with the attributes from [`Asked::attributes`].
@@ -137,6 +148,28 @@ impl<'a> Asked<'a> {
         self.rule.as_deref()
     }
 }
+
+impl Attributes<'_> {
+    fn seen(&self) -> Cow<'_, [Attribute<'_>]> {
+        let read = match self {
+            Self::Plain(attributes) => return Cow::Borrowed(attributes),
+            Self::Read(attributes) => attributes.iter(),
+        };
+        read.map(|(name, value)| Attribute {
+            name,
+            value: value.as_bytes(),
+        })
+        .collect()
+    }
+}
+
+impl PartialEq for Attributes<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.seen() == other.seen()
+    }
+}
+
+impl Eq for Attributes<'_> {}
 
 fn attributes_of<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>, Problem> {
     if !value.get().starts_with('{') {

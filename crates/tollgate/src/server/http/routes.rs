@@ -6,6 +6,7 @@ use self::bodies::read;
 use super::answer::{self, Told};
 use super::problem::Problem;
 use super::settings::HttpSettings;
+use super::watch::Beat;
 use super::{auth, explain, json, ready, request};
 use crate::server::gate::Gate;
 use crate::server::telemetry::{Door, Telemetry};
@@ -65,10 +66,10 @@ impl Front {
     }
 
     /// The answer to a request, whatever it is.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    pub(super) async fn answer(&self, request: Request<Incoming>, beat: Beat) -> Response<Full<Bytes>> {
         match self.route(&request) {
-            Ok(Route::Check) => self.check(request).await,
-            Ok(route) => self.other(route, request).await,
+            Ok(Route::Check) => self.check(request, &beat).await,
+            Ok(route) => self.other(route, request, &beat).await,
             Err(problem) => Err(problem),
         }
         .unwrap_or_else(Problem::into_response)
@@ -92,8 +93,8 @@ impl Front {
         Ok(*route)
     }
 
-    async fn check(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request).await?;
+    async fn check(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request, beat).await?;
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
         let attempt = asked.attempt(&attributes);
@@ -109,16 +110,21 @@ impl Front {
     }
 
     /// Everything that is asked less often. Boxed, so that a check does not carry the room it needs.
-    async fn other(&self, route: Route, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+    async fn other(
+        &self,
+        route: Route,
+        request: Request<Incoming>,
+        beat: &Beat,
+    ) -> Result<Response<Full<Bytes>>, Problem> {
         Box::pin(async move {
             match route {
-                Route::Check => self.check(request).await,
-                Route::Batch => self.batch(request).await,
-                Route::Refund => self.refund(request).await,
-                Route::Forget => self.forget(request).await,
-                Route::Release => self.release(request).await,
-                Route::Renew => self.renew(request).await,
-                Route::Explain => self.explain(request).await,
+                Route::Check => self.check(request, beat).await,
+                Route::Batch => self.batch(request, beat).await,
+                Route::Refund => self.refund(request, beat).await,
+                Route::Forget => self.forget(request, beat).await,
+                Route::Release => self.release(request, beat).await,
+                Route::Renew => self.renew(request, beat).await,
+                Route::Explain => self.explain(request, beat).await,
                 Route::Healthz => Ok(answer::json(b"{\"status\":\"alive\"}".to_vec())),
                 Route::Readyz => Ok(ready::readiness(&self.gate)),
                 Route::Metrics => Ok(metrics(&self.gate)),
@@ -128,9 +134,9 @@ impl Front {
         .await
     }
 
-    async fn batch(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+    async fn batch(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let bounds = &self.settings.bounds;
-        let body = read(request.into_body(), bounds.batch_bytes, bounds.body_timeout).await?;
+        let body = read(request.into_body(), bounds.batch_bytes, bounds.body_timeout, beat).await?;
         let batch = request::batch(&body)?;
         let sitting = self.gate.sit(Door::Http);
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
@@ -154,8 +160,8 @@ impl Front {
         Ok(answer::json(out))
     }
 
-    async fn refund(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request).await?;
+    async fn refund(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request, beat).await?;
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
         let attempt = asked.attempt(&attributes);
@@ -172,8 +178,8 @@ impl Front {
         Ok(answer::json(out))
     }
 
-    async fn forget(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request).await?;
+    async fn forget(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request, beat).await?;
         let asked = request::subject(&body)?;
         let attributes = asked.attributes();
         let sitting = self.gate.sit(Door::Http);
@@ -185,8 +191,8 @@ impl Front {
         Ok(answer::json(out))
     }
 
-    async fn release(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request).await?;
+    async fn release(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request, beat).await?;
         let lease = request::lease(&body)?;
         let released = self.gate.sit(Door::Http).release(&lease).await;
         let mut out = Vec::new();
@@ -196,8 +202,8 @@ impl Front {
         Ok(answer::json(out))
     }
 
-    async fn renew(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request).await?;
+    async fn renew(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(request, beat).await?;
         let lease = request::lease(&body)?;
         let Some(term) = self.gate.sit(Door::Http).renew(&lease).await else {
             return Err(Problem::new(
@@ -212,9 +218,9 @@ impl Front {
         Ok(answer::json(out))
     }
 
-    async fn explain(&self, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Problem> {
+    async fn explain(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let wants_text = wants_text(request.headers());
-        let body = self.body(request).await?;
+        let body = self.body(request, beat).await?;
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
         let sitting = self.gate.sit(Door::Http);
@@ -227,9 +233,9 @@ impl Front {
         Ok(answer::json(explain::written(&explanation)))
     }
 
-    async fn body(&self, request: Request<Incoming>) -> Result<Bytes, Problem> {
+    async fn body(&self, request: Request<Incoming>, beat: &Beat) -> Result<Bytes, Problem> {
         let bounds = &self.settings.bounds;
-        read(request.into_body(), bounds.body_bytes, bounds.body_timeout).await
+        read(request.into_body(), bounds.body_bytes, bounds.body_timeout, beat).await
     }
 }
 

@@ -92,7 +92,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             connections: 10_000,
-            headers: 64,
+            headers: 100,
             header_bytes: 16 * 1024,
             header_timeout: Duration::from_secs(10),
             idle_timeout: Duration::from_secs(75),

@@ -5,8 +5,9 @@
 //! most.
 
 use super::settings::Bounds;
+use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::task::{Context, Poll};
@@ -25,11 +26,30 @@ pub(super) struct Pulse {
     heard: AtomicBool,
     /// Whether several requests can be on their way at a time: then bytes alone do not mean that one has begun.
     multiplexed: AtomicBool,
+    /// The request whose body is waited for, by its number; 0 if none is.
+    reading: AtomicU32,
+    /// The request whose body has had its time.
+    late: AtomicU32,
 }
 
 /// A request on its way.
 #[derive(Debug)]
-pub(super) struct Beat(Arc<Pulse>);
+pub(super) struct Beat {
+    pulse: Arc<Pulse>,
+    number: u32,
+    is_multiplexed: bool,
+}
+
+/// What a look comes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    /// All is well.
+    Fine,
+    /// A body has had its time: its request is to be polled, and sees it.
+    Late,
+    /// The client has had its time.
+    Over,
+}
 
 /// Looks at a pulse.
 #[derive(Debug)]
@@ -42,6 +62,8 @@ pub(super) struct Watch {
     since: Instant,
     /// When the bytes of an unfinished request were first seen.
     heard_since: Option<Instant>,
+    /// The request whose body was waited for at the last look, and when it was first seen.
+    reading: (u32, Instant),
 }
 
 /// A stream whose bytes are heard.
@@ -53,19 +75,46 @@ pub(super) struct Heard<T> {
 
 impl Pulse {
     /// A request begins; it ends when the beat is dropped.
-    pub(super) fn begin(self: &Arc<Self>, multiplexed: bool) -> Beat {
-        self.begun.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn begin(self: &Arc<Self>, is_multiplexed: bool) -> Beat {
+        let before = self.begun.fetch_add(1, Ordering::Relaxed);
         self.heard.store(false, Ordering::Relaxed);
-        if multiplexed {
+        if is_multiplexed {
             self.multiplexed.store(true, Ordering::Relaxed);
         }
-        Beat(Arc::clone(self))
+        Beat {
+            pulse: Arc::clone(self),
+            number: before.wrapping_add(1),
+            is_multiplexed,
+        }
+    }
+}
+
+impl Beat {
+    /// Waits for a body, at most for the time it may take; nothing if it takes longer.
+    ///
+    /// The requests of a plain connection are polled with it, so the watch can tell them that their time is up. Those of
+    /// a multiplexed one run on their own and have a timer each.
+    pub(super) async fn body<T>(&self, within: Duration, body: impl Future<Output = T>) -> Option<T> {
+        if self.is_multiplexed {
+            return tokio::time::timeout(within, body).await.ok();
+        }
+        self.pulse.reading.store(self.number, Ordering::Relaxed);
+        let mut body = pin!(body);
+        let read = poll_fn(|cx| {
+            if self.pulse.late.load(Ordering::Relaxed) == self.number {
+                return Poll::Ready(None);
+            }
+            body.as_mut().poll(cx).map(Some)
+        });
+        let read = read.await;
+        self.pulse.reading.store(0, Ordering::Relaxed);
+        read
     }
 }
 
 impl Drop for Beat {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        self.pulse.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -77,21 +126,40 @@ impl Watch {
             ended: 0,
             since: now,
             heard_since: None,
+            reading: (0, now),
         }
     }
 
     /// How long to wait before looking again: a quarter of the time that is allowed.
     pub(super) fn every(&self) -> Duration {
-        (self.bounds.header_timeout.min(self.bounds.idle_timeout) / 4).max(Duration::from_millis(1))
+        let Bounds {
+            header_timeout,
+            idle_timeout,
+            body_timeout,
+            ..
+        } = self.bounds;
+        (header_timeout.min(idle_timeout).min(body_timeout) / 4).max(Duration::from_millis(1))
     }
 
-    /// Whether the client has had its time.
-    pub(super) fn is_over(&mut self, now: Instant) -> bool {
+    /// Whether the client, or a body, has had its time.
+    pub(super) fn look(&mut self, now: Instant) -> Look {
+        let reading = self.pulse.reading.load(Ordering::Relaxed);
+        if reading == 0 || reading != self.reading.0 {
+            self.reading = (reading, now);
+        } else if now.duration_since(self.reading.1) >= self.bounds.body_timeout {
+            self.pulse.late.store(reading, Ordering::Relaxed);
+            return Look::Late;
+        }
+        if self.is_over(now) { Look::Over } else { Look::Fine }
+    }
+
+    fn is_over(&mut self, now: Instant) -> bool {
         let Pulse {
             begun,
             ended,
             heard,
             multiplexed,
+            ..
         } = &*self.pulse;
         let ended = ended.load(Ordering::Relaxed);
         let busy = begun.load(Ordering::Relaxed) != ended;
@@ -222,5 +290,21 @@ mod tests {
         assert!(!watch.is_over(now));
         assert!(!watch.is_over(now + 74 * SECOND));
         assert!(watch.is_over(now + 75 * SECOND));
+    }
+
+    #[test]
+    fn a_body_that_does_not_come_is_late_and_the_next_one_has_its_own_time() {
+        let (pulse, mut watch, now) = watched();
+        for start in [0, 100] {
+            let beat = pulse.begin(false);
+            let mut body = Box::pin(beat.body(Duration::ZERO, std::future::pending::<()>()));
+            let mut cx = Context::from_waker(std::task::Waker::noop());
+            assert!(body.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(watch.look(now + start * SECOND), Look::Fine);
+            assert_eq!(watch.look(now + (start + 9) * SECOND), Look::Fine);
+            assert!(body.as_mut().poll(&mut cx).is_pending());
+            assert_eq!(watch.look(now + (start + 10) * SECOND), Look::Late);
+            assert_eq!(body.as_mut().poll(&mut cx), Poll::Ready(None));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Bodies of requests: all of them, within a size and a time.
 
 use crate::server::http::problem::Problem;
+use crate::server::http::watch::Beat;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::StatusCode;
@@ -9,13 +10,13 @@ use hyper::header::CONNECTION;
 use std::time::Duration;
 
 /// The whole body. How long it says it is only serves to refuse it early.
-pub(super) async fn read(body: Incoming, bytes_max: usize, within: Duration) -> Result<Bytes, Problem> {
+pub(super) async fn read(body: Incoming, bytes_max: usize, within: Duration, beat: &Beat) -> Result<Bytes, Problem> {
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large(bytes_max));
     }
-    match tokio::time::timeout(within, collect(body, bytes_max)).await {
-        Ok(read) => read,
-        Err(_) => {
+    match beat.body(within, collect(body, bytes_max)).await {
+        Some(read) => read,
+        None => {
             let detail = format!("the body did not arrive within {} ms", within.as_millis());
             Err(Problem::new(StatusCode::REQUEST_TIMEOUT, detail).with(CONNECTION, CLOSE))
         }
