@@ -53,12 +53,14 @@ pub struct Problem {
 /// Problems as they are found, up to [`Problems::MOST`] of them: a text that is wrong in every line is answered too.
 #[derive(Debug, Default)]
 pub struct Problems {
-    found: Vec<Problem>,
+    /// Apart from errors, so that no number of warnings hides one.
+    warnings: Vec<Problem>,
+    refusing: Vec<Problem>,
     errors: usize,
 }
 
 impl Problems {
-    /// The most that are kept.
+    /// The most errors that are kept, and the most warnings.
     pub const MOST: usize = 1_000;
 
     /// None yet.
@@ -69,8 +71,13 @@ impl Problems {
     /// One more. Beyond [`Problems::MOST`] it is dropped; an error then still counts as one.
     pub fn push(&mut self, problem: Problem) {
         self.errors += usize::from(problem.is_error());
-        if self.found.len() < Self::MOST {
-            self.found.push(problem);
+        let kept = if problem.is_error() {
+            &mut self.refusing
+        } else {
+            &mut self.warnings
+        };
+        if kept.len() < Self::MOST {
+            kept.push(problem);
         }
     }
 
@@ -101,23 +108,25 @@ impl Problems {
         self.errors
     }
 
-    /// Whether more would be dropped: looking for them is no use.
+    /// Whether more errors would be dropped: looking for them is no use.
     pub fn is_full(&self) -> bool {
-        self.found.len() >= Self::MOST
+        self.refusing.len() >= Self::MOST
     }
 
     /// All that are kept, in the order of the texts they are in.
-    pub fn sorted(mut self) -> Vec<Problem> {
+    pub fn sorted(self) -> Vec<Problem> {
+        let mut found = self.refusing;
+        found.extend(self.warnings);
         let mut origins = HashMap::new();
-        for problem in &self.found {
+        for problem in &found {
             let next = origins.len();
             origins.entry(Arc::as_ptr(&problem.place.origin)).or_insert(next);
         }
-        self.found.sort_by_key(|Problem { place, .. }| {
+        found.sort_by_key(|Problem { place, .. }| {
             let origin = origins.get(&Arc::as_ptr(&place.origin)).copied();
             (origin, place.line, place.column)
         });
-        self.found
+        found
     }
 }
 
@@ -143,8 +152,10 @@ impl Origin {
             let ends = self.text.bytes().enumerate().filter(is_end);
             std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect()
         });
-        let begin = *begins.get(number.checked_sub(1)? as usize)?;
-        self.text.get(begin..)?.split(['\n', '\r']).next()
+        let number = number as usize;
+        let begin = *begins.get(number.checked_sub(1)?)?;
+        let end = begins.get(number).copied().unwrap_or(self.text.len());
+        Some(self.text.get(begin..end)?.trim_end_matches(['\n', '\r']))
     }
 }
 
@@ -197,7 +208,8 @@ impl fmt::Display for Problem {
             Severity::Error => "error",
         };
         writeln!(f, "{}: {severity}: {}", self.place, self.text)?;
-        if let Some(line) = self.place.line().filter(|line| !line.is_empty()) {
+        // Of a line of megabytes nothing is shown: to find its part would take longer for every problem in it.
+        if let Some(line) = self.place.line().filter(|line| (1..LINE_MAX).contains(&line.len())) {
             let (before, shown, width) = self.place.window(line);
             let number = self.place.line.to_string();
             writeln!(f, "{number} | {shown}")?;
@@ -235,7 +247,7 @@ impl Place {
     }
 
     /// The line as it stands in the text.
-    fn line(&self) -> Option<&str> {
+    pub fn line(&self) -> Option<&str> {
         self.origin.line(self.line)
     }
 
@@ -343,6 +355,9 @@ fn distance(a: &str, b: &str) -> usize {
     }
     at(a.len(), b.len(), None)
 }
+
+/// Longer lines are not shown at all, in bytes.
+const LINE_MAX: usize = 64 << 10;
 
 /// The most of a line that is shown, in characters.
 const SHOWN_MAX: usize = 120;

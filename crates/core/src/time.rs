@@ -85,6 +85,12 @@ impl Micros {
         self.0
     }
 
+    /// The same rounded up to what matters to a person who waits: milliseconds below ten seconds, else whole seconds.
+    pub const fn rounded(self) -> Self {
+        let grain = if self.0 < 10_000_000 { 1_000 } else { 1_000_000 };
+        Self::new(self.0.div_ceil(grain) * grain)
+    }
+
     /// Whole milliseconds, rounded up: what callers are told, so that none comes back too early.
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000)

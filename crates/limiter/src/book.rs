@@ -112,7 +112,9 @@ impl<S: Store> RuleBook<S> {
         let mut plan = self.plan(attempt);
         let mut answers: Vec<Answer> = Vec::with_capacity(plan.charges.len());
         for charge in &plan.charges {
-            let standing = self.store.refund(charge.key, &charge.limit, charge.cost).await;
+            // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.
+            let cost = if is_leased(charge) { Cost::ZERO } else { charge.cost };
+            let standing = self.store.refund(charge.key, &charge.limit, cost).await;
             answers.push(standing.ok().map(|decision| (decision, S::SOURCE)));
         }
         for line in &mut plan.lines {

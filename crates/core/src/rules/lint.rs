@@ -2,6 +2,7 @@
 
 use super::file::holds_addresses;
 use super::rule::{Choice, Condition, Experiment, Mode, OnStoreFailure, Price, Rule, Terms, Test, Window};
+use crate::Cost;
 use crate::limit::Limit;
 use crate::problem::Problem;
 use crate::yaml::shown;
@@ -97,6 +98,8 @@ fn accepts_none(test: &Test) -> bool {
 /// The values of an attribute that limits are given for, and that `when` keeps away. A few of them.
 fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
     const TOLD_MAX: usize = 10;
+    // Values times parts that are tried: what lies beyond is not told of.
+    const WORK_MAX: usize = 1_000_000;
     let by = rule.choice.by.iter().filter(|by| *by.attribute == *attribute);
     let by = by.flat_map(|by| by.terms.keys());
     // Of overrides that name several attributes the values are not kept apart.
@@ -107,6 +110,12 @@ fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
         .filter(|set| matches!(&*set.attributes, [only] if **only == *attribute))
         .flat_map(|set| set.terms.keys());
     let values = by.chain(overrides).map(|value| &**value);
+    let parts = match test {
+        Test::Any(tests) => tests.len(),
+        Test::Cidr(networks) => networks.len(),
+        Test::OneOf(_) | Test::Glob(_) | Test::Regex(_) | Test::Present(_) => 1,
+    };
+    let values = values.take(WORK_MAX / parts.max(1));
     let mut values: Vec<&[u8]> = values.filter(|value| !test.accepts(value)).collect();
     values.sort_unstable();
     values.truncate(TOLD_MAX);
@@ -228,7 +237,7 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
     if other.mode != Mode::Enforce || rule.mode != Mode::Enforce {
         return None;
     }
-    let (limit, others) = (plain(&rule.choice)?, plain(&other.choice)?);
+    let (limit, others) = (plain(rule)?, plain(other)?);
     let warn = |text: String, hint: &str| {
         Some(Problem::warning(&rule.place, text).hint(format!("{hint} (`{}` is at {})", other.id, other.place)))
     };
@@ -254,7 +263,8 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
                 && of_other
                     .iter()
                     .all(|window| of_rule.iter().any(|own| is_within(own, window)));
-            if !stricter || !is_same_price(rule, other) || (equal && !other_is_first) {
+            let is_same_without_store = rule.on_store_failure == other.on_store_failure;
+            if !stricter || !is_same_price(rule, other) || !is_same_without_store || (equal && !other_is_first) {
                 return None;
             }
             warn(
@@ -269,9 +279,12 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
     }
 }
 
-/// The one limit of a rule that gives all subjects the same.
-fn plain(choice: &Choice) -> Option<&Terms> {
-    (choice.by.is_none() && choice.overrides.is_empty()).then_some(&choice.limit)
+/// The one limit of a rule that gives all subjects the same, and charges them.
+fn plain(rule: &Rule) -> Option<&Terms> {
+    let choice = &rule.choice;
+    let is_free = matches!(rule.price, Price::Fixed(cost) if cost == Cost::ZERO);
+    let is_plain = choice.by.is_none() && choice.overrides.is_empty() && rule.experiment.is_none();
+    (is_plain && !is_free).then_some(&choice.limit)
 }
 
 fn is_same_price(one: &Rule, other: &Rule) -> bool {

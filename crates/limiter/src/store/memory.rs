@@ -10,11 +10,13 @@ mod overflow;
 mod shards;
 mod snapshot;
 mod table;
+mod told;
 
 use self::budget::Budget;
 use self::kinds::{Kind, Tables, with_kind};
 use self::overflow::{Spill, refusal};
 use self::table::{Place, SWEEP, Table};
+use self::told::Told;
 use super::{Outcome, Settled, Source, Store, StoreError};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, Secret, Subjects};
@@ -308,7 +310,7 @@ impl Memory {
         if matches!(table.find(key), Place::Found(_)) || self.make_room(table, 1, now) {
             return true;
         }
-        let may_begin = self.spill.may_begin();
+        let may_begin = self.spill.may_begin(key);
         if may_begin && table.is_full_for(1) {
             self.grow_past_the_cap(table);
         }
@@ -452,14 +454,24 @@ impl Memory {
                 .zip(&shared)
                 .map(|(charge, shared)| charge.key != shared.key)
         };
-        let all_have_room = shared
+        let fits: Vec<bool> = shared
             .iter()
             .zip(moved())
-            .all(|(charge, moved)| !moved || has_room(charge, &mut held));
-        let mut settled = if all_have_room {
-            self.settle_held(&shared, &mut held, Aim::Keep, lease)
-        } else {
-            let refused = |charge: &Charge<Fingerprint>| Outcome {
+            .map(|(charge, moved)| !moved || has_room(charge, &mut held))
+            .collect();
+        let (roomy, others): (Vec<_>, Vec<_>) = shared.iter().zip(&fits).partition(|(_, fits)| **fits);
+        // One that binds and has no room refuses the request, and the others are only looked at; a shadow does not bind.
+        let is_refused = others.iter().any(|(charge, _)| charge.policy != Policy::Shadow);
+        let roomy: Vec<Charge<Fingerprint>> = roomy.into_iter().map(|(charge, _)| *charge).collect();
+        let aim = if is_refused { Aim::Look } else { Aim::Keep };
+        let mut settled = self.settle_held(&roomy, &mut held, aim, lease);
+        settled.passes &= !is_refused;
+        for (place, charge) in shared
+            .iter()
+            .enumerate()
+            .filter(|(place, _)| fits.get(*place) == Some(&false))
+        {
+            let refused = Outcome {
                 decision: refusal(&charge.limit, now),
                 receipt: Receipt {
                     cost: Cost::ZERO,
@@ -468,13 +480,8 @@ impl Memory {
                 },
                 source: Source::Memory,
             };
-            let outcomes = charges.iter().map(|charge| Ok(refused(charge))).collect();
-            Settled {
-                passes: false,
-                now: now.at(),
-                outcomes,
-            }
-        };
+            settled.outcomes.insert(place, Ok(refused));
+        }
         for (outcome, moved) in settled.outcomes.iter_mut().zip(moved()) {
             if let (Ok(outcome), true) = (outcome, moved) {
                 outcome.source = Source::Overflow;
@@ -573,37 +580,6 @@ impl Memory {
             self.keep(kind, &mut table, (key, place), change, lease);
         }
         answer
-    }
-}
-
-/// What is told of one settled charge: as much as is asked for, since copying the rest costs as much as deciding.
-pub(crate) trait Told: Copy {
-    fn tell(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self;
-}
-
-impl Told for Decision {
-    #[inline(always)]
-    fn tell(decision: Decision, _: Receipt, _: Source, _: Now) -> Self {
-        decision
-    }
-}
-
-impl Told for Outcome {
-    #[inline(always)]
-    fn tell(decision: Decision, receipt: Receipt, source: Source, _: Now) -> Self {
-        Self {
-            decision,
-            receipt,
-            source,
-        }
-    }
-}
-
-/// With the moment it was settled at.
-impl Told for (Outcome, Timestamp) {
-    #[inline(always)]
-    fn tell(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self {
-        (Outcome::tell(decision, receipt, source, now), now.at())
     }
 }
 

@@ -73,7 +73,11 @@ impl Answer {
     fn complaint(&self) -> String {
         let said = self.json().and_then(|body| {
             let text = |name| body.get(name).and_then(Value::as_str).map(str::to_owned);
-            text("detail").or_else(|| text("title"))
+            let detail = text("detail").or_else(|| text("title"))?;
+            Some(match text("field") {
+                Some(field) => format!("`{field}` {detail}"),
+                None => detail,
+            })
         });
         let next = match self.status {
             StatusCode::UNAUTHORIZED => "give its token with --token or TOLLGATE_TOKEN",

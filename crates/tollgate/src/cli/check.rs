@@ -37,6 +37,13 @@ fn show(answer: &Answer) -> Option<(String, ExitCode)> {
     match body.get("rule").and_then(Value::as_str) {
         Some(rule) => {
             let _ = write!(text, " by {rule}: {}", standing(&body, allowed));
+            // A cost that can never pass, a ban, a slot that somebody holds: the server says it in words.
+            if !allowed
+                && body.get("retry_after_ms").is_some_and(Value::is_null)
+                && let Some(detail) = body.get("detail").and_then(Value::as_str)
+            {
+                let _ = write!(text, "; {detail}");
+            }
         }
         None => text.push_str(": no enforced rule is met"),
     }
@@ -82,7 +89,7 @@ fn standing(of: &Value, allowed: bool) -> String {
     let mut text = format!("{} of {limit} left", number("remaining").unwrap_or(0));
     match (allowed, number("retry_after_ms"), number("reset_after_ms")) {
         (false, Some(wait), _) => text.push_str(&format!(", ask again in {}", span(wait))),
-        (false, None, _) => text.push_str(", and nobody can say when it would pass"),
+        (false, None, _) => {}
         (true, _, Some(reset @ 1..)) => text.push_str(&format!(", as good as new in {}", span(reset))),
         (true, _, _) => {}
     }
@@ -191,7 +198,7 @@ mod tests {
             ),
             (
                 verdict(false, json!("plan"), json!([]), Value::Null),
-                "denied by plan: 4 of 5 left, and nobody can say when it would pass",
+                "denied by plan: 4 of 5 left",
             ),
             (
                 verdict(true, Value::Null, json!([]), Value::Null),

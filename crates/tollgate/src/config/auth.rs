@@ -3,7 +3,7 @@
 use super::layers::read_text;
 use super::reading::{Reading, without_text};
 use crate::server::tokens::{Rights, Secret, TokenError, Tokens};
-use tollgate_limiter::core::problem::{Problem, Problems};
+use tollgate_limiter::core::problem::{Problem, Problems, nearest};
 use tollgate_limiter::core::yaml::{self, Node};
 
 impl Reading<'_> {
@@ -108,9 +108,18 @@ fn rights(node: &Node, problems: &mut Problems) -> Option<Rights> {
     let mut all = Rights::NONE;
     let mut sound = true;
     for node in node.one_or_more() {
-        match node.word("a right", &Rights::NAMES, problems) {
-            Some(right) => all = all | right,
-            None => sound = false,
+        // What is no right may be a token in the wrong place, so it is not repeated.
+        match Rights::NAMES.iter().find(|(name, _)| node.scalar() == Some(name)) {
+            Some((_, right)) => all = all | *right,
+            None => {
+                let known: Vec<&str> = Rights::NAMES.iter().map(|(name, _)| *name).collect();
+                let hint = match nearest(node.scalar().unwrap_or_default(), known.iter().copied()) {
+                    Some(right) => format!("did you mean `{right}`?"),
+                    None => format!("write one of {}, or `all`", known.join(", ")),
+                };
+                problems.error_with(&node.place, "this is not a right", hint);
+                sound = false;
+            }
         }
     }
     sound.then_some(all)

@@ -87,7 +87,12 @@ impl Sources {
         };
         let mut written = Written::empty();
         match yaml::parse(&origin) {
-            Ok(root) if root.is_null() => {}
+            // One that is just being written may be empty for a moment; that must not switch every limit off.
+            Ok(root) if root.is_null() => problems.error_with(
+                &root.place,
+                "the file of settings is empty",
+                "write `rules: []` into it to limit nothing",
+            ),
             Ok(root) if matches!(root.kind, Kind::Map(_)) => written.root = root,
             Ok(root) => root.unexpected("a map of settings", problems),
             Err(found) => problems.extend(found),
@@ -263,12 +268,20 @@ fn setting_of(variable: &str) -> Option<Vec<String>> {
     Some(name.to_ascii_lowercase().split("__").map(str::to_owned).collect())
 }
 
-/// What Kubernetes puts into every pod beside a service that is called `tollgate`.
+/// What Kubernetes puts into every pod beside a service whose name is `tollgate` or begins with `tollgate-`.
 fn is_of_kubernetes(name: &str) -> bool {
-    name == "PORT"
-        || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
-            .iter()
-            .any(|start| name.starts_with(start))
+    let of_service = |part: &str| {
+        part == "PORT"
+            || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
+                .iter()
+                .any(|start| part.starts_with(start))
+    };
+    // A setting's name has two underscores between levels, so one before these words is the end of a service's name.
+    of_service(name)
+        || (!name.contains("__")
+            && name
+                .match_indices('_')
+                .any(|(at, _)| name.get(at + 1..).is_some_and(of_service)))
 }
 
 /// Maps are joined key by key; everything else is replaced.

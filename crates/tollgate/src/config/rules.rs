@@ -4,6 +4,7 @@ mod seen;
 
 use self::seen::Seen;
 use super::layers::{Sources, Written, read_text};
+use super::reading::without_text;
 use super::{Config, KEYS};
 use std::collections::HashSet;
 use std::path::PathBuf;
@@ -74,7 +75,7 @@ impl Settings {
     /// Everything that is wrong with settings and rules.
     pub fn load(&mut self) -> Result<Loaded, Vec<Problem>> {
         let texts = self.read();
-        let loaded = texts.load();
+        let loaded = discreet(texts.load());
         self.texts = Some(texts);
         loaded
     }
@@ -90,7 +91,7 @@ impl Settings {
         if self.texts.as_ref().is_some_and(|known| known.is_same(&texts)) {
             return None;
         }
-        let loaded = texts.load();
+        let loaded = discreet(texts.load());
         self.texts = Some(texts);
         Some(loaded)
     }
@@ -241,10 +242,11 @@ impl Pattern {
                     .filter(|path| path.is_file())
                     .take(FILES_MAX + 1)
                     .collect();
-                let none = Problem::warning(&self.place, "no file fits this pattern");
-                let none = files
-                    .is_empty()
-                    .then(|| none.hint("is it relative to the file that says it?"));
+                // An error, also while running: files that are just being replaced must not switch every limit off.
+                let none = Problem::error(&self.place, "no file fits this pattern");
+                let none = files.is_empty().then(|| {
+                    none.hint("is it relative to the file that says it? a file with `rules: []` limits nothing")
+                });
                 (files, none)
             }
             Err(error) => {
@@ -253,6 +255,25 @@ impl Pattern {
             }
         }
     }
+}
+
+/// What is wrong, without lines that hold a secret: all of it goes to logs, and some to whoever asks for readiness.
+fn discreet(loaded: Result<Loaded, Vec<Problem>>) -> Result<Loaded, Vec<Problem>> {
+    let silent = |problem: Problem| match problem.place.line() {
+        Some(line) if is_secret(line) => Problem {
+            place: without_text(&problem.place),
+            ..problem
+        },
+        _ => problem,
+    };
+    loaded.map_err(|problems| problems.into_iter().map(silent).collect())
+}
+
+/// Whether a line of settings may hold a token or a password: it names one, or has an address with a user in it.
+fn is_secret(line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    let has_user = line.split("://").skip(1).any(|rest| rest.contains('@'));
+    has_user || ["token", "password", "secret"].iter().any(|word| line.contains(word))
 }
 
 /// Whether a file is meant as settings, not as rules alone: it has a key that only settings have.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::str::FromStr;
@@ -119,8 +120,12 @@ impl From<TcpListener> for Listener {
     }
 }
 
+/// Whether a path is a socket that nobody answers at. A file that is no socket refuses connections too, and is not ours to
+/// take away.
 async fn is_abandoned(path: &Path) -> bool {
-    matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
+    let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    is_socket
+        && matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn is_of_one_connection(error: &io::Error) -> bool {

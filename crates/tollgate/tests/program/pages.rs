@@ -105,8 +105,9 @@ fn blocks<'p>(page: &'p str, language: &str) -> impl Iterator<Item = &'p str> {
 fn exchanges(block: &str) -> impl Iterator<Item = Exchange<'_>> {
     let parts: Vec<&str> = block.split("\n\n").collect();
     assert!(parts.len().is_multiple_of(2), "a request without an answer: {block}");
-    let pairs: Vec<(&str, &str)> = parts.chunks(2).map(|pair| (pair[0], pair[1])).collect();
-    pairs.into_iter().map(|(request, answer)| {
+    let (pairs, _) = parts.as_chunks();
+    let pairs: Vec<[&str; 2]> = pairs.to_vec();
+    pairs.into_iter().map(|[request, answer]| {
         let (head, body) = request.split_once('\n').unwrap_or((request, ""));
         let (method, path) = head.split_once(' ').expect("a method and a path");
         let (status, mut rest) = answer.split_once('\n').expect("a status and what follows");

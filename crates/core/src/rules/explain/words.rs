@@ -149,7 +149,10 @@ impl Met<'_> {
         };
         let limit = decision.standing().limit;
         Some(match decision.retry()? {
-            Retry::After(wait) => format!("wait {wait}, ask for no more than is left, or raise {}", self.grounds),
+            Retry::After(wait) => {
+                let wait = wait.rounded();
+                format!("wait {wait}, ask for no more than is left, or raise {}", self.grounds)
+            }
             Retry::Unknown => format!("somebody would have to release a lease, or raise {}", self.grounds),
             Retry::Never if matches!(self.terms, Terms::Banned) => {
                 format!("{} would have to allow something", self.grounds)
@@ -194,17 +197,17 @@ impl fmt::Display for Says<'_, '_> {
                 write!(
                     f,
                     "would leave {remaining} of {limit}, as good as new in {}",
-                    standing.reset_after
+                    standing.reset_after.rounded()
                 )?;
                 match delay.get() {
                     0 => Ok(()),
-                    _ => write!(f, ", held for {delay}"),
+                    _ => write!(f, ", held for {}", delay.rounded()),
                 }
             }
             Decision::Deny { retry, .. } => {
                 write!(f, "refuses: {remaining} of {limit} left, ")?;
                 match retry {
-                    Retry::After(wait) => write!(f, "would pass in {wait}"),
+                    Retry::After(wait) => write!(f, "would pass in {}", wait.rounded()),
                     Retry::Unknown => f.write_str("would pass when a lease is released"),
                     Retry::Never => f.write_str("would never pass"),
                 }

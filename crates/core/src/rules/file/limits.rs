@@ -47,7 +47,9 @@ const WINDOWS_MAX: usize = 16;
 const SETS_MAX: usize = 16;
 /// The most attributes of one override.
 const ATTRIBUTES_MAX: usize = 8;
-/// The most subjects of one rule, where lists of values stand for each combination.
+/// The most combinations that one override of several attributes stands for.
+const COMBINATIONS_MAX: usize = 10_000;
+/// The most subjects of one rule, times the windows of their limits, where lists of values stand for each combination.
 const SUBJECTS_MAX: usize = 1_000_000;
 
 impl<'r> Counters<'r> {
@@ -284,7 +286,22 @@ impl<'n> Sets<'n> {
         let combinations = subjects
             .iter()
             .try_fold(1_usize, |product, (_, values)| product.checked_mul(values.len()));
-        self.subjects = self.subjects.saturating_add(combinations.unwrap_or(usize::MAX));
+        if subjects.len() > 1 && combinations.is_none_or(|combinations| combinations > COMBINATIONS_MAX) {
+            limits.problems.error_with(
+                &item.place,
+                format!("one override stands for more than {COMBINATIONS_MAX} combinations of values"),
+                "name fewer values, or make several rules of it",
+            );
+            return;
+        }
+        // Each window is kept for each of them.
+        let windows = match terms {
+            Terms::Limited(windows) => windows.len(),
+            Terms::Banned | Terms::Unlimited => 1,
+        };
+        self.subjects = self
+            .subjects
+            .saturating_add(combinations.unwrap_or(usize::MAX).saturating_mul(windows));
         if self.subjects > SUBJECTS_MAX {
             limits.problems.error_with(
                 &item.place,

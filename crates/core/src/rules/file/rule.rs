@@ -272,7 +272,7 @@ fn on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailu
         return node.word("an answer to a failing store", &ON_STORE_FAILURE, problems);
     }
     let fields = node.fields("`on_store_failure`", &["open"], problems)?;
-    let open = fields.find("open")?;
+    let open = fields.need("`on_store_failure`", "open", "{ open: { cap: 1000/s } }", problems)?;
     let fields = open.fields("`open`", &["cap"], problems)?;
     let cap = fields.need("`open`", "cap", "{ open: { cap: 1000/s } }", problems)?;
     let cap = cap.read("a rate like 1000/s", quantity::rate, problems)?;

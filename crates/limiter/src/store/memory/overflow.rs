@@ -1,6 +1,9 @@
 //! What new keys meet when there is no room for them: never somebody else's eviction.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use crate::fingerprint::Fingerprint;
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use tollgate_core::{Cost, Decision, Limit, Micros, Now, Retry, Standing};
 
 /// What a new key meets when the store is full. Keys that are there keep their counters in any case.
@@ -17,8 +20,8 @@ pub enum Overflow {
 #[derive(Debug)]
 pub(crate) struct Spill {
     policy: Overflow,
-    /// Shared counters that were begun past the cap.
-    begun: AtomicUsize,
+    /// Shared counters that were begun past the cap. One that was swept since is begun again without counting anew.
+    begun: Mutex<HashSet<Fingerprint>>,
     charges: AtomicU64,
 }
 
@@ -29,7 +32,7 @@ impl Spill {
     pub(crate) fn new(policy: Overflow) -> Self {
         Self {
             policy,
-            begun: AtomicUsize::new(0),
+            begun: Mutex::default(),
             charges: AtomicU64::new(0),
         }
     }
@@ -48,9 +51,10 @@ impl Spill {
         self.policy == Overflow::Share
     }
 
-    /// Whether one more shared counter may be begun although there is no room.
-    pub(crate) fn may_begin(&self) -> bool {
-        self.begun.fetch_add(1, Ordering::Relaxed) < MOST
+    /// Whether this shared counter may be begun although there is no room.
+    pub(crate) fn may_begin(&self, key: Fingerprint) -> bool {
+        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
+        begun.contains(&key) || (begun.len() < MOST && begun.insert(key))
     }
 }
 

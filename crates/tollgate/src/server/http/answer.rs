@@ -11,7 +11,7 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
-use tollgate_limiter::core::{Cost, Retry, Timestamp};
+use tollgate_limiter::core::{Cost, Micros, Retry, Timestamp};
 
 pub(super) use body::{write as write_body, write_ruling};
 
@@ -48,8 +48,8 @@ pub(super) fn to_check(settings: &HttpSettings, told: &Told<'_>) -> Response<Ful
     } else {
         fields.insert(CONTENT_TYPE, PROBLEM_JSON);
         fields.insert(CACHE_CONTROL, NO_STORE);
-        let retry = told.verdict.nearest().and_then(wait);
-        if let Some(after) = retry.and_then(|retry| retry_after(settings.retry_after, retry, told.now, draw()))
+        if let Some(after) =
+            longest_wait(told.verdict).and_then(|wait| retry_after(settings.retry_after, wait, told.now, draw()))
             && let Ok(value) = HeaderValue::try_from(after)
         {
             fields.insert(RETRY_AFTER, value);
@@ -102,6 +102,22 @@ fn policy<'a>(ruling: &Ruling<'a>) -> Option<Policy<'a>> {
 
 fn quota(ruling: &Ruling<'_>) -> Quota {
     Quota::of(ruling.window.map(|window| window.limit()))
+}
+
+/// How long to stay away: the longest time that a violated limit names. One that can say none, such as a slot somebody
+/// holds, does not shorten what another says; one that never lets it pass has no time to name.
+fn longest_wait(verdict: &Verdict<'_>) -> Option<Retry> {
+    let violated = verdict
+        .rulings
+        .iter()
+        .filter(|ruling| ruling.mode == Mode::Enforce && !ruling.is_allow());
+    let waits = violated.filter_map(wait);
+    let order = |retry: &Retry| match retry {
+        Retry::Unknown => (0, Micros::ZERO),
+        Retry::After(wait) => (1, *wait),
+        Retry::Never => (2, Micros::ZERO),
+    };
+    waits.max_by_key(order)
 }
 
 /// When a refused attempt would pass. What nobody could judge may be judged any moment.

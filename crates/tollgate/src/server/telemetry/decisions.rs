@@ -62,7 +62,8 @@ const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
 const DOORS: [(Door, &str); 1] = [(Door::Http, "http")];
 
 impl Decisions {
-    /// The counters of these rules: where a rule was there before, it goes on; of rules that are gone, nothing is kept.
+    /// The counters of these rules: where a rule was there before, it goes on. Of rules that are gone nothing is kept, once
+    /// no check under them is going on any more: they leave the figures with the next change of the rules at the latest.
     pub(crate) fn counts(&self, rules: &RuleSet) -> RuleCounts {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cells = |rule: &Rule, variant: Option<Variant>| {
@@ -83,7 +84,6 @@ impl Decisions {
             }
         };
         let counts = rules.rules().iter().map(of_rule).collect();
-        // Those of the rules before stay as long as a check under them is going on.
         by_rule.retain(|_, cells| Arc::strong_count(cells) > 1);
         RuleCounts(counts)
     }

@@ -29,9 +29,10 @@ impl Policy<'_> {
     /// where a client cannot wait for it: a slot that somebody holds, a cost that can never pass.
     pub(crate) fn effective(&self) -> Option<Micros> {
         match (self.quota, self.retry) {
-            (Quota::Concurrent { .. }, _) | (_, Some(Retry::Unknown | Retry::Never)) => None,
+            (Quota::Concurrent { .. } | Quota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => None,
             (_, Some(Retry::After(wait))) => Some(wait),
-            (_, None) => Some(self.standing.reset_after),
+            // A sliding counter is as good as new only after two windows, but in one of them it takes all it can hold.
+            (Quota::Window { window_s, .. }, None) => Some(self.standing.reset_after.min(Micros::from_secs(window_s))),
         }
     }
 }
