@@ -136,7 +136,7 @@ impl Front {
 
     async fn batch(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let bounds = &self.settings.bounds;
-        let body = read(request.into_body(), bounds.batch_bytes, bounds.body_timeout, beat).await?;
+        let body = read(request, bounds.batch_bytes, bounds.body_timeout, beat).await?;
         let batch = request::batch(&body)?;
         let sitting = self.gate.sit(Door::Http);
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
@@ -235,7 +235,7 @@ impl Front {
 
     async fn body(&self, request: Request<Incoming>, beat: &Beat) -> Result<Bytes, Problem> {
         let bounds = &self.settings.bounds;
-        read(request.into_body(), bounds.body_bytes, bounds.body_timeout, beat).await
+        read(request, bounds.body_bytes, bounds.body_timeout, beat).await
     }
 }
 

@@ -114,6 +114,8 @@ impl Beat {
 
 impl Drop for Beat {
     fn drop(&mut self) {
+        // What was heard since it began was its body.
+        self.pulse.heard.store(false, Ordering::Relaxed);
         self.pulse.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -268,6 +270,17 @@ mod tests {
     fn who_is_silent_between_requests_may_be_so_for_a_while() {
         let (pulse, mut watch, now) = watched();
         drop(pulse.begin(false));
+        assert!(!watch.is_over(now + 10 * SECOND));
+        assert!(!watch.is_over(now + 84 * SECOND));
+        assert!(watch.is_over(now + 85 * SECOND));
+    }
+
+    #[test]
+    fn the_body_of_a_request_is_not_the_beginning_of_the_next() {
+        let (pulse, mut watch, now) = watched();
+        let beat = pulse.begin(false);
+        pulse.heard.store(true, Ordering::Relaxed);
+        drop(beat);
         assert!(!watch.is_over(now + 10 * SECOND));
         assert!(!watch.is_over(now + 84 * SECOND));
         assert!(watch.is_over(now + 85 * SECOND));

@@ -4,14 +4,28 @@ use crate::server::http::problem::Problem;
 use crate::server::http::watch::Beat;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
-use hyper::StatusCode;
 use hyper::body::{Body, Incoming};
-use hyper::header::CONNECTION;
+use hyper::header::{CONNECTION, EXPECT};
+use hyper::{Request, StatusCode};
 use std::time::Duration;
 
 /// The whole body. How long it says it is only serves to refuse it early.
-pub(super) async fn read(body: Incoming, bytes_max: usize, within: Duration, beat: &Beat) -> Result<Bytes, Problem> {
-    if body.size_hint().lower() > bytes_max as u64 {
+///
+/// One that is too large is read to its end all the same, up to [`DISCARDED_MAX`], and thrown away: many clients hear an
+/// answer only when they have sent all, and would see a broken connection instead.
+pub(super) async fn read(
+    request: Request<Incoming>,
+    bytes_max: usize,
+    within: Duration,
+    beat: &Beat,
+) -> Result<Bytes, Problem> {
+    let asks_first = request.headers().contains_key(EXPECT);
+    let body = request.into_body();
+    let told = body.size_hint().lower();
+    if told > bytes_max as u64 {
+        if !asks_first && told <= DISCARDED_MAX as u64 {
+            discard(body).await;
+        }
         return Err(too_large(bytes_max));
     }
     match beat.body(within, collect(body, bytes_max)).await {
@@ -33,6 +47,7 @@ async fn collect(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Problem>
         };
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + rest.len() + data.len() > bytes_max {
+            discard(body).await;
             return Err(too_large(bytes_max));
         }
         if first.is_empty() {
@@ -53,10 +68,29 @@ async fn collect(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Problem>
     Ok(whole.freeze())
 }
 
+/// Reads what is left, within bounds of its own. Whatever comes of it, it is too large.
+async fn discard(mut body: Incoming) {
+    let read = async {
+        let mut seen = 0;
+        while let Some(Ok(frame)) = body.frame().await {
+            seen += frame.data_ref().map_or(0, Bytes::len);
+            if seen > DISCARDED_MAX {
+                return;
+            }
+        }
+    };
+    let _ = tokio::time::timeout(DISCARDED_WITHIN, read).await;
+}
+
 fn too_large(bytes_max: usize) -> Problem {
     let detail = format!("the body has more than {bytes_max} bytes; send less at a time");
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail).with(CONNECTION, CLOSE)
 }
+
+/// The most that is read of a body that is too large.
+const DISCARDED_MAX: usize = 8 << 20;
+/// How long that may take.
+const DISCARDED_WITHIN: Duration = Duration::from_secs(2);
 
 /// What is left of the body will not be read.
 const CLOSE: &str = "close";
