@@ -15,6 +15,7 @@ mod matching;
 mod plan;
 mod rule;
 mod schema;
+mod short;
 mod subject;
 mod terms;
 mod verdict;
@@ -25,7 +26,7 @@ pub use file::{RULES_MAX, Read, Reader, Settings};
 pub use plan::{Line, Plan};
 pub use rule::{
     Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, RuleSet, Terms,
-    Test, Variant, Window,
+    Test, Variant, Window, Windows,
 };
 pub use schema::SCHEMA;
 pub use terms::Grounds;

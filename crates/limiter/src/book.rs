@@ -20,6 +20,8 @@ pub struct RuleBook<S: Store = Memory> {
     store: Arc<S>,
     /// For each of the rules' counters.
     subjects: Box<[S::Subjects]>,
+    /// For each of them the key of the one subject that is everybody.
+    everybody: Box<[S::Key]>,
     /// The limits that leases are held of, by the tag that stands for their counters in a token.
     leased: HashMap<u64, Limit>,
 }
@@ -41,7 +43,8 @@ impl<S: Store> RuleBook<S> {
     /// A book of these rules. Their counters go on where an earlier book over the same store left them.
     pub fn new(rules: RuleSet, store: Arc<S>) -> Self {
         let of_counter = |counter: &tollgate_core::rules::CounterOf| store.subjects(&counter.counter(&[]));
-        let subjects = rules.counters().iter().map(of_counter).collect();
+        let subjects: Box<[S::Subjects]> = rules.counters().iter().map(of_counter).collect();
+        let everybody = subjects.iter().map(|subjects| store.key(subjects, &[])).collect();
         let leased = rules
             .counters()
             .iter()
@@ -52,6 +55,7 @@ impl<S: Store> RuleBook<S> {
             rules,
             store,
             subjects,
+            everybody,
             leased,
         }
     }
@@ -182,16 +186,28 @@ impl<S: Store> RuleBook<S> {
         looked
     }
 
+    /// What an attempt would be charged for, and where.
     #[inline]
-    fn plan(&self, attempt: &Attempt<'_>) -> Plan<'_, S::Key> {
+    pub fn plan(&self, attempt: &Attempt<'_>) -> Plan<'_, S::Key> {
         self.rules.plan(attempt, |counter, per| self.key(counter, per))
     }
 
     #[inline]
     fn key(&self, counter: CounterId, per: &[&[u8]]) -> S::Key {
-        let subjects = self.subjects.get(counter.place());
-        self.store
-            .key(subjects.expect("every counter of the rules has its subjects"), per)
+        let place = counter.place();
+        match per {
+            [] => *self
+                .everybody
+                .get(place)
+                .expect("every counter of the rules has a key for everybody"),
+            per => {
+                let subjects = self
+                    .subjects
+                    .get(place)
+                    .expect("every counter of the rules has its subjects");
+                self.store.key(subjects, per)
+            }
+        }
     }
 
     /// What stands for the leases that were taken.

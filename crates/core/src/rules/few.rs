@@ -4,9 +4,10 @@
 #[derive(Debug)]
 pub(crate) struct Few<T, const N: usize> {
     here: [T; N],
-    count: usize,
-    /// All of them, once there are more than `N`.
-    spilled: Vec<T>,
+    count: u32,
+    /// All of them, once there are more than `N`. Behind a box, so that a list of few takes little room in a table.
+    #[expect(clippy::box_collection, reason = "a vector is three words, and mostly there is none")]
+    spilled: Option<Box<Vec<T>>>,
 }
 
 impl<T: Copy + Default, const N: usize> Few<T, N> {
@@ -16,28 +17,26 @@ impl<T: Copy + Default, const N: usize> Few<T, N> {
         Self {
             here: [T::default(); N],
             count: 0,
-            spilled: Vec::new(),
+            spilled: None,
         }
     }
 
     /// One more.
     #[inline]
     pub(crate) fn push(&mut self, item: T) {
-        match self.here.get_mut(self.count) {
-            Some(slot) if self.spilled.is_empty() => {
+        match self.here.get_mut(self.count as usize) {
+            Some(slot) => {
                 *slot = item;
                 self.count += 1;
             }
-            _ => self.spill(item),
+            None => self.spill(item),
         }
     }
 
     #[cold]
     fn spill(&mut self, item: T) {
-        if self.spilled.is_empty() {
-            self.spilled.extend_from_slice(&self.here);
-        }
-        self.spilled.push(item);
+        let here = &self.here;
+        self.spilled.get_or_insert_with(|| Box::new(here.to_vec())).push(item);
     }
 
     /// More of them.
@@ -51,21 +50,25 @@ impl<T: Copy + Default, const N: usize> Few<T, N> {
     /// All of them.
     #[inline]
     pub(crate) fn as_slice(&self) -> &[T] {
-        if self.spilled.is_empty() {
-            self.here.get(..self.count).unwrap_or_default()
-        } else {
-            &self.spilled
+        match &self.spilled {
+            None => self.here.get(..self.count as usize).unwrap_or_default(),
+            Some(spilled) => spilled,
         }
     }
 
     /// The same, to be changed in place.
     #[inline]
     pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
-        if self.spilled.is_empty() {
-            self.here.get_mut(..self.count).unwrap_or_default()
-        } else {
-            &mut self.spilled
+        match &mut self.spilled {
+            None => self.here.get_mut(..self.count as usize).unwrap_or_default(),
+            Some(spilled) => spilled,
         }
+    }
+}
+
+impl<T: Copy + Default, const N: usize> Default for Few<T, N> {
+    fn default() -> Self {
+        Self::new()
     }
 }
 

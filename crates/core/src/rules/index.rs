@@ -7,6 +7,7 @@
 use super::attempt::Attempt;
 use super::few::Few;
 use super::rule::{Mode, Rule, Test};
+use super::short::Short;
 use std::collections::HashMap;
 
 /// The rules that are asked, by domain.
@@ -16,11 +17,11 @@ pub(crate) struct Index {
     domains: Box<[(Box<str>, Domain)]>,
 }
 
-/// The rules of one domain, as places in the list of all rules.
+/// The rules of one domain.
 #[derive(Debug, Default)]
 struct Domain {
     /// Nothing needs to be there for these.
-    always: Vec<u32>,
+    always: Vec<Candidate>,
     /// By the attribute they hang on, sorted by name.
     attributes: Vec<(Box<str>, Hooks)>,
 }
@@ -29,15 +30,16 @@ struct Domain {
 #[derive(Debug, Default)]
 struct Hooks {
     /// It must be there.
-    present: Vec<u32>,
+    present: Vec<Candidate>,
     /// It must be this.
-    exact: HashMap<Box<[u8]>, Vec<u32>>,
+    exact: ByBytes,
     /// It must begin with this: for each length of a beginning, the beginnings.
-    begins: Vec<(usize, Beginnings)>,
+    begins: Vec<(usize, ByBytes)>,
 }
 
-/// The rules that hang on beginnings of one length.
-type Beginnings = HashMap<Box<[u8]>, Vec<u32>>;
+/// The rules that hang on values, or on beginnings of one length. Two of a kind, a ceiling and a limit by subject, is what
+/// most endpoints have: they stand in place, as short values do.
+type ByBytes = HashMap<Short, Few<Candidate, 2>>;
 
 /// One thing an attempt must touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -47,8 +49,23 @@ enum Hook<'r> {
     Present(&'r str),
 }
 
-/// The rules that were touched. Few have more.
-pub(crate) type Candidates = Few<u32, 16>;
+/// A rule that was touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Candidate {
+    /// Its place in the list of all rules.
+    pub(crate) rule: u32,
+    /// The place of the condition that holds because its hook was touched, or [`Candidate::UNPROVEN`]. With thousands of
+    /// rules, testing it again would mostly be waiting for memory.
+    pub(crate) proven: u32,
+}
+
+impl Candidate {
+    /// Every condition is to be tested.
+    pub(crate) const UNPROVEN: u32 = u32::MAX;
+}
+
+/// The rules that were touched. Few attempts touch more.
+pub(crate) type Candidates = Few<Candidate, 16>;
 
 impl Index {
     pub(crate) fn new(rules: &[Rule]) -> Self {
@@ -60,22 +77,28 @@ impl Index {
         };
         let mut users: HashMap<(&str, Hook<'_>), usize> = HashMap::new();
         for (rule, _) in asked() {
-            for hook in ways(rule).into_iter().flatten() {
+            for (hook, _) in ways(rule).into_iter().flatten() {
                 *users.entry((&rule.domain, hook)).or_default() += 1;
             }
         }
-        let mut domains: HashMap<&str, (Vec<u32>, HashMap<&str, Hooks>)> = HashMap::new();
+        let mut domains: HashMap<&str, (Vec<Candidate>, HashMap<&str, Hooks>)> = HashMap::new();
         for (rule, place) in asked() {
             let (always, attributes) = domains.entry(&rule.domain).or_default();
-            let crowd = |hooks: &Vec<Hook<'_>>| {
-                let crowds = hooks.iter().map(|hook| users.get(&(&*rule.domain, *hook)).copied());
-                (crowds.max(), hooks.iter().map(Hook::looseness).max())
+            let crowd = |hooks: &Way<'_>| {
+                let crowds = hooks
+                    .iter()
+                    .map(|(hook, _)| users.get(&(&*rule.domain, *hook)).copied());
+                (crowds.max(), hooks.iter().map(|(hook, _)| hook.looseness()).max())
             };
             match ways(rule).into_iter().min_by_key(crowd) {
-                None => always.push(place),
+                None => always.push(Candidate {
+                    rule: place,
+                    proven: Candidate::UNPROVEN,
+                }),
                 Some(hooks) => {
-                    for hook in hooks {
-                        attributes.entry(hook.attribute()).or_default().hang(hook, place);
+                    for (hook, proven) in hooks {
+                        let candidate = Candidate { rule: place, proven };
+                        attributes.entry(hook.attribute()).or_default().hang(hook, candidate);
                     }
                 }
             }
@@ -110,7 +133,7 @@ impl Index {
 }
 
 impl Domain {
-    fn new(always: Vec<u32>, attributes: HashMap<&str, Hooks>) -> Self {
+    fn new(always: Vec<Candidate>, attributes: HashMap<&str, Hooks>) -> Self {
         let mut attributes: Vec<(Box<str>, Hooks)> = attributes
             .into_iter()
             .map(|(name, hooks)| (name.into(), hooks))
@@ -121,9 +144,12 @@ impl Domain {
 }
 
 impl Hooks {
-    fn hang(&mut self, hook: Hook<'_>, rule: u32) {
+    fn hang(&mut self, hook: Hook<'_>, candidate: Candidate) {
         let list = match hook {
-            Hook::Present(_) => &mut self.present,
+            Hook::Present(_) => {
+                self.present.push(candidate);
+                return;
+            }
             Hook::Exact(_, value) => self.exact.entry(value.into()).or_default(),
             Hook::Begins(_, with) => {
                 let place = self.begins.iter().position(|(length, _)| *length == with.len());
@@ -131,15 +157,11 @@ impl Hooks {
                     self.begins.push((with.len(), HashMap::new()));
                     self.begins.len() - 1
                 });
-                match self.begins.get_mut(place) {
-                    Some((_, beginnings)) => beginnings.entry(with.into()).or_default(),
-                    None => &mut self.present,
-                }
+                let (_, beginnings) = self.begins.get_mut(place).expect("its length was found or added");
+                beginnings.entry(with.into()).or_default()
             }
         };
-        if list.last() != Some(&rule) {
-            list.push(rule);
-        }
+        list.push(candidate);
     }
 
     #[inline]
@@ -148,11 +170,11 @@ impl Hooks {
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(value)
         {
-            found.extend(rules);
+            found.extend(rules.as_slice());
         }
         for (length, beginnings) in &self.begins {
             if let Some(rules) = value.get(..*length).and_then(|beginning| beginnings.get(beginning)) {
-                found.extend(rules);
+                found.extend(rules.as_slice());
             }
         }
     }
@@ -175,37 +197,47 @@ impl<'r> Hook<'r> {
     }
 }
 
-/// For each demand of a rule that can be hung up, the hooks of which an attempt must touch one.
-fn ways(rule: &Rule) -> Vec<Vec<Hook<'_>>> {
-    let conditions = rule
-        .when
-        .iter()
-        .filter_map(|condition| hooks(&condition.attribute, &condition.test));
+/// The hooks of one demand of a rule: an attempt that meets it touches one of them. Beside each the condition that is then
+/// known to hold, if it is.
+type Way<'r> = Vec<(Hook<'r>, u32)>;
+
+/// Every demand of a rule that can be hung up.
+fn ways(rule: &Rule) -> Vec<Way<'_>> {
+    let conditions = rule.when.iter().zip(0..).filter_map(|(condition, place)| {
+        let mut way = Vec::new();
+        hooks(&condition.attribute, &condition.test, place, &mut way).then_some(way)
+    });
     let dimensions = rule
         .per
         .iter()
-        .map(|dimension| vec![Hook::Present(&dimension.attribute)]);
+        .map(|dimension| vec![(Hook::Present(&dimension.attribute), Candidate::UNPROVEN)]);
     conditions.chain(dimensions).collect()
 }
 
-/// The hooks of one test, or nothing if an attribute that is not there passes it.
-fn hooks<'r>(attribute: &'r str, test: &'r Test) -> Option<Vec<Hook<'r>>> {
-    Some(match test {
-        Test::OneOf(values) => values
-            .iter()
-            .map(|value| Hook::Exact(attribute, value.as_bytes()))
-            .collect(),
-        Test::Glob(parts) => match parts.first() {
-            Some(beginning) if !beginning.is_empty() => vec![Hook::Begins(attribute, beginning.as_bytes())],
-            _ => vec![Hook::Present(attribute)],
-        },
-        Test::Any(tests) => {
-            let each: Option<Vec<_>> = tests.iter().map(|test| hooks(attribute, test)).collect();
-            each?.concat()
+/// Adds the hooks of one test of the condition at `place`. False if an attribute that is not there passes it.
+fn hooks<'r>(attribute: &'r str, test: &'r Test, place: u32, way: &mut Way<'r>) -> bool {
+    match test {
+        Test::OneOf(values) => {
+            way.extend(
+                values
+                    .iter()
+                    .map(|value| (Hook::Exact(attribute, value.as_bytes()), place)),
+            );
         }
-        Test::Regex(_) | Test::Cidr(_) | Test::Present(true) => vec![Hook::Present(attribute)],
-        Test::Present(false) => return None,
-    })
+        Test::Glob(parts) => way.push(match &**parts {
+            [beginning, rest @ ..] if !beginning.is_empty() => {
+                let is_all = matches!(rest, [end] if end.is_empty());
+                let proven = if is_all { place } else { Candidate::UNPROVEN };
+                (Hook::Begins(attribute, beginning.as_bytes()), proven)
+            }
+            _ => (Hook::Present(attribute), Candidate::UNPROVEN),
+        }),
+        Test::Any(tests) => return tests.iter().all(|test| hooks(attribute, test, place, way)),
+        Test::Present(true) => way.push((Hook::Present(attribute), place)),
+        Test::Regex(_) | Test::Cidr(_) => way.push((Hook::Present(attribute), Candidate::UNPROVEN)),
+        Test::Present(false) => return false,
+    }
+    true
 }
 
 /// Looks a name up. Names are the rules', few and not a caller's choice, so sorted is faster than hashed.

@@ -62,7 +62,7 @@ fn alone(rule: &Rule, problems: &mut Vec<Problem>) {
             "cap it: `on_store_failure: { open: { cap: 1000/s } }`",
         );
     }
-    if let Some(Experiment { share, .. }) = rule.experiment {
+    if let Some(&Experiment { share, .. }) = rule.experiment.as_deref() {
         if share == 0 {
             warn(
                 "has an experiment that nobody is in".into(),
@@ -101,7 +101,7 @@ fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
     // Values times parts that are tried: what lies beyond is not told of.
     const WORK_MAX: usize = 1_000_000;
     let by = rule.choice.by.iter().filter(|by| *by.attribute == *attribute);
-    let by = by.flat_map(|by| by.terms.keys());
+    let by = by.flat_map(|by| by.values.iter());
     // Of overrides that name several attributes the values are not kept apart.
     let overrides = rule
         .choice
@@ -123,7 +123,7 @@ fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
 }
 
 fn is_fixed_window(choice: &Choice) -> bool {
-    matches!(&choice.limit, Terms::Limited(windows) if windows.iter().any(|w| matches!(w.limit, Limit::FixedWindow(_))))
+    matches!(&choice.limit, Terms::Limited(windows) if windows.as_slice().iter().any(|w| matches!(w.limit(), Limit::FixedWindow(_))))
 }
 
 /// Whether anybody may be counted by it: nothing it looks at says who the caller is.
@@ -255,6 +255,7 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
             "take one of them away",
         ),
         (Terms::Limited(of_rule), Terms::Limited(of_other)) => {
+            let (of_rule, of_other) = (of_rule.as_slice(), of_other.as_slice());
             let stricter = of_rule
                 .iter()
                 .all(|window| of_other.iter().any(|other| is_within(other, window)));
@@ -302,9 +303,9 @@ fn is_within(strict: &Window, loose: &Window) -> bool {
         _ => false,
     };
     let smaller = strict.limit.capacity() <= loose.limit.capacity();
-    match (&strict.limit, &loose.limit) {
+    match (strict.limit(), loose.limit()) {
         (Limit::TokenBucket(_), Limit::TokenBucket(_)) | (Limit::Gcra(_), Limit::Gcra(_)) => {
-            smaller && slower(&strict.limit, &loose.limit)
+            smaller && slower(strict.limit(), loose.limit())
         }
         (Limit::FixedWindow(_), Limit::FixedWindow(_)) | (Limit::SlidingCounter(_), Limit::SlidingCounter(_)) => {
             smaller && strict.limit.window() == loose.limit.window()

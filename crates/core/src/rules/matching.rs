@@ -6,9 +6,16 @@ use std::net::IpAddr;
 
 impl Rule {
     /// Whether all its conditions hold. Domain and mode are not looked at.
-    #[inline]
+    #[cfg(test)]
     pub(crate) fn holds(&self, attempt: &Attempt<'_>) -> bool {
         self.when.iter().all(|condition| condition.holds(attempt))
+    }
+
+    /// The same where the condition at the place `proven` is known to hold.
+    #[inline]
+    pub(crate) fn holds_beside(&self, proven: u32, attempt: &Attempt<'_>) -> bool {
+        let mut conditions = self.when.iter().zip(0..);
+        conditions.all(|(condition, place)| place == proven || condition.holds(attempt))
     }
 }
 

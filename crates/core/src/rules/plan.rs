@@ -1,6 +1,7 @@
 //! What an attempt is to be charged for.
 
 use super::attempt::Attempt;
+use super::index::Candidate;
 use super::rule::{CounterId, Mode, Rule, RuleSet, Terms, Variant, Window};
 use super::terms::Odd;
 use crate::decision::Cost;
@@ -43,9 +44,13 @@ impl RuleSet {
             odd_costs: 0,
         };
         let candidates = self.index.candidates(attempt);
+        self.fetch(candidates.as_slice());
         // One that was touched twice is met once.
-        for touched in candidates.as_slice().chunk_by(|one, next| one == next) {
-            if let Some(rule) = touched.first().and_then(|&place| self.rules.get(place as usize)) {
+        for touched in candidates.as_slice().chunk_by(|one, next| one.rule == next.rule) {
+            let Some(candidate) = touched.first() else { continue };
+            if let Some(rule) = self.rules.get(candidate.rule as usize)
+                && rule.holds_beside(candidate.proven, attempt)
+            {
                 plan.add(rule, attempt, &mut key);
             }
         }
@@ -53,13 +58,28 @@ impl RuleSet {
     }
 }
 
+impl RuleSet {
+    /// Asks memory for all rules that were touched before the first is looked at: of many rules each is cold, and so it
+    /// is waited for once and not again and again.
+    #[inline]
+    fn fetch(&self, candidates: &[Candidate]) {
+        let rules = candidates
+            .iter()
+            .filter_map(|candidate| self.rules.get(candidate.rule as usize));
+        // Fields all over what planning reads.
+        let lengths = rules.map(|rule| {
+            let by = rule.choice.by.as_ref().and_then(|by| by.terms.as_slice().get(1));
+            let is_by = matches!(by, Some(Terms::Limited(_)));
+            rule.when.len() ^ rule.choice.overrides.len() ^ usize::from(is_by) ^ rule.id.len()
+        });
+        std::hint::black_box(lengths.fold(0, |all, length| all ^ length));
+    }
+}
+
 impl<'r, K> Plan<'r, K> {
-    /// Adds what one rule charges, if it is met.
+    /// Adds what a rule charges whose conditions hold, if there is somebody to count for.
     #[inline]
     fn add(&mut self, rule: &'r Rule, attempt: &Attempt<'_>, key: &mut impl FnMut(CounterId, &[&[u8]]) -> K) {
-        if !rule.holds(attempt) {
-            return;
-        }
         let Some(subject) = rule.subject(attempt) else { return };
         let parts = subject.parts();
         let variant = rule.side(parts.as_slice());
@@ -77,7 +97,7 @@ impl<'r, K> Plan<'r, K> {
             self.lines.push(line);
             return;
         };
-        for window in windows {
+        for window in windows.as_slice() {
             let window_of = Some(window);
             self.lines.push(Line {
                 window: window_of,
@@ -85,7 +105,7 @@ impl<'r, K> Plan<'r, K> {
             });
             self.charges.push(Charge {
                 key: key(window.counter, parts.as_slice()),
-                limit: window.limit,
+                limit: *window.limit,
                 cost,
                 policy: rule.policy(),
             });

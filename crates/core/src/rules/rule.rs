@@ -1,28 +1,35 @@
 //! Rules as they are meant: checked, complete, immutable. What stands here cannot be wrong any more.
 
 use super::index::Index;
+use super::short::Short;
 use crate::counter::Counter;
 use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::problem::Place;
 use crate::rate::Rate;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
 
 /// One rule.
+///
+/// What planning reads stands first and together: with thousands of rules each one is cold, and what an attempt waits for is
+/// memory. Names of attributes and lists of them, which many rules have in common, are shared by them for the same reason.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Rule {
-    pub(crate) id: Box<str>,
-    pub(crate) domain: Box<str>,
     /// All must hold.
     pub(crate) when: Box<[Condition]>,
     /// One counter for each combination of their values; empty: one counter for everybody.
-    pub(crate) per: Box<[Dimension]>,
-    pub(crate) choice: Choice,
+    pub(crate) per: Arc<[Dimension]>,
     pub(crate) price: Price,
+    pub(crate) experiment: Option<Box<Experiment>>,
     pub(crate) mode: Mode,
+    pub(crate) choice: Choice,
+    pub(crate) id: Box<str>,
+    pub(crate) domain: Box<str>,
     pub(crate) on_store_failure: OnStoreFailure,
-    pub(crate) experiment: Option<Experiment>,
     /// Where it is written.
     pub(crate) place: Place,
 }
@@ -30,7 +37,7 @@ pub struct Rule {
 /// What one attribute must be like for a rule to be met.
 #[derive(Debug)]
 pub struct Condition {
-    pub(crate) attribute: Box<str>,
+    pub(crate) attribute: Arc<str>,
     pub(crate) test: Test,
 }
 
@@ -52,26 +59,91 @@ pub enum Test {
 }
 
 /// One of the attributes that subjects are told apart by.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dimension {
-    pub(crate) attribute: Box<str>,
+    pub(crate) attribute: Arc<str>,
     /// Holds addresses: an IPv6 one counts by so many leading bits. None: its bytes as they are.
     pub(crate) ipv6_prefix: Option<u8>,
 }
 
 /// Which of its limits a rule applies to an attempt: the first override that fits, else by an attribute, else `limit`.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Choice {
-    pub(crate) limit: Terms,
-    pub(crate) by: Option<By>,
     pub(crate) overrides: Box<[Overrides]>,
+    pub(crate) by: Option<By>,
+    pub(crate) limit: Terms,
 }
 
 /// Limits by the value of one attribute.
 #[derive(Debug)]
 pub(crate) struct By {
-    pub(crate) attribute: Box<str>,
-    pub(crate) terms: HashMap<Box<[u8]>, Terms>,
+    pub(crate) attribute: Arc<str>,
+    /// Sorted. Apart from the terms, because many rules name the same values.
+    pub(crate) values: Arc<[Short]>,
+    /// For each of the values.
+    pub(crate) terms: TermsList,
+}
+
+/// Terms in the order of the values they are for. Those of few values stand in place, because every rule has its own.
+#[derive(Debug)]
+pub(crate) enum TermsList {
+    /// So many that few plans have more; what is behind the last value means nothing.
+    Here([Terms; 3]),
+    There(Box<[Terms]>),
+}
+
+impl TermsList {
+    fn new(mut terms: Vec<Terms>) -> Self {
+        while terms.len() < 3 {
+            terms.push(Terms::Unlimited);
+        }
+        terms
+            .try_into()
+            .map_or_else(|terms: Vec<Terms>| Self::There(terms.into()), Self::Here)
+    }
+
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[Terms] {
+        match self {
+            Self::Here(terms) => terms,
+            Self::There(terms) => terms,
+        }
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [Terms] {
+        match self {
+            Self::Here(terms) => terms,
+            Self::There(terms) => terms,
+        }
+    }
+}
+
+impl Choice {
+    /// Every window that it can choose.
+    fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
+        let by = self.by.iter_mut().flat_map(|by| by.terms.as_mut_slice());
+        let overrides = self.overrides.iter_mut().flat_map(|set| set.terms.values_mut());
+        let terms = by.chain(overrides.map(|(_, terms)| terms)).chain([&mut self.limit]);
+        terms.flat_map(|terms| match terms {
+            Terms::Limited(Windows::One(window)) => std::slice::from_mut(window),
+            Terms::Limited(Windows::Several(windows)) => windows,
+            Terms::Banned | Terms::Unlimited => &mut [],
+        })
+    }
+}
+
+impl By {
+    /// Limits by these values of an attribute, each named once.
+    pub(crate) fn new(attribute: &str, mut limits: Vec<(Short, Terms)>) -> Self {
+        limits.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        let (values, terms): (Vec<Short>, Vec<Terms>) = limits.into_iter().unzip();
+        Self {
+            attribute: attribute.into(),
+            values: values.into(),
+            terms: TermsList::new(terms),
+        }
+    }
 }
 
 /// All overrides of one rule that name the same attributes: one look-up finds the one that fits.
@@ -80,25 +152,46 @@ pub(crate) struct Overrides {
     /// In the order their values stand in the key.
     pub(crate) attributes: Box<[Box<str>]>,
     /// Keyed by [`Overrides::key`]; beside the terms their place in the rule, because the first that fits wins.
-    pub(crate) terms: HashMap<Box<[u8]>, (u32, Terms)>,
+    pub(crate) terms: HashMap<Short, (u32, Terms)>,
 }
 
 /// What a rule says of one attempt.
 #[derive(Clone, Debug)]
 pub enum Terms {
     /// All of these limits hold. Never empty.
-    Limited(Box<[Window]>),
+    Limited(Windows),
     /// Nothing passes: a limit of zero.
     Banned,
     /// Everything passes, nothing is counted.
     Unlimited,
 }
 
+/// The limits of a rule that all hold. One stands in place: with thousands of rules, looking elsewhere for it is a good part
+/// of what planning takes.
+#[derive(Clone, Debug)]
+pub enum Windows {
+    /// One.
+    One(Window),
+    /// Several.
+    Several(Box<[Window]>),
+}
+
+impl Windows {
+    /// All of them, as one list.
+    #[inline]
+    pub fn as_slice(&self) -> &[Window] {
+        match self {
+            Self::One(window) => std::slice::from_ref(window),
+            Self::Several(windows) => windows,
+        }
+    }
+}
+
 /// One limit of a rule, under the name it has in answers: the rule's id, and with several windows the period too.
 #[derive(Clone, Debug)]
 pub struct Window {
-    pub(crate) name: std::sync::Arc<str>,
-    pub(crate) limit: Limit,
+    pub(crate) name: Arc<str>,
+    pub(crate) limit: Arc<Limit>,
     pub(crate) counter: CounterId,
 }
 
@@ -112,7 +205,7 @@ pub struct CounterOf {
     /// The domain.
     pub domain: Box<str>,
     /// The name of the window: the rule's id, and with several windows the period too.
-    pub name: std::sync::Arc<str>,
+    pub name: Arc<str>,
     /// The side of an experiment.
     pub variant: Variant,
     /// One of the limits it is counted for: of it only the algorithm and the period of a window are identity.
@@ -188,7 +281,8 @@ pub struct RuleSet {
 
 impl RuleSet {
     /// Rules in the order they are written, and the counters their windows name.
-    pub(crate) fn new(rules: Vec<Rule>, counters: Vec<CounterOf>) -> Self {
+    pub(crate) fn new(mut rules: Vec<Rule>, counters: Vec<CounterOf>) -> Self {
+        share_parts(&mut rules);
         let index = Index::new(&rules);
         Self {
             rules: rules.into(),
@@ -205,6 +299,42 @@ impl RuleSet {
     /// All kinds of counters. A [`CounterId`] is a place in this list.
     pub fn counters(&self) -> &[CounterOf] {
         &self.counters
+    }
+}
+
+/// Lets rules have in one place what they have in common: names of attributes and lists of them, the values that `by` names,
+/// the numbers of limits. What is shared is at hand, however many rules there are.
+fn share_parts(rules: &mut [Rule]) {
+    let (mut names, mut lists, mut values, mut limits) = <(HashSet<_>, HashSet<_>, HashSet<_>, HashSet<_>)>::default();
+    for rule in rules {
+        for condition in &mut rule.when {
+            share(&mut condition.attribute, &mut names);
+        }
+        // The names in a list that is shared are shared with it.
+        share(&mut rule.per, &mut lists);
+        let choices = [
+            Some(&mut rule.choice),
+            rule.experiment.as_mut().map(|trial| &mut trial.choice),
+        ];
+        for choice in choices.into_iter().flatten() {
+            if let Some(by) = &mut choice.by {
+                share(&mut by.attribute, &mut names);
+                share(&mut by.values, &mut values);
+            }
+            for window in choice.windows_mut() {
+                share(&mut window.limit, &mut limits);
+            }
+        }
+    }
+}
+
+/// Replaces what equals something known by that, and knows it from now on.
+fn share<T: ?Sized + Eq + Hash>(own: &mut Arc<T>, known: &mut HashSet<Arc<T>>) {
+    match known.get(own) {
+        Some(shared) => *own = Arc::clone(shared),
+        None => {
+            known.insert(Arc::clone(own));
+        }
     }
 }
 
@@ -265,8 +395,8 @@ impl Rule {
     }
 
     /// The trial it runs, if any.
-    pub const fn experiment(&self) -> Option<&Experiment> {
-        self.experiment.as_ref()
+    pub fn experiment(&self) -> Option<&Experiment> {
+        self.experiment.as_deref()
     }
 
     /// Where it is written.
@@ -314,7 +444,7 @@ impl Window {
     }
 
     /// What it is held to.
-    pub const fn limit(&self) -> &Limit {
+    pub fn limit(&self) -> &Limit {
         &self.limit
     }
 

@@ -35,7 +35,7 @@ impl Rule {
     pub(crate) fn subject<'a>(&self, attempt: &Attempt<'a>) -> Option<Subject<'a>> {
         let mut values = Few::new();
         let mut are_single = true;
-        for dimension in &self.per {
+        for dimension in self.per.iter() {
             let mut found = attempt.values(&dimension.attribute);
             values.push(dimension.value(found.next()?));
             for value in found {

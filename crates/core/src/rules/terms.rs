@@ -49,7 +49,8 @@ impl Choice {
 impl By {
     fn find<'r>(&'r self, attempt: &Attempt<'_>) -> Option<(&'r Terms, Grounds<'r>)> {
         let mut values = attempt.values(&self.attribute);
-        let (value, terms) = values.find_map(|value| self.terms.get_key_value(value))?;
+        let place = values.find_map(|value| self.values.binary_search_by(|known| (**known).cmp(value)).ok())?;
+        let (value, terms) = (self.values.get(place)?, self.terms.as_slice().get(place)?);
         let attribute = &self.attribute;
         Some((terms, Grounds::By { attribute, value }))
     }

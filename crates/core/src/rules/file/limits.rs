@@ -4,7 +4,8 @@ use super::method::{Method, Ruled};
 use crate::limit::Limit;
 use crate::problem::{Place, Problem, Problems};
 use crate::quantity::{period_name, quota};
-use crate::rules::rule::{By, Choice, CounterId, CounterOf, Overrides, Terms, Variant, Window};
+use crate::rules::rule::{By, Choice, CounterId, CounterOf, Overrides, Terms, Variant, Window, Windows};
+use crate::rules::short::Short;
 use crate::time::Micros;
 use crate::yaml::{Key, Kind, Node, shown};
 use std::collections::HashMap;
@@ -93,7 +94,11 @@ impl<'r> Counters<'r> {
             });
             counter
         });
-        Window { name, limit, counter }
+        Window {
+            name,
+            limit: Arc::new(limit),
+            counter,
+        }
     }
 }
 
@@ -119,7 +124,9 @@ impl Limits<'_, '_> {
             return Some(match self.ruled(node)? {
                 Ruled::Unlimited => Terms::Unlimited,
                 Ruled::Banned => Terms::Banned,
-                Ruled::Limited(limit, _) => Terms::Limited(Box::new([self.counters.window(limit, self.variant, None)])),
+                Ruled::Limited(limit, _) => {
+                    Terms::Limited(Windows::One(self.counters.window(limit, self.variant, None)))
+                }
             });
         };
         if items.is_empty() || items.len() > WINDOWS_MAX {
@@ -158,7 +165,7 @@ impl Limits<'_, '_> {
                 None => {}
             }
         }
-        Some(Terms::Limited(windows.into()))
+        Some(Terms::Limited(Windows::Several(windows.into())))
     }
 
     fn ruled(&mut self, node: &Node) -> Option<Ruled> {
@@ -190,10 +197,7 @@ impl Limits<'_, '_> {
             .iter()
             .filter_map(|(value, limit)| Some((value.text.as_bytes().into(), self.terms(limit)?)))
             .collect();
-        Some(By {
-            attribute: attribute.into(),
-            terms,
-        })
+        Some(By::new(attribute, terms))
     }
 
     fn overrides(&mut self, node: &Node) -> Box<[Overrides]> {
@@ -277,7 +281,7 @@ type Subjects<'n> = Vec<(&'n Key, Vec<&'n str>)>;
 struct Sets<'n> {
     sets: Vec<Overrides>,
     /// Where each subject was named first.
-    places: Vec<HashMap<Box<[u8]>, &'n Place>>,
+    places: Vec<HashMap<Short, &'n Place>>,
     subjects: usize,
 }
 
@@ -296,7 +300,7 @@ impl<'n> Sets<'n> {
         }
         // Each window is kept for each of them.
         let windows = match terms {
-            Terms::Limited(windows) => windows.len(),
+            Terms::Limited(windows) => windows.as_slice().len(),
             Terms::Banned | Terms::Unlimited => 1,
         };
         self.subjects = self
@@ -334,7 +338,7 @@ impl<'n> Sets<'n> {
             return;
         };
         for number in 0..combinations.unwrap_or(0) {
-            let key: Box<[u8]> = Overrides::key(&combination(subjects, number)).into();
+            let key = Short::from(&*Overrides::key(&combination(subjects, number)));
             if let Some(first) = places.get(&key) {
                 limits.problems.push(
                     Problem::warning(

@@ -129,12 +129,12 @@ impl Reader {
                 id: (&*id).into(),
                 domain: domain.into(),
                 when,
-                per,
+                per: per.into(),
                 choice,
                 price: price.unwrap_or(Price::Fixed(Cost::ONE)),
                 mode: mode.flatten().unwrap_or(Mode::Enforce),
                 on_store_failure: on_store_failure.flatten().unwrap_or(OnStoreFailure::Local),
-                experiment: experiment.flatten(),
+                experiment: experiment.flatten().map(Box::new),
                 place: place.clone(),
             });
         }

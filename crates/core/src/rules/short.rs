@@ -1,0 +1,102 @@
+//! Bytes that are mostly short, kept where they are named: a table of them is asked without a second look into memory.
+
+use std::borrow::Borrow;
+use std::cmp::Ordering;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+
+/// Bytes as the key of a table: up to [`HERE`] of them in place, more on the heap.
+#[derive(Clone)]
+pub(crate) enum Short {
+    Here { bytes: [u8; HERE], length: u8 },
+    There(Box<[u8]>),
+}
+
+/// As many as fit into three words beside their length.
+const HERE: usize = 22;
+
+impl From<&[u8]> for Short {
+    fn from(given: &[u8]) -> Self {
+        let mut bytes = [0; HERE];
+        match bytes.get_mut(..given.len()) {
+            Some(here) => {
+                here.copy_from_slice(given);
+                let length = given.len() as u8;
+                Self::Here { bytes, length }
+            }
+            None => Self::There(given.into()),
+        }
+    }
+}
+
+impl Deref for Short {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Here { bytes, length } => bytes.get(..usize::from(*length)).unwrap_or_default(),
+            Self::There(bytes) => bytes,
+        }
+    }
+}
+
+impl Borrow<[u8]> for Short {
+    #[inline]
+    fn borrow(&self) -> &[u8] {
+        self
+    }
+}
+
+/// As its bytes, because tables are asked with bytes.
+impl Hash for Short {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (**self).hash(state);
+    }
+}
+
+impl PartialEq for Short {
+    #[inline]
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Short {}
+
+impl PartialOrd for Short {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Short {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl fmt::Debug for Short {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    #[test]
+    fn stands_for_its_bytes_whatever_their_length() {
+        let all = [b'x'; 40];
+        let table: HashMap<Short, usize> = (0..40).map(|length| (all[..length].into(), length)).collect();
+        for length in 0..40 {
+            assert_eq!(table.get(&all[..length]), Some(&length));
+            assert_eq!(&*Short::from(&all[..length]), &all[..length]);
+        }
+        assert_eq!(size_of::<Short>(), 24);
+    }
+}
