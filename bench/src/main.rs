@@ -12,6 +12,7 @@ mod decide;
 mod flood;
 mod in_process;
 mod oracle;
+mod planning;
 mod servers;
 
 use clap::{Parser, Subcommand};
@@ -47,6 +48,8 @@ enum Command {
         /// Where it listens.
         address: std::net::SocketAddr,
     },
+    /// Measures finding the rules of an attempt, by the number of rules.
+    Planning(planning::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -58,5 +61,6 @@ fn main() -> std::process::ExitCode {
         Command::InProcess(args) => in_process::run(&args),
         Command::Servers(args) => servers::run(&args),
         Command::ServeNothing { address } => servers::serve_nothing(address),
+        Command::Planning(args) => planning::run(&args),
     }
 }

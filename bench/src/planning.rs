@@ -1,0 +1,230 @@
+//! Nanoseconds to find the rules of an attempt and to name its counters, by the number of rules.
+//!
+//! ```text
+//! cargo run --release -p tollgate-bench -- planning
+//! ```
+//!
+//! The rules are of the two-tier kind: for every endpoint a ceiling over all merchants, and a limit for each merchant by
+//! his tier. Every attempt is for another endpoint and another merchant, drawn beforehand, so that with many rules it is
+//! the memory of all of them that is gone through. The sets take turns, round by round: compare ratios within one run.
+
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+use tollgate_core::problem::Origin;
+use tollgate_core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
+use tollgate_core::testing::random::Random;
+use tollgate_core::{Cost, yaml};
+use tollgate_limiter::RuleBook;
+use tollgate_limiter::store::memory::Memory;
+
+/// Measures planning with few and with many rules.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- planning --rounds 51")]
+pub(crate) struct Args {
+    /// How many times each set of rules is timed; the median of them is reported.
+    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    rounds: u32,
+    /// Prints JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+/// How many rules a set has, and how many overrides its last one.
+const SETS: [(usize, usize); 4] = [(10, 0), (1_000, 0), (10_000, 0), (10, 100_000)];
+/// What planning with 10,000 rules may take, in times of planning with 10.
+const RATIO_MAX: f64 = 3.0;
+/// Attempts that are drawn beforehand, and how often a round goes through them: what one set of rules finds in the
+/// processor's caches should be its own, and not what the set before it left there.
+const ATTEMPTS: usize = 16_384;
+const PASSES: usize = 4;
+
+/// One set of rules, and attempts that each meet two of them.
+struct Case {
+    rules: usize,
+    overrides: usize,
+    book: RuleBook,
+    attempts: Vec<Words>,
+    plan_ns: Vec<f64>,
+    check_ns: Vec<f64>,
+}
+
+/// The values of one attempt.
+struct Words {
+    endpoint: String,
+    merchant: String,
+    tier: &'static str,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let mut cases = SETS.map(|(rules, overrides)| Case::new(rules, overrides));
+    for _ in 0..args.rounds {
+        for case in &mut cases {
+            case.time();
+        }
+    }
+    let base = cases.first().map(|case| case.plan_ns.clone()).unwrap_or_default();
+    let timings = cases.map(|case| Timing {
+        rules: case.rules,
+        overrides: case.overrides,
+        // Of each round by itself: what slows one down slows down all of its round.
+        ratio: median(case.plan_ns.iter().zip(&base).map(|(ns, base)| ns / base).collect()),
+        plan_ns: median(case.plan_ns),
+        check_ns: median(case.check_ns),
+    });
+    if args.json {
+        let rows = timings.iter().map(|timing| timing.json()).collect::<Value>();
+        println!("{:#}", json!({ "planning": rows, "ratio_max": RATIO_MAX }));
+    } else {
+        print_table(&timings);
+    }
+    let is_held = timings.iter().all(|timing| timing.ratio <= RATIO_MAX);
+    if is_held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+impl Case {
+    fn new(rules: usize, overrides: usize) -> Self {
+        let endpoints = rules / 2;
+        let book = RuleBook::new(two_tiers(endpoints, overrides), Arc::new(Memory::default()));
+        let mut random = Random::new(7);
+        let merchants = overrides.max(10_000) as u64;
+        let attempts = (0..ATTEMPTS).map(|_| Words {
+            endpoint: endpoint(random.below(endpoints as u64) as usize),
+            merchant: format!("m_{}", random.below(merchants)),
+            tier: random.pick(&["free", "enterprise"]),
+        });
+        Self {
+            rules,
+            overrides,
+            attempts: attempts.collect(),
+            book,
+            plan_ns: Vec::new(),
+            check_ns: Vec::new(),
+        }
+    }
+
+    /// Goes through all attempts, first to plan them and then to check them.
+    fn time(&mut self) {
+        let mut met = 0;
+        let begun = Instant::now();
+        for words in std::iter::repeat_n(&self.attempts, PASSES).flatten() {
+            words.attempt(|attempt| {
+                met += black_box(self.book.plan(attempt)).charges.len();
+            });
+        }
+        self.plan_ns.push(nanos(begun));
+        assert_eq!(met, 2 * ATTEMPTS * PASSES, "every attempt meets a ceiling and a plan");
+        let begun = Instant::now();
+        for words in std::iter::repeat_n(&self.attempts, PASSES).flatten() {
+            words.attempt(|attempt| {
+                black_box(self.book.check_now(attempt));
+            });
+        }
+        self.check_ns.push(nanos(begun));
+    }
+}
+
+impl Words {
+    fn attempt(&self, then: impl FnOnce(&Attempt<'_>)) {
+        let attribute = |name, value: &'static str| Attribute {
+            name,
+            value: value.as_bytes(),
+        };
+        let attributes = [
+            Attribute {
+                name: "merchant",
+                value: self.merchant.as_bytes(),
+            },
+            Attribute {
+                name: "endpoint",
+                value: self.endpoint.as_bytes(),
+            },
+            attribute("tier", self.tier),
+        ];
+        then(&Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost: Cost::ONE,
+        });
+    }
+}
+
+fn endpoint(number: usize) -> String {
+    format!("/v1/endpoint-{number}")
+}
+
+/// For each endpoint a ceiling and a limit by merchant; the last of these with overrides.
+fn two_tiers(endpoints: usize, overrides: usize) -> RuleSet {
+    let mut text = String::from("rules:\n");
+    for number in 0..endpoints {
+        let endpoint = endpoint(number);
+        writeln!(
+            text,
+            "- {{id: c{number}, when: {{endpoint: {endpoint}}}, limit: 10000/s}}\n\
+             - id: m{number}\n  when: {{endpoint: {endpoint}}}\n  per: merchant\n  limit: 100/min\n  \
+             by: {{tier: {{free: 100/min, enterprise: 5000/min burst 500}}}}"
+        )
+        .expect("a string takes all");
+    }
+    if overrides > 0 {
+        text.push_str("  overrides:\n");
+    }
+    for number in 0..overrides {
+        writeln!(text, "  - {{merchant: m_{number}, limit: 20000/min}}").expect("a string takes all");
+    }
+    let origin = Origin::new("two tiers", text);
+    let mut reader = Reader::new(Settings::default());
+    reader.file(&yaml::parse(&origin).expect("it is yaml"));
+    reader.finish().expect("the rules are sound").rules
+}
+
+/// What one set of rules came to.
+struct Timing {
+    rules: usize,
+    overrides: usize,
+    plan_ns: f64,
+    /// Planning in times of planning with the first set.
+    ratio: f64,
+    check_ns: f64,
+}
+
+impl Timing {
+    fn json(&self) -> Value {
+        json!({
+            "rules": self.rules,
+            "overrides": self.overrides,
+            "plan_ns": self.plan_ns.round(),
+            "check_ns": self.check_ns.round(),
+            "ratio": (self.ratio * 100.0).round() / 100.0,
+        })
+    }
+}
+
+fn print_table(timings: &[Timing]) {
+    println!("Nanoseconds per attempt that meets two rules: planned, and checked with the embedded store.");
+    println!();
+    println!("| rules | overrides | plan ns | x 10 rules | check ns |");
+    println!("|---:|---:|---:|---:|---:|");
+    for timing in timings {
+        let Timing {
+            rules,
+            overrides,
+            plan_ns,
+            ratio,
+            check_ns,
+        } = timing;
+        println!("| {rules} | {overrides} | {plan_ns:.0} | {ratio:.2} | {check_ns:.0} |");
+    }
+}
+
+fn nanos(begun: Instant) -> f64 {
+    begun.elapsed().as_secs_f64() * 1e9 / (ATTEMPTS * PASSES) as f64
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
