@@ -150,9 +150,11 @@ where
 fn builder(bounds: &Bounds) -> Builder<TokioExecutor> {
     let mut builder = Builder::new(TokioExecutor::new());
     let mut http1 = builder.http1();
-    // Slow heads are cut off by the watch.
+    // Slow heads are cut off by the watch. An answer is small: it is copied behind its head and written in one piece, which
+    // the system does in half a microsecond less than two.
     http1
         .header_read_timeout(None)
+        .writev(false)
         .max_buf_size(bounds.header_bytes.max(HEADER_BYTES_MIN));
     if bounds.headers != HEADERS {
         http1.max_headers(bounds.headers);

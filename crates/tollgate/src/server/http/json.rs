@@ -3,6 +3,15 @@
 /// A string in quotes. What is not UTF-8 shows as U+FFFD: it is data of a caller, and an answer must be JSON.
 pub(super) fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
+    if bytes
+        .iter()
+        .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+    {
+        // Nearly always: names of rules, leases.
+        out.extend_from_slice(bytes);
+        out.push(b'"');
+        return;
+    }
     for chunk in bytes.utf8_chunks() {
         escaped(out, chunk.valid());
         if !chunk.invalid().is_empty() {
@@ -14,7 +23,6 @@ pub(super) fn string(out: &mut Vec<u8>, bytes: &[u8]) {
 
 fn escaped(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
-    // Nearly always there is nothing to escape, and all of it goes over at once.
     while let Some(at) = rest.iter().position(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
         let (plain, tail) = rest.split_at(at);
         out.extend_from_slice(plain);

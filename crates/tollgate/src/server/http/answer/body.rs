@@ -3,6 +3,7 @@
 use super::{Told, quota, status};
 use crate::server::http::headers::Quota;
 use crate::server::http::json::{boolean, integer, integer_or_null, string};
+use std::ops::Range;
 use tollgate_limiter::core::Retry;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 
@@ -18,7 +19,9 @@ pub(crate) fn write(out: &mut Vec<u8>, told: &Told<'_>) {
     let nearest = verdict.nearest();
     out.extend_from_slice(b",\"rule\":");
     text_or_null(out, nearest.map(|ruling| ruling.name));
+    let begun = out.len();
     numbers(out, nearest);
+    let numbers = begun..out.len();
     out.extend_from_slice(b",\"delay_ms\":");
     integer(out, verdict.delay.as_millis_ceil());
     out.extend_from_slice(b",\"source\":\"");
@@ -28,7 +31,9 @@ pub(crate) fn write(out: &mut Vec<u8>, told: &Told<'_>) {
     out.extend_from_slice(b",\"limits\":[");
     for (place, ruling) in verdict.rulings.iter().enumerate() {
         out.extend_from_slice(if place == 0 { &b"{"[..] } else { b",{" });
-        write_ruling(out, ruling);
+        // Those of the nearest stand there already.
+        let told = (verdict.nearest == Some(place)).then(|| numbers.clone());
+        ruling_with(out, ruling, told);
         out.push(b'}');
     }
     out.extend_from_slice(b"]}");
@@ -36,11 +41,19 @@ pub(crate) fn write(out: &mut Vec<u8>, told: &Told<'_>) {
 
 /// The members of one limit.
 pub(crate) fn write_ruling(out: &mut Vec<u8>, ruling: &Ruling<'_>) {
+    ruling_with(out, ruling, None);
+}
+
+/// The same; `told` is where its numbers stand already.
+fn ruling_with(out: &mut Vec<u8>, ruling: &Ruling<'_>, told: Option<Range<usize>>) {
     out.extend_from_slice(b"\"rule\":");
     string(out, ruling.name.as_bytes());
     out.extend_from_slice(b",\"allowed\":");
     boolean(out, ruling.is_allow());
-    numbers(out, Some(ruling));
+    match told {
+        Some(told) => out.extend_from_within(told),
+        None => numbers(out, Some(ruling)),
+    }
     out.extend_from_slice(b",\"mode\":\"");
     out.extend_from_slice(ruling.mode.name().as_bytes());
     out.extend_from_slice(b"\",\"source\":\"");

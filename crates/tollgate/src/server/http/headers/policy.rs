@@ -71,6 +71,11 @@ impl Quota {
 
 /// In how many seconds `units` come back at this rate, rounded up; at least one.
 fn fill_s(units: u64, rate: Rate) -> u64 {
+    // Wide division takes a hundred times as long, and is hardly ever needed.
+    let rate_per_s = rate.units().checked_mul(1_000_000);
+    if let (Some(product), Some(rate_per_s)) = (units.checked_mul(rate.period().get()), rate_per_s) {
+        return product.div_ceil(rate_per_s).max(1);
+    }
     let product = u128::from(units) * u128::from(rate.period().get());
     let seconds = product.div_ceil(u128::from(rate.units()) * 1_000_000);
     u64::try_from(seconds).unwrap_or(u64::MAX).max(1)

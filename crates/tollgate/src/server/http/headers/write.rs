@@ -3,6 +3,8 @@
 use super::dialects::{Dialect, Dialects};
 use super::policy::{Policy, Quota, seconds_ceil};
 use hyper::header::HeaderName;
+use std::array::IntoIter;
+use std::iter::{Flatten, Take};
 use std::ops::Range;
 use tollgate_limiter::core::{Cost, Timestamp};
 
@@ -21,7 +23,32 @@ pub(crate) struct Shown<'a, I> {
 
 /// The headers that were written, and where in the buffer their values are. The buffer is shared by all of an answer, so
 /// that it is made into what headers are made of only once.
-pub(crate) type Written = Vec<(&'static HeaderName, Range<usize>)>;
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    fields: [Option<(&'static HeaderName, Range<usize>)>; FIELDS_MAX],
+    count: usize,
+}
+
+/// A draft has at most four fields, and so have the older names.
+const FIELDS_MAX: usize = 8;
+
+impl Written {
+    fn push(&mut self, name: &'static HeaderName, range: Range<usize>) {
+        if let Some(field) = self.fields.get_mut(self.count) {
+            *field = Some((name, range));
+            self.count += 1;
+        }
+    }
+}
+
+impl IntoIterator for Written {
+    type Item = (&'static HeaderName, Range<usize>);
+    type IntoIter = Flatten<Take<IntoIter<Option<Self::Item>, FIELDS_MAX>>>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.fields.into_iter().take(self.count).flatten()
+    }
+}
 
 /// Writes the headers of all dialects in use to the end of `buffer`.
 pub(crate) fn write<'a, I>(dialects: Dialects, shown: &Shown<'a, I>, buffer: &mut Vec<u8>, written: &mut Written)
@@ -39,7 +66,7 @@ where
         fill(&mut Value { buffer, start });
         // An empty value says nothing and is not sent.
         if buffer.len() > start {
-            written.push((name, start..buffer.len()));
+            written.push(name, start..buffer.len());
         }
     };
     let limit = |value: &mut Value<'_>| integer(value, nearest.quota.units());

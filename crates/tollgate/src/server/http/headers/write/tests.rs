@@ -73,7 +73,7 @@ fn lines(dialect: &str, policies: &[Policy<'static>]) -> String {
     };
     // Behind something else, as in an answer to a pipelined request.
     let mut buffer = b"before".to_vec();
-    let mut written = Written::new();
+    let mut written = Written::default();
     write(Dialects::named([dialect]).unwrap(), &shown, &mut buffer, &mut written);
     let value = |range: Range<usize>| HeaderValue::from_bytes(&buffer[range]).unwrap();
     let headers: HeaderMap = written
