@@ -8,6 +8,10 @@ use std::fmt;
 pub enum Source {
     /// The embedded store.
     Memory,
+    /// The shared store.
+    Shared,
+    /// This instance, from what the shared store said moments ago: it would certainly refuse.
+    Near,
     /// The shared coarse counter that new keys meet when the embedded store is full.
     Overflow,
     /// Nobody: the store could not be asked, and the rule lets pass what it cannot judge.
@@ -18,12 +22,21 @@ pub enum Source {
 
 impl Source {
     /// All there are, most exact first: each at the place that it is as a number.
-    pub const ALL: [Self; 4] = [Self::Memory, Self::Overflow, Self::Open, Self::Closed];
+    pub const ALL: [Self; 6] = [
+        Self::Memory,
+        Self::Shared,
+        Self::Near,
+        Self::Overflow,
+        Self::Open,
+        Self::Closed,
+    ];
 
     /// As answers and metrics write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",
+            Self::Shared => "shared",
+            Self::Near => "near",
             Self::Overflow => "overflow",
             Self::Open => "open",
             Self::Closed => "closed",

@@ -5,7 +5,7 @@ mod token;
 use self::token::Token;
 use crate::lease;
 use crate::store::memory::Memory;
-use crate::store::{Settled, Store};
+use crate::store::{Settled, Store, StoreError};
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -119,7 +119,7 @@ impl<S: Store> RuleBook<S> {
             // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.
             let cost = if is_leased(charge) { Cost::ZERO } else { charge.cost };
             let standing = self.store.refund(charge.key, &charge.limit, cost).await;
-            answers.push(standing.ok().map(|decision| (decision, S::SOURCE)));
+            answers.push(standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE)));
         }
         for line in &mut plan.lines {
             line.cost = Cost::ZERO;
@@ -253,9 +253,9 @@ fn is_leased<K>(charge: &Charge<K>) -> bool {
 }
 
 fn answers(settled: &Settled) -> impl Iterator<Item = Answer> {
-    let told = |outcome: &crate::store::Outcome| (outcome.decision, outcome.source);
-    settled
-        .outcomes
-        .iter()
-        .map(move |outcome| outcome.as_ref().ok().map(told))
+    settled.outcomes.iter().map(|outcome| match outcome {
+        Ok(outcome) => Answer::Decided(outcome.decision, outcome.source),
+        Err(StoreError::Unasked) => Answer::Unasked,
+        Err(_) => Answer::Failed,
+    })
 }

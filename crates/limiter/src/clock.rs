@@ -26,14 +26,8 @@ enum Kind {
 
 impl Clock {
     /// Starts at the wall clock's time, or at `not_before` if that is later.
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "here, and nowhere else, the wall clock is asked"
-    )]
     pub fn start(not_before: Timestamp) -> Self {
-        let wall = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(Micros::ZERO, Micros::from);
+        let wall = wall();
         let clock = quanta::Clock::new();
         let began = clock.raw();
         // Asked over 2^40 ticks, some minutes: the nanosecond that may be cut off then is a microsecond in days.
@@ -42,7 +36,7 @@ impl Clock {
         Self(Kind::Running {
             clock,
             began,
-            origin_us: wall.get().max(not_before.as_micros()),
+            origin_us: wall.as_micros().max(not_before.as_micros()),
             us_per_tick: u64::try_from(us_per_tick).expect("a tick is far shorter than a microsecond"),
         })
     }
@@ -96,6 +90,16 @@ impl Clock {
             Kind::Set(us) => Timestamp::from_micros(us.load(Ordering::SeqCst)),
         }
     }
+}
+
+/// What the machine's wall clock shows. It may be set at any time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "here, and nowhere else, the wall clock is asked"
+)]
+pub(crate) fn wall() -> Timestamp {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    Timestamp::EPOCH + since.map_or(Micros::ZERO, Micros::from)
 }
 
 /// Measures how long something took: for figures, never for decisions.

@@ -1,6 +1,7 @@
 //! What a store is: it keeps what the core decides, all charges of a request at one moment.
 
 pub mod memory;
+#[cfg(feature = "redis")]
 pub mod redis;
 
 use std::fmt;
@@ -112,18 +113,165 @@ pub struct Outcome {
 }
 
 /// Why a store could not do what it was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The store cannot be reached. Ours to survive, the operator's to mend.
+    /// There is no connection to it. Ours to survive, the operator's to mend.
     Unavailable,
+    /// It did not answer in time. Whether it did what it was asked is not known.
+    Timeout,
+    /// The connection broke before it answered. Whether it did what it was asked is not known.
+    Lost,
+    /// It was reached too late to be of use, and did nothing.
+    Late,
+    /// Too much waits for it already, or too much was asked of it at once; it was not asked.
+    Overloaded,
+    /// The request was refused before this charge was asked for.
+    Unasked,
+    /// The key holds what no limit wrote. It was left alone.
+    Foreign,
+    /// It answered with something that is not an answer.
+    Nonsense,
+    /// It refused, with this code.
+    Refused(Refusal),
+}
+
+/// The first word of a server's refusal, as far as it is one we know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each says what the server said")]
+pub enum Refusal {
+    ReadOnly,
+    Loading,
+    MasterDown,
+    ClusterDown,
+    Moved,
+    Ask,
+    TryAgain,
+    CrossSlot,
+    NoScript,
+    NoFunction,
+    OutOfMemory,
+    Misconf,
+    NoReplicas,
+    Busy,
+    NoAuth,
+    WrongPass,
+    NoPerm,
+    MaxClients,
+    WrongType,
+    /// Any other.
+    Other,
+}
+
+impl Refusal {
+    /// All of them, each at the place that it is as a number.
+    pub const ALL: [Self; 20] = [
+        Self::ReadOnly,
+        Self::Loading,
+        Self::MasterDown,
+        Self::ClusterDown,
+        Self::Moved,
+        Self::Ask,
+        Self::TryAgain,
+        Self::CrossSlot,
+        Self::NoScript,
+        Self::NoFunction,
+        Self::OutOfMemory,
+        Self::Misconf,
+        Self::NoReplicas,
+        Self::Busy,
+        Self::NoAuth,
+        Self::WrongPass,
+        Self::NoPerm,
+        Self::MaxClients,
+        Self::WrongType,
+        Self::Other,
+    ];
+
+    /// What a refusal is by its words: the first of them, where that says it.
+    pub fn of(code: &str, rest: &str) -> Self {
+        match code {
+            "READONLY" => Self::ReadOnly,
+            "LOADING" => Self::Loading,
+            "MASTERDOWN" => Self::MasterDown,
+            "CLUSTERDOWN" => Self::ClusterDown,
+            "MOVED" => Self::Moved,
+            "ASK" => Self::Ask,
+            "TRYAGAIN" => Self::TryAgain,
+            "CROSSSLOT" => Self::CrossSlot,
+            "NOSCRIPT" => Self::NoScript,
+            "OOM" => Self::OutOfMemory,
+            "MISCONF" => Self::Misconf,
+            "NOREPLICAS" => Self::NoReplicas,
+            "BUSY" => Self::Busy,
+            "NOAUTH" => Self::NoAuth,
+            "WRONGPASS" => Self::WrongPass,
+            "NOPERM" => Self::NoPerm,
+            "WRONGTYPE" => Self::WrongType,
+            "ERR" if rest.starts_with("Function not found") => Self::NoFunction,
+            "ERR" if rest.starts_with("max number of clients") => Self::MaxClients,
+            _ => Self::Other,
+        }
+    }
+
+    /// As metrics and logs name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "readonly",
+            Self::Loading => "loading",
+            Self::MasterDown => "masterdown",
+            Self::ClusterDown => "clusterdown",
+            Self::Moved => "moved",
+            Self::Ask => "ask",
+            Self::TryAgain => "tryagain",
+            Self::CrossSlot => "crossslot",
+            Self::NoScript => "noscript",
+            Self::NoFunction => "nofunction",
+            Self::OutOfMemory => "oom",
+            Self::Misconf => "misconf",
+            Self::NoReplicas => "noreplicas",
+            Self::Busy => "busy",
+            Self::NoAuth => "noauth",
+            Self::WrongPass => "wrongpass",
+            Self::NoPerm => "noperm",
+            Self::MaxClients => "maxclients",
+            Self::WrongType => "wrongtype",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl StoreError {
+    /// As metrics and logs name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unavailable => "unavailable",
+            Self::Timeout => "timeout",
+            Self::Lost => "lost",
+            Self::Late => "late",
+            Self::Overloaded => "overloaded",
+            Self::Unasked => "unasked",
+            Self::Foreign => "foreign",
+            Self::Nonsense => "nonsense",
+            Self::Refused(refusal) => refusal.name(),
+        }
+    }
 }
 
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unavailable => f.write_str("the store cannot be reached"),
-        }
+        f.write_str(match self {
+            Self::Unavailable => "the store cannot be reached",
+            Self::Timeout => "the store did not answer in time",
+            Self::Lost => "the connection to the store broke before it answered",
+            Self::Late => "the store was reached too late, and did nothing",
+            Self::Overloaded => "too much waits for the store already",
+            Self::Unasked => "refused before this was asked for",
+            Self::Foreign => "the key holds what no limit wrote",
+            Self::Nonsense => "the store's answer is none",
+            Self::Refused(refusal) => return write!(f, "the store refused: {}", refusal.name()),
+        })
     }
 }
 

@@ -6,8 +6,16 @@ use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::source::Source;
 use crate::time::Micros;
 
-/// What a store says of one charge: its decision and who decided, or nothing if it could not be asked.
-pub type Answer = Option<(Decision, Source)>;
+/// What a store says of one charge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Its decision, and who decided.
+    Decided(Decision, Source),
+    /// Nothing: it could not be asked.
+    Failed,
+    /// Nothing: the request was refused without asking for this one.
+    Unasked,
+}
 
 /// May the attempt go on?
 #[derive(Debug)]
@@ -21,7 +29,7 @@ pub struct Verdict<'r> {
     pub delay: Micros,
     /// The least exact of the rulings' sources.
     pub source: Source,
-    /// For each line of the plan.
+    /// For each line of the plan that was asked for.
     pub rulings: Vec<Ruling<'r>>,
 }
 
@@ -46,22 +54,23 @@ pub struct Ruling<'r> {
 
 impl<'r, K> Plan<'r, K> {
     /// One verdict out of what the store answered to each charge, in order. A charge without an answer is one the store
-    /// could not be asked for. `own` is the source of what needs no asking: the one of a store that is well.
+    /// could not be asked for; one that was left unasked has no ruling. `own` is the source of what needs no asking: the one of a store that is well.
     pub fn verdict(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
         let mut answers = answers.into_iter();
         let rulings: Vec<Ruling<'r>> = self
             .lines
             .iter()
-            .map(|line| {
+            .filter_map(|line| {
                 let (decision, source) = match line.terms {
-                    Terms::Limited(_) => match answers.next().flatten() {
-                        Some((decision, source)) => (Some(decision), source),
-                        None => (None, line.rule.without_store()),
+                    Terms::Limited(_) => match answers.next().unwrap_or(Answer::Failed) {
+                        Answer::Decided(decision, source) => (Some(decision), source),
+                        Answer::Failed => (None, line.rule.without_store()),
+                        Answer::Unasked => return None,
                     },
                     Terms::Banned => (Some(ban(line.cost)), own),
                     Terms::Unlimited => (None, own),
                 };
-                line.ruling(decision, source)
+                Some(line.ruling(decision, source))
             })
             .collect();
         Verdict::new(own, rulings)

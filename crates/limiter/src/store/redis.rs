@@ -2,6 +2,222 @@
 //!
 //! What decides there is one script: the [twins](tollgate_core::lua) of the algorithms, and `settle.lua`, which reads keys,
 //! settles requests as the core does, and writes what has changed.
+//!
+//! ```no_run
+//! use tollgate_limiter::Limiter;
+//! use tollgate_limiter::limits::TokenBucket;
+//! use tollgate_limiter::store::redis::Redis;
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::new(Redis::options("redis://127.0.0.1:6379/0")?.open());
+//! let logins = limiter.rule("logins", TokenBucket::per_minute(100))?;
+//! let settled = limiter.settle(&[logins.ask("user:42")]).await;
+//! println!("{}", if settled.passes { "go on" } else { "wait" });
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod call;
+mod figures;
+mod key;
+mod link;
+mod near;
+mod node;
+mod offset;
+mod options;
 pub mod script;
+mod survey;
+
+use self::call::{Mode, Told};
+use self::key::Keys;
+use self::node::{Node, Reply, Work};
+use super::{Outcome, Settled, Source, Store, StoreError};
+use std::sync::Arc;
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
+
+pub use self::figures::Figures;
+pub use self::key::{RedisKey, Subjects};
+pub use self::options::{Functions, Options, Time, UrlError};
+pub use self::survey::Survey;
+
+/// A store on one Redis or Valkey server.
+///
+/// It dials by itself, in the background, and again whenever the connection breaks. While there is none, or the server does
+/// not answer within the deadline, outcomes are errors.
+#[derive(Debug)]
+pub struct Redis {
+    keys: Keys,
+    node: Arc<Node>,
+}
+
+impl Redis {
+    /// The defaults, for the server at this URL.
+    ///
+    /// # Errors
+    /// A URL that names no server.
+    pub fn options(url: &str) -> Result<Options, UrlError> {
+        Options::new(url)
+    }
+
+    /// What it has done since it was opened.
+    pub fn figures(&self) -> &Figures {
+        &self.node.figures
+    }
+
+    /// Why there is no connection, if there is none.
+    pub fn fault(&self) -> Option<String> {
+        self.node.link.fault()
+    }
+
+    /// Gives one counter back and says what came of it.
+    async fn give_back(&self, mode: Mode, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<Told, StoreError> {
+        let charge = Charge {
+            key,
+            limit: *limit,
+            cost: receipt.cost,
+            policy: Policy::Enforce,
+        };
+        let reply = self.node.ask(Work::of_one(mode, charge, *receipt)).await;
+        // After the answer: what came before it must not be believed either.
+        if let Some(near) = &self.node.near {
+            near.drop(key);
+        }
+        match reply? {
+            Reply::Told(_, told) => told.into_iter().next().ok_or(StoreError::Nonsense),
+            Reply::Near(_) => Err(StoreError::Nonsense),
+        }
+    }
+
+    async fn settle_as(&self, mode: Mode, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
+        if charges.is_empty() {
+            // Nobody needs to be asked.
+            return settled(Timestamp::EPOCH, Vec::new());
+        }
+        match self.node.ask(Work::request(mode, charges, lease)).await {
+            Ok(Reply::Told(now, told)) => settled(now, told),
+            Ok(Reply::Near(settled)) => settled,
+            Err(error) => failed(charges.len(), error),
+        }
+    }
+}
+
+impl Store for Redis {
+    const SOURCE: Source = Source::Shared;
+
+    type Key = RedisKey;
+    type Subjects = Subjects;
+
+    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+        self.keys.subjects(counter)
+    }
+
+    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> RedisKey {
+        self.keys.key(subjects, per)
+    }
+
+    fn key_text(&self, key: &RedisKey) -> String {
+        self.keys.text(*key).to_string()
+    }
+
+    async fn settle(&self, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
+        if let Some(near) = &self.node.near
+            && let Some(refusal) = near.refusal(charges, self.node.clock.now())
+        {
+            return refusal;
+        }
+        self.settle_as(Mode::Settle, charges, lease).await
+    }
+
+    async fn peek(&self, charges: &[Charge<RedisKey>]) -> Settled {
+        self.settle_as(Mode::Peek, charges, LeaseId::default()).await
+    }
+
+    async fn undo(&self, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
+        self.give_back(Mode::Undo, key, limit, receipt).await.map(drop)
+    }
+
+    async fn refund(&self, key: RedisKey, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
+        match self
+            .give_back(Mode::Refund, key, limit, &receipt(cost, LeaseId::default()))
+            .await?
+        {
+            Told::Charge { decision, .. } => Ok(decision),
+            Told::Foreign => Err(StoreError::Foreign),
+            Told::Forgotten(_) => Err(StoreError::Nonsense),
+        }
+    }
+
+    async fn release(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
+        match self
+            .give_back(Mode::Release, key, limit, &receipt(Cost::ZERO, lease))
+            .await?
+        {
+            Told::Charge { kept, .. } => Ok(kept),
+            Told::Foreign => Err(StoreError::Foreign),
+            Told::Forgotten(_) => Err(StoreError::Nonsense),
+        }
+    }
+
+    async fn renew(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
+        match self
+            .give_back(Mode::Renew, key, limit, &receipt(Cost::ZERO, lease))
+            .await?
+        {
+            Told::Charge { kept, .. } => Ok(match limit {
+                Limit::Concurrency(limit) if kept => Some(limit.lease_ttl()),
+                _ => None,
+            }),
+            Told::Foreign => Err(StoreError::Foreign),
+            Told::Forgotten(_) => Err(StoreError::Nonsense),
+        }
+    }
+
+    async fn forget(&self, key: RedisKey, limit: &Limit) -> Result<bool, StoreError> {
+        match self
+            .give_back(Mode::Forget, key, limit, &receipt(Cost::ZERO, LeaseId::default()))
+            .await?
+        {
+            Told::Forgotten(was_there) => Ok(was_there),
+            Told::Charge { .. } | Told::Foreign => Err(StoreError::Nonsense),
+        }
+    }
+}
+
+fn receipt(cost: Cost, lease: LeaseId) -> Receipt {
+    Receipt {
+        cost,
+        mark: Default::default(),
+        lease,
+    }
+}
+
+fn settled(now: Timestamp, told: Vec<Told>) -> Settled {
+    let passes = told.iter().all(|told| match told {
+        Told::Charge { passes, .. } => *passes,
+        Told::Foreign | Told::Forgotten(_) => true,
+    });
+    let outcomes = told.into_iter().map(|told| match told {
+        Told::Charge { decision, receipt, .. } => Ok(Outcome {
+            decision,
+            receipt,
+            source: Source::Shared,
+        }),
+        Told::Foreign => Err(StoreError::Foreign),
+        Told::Forgotten(_) => Err(StoreError::Nonsense),
+    });
+    Settled {
+        passes,
+        now,
+        outcomes: outcomes.collect(),
+    }
+}
+
+/// What settling comes to when the store cannot: nobody knows whether the request would pass.
+fn failed(charges: usize, error: StoreError) -> Settled {
+    Settled {
+        passes: false,
+        now: Timestamp::EPOCH,
+        outcomes: vec![Err(error); charges],
+    }
+}

@@ -45,7 +45,7 @@ fn held(remaining: u64, delay_us: u64) -> Answer {
         standing: standing(remaining),
         delay: Micros::new(delay_us),
     };
-    Some((decision, Source::Memory))
+    Answer::Decided(decision, Source::Memory)
 }
 
 fn deny(retry: Retry) -> Answer {
@@ -53,14 +53,17 @@ fn deny(retry: Retry) -> Answer {
         standing: standing(0),
         retry,
     };
-    Some((decision, Source::Memory))
+    Answer::Decided(decision, Source::Memory)
 }
 
 #[test]
 fn the_nearest_limit_speaks() {
     let rules = sample(FOUR);
     let after = |us| Retry::After(Micros::new(us));
-    let overflown = allow(9).map(|(decision, _)| (decision, Source::Overflow));
+    let Answer::Decided(decision, _) = allow(9) else {
+        panic!("a decision");
+    };
+    let overflown = Answer::Decided(decision, Source::Overflow);
     for (answers, expected) in [
         ([allow(5), allow(4), allow(9), allow(9)], "allowed b memory 0us"),
         ([allow(4), allow(4), allow(9), allow(4)], "allowed a memory 0us"),
@@ -101,19 +104,39 @@ fn the_nearest_limit_speaks() {
 
 #[test]
 fn a_rule_without_its_store_does_as_it_says() {
+    use Answer::Failed;
     let rules = sample(FOUR);
     let never = deny(Retry::Never);
     for (answers, expected) in [
         // `local` decides by its share as soon as there is one; until then it lets pass.
-        ([None, allow(4), allow(9), allow(9)], "allowed b open 0us"),
-        ([allow(5), allow(4), allow(9), None], "allowed b open 0us"),
-        ([allow(5), allow(4), None, allow(9)], "allowed b open 0us"),
-        ([allow(5), None, allow(9), allow(9)], "denied b closed 0us"),
-        ([None, None, None, None], "denied b closed 0us"),
-        ([never, None, None, None], "denied a closed 0us"),
+        ([Failed, allow(4), allow(9), allow(9)], "allowed b open 0us"),
+        ([allow(5), allow(4), allow(9), Failed], "allowed b open 0us"),
+        ([allow(5), allow(4), Failed, allow(9)], "allowed b open 0us"),
+        ([allow(5), Failed, allow(9), allow(9)], "denied b closed 0us"),
+        ([Failed, Failed, Failed, Failed], "denied b closed 0us"),
+        ([never, Failed, Failed, Failed], "denied a closed 0us"),
     ] {
         assert_eq!(verdict(&rules, Cost::ONE, &answers), expected, "{answers:?}");
     }
+}
+
+#[test]
+fn a_limit_that_was_not_asked_for_has_no_ruling() {
+    use Answer::Unasked;
+    let rules = sample(FOUR);
+    let near = match deny(Retry::Unknown) {
+        Answer::Decided(decision, _) => Answer::Decided(decision, Source::Near),
+        other => other,
+    };
+    let answers = [Unasked, Unasked, Unasked, near];
+    assert_eq!(verdict(&rules, Cost::ONE, &answers), "denied o near 0us");
+    let attempt = Attempt {
+        domain: Attempt::DOMAIN,
+        attributes: &[],
+        cost: Cost::ONE,
+    };
+    let verdict = rules.plan(&attempt, |_, _| ()).verdict(Source::Shared, answers);
+    assert_eq!(verdict.rulings.len(), 1);
 }
 
 #[test]

@@ -8,23 +8,50 @@ const SETTLE: &str = include_str!("settle.lua");
 /// The script, for `SCRIPT LOAD` and `EVALSHA`.
 pub const SCRIPT: &str = text(&joined::<{ length(&SCRIPT_PARTS) }>(&SCRIPT_PARTS));
 
-/// The name of the library and of its function: another form of arguments, answers or states is another name, so that
-/// versions live side by side.
-pub const FUNCTION: &str = "tollgate_1";
+/// The name of the library and of its function. It ends in a digest of the script: another script has another name, so that
+/// versions of this program live side by side on one server.
+pub const FUNCTION: &str = text(&joined::<{ length(&NAME_PARTS) }>(&NAME_PARTS));
+
+const NAME_PARTS: [&str; 2] = ["tollgate_", text(&DIGEST)];
+
+const DIGEST: [u8; 16] = hexadecimal(digest(SCRIPT.as_bytes()));
 
 /// The same as a library of functions, for `FUNCTION LOAD` and `FCALL`.
 pub const LIBRARY: &str = text(&joined::<{ length(&LIBRARY_PARTS) }>(&LIBRARY_PARTS));
 
 const SCRIPT_PARTS: [&str; 3] = [TWINS, SETTLE, "return settle(KEYS, ARGV)\n"];
 
-const LIBRARY_PARTS: [&str; 6] = [
+const LIBRARY_PARTS: [&str; 8] = [
     "#!lua name=",
     FUNCTION,
     "\n",
     TWINS,
     SETTLE,
-    "redis.register_function('tollgate_1', settle)\n",
+    "redis.register_function('",
+    FUNCTION,
+    "', settle)\n",
 ];
+
+/// FNV-1a: tells scripts of ours apart, and can be worked out by the compiler.
+const fn digest(mut bytes: &[u8]) -> u64 {
+    let mut digest = 0xcbf2_9ce4_8422_2325;
+    while let [byte, rest @ ..] = bytes {
+        digest = (digest ^ *byte as u64).wrapping_mul(0x100_0000_01b3);
+        bytes = rest;
+    }
+    digest
+}
+
+const fn hexadecimal(number: u64) -> [u8; 16] {
+    let mut digits = [0; 16];
+    let (mut room, mut rest): (&mut [u8], u64) = (&mut digits, number);
+    while let [before @ .., last] = room {
+        let digit = (rest % 16) as u8;
+        *last = if digit < 10 { b'0' + digit } else { b'a' + digit - 10 };
+        (room, rest) = (before, rest / 16);
+    }
+    digits
+}
 
 const fn length(parts: &[&str]) -> usize {
     let (mut length, mut rest) = (0, parts);
@@ -64,9 +91,17 @@ mod tests {
             .strip_suffix("return settle(KEYS, ARGV)\n")
             .expect("ends with its call");
         let library = LIBRARY
-            .strip_prefix("#!lua name=tollgate_1\n")
+            .strip_prefix(&format!("#!lua name={FUNCTION}\n"))
             .expect("begins with its name");
         let library = library.strip_suffix(&format!("redis.register_function('{FUNCTION}', settle)\n"));
         assert_eq!(library, Some(body));
+    }
+
+    #[test]
+    fn another_script_has_another_name() {
+        assert_eq!(digest(b""), 0xcbf2_9ce4_8422_2325);
+        assert_eq!(digest(b"foobar"), 0x8594_4171_f739_67e8);
+        assert_eq!(hexadecimal(0x0123_4567_89ab_cdef), *b"0123456789abcdef");
+        assert_eq!(FUNCTION, format!("tollgate_{:016x}", digest(SCRIPT.as_bytes())));
     }
 }

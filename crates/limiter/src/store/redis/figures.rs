@@ -1,0 +1,89 @@
+//! What the shared store counts of itself.
+
+use crate::store::{Refusal, StoreError};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a shared store has done since it was opened.
+#[derive(Debug, Default)]
+pub struct Figures {
+    /// Calls of the script.
+    pub calls: Count,
+    /// Charges and other things to do that were answered by those calls.
+    pub charges: Count,
+    /// Times the server did not know the script, and it was sent along.
+    pub loads: Count,
+    /// Attempts to connect.
+    pub dials: Count,
+    errors: [Count; CODES],
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+/// Errors that are not refusals, in front of those that are.
+const OWN: [StoreError; 8] = [
+    StoreError::Unavailable,
+    StoreError::Timeout,
+    StoreError::Lost,
+    StoreError::Late,
+    StoreError::Overloaded,
+    StoreError::Unasked,
+    StoreError::Foreign,
+    StoreError::Nonsense,
+];
+const CODES: usize = OWN.len() + Refusal::ALL.len();
+
+impl Figures {
+    /// How many requests met each error, by its name: all there are.
+    pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let refusals = Refusal::ALL.into_iter().map(StoreError::Refused);
+        let all = OWN.into_iter().chain(refusals);
+        all.zip(&self.errors).map(|(error, count)| (error.name(), count.get()))
+    }
+
+    pub(super) fn count(&self, error: StoreError) {
+        let place = match error {
+            StoreError::Refused(refusal) => OWN.len() + refusal as usize,
+            own => OWN.iter().position(|other| *other == own).unwrap_or_default(),
+        };
+        if let Some(count) = self.errors.get(place) {
+            count.add(1);
+        }
+    }
+}
+
+impl Count {
+    /// How many.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_is_counted_under_its_own_name() {
+        let figures = Figures::default();
+        let refusals = Refusal::ALL.into_iter().map(StoreError::Refused);
+        for (place, error) in OWN.into_iter().chain(refusals).enumerate() {
+            for _ in 0..=place {
+                figures.count(error);
+            }
+        }
+        let expected = (1..)
+            .zip(figures.errors())
+            .all(|(count, (_, counted))| count == counted);
+        assert!(expected, "{:?}", figures.errors().collect::<Vec<_>>());
+        let mut names: Vec<&str> = figures.errors().map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CODES);
+    }
+}

@@ -1,0 +1,275 @@
+//! Keys in the shared store: `<prefix>:{<tag>}:<hash>`, without a caller's bytes in them.
+//!
+//! The hash is 128 bits of BLAKE3 over the length-prefixed parts of a counter's identity. The tag puts all counters of one
+//! subject into one slot of a cluster: it is made from the first value the subject is counted by. With a secret nobody who
+//! does not know it can tell where a subject's counters are.
+
+use crate::store::Key;
+use std::fmt;
+use tollgate_core::Counter;
+
+/// A counter, as the shared store knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RedisKey {
+    tag: u16,
+    hash: [u8; 16],
+}
+
+/// Makes the keys of one rule: its identity is hashed once, its subjects for each request.
+#[derive(Clone, Copy)]
+pub struct Subjects {
+    key: [u8; 32],
+}
+
+/// Makes keys, and puts them into words.
+#[derive(Clone)]
+pub(super) struct Keys {
+    prefix: Box<str>,
+    tags: u16,
+    secret: [u8; 32],
+    tag_secret: [u8; 32],
+}
+
+/// A key in words.
+#[derive(Clone, Copy)]
+pub(super) struct KeyText {
+    bytes: [u8; Self::MOST],
+    length: usize,
+}
+
+impl Keys {
+    /// The longest prefix.
+    pub(super) const PREFIX_MOST: usize = 32;
+
+    /// Keys that begin with `prefix`, at most [`Keys::PREFIX_MOST`] bytes long, over `tags` tags.
+    pub(super) fn new(prefix: &str, tags: u16, secret: Option<&[u8]>) -> Self {
+        let secret = *blake3::hash(secret.unwrap_or_default()).as_bytes();
+        Self {
+            prefix: prefix.into(),
+            tags: tags.max(1),
+            secret,
+            tag_secret: *blake3::keyed_hash(&secret, b"tag").as_bytes(),
+        }
+    }
+
+    pub(super) fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+        let mut hasher = blake3::Hasher::new_keyed(&self.secret);
+        let identity = Counter { per: &[], ..*counter };
+        identity.write(|piece| {
+            hasher.update(piece);
+        });
+        Subjects {
+            key: *hasher.finalize().as_bytes(),
+        }
+    }
+
+    pub(super) fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> RedisKey {
+        let mut hasher = blake3::Hasher::new_keyed(&subjects.key);
+        for value in per {
+            hasher.update(&(value.len() as u64).to_le_bytes());
+            hasher.update(value);
+        }
+        let [hash, _] = halves(hasher.finalize().as_bytes());
+        // What counts for everybody spreads by its rule.
+        let spread_by = per.first().copied().unwrap_or(&subjects.key);
+        let [spread, _] = halves(blake3::keyed_hash(&self.tag_secret, spread_by).as_bytes());
+        let tag = u128::from_le_bytes(spread) % u128::from(self.tags);
+        RedisKey {
+            tag: u16::try_from(tag).unwrap_or_default(),
+            hash,
+        }
+    }
+
+    /// The key as the server knows it.
+    pub(super) fn text(&self, key: RedisKey) -> KeyText {
+        let mut text = KeyText {
+            bytes: [0; KeyText::MOST],
+            length: 0,
+        };
+        text.push(self.prefix.as_bytes());
+        text.push(b":{");
+        let mut digits = [0; 5];
+        text.push(decimal(key.tag, &mut digits));
+        text.push(b"}:");
+        text.push(&letters(key.hash));
+        text
+    }
+}
+
+impl KeyText {
+    /// Prefix, tag and hash, and what stands between them.
+    const MOST: usize = Keys::PREFIX_MOST + 2 + 5 + 2 + 22;
+
+    fn push(&mut self, bytes: &[u8]) {
+        let room = self.bytes.get_mut(self.length..self.length + bytes.len());
+        // Of a prefix that is too long the words would be another key: options refuse it.
+        room.expect("the parts of a key fit").copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+}
+
+impl AsRef<[u8]> for KeyText {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes.get(..self.length).unwrap_or_default()
+    }
+}
+
+impl fmt::Display for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().escape_ascii().fmt(f)
+    }
+}
+
+impl RedisKey {
+    /// A number that spreads keys evenly.
+    pub(super) const fn spread(&self) -> usize {
+        u128::from_le_bytes(self.hash) as usize
+    }
+}
+
+impl Key for RedisKey {
+    const LENGTH: usize = 18;
+
+    fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.tag.to_le_bytes());
+        bytes.extend_from_slice(&self.hash);
+    }
+
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (tag, hash) = bytes.split_first_chunk()?;
+        Some(Self {
+            tag: u16::from_le_bytes(*tag),
+            hash: hash.try_into().ok()?,
+        })
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys")
+            .field("prefix", &self.prefix)
+            .field("tags", &self.tags)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Subjects {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Subjects(..)")
+    }
+}
+
+fn halves(hash: &[u8; 32]) -> [[u8; 16]; 2] {
+    let (halves, _) = hash.as_chunks();
+    [
+        halves.first().copied().unwrap_or_default(),
+        halves.last().copied().unwrap_or_default(),
+    ]
+}
+
+fn decimal(mut number: u16, digits: &mut [u8; 5]) -> &[u8] {
+    let mut used = 0;
+    for digit in digits.iter_mut().rev() {
+        *digit = b'0' + (number % 10) as u8;
+        number /= 10;
+        used += 1;
+        if number == 0 {
+            break;
+        }
+    }
+    digits
+        .last_chunk::<5>()
+        .map_or(&[], |digits| digits.split_at(5 - used).1)
+}
+
+/// 128 bits in 22 letters, digits, `-` and `_`.
+fn letters(hash: [u8; 16]) -> [u8; 22] {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+    let mut rest = u128::from_le_bytes(hash);
+    std::array::from_fn(|_| {
+        let letter = ALPHABET.get((rest % 64) as usize).copied();
+        rest /= 64;
+        letter.unwrap_or_default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+    use tollgate_core::{Limit, Micros, Rate, TokenBucket};
+
+    fn limit() -> Limit {
+        TokenBucket::new(Rate::new(1, Micros::from_secs(1)).expect("in range")).into()
+    }
+
+    fn counter<'a>(rule: &'a str, limit: &'a Limit) -> Counter<'a> {
+        Counter {
+            domain: "default",
+            rule,
+            variant: "",
+            limit,
+            per: &[],
+        }
+    }
+
+    #[test]
+    fn a_key_is_prefix_tag_and_hash() {
+        let keys = Keys::new("tg", 64, None);
+        let limit = limit();
+        let subjects = keys.subjects(&counter("plan", &limit));
+        let text = keys.text(keys.key(&subjects, &[b"m_1"])).to_string();
+        // Instances of any version must find the same counter: a change here is a change for all of them.
+        assert_eq!(text, "tg:{48}:vqoFU5M7fDSxd2cDZnxu-D");
+        let again = Keys::new("tg", 64, None);
+        let other = Keys::new("tg", 64, Some(b"secret"));
+        let of = |keys: &Keys| {
+            keys.text(keys.key(&keys.subjects(&counter("plan", &limit)), &[b"m_1"]))
+                .to_string()
+        };
+        assert_eq!(of(&again), text);
+        assert_ne!(of(&other), text);
+    }
+
+    #[test]
+    fn all_counters_of_a_subject_share_a_tag_and_subjects_spread_over_all() {
+        let keys = Keys::new("tg", 64, None);
+        let limit = limit();
+        let [plan, burst] = ["plan", "burst"].map(|rule| keys.subjects(&counter(rule, &limit)));
+        let mut seen = HashSet::new();
+        for number in 0..2_000 {
+            let merchant = format!("m_{number}");
+            let one = keys.key(&plan, &[merchant.as_bytes()]);
+            let two = keys.key(&burst, &[merchant.as_bytes(), b"/v1/charges"]);
+            assert_eq!(one.tag, two.tag);
+            assert_ne!(one.hash, two.hash);
+            seen.insert(one.tag);
+        }
+        assert_eq!(seen.len(), 64);
+    }
+
+    #[test]
+    fn the_longest_key_fits() {
+        let keys = Keys::new(&"p".repeat(Keys::PREFIX_MOST), u16::MAX, None);
+        let key = RedisKey {
+            tag: u16::MAX,
+            hash: [255; 16],
+        };
+        let text = keys.text(key).to_string();
+        assert!(text.ends_with(":{65535}:_____________________D"), "{text}");
+        let tag_0 = keys.text(RedisKey { tag: 0, ..key }).to_string();
+        assert!(tag_0.contains(":{0}:"), "{tag_0}");
+    }
+
+    #[test]
+    fn bytes_stand_for_a_key() {
+        let key = RedisKey {
+            tag: 700,
+            hash: [7; 16],
+        };
+        let mut bytes = Vec::new();
+        key.write(&mut bytes);
+        assert_eq!((bytes.len(), RedisKey::read(&bytes)), (RedisKey::LENGTH, Some(key)));
+        assert_eq!(RedisKey::read(&bytes[1..]), None);
+    }
+}

@@ -1,0 +1,321 @@
+//! The connection to one server: dialled, the script loaded, and dialled again whenever it breaks.
+
+use super::script::{FUNCTION, LIBRARY, SCRIPT};
+use super::{Figures, Functions};
+use crate::store::{Refusal, StoreError};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+/// How long one attempt to connect may take, the script's loading included.
+const DIAL: Duration = Duration::from_secs(1);
+
+/// The first pause between two attempts, and the longest: each is twice the one before, less up to half of it at random.
+const PAUSE: Duration = Duration::from_millis(50);
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+
+/// The way to one server.
+pub(super) struct Link {
+    client: redis::Client,
+    functions: Functions,
+    line: watch::Sender<Option<Line>>,
+    is_dialling: AtomicBool,
+    lines: AtomicU64,
+    /// Why there is no line.
+    fault: Mutex<Option<String>>,
+    figures: Arc<Figures>,
+    runtime: Handle,
+}
+
+/// An open connection with the script at its other end.
+#[derive(Clone)]
+pub(super) struct Line {
+    connection: MultiplexedConnection,
+    way: Way,
+    number: u64,
+}
+
+/// How the script is called.
+#[derive(Clone)]
+enum Way {
+    /// By its digest.
+    Script(Arc<str>),
+    /// By its name.
+    Function,
+}
+
+impl Link {
+    /// Begins to dial at once.
+    pub(super) fn new(
+        client: redis::Client,
+        functions: Functions,
+        figures: Arc<Figures>,
+        runtime: Handle,
+    ) -> Arc<Self> {
+        let link = Arc::new(Self {
+            client,
+            functions,
+            line: watch::Sender::new(None),
+            is_dialling: AtomicBool::new(false),
+            lines: AtomicU64::new(0),
+            fault: Mutex::new(Some("not connected yet".to_owned())),
+            figures,
+            runtime,
+        });
+        link.dial();
+        link
+    }
+
+    /// The connection, as soon as there is one.
+    pub(super) async fn line(self: &Arc<Self>) -> Line {
+        loop {
+            if let Some(line) = &*self.line.borrow() {
+                return line.clone();
+            }
+            self.dial();
+            // The sender is our own, so this cannot fail.
+            let _ = self.line.subscribe().wait_for(Option::is_some).await;
+        }
+    }
+
+    /// Why there is no connection, if there is none.
+    pub(super) fn fault(&self) -> Option<String> {
+        match &*self.line.borrow() {
+            Some(_) => None,
+            None => self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+        }
+    }
+
+    /// Gives a connection up that broke, fell silent or spoke nonsense, and dials anew. One that was given up already is
+    /// left alone.
+    pub(super) fn hang_up(self: &Arc<Self>, number: u64, why: &str) {
+        let gave_up = self.line.send_if_modified(|line| {
+            let is_this = line.as_ref().is_some_and(|line| line.number == number);
+            if is_this {
+                *line = None;
+            }
+            is_this
+        });
+        if gave_up {
+            self.note(why);
+            self.dial();
+        }
+    }
+
+    /// Dials in the background, unless somebody does.
+    fn dial(self: &Arc<Self>) {
+        if self.is_dialling.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        self.runtime.spawn(dial(Dialling(Arc::downgrade(self))));
+    }
+
+    fn note(&self, why: &str) {
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+    }
+
+    async fn connect(self: &Arc<Self>) -> Result<Line, String> {
+        let number = self.lines.fetch_add(1, Ordering::Relaxed);
+        let link = Arc::downgrade(self);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_push_sender(move |push: PushInfo| {
+                if push.kind == PushKind::Disconnection
+                    && let Some(link) = link.upgrade()
+                {
+                    link.hang_up(number, "the server closed the connection");
+                }
+                Ok::<(), ()>(())
+            });
+        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connecting.await.map_err(in_words)?;
+        let way = match self.functions {
+            Functions::Off => load_script(&mut connection).await?,
+            Functions::On => load_function(&mut connection).await?,
+            Functions::Auto => match load_function(&mut connection).await {
+                Ok(way) => way,
+                Err(_) => load_script(&mut connection).await?,
+            },
+        };
+        Ok(Line {
+            connection,
+            way,
+            number,
+        })
+    }
+}
+
+/// Whoever dials. When it ends, however it ends, somebody else may.
+struct Dialling(Weak<Link>);
+
+impl Drop for Dialling {
+    fn drop(&mut self) {
+        if let Some(link) = self.0.upgrade() {
+            link.is_dialling.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Dials until there is a connection, or nobody wants one any more.
+async fn dial(dialling: Dialling) {
+    let mut pause = PAUSE;
+    loop {
+        let Some(link) = dialling.0.upgrade() else { return };
+        if link.line.borrow().is_some() {
+            return;
+        }
+        link.figures.dials.add(1);
+        match timeout(DIAL, link.connect()).await {
+            Ok(Ok(line)) => {
+                link.line.send_replace(Some(line));
+                drop(dialling);
+                // It may be gone again already, and whoever saw that saw us dial.
+                if link.line.borrow().is_none() {
+                    link.dial();
+                }
+                return;
+            }
+            Ok(Err(why)) => link.note(&why),
+            Err(_) => link.note("the server did not answer within a second"),
+        }
+        drop(link);
+        sleep(less_up_to_half(pause)).await;
+        pause = (pause * 2).min(PAUSE_MOST);
+    }
+}
+
+/// So that many instances do not all come back at the same moment.
+fn less_up_to_half(pause: Duration) -> Duration {
+    let random = u32::from(crate::lease::fresh().0 as u16);
+    pause - pause / 2 * random / (1 << 16)
+}
+
+impl Line {
+    /// Which connection this is.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Runs the script once. If the server does not know it any more, it is sent along.
+    pub(super) async fn run(
+        &mut self,
+        keys: &[Vec<u8>],
+        arguments: &[Vec<u8>; 2],
+        figures: &Figures,
+    ) -> Result<Vec<u8>, StoreError> {
+        figures.calls.add(1);
+        let called = match self.way.clone() {
+            Way::Script(digest) => self.call("EVALSHA", &digest, keys, arguments).await,
+            Way::Function => self.call("FCALL", FUNCTION, keys, arguments).await,
+        };
+        match called {
+            Err(StoreError::Refused(Refusal::NoScript | Refusal::NoFunction)) => {
+                figures.loads.add(1);
+                // For the calls to come. If it fails, they bring the script themselves, as this one does.
+                let _ = match &self.way {
+                    Way::Script(_) => load_script(&mut self.connection).await,
+                    Way::Function => load_function(&mut self.connection).await,
+                };
+                self.call("EVAL", SCRIPT, keys, arguments).await
+            }
+            done => done,
+        }
+    }
+
+    async fn call(
+        &mut self,
+        name: &str,
+        script: &str,
+        keys: &[Vec<u8>],
+        arguments: &[Vec<u8>; 2],
+    ) -> Result<Vec<u8>, StoreError> {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(keys.len());
+        for key in keys {
+            command.arg(key.as_slice());
+        }
+        for argument in arguments {
+            command.arg(argument.as_slice());
+        }
+        match self.connection.send_packed_command(&command).await {
+            Ok(Value::BulkString(answer)) => Ok(answer),
+            Ok(Value::ServerError(error)) => Err(StoreError::Refused(Refusal::of(
+                error.code(),
+                error.details().unwrap_or_default(),
+            ))),
+            Ok(_) => Err(StoreError::Nonsense),
+            Err(error) => Err(classify(&error)),
+        }
+    }
+
+    /// Asks something else than the script.
+    pub(super) async fn ask(&mut self, command: &redis::Cmd) -> Result<Value, StoreError> {
+        match self.connection.send_packed_command(command).await {
+            Ok(Value::ServerError(error)) => Err(StoreError::Refused(Refusal::of(
+                error.code(),
+                error.details().unwrap_or_default(),
+            ))),
+            Ok(value) => Ok(value),
+            Err(error) => Err(classify(&error)),
+        }
+    }
+
+    /// Whether the script is called as a function.
+    pub(super) const fn is_function(&self) -> bool {
+        matches!(self.way, Way::Function)
+    }
+}
+
+async fn load_script(connection: &mut MultiplexedConnection) -> Result<Way, String> {
+    let loaded: Result<String, RedisError> = redis::cmd("SCRIPT")
+        .arg("LOAD")
+        .arg(SCRIPT)
+        .query_async(connection)
+        .await;
+    loaded.map(|digest| Way::Script(digest.into())).map_err(in_words)
+}
+
+async fn load_function(connection: &mut MultiplexedConnection) -> Result<Way, String> {
+    let mut list = redis::cmd("FUNCTION");
+    list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
+    let known: Vec<Value> = list.query_async(connection).await.map_err(in_words)?;
+    if known.is_empty() {
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg(LIBRARY);
+        let loaded: Result<Value, RedisError> = load.query_async(connection).await;
+        // Another instance may have been quicker; its library is the same, or its name would not be.
+        if let Err(error) = loaded
+            && !error.detail().unwrap_or_default().contains("already exists")
+        {
+            return Err(in_words(error));
+        }
+    }
+    Ok(Way::Function)
+}
+
+fn classify(error: &RedisError) -> StoreError {
+    match error.code() {
+        Some(code) => StoreError::Refused(Refusal::of(code, error.detail().unwrap_or_default())),
+        None if error.kind() == redis::ErrorKind::Io => StoreError::Lost,
+        None => StoreError::Nonsense,
+    }
+}
+
+/// What went wrong, for whoever reads logs. The library's words never hold a password.
+fn in_words(error: RedisError) -> String {
+    error.to_string()
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("fault", &self.fault())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,246 @@
+//! The near cache: what the store said moments ago, where that is enough to refuse.
+//!
+//! Kept is what a key held, never a verdict. A limit is asked again here, at the latest time that the store's clock may
+//! show; if it refuses even then, so would the store: others can only have taken more since, and the store's clock is not
+//! later. So nothing passes that the store would refuse, and what the store would let pass is refused only if cost was
+//! given back elsewhere or a limit raised: for no longer than an entry is believed. Concurrency limits are never refused
+//! from here, since leases end whenever they are released.
+
+use super::call::Told;
+use super::key::RedisKey;
+use super::offset::drift;
+use crate::store::{Outcome, Settled, Source, StoreError};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use tollgate_core::{
+    Charge, Cost, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Retry, Standing, State, Timestamp,
+};
+
+/// How long an entry is believed.
+pub(super) const BELIEVED: Micros = Micros::from_millis(250);
+
+/// The most entries: a few MiB.
+const MOST: usize = 1 << 16;
+const SHARDS: usize = 16;
+
+/// What is known of keys that have little or nothing left.
+#[derive(Debug)]
+pub(super) struct Near {
+    shards: [Mutex<HashMap<RedisKey, Entry>>; SHARDS],
+    /// So that nobody locks a shard to find nothing.
+    entries: AtomicUsize,
+    /// How far ahead of ours the time may be that others' charges are decided at.
+    ahead: Micros,
+    slack: Micros,
+}
+
+/// When an exchange with the store took place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Exchange {
+    /// Our clock when it was sent.
+    pub(super) sent: Timestamp,
+    /// Our clock when the answer came.
+    pub(super) received: Timestamp,
+    /// The time it was decided at.
+    pub(super) now: Timestamp,
+}
+
+#[derive(Debug)]
+struct Entry {
+    when: Exchange,
+    held: Held,
+}
+
+#[derive(Debug)]
+enum Held {
+    /// The state itself.
+    State(State),
+    /// Of states too long to be told: under this limit, this cost waits so long.
+    Refused {
+        limit: Limit,
+        cost: Cost,
+        standing: Standing,
+        wait: Micros,
+    },
+}
+
+impl Near {
+    /// An empty one. `ahead` is how far the clocks that decide may be from one another.
+    pub(super) fn new(ahead: Micros, slack: Micros) -> Self {
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            entries: AtomicUsize::new(0),
+            ahead,
+            slack,
+        }
+    }
+
+    /// Learns what became of a charge.
+    pub(super) fn learn(&self, charge: &Charge<RedisKey>, told: &Told, when: Exchange) {
+        let Told::Charge { decision, state, .. } = told else {
+            return;
+        };
+        let held = match (state, decision) {
+            _ if matches!(charge.limit, Limit::Concurrency(_)) => None,
+            (Some(state), decision) if !decision.is_allow() || decision.standing().remaining == 0 => {
+                Some(Held::State(state.clone()))
+            }
+            (
+                None,
+                Decision::Deny {
+                    standing,
+                    retry: Retry::After(wait),
+                },
+            ) => Some(Held::Refused {
+                limit: charge.limit,
+                cost: charge.cost,
+                standing: *standing,
+                wait: *wait,
+            }),
+            _ => None,
+        };
+        if held.is_none() && self.is_empty() {
+            return;
+        }
+        self.with(charge.key, |entries| {
+            // Replies may come in another order than they were decided in.
+            if entries.get(&charge.key).is_some_and(|known| known.when.now > when.now) {
+                return;
+            }
+            match held {
+                Some(held) => {
+                    if entries.len() >= MOST / SHARDS {
+                        entries.retain(|_, entry| entry.is_believed(when.received));
+                    }
+                    if entries.len() < MOST / SHARDS {
+                        entries.insert(charge.key, Entry { when, held });
+                    }
+                }
+                None => {
+                    entries.remove(&charge.key);
+                }
+            }
+        });
+    }
+
+    /// Forgets a key: something was given back.
+    pub(super) fn drop(&self, key: RedisKey) {
+        if !self.is_empty() {
+            self.with(key, |entries| {
+                entries.remove(&key);
+            });
+        }
+    }
+
+    /// The refusal of a request, if the store would certainly refuse it. It tells only of the limits that are known to.
+    pub(super) fn refusal(&self, charges: &[Charge<RedisKey>], ours: Timestamp) -> Option<Settled> {
+        if self.is_empty() || charges.iter().any(|charge| charge.policy == Policy::Count) {
+            return None;
+        }
+        let refused = |charge: &Charge<RedisKey>, at| match charge.policy {
+            Policy::Enforce => self.refuses(charge, ours, at),
+            Policy::Shadow | Policy::Count => None,
+        };
+        // All are told at one moment: the store's clock shows no less than the latest that any of them knows.
+        let now = charges
+            .iter()
+            .filter_map(|charge| refused(charge, Timestamp::EPOCH))
+            .map(|(_, at)| at)
+            .max()?;
+        let outcome = |charge: &Charge<RedisKey>| {
+            let (decision, _) = refused(charge, now).ok_or(StoreError::Unasked)?;
+            Ok(Outcome {
+                decision,
+                receipt: Receipt {
+                    cost: charge.cost,
+                    mark: Mark::default(),
+                    lease: LeaseId::default(),
+                },
+                source: Source::Near,
+            })
+        };
+        let outcomes: Vec<Result<Outcome, StoreError>> = charges.iter().map(outcome).collect();
+        // Another thread may have changed what is known since.
+        outcomes.iter().any(Result::is_ok).then_some(Settled {
+            passes: false,
+            now,
+            outcomes,
+        })
+    }
+
+    /// What a limit says that refuses at any time the store's clock may show: at the earliest of those times, but not
+    /// before `at`, so that nobody is told to come back too early. With that time.
+    fn refuses(&self, charge: &Charge<RedisKey>, ours: Timestamp, at: Timestamp) -> Option<(Decision, Timestamp)> {
+        self.with(charge.key, |entries| {
+            let entry = entries.get(&charge.key).filter(|entry| entry.is_believed(ours))?;
+            let Entry { when, held } = entry;
+            let since_sent = ours.since(when.sent);
+            let latest = when.now + Micros::new(since_sent.get() + drift(since_sent) + self.ahead.get());
+            let since_received = ours.since(when.received);
+            let passed = since_received.get().saturating_sub(drift(since_received));
+            let earliest = (when.now + Micros::new(passed)).max(at);
+            let decision = match held {
+                Held::State(state) => {
+                    let decide = |now| {
+                        let now = Now::new(now).with_slack(self.slack);
+                        charge.limit.decide(Some(state), charge.cost, now).decision
+                    };
+                    if decide(latest).is_allow() {
+                        return None;
+                    }
+                    decide(earliest)
+                }
+                Held::Refused {
+                    limit,
+                    cost,
+                    standing,
+                    wait,
+                } => {
+                    let until = when.now + *wait;
+                    // A higher cost waits longer, and nobody knows how long.
+                    if charge.limit != *limit || charge.cost != *cost || latest >= until {
+                        return None;
+                    }
+                    let passed = earliest.since(when.now).get();
+                    let reset_after = Micros::new(standing.reset_after.get().saturating_sub(passed));
+                    Decision::Deny {
+                        standing: Standing {
+                            reset_after,
+                            ..*standing
+                        },
+                        retry: Retry::After(until.since(earliest)),
+                    }
+                }
+            };
+            (!decision.is_allow()).then_some((decision, earliest))
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.load(Ordering::Relaxed) == 0
+    }
+
+    fn with<T>(&self, key: RedisKey, work: impl FnOnce(&mut HashMap<RedisKey, Entry>) -> T) -> T {
+        let shard = self
+            .shards
+            .get(key.spread() % SHARDS)
+            .expect("there are as many shards");
+        let mut entries = shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = entries.len();
+        let done = work(&mut entries);
+        let after = entries.len();
+        if after > before {
+            self.entries.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.entries.fetch_sub(before - after, Ordering::Relaxed);
+        }
+        done
+    }
+}
+
+impl Entry {
+    fn is_believed(&self, ours: Timestamp) -> bool {
+        ours.since(self.when.sent) < BELIEVED
+    }
+}

@@ -1,0 +1,106 @@
+//! What the time is at the server, learned from its replies.
+
+use tollgate_core::{Micros, Timestamp};
+
+/// How far the server's clock is ahead of ours (behind, if negative): between these bounds, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Offset(Option<Bounds>);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bounds {
+    least: i64,
+    most: i64,
+    /// Our time when they were learned.
+    at: Timestamp,
+}
+
+/// How much two clocks may drift apart: one part in 5,000.
+const DRIFT: u64 = 5_000;
+
+impl Offset {
+    /// Learns from a reply: the server's clock stood at `server` between sending and receiving, by our clock.
+    ///
+    /// What was known is kept as far as it agrees. If it does not, one of the clocks was set, and only the news counts.
+    pub(super) fn learn(&mut self, sent: Timestamp, received: Timestamp, server: Timestamp) {
+        let news = Bounds {
+            least: difference(server, received),
+            most: difference(server, sent),
+            at: received,
+        };
+        let known = self.0.map(|known| known.widened(received));
+        self.0 = Some(match known {
+            Some(known) if known.least <= news.most && news.least <= known.most => Bounds {
+                least: known.least.max(news.least),
+                most: known.most.min(news.most),
+                at: received,
+            },
+            _ => news,
+        });
+    }
+
+    /// The earliest that the server's clock may show when ours shows `ours`. Nothing before the first reply.
+    pub(super) fn server_time(&self, ours: Timestamp) -> Option<Timestamp> {
+        let bounds = self.0?.widened(ours);
+        let us = ours.as_micros().checked_add_signed(bounds.least)?;
+        Some(Timestamp::from_micros(us))
+    }
+}
+
+impl Bounds {
+    fn widened(self, now: Timestamp) -> Self {
+        let drift = drift(now.since(self.at));
+        Self {
+            least: self.least.saturating_sub_unsigned(drift),
+            most: self.most.saturating_add_unsigned(drift),
+            ..self
+        }
+    }
+}
+
+/// How far clocks may drift apart in this time.
+pub(super) fn drift(time: Micros) -> u64 {
+    time.get() / DRIFT + 1
+}
+
+fn difference(one: Timestamp, other: Timestamp) -> i64 {
+    one.as_micros()
+        .checked_signed_diff(other.as_micros())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Timestamp {
+        Timestamp::from_micros(us)
+    }
+
+    #[test]
+    fn nothing_is_known_before_the_first_reply() {
+        assert_eq!(Offset::default().server_time(at(5)), None);
+    }
+
+    #[test]
+    fn the_quickest_reply_counts_and_slow_ones_do_not_spoil_it() {
+        let mut offset = Offset::default();
+        // The server is 1,000,000 ahead.
+        offset.learn(at(100), at(200), at(1_000_150));
+        assert_eq!(offset.server_time(at(200)), Some(at(1_000_149)));
+        offset.learn(at(300), at(310), at(1_000_305));
+        assert_eq!(offset.server_time(at(310)), Some(at(1_000_304)));
+        offset.learn(at(400), at(9_400), at(1_004_900));
+        let known = offset.server_time(at(9_400)).expect("learned");
+        assert!(known >= at(1_009_390), "{known:?}");
+    }
+
+    #[test]
+    fn a_clock_that_was_set_is_believed_at_once() {
+        for server in [5_000_000, 60] {
+            let mut offset = Offset::default();
+            offset.learn(at(100), at(120), at(1_000_110));
+            offset.learn(at(200), at(220), at(server));
+            assert_eq!(offset.server_time(at(220)), Some(at(server - 1)));
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! How a shared store is to be.
+
+use super::Redis;
+use super::figures::Figures;
+use super::key::Keys;
+use super::link::Link;
+use super::near::Near;
+use super::node::Node;
+use crate::clock::Clock;
+use redis::io::tcp::TcpSettings;
+use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tollgate_core::{Micros, Now, Timestamp};
+
+/// How a shared store is to be. Start from [`Redis::options`].
+#[derive(Clone)]
+pub struct Options {
+    client: redis::Client,
+    deadline: Duration,
+    time: Time,
+    functions: Functions,
+    prefix: String,
+    tags: u16,
+    secret: Option<Vec<u8>>,
+    near_cache: bool,
+}
+
+/// Whose clock decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Time {
+    /// The server's.
+    Server,
+    /// That of the machine that asks. One that is further than this from the server's is not believed: then the server's
+    /// decides.
+    Client {
+        /// How far it may be off.
+        skew_tolerance: Micros,
+    },
+}
+
+/// Whether the script is called as a function of a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Functions {
+    /// Where the server has functions and lets us load one.
+    Auto,
+    /// Always; a server without them is as good as none.
+    On,
+    /// Never.
+    Off,
+}
+
+/// Why a URL names no server. Says nothing of what it holds: there may be a password in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UrlError;
+
+impl Options {
+    pub(super) fn new(url: &str) -> Result<Self, UrlError> {
+        let settings = url.into_connection_info().map_err(|_| UrlError)?;
+        let tcp = TcpSettings::default().set_nodelay(true);
+        #[cfg(target_os = "linux")]
+        let tcp = tcp.set_user_timeout(Duration::from_secs(2));
+        // The third version tells at once when the server closes the connection.
+        let redis = settings.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let redis = redis.set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
+        if matches!(settings.addr(), ConnectionAddr::TcpTls { .. }) {
+            // Without one the library could not begin. Whoever has chosen another keeps it.
+            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        }
+        let settings = settings.set_tcp_settings(tcp).set_redis_settings(redis);
+        Ok(Self {
+            client: redis::Client::open(settings).map_err(|_| UrlError)?,
+            deadline: Duration::from_millis(10),
+            time: Time::Server,
+            functions: Functions::Auto,
+            prefix: "tg".to_owned(),
+            tags: 64,
+            secret: None,
+            near_cache: true,
+        })
+    }
+
+    /// How long a call may take, from asking to the answer. 10 ms unless said.
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { deadline, ..self }
+    }
+
+    /// Whose clock decides. The server's unless said.
+    pub fn time(self, time: Time) -> Self {
+        Self { time, ..self }
+    }
+
+    /// Whether the script is called as a function of a library. Where that can be, unless said.
+    pub fn functions(self, functions: Functions) -> Self {
+        Self { functions, ..self }
+    }
+
+    /// What all keys begin with, cut to 32 bytes. `tg` unless said.
+    pub fn prefix(self, prefix: &str) -> Self {
+        let cut = prefix.floor_char_boundary(Keys::PREFIX_MOST);
+        let prefix = prefix.get(..cut).unwrap_or_default().to_owned();
+        Self { prefix, ..self }
+    }
+
+    /// Over how many tags the keys are spread: in a cluster, over as many slots at most. 64 unless said. Another number
+    /// is other keys.
+    pub fn tags(self, tags: u16) -> Self {
+        Self { tags, ..self }
+    }
+
+    /// A secret that all instances share, without which nobody can work out the key of a subject. None unless said.
+    pub fn key_secret(self, secret: &[u8]) -> Self {
+        Self {
+            secret: Some(secret.to_vec()),
+            ..self
+        }
+    }
+
+    /// Whether what the store would certainly refuse is refused without asking it. Yes unless said.
+    pub fn near_cache(self, near_cache: bool) -> Self {
+        Self { near_cache, ..self }
+    }
+
+    /// Opens the store: it begins to dial at once.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime with time and I/O.
+    pub fn open(self) -> Redis {
+        let runtime = Handle::current();
+        let figures = Arc::new(Figures::default());
+        let keys = Keys::new(&self.prefix, self.tags, self.secret.as_deref());
+        let (slack, ahead) = match self.time {
+            Time::Server => (Now::SLACK, Micros::ZERO),
+            Time::Client { skew_tolerance } => (
+                Now::SLACK.max(skew_tolerance),
+                Micros::new(skew_tolerance.get().saturating_mul(2)),
+            ),
+        };
+        let node = Node {
+            link: Link::new(self.client, self.functions, Arc::clone(&figures), runtime.clone()),
+            near: self.near_cache.then(|| Near::new(ahead, slack)),
+            keys: keys.clone(),
+            figures,
+            runtime,
+            clock: Clock::start(Timestamp::EPOCH),
+            time: self.time,
+            slack,
+            deadline: self.deadline,
+            queue: Default::default(),
+            offset: Default::default(),
+        };
+        Redis {
+            keys,
+            node: Arc::new(node),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("deadline", &self.deadline)
+            .field("time", &self.time)
+            .field("functions", &self.functions)
+            .field("prefix", &self.prefix)
+            .field("tags", &self.tags)
+            .field("near_cache", &self.near_cache)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Display for UrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "this is not the URL of a server; write redis://host:6379/0, rediss://host:6379/0 or redis+unix:///path",
+        )
+    }
+}
+
+impl std::error::Error for UrlError {}

@@ -1,0 +1,177 @@
+//! A look at the server when it is first reached: what an operator should know before it matters.
+
+use super::call::Mode;
+use super::node::{Reply, Work};
+use super::{Redis, RedisKey};
+use crate::store::{Store, StoreError};
+use redis::Value;
+use std::time::Duration;
+use tokio::time::timeout;
+use tollgate_core::{Charge, Cost, Counter, LeaseId, Limit, Micros, Policy, Rate, SlidingLog, TokenBucket};
+
+/// What a server is, and what is to be said of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Survey {
+    /// Its name and version, such as `valkey 9.1.2`.
+    pub server: String,
+    /// Whether the script is called as a function.
+    pub is_function: bool,
+    /// What is wrong with it, each with what to do.
+    pub warnings: Vec<String>,
+}
+
+/// How long a look may take.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The oldest server that is supported.
+const OLDEST: (u64, u64) = (6, 2);
+
+impl Redis {
+    /// Looks at the server: its version, how it treats keys when memory is short, and whether everything the script does is
+    /// allowed. Counters of its own are made for it, and cleared.
+    ///
+    /// # Errors
+    /// Why there is no connection.
+    pub async fn survey(&self) -> Result<Survey, String> {
+        let fault = || self.fault().unwrap_or_else(|| "the server did not answer".to_owned());
+        let mut line = timeout(PATIENCE, self.node.link.line()).await.map_err(|_| fault())?;
+        let mut warnings = Vec::new();
+        let mut server = "a server of unknown version".to_owned();
+        match timeout(PATIENCE, line.ask(&redis::cmd("INFO"))).await {
+            Ok(Ok(info)) => {
+                let info = Info(text(&info));
+                server = info.server();
+                info.warn(&mut warnings);
+            }
+            Ok(Err(error)) => warnings.push(format!(
+                "INFO is refused ({}): the version and the memory settings were not looked at; allow it with +info",
+                error.name()
+            )),
+            Err(_) => return Err(fault()),
+        }
+        if let Err(error) = self.try_everything().await {
+            warnings.push(match error {
+                StoreError::Refused(crate::store::Refusal::NoPerm) => {
+                    "the user may not do all that the script does; docs/redis.md lists the commands it needs".to_owned()
+                }
+                error => format!("a first call of the script failed: {error}"),
+            });
+        }
+        Ok(Survey {
+            server,
+            is_function: line.is_function(),
+            warnings,
+        })
+    }
+
+    /// Settles, gives back and clears counters of its own, so that every command of the script is run.
+    async fn try_everything(&self) -> Result<(), StoreError> {
+        let rate = Rate::new(2, Micros::from_secs(1)).map_err(|_| StoreError::Nonsense)?;
+        let bucket = Limit::from(TokenBucket::new(rate));
+        let log = Limit::from(SlidingLog::new(rate).map_err(|_| StoreError::Nonsense)?);
+        let key = |rule, limit| {
+            let counter = Counter {
+                domain: "",
+                rule,
+                variant: "survey",
+                limit,
+                per: &[],
+            };
+            self.key(
+                &self.subjects(&counter),
+                &[b"survey", &crate::lease::fresh().0.to_le_bytes()],
+            )
+        };
+        let charge = |key: RedisKey, limit: Limit| Charge {
+            key,
+            limit,
+            cost: Cost::ONE,
+            policy: Policy::Enforce,
+        };
+        let buckets = [charge(key("one", &bucket), bucket), charge(key("two", &bucket), bucket)];
+        let log = [charge(key("log", &log), log)];
+        for charges in [&buckets[..], &log, &log] {
+            let reply = self
+                .node
+                .ask(Work::request(Mode::Settle, charges, LeaseId::default()))
+                .await?;
+            let (Reply::Told(..) | Reply::Near(_)) = reply;
+        }
+        for charge in buckets.iter().chain(&log) {
+            self.forget(charge.key, &charge.limit).await?;
+        }
+        Ok(())
+    }
+}
+
+/// What a server says of itself.
+struct Info(String);
+
+impl Info {
+    fn field(&self, name: &str) -> Option<&str> {
+        let mut lines = self.0.lines();
+        lines
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .map(str::trim)
+    }
+
+    fn server(&self) -> String {
+        match self.field("valkey_version") {
+            Some(version) => format!("valkey {version}"),
+            None => format!("redis {}", self.field("redis_version").unwrap_or("of unknown version")),
+        }
+    }
+
+    fn warn(&self, warnings: &mut Vec<String>) {
+        let version = self.field("redis_version").unwrap_or_default();
+        let mut parts = version.split('.').map_while(|part| part.parse::<u64>().ok());
+        if let (Some(major), Some(minor)) = (parts.next(), parts.next())
+            && (major, minor) < OLDEST
+        {
+            warnings.push(format!(
+                "version {version} is older than 6.2, the oldest that is supported; upgrade it"
+            ));
+        }
+        let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
+        if policy != "noeviction" && self.field("maxmemory").is_some_and(|most| most != "0") {
+            warnings.push(format!(
+                "maxmemory-policy is {policy}: when memory is short the server forgets counters, and their limits begin \
+                 anew; set it to noeviction"
+            ));
+        }
+        if self.field("role") == Some("slave") {
+            warnings.push("the server is a replica and takes no writes; name its primary".to_owned());
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_of_itself_is_read() {
+        let warnings = |info: &str| {
+            let mut warnings = Vec::new();
+            Info(info.to_owned()).warn(&mut warnings);
+            warnings
+        };
+        let well = "redis_version:7.0.15\r\nrole:master\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n";
+        assert_eq!(warnings(well), Vec::<String>::new());
+        assert_eq!(Info(well.to_owned()).server(), "redis 7.0.15");
+        let ill = "redis_version:5.0.1\r\nrole:slave\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
+        let found = warnings(ill);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found[0].contains("5.0.1") && found[1].contains("allkeys-lru") && found[2].contains("replica"));
+        let valkey = "redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n";
+        assert_eq!(Info(valkey.to_owned()).server(), "valkey 9.1.2");
+    }
+}
