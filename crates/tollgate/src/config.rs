@@ -17,7 +17,7 @@ pub use environment::variables;
 pub use layers::{FILE, File, Sources, Written, read_text};
 pub use rules::{Loaded, QUICKSTART, Settings, is_settings};
 pub use schema::schema;
-pub use store::{MemorySettings, Snapshot, StoreSettings};
+pub use store::{MemorySettings, RedisSettings, Snapshot, StoreSettings};
 
 use self::reading::Reading;
 use crate::server::http::{Bounds, Dialects, RetryAfter};
@@ -103,9 +103,12 @@ impl Reading<'_> {
         let ipv6_prefix = find("ipv6_prefix")
             .and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems))
             .and_then(|bits| u8::try_from(bits).ok());
-        if let Some(node) = find("key_secret") {
-            self.secret(node, "a secret");
-        }
+        let key_secret = find("key_secret").and_then(|node| self.secret(node, "a secret"));
+        let store = match store {
+            StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_key_secret(key_secret)),
+            // Fingerprints in memory are keyed anyway, by a secret that nobody shares.
+            memory @ StoreSettings::Memory(_) => memory,
+        };
         self.is_guarded(&server, tokens.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),

@@ -6,6 +6,7 @@
 pub mod gate;
 pub mod http;
 pub mod listen;
+pub mod store;
 pub mod telemetry;
 pub mod tls;
 pub mod tokens;

@@ -3,7 +3,9 @@
 mod banner;
 mod log;
 mod memory;
+mod shared;
 mod signals;
+mod store;
 
 use self::signals::Signals;
 use super::{DONE, refuse};
@@ -11,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tollgate::config::{Config, Loaded, Settings, Sources, StoreSettings, variables};
+use tollgate::config::{Config, Loaded, Settings, Sources, variables};
 use tollgate::reload::{Reloads, one_line};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::http::{self, HttpSettings};
@@ -71,8 +73,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let Loaded {
         config, rules, written, ..
     } = loaded;
-    let StoreSettings::Memory(memory) = &config.store;
-    let store = memory::Store::open(memory, &config.data_dir)?;
+    let store = store::Opened::open(&config.store, &config.data_dir)?;
     let tls = match &config.tls {
         Some(files) => Some(Arc::new(Tls::load(files.clone()).map_err(|error| error.to_string())?)),
         None => None,
@@ -84,12 +85,13 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let bound = listener.address().map_err(|error| error.to_string())?;
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
     let hint = banner::Hint::of(&rules);
+    store.warn_of(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));
 
     let asked = Arc::new(Notify::new());
     let reloads = Reloads::new(settings, written, Arc::clone(&asked));
     let watcher = tokio::spawn(reloads.watch(Arc::clone(&gate)));
-    let sweeper = tokio::spawn(memory::sweep(store.counters()));
+    let keeper = tokio::spawn(store::look(store.counters()).await);
 
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
@@ -118,7 +120,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
         }
     };
     watcher.abort();
-    sweeper.abort();
+    keeper.abort();
     let kept = store.close();
     match ended {
         Ok(Err(error)) => return Err(format!("the HTTP front end ended: {error}")),

@@ -1,18 +1,24 @@
 //! `store`: where counters are kept.
 
+mod redis;
+
+pub use self::redis::RedisSettings;
+
 use super::reading::{Reading, without_text};
 use std::path::PathBuf;
-use std::time::Duration;
-use tollgate_limiter::core::problem::{Place, Refusal};
+use tollgate_limiter::core::problem::Place;
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Fields, Kind, Node};
 use tollgate_limiter::store::memory::Overflow;
+use tollgate_limiter::store::redis::Redis;
 
 /// Where counters are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreSettings {
     /// In this program's memory.
     Memory(MemorySettings),
+    /// On a Redis or Valkey server, where other instances keep theirs too.
+    Redis(RedisSettings),
 }
 
 /// How the embedded store is to be.
@@ -37,11 +43,17 @@ pub enum Snapshot {
 
 impl Default for StoreSettings {
     fn default() -> Self {
-        Self::Memory(MemorySettings {
+        Self::Memory(MemorySettings::default())
+    }
+}
+
+impl Default for MemorySettings {
+    fn default() -> Self {
+        Self {
             max_memory: 1 << 30,
             overflow: Overflow::Share,
             snapshot: None,
-        })
+        }
     }
 }
 
@@ -50,10 +62,12 @@ impl Reading<'_> {
         let default = StoreSettings::default();
         let Some(node) = node else { return default };
         let Kind::Map(_) = node.kind else {
-            if let Some(url) = node.text("a store", &mut self.problems) {
-                self.kind_of_store(url, &node.place);
-            }
-            return default;
+            let url = node.text("a store", &mut self.problems);
+            let kind = url.and_then(|url| self.kind_of_store(url, &node.place));
+            return match kind {
+                Some(StoreKind::Redis(url)) => StoreSettings::Redis(RedisSettings::new(url)),
+                Some(StoreKind::Memory) | None => default,
+            };
         };
         let known: Vec<&str> = COMMON.iter().chain(&OF_MEMORY).chain(&OF_REDIS).copied().collect();
         let Some(fields) = node.fields("`store`", &known, &mut self.problems) else {
@@ -67,10 +81,14 @@ impl Reading<'_> {
             },
         };
         let memory = self.memory(&fields);
-        self.redis(&fields);
+        let url = match &kind {
+            Some(StoreKind::Redis(url)) => url.clone(),
+            _ => String::new(),
+        };
+        let redis = self.redis(url, &fields);
         let (foreign, other): (&[&str], _) = match kind {
             Some(StoreKind::Memory) => (&OF_REDIS, "a Redis store"),
-            Some(StoreKind::Redis) => (&OF_MEMORY, "the memory store"),
+            Some(StoreKind::Redis(_)) => (&OF_MEMORY, "the memory store"),
             None => (&[], ""),
         };
         for key in foreign {
@@ -80,7 +98,10 @@ impl Reading<'_> {
                     .error_with(&key.place, text, "take it out, or name that store in `url`");
             }
         }
-        StoreSettings::Memory(memory)
+        match kind {
+            Some(StoreKind::Redis(_)) => StoreSettings::Redis(redis),
+            Some(StoreKind::Memory) | None => StoreSettings::Memory(memory),
+        }
     }
 
     /// Which kind of store an address is for. One that this version has not is a problem.
@@ -90,30 +111,37 @@ impl Reading<'_> {
         }
         // It may hold a password.
         let place = without_text(place);
-        let scheme = url.split_once("://");
-        match scheme {
-            Some((scheme, rest)) if SCHEMES.contains(&scheme) && !rest.is_empty() => {
+        match url.split_once("://") {
+            Some((scheme, rest)) if SCHEMES_TO_COME.contains(&scheme) && !rest.is_empty() => {
                 self.not_yet(
                     &place,
-                    "Redis or Valkey store",
-                    "write `store: memory`; counters are then kept in this program",
+                    "store on Sentinel or a cluster",
+                    "name one server, as in `redis://127.0.0.1:6379/0`",
                 );
-                Some(StoreKind::Redis)
+                Some(StoreKind::Redis(String::new()))
+            }
+            Some((scheme, rest)) if SCHEMES.contains(&scheme) && !rest.is_empty() => {
+                if Redis::options(url).is_err() {
+                    self.problems.error_with(
+                        &place,
+                        "this is not the address of a server",
+                        "write `redis://user:password@host:6379/0`, `rediss://…` for TLS or `redis+unix:///path`",
+                    );
+                }
+                Some(StoreKind::Redis(url.to_owned()))
             }
             _ => {
-                let schemes = SCHEMES.map(|scheme| format!("`{scheme}://…`")).join(", ");
-                self.problems.error_with(
-                    &place,
-                    "this is not a store",
-                    format!("write `memory`, or one of {schemes}"),
-                );
+                let schemes = SCHEMES.iter().chain(&SCHEMES_TO_COME);
+                let schemes: Vec<String> = schemes.map(|scheme| format!("`{scheme}://…`")).collect();
+                let hint = format!("write `memory`, or one of {}", schemes.join(", "));
+                self.problems.error_with(&place, "this is not a store", hint);
                 None
             }
         }
     }
 
     fn memory(&mut self, fields: &Fields<'_>) -> MemorySettings {
-        let StoreSettings::Memory(mut memory) = StoreSettings::default();
+        let mut memory = MemorySettings::default();
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
         if let Some(node) = find("max_memory")
             && let Some(bytes) = node.read("a number of bytes", quantity::size, &mut self.problems)
@@ -151,93 +179,32 @@ impl Reading<'_> {
             _ => Some(Snapshot::At(path)),
         }
     }
-
-    /// Checked, so that a file can be written for it today.
-    fn redis(&mut self, fields: &Fields<'_>) {
-        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
-        for key in ["deadline", "skew_tolerance"] {
-            if let Some(node) = find(key) {
-                self.duration(node, Duration::from_secs(60));
-            }
-        }
-        if let Some(node) = find("sentinel_password") {
-            self.secret(node, "a password");
-        }
-        let problems = &mut self.problems;
-        for (key, words) in [
-            ("clock", &["server", "client"][..]),
-            ("functions", &["auto", "on", "off"]),
-            ("mode", &["auto", "shared_only", "local_only"]),
-        ] {
-            if let Some(node) = find(key) {
-                let known: Vec<(&str, ())> = words.iter().map(|word| (*word, ())).collect();
-                node.word(&format!("a value of `{key}`"), &known, problems);
-            }
-        }
-        if let Some(node) = find("prefix") {
-            node.read("a prefix of keys", prefix, problems);
-        }
-        if let Some(node) = find("instances")
-            && node.scalar() != Some("auto")
-        {
-            node.whole("`auto` or a number of instances", 1..=100_000, problems);
-        }
-        if let Some(node) = find("fallback_share") {
-            node.read("a share", quantity::share, problems);
-        }
-        if let Some(node) = find("near_cache") {
-            node.flag(problems);
-        }
-        if let Some(node) = find("breaker")
-            && let Some(breaker) = node.fields("`breaker`", &["failures", "within", "open_for"], problems)
-        {
-            if let Some(node) = breaker.find("failures") {
-                node.whole("a number of failures", 1..=1_000, problems);
-            }
-            for key in ["within", "open_for"] {
-                if let Some(node) = breaker.find(key)
-                    && !(key == "open_for" && node.scalar() == Some("auto"))
-                {
-                    node.read("a length of time", quantity::duration, problems);
-                }
-            }
-        }
-    }
 }
 
-#[derive(Clone, Copy)]
 enum StoreKind {
     Memory,
-    Redis,
-}
-
-fn prefix(text: &str) -> Result<(), Refusal> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
-    if (1..=32).contains(&text.len()) && text.bytes().all(is_plain) {
-        return Ok(());
-    }
-    Err(Refusal::new(
-        "this cannot be a prefix of keys",
-        "write up to 32 letters, digits, `_`, `-`, `.` or `:`",
-    ))
+    /// At this URL.
+    Redis(String),
 }
 
 pub(super) const COMMON: [&str; 1] = ["url"];
 pub(super) const OF_MEMORY: [&str; 3] = ["max_memory", "snapshot", "overflow"];
-pub(super) const OF_REDIS: [&str; 11] = [
+pub(super) const OF_REDIS: [&str; 12] = [
     "sentinel_password",
     "deadline",
     "clock",
     "skew_tolerance",
     "functions",
     "prefix",
+    "tags",
     "instances",
     "fallback_share",
     "near_cache",
     "breaker",
     "mode",
 ];
-const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "redis+sentinel", "redis+cluster"];
+const SCHEMES: [&str; 3] = ["redis", "rediss", "redis+unix"];
+const SCHEMES_TO_COME: [&str; 2] = ["redis+sentinel", "redis+cluster"];
 const OVERFLOWS: [(&str, Overflow); 2] = [("share", Overflow::Share), ("deny", Overflow::Deny)];
 
 /// Below that the tables' first pages are all there is.

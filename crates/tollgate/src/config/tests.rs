@@ -4,8 +4,9 @@ use super::*;
 use crate::server::http::RetryAfterFormat;
 use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::yaml;
+use tollgate_limiter::core::{Micros, yaml};
 use tollgate_limiter::store::memory::Overflow;
+use tollgate_limiter::store::redis::{Functions, Time};
 
 /// The settings of a text, and everything that is said of them.
 fn read(text: &str) -> (Option<Config>, String) {
@@ -77,7 +78,9 @@ fn what_is_written_is_meant() {
         [bounds.header_timeout, bounds.idle_timeout, bounds.body_timeout].map(|timeout| timeout.as_secs()),
         [3, 4, 5]
     );
-    let StoreSettings::Memory(memory) = config.store;
+    let StoreSettings::Memory(memory) = config.store else {
+        panic!("the embedded store");
+    };
     assert_eq!((memory.max_memory, memory.overflow), (2 << 30, Overflow::Deny));
     assert_eq!(memory.snapshot, Some(Snapshot::Inside("counters".into())));
     assert_eq!(
@@ -102,7 +105,9 @@ fn a_snapshot_is_in_the_data_folder_or_where_its_path_says() {
         ("/var/lib/counters", Snapshot::At("/var/lib/counters".into())),
         ("..", Snapshot::At("conf/..".into())),
     ] {
-        let StoreSettings::Memory(memory) = taken(&format!("store: {{ snapshot: {text} }}")).store;
+        let StoreSettings::Memory(memory) = taken(&format!("store: {{ snapshot: {text} }}")).store else {
+            panic!("the embedded store");
+        };
         assert_eq!(memory.snapshot, Some(wanted), "{text}");
     }
 }
@@ -180,10 +185,9 @@ fn what_this_version_has_not_is_refused_and_not_passed_over() {
             "no front end for the Redis protocol yet",
         ),
         ("server: { admin: 127.0.0.1:8090 }", "no admin API yet"),
-        ("store: redis://h:6379/0", "no Redis or Valkey store yet"),
         (
             "store: { url: 'redis+cluster://a:1,b:2', prefix: tg }",
-            "no Redis or Valkey store yet",
+            "no store on Sentinel or a cluster yet",
         ),
         ("forward_auth: { gateway: caddy }", "no forward-auth yet"),
         ("envoy_rules: [a.yaml]", "no reader for Envoy's rule files yet"),
@@ -197,9 +201,46 @@ fn what_this_version_has_not_is_refused_and_not_passed_over() {
             "changes nothing",
         ),
         ("trusted_proxies: [10.0.0.0/8, '::1']", "changes nothing"),
+        ("store: { url: 'redis://h', instances: 3 }", "changes nothing"),
     ] {
         let (config, said) = read(text);
         assert!(config.is_some() && said.contains(wanted), "{text}: {said}");
+    }
+}
+
+#[test]
+fn a_shared_store_is_as_it_is_written() {
+    let StoreSettings::Redis(redis) = taken("store: redis://user:hunter2@h:6379/3").store else {
+        panic!("a shared store");
+    };
+    assert_eq!((redis.deadline, redis.time), (Duration::from_millis(10), Time::Server));
+    assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("tg", 64, true));
+    let StoreSettings::Redis(redis) = taken(
+        "store: { url: 'redis+unix:///run/redis.sock', deadline: 20ms, clock: client, skew_tolerance: 50ms, \
+         functions: off, prefix: shop, tags: 128, near_cache: false }",
+    )
+    .store
+    else {
+        panic!("a shared store");
+    };
+    let skew_tolerance = Micros::from_millis(50);
+    assert_eq!(
+        (redis.deadline, redis.time),
+        (Duration::from_millis(20), Time::Client { skew_tolerance })
+    );
+    assert_eq!(redis.functions, Functions::Off);
+    assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("shop", 128, false));
+    assert!(redis.options().is_ok());
+    for (text, wanted) in [
+        ("store: 'redis://[::1'", "not the address of a server"),
+        (
+            "store: { url: 'redis://h', max_memory: 1GiB }",
+            "a setting of the memory store",
+        ),
+        ("store: { url: 'redis://h', tags: 0 }", "from 1 to"),
+    ] {
+        let (config, said) = read(text);
+        assert!(config.is_none() && said.contains(wanted), "{text}: {said}");
     }
 }
 

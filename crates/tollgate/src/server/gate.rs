@@ -1,19 +1,19 @@
 //! The gate: where every front end asks, and the only place where verdicts are timed and counted.
 
+use super::store::{Book, Store};
 use super::telemetry::{Door, Figures, RuleCounts, Telemetry};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
+use tollgate_limiter::Checked;
 use tollgate_limiter::clock::Stopwatch;
 use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
-use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::{Checked, RuleBook};
 
 /// The rules in force, their store, and what is counted of them.
 pub struct Gate {
-    store: Arc<Memory>,
+    store: Store,
     in_force: ArcSwap<InForce>,
     /// Why the rules that were last seen are not the ones in force.
     rules_fault: ArcSwapOption<String>,
@@ -24,7 +24,7 @@ pub struct Gate {
 
 /// One set of rules in force, with the counters of its rules.
 struct InForce {
-    book: RuleBook<Memory>,
+    book: Book,
     counts: RuleCounts,
 }
 
@@ -48,8 +48,9 @@ pub enum Phase {
 
 impl Gate {
     /// A gate that is starting, with these rules in force over this store.
-    pub fn new(rules: RuleSet, store: Arc<Memory>) -> Self {
-        let telemetry = Telemetry::new();
+    pub fn new(rules: RuleSet, store: impl Into<Store>) -> Self {
+        let store = store.into();
+        let telemetry = Telemetry::new(&store);
         let in_force = InForce::new(rules, &store, telemetry.figures());
         Self {
             store,
@@ -110,7 +111,7 @@ impl Gate {
     }
 
     /// The store.
-    pub fn store(&self) -> &Arc<Memory> {
+    pub fn store(&self) -> &Store {
         &self.store
     }
 
@@ -121,7 +122,6 @@ impl Gate {
 
     /// All metrics as text.
     pub fn metrics(&self) -> String {
-        self.figures().keys.set(self.store.usage().keys as u64);
         self.telemetry.text()
     }
 }
@@ -171,17 +171,17 @@ impl Sitting<'_> {
     }
 
     /// The rules and their store.
-    pub fn book(&self) -> &RuleBook<Memory> {
+    pub fn book(&self) -> &Book {
         &self.in_force.book
     }
 }
 
 impl InForce {
-    fn new(rules: RuleSet, store: &Arc<Memory>, figures: &Figures) -> Self {
+    fn new(rules: RuleSet, store: &Store, figures: &Figures) -> Self {
         let counts = figures.decisions.counts(&rules);
         figures.rules_loaded.set(rules.rules().len() as u64);
         Self {
-            book: RuleBook::new(rules, Arc::clone(store)),
+            book: store.book(rules),
             counts,
         }
     }

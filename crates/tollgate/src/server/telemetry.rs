@@ -5,9 +5,12 @@
 
 mod decisions;
 mod histogram;
+mod store;
 
 pub use decisions::{Door, RuleCounts};
 
+use self::store::StoreFigures;
+use super::store::Store;
 use decisions::Decisions;
 use histogram::Histogram;
 use prometheus_client::collector::Collector;
@@ -40,14 +43,10 @@ pub struct Figures {
     pub(super) reloads: Count,
     /// Times changed rules could not be used.
     pub(super) reload_errors: Count,
-    /// Calls the store could not answer.
-    pub(super) store_errors: Count,
     /// Connections open now.
     pub connections: Count,
     /// Connections since the start.
     pub(super) accepted: Count,
-    /// Keys in the store when it was last asked.
-    pub(super) keys: Count,
 }
 
 /// A number that threads change together. In its own line of memory, so that two of them never wait for each other.
@@ -56,11 +55,12 @@ pub struct Figures {
 pub struct Count(AtomicU64);
 
 impl Telemetry {
-    /// Everything at zero.
-    pub fn new() -> Self {
+    /// Everything at zero. What is known of the store is asked when it is told.
+    pub fn new(store: &Store) -> Self {
         let figures = Arc::new(Figures::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Arc::clone(&figures)));
+        registry.register_collector(Box::new(StoreFigures(store.clone())));
         Self { figures, registry }
     }
 
@@ -78,12 +78,6 @@ impl Telemetry {
 
     /// What [`Telemetry::text`] is.
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-}
-
-impl Default for Telemetry {
-    fn default() -> Self {
-        Self::new()
-    }
 }
 
 impl Count {
@@ -143,18 +137,7 @@ impl Collector for Figures {
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
         gauge("tollgate_rules_loaded", "Rules in force.", self.rules_loaded.get())?;
-        gauge("tollgate_keys", "Keys in the store.", self.keys.get())?;
         gauge("tollgate_connections", "Open connections.", self.connections.get())?;
-        // A store inside the program has no line that could break: closed.
-        gauge("tollgate_breaker_state", "0 closed, 1 half open, 2 open.", 0)?;
-        let mut errors = encoder.encode_descriptor(
-            "tollgate_store_errors",
-            "Calls the store could not answer.",
-            None,
-            MetricType::Counter,
-        )?;
-        let labels = [("code", "unavailable")];
-        ConstCounter::new(self.store_errors.get()).encode(errors.encode_family(&labels)?)?;
         let mut build =
             encoder.encode_descriptor("tollgate_build_info", "The version that runs.", None, MetricType::Gauge)?;
         let labels = [("version", env!("CARGO_PKG_VERSION"))];

@@ -5,3 +5,4 @@ mod pages;
 mod reload;
 mod running;
 mod serve;
+mod shared;

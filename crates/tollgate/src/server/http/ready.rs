@@ -3,12 +3,13 @@
 use super::answer;
 use super::json::{boolean, integer, string};
 use crate::server::gate::{Gate, Phase};
+use crate::server::store::Store;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
 
 /// 200 when requests should be sent here, 503 while starting or draining. A broken edit of the rules is told, and does not
-/// count: those before it are in force.
+/// count: those before it are in force. Nor does a store that is away: rules say what then holds.
 pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
     let phase = gate.phase();
     let mut out = Vec::with_capacity(256);
@@ -19,11 +20,24 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
         Phase::Draining => "draining",
     };
     string(&mut out, status.as_bytes());
-    // The store is inside this program: it cannot be away, nothing breaks, and nobody shares it.
-    out.extend_from_slice(b",\"store\":{\"kind\":\"memory\",\"reachable\":");
-    boolean(&mut out, true);
-    out.extend_from_slice(b",\"keys\":");
-    integer(&mut out, gate.store().usage().keys as u64);
+    out.extend_from_slice(b",\"store\":{\"kind\":");
+    match gate.store() {
+        // It is inside this program: it cannot be away.
+        Store::Memory(store) => {
+            out.extend_from_slice(b"\"memory\",\"reachable\":true,\"keys\":");
+            integer(&mut out, store.usage().keys as u64);
+        }
+        Store::Redis(store) => {
+            let fault = store.fault();
+            out.extend_from_slice(b"\"redis\",\"reachable\":");
+            boolean(&mut out, fault.is_none());
+            out.extend_from_slice(b",\"error\":");
+            match fault {
+                Some(fault) => string(&mut out, fault.as_bytes()),
+                None => out.extend_from_slice(b"null"),
+            }
+        }
+    }
     out.extend_from_slice(b"},\"rules\":{\"loaded\":");
     integer(&mut out, gate.rules_loaded());
     out.extend_from_slice(b",\"error\":");

@@ -1,0 +1,176 @@
+//! A store on a Redis or Valkey server.
+
+use super::super::reading::Reading;
+use std::fmt;
+use std::time::Duration;
+use tollgate_limiter::core::problem::{Problem, Refusal};
+use tollgate_limiter::core::yaml::{Fields, Node};
+use tollgate_limiter::core::{Micros, quantity};
+use tollgate_limiter::store::redis::{Functions, Options, Redis, Time, UrlError};
+
+/// How a store on a Redis or Valkey server is to be.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisSettings {
+    /// Where the server is. It may hold a password.
+    url: String,
+    /// How long a call may take.
+    pub deadline: Duration,
+    /// Whose clock decides.
+    pub time: Time,
+    /// Whether the script is called as a function.
+    pub functions: Functions,
+    /// What all keys begin with.
+    pub prefix: String,
+    /// Over how many tags the keys are spread.
+    pub tags: u16,
+    /// Whether what the store would certainly refuse is refused without asking it.
+    pub near_cache: bool,
+    /// Without which nobody can work out the key of a subject.
+    key_secret: Option<String>,
+}
+
+impl RedisSettings {
+    pub(super) fn new(url: String) -> Self {
+        Self {
+            url,
+            deadline: Duration::from_millis(10),
+            time: Time::Server,
+            functions: Functions::Auto,
+            prefix: "tg".to_owned(),
+            tags: 64,
+            near_cache: true,
+            key_secret: None,
+        }
+    }
+
+    pub(in super::super) fn with_key_secret(self, secret: Option<&str>) -> Self {
+        Self {
+            key_secret: secret.map(str::to_owned),
+            ..self
+        }
+    }
+
+    /// The same as the store takes them.
+    ///
+    /// # Errors
+    /// An address that is none; reading settings refuses those.
+    pub fn options(&self) -> Result<Options, UrlError> {
+        let options = Redis::options(&self.url)?
+            .deadline(self.deadline)
+            .time(self.time)
+            .functions(self.functions)
+            .prefix(&self.prefix)
+            .tags(self.tags)
+            .near_cache(self.near_cache);
+        Ok(match &self.key_secret {
+            Some(secret) => options.key_secret(secret.as_bytes()),
+            None => options,
+        })
+    }
+}
+
+impl Reading<'_> {
+    pub(super) fn redis(&mut self, url: String, fields: &Fields<'_>) -> RedisSettings {
+        let mut redis = RedisSettings::new(url);
+        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        if let Some(deadline) = find("deadline").and_then(|node| self.duration(node, DEADLINE_MAX)) {
+            redis.deadline = deadline;
+        }
+        let tolerance = find("skew_tolerance").and_then(|node| self.duration(node, DEADLINE_MAX));
+        let skew_tolerance = Micros::from(tolerance.unwrap_or(SKEW_TOLERANCE));
+        if let Some(node) = find("sentinel_password") {
+            self.secret(node, "a password");
+        }
+        let problems = &mut self.problems;
+        let clocks = [("server", Time::Server), ("client", Time::Client { skew_tolerance })];
+        if let Some(time) = find("clock").and_then(|node| node.word("a clock", &clocks, problems)) {
+            redis.time = time;
+        }
+        if let Some(functions) =
+            find("functions").and_then(|node| node.word("a way to call the script", &WAYS, problems))
+        {
+            redis.functions = functions;
+        }
+        if let Some(prefix) = find("prefix").and_then(|node| node.read("a prefix of keys", prefix, problems)) {
+            redis.prefix = prefix;
+        }
+        if let Some(tags) = find("tags").and_then(|node| node.whole("a number of tags", 1..=16_384, problems)) {
+            redis.tags = u16::try_from(tags).unwrap_or(redis.tags);
+        }
+        if let Some(near_cache) = find("near_cache").and_then(|node| node.flag(problems)) {
+            redis.near_cache = near_cache;
+        }
+        self.failure_to_come(fields);
+        redis
+    }
+
+    /// What is said of failures is checked, so that a file can be written for it today.
+    fn failure_to_come(&mut self, fields: &Fields<'_>) {
+        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let problems = &mut self.problems;
+        if let Some(node) = find("mode") {
+            let modes = [("auto", ()), ("shared_only", ()), ("local_only", ())];
+            node.word("a value of `mode`", &modes, problems);
+        }
+        if let Some(node) = find("instances")
+            && node.scalar() != Some("auto")
+        {
+            node.whole("`auto` or a number of instances", 1..=100_000, problems);
+        }
+        if let Some(node) = find("fallback_share") {
+            node.read("a share", quantity::share, problems);
+        }
+        if let Some(node) = find("breaker")
+            && let Some(breaker) = node.fields("`breaker`", &["failures", "within", "open_for"], problems)
+        {
+            if let Some(node) = breaker.find("failures") {
+                node.whole("a number of failures", 1..=1_000, problems);
+            }
+            for key in ["within", "open_for"] {
+                if let Some(node) = breaker.find(key)
+                    && !(key == "open_for" && node.scalar() == Some("auto"))
+                {
+                    node.read("a length of time", quantity::duration, problems);
+                }
+            }
+        }
+        for key in ["mode", "instances", "fallback_share", "breaker"] {
+            if let Some((key, _)) = fields.entry(key) {
+                let text = format!("`{}` changes nothing yet", key.text);
+                problems.push(Problem::warning(&key.place, text));
+            }
+        }
+    }
+}
+
+fn prefix(text: &str) -> Result<String, Refusal> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
+    if (1..=32).contains(&text.len()) && text.bytes().all(is_plain) {
+        return Ok(text.to_owned());
+    }
+    Err(Refusal::new(
+        "this cannot be a prefix of keys",
+        "write up to 32 letters, digits, `_`, `-`, `.` or `:`",
+    ))
+}
+
+impl fmt::Debug for RedisSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisSettings")
+            .field("deadline", &self.deadline)
+            .field("time", &self.time)
+            .field("functions", &self.functions)
+            .field("prefix", &self.prefix)
+            .field("tags", &self.tags)
+            .field("near_cache", &self.near_cache)
+            .finish_non_exhaustive()
+    }
+}
+
+const DEADLINE_MAX: Duration = Duration::from_secs(60);
+const SKEW_TOLERANCE: Duration = Duration::from_millis(100);
+const WAYS: [(&str, Functions); 3] = [
+    ("auto", Functions::Auto),
+    ("on", Functions::On),
+    ("off", Functions::Off),
+];

@@ -1,0 +1,107 @@
+//! The closed list of stores a server can have, and of rule books over them.
+
+use std::sync::Arc;
+use tollgate_limiter::core::Micros;
+use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::{Checked, RuleBook};
+
+/// Where counters are kept.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// In this program.
+    Memory(Arc<Memory>),
+    /// On a server that other instances share.
+    Redis(Arc<Redis>),
+}
+
+/// One set of rules over a store.
+#[derive(Debug)]
+pub enum Book {
+    /// Over the embedded one.
+    Memory(RuleBook<Memory>),
+    /// Over the shared one.
+    Redis(RuleBook<Redis>),
+}
+
+impl Store {
+    /// A book of these rules. Their counters go on where an earlier book left them.
+    pub fn book(&self, rules: RuleSet) -> Book {
+        match self {
+            Self::Memory(store) => Book::Memory(RuleBook::new(rules, Arc::clone(store))),
+            Self::Redis(store) => Book::Redis(RuleBook::new(rules, Arc::clone(store))),
+        }
+    }
+}
+
+impl From<Arc<Memory>> for Store {
+    fn from(store: Arc<Memory>) -> Self {
+        Self::Memory(store)
+    }
+}
+
+impl From<Arc<Redis>> for Store {
+    fn from(store: Arc<Redis>) -> Self {
+        Self::Redis(store)
+    }
+}
+
+impl Book {
+    /// The rules.
+    pub fn rules(&self) -> &RuleSet {
+        match self {
+            Self::Memory(book) => book.rules(),
+            Self::Redis(book) => book.rules(),
+        }
+    }
+
+    /// See [`RuleBook::check`].
+    #[inline]
+    pub async fn check(&self, attempt: &Attempt<'_>) -> Checked<'_> {
+        match self {
+            Self::Memory(book) => book.check(attempt).await,
+            Self::Redis(book) => book.check(attempt).await,
+        }
+    }
+
+    /// See [`RuleBook::explain`].
+    pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
+        match self {
+            Self::Memory(book) => book.explain(attempt).await,
+            Self::Redis(book) => book.explain(attempt).await,
+        }
+    }
+
+    /// See [`RuleBook::refund`].
+    pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
+        match self {
+            Self::Memory(book) => book.refund(attempt).await,
+            Self::Redis(book) => book.refund(attempt).await,
+        }
+    }
+
+    /// See [`RuleBook::forget`].
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> u64 {
+        match self {
+            Self::Memory(book) => book.forget(attempt, rule).await,
+            Self::Redis(book) => book.forget(attempt, rule).await,
+        }
+    }
+
+    /// See [`RuleBook::release`].
+    pub async fn release(&self, lease: &str) -> bool {
+        match self {
+            Self::Memory(book) => book.release(lease).await,
+            Self::Redis(book) => book.release(lease).await,
+        }
+    }
+
+    /// See [`RuleBook::renew`].
+    pub async fn renew(&self, lease: &str) -> Option<Micros> {
+        match self {
+            Self::Memory(book) => book.renew(lease).await,
+            Self::Redis(book) => book.renew(lease).await,
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! What is told of the store: asked when it is told, counted nowhere else.
+
+use crate::server::store::Store;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use std::fmt;
+
+/// A store's figures.
+#[derive(Debug)]
+pub(super) struct StoreFigures(pub(super) Store);
+
+impl Collector for StoreFigures {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut gauge = |name, help, number: u64| {
+            let gauge = ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
+            gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
+        };
+        // Nothing breaks the line to a store yet.
+        gauge("tollgate_breaker_state", "0 closed, 1 half open, 2 open.", 0)?;
+        match &self.0 {
+            Store::Memory(store) => {
+                gauge("tollgate_keys", "Keys in the store.", store.usage().keys as u64)?;
+                errors(&mut encoder, [("unavailable", 0)])
+            }
+            Store::Redis(store) => {
+                let is_there = u64::from(store.fault().is_none());
+                gauge(
+                    "tollgate_store_connected",
+                    "1 while there is a connection to the store.",
+                    is_there,
+                )?;
+                let figures = store.figures();
+                let mut count = |name, help, number: u64| {
+                    let counter = ConstCounter::new(number);
+                    counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
+                };
+                count(
+                    "tollgate_store_calls",
+                    "Calls of the store's script.",
+                    figures.calls.get(),
+                )?;
+                let help = "Charges that those calls settled; over calls, how many went together.";
+                count("tollgate_store_charges", help, figures.charges.get())?;
+                let help = "Times the store had forgotten the script.";
+                count("tollgate_store_script_loads", help, figures.loads.get())?;
+                count(
+                    "tollgate_store_dials",
+                    "Attempts to connect to the store.",
+                    figures.dials.get(),
+                )?;
+                errors(&mut encoder, figures.errors())
+            }
+        }
+    }
+}
+
+fn errors(encoder: &mut DescriptorEncoder<'_>, errors: impl IntoIterator<Item = (&'static str, u64)>) -> fmt::Result {
+    let help = "Requests the store could not answer.";
+    let mut family = encoder.encode_descriptor("tollgate_store_errors", help, None, MetricType::Counter)?;
+    for (code, number) in errors {
+        ConstCounter::new(number).encode(family.encode_family(&[("code", code)])?)?;
+    }
+    Ok(())
+}
