@@ -102,12 +102,12 @@ fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
     const WORK_MAX: usize = 1_000_000;
     let by = rule.choice.by.iter().filter(|by| *by.attribute == *attribute);
     let by = by.flat_map(|by| by.values.iter());
-    // Of overrides that name several attributes the values are not kept apart.
+    // Of overrides that name several attributes the values are not kept apart, and of addresses only their networks are.
     let overrides = rule
         .choice
         .overrides
         .iter()
-        .filter(|set| matches!(&*set.attributes, [only] if **only == *attribute))
+        .filter(|set| matches!(&*set.attributes, [only] if *only.attribute == *attribute && only.ipv6_prefix.is_none()))
         .flat_map(|set| set.terms.keys());
     let values = by.chain(overrides).map(|value| &**value);
     let parts = match test {

@@ -149,8 +149,8 @@ impl By {
 /// All overrides of one rule that name the same attributes: one look-up finds the one that fits.
 #[derive(Debug)]
 pub(crate) struct Overrides {
-    /// In the order their values stand in the key.
-    pub(crate) attributes: Box<[Box<str>]>,
+    /// In the order their values stand in the key. An address stands there as it counts in `per`, however it is written.
+    pub(crate) attributes: Box<[Dimension]>,
     /// Keyed by [`Overrides::key`]; beside the terms their place in the rule, because the first that fits wins.
     pub(crate) terms: HashMap<Short, (u32, Terms)>,
 }

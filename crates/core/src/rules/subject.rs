@@ -91,7 +91,7 @@ impl Subject<'_> {
 impl Dimension {
     /// A value as it is counted.
     #[inline]
-    fn value<'a>(&self, given: &'a [u8]) -> Value<'a> {
+    pub(crate) fn value<'a>(&self, given: &'a [u8]) -> Value<'a> {
         match self.ipv6_prefix {
             // Without a colon it is no IPv6 address, and an IPv4 address has one spelling only.
             Some(prefix) if given.contains(&b':') => network(given, prefix),

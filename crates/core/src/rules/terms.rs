@@ -2,6 +2,7 @@
 
 use super::attempt::Attempt;
 use super::rule::{By, Choice, Overrides, Price, Terms};
+use super::subject::Value;
 use crate::decision::Cost;
 
 /// Why these terms and no others.
@@ -59,24 +60,29 @@ impl By {
 impl Overrides {
     /// The first that fits, and its place. For an attribute of several values one that fits is enough.
     fn find(&self, attempt: &Attempt<'_>) -> Option<(u32, &Terms)> {
-        let look_up = |values: &[&[u8]]| {
-            self.terms
-                .get(&*Self::key(values))
-                .map(|(place, terms)| (*place, terms))
+        let look_up = |values: &[Value<'_>]| {
+            let found = match values {
+                [value] => self.terms.get(value.bytes()),
+                values => {
+                    let values: Vec<&[u8]> = values.iter().map(Value::bytes).collect();
+                    self.terms.get(&*Self::key(&values))
+                }
+            };
+            found.map(|(place, terms)| (*place, terms))
         };
         let earlier = |(place, _): &(u32, &Terms)| *place;
-        if let [attribute] = &*self.attributes {
+        if let [dimension] = &*self.attributes {
             return attempt
-                .values(attribute)
-                .filter_map(|value| look_up(&[value]))
+                .values(&dimension.attribute)
+                .filter_map(|value| look_up(&[dimension.value(value)]))
                 .min_by_key(earlier);
         }
-        let mut combinations: Vec<Vec<&[u8]>> = vec![Vec::new()];
-        for attribute in &self.attributes {
+        let mut combinations: Vec<Vec<Value<'_>>> = vec![Vec::new()];
+        for dimension in &self.attributes {
             let longer = combinations.iter().flat_map(|values| {
-                attempt.values(attribute).map(|value| {
+                attempt.values(&dimension.attribute).map(|value| {
                     let mut values = values.clone();
-                    values.push(value);
+                    values.push(dimension.value(value));
                     values
                 })
             });

@@ -4,8 +4,9 @@ use super::method::{Method, Ruled};
 use crate::limit::Limit;
 use crate::problem::{Place, Problem, Problems};
 use crate::quantity::{period_name, quota};
-use crate::rules::rule::{By, Choice, CounterId, CounterOf, Overrides, Terms, Variant, Window, Windows};
+use crate::rules::rule::{By, Choice, CounterId, CounterOf, Dimension, Overrides, Terms, Variant, Window, Windows};
 use crate::rules::short::Short;
+use crate::rules::subject::Value;
 use crate::time::Micros;
 use crate::yaml::{Key, Kind, Node, shown};
 use std::collections::HashMap;
@@ -38,6 +39,8 @@ type Identity = (Option<Micros>, Variant, &'static str, Option<Micros>);
 pub(super) struct Limits<'a, 'r> {
     pub(super) method: Method,
     pub(super) variant: Variant,
+    /// By how many leading bits IPv6 addresses are told apart.
+    pub(super) ipv6_prefix: u8,
     pub(super) counters: &'a mut Counters<'r>,
     pub(super) problems: &'a mut Problems,
 }
@@ -315,12 +318,15 @@ impl<'n> Sets<'n> {
             return;
         }
         let named = |set: &Overrides| {
-            let names = set.attributes.iter().map(|name| &**name);
+            let names = set.attributes.iter().map(|dimension| &*dimension.attribute);
             names.eq(subjects.iter().map(|(key, _)| &*key.text))
         };
         let at = self.sets.iter().position(named).unwrap_or_else(|| {
             self.sets.push(Overrides {
-                attributes: subjects.iter().map(|(key, _)| key.text.clone()).collect(),
+                attributes: subjects
+                    .iter()
+                    .map(|(key, _)| Dimension::new(&key.text, limits.ipv6_prefix))
+                    .collect(),
                 terms: HashMap::new(),
             });
             self.places.push(HashMap::new());
@@ -338,7 +344,15 @@ impl<'n> Sets<'n> {
             return;
         };
         for number in 0..combinations.unwrap_or(0) {
-            let key = Short::from(&*Overrides::key(&combination(subjects, number)));
+            let given = combination(subjects, number);
+            let counted: Vec<Value<'_>> = set
+                .attributes
+                .iter()
+                .zip(given)
+                .map(|(dimension, value)| dimension.value(value))
+                .collect();
+            let values: Vec<&[u8]> = counted.iter().map(Value::bytes).collect();
+            let key = Short::from(&*Overrides::key(&values));
             if let Some(first) = places.get(&key) {
                 limits.problems.push(
                     Problem::warning(

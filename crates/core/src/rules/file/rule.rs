@@ -7,7 +7,7 @@ use crate::decision::Cost;
 use crate::problem::{Problem, Problems};
 use crate::quantity;
 use crate::rules::rule::{Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, Variant};
-use crate::yaml::{Fields, Kind, Node, shown};
+use crate::yaml::{Fields, Key, Kind, Node, shown};
 use std::sync::Arc;
 
 /// The keys of a rule.
@@ -79,7 +79,8 @@ impl Reader {
         // Of a rule without a readable id all other faults are told too.
         let id = id.unwrap_or_else(|| "?".into());
         let when = fields.find("when").map(|node| self.when(node)).unwrap_or_default();
-        let per = self.per(&fields);
+        let ipv6_prefix = self.ipv6_prefix(&fields);
+        let per = self.per(&fields, ipv6_prefix);
         let price = price(&fields, &mut self.problems);
         let mode = fields
             .find("mode")
@@ -103,6 +104,7 @@ impl Reader {
         let mut limits = Limits {
             method,
             variant: Variant::Control,
+            ipv6_prefix,
             counters: &mut counters,
             problems: &mut self.problems,
         };
@@ -155,13 +157,16 @@ impl Reader {
         Some(text.into())
     }
 
-    fn per(&mut self, fields: &Fields<'_>) -> Box<[Dimension]> {
-        let problems = &mut self.problems;
+    /// By how many leading bits the rule tells IPv6 addresses apart.
+    fn ipv6_prefix(&mut self, fields: &Fields<'_>) -> u8 {
         let own = fields.find("ipv6_prefix");
-        let prefix = own.and_then(|node| node.whole("a number of leading bits", 1..=128, problems));
-        let prefix = prefix
-            .and_then(|bits| u8::try_from(bits).ok())
-            .unwrap_or(self.settings.ipv6_prefix);
+        let own = own.and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems));
+        own.and_then(|bits| u8::try_from(bits).ok())
+            .unwrap_or(self.settings.ipv6_prefix)
+    }
+
+    fn per(&mut self, fields: &Fields<'_>, ipv6_prefix: u8) -> Box<[Dimension]> {
+        let problems = &mut self.problems;
         let written = fields.find("per");
         let items = written.map(Node::one_or_more).unwrap_or_default();
         let mut per: Vec<Dimension> = Vec::with_capacity(items.len().min(DIMENSIONS_MAX));
@@ -185,18 +190,16 @@ impl Reader {
                     "take one away",
                 );
             }
-            per.push(Dimension {
-                attribute: attribute.into(),
-                ipv6_prefix: holds_addresses(attribute).then_some(prefix),
-            });
+            per.push(Dimension::new(attribute, ipv6_prefix));
         }
-        if let Some(node) = own
+        if let Some(node) = fields.find("ipv6_prefix")
             && per.iter().all(|dimension| dimension.ipv6_prefix.is_none())
+            && !fields.find("overrides").is_some_and(name_addresses)
         {
             problems.push(
                 Problem::warning(
                     &node.place,
-                    "`ipv6_prefix` has no effect: no attribute of `per` holds addresses",
+                    "`ipv6_prefix` has no effect: no attribute of `per` or `overrides` holds addresses",
                 )
                 .hint("an attribute does if one of the words of its name is ip, ipv6, addr or address: `client_ip`"),
             );
@@ -277,6 +280,23 @@ fn on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailu
     let cap = fields.need("`open`", "cap", "{ open: { cap: 1000/s } }", problems)?;
     let cap = cap.read("a rate like 1000/s", quantity::rate, problems)?;
     Some(OnStoreFailure::Open { cap: Some(cap) })
+}
+
+/// Whether overrides are for addresses.
+fn name_addresses(overrides: &Node) -> bool {
+    let is_address = |(key, _): &(Key, Node)| holds_addresses(&key.text);
+    let names = |item: &Node| matches!(&item.kind, Kind::Map(entries) if entries.iter().any(is_address));
+    overrides.one_or_more().iter().any(names)
+}
+
+impl Dimension {
+    /// An attribute; whether it holds addresses is told by its name.
+    pub(super) fn new(attribute: &str, ipv6_prefix: u8) -> Self {
+        Self {
+            attribute: attribute.into(),
+            ipv6_prefix: holds_addresses(attribute).then_some(ipv6_prefix),
+        }
+    }
 }
 
 /// By its name: one of the words in it says so.

@@ -158,3 +158,37 @@ fn a_shadow_is_charged_as_one_and_a_ban_is_noticed() {
         "looking is allowed"
     );
 }
+
+#[test]
+fn an_override_of_an_address_is_for_every_spelling_of_what_is_counted_as_it() {
+    let rules = sample(
+        "rules:\n\
+         - id: r\n  per: ip\n  limit: 100/s\n  overrides:\n  \
+           - {ip: [10.0.0.1, '::ffff:10.0.0.2', '2001:DB8:0:1::5'], limit: 0/s}\n  \
+           - {ip: 10.0.0.3, name: '::ffff:10.0.0.3', limit: 0/s}\n",
+    );
+    let is_banned = |ip: &str, name: &str| {
+        let attributes = attributes(&[("ip", ip.as_bytes()), ("name", name.as_bytes())]);
+        let attempt = Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost: Cost::ONE,
+        };
+        rules.plan(&attempt, |_, _| ()).is_banned()
+    };
+    for (ip, name, expected) in [
+        ("10.0.0.1", "", true),
+        ("::ffff:10.0.0.1", "", true),
+        ("::FFFF:0a00:0001", "", true),
+        ("10.0.0.2", "", true),
+        ("10.0.0.4", "", false),
+        ("2001:db8:0:1::5", "", true),
+        ("2001:db8:0:1:ffff::", "", true),
+        ("2001:db8:0:2::5", "", false),
+        // Beside an attribute that holds no address, which is bytes.
+        ("::ffff:10.0.0.3", "::ffff:10.0.0.3", true),
+        ("::ffff:10.0.0.3", "10.0.0.3", false),
+    ] {
+        assert_eq!(is_banned(ip, name), expected, "{ip} {name}");
+    }
+}
