@@ -145,3 +145,39 @@ fn what_is_no_http_is_refused() {
     client.send("POST /v1/check HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n{}");
     begins(&client.rest(), "HTTP/1.1 400 Bad Request\r\n");
 }
+
+#[test]
+fn a_request_names_one_host() {
+    let server = Server::start(RULES);
+    let status = |head: &str| {
+        let mut client = server.connect();
+        client.send(format!("{head}Connection: close\r\n\r\n"));
+        client.rest().split(' ').nth(1).unwrap_or_default().to_owned()
+    };
+    for (head, expected) in [
+        ("GET /healthz HTTP/1.1\r\nHost: test\r\n", "200"),
+        ("GET /healthz HTTP/1.1\r\nHost: [::1]:8080\r\n", "200"),
+        ("GET /healthz HTTP/1.1\r\nHost:\r\n", "200"),
+        ("GET /healthz HTTP/1.0\r\n", "200"),
+        ("GET /healthz HTTP/1.1\r\n", "400"),
+        ("GET http://test/healthz HTTP/1.1\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nHost: a\r\nHost: a\r\n", "400"),
+        ("GET /healthz HTTP/1.0\r\nHost: a\r\nHost: b\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nHost: a, b\r\n", "400"),
+        ("GET /healthz HTTP/1.1\r\nHost: a/b\r\n", "400"),
+        ("GET /nowhere HTTP/1.1\r\n", "400"),
+    ] {
+        assert_eq!(status(head), expected, "{head}");
+    }
+    let mut client = server.connect();
+    client.send("POST /v1/check HTTP/1.1\r\nContent-Length: 17\r\n\r\n{\"attributes\":{}}");
+    let answer = client.answer();
+    is_problem(&answer, 400);
+    assert!(answer.body.contains("Host"), "{}", answer.body);
+    assert!(client.is_closed());
+    assert_eq!(
+        server.connect().check_cost("", 0).json()["remaining"],
+        5,
+        "nothing was charged"
+    );
+}

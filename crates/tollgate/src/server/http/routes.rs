@@ -14,8 +14,8 @@ use crate::server::tokens::Rights;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
-use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use std::sync::Arc;
 use tollgate_limiter::core::Timestamp;
 
@@ -77,6 +77,7 @@ impl Front {
 
     /// What is asked, if there is such a thing and the client may.
     fn route(&self, request: &Request<Incoming>) -> Result<Route, Problem> {
+        host(request)?;
         let path = request.uri().path();
         let Some((_, method, route, needed)) = ROUTES.iter().find(|(known, ..)| *known == path) else {
             return Err(Problem::new(StatusCode::NOT_FOUND, nowhere(path)));
@@ -244,6 +245,28 @@ fn metrics(gate: &Gate) -> Response<Full<Bytes>> {
     let kind = HeaderValue::from_static(Telemetry::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response
+}
+
+/// Refuses what RFC 9112 (3.2) says is to be refused: HTTP/1.1 without `Host`, more than one, or one that is no host. Two
+/// servers that take such a request for different hosts can be played off against each other.
+fn host<B>(request: &Request<B>) -> Result<(), Problem> {
+    if request.version() > Version::HTTP_11 {
+        return Ok(());
+    }
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let (first, second) = (hosts.next(), hosts.next());
+    let is_host = |value: &HeaderValue| {
+        let sound = |byte: &u8| byte.is_ascii_graphic() && !b"/\\?#@,\"<>^`{|}".contains(byte);
+        value.as_bytes().iter().all(sound)
+    };
+    let detail = match (first, second) {
+        (Some(value), None) if is_host(value) => return Ok(()),
+        (None, _) if request.version() < Version::HTTP_11 => return Ok(()),
+        (None, _) => "there is no Host header; HTTP/1.1 asks for one, such as `Host: 127.0.0.1:8080`",
+        (Some(_), Some(_)) => "there is more than one Host header; send one",
+        (Some(_), None) => "the Host header is no host; send for example `Host: 127.0.0.1:8080`",
+    };
+    Err(Problem::bad(detail).with(CONNECTION, "close"))
 }
 
 /// Whether plain text is preferred: it is named, and JSON is not.
