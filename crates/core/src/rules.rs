@@ -23,6 +23,7 @@ mod verdict;
 pub use attempt::{Attempt, Attribute};
 pub use explain::{Explanation, Fit, Held, Met, Miss, Story};
 pub use file::{RULES_MAX, Read, Reader, Settings};
+pub use forget::UnknownRule;
 pub use plan::{Line, Plan};
 pub use rule::{
     Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, RuleSet, Terms,

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use tollgate_core::rules::{Answer, Attempt, CounterId, Explanation, Plan, RuleSet, Verdict};
+use tollgate_core::rules::{Answer, Attempt, CounterId, Explanation, Plan, RuleSet, UnknownRule, Verdict};
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
 /// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
@@ -130,15 +130,18 @@ impl<S: Store> RuleBook<S> {
     /// Clears the counters of one subject, and says how many held something: of every rule whose `per` attributes are all
     /// given and whose conditions no given attribute contradicts. One that counts for everybody is cleared only when it
     /// is named.
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> u64 {
+    ///
+    /// # Errors
+    /// A name that no rule and no window of the attempt's domain has.
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, UnknownRule> {
         let mut forgotten = 0;
-        for (key, limit) in self
+        let counters = self
             .rules
-            .counters_of(attempt, rule, |counter, per| self.key(counter, per))
-        {
+            .counters_of(attempt, rule, |counter, per| self.key(counter, per))?;
+        for (key, limit) in counters {
             forgotten += u64::from(self.store.forget(key, limit).await == Ok(true));
         }
-        forgotten
+        Ok(forgotten)
     }
 
     /// Gives back what a lease holds. False if it holds nothing any more, or is made up.

@@ -3,33 +3,83 @@
 use super::attempt::Attempt;
 use super::rule::{CounterId, Rule, RuleSet};
 use crate::limit::Limit;
+use crate::problem::nearest;
+use crate::yaml::shown;
+use std::fmt;
+
+/// A name that is none of a rule, nor of a window, in its domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownRule {
+    name: Box<str>,
+    domain: Box<str>,
+    /// The name that was likely meant.
+    meant: Option<Box<str>>,
+}
 
 impl RuleSet {
     /// All counters of the subject that `attempt` names, on both sides of experiments.
     ///
     /// A rule counts for it if all its `per` attributes are given and no condition is contradicted by what is given. Rules
-    /// without `per` count for everybody, so one is meant only if it is named. With a name no other rule is.
+    /// without `per` count for everybody, so one is meant only if it is named: by its id, or by the name of one of its
+    /// windows, which is then the only one. With a name no other rule is.
+    ///
+    /// # Errors
+    /// A name that nothing in the domain has: nothing would be found, and the caller would take it for the answer.
     pub fn counters_of<'r, K>(
         &'r self,
         attempt: &Attempt<'_>,
         named: Option<&str>,
         mut key: impl FnMut(CounterId, &[&[u8]]) -> K,
-    ) -> Vec<(K, &'r Limit)> {
-        let is_meant = |rule: &Rule| {
-            *rule.domain == *attempt.domain
-                && named.map_or(!rule.per.is_empty(), |named| *rule.id == *named)
-                && !rule.is_contradicted_by(attempt)
-        };
+    ) -> Result<Vec<(K, &'r Limit)>, UnknownRule> {
+        if let Some(name) = named
+            && !self.names(attempt.domain).any(|known| known == name)
+        {
+            return Err(UnknownRule {
+                name: name.into(),
+                domain: attempt.domain.into(),
+                meant: nearest(name, self.names(attempt.domain)).map(Box::from),
+            });
+        }
         let mut found = Vec::new();
         for (counter, place) in self.counters.iter().zip(0..) {
-            let rule = self.rules.get(counter.rule as usize).filter(|rule| is_meant(rule));
-            if let Some(subject) = rule.and_then(|rule| rule.subject(attempt)) {
+            let Some(rule) = self.rules.get(counter.rule as usize) else {
+                continue;
+            };
+            let is_named = |named: &str| *rule.id == *named || *counter.name == *named;
+            if *rule.domain != *attempt.domain
+                || !named.map_or(!rule.per.is_empty(), is_named)
+                || rule.is_contradicted_by(attempt)
+            {
+                continue;
+            }
+            if let Some(subject) = rule.subject(attempt) {
                 found.push((key(CounterId(place), subject.parts().as_slice()), &counter.limit));
             }
         }
-        found
+        Ok(found)
+    }
+
+    /// The names of all rules and windows of a domain; some more than once.
+    fn names<'r>(&'r self, domain: &str) -> impl Iterator<Item = &'r str> {
+        let rules = self.rules.iter().map(|rule| (&*rule.domain, &*rule.id));
+        let windows = self.counters.iter().map(|counter| (&*counter.domain, &*counter.name));
+        let names = rules.chain(windows);
+        names.filter_map(move |(of, name)| (of == domain).then_some(name))
     }
 }
+
+impl fmt::Display for UnknownRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (name, domain) = (shown(&self.name), shown(&self.domain));
+        write!(f, "is `{name}`, and no rule of the domain `{domain}` is named so; ")?;
+        match &self.meant {
+            Some(meant) => write!(f, "did you mean `{meant}`?"),
+            None => f.write_str("write the id of a rule, or the name of one of its windows, such as `search.1min`"),
+        }
+    }
+}
+
+impl std::error::Error for UnknownRule {}
 
 impl Rule {
     /// Whether something that is known of the attempt keeps it from ever meeting this rule.

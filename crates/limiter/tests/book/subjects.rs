@@ -17,7 +17,7 @@ rules:
 ";
 
 fn forget(book: &RuleBook, pairs: &[&str], rule: Option<&str>) -> u64 {
-    block_on(book.forget(&attempt(&attributes(pairs), 1), rule))
+    block_on(book.forget(&attempt(&attributes(pairs), 1), rule)).expect("every rule is there")
 }
 
 #[test]
@@ -34,8 +34,8 @@ fn a_subject_is_forgotten_where_nothing_speaks_against_it() {
         (&[], None, 0),
         (&[], Some("ceiling"), 1),
         (&["endpoint=/b"], Some("ceiling"), 0),
-        (&["merchant=m"], Some("there"), 0),
-        (&["merchant=m"], Some("none"), 0),
+        (&["merchant=m"], Some("plan.1h"), 1),
+        (&["merchant=m"], Some("trial"), 1),
         (&["user=u"], Some("plan"), 0),
     ] {
         let (book, _) = book(RULES);
@@ -49,6 +49,22 @@ fn a_subject_is_forgotten_where_nothing_speaks_against_it() {
             0,
             "it is forgotten already: {pairs:?} {rule:?}"
         );
+    }
+}
+
+#[test]
+fn a_name_that_no_rule_has_is_not_taken_for_one_with_nothing_to_forget() {
+    let (book, _) = book(RULES);
+    for (rule, hint) in [
+        ("pln", "did you mean `plan`?"),
+        ("plan.1hr", "did you mean `plan.1h`?"),
+        ("nothing-like-it", "the id of a rule"),
+        // It is one of another domain.
+        ("there", "no rule of the domain `default`"),
+    ] {
+        let told = block_on(book.forget(&attempt(&attributes(&["merchant=m"]), 1), Some(rule)));
+        let told = told.unwrap_err().to_string();
+        assert!(told.contains(hint) && told.contains(rule), "{told}");
     }
 }
 

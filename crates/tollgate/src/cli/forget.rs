@@ -11,7 +11,7 @@ use std::process::ExitCode;
 pub(crate) struct Forget {
     #[command(flatten)]
     question: Question,
-    /// Only the counters of this rule
+    /// Only the counters of this rule, or of one of its windows (search.1min)
     #[arg(long, value_name = "ID")]
     rule: Option<String>,
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use tollgate_limiter::Checked;
 use tollgate_limiter::clock::Stopwatch;
 use tollgate_limiter::core::Micros;
-use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownRule, Verdict};
 
 /// The rules in force, their store, and what is counted of them.
 pub struct Gate {
@@ -156,7 +156,10 @@ impl Sitting<'_> {
     }
 
     /// Clears the counters of one subject, of one rule or of all, and says how many held something.
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> u64 {
+    ///
+    /// # Errors
+    /// A name that no rule and no window of the attempt's domain has.
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, UnknownRule> {
         self.book().forget(attempt, rule).await
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tollgate_limiter::core::Micros;
-use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownRule, Verdict};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::{Checked, RuleBook};
@@ -82,7 +82,7 @@ impl Book {
     }
 
     /// See [`RuleBook::forget`].
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> u64 {
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, UnknownRule> {
         match self {
             Self::Memory(book) => book.forget(attempt, rule).await,
             Self::Redis(book) => book.forget(attempt, rule).await,

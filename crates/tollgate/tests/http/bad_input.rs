@@ -29,6 +29,7 @@ fn bad_bodies_are_400_and_name_the_field() {
         ("/v1/refund", r#"{"attributes":{},"cost":-1}"#, json!("cost")),
         ("/v1/explain", r#"{"attributes":[]}"#, json!("attributes")),
         ("/v1/forget", r#"{"attributes":{},"rule":1}"#, json!("rule")),
+        ("/v1/forget", r#"{"attributes":{},"rule":"pln"}"#, json!("rule")),
         ("/v1/release", r#"{"lease":1}"#, json!("lease")),
         ("/v1/renew", "{}", json!("lease")),
         ("/v1/check/batch", "{}", json!(null)),

@@ -77,6 +77,9 @@ fn check_tells_by_its_exit_code_and_in_words() {
 
     let (code, said, _) = ask(&["forget", subject, "--rule", "plan"]);
     assert_eq!((code, said.as_str()), (Some(0), "forgot 1 counter\n"));
+    let (code, said, complained) = ask(&["forget", subject, "--rule", "pln"]);
+    assert_eq!((code, said.as_str()), (Some(2), ""));
+    assert!(complained.contains("did you mean `plan`?"), "{complained}");
     let (_, said, _) = ask(&["forget", subject, "--json"]);
     assert_eq!(said, "{\"forgotten\":0}\n");
     assert_eq!(ask(&["check", subject, "--cost", "2"]).0, Some(0), "it was forgotten");

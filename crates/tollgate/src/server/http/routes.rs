@@ -185,6 +185,7 @@ impl Front {
         let attributes = asked.attributes();
         let sitting = self.gate.sit(Door::Http);
         let forgotten = sitting.forget(&asked.attempt(&attributes), asked.rule()).await;
+        let forgotten = forgotten.map_err(|unknown| Problem::of_field("rule", unknown.to_string()))?;
         let mut out = Vec::new();
         out.extend_from_slice(b"{\"forgotten\":");
         json::integer(&mut out, forgotten);
