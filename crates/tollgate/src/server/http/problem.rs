@@ -46,9 +46,11 @@ impl Problem {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
+    /// A fault of one element of a batch.
     pub(crate) fn at(self, index: usize) -> Self {
         Self {
             index: Some(index),
+            detail: format!("{} (element {index} of the batch, counted from 0)", self.detail).into(),
             ..self
         }
     }

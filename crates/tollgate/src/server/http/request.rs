@@ -1,10 +1,11 @@
 //! Requests out of bytes. Whatever the bytes are, the answer is a request or what is wrong with them; nothing panics and
 //! nothing is larger than what was sent.
 
+mod elements;
 mod plain;
 
 use super::problem::Problem;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt;
@@ -64,8 +65,7 @@ pub fn attempt(body: &[u8]) -> Result<Asked<'_>, Problem> {
 /// # Errors
 /// What is wrong, with which element and member.
 pub fn batch(body: &[u8]) -> Result<Vec<Asked<'_>>, Problem> {
-    let Elements(elements) = parse(text(body)?, "an array of attempts")?;
-    let each = elements.into_iter().enumerate();
+    let each = elements::read(body)?.into_iter().enumerate();
     each.map(|(index, element)| one(element.get()).map_err(|problem| problem.at(index)))
         .collect()
 }
@@ -92,7 +92,7 @@ pub fn subject(body: &[u8]) -> Result<Asked<'_>, Problem> {
 pub fn lease(body: &[u8]) -> Result<Text<'_>, Problem> {
     let members = Members::read(text(body)?)?;
     let mut lease = None;
-    for (name, value) in members.0 {
+    for (name, value) in members.read {
         match &*name {
             "lease" => once(&mut lease, &name, string(&name, value, LEASE_BYTES_MAX)?)?,
             _ => return Err(unknown(&name, "lease")),
@@ -105,7 +105,7 @@ impl<'a> Asked<'a> {
     fn read(json: &'a str, form: Form) -> Result<Self, Problem> {
         let members = Members::read(json)?;
         let (mut domain, mut attributes, mut cost, mut rule) = (None, None, None, None);
-        for (name, value) in members.0 {
+        for (name, value) in members.read {
             match &*name {
                 "domain" => once(&mut domain, &name, string(&name, value, NAME_BYTES_MAX)?)?,
                 "attributes" => once(&mut attributes, &name, attributes_of(value)?)?,
@@ -175,12 +175,19 @@ fn attributes_of<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>, P
     if !value.get().starts_with('{') {
         return Err(Problem::of_field("attributes", "must be an object of names and values"));
     }
-    let Members(members) = Members::read(value.get()).map_err(|problem| Problem {
+    let members = Members::read(value.get()).map_err(|problem| Problem {
         field: Some("attributes".into()),
         ..problem
     })?;
-    let mut attributes: Vec<(Text<'a>, Text<'a>)> = Vec::with_capacity(members.len());
-    for (name, value) in members {
+    if members.count > ATTRIBUTES_MAX {
+        let detail = format!(
+            "has {} members, and an attempt has at most {ATTRIBUTES_MAX} attributes; send those that rules look at",
+            members.count
+        );
+        return Err(Problem::of_field("attributes", detail));
+    }
+    let mut attributes: Vec<(Text<'a>, Text<'a>)> = Vec::with_capacity(members.count);
+    for (name, value) in members.read {
         let field = || format!("attributes.{name}");
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             let detail = format!("the name of an attribute has 1 to {NAME_BYTES_MAX} bytes");
@@ -258,27 +265,27 @@ fn unknown(name: &str, known: &'static str) -> Problem {
 }
 
 fn text(body: &[u8]) -> Result<&str, Problem> {
-    std::str::from_utf8(body).map_err(|error| {
-        let at = error.valid_up_to();
-        Problem::bad(format!("the body is not UTF-8: see the byte at {at}"))
-    })
+    std::str::from_utf8(body).map_err(|error| not_utf8(&error))
 }
 
-fn parse<'a, T: serde::Deserialize<'a>>(json: &'a str, wanted: &str) -> Result<T, Problem> {
-    serde_json::from_str(json).map_err(|error| Problem::bad(format!("the body is not {wanted} in JSON: {error}")))
+fn not_utf8(error: &std::str::Utf8Error) -> Problem {
+    let at = error.valid_up_to();
+    Problem::bad(format!("the body is not UTF-8: see the byte at {at}"))
 }
 
 /// The members of an object, in order, each as it is written.
-struct Members<'a>(Vec<(Text<'a>, &'a RawValue)>);
+struct Members<'a> {
+    /// As many as any object of a request may have.
+    read: Vec<(Text<'a>, &'a RawValue)>,
+    /// How many there are.
+    count: usize,
+}
 
 impl<'a> Members<'a> {
     fn read(json: &'a str) -> Result<Self, Problem> {
-        parse(json, "an object")
+        serde_json::from_str(json).map_err(|error| Problem::bad(format!("this is not an object in JSON: {error}")))
     }
 }
-
-/// The elements of an array, each as it is written.
-struct Elements<'a>(Vec<&'a RawValue>);
 
 impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -291,46 +298,23 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
-                let mut members = Vec::with_capacity(4);
-                while let Some(Name(name)) = map.next_key()? {
-                    if members.len() == ATTRIBUTES_MAX {
-                        return Err(serde::de::Error::custom(format_args!(
-                            "an object here has at most {ATTRIBUTES_MAX} members"
-                        )));
-                    }
-                    members.push((name, map.next_value()?));
+                let mut read = Vec::with_capacity(4);
+                while read.len() < ATTRIBUTES_MAX
+                    && let Some(Name(name)) = map.next_key()?
+                {
+                    read.push((name, map.next_value()?));
                 }
-                Ok(Members(members))
+                let mut count = read.len();
+                // At the end of an object nothing more may be asked of it.
+                if count == ATTRIBUTES_MAX {
+                    while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+                        count += 1;
+                    }
+                }
+                Ok(Members { read, count })
             }
         }
         deserializer.deserialize_map(Read)
-    }
-}
-
-impl<'de: 'a, 'a> serde::Deserialize<'de> for Elements<'a> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
-            type Value = Elements<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an array")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Elements<'de>, A::Error> {
-                let mut elements = Vec::new();
-                while let Some(element) = seq.next_element()? {
-                    elements.push(element);
-                    if elements.len() > BATCH_MAX {
-                        return Err(serde::de::Error::custom(format_args!(
-                            "a batch has at most {BATCH_MAX} attempts; send the rest in another"
-                        )));
-                    }
-                }
-                Ok(Elements(elements))
-            }
-        }
-        deserializer.deserialize_seq(Read)
     }
 }
 

@@ -142,7 +142,10 @@ fn everything_has_a_bound() {
     assert!(attempt(attributes(ATTRIBUTES_MAX).as_bytes()).is_ok());
     check(
         &attributes(ATTRIBUTES_MAX + 1),
-        Err((Some("attributes"), "at most 64 members")),
+        Err((
+            Some("attributes"),
+            "has 65 members, and an attempt has at most 64 attributes",
+        )),
     );
     let long =
         |name: usize, value: usize| format!(r#"{{"attributes":{{"{}":"{}"}}}}"#, "n".repeat(name), "v".repeat(value));
@@ -166,7 +169,7 @@ fn everything_has_a_bound() {
         batch(batch_of(BATCH_MAX + 1).as_bytes())
             .unwrap_err()
             .detail
-            .contains("at most 1000")
+            .contains("at most 1000 attempts, and this has 1001")
     );
 }
 
@@ -175,8 +178,32 @@ fn a_fault_in_a_batch_names_the_element() {
     let problem = batch(br#"[{"attributes":{}},{"attributes":{},"cost":-1}]"#).unwrap_err();
     assert_eq!((problem.index, problem.field.as_deref()), (Some(1), Some("cost")));
     assert_eq!(batch(b"[]"), Ok(Vec::new()));
-    assert_eq!(batch(b"{}").unwrap_err().index, None);
-    assert_eq!(batch(b"[1]").unwrap_err().index, Some(0));
+    let many: Vec<String> = (0..=ATTRIBUTES_MAX).map(|number| format!(r#""a{number}":1"#)).collect();
+    let many = format!(r#"[{{"attributes":{{}}}},{{"attributes":{{{}}}}}]"#, many.join(","));
+    for (body, index, field) in [
+        (&b"{}"[..], None, None),
+        (b"[1]", Some(0), None),
+        (b"[{\"attributes\":{}},null]", Some(1), None),
+        (b"[{\"attributes\":{}},[]]", Some(1), None),
+        (many.as_bytes(), Some(1), Some("attributes")),
+        // What is no JSON at all, no UTF-8, or ends too early.
+        (b"[{\"attributes\":{}},{\"attributes\":}]", Some(1), None),
+        (
+            b"[{\"attributes\":{}},{\"attributes\":{\"a\":\"\xff\"}}]",
+            Some(1),
+            None,
+        ),
+        (b"[{\"attributes\":{}},{\"attributes\":{}}", Some(2), None),
+        (b"[{\"attributes\":{}},", Some(1), None),
+        (b"[{\"attributes\":{}}]x", None, None),
+        (b"", None, None),
+    ] {
+        let problem = batch(body).unwrap_err();
+        let told = format!("{}: {}", String::from_utf8_lossy(body), problem.detail);
+        assert_eq!((problem.index, problem.field.as_deref()), (index, field), "{told}");
+        let named = index.map(|index| format!("element {index} of the batch"));
+        assert!(named.is_none_or(|named| problem.detail.contains(&named)), "{told}");
+    }
 }
 
 #[test]

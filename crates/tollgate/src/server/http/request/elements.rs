@@ -1,0 +1,84 @@
+//! The elements of a batch, each as it is written. What one of them means is not told here.
+
+use super::BATCH_MAX;
+use crate::server::http::problem::Problem;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use std::fmt;
+
+/// The elements of an array.
+///
+/// # Errors
+/// What is wrong, and with which element if it is one.
+pub(super) fn read(body: &[u8]) -> Result<Vec<&RawValue>, Problem> {
+    let (json, fault) = match std::str::from_utf8(body) {
+        Ok(json) => (json, None),
+        // What comes before it tells in which element it is.
+        Err(error) => {
+            let (sound, _) = body.split_at_checked(error.valid_up_to()).unwrap_or_default();
+            let sound = std::str::from_utf8(sound).unwrap_or_default();
+            (sound, Some(super::not_utf8(&error)))
+        }
+    };
+    let mut reached = None;
+    let mut parser = serde_json::Deserializer::from_str(json);
+    let read = Read { reached: &mut reached }.deserialize(&mut parser);
+    let read = read.and_then(|read| parser.end().map(|()| read));
+    let fault = match (fault, read) {
+        (None, Ok((elements, count))) if count <= BATCH_MAX => return Ok(elements),
+        (None, Ok((_, count))) => {
+            let detail =
+                format!("a batch has at most {BATCH_MAX} attempts, and this has {count}; send some in another");
+            return Err(Problem::bad(detail));
+        }
+        (None, Err(error)) => Problem::bad(format!("this is not an array of attempts in JSON: {error}")),
+        (Some(fault), _) => fault,
+    };
+    Err(match reached {
+        Some(index) => fault.at(index),
+        None => fault,
+    })
+}
+
+/// Reads an array, and leaves behind which element it was at when it could not go on.
+struct Read<'r> {
+    reached: &'r mut Option<usize>,
+}
+
+impl<'de> DeserializeSeed<'de> for Read<'_> {
+    /// As many elements as a batch may have, and how many there are.
+    type Value = (Vec<&'de RawValue>, usize);
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Read<'_> {
+    type Value = (Vec<&'de RawValue>, usize);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
+        let mut elements = Vec::new();
+        *self.reached = Some(0);
+        while let Some(element) = seq.next_element()? {
+            elements.push(element);
+            *self.reached = Some(elements.len());
+            if elements.len() == BATCH_MAX {
+                break;
+            }
+        }
+        let mut count = elements.len();
+        if count == BATCH_MAX {
+            while seq.next_element::<IgnoredAny>()?.is_some() {
+                count += 1;
+                *self.reached = Some(count);
+            }
+        }
+        *self.reached = None;
+        Ok((elements, count))
+    }
+}
