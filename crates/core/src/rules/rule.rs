@@ -52,7 +52,7 @@ pub enum Test {
     Any(Box<[Self]>),
     /// A regular expression that is found somewhere in it.
     Regex(Box<regex::bytes::Regex>),
-    /// An address in one of these networks.
+    /// An address in one of these networks. None is one of IPv4 addresses written as IPv6 ones.
     Cidr(Box<[ipnet::IpNet]>),
     /// Whether it is there at all.
     Present(bool),
