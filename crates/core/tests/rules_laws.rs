@@ -338,6 +338,32 @@ fn an_override_for_every_combination_is_bounded() {
 }
 
 #[test]
+fn overrides_of_many_rules_are_bounded_together() {
+    let list: Vec<String> = (0..100).map(|n| format!("v{n}")).collect();
+    let list = list.join(", ");
+    let windows: Vec<String> = (1..=16).map(|n| format!("1/{n}min")).collect();
+    let windows = windows.join(", ");
+    // Each stands for 10,000 subjects with 16 windows: six are within the bound of a million and seven are not.
+    let rules = |count: usize| {
+        let mut text = String::from("rules:\n");
+        for n in 0..count {
+            let _ = writeln!(
+                text,
+                "- {{ id: r{n}, limit: 1/s, overrides: [{{ a: [{list}], b: [{list}], limit: [{windows}] }}] }}"
+            );
+        }
+        text
+    };
+    assert!(read(&rules(6)).is_ok());
+    let told: Vec<String> = read(&rules(9)).unwrap_err().iter().map(ToString::to_string).collect();
+    let bound = "the overrides of all rules together name more than 1000000 subjects";
+    assert!(
+        matches!(told.as_slice(), [one] if one.contains(bound) && one.starts_with("any.yaml:8:")),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn several_files_make_one_set_or_none() {
     let parse = |name: &str, text: &str| yaml::parse(&Origin::new(name, text)).unwrap();
     let files = [

@@ -45,6 +45,8 @@ pub struct Reader {
     names: HashMap<Box<str>, HashMap<Arc<str>, Claim>>,
     /// Rules that were seen, sound or not.
     seen: u32,
+    /// Subjects that overrides have named.
+    subjects: usize,
 }
 
 /// Whose a name is: the rule by its number, and where that is written.
@@ -85,6 +87,7 @@ impl Reader {
             expressions: Expressions::new(),
             names: HashMap::new(),
             seen: 0,
+            subjects: 0,
         }
     }
 

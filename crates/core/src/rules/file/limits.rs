@@ -42,6 +42,8 @@ pub(super) struct Limits<'a, 'r> {
     /// By how many leading bits IPv6 addresses are told apart.
     pub(super) ipv6_prefix: u8,
     pub(super) counters: &'a mut Counters<'r>,
+    /// How many subjects overrides have named so far, in this rule and those before it.
+    pub(super) subjects: &'a mut usize,
     pub(super) problems: &'a mut Problems,
 }
 
@@ -53,8 +55,9 @@ const SETS_MAX: usize = 16;
 const ATTRIBUTES_MAX: usize = 8;
 /// The most combinations that one override of several attributes stands for.
 const COMBINATIONS_MAX: usize = 10_000;
-/// The most subjects of one rule, times the windows of their limits, where lists of values stand for each combination.
-const SUBJECTS_MAX: usize = 1_000_000;
+/// The most subjects that all overrides of a set name, each as often as its limit has windows, and each combination of the
+/// values of several attributes by itself: a short text can stand for very many, and each is kept.
+pub(super) const SUBJECTS_MAX: usize = 1_000_000;
 
 impl<'r> Counters<'r> {
     pub(super) fn new(list: &'r mut Vec<CounterOf>, domain: &'r str, id: Arc<str>, rule: u32) -> Self {
@@ -285,7 +288,6 @@ struct Sets<'n> {
     sets: Vec<Overrides>,
     /// Where each subject was named first.
     places: Vec<HashMap<Short, &'n Place>>,
-    subjects: usize,
 }
 
 impl<'n> Sets<'n> {
@@ -306,15 +308,20 @@ impl<'n> Sets<'n> {
             Terms::Limited(windows) => windows.as_slice().len(),
             Terms::Banned | Terms::Unlimited => 1,
         };
-        self.subjects = self
-            .subjects
-            .saturating_add(combinations.unwrap_or(usize::MAX).saturating_mul(windows));
-        if self.subjects > SUBJECTS_MAX {
-            limits.problems.error_with(
-                &item.place,
-                format!("the overrides of this rule name more than {SUBJECTS_MAX} subjects"),
-                "name fewer; limits of many subjects are better chosen with `by`",
-            );
+        let before = *limits.subjects;
+        *limits.subjects = before.saturating_add(combinations.unwrap_or(usize::MAX).saturating_mul(windows));
+        if *limits.subjects > SUBJECTS_MAX {
+            // Told once: what comes after is no more to blame.
+            if before <= SUBJECTS_MAX {
+                limits.problems.error_with(
+                    &item.place,
+                    format!(
+                        "the overrides of all rules together name more than {SUBJECTS_MAX} subjects, each as often as its \
+                         limit has windows"
+                    ),
+                    "name fewer; limits of many subjects are better chosen with `by`",
+                );
+            }
             return;
         }
         let named = |set: &Overrides| {

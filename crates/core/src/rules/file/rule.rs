@@ -106,6 +106,7 @@ impl Reader {
             variant: Variant::Control,
             ipv6_prefix,
             counters: &mut counters,
+            subjects: &mut self.subjects,
             problems: &mut self.problems,
         };
         let choice = limits.read(written);
