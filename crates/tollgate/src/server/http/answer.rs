@@ -2,7 +2,7 @@
 
 mod body;
 
-use super::headers::{self, Policy, Quota, Shown, retry_after};
+use super::headers::{self, Policy, Quota, Shown, estimated_over, retry_after};
 use super::problem::{NO_STORE, PROBLEM_JSON};
 use super::settings::HttpSettings;
 use bytes::Bytes;
@@ -100,6 +100,7 @@ fn policy<'a>(ruling: &Ruling<'a>) -> Option<Policy<'a>> {
         name: ruling.name,
         quota: quota(ruling),
         standing: *decision.standing(),
+        estimated_over: ruling.window.and_then(|window| estimated_over(window.limit())),
         retry: decision.retry(),
     })
 }

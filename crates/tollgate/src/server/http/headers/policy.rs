@@ -9,6 +9,8 @@ pub(crate) struct Policy<'a> {
     pub(crate) name: &'a str,
     pub(crate) quota: Quota,
     pub(crate) standing: Standing,
+    /// The window of a sliding counter.
+    pub(crate) estimated_over: Option<Micros>,
     /// When the same cost would pass, if it did not.
     pub(crate) retry: Option<Retry>,
 }
@@ -25,15 +27,33 @@ pub(crate) enum Quota {
 }
 
 impl Policy<'_> {
-    /// The effective window: on allow, until the limit is as good as new; on deny, until this cost would pass. Nothing
-    /// where a client cannot wait for it: a slot that somebody holds, a cost that can never pass.
+    /// The effective window: on allow, until the limit is as good as new, or of sliding windows one more unit is certain to
+    /// be free; on deny, until this cost would pass. Nothing where a client cannot wait for it: a slot that somebody holds, a
+    /// cost that can never pass.
     pub(crate) fn effective(&self) -> Option<Micros> {
         match (self.quota, self.retry) {
             (Quota::Concurrent { .. } | Quota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => None,
             (_, Some(Retry::After(wait))) => Some(wait),
-            // A sliding counter is as good as new only after two windows, but in one of them it takes all it can hold.
-            (Quota::Window { window_s, .. }, None) => Some(self.standing.reset_after.min(Micros::from_secs(window_s))),
+            (Quota::Window { window_s, .. }, None) => Some(match self.estimated_over {
+                Some(window) => self.one_more_after(window),
+                // Of a log all that is there now is gone by then, and some of it sooner: when is not told.
+                None => self.standing.reset_after.min(Micros::from_secs(window_s)),
+            }),
         }
+    }
+
+    /// When one more unit of a sliding counter is free at the latest.
+    ///
+    /// What was taken in the window before the current one goes evenly until the current one ends. What was taken in the
+    /// current one stays until then, and goes evenly in the next: so if all was, one of `used` goes in a part of the next.
+    fn one_more_after(&self, window: Micros) -> Micros {
+        let reset_after = self.standing.reset_after;
+        let used = self.quota.units().saturating_sub(self.standing.remaining).max(1);
+        let (stays, goes) = match reset_after.get().checked_sub(window.get()) {
+            Some(stays) => (stays, window.get()),
+            None => (0, reset_after.get()),
+        };
+        Micros::new(stays.saturating_add(goes.div_ceil(used)))
     }
 }
 
@@ -69,6 +89,14 @@ impl Quota {
     }
 }
 
+/// The window of a limit that estimates what is in it.
+pub(crate) fn estimated_over(limit: &Limit) -> Option<Micros> {
+    match limit {
+        Limit::SlidingCounter(counter) => Some(counter.rate().period()),
+        _ => None,
+    }
+}
+
 /// In how many seconds `units` come back at this rate, rounded up; at least one.
 fn fill_s(units: u64, rate: Rate) -> u64 {
     // Wide division takes a hundred times as long, and is hardly ever needed.
@@ -89,7 +117,79 @@ pub(super) const fn seconds_ceil(span: Micros) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tollgate_limiter::core::{FixedWindow, TokenBucket};
+    use proptest::prelude::*;
+    use tollgate_limiter::clock::Clock;
+    use tollgate_limiter::core::{Cost, FixedWindow, SlidingCounter, SlidingLog, Timestamp, TokenBucket};
+    use tollgate_limiter::store::memory::Memory;
+    use tollgate_limiter::{Limiter, limits};
+
+    /// What headers speak of after a look at a limit.
+    fn policy(limit: &Limit, standing: Standing) -> Policy<'static> {
+        Policy {
+            name: "x",
+            quota: Quota::of(Some(limit)),
+            standing,
+            estimated_over: estimated_over(limit),
+            retry: None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn at_the_time_that_is_told_of_a_sliding_window_one_more_unit_is_free(
+            units in 1_u64..20, start_ms in 0_u64..60_000,
+            steps in proptest::collection::vec((0_u64..5, 0_u64..40_000), 1..12),
+            is_log: bool,
+        ) {
+            let clock = Clock::stopped(Timestamp::from_micros(1_794_782_040_000_000 + start_ms * 1_000));
+            let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
+            let rule = match is_log {
+                true => limiter.rule("x", limits::SlidingLog::per_minute(units)),
+                false => limiter.rule("x", limits::SlidingCounter::per_minute(units)),
+            };
+            let rule = rule.unwrap();
+            for (cost, wait_ms) in steps {
+                limiter.check_cost(&rule, "s", Cost::new(cost).unwrap());
+                let look = || *limiter.check_cost(&rule, "s", Cost::ZERO).standing();
+                let before = look();
+                let told = policy(rule.limit(), before).effective().unwrap();
+                if before.remaining < units {
+                    prop_assert!(told > Micros::ZERO && told <= before.reset_after);
+                    clock.advance(told);
+                    prop_assert!(look().remaining > before.remaining, "{:?} told {:?}", before, told);
+                } else {
+                    prop_assert_eq!(told, Micros::ZERO);
+                }
+                clock.advance(Micros::from_millis(wait_ms));
+            }
+        }
+    }
+
+    #[test]
+    fn each_algorithm_tells_when_it_gives_something_back() {
+        let minute = |units| Rate::new(units, Micros::from_secs(60)).unwrap();
+        let standing = |remaining, reset_s| Standing {
+            limit: 10,
+            remaining,
+            reset_after: Micros::from_secs(reset_s),
+        };
+        let cases: [(Limit, Standing, u64); 6] = [
+            // Until it is full; until the window ends; until what is there now has gone.
+            (TokenBucket::new(minute(10)).into(), standing(5, 30), 30),
+            (FixedWindow::new(minute(10)).into(), standing(9, 17), 17),
+            (SlidingLog::new(minute(10)).unwrap().into(), standing(5, 60), 60),
+            // All of it may have come in this window, which goes on for 20 s; then one of five goes in 12 s.
+            (SlidingCounter::new(minute(10)).into(), standing(5, 80), 32),
+            // All of it came in the window before.
+            (SlidingCounter::new(minute(10)).into(), standing(5, 20), 4),
+            // One that came at the beginning of a window is counted to the end of the next.
+            (SlidingCounter::new(minute(10)).into(), standing(9, 120), 120),
+        ];
+        for (limit, standing, seconds) in cases {
+            let told = policy(&limit, standing).effective();
+            assert_eq!(told, Some(Micros::from_secs(seconds)), "{limit:?}");
+        }
+    }
 
     #[test]
     fn the_window_is_the_time_to_fill_the_capacity() {

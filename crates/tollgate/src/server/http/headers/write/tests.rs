@@ -18,6 +18,7 @@ fn api() -> Policy<'static> {
             remaining: 42,
             reset_after: Micros::from_secs(17),
         },
+        estimated_over: None,
         retry: None,
     }
 }
@@ -34,6 +35,7 @@ fn day() -> Policy<'static> {
             remaining: 4_100,
             reset_after: Micros::new(35_999_000_001),
         },
+        estimated_over: None,
         retry: None,
     }
 }
@@ -47,6 +49,7 @@ fn inflight(retry: Option<Retry>) -> Policy<'static> {
             remaining: 3,
             reset_after: Micros::from_secs(60),
         },
+        estimated_over: None,
         retry,
     }
 }
@@ -255,7 +258,7 @@ proptest! {
         ]),
     ) {
         let standing = Standing { limit: units, remaining, reset_after: Micros::new(reset_us) };
-        let windowed = Policy { name: "a.b:c/d_e-9", quota: Quota::Window { units, window_s }, standing, retry };
+        let windowed = Policy { name: "a.b:c/d_e-9", quota: Quota::Window { units, window_s }, standing, estimated_over: None, retry };
         for (dialect, _) in Dialect::NAMES {
             lines(dialect, &[windowed, inflight(None), day()]);
         }
