@@ -9,7 +9,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_limiter::core::Source;
-use tollgate_limiter::core::rules::{Mode, Rule, RuleSet, Ruling, Variant, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Mode, Rule, RuleSet, Ruling, Variant, Verdict};
 
 /// Every decision since the start.
 #[derive(Debug, Default)]
@@ -37,8 +37,8 @@ struct OfRule {
     experiment: Arc<Cells>,
 }
 
-/// A rule's id, and the side of its experiment if it has one. Rules of one id in two domains share their figures.
-type Labels = (Box<str>, Option<&'static str>);
+/// A rule's id, its domain unless that is the usual one, and the side of its experiment if it has one.
+type Labels = (Box<str>, Option<Box<str>>, Option<&'static str>);
 
 #[derive(Clone, Copy)]
 enum Result {
@@ -62,13 +62,16 @@ const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
 const DOORS: [(Door, &str); 1] = [(Door::Http, "http")];
 
 impl Decisions {
-    /// The counters of these rules: where a rule was there before, it goes on. Of rules that are gone nothing is kept, once
-    /// no check under them is going on any more: they leave the figures with the next change of the rules at the latest.
+    /// The counters of these rules: where a rule was there before, it goes on. Rules that are gone leave the figures at once;
+    /// what checks under them still count is not shown.
     pub(crate) fn counts(&self, rules: &RuleSet) -> RuleCounts {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept: BTreeMap<Labels, Arc<Cells>> = BTreeMap::new();
         let mut cells = |rule: &Rule, variant: Option<Variant>| {
-            let labels = (rule.id().into(), variant.map(Variant::name));
-            Arc::clone(by_rule.entry(labels).or_default())
+            let domain = (rule.domain() != Attempt::DOMAIN).then(|| rule.domain().into());
+            let labels = (rule.id().into(), domain, variant.map(Variant::name));
+            let known = |labels: &Labels| by_rule.get(labels).cloned().unwrap_or_default();
+            Arc::clone(kept.entry(labels).or_insert_with_key(known))
         };
         let of_rule = |rule: &Rule| match rule.experiment() {
             Some(_) => OfRule {
@@ -84,7 +87,7 @@ impl Decisions {
             }
         };
         let counts = rules.rules().iter().map(of_rule).collect();
-        by_rule.retain(|_, cells| Arc::strong_count(cells) > 1);
+        *by_rule = kept;
         RuleCounts(counts)
     }
 
@@ -123,8 +126,9 @@ impl Decisions {
             MetricType::Counter,
         )?;
         let by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
-        for ((rule, variant), cells) in &*by_rule {
+        for ((rule, domain, variant), cells) in &*by_rule {
             let mut labels = vec![("rule", &**rule)];
+            labels.extend(domain.as_deref().map(|domain| ("domain", domain)));
             labels.extend(variant.map(|variant| ("variant", variant)));
             // One descriptor, many series.
             cells.encode_into(&mut decisions, &labels)?;
