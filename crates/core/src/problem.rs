@@ -48,6 +48,8 @@ pub struct Problem {
     pub text: String,
     /// What to do, if that is known.
     pub hint: Option<String>,
+    /// How many errors it stands for that are not told, if it is the end of a list that was cut.
+    untold: usize,
 }
 
 /// Problems as they are found, up to [`Problems::MOST`] of them: a text that is wrong in every line is answered too.
@@ -70,7 +72,10 @@ impl Problems {
 
     /// One more. Beyond [`Problems::MOST`] it is dropped; an error then still counts as one.
     pub fn push(&mut self, problem: Problem) {
-        self.errors += usize::from(problem.is_error());
+        self.errors += problem.errors();
+        if problem.untold > 0 {
+            return;
+        }
         let kept = if problem.is_error() {
             &mut self.refusing
         } else {
@@ -108,13 +113,18 @@ impl Problems {
         self.errors
     }
 
-    /// Whether more errors would be dropped: looking for them is no use.
-    pub fn is_full(&self) -> bool {
-        self.refusing.len() >= Self::MOST
+    /// One more that refuses what was written, if it would be kept; else it is only counted, and not made.
+    pub fn error_if_told(&mut self, problem: impl FnOnce() -> Problem) {
+        if self.refusing.len() < Self::MOST {
+            self.push(problem());
+        } else {
+            self.errors += 1;
+        }
     }
 
-    /// All that are kept, in the order of the texts they are in.
+    /// All that are kept, in the order of the texts they are in. Errors that are not are counted at the end.
     pub fn sorted(self) -> Vec<Problem> {
+        let refusing = self.refusing.len();
         let mut found = self.refusing;
         found.extend(self.warnings);
         let mut origins = HashMap::new();
@@ -126,6 +136,16 @@ impl Problems {
             let origin = origins.get(&Arc::as_ptr(&place.origin)).copied();
             (origin, place.line, place.column)
         });
+        let untold = self.errors.saturating_sub(refusing);
+        let rest = found.last().filter(|_| untold > 0).map(|last| Problem {
+            untold,
+            ..Problem::error(
+                &Place::start(&Origin::new(last.place.origin.name.clone(), "")),
+                format!("and {untold} more"),
+            )
+            .hint(format!("the first {} are told; mend them and look again", Self::MOST))
+        });
+        found.extend(rest);
         found
     }
 }
@@ -175,6 +195,7 @@ impl Problem {
             place: place.clone(),
             text: text.into(),
             hint: None,
+            untold: 0,
         }
     }
 
@@ -194,9 +215,19 @@ impl Problem {
         }
     }
 
+    /// The same at another place.
+    pub fn moved(self, place: Place) -> Self {
+        Self { place, ..self }
+    }
+
     /// Whether it refuses what was written.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
+    }
+
+    /// How many errors it stands for: one, none for a warning, and the end of a list that was cut for all that it counts.
+    pub fn errors(&self) -> usize {
+        if self.is_error() { self.untold.max(1) } else { 0 }
     }
 }
 
@@ -381,6 +412,26 @@ mod tests {
                        |   ^^^^\n  \
                        hint: did you mean `limit`?\n";
         assert_eq!(problem.to_string(), shown);
+    }
+
+    #[test]
+    fn a_list_that_is_cut_ends_with_how_many_more_there_are_also_in_another_list() {
+        let origin = Origin::new("x", "a: b\n");
+        let mut problems = Problems::new();
+        for _ in 0..1_500 {
+            problems.error(&Place::start(&origin), "wrong");
+            problems.push(Problem::warning(&Place::start(&origin), "odd"));
+        }
+        for _ in 0..2 {
+            assert_eq!(problems.errors(), 1_500);
+            let list = problems.sorted();
+            assert_eq!(list.iter().map(Problem::errors).sum::<usize>(), 1_500);
+            let last = list.last().expect("it is not empty").to_string();
+            assert!(last.contains("and 500 more"), "{last}");
+            assert_eq!(list.iter().filter(|problem| problem.text.contains("more")).count(), 1);
+            problems = Problems::new();
+            problems.extend(list);
+        }
     }
 
     #[test]

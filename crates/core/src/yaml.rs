@@ -103,7 +103,7 @@ impl<'o> Reading<'o> {
                     false
                 }
             };
-            if !going || self.problems.is_full() {
+            if !going {
                 return;
             }
         }

@@ -84,8 +84,8 @@ fn look(settings: &Mutex<Settings>, started_with: &Written, why: Why, gate: &Gat
         Some(Err(problems)) => {
             let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
             let mut faults: Vec<String> = errors.iter().take(TOLD).map(|problem| one_line(problem)).collect();
-            if errors.len() > TOLD {
-                let more = errors.len() - TOLD;
+            let more: usize = errors.iter().skip(TOLD).map(|problem| problem.errors()).sum();
+            if more > 0 {
                 faults.push(format!("and {more} more; `tollgate rules check` tells them all"));
             }
             gate.keep_rules(&faults.join("\n"));

@@ -1,7 +1,7 @@
 //! Values with their places, and how they are read: what does not fit becomes a problem, and reading goes on.
 
 use super::shown;
-use crate::problem::{Place, Problems, Refusal, meant, nearest};
+use crate::problem::{Place, Problem, Problems, Refusal, meant, nearest};
 use std::borrow::Cow;
 
 /// A value and where it stands.
@@ -190,14 +190,14 @@ impl Node {
         for (key, value) in entries {
             if known.contains(&&*key.text) {
                 fields.entries.push((key, value));
-            } else if !problems.is_full() {
+            } else {
                 let words = || known.iter().copied();
-                fields.meant.extend(nearest(&key.text, words()).map(Box::from));
-                problems.error_with(
-                    &key.place,
-                    format!("`{}` is not a key of {what}", shown(&key.text)),
-                    meant(&key.text, words),
-                );
+                let meant_keys = &mut fields.meant;
+                problems.error_if_told(|| {
+                    meant_keys.extend(nearest(&key.text, words()).map(Box::from));
+                    let text = format!("`{}` is not a key of {what}", shown(&key.text));
+                    Problem::error(&key.place, text).hint(meant(&key.text, words))
+                });
             }
         }
         Some(fields)

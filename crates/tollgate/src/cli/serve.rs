@@ -19,6 +19,7 @@ use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::http::{self, HttpSettings};
 use tollgate::server::listen::{Address, Listener};
 use tollgate::server::tls::Tls;
+use tollgate_limiter::core::problem::Problem;
 
 /// What can be typed after `tollgate serve`.
 #[derive(clap::Args)]
@@ -45,7 +46,7 @@ impl Serve {
         let loaded = match settings.load() {
             Ok(loaded) => loaded,
             Err(problems) => {
-                let errors = problems.iter().filter(|problem| problem.is_error()).count();
+                let errors: usize = problems.iter().map(Problem::errors).sum();
                 let list: String = problems.iter().map(|problem| format!("\n{problem}")).collect();
                 return refuse(&format!("{errors} to mend before it can start:\n{list}"));
             }

@@ -32,10 +32,8 @@ impl Reading<'_> {
             problems.push(problem.hint("name a file that lists some: `auth: { tokens_file: tokens.yaml }`"));
         }
         for problem in problems.sorted() {
-            self.problems.push(Problem {
-                place: without_text(&problem.place),
-                ..problem
-            });
+            let place = without_text(&problem.place);
+            self.problems.push(problem.moved(place));
         }
         Some(tokens)
     }

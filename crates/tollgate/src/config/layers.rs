@@ -186,9 +186,9 @@ impl Written {
         let value = match yaml::parse(origin) {
             Ok(value) => value,
             Err(found) => {
-                return problems.extend(found.into_iter().map(|problem| Problem {
-                    place: without_text(&problem.place),
-                    ..problem
+                return problems.extend(found.into_iter().map(|problem| {
+                    let place = without_text(&problem.place);
+                    problem.moved(place)
                 }));
             }
         };

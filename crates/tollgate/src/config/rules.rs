@@ -260,10 +260,10 @@ impl Pattern {
 /// What is wrong, without lines that hold a secret: all of it goes to logs, and some to whoever asks for readiness.
 fn discreet(loaded: Result<Loaded, Vec<Problem>>) -> Result<Loaded, Vec<Problem>> {
     let silent = |problem: Problem| match problem.place.line() {
-        Some(line) if is_secret(line) => Problem {
-            place: without_text(&problem.place),
-            ..problem
-        },
+        Some(line) if is_secret(line) => {
+            let place = without_text(&problem.place);
+            problem.moved(place)
+        }
         _ => problem,
     };
     loaded.map_err(|problems| problems.into_iter().map(silent).collect())
