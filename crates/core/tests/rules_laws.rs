@@ -260,12 +260,23 @@ type Make = fn(usize) -> String;
 
 #[test]
 fn ten_times_as_much_takes_about_ten_times_as_long() {
-    let cases: [(&str, Make); 6] = [
+    let cases: [(&str, Make); 7] = [
         ("rules", many_rules),
         ("overrides", many_overrides),
         ("alike", |count| {
             let rule = |n: usize| format!("- {{ id: r{n}, per: user, limit: 5/s }}\n");
             format!("rules:\n{}", (0..count).map(rule).collect::<String>())
+        }),
+        ("alike in many windows", |count| {
+            // None is stricter than another in all windows, so nothing is found before the end.
+            let windows = |n: usize| -> Vec<String> {
+                (1..=16)
+                    .map(|k| format!("{}/{k}min", 100 + (n * k) % 17 * 20))
+                    .collect()
+            };
+            let when = "when: { a: a, b: b, c: c, d: d }";
+            let rule = |n: usize| format!("- {{ id: r{n}, {when}, limit: [{}] }}\n", windows(n).join(", "));
+            format!("rules:\n{}", (0..count / 10).map(rule).collect::<String>())
         }),
         ("twins", |count| {
             let rule = |_| "- { id: r, limit: 5/s }\n";

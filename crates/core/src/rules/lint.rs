@@ -50,7 +50,8 @@ fn alone(rule: &Rule, problems: &mut Vec<Problem>) {
             );
         }
     }
-    if is_fixed_window(&rule.choice) && is_public(rule) {
+    let trial = rule.experiment.as_deref().map(|trial| &trial.choice);
+    if is_public(rule) && (is_fixed_window(&rule.choice) || trial.is_some_and(is_fixed_window)) {
         warn(
             "limits a public route in fixed windows: twice the limit passes around the turn of a window".into(),
             "use `sliding_counter` or `token_bucket`, or tell callers apart by who they are: `per: [user]`",
@@ -122,8 +123,18 @@ fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
     values
 }
 
+/// Whether more than single subjects are limited in fixed windows.
 fn is_fixed_window(choice: &Choice) -> bool {
-    matches!(&choice.limit, Terms::Limited(windows) if windows.as_slice().iter().any(|w| matches!(w.limit(), Limit::FixedWindow(_))))
+    let by = choice.by.iter().flat_map(|by| by.terms.as_slice());
+    let mut windows = by.chain([&choice.limit]).flat_map(windows_of);
+    windows.any(|window| matches!(window.limit(), Limit::FixedWindow(_)))
+}
+
+fn windows_of(terms: &Terms) -> &[Window] {
+    match terms {
+        Terms::Limited(windows) => windows.as_slice(),
+        Terms::Banned | Terms::Unlimited => &[],
+    }
 }
 
 /// Whether anybody may be counted by it: nothing it looks at says who the caller is.
@@ -177,6 +188,8 @@ fn together(rules: &[&Rule], problems: &mut Vec<Problem>) {
         }
     }
     for (at, (rule, meeting)) in rules.iter().zip(&meetings).enumerate() {
+        // What is left for comparing one window of it with one of another rule.
+        let mut comparisons = COMPARISONS_MAX;
         for when in subsets(&meeting.when) {
             let wider = Meeting {
                 domain: meeting.domain,
@@ -189,6 +202,13 @@ fn together(rules: &[&Rule], problems: &mut Vec<Problem>) {
                 .iter()
                 .filter(|other| **other != at)
                 .filter_map(|other| Some((*other, rules.get(*other)?)))
+                .take_while(|(_, other)| {
+                    let windows = |rule: &Rule| windows_of(&rule.choice.limit).len().max(1);
+                    let needed = windows(rule).saturating_mul(windows(other));
+                    let left = comparisons.checked_sub(needed);
+                    comparisons = left.unwrap_or(0);
+                    left.is_some()
+                })
                 .find_map(|(number, other)| compare(rule, other, same, number < at));
             if let Some(warning) = warning {
                 problems.push(warning);
@@ -198,6 +218,9 @@ fn together(rules: &[&Rule], problems: &mut Vec<Problem>) {
     }
 }
 
+/// The most windows of others that those of one rule are compared with: two rules of the most windows there may be, or all
+/// that a rule of one window can be compared with.
+const COMPARISONS_MAX: usize = 512;
 /// The most rules that are met alike and compared with each other.
 const COMPARED_MAX: usize = 8;
 /// The most conditions of a rule whose subsets are looked up.
