@@ -1,20 +1,23 @@
-//! Takes changed rules while the server runs: a file that was written, replaced or linked elsewhere, or a signal.
+//! Takes changed rules and tokens while the server runs: a file that was written, replaced or linked elsewhere, or a signal.
 
 use crate::config::{Settings, Written};
 use crate::server::gate::Gate;
+use crate::server::tokens::Keyring;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::MissedTickBehavior;
 use tollgate_limiter::core::problem::Problem;
 
-/// Looks at settings and rules for as long as it is polled, and brings changed rules to the gate. One reading at a time,
-/// away from the threads that answer requests.
+/// Looks at settings and rules for as long as it is polled, and brings changed rules to the gate and changed tokens to the
+/// keyring. One reading at a time, away from the threads that answer requests.
 #[derive(Debug)]
 pub struct Reloads {
     settings: Arc<Mutex<Settings>>,
     /// The settings the server was started with.
     started_with: Arc<Written>,
+    /// None if it was started without tokens: whether callers need one is settled then.
+    keyring: Option<Arc<Keyring>>,
     asked: Arc<Notify>,
 }
 
@@ -24,10 +27,16 @@ impl Reloads {
 
     /// Of settings that were read once, and what they then were. Each notification of `asked` reads them again, changed
     /// or not.
-    pub fn new(settings: Settings, started_with: Arc<Written>, asked: Arc<Notify>) -> Self {
+    pub fn new(
+        settings: Settings,
+        started_with: Arc<Written>,
+        keyring: Option<Arc<Keyring>>,
+        asked: Arc<Notify>,
+    ) -> Self {
         Self {
             settings: Arc::new(Mutex::new(settings)),
             started_with,
+            keyring,
             asked,
         }
     }
@@ -43,9 +52,10 @@ impl Reloads {
             };
             let settings = Arc::clone(&self.settings);
             let started_with = Arc::clone(&self.started_with);
-            let gate = Arc::clone(&gate);
+            let (gate, keyring) = (Arc::clone(&gate), self.keyring.clone());
             // A panic ends this reading only; the next look is a new one.
-            let read = tokio::task::spawn_blocking(move || look(&settings, &started_with, why, &gate));
+            let read =
+                tokio::task::spawn_blocking(move || look(&settings, &started_with, why, &gate, keyring.as_deref()));
             if let Err(error) = read.await {
                 tracing::error!(%error, "reading the rules failed; what holds goes on holding");
             }
@@ -59,7 +69,7 @@ enum Why {
     Asked,
 }
 
-fn look(settings: &Mutex<Settings>, started_with: &Written, why: Why, gate: &Gate) {
+fn look(settings: &Mutex<Settings>, started_with: &Written, why: Why, gate: &Gate, keyring: Option<&Keyring>) {
     let mut settings = settings.lock().unwrap_or_else(PoisonError::into_inner);
     let read = match why {
         Why::Time => settings.load_if_changed(),
@@ -68,7 +78,14 @@ fn look(settings: &Mutex<Settings>, started_with: &Written, why: Why, gate: &Gat
     match read {
         None => {}
         Some(Ok(loaded)) => {
-            let changed = loaded.written.changed_since(started_with);
+            let mut changed = loaded.written.changed_since(started_with);
+            if let (Some(keyring), Some(tokens)) = (keyring, loaded.config.tokens) {
+                let count = tokens.len();
+                if keyring.take(tokens) {
+                    tracing::info!(tokens = count, "took the changed tokens");
+                }
+                changed.retain(|name| name != "auth");
+            }
             if !changed.is_empty() {
                 tracing::warn!(
                     settings = changed.join(", "),

@@ -19,6 +19,7 @@ use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::http::{self, HttpSettings};
 use tollgate::server::listen::{Address, Listener};
 use tollgate::server::tls::Tls;
+use tollgate::server::tokens::Keyring;
 use tollgate_limiter::core::problem::Problem;
 
 /// What can be typed after `tollgate serve`.
@@ -90,15 +91,21 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let gate = Arc::new(Gate::new(rules, store.counters()));
 
     let asked = Arc::new(Notify::new());
-    let reloads = Reloads::new(settings, written, Arc::clone(&asked));
+    let keyring = config.tokens.clone().map(|tokens| Arc::new(Keyring::new(tokens)));
+    let reloads = Reloads::new(settings, written, keyring.clone(), Arc::clone(&asked));
     let watcher = tokio::spawn(reloads.watch(Arc::clone(&gate)));
     let keeper = tokio::spawn(store::look(store.counters()).await);
 
     let stop = Arc::new(Notify::new());
     let stopped = Arc::clone(&stop);
-    let answering = http::serve(listener, Arc::clone(&gate), http_settings(&config, tls), async move {
-        stopped.notified().await;
-    });
+    let answering = http::serve(
+        listener,
+        Arc::clone(&gate),
+        http_settings(&config, tls, keyring),
+        async move {
+            stopped.notified().await;
+        },
+    );
     let mut answering = tokio::spawn(answering);
     gate.enter(Phase::Ready);
     banner::print(&bound, &config, &hint);
@@ -146,13 +153,13 @@ async fn bind(address: &Address) -> Result<Listener, String> {
     })
 }
 
-fn http_settings(config: &Config, tls: Option<Arc<Tls>>) -> HttpSettings {
+fn http_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> HttpSettings {
     HttpSettings {
         headers: config.headers,
         retry_after: config.retry_after,
         bounds: config.bounds,
         tls,
-        tokens: config.tokens.clone().map(Arc::new),
+        tokens,
         drain: config.drain,
     }
 }

@@ -6,6 +6,7 @@ use self::seen::Seen;
 use super::layers::{Sources, Written, read_text};
 use super::reading::without_text;
 use super::{Config, KEYS};
+use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub struct Settings {
     sources: Sources,
     /// Of the last settings that could be read.
     patterns: Vec<Pattern>,
+    /// The same for the file of tokens.
+    tokens_file: Option<PathBuf>,
     seen: Seen,
     /// Whether something changed just now. A second change within the same tick of the file system's clock leaves no trace,
     /// so the texts are compared once more.
@@ -44,6 +47,8 @@ pub struct Loaded {
 struct Texts {
     settings: Result<Arc<Written>, Vec<Problem>>,
     files: Vec<Result<Arc<Origin>, Problem>>,
+    /// What the file of tokens holds, as a digest: the tokens themselves are not kept.
+    tokens: Option<[u8; 32]>,
     /// What was wrong with the patterns of files.
     problems: Vec<Problem>,
 }
@@ -63,6 +68,7 @@ impl Settings {
         Self {
             sources: Sources { file, ..sources },
             patterns: Vec::new(),
+            tokens_file: None,
             seen: Seen::default(),
             is_unsettled: false,
             texts: None,
@@ -102,6 +108,9 @@ impl Settings {
         if let Some(path) = &self.sources.file {
             seen.add(path);
         }
+        if let Some(path) = &self.tokens_file {
+            seen.add(path);
+        }
         for path in self.patterns.iter().flat_map(|pattern| pattern.files().0) {
             seen.add(&path);
         }
@@ -118,7 +127,13 @@ impl Settings {
         let mut problems = Problems::new();
         if let Ok(written) = &settings {
             self.patterns = patterns(written, &mut problems);
+            self.tokens_file = tokens_file(written);
         }
+        let tokens = self.tokens_file.as_ref().and_then(|path| {
+            seen.add(path);
+            let file = read_text(path).ok()?;
+            Some(Sha256::digest(file.text.as_bytes()).into())
+        });
         let mut files = Vec::new();
         let mut known = HashSet::new();
         let mut bytes = 0;
@@ -144,6 +159,7 @@ impl Settings {
         Texts {
             settings,
             files,
+            tokens,
             problems: problems.sorted(),
         }
     }
@@ -218,7 +234,7 @@ impl Texts {
             (Err(a), Err(b)) => a == b,
             _ => false,
         };
-        settings && self.files == other.files && self.problems == other.problems
+        settings && self.files == other.files && self.tokens == other.tokens && self.problems == other.problems
     }
 }
 
@@ -297,6 +313,15 @@ fn patterns(written: &Written, problems: &mut Problems) -> Vec<Pattern> {
             })
         })
         .collect()
+}
+
+/// The file that `auth` names, if it names one.
+fn tokens_file(written: &Written) -> Option<PathBuf> {
+    let Kind::Map(entries) = &setting(written, "auth")?.kind else {
+        return None;
+    };
+    let (_, node) = entries.iter().find(|(key, _)| &*key.text == "tokens_file")?;
+    Some(written.folder_of(&node.place).join(node.scalar()?))
 }
 
 /// A setting at the top, unless nothing stands there.

@@ -1,18 +1,24 @@
 //! Who may ask what: callers' tokens and their rights.
 
+use arc_swap::{ArcSwap, Guard};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::BitOr;
+use std::sync::Arc;
 
 /// The tokens that callers may show.
 ///
 /// Only their digests are kept, and a shown token is looked up by its digest: how long that takes tells nothing about the
 /// tokens there are.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub struct Tokens {
     by_digest: HashMap<[u8; 32], Caller>,
 }
+
+/// The tokens that hold now. They are taken anew when their file changes, all at once.
+#[derive(Debug)]
+pub struct Keyring(ArcSwap<Tokens>);
 
 /// Whose token it is, and what it may be used for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +80,27 @@ impl Tokens {
     /// Whether there are none: then nobody may do anything.
     pub fn is_empty(&self) -> bool {
         self.by_digest.is_empty()
+    }
+}
+
+impl Keyring {
+    /// These tokens, until others are taken.
+    pub fn new(tokens: Tokens) -> Self {
+        Self(ArcSwap::from_pointee(tokens))
+    }
+
+    /// Those that hold now.
+    pub fn tokens(&self) -> Guard<Arc<Tokens>> {
+        self.0.load()
+    }
+
+    /// Takes others. False if they are the same.
+    pub fn take(&self, tokens: Tokens) -> bool {
+        let differ = **self.0.load() != tokens;
+        if differ {
+            self.0.store(Arc::new(tokens));
+        }
+        differ
     }
 }
 

@@ -4,7 +4,7 @@ use crate::client::{Answer, Client};
 use crate::server::{Server, settings};
 use std::sync::Arc;
 use tollgate::server::http::HttpSettings;
-use tollgate::server::tokens::{Rights, Secret, Tokens};
+use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 const PATHS: [(&str, &str, &str); 8] = [
@@ -28,7 +28,7 @@ fn server() -> Server {
         tokens.add(name, Secret::Plain(&token(name)), right).unwrap();
     }
     let settings = HttpSettings {
-        tokens: Some(Arc::new(tokens)),
+        tokens: Some(Arc::new(Keyring::new(tokens))),
         ..settings()
     };
     Server::start_with(RULES, settings)

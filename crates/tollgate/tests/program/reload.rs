@@ -223,3 +223,42 @@ fn no_request_is_dropped_or_sees_a_mixture_while_rules_are_swapped() {
         }
     });
 }
+
+#[test]
+fn tokens_are_taken_anew_when_their_file_changes_and_a_broken_one_keeps_those_that_hold() {
+    let (old, new) = ("token-that-holds-first", "token-that-comes-later");
+    let file = |token: &str| format!("tokens: [{{ name: shop, token: {token} }}]\n");
+    let folder = Folder::with(
+        "tollgate.yaml",
+        "auth: { tokens_file: tokens.yaml }\nrules: [{ id: all, limit: 10/day }]\n",
+    );
+    folder.write("tokens.yaml", &file(old));
+    let server = Server::start(&folder, &[]);
+    let status = |token: &str| {
+        let shown = format!("authorization: Bearer {token}\r\n");
+        server.post_with("/v1/check", r#"{"attributes":{}}"#, &shown).status
+    };
+    assert_eq!((status(old), status(new)), (200, 401));
+    folder.replace("tokens.yaml", &file(new));
+    server.wait_for("took the changed tokens", 1);
+    assert_eq!((status(old), status(new)), (401, 200));
+
+    folder.replace("tokens.yaml", "tokens: [{ name: shop, token: hunter2 }]\n");
+    server.wait_for(REFUSED, 1);
+    assert_eq!((status(old), status(new)), (401, 200));
+    let ready = server.get("/readyz");
+    assert_eq!(ready.status, 200);
+    assert!(ready.body.contains("tokens.yaml:1:"), "{}", ready.body);
+    assert!(!ready.body.contains("hunter2") && !server.log().contains("hunter2"));
+    fs::remove_file(folder.path().join("tokens.yaml")).unwrap();
+    server.wait_for(REFUSED, 2);
+    assert_eq!((status(old), status(new)), (401, 200));
+
+    // Back again, unchanged: the signal reads it whether it has changed or not.
+    folder.replace("tokens.yaml", &file(old));
+    server.signal("HUP");
+    server.wait_for("took the changed tokens", 2);
+    assert_eq!((status(old), status(new)), (200, 401));
+    assert!(!server.log().contains("they need a restart"), "{}", server.log());
+    assert!(!server.get("/readyz").body.contains("tokens.yaml"));
+}

@@ -89,7 +89,7 @@ impl Front {
             return Err(problem.with(ALLOW, allowed));
         }
         if let (Some(tokens), Some(needed)) = (&self.settings.tokens, needed) {
-            auth::permit(tokens, request.headers(), *needed)?;
+            auth::permit(&tokens.tokens(), request.headers(), *needed)?;
         }
         Ok(*route)
     }

@@ -2,7 +2,7 @@
 
 use super::headers::Dialects;
 use crate::server::tls::Tls;
-use crate::server::tokens::Tokens;
+use crate::server::tokens::Keyring;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct HttpSettings {
     /// Certificates; none: plain HTTP.
     pub tls: Option<Arc<Tls>>,
     /// Who may do what; none: everybody may do everything.
-    pub tokens: Option<Arc<Tokens>>,
+    pub tokens: Option<Arc<Keyring>>,
     /// How long requests in flight may take when the server stops.
     pub drain: Duration,
 }
