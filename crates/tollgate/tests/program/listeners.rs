@@ -1,0 +1,123 @@
+//! The other ways in than plain TCP, each from the program that listens to the program that asks.
+
+use crate::running::{Folder, Server, run, tollgate};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+const RULES: &str = "rules: [{ id: plan, per: user, limit: 1/h }]\n";
+
+/// A server with a certificate for `localhost`, and in its folder that of the authority that signed it.
+fn with_tls() -> (Folder, Server, String) {
+    let folder = Folder::with(
+        "tollgate.yaml",
+        &format!("server: {{ tls: {{ cert: server.pem, key: server.key }} }}\n{RULES}"),
+    );
+    let mut params = CertificateParams::new(Vec::new()).expect("no names are fine");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let pair = || KeyPair::generate().expect("there is chance");
+    let authority = CertifiedIssuer::self_signed(params, pair()).expect("it signs itself");
+    let key = pair();
+    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("it is a name");
+    let certificate = params.signed_by(&key, &authority).expect("an authority signs");
+    folder.write("ca.pem", &authority.pem());
+    folder.write("server.pem", &certificate.pem());
+    folder.write("server.key", &key.serialize_pem());
+    let server = Server::start(&folder, &[]);
+    let line = server.said.lines().find_map(|line| line.strip_prefix("http: https://"));
+    let (_, port) = line
+        .and_then(|address| address.rsplit_once(':'))
+        .expect("it says where it listens");
+    let port = port.to_owned();
+    (folder, server, port)
+}
+
+#[test]
+fn a_server_with_a_certificate_is_asked_over_https() {
+    let (folder, server, port) = with_tls();
+    let url = format!("https://localhost:{port}");
+    let ask = |words: &[&str]| run(&folder, &[words, &["--url", &url]].concat());
+    let (code, said, complained) = ask(&["check", "user=u", "--ca", "ca.pem"]);
+    assert_eq!((code, complained.as_str()), (Some(0), ""), "{said}");
+    assert!(said.starts_with("allowed by plan: 0 of 1 left"), "{said}");
+    let (code, said, _) = ask(&["check", "user=u", "--ca", "ca.pem"]);
+    assert_eq!(code, Some(1), "{said}");
+    let (code, said, _) = ask(&["forget", "user=u", "--ca", "ca.pem"]);
+    assert_eq!((code, said.as_str()), (Some(0), "forgot 1 counter\n"));
+
+    // Signed by nobody this machine trusts; a file that is no certificate; another name than the certificate's; no TLS.
+    let other = format!("https://127.0.0.1:{port}");
+    let plain = format!("http://localhost:{port}");
+    for (words, wanted) in [
+        (&["check", "user=v", "--url", &url][..], "does --ca name the authority"),
+        (
+            &["check", "user=v", "--url", &url, "--ca", "tollgate.yaml"],
+            "has no certificate",
+        ),
+        (
+            &["check", "user=v", "--url", &url, "--ca", "nowhere.pem"],
+            "nowhere.pem",
+        ),
+        (
+            &["check", "user=v", "--url", &other, "--ca", "ca.pem"],
+            "no safe connection",
+        ),
+        (&["check", "user=v", "--url", &plain], "is it a tollgate?"),
+    ] {
+        let (code, said, complained) = run(&folder, words);
+        assert_eq!((code, said.as_str()), (Some(2), ""), "{words:?}");
+        assert!(complained.contains(wanted), "{words:?}: {complained}");
+    }
+    let (code, said, _) = ask(&["check", "user=v", "--ca", "ca.pem"]);
+    assert_eq!(code, Some(0), "nothing was taken before: {said}");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn a_server_on_a_socket_in_the_file_system_is_asked_there() {
+    let folder = Folder::new();
+    let path = folder.path().join("gate.sock");
+    folder.write(
+        "tollgate.yaml",
+        &format!("server: {{ http: \"unix:{}\" }}\n{RULES}", path.display()),
+    );
+    let server = Server::spawn(tollgate(&folder, &["serve"]));
+    let lines: Vec<&str> = server.said.lines().collect();
+    assert!(
+        lines[0].starts_with("http: unix:") && lines[0].ends_with("gate.sock"),
+        "{lines:?}"
+    );
+    assert!(lines[1].contains("--unix-socket"), "{lines:?}");
+
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let request = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+
+    let url = format!("unix:{}", path.display());
+    let ask = |words: &[&str]| run(&folder, &[words, &["--url", &url]].concat());
+    let (code, said, complained) = ask(&["check", "user=u"]);
+    assert_eq!((code, complained.as_str()), (Some(0), ""), "{said}");
+    assert_eq!(ask(&["check", "user=u"]).0, Some(1));
+    assert_eq!(ask(&["forget", "user=u"]).0, Some(0));
+    assert_eq!(ask(&["check", "user=u"]).0, Some(0), "it was forgotten");
+
+    // A second one at the same place ends at once, and the first goes on.
+    let (code, _, complained) = run(&folder, &["serve"]);
+    assert_eq!(code, Some(2));
+    assert!(complained.contains("gate.sock"), "{complained}");
+    assert_eq!(ask(&["check", "user=u"]).0, Some(1));
+
+    assert!(server.stop().success());
+    let (code, _, complained) = ask(&["check", "user=u"]);
+    assert_eq!(code, Some(2));
+    assert!(complained.contains("is the server running"), "{complained}");
+    // What one left that was killed is no other server.
+    drop(Server::spawn(tollgate(&folder, &["serve"])));
+    assert!(path.exists(), "it was killed");
+    let server = Server::spawn(tollgate(&folder, &["serve"]));
+    assert_eq!(ask(&["check", "user=u"]).0, Some(0));
+    assert!(server.stop().success());
+}
