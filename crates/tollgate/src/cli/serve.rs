@@ -1,6 +1,7 @@
 //! `tollgate serve`: settings and rules are read, everything is put together, and then it answers until it is told to stop.
 
 mod banner;
+mod files;
 mod log;
 mod memory;
 mod shared;
@@ -84,6 +85,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
         return Err("no front end is left to listen".into());
     };
     let listener = bind(address).await?;
+    files::raise_limit(config.bounds.connections);
     let bound = listener.address().map_err(|error| error.to_string())?;
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
     let hint = banner::Hint::of(&rules);

@@ -4,6 +4,7 @@ use crate::running::{Folder, Server, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 
 const RULES: &str = "rules: [{ id: plan, per: user, limit: 1/h }]\n";
 
@@ -119,5 +120,32 @@ fn a_server_on_a_socket_in_the_file_system_is_asked_there() {
     assert!(path.exists(), "it was killed");
     let server = Server::spawn(tollgate(&folder, &["serve"]));
     assert_eq!(ask(&["check", "user=u"]).0, Some(0));
+    assert!(server.stop().success());
+}
+
+#[test]
+fn more_connections_are_served_than_the_shell_allows_open_files() {
+    let folder = Folder::with("tollgate.yaml", RULES);
+    let mut limited = Command::new("sh");
+    limited
+        .args(["-c", "ulimit -S -n 64; exec \"$0\" serve --set server.http=127.0.0.1:0"])
+        .arg(env!("CARGO_BIN_EXE_tollgate"))
+        .current_dir(folder.path());
+    let server = Server::spawn(limited);
+    assert!(server.log().contains("limit of open files"), "{}", server.log());
+    let connections: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = server.connect();
+            stream
+                .write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n")
+                .unwrap();
+            let mut begin = [0; 12];
+            stream.read_exact(&mut begin).unwrap();
+            assert_eq!(&begin, b"HTTP/1.1 200");
+            stream
+        })
+        .collect();
+    assert_eq!(connections.len(), 100);
+    drop(connections);
     assert!(server.stop().success());
 }
