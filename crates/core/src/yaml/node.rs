@@ -82,7 +82,11 @@ impl Node {
     pub fn text(&self, expected: &str, problems: &mut Problems) -> Option<&str> {
         let text = self.scalar();
         if text.is_none() {
-            self.unexpected(expected, problems);
+            let hint = match self.kind {
+                Kind::Null => "write it behind the colon, or take the key away; an empty text is `\"\"`",
+                _ => "write one value; a text that begins with `[` or `{` stands in quotes",
+            };
+            self.unexpected(expected, hint, problems);
         }
         text
     }
@@ -121,7 +125,7 @@ impl Node {
                 None
             }
             _ => {
-                self.unexpected("true or false", problems);
+                self.unexpected("true or false", "write `true` or `false`", problems);
                 None
             }
         }
@@ -158,7 +162,11 @@ impl Node {
         if let Kind::List(items) = &self.kind {
             return Some(items);
         }
-        self.unexpected(expected, problems);
+        let hint = match self.kind {
+            Kind::Null => "write each on a line of its own behind `- `, or `[]` for none",
+            _ => "write it behind `- `, also if it is the only one",
+        };
+        self.unexpected(expected, hint, problems);
         None
     }
 
@@ -170,18 +178,23 @@ impl Node {
         }
     }
 
-    /// The keys and values of a map whose keys are the writer's own.
-    pub fn entries(&self, expected: &str, problems: &mut Problems) -> Option<&[(Key, Self)]> {
+    /// The keys and values of a map whose keys are the writer's own; `example` shows how it looks: `{ tier: free }`.
+    pub fn entries(&self, expected: &str, example: &str, problems: &mut Problems) -> Option<&[(Key, Self)]> {
         if let Kind::Map(entries) = &self.kind {
             return Some(entries);
         }
-        self.unexpected(expected, problems);
+        self.unexpected(expected, &format!("write for example `{example}`"), problems);
         None
     }
 
     /// The values of a map whose keys are `known`, of `what`: `a rule`. Every other key is a problem.
     pub fn fields(&self, what: &str, known: &[&str], problems: &mut Problems) -> Option<Fields<'_>> {
-        let entries = self.entries(&format!("{what}, which is a map"), problems)?;
+        let Kind::Map(entries) = &self.kind else {
+            let keys: Vec<String> = known.iter().map(|key| format!("`{key}: …`")).collect();
+            let hint = format!("write it with its keys: {}", keys.join(", "));
+            self.unexpected(&format!("{what}, which is a map"), &hint, problems);
+            return None;
+        };
         let mut fields = Fields {
             place: &self.place,
             entries: Vec::new(),
@@ -203,9 +216,9 @@ impl Node {
         Some(fields)
     }
 
-    /// The problem of something else that stands here.
-    pub fn unexpected(&self, expected: &str, problems: &mut Problems) {
-        problems.error(&self.place, format!("expected {expected}, found {}", self.what()));
+    /// The problem of something else that stands here, and what to write instead.
+    pub fn unexpected(&self, expected: &str, hint: &str, problems: &mut Problems) {
+        problems.error_with(&self.place, format!("expected {expected}, found {}", self.what()), hint);
     }
 }
 

@@ -94,7 +94,11 @@ impl Sources {
                 "write `rules: []` into it to limit nothing",
             ),
             Ok(root) if matches!(root.kind, Kind::Map(_)) => written.root = root,
-            Ok(root) => root.unexpected("a map of settings", problems),
+            Ok(root) => root.unexpected(
+                "a map of settings",
+                "write each on a line of its own: `drain: 10s`",
+                problems,
+            ),
             Err(found) => problems.extend(found),
         }
         written.file = Some(File { path, origin });

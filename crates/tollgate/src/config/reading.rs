@@ -33,7 +33,9 @@ impl<'w> Reading<'w> {
     pub(super) fn path(&mut self, node: &Node, expected: &str) -> Option<PathBuf> {
         let text = node.text(expected, &mut self.problems)?;
         if text.is_empty() || text.contains('\0') {
-            self.problems.error(&node.place, format!("this is not {expected}"));
+            let hint = "write a path, relative to the file that says it";
+            self.problems
+                .error_with(&node.place, format!("this is not {expected}"), hint);
             return None;
         }
         Some(self.written.folder_of(&node.place).join(text))
@@ -59,7 +61,8 @@ impl<'w> Reading<'w> {
         let text = node.scalar();
         if text.is_none() {
             let found = format!("expected {expected}, found {}", node.what());
-            self.problems.error(&without_text(&node.place), found);
+            let hint = "write one value; a text that begins with `[` or `{` stands in quotes";
+            self.problems.error_with(&without_text(&node.place), found, hint);
         }
         text
     }

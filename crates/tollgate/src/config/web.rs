@@ -67,7 +67,11 @@ impl Reading<'_> {
         }
         if let Some(node) = find("attributes") {
             for (_, source) in node
-                .entries("names of attributes and where they come from", &mut self.problems)
+                .entries(
+                    "names of attributes and where they come from",
+                    "{ merchant: header:x-merchant-id }",
+                    &mut self.problems,
+                )
                 .unwrap_or_default()
             {
                 if let Some(text) = source.text("where the attribute comes from", &mut self.problems)

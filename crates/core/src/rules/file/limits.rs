@@ -181,7 +181,11 @@ impl Limits<'_, '_> {
     }
 
     fn by(&mut self, node: &Node) -> Option<By> {
-        let entries = node.entries("a map of one attribute and its limits", self.problems)?;
+        let entries = node.entries(
+            "a map of one attribute and its limits",
+            "{ tier: { free: 100/min } }",
+            self.problems,
+        )?;
         let [(key, values)] = entries else {
             self.problems.error_with(
                 &node.place,
@@ -191,7 +195,7 @@ impl Limits<'_, '_> {
             return None;
         };
         let attribute = super::name("an attribute", &key.text, &key.place, self.problems)?;
-        let values = values.entries("a map of values and limits", self.problems)?;
+        let values = values.entries("a map of values and limits", "{ free: 100/min }", self.problems)?;
         if values.is_empty() {
             self.problems.error_with(
                 &node.place,
@@ -221,7 +225,7 @@ impl Limits<'_, '_> {
 
     /// Whom an override is for, and its limit.
     fn override_of<'n>(&mut self, item: &'n Node) -> Option<(Subjects<'n>, &'n Node)> {
-        let entries = item.entries("an override like { merchant: m_42, limit: 20000/min }", self.problems)?;
+        let entries = item.entries("an override", "{ merchant: m_42, limit: 20000/min }", self.problems)?;
         let mut limit = None;
         let mut subjects: Subjects<'n> = Vec::new();
         for (key, value) in entries {

@@ -19,7 +19,11 @@ const EXPECTED: &str = "a value, a list of values, or one of { regex: … }, { c
 impl Reader {
     /// The conditions of a rule. What is faulty is left out.
     pub(super) fn when(&mut self, node: &Node) -> Box<[Condition]> {
-        let entries = node.entries("a map of attributes and what they must be", &mut self.problems);
+        let entries = node.entries(
+            "a map of attributes and what they must be",
+            "{ endpoint: /v1/charges }",
+            &mut self.problems,
+        );
         let entries = entries.unwrap_or_default();
         if entries.len() > CONDITIONS_MAX {
             self.problems.error_with(
@@ -62,7 +66,8 @@ impl Reader {
             };
         }
         if !matches!(node.kind, Kind::Map(_)) {
-            node.unexpected(EXPECTED, &mut self.problems);
+            let hint = "write for example `/v1/charges`, `[free, trial]` or `{ present: true }`";
+            node.unexpected(EXPECTED, hint, &mut self.problems);
             return None;
         }
         let fields = node.fields("a condition", &CONDITION_KEYS, &mut self.problems)?;
