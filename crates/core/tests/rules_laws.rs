@@ -332,7 +332,9 @@ fn expressions_made_to_be_large_are_refused_before_they_are() {
     let told: String = read(&text).unwrap_err().iter().map(ToString::to_string).collect();
     assert!(told.contains("is too large when it is compiled"), "{told}");
     assert!(
-        told.contains("the expressions of all rules together are too large"),
+        told.contains(
+            "the expressions of all rules together are more than fit: 8192 small ones, or 128 of the largest"
+        ),
         "{told}"
     );
 }

@@ -35,8 +35,13 @@ impl Expressions {
         }
         for size in SIZES {
             if size > self.bytes_left {
+                let [small, .., large] = SIZES;
                 return Err(Refusal::new(
-                    "the expressions of all rules together are too large",
+                    format!(
+                        "the expressions of all rules together are more than fit: {} small ones, or {} of the largest",
+                        BUDGET / small,
+                        BUDGET / large
+                    ),
                     "use values and globs where they do",
                 ));
             }
