@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::conformance::{Bench, block_on, conformance};
 use tollgate_limiter::core::{
-    Cell, Concurrency, Cost, Decision, FixedWindow, Gcra, LeakyBucket, Limit, Micros, Rate, Retry, SlidingCounter,
-    SlidingLog, Timestamp, TokenBucket,
+    Cell, Charge, Concurrency, Cost, Counter, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, Policy,
+    Rate, Retry, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
 };
-use tollgate_limiter::store::Source;
 use tollgate_limiter::store::memory::{Memory, Overflow};
+use tollgate_limiter::store::{Source, Store};
 use tollgate_limiter::{Ask, Limiter, Rule, limits};
 
 fn stopped() -> Clock {
@@ -358,6 +358,70 @@ fn what_met_the_shared_counter_is_given_back_to_it() {
     let held = limiter.acquire(&slots, "b").expect("it was given back");
     assert!(held.renew().is_some());
     assert!(limiter.acquire(&slots, "c").is_err());
+}
+
+#[test]
+fn a_lease_on_the_shared_counter_is_given_back_also_when_its_key_has_room_since() {
+    let limiter = Limiter::new(
+        Memory::options()
+            .clock(stopped())
+            .shards(1)
+            .max_memory(16 << 10)
+            .build(),
+    );
+    let slots = limiter
+        .rule("slots", tollgate_limiter::limits::Concurrency::at_most(1))
+        .expect("in range");
+    // The next one that finds no room, and those before it.
+    let fill = |from: u32| {
+        let before = limiter.store().usage().overflowed;
+        let mut held = Vec::new();
+        for n in from.. {
+            let subject = format!("new {n}");
+            let permit = limiter.acquire(&slots, &subject);
+            if limiter.store().usage().overflowed > before {
+                return (subject, permit, held);
+            }
+            held.push(permit.expect("each has a slot"));
+        }
+        unreachable!("the store is full at some time")
+    };
+    let (subject, shared, held) = fill(0);
+    let shared = shared.expect("the shared slot is free");
+    drop(held);
+    let own = limiter
+        .acquire(&slots, &subject)
+        .expect("it has room and a slot of its own");
+    assert!(shared.renew().is_some());
+    assert!(own.renew().is_some());
+    drop(shared);
+    assert!(limiter.acquire(&slots, &subject).is_err(), "its own slot is still held");
+    let (_, shared, _held) = fill(1_000_000);
+    assert!(shared.is_ok(), "the shared slot was given back");
+}
+
+#[test]
+fn a_refund_of_a_key_that_is_not_there_is_not_given_to_the_shared_counter() {
+    let store = Memory::options().clock(stopped()).max_memory(0).build();
+    let limit = *bucket(&Limiter::in_memory(), 3).limit();
+    let subjects = store.subjects(&Counter {
+        domain: "default",
+        rule: "rule",
+        variant: "",
+        limit: &limit,
+        per: &[],
+    });
+    let charge = |subject: &str| Charge {
+        key: store.key(&subjects, &[subject.as_bytes()]),
+        limit,
+        cost: Cost::ONE,
+        policy: Policy::Enforce,
+    };
+    let passes = |subject| block_on(store.settle(&[charge(subject)], LeaseId::default())).passes;
+    assert!(passes("a") && passes("b") && passes("c"));
+    let refunded = block_on(store.refund(charge("never seen").key, &limit, Cost::ONE));
+    assert!(refunded.is_ok());
+    assert!(!passes("d"), "three have passed, and the limit is three");
 }
 
 #[test]

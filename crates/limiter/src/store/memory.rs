@@ -598,7 +598,9 @@ impl Store for Memory {
     }
 
     async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
-        with_kind!(limit, kind => self.alter(kind, limit, key, LeaseId::default(), |kind, state, now| {
+        // Not to the shared counter: a key that is not there may as well have filled up and gone, and what was not taken from
+        // that counter would let others pass its limit.
+        with_kind!(limit, kind => self.alter_own(kind, key, LeaseId::default(), |kind, state, now| {
             (state.and_then(|state| kind.refund(state, cost, now)), ())
         }));
         let look = How {

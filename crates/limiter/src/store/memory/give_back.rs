@@ -11,10 +11,8 @@ impl Memory {
         let Limit::Concurrency(concurrency) = limit else {
             return false;
         };
-        self.alter(concurrency, limit, key, lease, |limit, state, now| {
-            let change = state.and_then(|state| limit.release(state, lease, now));
-            let released = change.is_some();
-            (change, released)
+        self.alter_lease(concurrency, limit, key, lease, |state, now| {
+            state.and_then(|state| concurrency.release(state, lease, now))
         })
     }
 
@@ -22,11 +20,30 @@ impl Memory {
         let Limit::Concurrency(concurrency) = limit else {
             return None;
         };
-        self.alter(concurrency, limit, key, lease, |limit, state, now| {
-            let change = state.and_then(|state| limit.renew(state, lease, now));
-            let term = change.map(|_| limit.lease_ttl());
-            (change, term)
-        })
+        let renewed = self.alter_lease(concurrency, limit, key, lease, |state, now| {
+            state.and_then(|state| concurrency.renew(state, lease, now))
+        });
+        renewed.then(|| concurrency.lease_ttl())
+    }
+
+    /// Does to what holds a lease what `change` says: the key, or the counter that new keys share. The key may have come by
+    /// room of its own since the lease was taken, and a lease is nobody else's, so both are tried. False if neither holds it.
+    fn alter_lease<A: Kind>(
+        &self,
+        kind: &A,
+        limit: &Limit,
+        key: Fingerprint,
+        lease: LeaseId,
+        change: impl Fn(Option<&A::State>, Now) -> Option<A::Change>,
+    ) -> bool {
+        let change = |_: &A, state: Option<&A::State>, now| {
+            let change = change(state, now);
+            let is_changed = change.is_some();
+            (change, is_changed)
+        };
+        let is_shared = || self.spill.charges() > 0;
+        let shared = || self.alter_own(kind, self.secret.shared(limit), lease, change);
+        self.alter_own(kind, key, lease, change) || (is_shared() && shared())
     }
 
     /// Does to one key what `change` says, if anything. A key that is not there may have been charged on the counter that
@@ -39,15 +56,24 @@ impl Memory {
         lease: LeaseId,
         change: impl Fn(&A, Option<&A::State>, Now) -> (Option<A::Change>, T),
     ) -> T {
+        let shards = A::shards(&self.tables);
+        let is_missing = |key| matches!(shards.lock(shards.index_of(key)).find(key), Place::Missing(_));
+        let is_spilled = self.spill.charges() > 0 && is_missing(key);
+        let key = if is_spilled { self.secret.shared(limit) } else { key };
+        self.alter_own(kind, key, lease, change)
+    }
+
+    /// Does to one key what `change` says, if anything.
+    pub(super) fn alter_own<A: Kind, T>(
+        &self,
+        kind: &A,
+        key: Fingerprint,
+        lease: LeaseId,
+        change: impl Fn(&A, Option<&A::State>, Now) -> (Option<A::Change>, T),
+    ) -> T {
         let now = self.moment();
         let shards = A::shards(&self.tables);
-        let mut key = key;
         let mut table = shards.lock(shards.index_of(key));
-        if self.spill.charges() > 0 && matches!(table.find(key), Place::Missing(_)) {
-            drop(table);
-            key = self.secret.shared(limit);
-            table = shards.lock(shards.index_of(key));
-        }
         let place = table.find(key);
         let (change, answer) = A::with_state(table.get(place), |state| change(kind, state, now));
         if let Some(change) = change {
