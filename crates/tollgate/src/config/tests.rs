@@ -276,7 +276,7 @@ fn whoever_can_be_reached_from_outside_must_know_whom_he_answers() {
 fn no_secret_is_repeated_in_what_is_said() {
     for text in [
         "auth: { tokens: [{ name: a, token: hunter2 }] }",
-        "store: rediss://user:hunter2@h:6379/0",
+        "store: 'rediss://user:hunter2@[::1'",
         "store: { url: 'wrong://user:hunter2@h' }",
         "store: { url: 'redis://h', sentinel_password: [hunter2] }",
         "key_secret: [hunter2]",
