@@ -10,7 +10,7 @@ pub(super) fn raise_limit(connections: usize) {
             "the system allows fewer open files than connections: further ones wait; raise its limit (`ulimit -H -n`), or \
              lower server.limits.connections"
         ),
-        Ok(limit) => tracing::info!(limit, "the limit of open files is as high as it goes"),
+        Ok(limit) => tracing::debug!(limit, "the limit of open files is as high as it goes"),
         Err(error) => tracing::warn!(%error, "cannot raise the limit of open files"),
     }
 }
