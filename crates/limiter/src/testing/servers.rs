@@ -23,6 +23,8 @@ pub enum Kind {
 pub struct Server {
     process: Child,
     port: u16,
+    program: PathBuf,
+    settings: Vec<String>,
 }
 
 /// How often another port is tried when one is taken between finding it free and using it.
@@ -66,9 +68,17 @@ impl Server {
             program.display()
         );
         let mut log = String::new();
+        let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
         for _ in 0..ATTEMPTS {
-            match Self::attempt(&program, settings) {
-                Ok(server) => return server,
+            match free_port().and_then(|port| run(&program, &settings, port).map(|process| (process, port))) {
+                Ok((process, port)) => {
+                    return Self {
+                        process,
+                        port,
+                        program,
+                        settings,
+                    };
+                }
                 Err(said) => log = said,
             }
         }
@@ -90,42 +100,93 @@ impl Server {
         self.process.id()
     }
 
-    fn attempt(program: &Path, settings: &[&str]) -> Result<Self, String> {
-        let port = TcpListener::bind(("127.0.0.1", 0))
-            .and_then(|listener| listener.local_addr())
-            .map_err(|error| error.to_string())?
-            .port();
-        let mut process = Command::new(program)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-            .args(settings)
-            .current_dir(std::env::temp_dir())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .map_err(|error| error.to_string())?;
+    /// Ends it, as a crash would.
+    pub fn kill(&mut self) {
+        // It may have ended by itself; then there is nothing to end and nothing to say.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it again at the same port, with nothing in it.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn revive(&mut self) {
+        self.kill();
         let mut log = String::new();
-        if let Some(out) = process.stdout.take() {
-            let mut lines = BufReader::new(out).lines().map_while(Result::ok);
-            for line in lines.by_ref() {
-                if line.contains("Ready to accept connections") {
-                    // Its words must have somewhere to go, or it would stop when the pipe is full.
-                    std::thread::spawn(move || lines.for_each(drop));
-                    return Ok(Self { process, port });
+        for _ in 0..ATTEMPTS {
+            match run(&self.program, &self.settings, self.port) {
+                Ok(process) => {
+                    self.process = process;
+                    return;
                 }
-                log = line;
+                Err(said) => log = said,
             }
         }
-        drop(Self { process, port });
-        Err(log)
+        panic!("{} does not start again: {log}", self.program.display())
     }
+
+    /// Stops it where it is: it is there and hears nothing.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn freeze(&self) {
+        self.signal("-STOP");
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Panics
+    /// If it is gone.
+    pub fn thaw(&self) {
+        self.signal("-CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill")
+            .args([signal, &self.process_id().to_string()])
+            .status();
+        assert!(sent.is_ok_and(|status| status.success()), "the server takes {signal}");
+    }
+}
+
+/// A port that nobody listens on now.
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
+    listener.map(|at| at.port()).map_err(|error| error.to_string())
+}
+
+/// Runs a server until it answers.
+fn run(program: &Path, settings: &[String], port: u16) -> Result<Child, String> {
+    let mut process = Command::new(program)
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+        .args(settings)
+        .current_dir(std::env::temp_dir())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| error.to_string())?;
+    let mut log = String::new();
+    if let Some(out) = process.stdout.take() {
+        let mut lines = BufReader::new(out).lines().map_while(Result::ok);
+        for line in lines.by_ref() {
+            if line.contains("Ready to accept connections") {
+                // Its words must have somewhere to go, or it would stop when the pipe is full.
+                std::thread::spawn(move || lines.for_each(drop));
+                return Ok(process);
+            }
+            log = line;
+        }
+    }
+    let _ = process.kill();
+    let _ = process.wait();
+    Err(log)
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself; then there is nothing to end and nothing to say.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        self.kill();
     }
 }

@@ -1,16 +1,16 @@
 //! What every store must do, on every server, whichever way the script is called.
 
-use crate::options;
+use crate::site::Site;
 use tokio::runtime::{Handle, Runtime};
 use tollgate_limiter::conformance::{Bench, conformance};
 use tollgate_limiter::store::redis::{Functions, Redis};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::Kind;
 
 fn conforms(kind: Kind, functions: Functions, near_cache: bool) {
-    let server = Server::start(kind);
+    let site = Site::start(kind);
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let store: Redis = options(&server).functions(functions).near_cache(near_cache).open();
+        let store: Redis = site.options().functions(functions).near_cache(near_cache).open();
         let survey = store.survey().await.expect("a server");
         assert_eq!(survey.warnings, Vec::<String>::new());
         assert_eq!(survey.is_function, functions != Functions::Off && kind != Kind::Redis62);

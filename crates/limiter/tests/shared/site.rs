@@ -1,0 +1,149 @@
+//! A server with stores on it, and a look at what they leave there.
+
+use redis::{Commands, Connection, FromRedisValue};
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+use tollgate_core::{
+    Cell, Charge, Concurrency, Cost, Counter, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, Policy, Rate,
+    SlidingCounter, SlidingLog, Timestamp, TokenBucket,
+};
+use tollgate_limiter::store::redis::{Options, Redis, RedisKey};
+use tollgate_limiter::store::{Settled, Store};
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+/// A server, and the counters that a test has on it.
+pub(crate) struct Site {
+    pub(crate) server: Server,
+    counters: Mutex<HashMap<String, Limit>>,
+    began: Timestamp,
+}
+
+impl Site {
+    pub(crate) fn start(kind: Kind) -> Self {
+        Self::on(Server::start(kind))
+    }
+
+    pub(crate) fn on(server: Server) -> Self {
+        let mut site = Self {
+            server,
+            counters: Mutex::default(),
+            began: Timestamp::EPOCH,
+        };
+        site.began = time(&mut site.admin());
+        site
+    }
+
+    /// Stores with a deadline that a busy machine keeps.
+    pub(crate) fn options(&self) -> Options {
+        let options = Redis::options(&self.server.url()).expect("a URL");
+        options.deadline(Duration::from_secs(5))
+    }
+
+    /// A connection of our own.
+    pub(crate) fn admin(&self) -> Connection {
+        let client = redis::Client::open(self.server.url()).expect("a URL");
+        client.get_connection().expect("a server")
+    }
+
+    /// Asks the server something.
+    pub(crate) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        ask(&mut self.admin(), words)
+    }
+
+    /// The counter of a subject under a limit, by the limit's name.
+    pub(crate) fn counter(&self, store: &Redis, limit: &Limit, subject: &str) -> RedisKey {
+        let counter = Counter {
+            domain: "default",
+            rule: limit.algorithm(),
+            variant: "",
+            limit,
+            per: &[],
+        };
+        let key = store.key(&store.subjects(&counter), &[subject.as_bytes()]);
+        let mut counters = self.counters.lock().expect("no test panics with it");
+        counters.insert(store.key_text(&key), *limit);
+        key
+    }
+
+    /// Every key of the server is a counter of ours that ends: not before it is as good as new, and at most twice that time
+    /// and a minute after it was written.
+    pub(crate) fn audit(&self) -> usize {
+        let mut admin = self.admin();
+        let keys: Vec<String> = admin.scan().expect("a scan").map(|key| key.expect("a key")).collect();
+        let counters = self.counters.lock().expect("no test panics with it");
+        for key in &keys {
+            assert!(key.starts_with("tg:{"), "{key} is not ours");
+            let mut look = redis::pipe();
+            look.atomic().cmd("TIME").cmd("PTTL").arg(key).cmd("GET").arg(key);
+            let ((secs, micros), ttl_ms, held): ((u64, u64), i64, Option<Vec<u8>>) =
+                look.query(&mut admin).expect("what the key holds");
+            let Some(held) = held else { continue };
+            assert!(ttl_ms > 0, "{key} has no time to live");
+            let limit = counters.get(key).expect("a counter of this test");
+            let state = limit.read_packed(&held).expect("a state");
+            let now = Timestamp::from_micros(secs * 1_000_000 + micros);
+            let fresh_at = limit.fresh_at(&state).expect("a state of this limit");
+            let lasts = fresh_at.since(now).get();
+            // The server counts milliseconds.
+            let ttl = u64::try_from(ttl_ms).expect("positive") * 1_000 + 1_000;
+            assert!(ttl >= lasts, "{limit:?}: {ttl} us are less than {lasts}");
+            let since_written = now.since(self.began).get();
+            let most = 2 * lasts + since_written + 60_000_000 + 2_000;
+            assert!(ttl <= most, "{limit:?}: {ttl} us are more than {most}");
+        }
+        keys.len()
+    }
+}
+
+/// What the server's clock shows.
+pub(crate) fn time(admin: &mut Connection) -> Timestamp {
+    let (secs, micros): (u64, u64) = ask(admin, &["TIME"]);
+    Timestamp::from_micros(secs * 1_000_000 + micros)
+}
+
+pub(crate) fn ask<T: FromRedisValue>(admin: &mut Connection, words: &[&str]) -> T {
+    let (name, rest) = words.split_first().expect("a command");
+    redis::cmd(name).arg(rest).query(admin).expect("an answer")
+}
+
+pub(crate) fn rate(units: u64, period: Micros) -> Rate {
+    Rate::new(units, period).expect("in range")
+}
+
+/// A limit of each algorithm that holds `units` for `period`.
+pub(crate) fn every_limit(units: u64, period: Micros) -> Vec<Limit> {
+    let rate = rate(units, period);
+    let seconds = period.get().div_ceil(1_000_000);
+    vec![
+        TokenBucket::new(rate).into(),
+        Gcra::new(rate).into(),
+        FixedWindow::new(rate).into(),
+        SlidingCounter::new(rate).into(),
+        SlidingLog::new(rate).expect("in range").into(),
+        LeakyBucket::new(rate).into(),
+        Cell::new(units - 1, units, seconds).expect("in range").into(),
+        Concurrency::new(units, period).expect("in range").into(),
+    ]
+}
+
+pub(crate) fn charge(key: RedisKey, limit: &Limit, cost: u64) -> Charge<RedisKey> {
+    Charge {
+        key,
+        limit: *limit,
+        cost: Cost::new(cost).expect("in range"),
+        policy: Policy::Enforce,
+    }
+}
+
+/// Settles a request of one charge, as a lease of its own.
+pub(crate) async fn settle(store: &Redis, key: RedisKey, limit: &Limit, cost: u64) -> Settled {
+    store.settle(&[charge(key, limit, cost)], lease()).await
+}
+
+/// A lease that no other has.
+pub(crate) fn lease() -> LeaseId {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static LAST: AtomicU64 = AtomicU64::new(1);
+    LeaseId(LAST.fetch_add(1, Ordering::Relaxed))
+}
