@@ -10,4 +10,5 @@ mod conforms;
 mod flushes;
 mod instances;
 mod lifetimes;
+mod refusals;
 mod site;

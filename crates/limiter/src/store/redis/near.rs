@@ -76,11 +76,13 @@ impl Near {
         }
     }
 
-    /// Learns what became of a charge.
-    pub(super) fn learn(&self, charge: &Charge<RedisKey>, told: &Told, when: Exchange) {
+    /// Learns what became of a charge, one of those of a request.
+    pub(super) fn learn(&self, charge: &Charge<RedisKey>, request: &[Charge<RedisKey>], told: &Told, when: Exchange) {
         let Told::Charge { decision, state, .. } = told else {
             return;
         };
+        // Those of one key were refused for their sum.
+        let is_alone = || request.iter().filter(|other| other.key == charge.key).count() == 1;
         let held = match (state, decision) {
             _ if matches!(charge.limit, Limit::Concurrency(_)) => None,
             (Some(state), decision) if !decision.is_allow() || decision.standing().remaining == 0 => {
@@ -92,7 +94,7 @@ impl Near {
                     standing,
                     retry: Retry::After(wait),
                 },
-            ) => Some(Held::Refused {
+            ) if is_alone() => Some(Held::Refused {
                 limit: charge.limit,
                 cost: charge.cost,
                 standing: *standing,
@@ -104,8 +106,10 @@ impl Near {
             return;
         }
         self.with(charge.key, |entries| {
-            // Replies may come in another order than they were decided in.
-            if entries.get(&charge.key).is_some_and(|known| known.when.now > when.now) {
+            // Replies may come in another order than they were decided in. What is not believed any more counts for
+            // nothing, or a clock that was set back would keep news out until it is where it was.
+            let is_later = |known: &Entry| known.when.now > when.now && known.is_believed(when.received);
+            if entries.get(&charge.key).is_some_and(is_later) {
                 return;
             }
             match held {

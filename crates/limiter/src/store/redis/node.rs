@@ -236,9 +236,11 @@ impl Node {
         let told = answer.told.ok_or(StoreError::Late)?;
         self.figures.charges.add(told.len() as u64);
         if let (Mode::Settle, Some(near)) = (mode, &self.near) {
-            let charges = works.iter().flat_map(|work| &work.charges);
-            for (charge, told) in charges.zip(&told) {
-                near.learn(charge, told, when);
+            let mut told = told.iter();
+            for Work { charges, .. } in works {
+                for (charge, told) in charges.iter().zip(told.by_ref()) {
+                    near.learn(charge, charges, told, when);
+                }
             }
         }
         let mut told = told.into_iter();
