@@ -248,3 +248,6 @@ impl Entry {
         ours.since(self.when.sent) < BELIEVED
     }
 }
+
+#[cfg(test)]
+mod tests;
