@@ -1,16 +1,19 @@
 //! The connection to one server: dialled, the script loaded, and dialled again whenever it breaks.
 
+use super::offset::Offset;
 use super::script::{FUNCTION, LIBRARY, SCRIPT};
 use super::{Figures, Functions};
+use crate::clock::Clock;
 use crate::store::{Refusal, StoreError};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use tollgate_core::Timestamp;
 
 /// How long one attempt to connect may take, the script's loading included.
 const DIAL: Duration = Duration::from_secs(1);
@@ -23,6 +26,7 @@ const PAUSE_MOST: Duration = Duration::from_secs(1);
 pub(super) struct Link {
     client: redis::Client,
     functions: Functions,
+    clock: Clock,
     line: watch::Sender<Option<Line>>,
     is_dialling: AtomicBool,
     lines: AtomicU64,
@@ -38,6 +42,8 @@ pub(super) struct Line {
     connection: MultiplexedConnection,
     way: Way,
     number: u64,
+    /// What its server's clock shows. Another connection may lead to another server.
+    offset: Arc<Mutex<Offset>>,
 }
 
 /// How the script is called.
@@ -54,12 +60,14 @@ impl Link {
     pub(super) fn new(
         client: redis::Client,
         functions: Functions,
+        clock: Clock,
         figures: Arc<Figures>,
         runtime: Handle,
     ) -> Arc<Self> {
         let link = Arc::new(Self {
             client,
             functions,
+            clock,
             line: watch::Sender::new(None),
             is_dialling: AtomicBool::new(false),
             lines: AtomicU64::new(0),
@@ -119,7 +127,7 @@ impl Link {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     }
 
-    async fn connect(self: &Arc<Self>) -> Result<Line, String> {
+    async fn connect(self: &Arc<Self>) -> Result<Line, RedisError> {
         let number = self.lines.fetch_add(1, Ordering::Relaxed);
         let link = Arc::downgrade(self);
         let config = AsyncConnectionConfig::new()
@@ -134,7 +142,7 @@ impl Link {
                 Ok::<(), ()>(())
             });
         let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
-        let mut connection = connecting.await.map_err(in_words)?;
+        let mut connection = connecting.await?;
         let way = match self.functions {
             Functions::Off => load_script(&mut connection).await?,
             Functions::On => load_function(&mut connection).await?,
@@ -144,10 +152,35 @@ impl Link {
             },
         };
         Ok(Line {
+            offset: Arc::new(Mutex::new(self.ask_time(&mut connection).await)),
             connection,
             way,
             number,
         })
+    }
+
+    /// What the server's clock shows, so that not even the first call is run after its caller has given up. A server that
+    /// does not tell refuses the script too.
+    async fn ask_time(&self, connection: &mut MultiplexedConnection) -> Offset {
+        let mut offset = Offset::default();
+        let sent = self.clock.now();
+        let time: Result<(u64, u64), RedisError> = redis::cmd("TIME").query_async(connection).await;
+        if let Ok((secs, micros)) = time {
+            let server = Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros));
+            offset.learn(sent, self.clock.now(), server);
+        }
+        offset
+    }
+
+    /// What went wrong, for whoever reads logs, and never a password: a server that does not know a command repeats what it
+    /// was told with it.
+    fn in_words(&self, error: &RedisError) -> String {
+        let words = error.to_string();
+        let words = words.split(", with args").next().unwrap_or_default();
+        match self.client.get_connection_info().redis_settings().password() {
+            Some(password) if !password.is_empty() => words.replace(password, "..."),
+            _ => words.to_owned(),
+        }
     }
 }
 
@@ -165,28 +198,28 @@ impl Drop for Dialling {
 /// Dials until there is a connection, or nobody wants one any more.
 async fn dial(dialling: Dialling) {
     let mut pause = PAUSE;
-    loop {
+    let link = loop {
         let Some(link) = dialling.0.upgrade() else { return };
         if link.line.borrow().is_some() {
-            return;
+            break link;
         }
         link.figures.dials.add(1);
         match timeout(DIAL, link.connect()).await {
             Ok(Ok(line)) => {
                 link.line.send_replace(Some(line));
-                drop(dialling);
-                // It may be gone again already, and whoever saw that saw us dial.
-                if link.line.borrow().is_none() {
-                    link.dial();
-                }
-                return;
+                break link;
             }
-            Ok(Err(why)) => link.note(&why),
+            Ok(Err(error)) => link.note(&link.in_words(&error)),
             Err(_) => link.note("the server did not answer within a second"),
         }
         drop(link);
         sleep(less_up_to_half(pause)).await;
         pause = (pause * 2).min(PAUSE_MOST);
+    };
+    drop(dialling);
+    // It may be gone again already, and whoever saw that saw us dial.
+    if link.line.borrow().is_none() {
+        link.dial();
     }
 }
 
@@ -200,6 +233,20 @@ impl Line {
     /// Which connection this is.
     pub(super) const fn number(&self) -> u64 {
         self.number
+    }
+
+    /// The earliest that the server's clock may show when ours shows `ours`. Nothing if it has told nothing.
+    pub(super) fn server_time(&self, ours: Timestamp) -> Option<Timestamp> {
+        self.offset().server_time(ours)
+    }
+
+    /// Learns from a reply what its server's clock showed.
+    pub(super) fn learn(&self, sent: Timestamp, received: Timestamp, server: Timestamp) {
+        self.offset().learn(sent, received, server);
+    }
+
+    fn offset(&self) -> MutexGuard<'_, Offset> {
+        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs the script once. If the server does not know it any more, it is sent along.
@@ -272,19 +319,17 @@ impl Line {
     }
 }
 
-async fn load_script(connection: &mut MultiplexedConnection) -> Result<Way, String> {
-    let loaded: Result<String, RedisError> = redis::cmd("SCRIPT")
-        .arg("LOAD")
-        .arg(SCRIPT)
-        .query_async(connection)
-        .await;
-    loaded.map(|digest| Way::Script(digest.into())).map_err(in_words)
+async fn load_script(connection: &mut MultiplexedConnection) -> Result<Way, RedisError> {
+    let mut load = redis::cmd("SCRIPT");
+    load.arg("LOAD").arg(SCRIPT);
+    let digest: String = load.query_async(connection).await?;
+    Ok(Way::Script(digest.into()))
 }
 
-async fn load_function(connection: &mut MultiplexedConnection) -> Result<Way, String> {
+async fn load_function(connection: &mut MultiplexedConnection) -> Result<Way, RedisError> {
     let mut list = redis::cmd("FUNCTION");
     list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
-    let known: Vec<Value> = list.query_async(connection).await.map_err(in_words)?;
+    let known: Vec<Value> = list.query_async(connection).await?;
     if known.is_empty() {
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(LIBRARY);
@@ -293,7 +338,7 @@ async fn load_function(connection: &mut MultiplexedConnection) -> Result<Way, St
         if let Err(error) = loaded
             && !error.detail().unwrap_or_default().contains("already exists")
         {
-            return Err(in_words(error));
+            return Err(error);
         }
     }
     Ok(Way::Function)
@@ -305,11 +350,6 @@ fn classify(error: &RedisError) -> StoreError {
         None if error.kind() == redis::ErrorKind::Io => StoreError::Lost,
         None => StoreError::Nonsense,
     }
-}
-
-/// What went wrong, for whoever reads logs. The library's words never hold a password.
-fn in_words(error: RedisError) -> String {
-    error.to_string()
 }
 
 impl std::fmt::Debug for Link {

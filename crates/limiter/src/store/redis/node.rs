@@ -8,7 +8,6 @@ use super::call::{Answer, Call, Clock as Timing, Mode, Told};
 use super::key::{Keys, RedisKey};
 use super::link::Link;
 use super::near::{Exchange, Near};
-use super::offset::Offset;
 use super::{Figures, Time};
 use crate::clock::{self, Clock};
 use crate::store::{Refusal, Settled, StoreError};
@@ -42,7 +41,6 @@ pub(super) struct Node {
     pub(super) slack: Micros,
     pub(super) deadline: Duration,
     pub(super) queue: Mutex<Queue>,
-    pub(super) offset: Mutex<Offset>,
 }
 
 /// Who waits for the next call.
@@ -264,7 +262,7 @@ impl Node {
                 Time::Client { skew_tolerance } => Some((clock::wall(), skew_tolerance)),
             },
             slack: self.slack,
-            not_after: self.offset().server_time(not_after),
+            not_after: line.server_time(not_after),
         };
         let sent = self.clock.now();
         let arguments = call.arguments(timing);
@@ -277,7 +275,7 @@ impl Node {
         match answer {
             Ok(answer) => {
                 let received = self.clock.now();
-                self.offset().learn(sent, received, answer.server_now);
+                line.learn(sent, received, answer.server_now);
                 let now = answer.now;
                 Ok((answer, Exchange { sent, received, now }))
             }
@@ -301,10 +299,6 @@ impl Node {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn offset(&self) -> MutexGuard<'_, Offset> {
-        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -82,8 +82,9 @@ impl Options {
         })
     }
 
-    /// How long a call may take, from asking to the answer. 10 ms unless said.
+    /// How long a call may take, from asking to the answer: at most an hour, and 10 ms unless said.
     pub fn deadline(self, deadline: Duration) -> Self {
+        let deadline = deadline.min(Duration::from_secs(3_600));
         Self { deadline, ..self }
     }
 
@@ -138,18 +139,24 @@ impl Options {
                 Micros::new(skew_tolerance.get().saturating_mul(2)),
             ),
         };
+        let clock = Clock::start(Timestamp::EPOCH);
         let node = Node {
-            link: Link::new(self.client, self.functions, Arc::clone(&figures), runtime.clone()),
+            link: Link::new(
+                self.client,
+                self.functions,
+                clock.clone(),
+                Arc::clone(&figures),
+                runtime.clone(),
+            ),
             near: self.near_cache.then(|| Near::new(ahead, slack)),
             keys: keys.clone(),
             figures,
             runtime,
-            clock: Clock::start(Timestamp::EPOCH),
+            clock,
             time: self.time,
             slack,
             deadline: self.deadline,
             queue: Default::default(),
-            offset: Default::default(),
         };
         Redis {
             keys,
