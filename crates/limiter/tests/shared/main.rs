@@ -12,3 +12,4 @@ mod instances;
 mod lifetimes;
 mod refusals;
 mod site;
+mod together;

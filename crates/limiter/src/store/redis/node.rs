@@ -47,8 +47,19 @@ pub(super) struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     waiting: VecDeque<Job>,
-    /// Whether a call is under way. Then whoever made it, or the task behind it, sees to those who wait.
-    is_under_way: bool,
+    /// The call under way. Whoever made it, or the task behind it, sees to those who wait.
+    under_way: Option<UnderWay>,
+    /// How many turns there have been.
+    turns: u64,
+}
+
+/// A call that is under way.
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    turn: u64,
+    /// When it must long be over, on our clock. Whoever makes a call may be a future that nobody polls; the next to come
+    /// then goes in its place.
+    overdue: Timestamp,
 }
 
 /// One thing to do.
@@ -71,9 +82,9 @@ pub(super) enum Reply {
 }
 
 /// What becomes of work that comes in.
-enum Entered {
+enum Entered<'n> {
     /// It goes at once, and whoever brought it makes the call.
-    Goes(Work),
+    Goes(Work, Turn<'n>),
     /// Somebody will tell.
     Waits(oneshot::Receiver<Result<Reply, StoreError>>),
 }
@@ -113,9 +124,12 @@ impl Node {
             until: Instant::now() + self.deadline,
         };
         let reply = match self.enter(work, deadline)? {
-            Entered::Goes(work) => {
-                let _turn = Turn(Some(self));
-                let done = self.call(&[&work], deadline, deadline.until).await;
+            Entered::Goes(work, _turn) => {
+                let mut done = self.call(&[&work], deadline, deadline.until).await;
+                // Nothing was done, and there is time left: the server's clock was set, and now we know.
+                if matches!(done, Err(StoreError::Late)) && self.clock.now() < deadline.ours {
+                    done = self.call(&[&work], deadline, deadline.until).await;
+                }
                 return done?.pop().ok_or(StoreError::Nonsense);
             }
             Entered::Waits(reply) => reply,
@@ -128,11 +142,14 @@ impl Node {
     }
 
     /// Goes if no call is under way, else waits for the next.
-    fn enter(&self, work: Work, deadline: Deadline) -> Result<Entered, StoreError> {
+    fn enter<'n>(self: &'n Arc<Self>, work: Work, deadline: Deadline) -> Result<Entered<'n>, StoreError> {
+        let now = deadline.ours - Micros::from(self.deadline);
         let mut queue = self.queue();
-        if !queue.is_under_way {
-            queue.is_under_way = true;
-            return Ok(Entered::Goes(work));
+        if queue.under_way.is_none_or(|call| call.overdue <= now) {
+            queue.turns += 1;
+            let number = queue.turns;
+            queue.under_way = Some(self.under_way(number, deadline));
+            return Ok(Entered::Goes(work, Turn { node: self, number }));
         }
         if queue.waiting.len() >= WAITING_MOST {
             return Err(StoreError::Overloaded);
@@ -146,9 +163,13 @@ impl Node {
         Ok(Entered::Waits(reply))
     }
 
-    /// Those who go together next. Nothing if nobody waits: then no call is under way any more.
-    fn next(&self) -> Option<Vec<Job>> {
+    /// Those who go together next. Nothing if nobody waits: then no call is under way any more. Nothing also if somebody
+    /// else sees to them by now.
+    fn next(&self, turn: u64) -> Option<Vec<Job>> {
         let mut queue = self.queue();
+        if queue.under_way.is_none_or(|call| call.turn != turn) {
+            return None;
+        }
         let mut batch: Vec<Job> = Vec::new();
         let mut charges = 0;
         while let Some(job) = queue.waiting.front() {
@@ -160,49 +181,74 @@ impl Node {
             }
             batch.extend(queue.waiting.pop_front());
         }
-        if batch.is_empty() {
-            queue.is_under_way = false;
-            return None;
-        }
-        Some(batch)
+        let last = batch
+            .iter()
+            .map(|job| job.deadline)
+            .max_by_key(|deadline| deadline.ours);
+        queue.under_way = last.map(|deadline| self.under_way(turn, deadline));
+        (!batch.is_empty()).then_some(batch)
     }
 
-    /// Makes one call for those who go together, and tells each of them.
-    async fn settle_together(&self, batch: Vec<Job>) {
+    fn under_way(&self, turn: u64, deadline: Deadline) -> UnderWay {
+        UnderWay {
+            turn,
+            overdue: deadline.ours + Micros::from(self.deadline),
+        }
+    }
+
+    /// Makes one call for those who go together, and tells each of them. If it was too late for the first who gave up, the
+    /// others go again.
+    async fn settle_together(&self, mut jobs: Vec<Job>) {
+        let mut late = Timestamp::EPOCH;
+        loop {
+            jobs = self.still_to_ask(jobs, late);
+            let deadlines = || jobs.iter().map(|job| job.deadline);
+            let (Some(first), Some(last)) = (
+                deadlines().min_by_key(|deadline| deadline.ours),
+                deadlines().map(|deadline| deadline.until).max(),
+            ) else {
+                return;
+            };
+            let works: Vec<&Work> = jobs.iter().map(|job| &job.work).collect();
+            // Whoever gave up just now needs no answer.
+            match self.call(&works, first, last).await {
+                Ok(replies) => {
+                    for (job, reply) in jobs.into_iter().zip(replies) {
+                        let _ = job.reply.send(Ok(reply));
+                    }
+                    return;
+                }
+                Err(StoreError::Late) => late = first.ours,
+                Err(error) => {
+                    for job in jobs {
+                        let _ = job.reply.send(Err(error));
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Those who must be asked for. Who has given up, by now or by `late`, is not charged; and what came back since may be
+    /// enough to refuse.
+    fn still_to_ask(&self, jobs: Vec<Job>, late: Timestamp) -> Vec<Job> {
         let now = self.clock.now();
-        let mut jobs: Vec<Job> = Vec::with_capacity(batch.len());
-        for job in batch {
-            // Who has given up is not charged; and what came back since may be enough to refuse.
-            if job.reply.is_closed() || job.deadline.ours <= now {
+        let mut still = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            if job.reply.is_closed() {
                 continue;
             }
-            match self.refusal(&job.work, now) {
-                // Whoever gave up just now needs no answer.
-                Some(settled) => drop(job.reply.send(Ok(Reply::Near(settled)))),
-                None => jobs.push(job),
+            let answer = if job.deadline.ours <= now.max(late) {
+                Some(Err(StoreError::Late))
+            } else {
+                self.refusal(&job.work, now).map(|settled| Ok(Reply::Near(settled)))
+            };
+            match answer {
+                Some(answer) => drop(job.reply.send(answer)),
+                None => still.push(job),
             }
         }
-        let deadlines = || jobs.iter().map(|job| job.deadline);
-        let (Some(first), Some(last)) = (
-            deadlines().min_by_key(|deadline| deadline.ours),
-            deadlines().map(|deadline| deadline.until).max(),
-        ) else {
-            return;
-        };
-        let works: Vec<&Work> = jobs.iter().map(|job| &job.work).collect();
-        let done = self.call(&works, first, last).await;
-        match done {
-            Ok(replies) => {
-                for (job, reply) in jobs.into_iter().zip(replies) {
-                    let _ = job.reply.send(Ok(reply));
-                }
-            }
-            Err(error) => {
-                for job in jobs {
-                    let _ = job.reply.send(Err(error));
-                }
-            }
-        }
+        still
     }
 
     fn refusal(&self, work: &Work, now: Timestamp) -> Option<Settled> {
@@ -316,28 +362,32 @@ const fn is_the_connections(error: StoreError) -> bool {
 
 /// The turn of whoever makes a call. When it ends, also because nobody waits for it any more or because it failed, those
 /// who wait are seen to.
-struct Turn<'n>(Option<&'n Arc<Node>>);
+struct Turn<'n> {
+    node: &'n Arc<Node>,
+    number: u64,
+}
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let Some(node) = self.0 else { return };
-        let mut queue = node.queue();
+        let mut queue = self.node.queue();
+        if queue.under_way.is_none_or(|call| call.turn != self.number) {
+            return;
+        }
         if queue.waiting.is_empty() {
-            queue.is_under_way = false;
+            queue.under_way = None;
         } else {
             drop(queue);
-            node.runtime.spawn(see_to(Arc::clone(node)));
+            self.node.runtime.spawn(see_to(Arc::clone(self.node), self.number));
         }
     }
 }
 
 /// Makes calls until nobody waits.
-async fn see_to(node: Arc<Node>) {
-    let mut turn = Turn(Some(&node));
-    while let Some(batch) = node.next() {
+async fn see_to(node: Arc<Node>, number: u64) {
+    let _turn = Turn { node: &node, number };
+    while let Some(batch) = node.next(number) {
         node.settle_together(batch).await;
     }
-    turn.0 = None;
 }
 
 impl Work {

@@ -1,0 +1,251 @@
+//! What is asked while a call is under way goes together as the next, and nobody pays for another's giving up.
+
+use crate::site::{Site, charge, lease, rate, settle};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate_core::{Concurrency, Limit, Micros, SlidingLog};
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::store::{Settled, Store, StoreError};
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+type Asking<'a> = Pin<Box<dyn Future<Output = Settled> + Send + 'a>>;
+
+/// A limit of which nothing comes back while a test runs.
+fn limit() -> Limit {
+    let log = SlidingLog::new(rate(100_000, Micros::from_secs(86_400)));
+    log.expect("in range").into()
+}
+
+/// Asks for one unit, and begins at once.
+fn begin<'a>(site: &Site, store: &'a Redis, subject: &str) -> Asking<'a> {
+    let limit = limit();
+    let key = site.counter(store, &limit, subject);
+    let mut asking: Asking<'a> = Box::pin(async move { settle(store, key, &limit, 1).await });
+    assert!(poll(&mut asking).is_pending());
+    asking
+}
+
+fn poll<T>(asking: &mut Pin<Box<dyn Future<Output = T> + Send + '_>>) -> Poll<T> {
+    asking.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Waits until the store is connected. Nothing is asked of the script.
+async fn connected(store: &Redis) {
+    while store.fault().is_some() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// How much of a subject's counter is taken, by another instance.
+async fn taken(site: &Site, subject: &str) -> u64 {
+    let other = site.options().open();
+    let key = site.counter(&other, &limit(), subject);
+    let peeked = other.peek(&[charge(key, &limit(), 0)]).await;
+    let standing = *peeked.outcomes[0].expect("an answer").decision.standing();
+    standing.limit - standing.remaining
+}
+
+/// How often the script was run, by the server's own count.
+fn heard(site: &Site) -> u64 {
+    let stats: String = site.ask(&["INFO", "commandstats"]);
+    let of = |name: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.strip_prefix(name));
+        let calls = line.and_then(|line| line.strip_prefix(":calls=")?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    };
+    of("cmdstat_fcall") + of("cmdstat_evalsha")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_who_wait_go_in_four_calls() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().open();
+    connected(&store).await;
+    site.server.freeze();
+    let mut asking: Vec<Asking> = (0..201).map(|who| begin(&site, &store, &who.to_string())).collect();
+    site.server.thaw();
+    for asking in asking.drain(..) {
+        assert!(asking.await.passes);
+    }
+    // The first goes alone.
+    assert_eq!(store.figures().calls.get(), 1 + 200_u64.div_ceil(64));
+    assert_eq!(store.figures().charges.get(), 201);
+    assert_eq!(site.audit(), 201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_may_wait_is_refused_at_once_and_who_left_is_not_asked_for() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().open();
+    connected(&store).await;
+    site.server.freeze();
+    let mut asking: Vec<Asking> = (0..=16_384).map(|_| begin(&site, &store, "many")).collect();
+    let key = site.counter(&store, &limit(), "many");
+    let one_more = timeout(Duration::from_secs(1), settle(&store, key, &limit(), 1)).await;
+    let one_more = one_more.expect("an answer at once");
+    assert_eq!(one_more.outcomes, [Err(StoreError::Overloaded)]);
+    // All but the last give up.
+    let last = asking.pop().expect("many");
+    while asking.pop().is_some() {}
+    site.server.thaw();
+    assert!(last.await.passes);
+    assert!(settle(&store, key, &limit(), 1).await.passes);
+    // The first was sent already; nobody else who left is charged.
+    assert_eq!(taken(&site, "many").await, 3);
+    assert!(store.figures().calls.get() <= 3);
+    site.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_makes_the_call_may_leave_and_the_others_are_answered() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().open();
+    connected(&store).await;
+    site.server.freeze();
+    let first = begin(&site, &store, "first");
+    let others: Vec<Asking> = (0..10).map(|_| begin(&site, &store, "others")).collect();
+    drop(first);
+    site.server.thaw();
+    for asking in others {
+        assert!(asking.await.passes);
+    }
+    assert_eq!(taken(&site, "others").await, 10);
+    site.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_makes_the_call_and_is_not_woken_holds_the_others_up_only_for_a_while() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().deadline(Duration::from_millis(100)).open();
+    connected(&store).await;
+    // Its waker does nothing: it begins a call and never sees the answer.
+    let asleep = begin(&site, &store, "asleep");
+    let key = site.counter(&store, &limit(), "awake");
+    let from = Instant::now();
+    while !settle(&store, key, &limit(), 1).await.passes {
+        assert!(from.elapsed() < Duration::from_secs(2), "nobody is answered");
+    }
+    for _ in 0..10 {
+        assert!(settle(&store, key, &limit(), 1).await.passes);
+    }
+    drop(asleep);
+    assert!(settle(&store, key, &limit(), 1).await.passes);
+    site.audit();
+}
+
+/// Asks a server that is frozen, from a store that has asked before or not, and thaws it when all have given up.
+async fn nothing_is_taken(kind: Kind, has_asked: bool) {
+    let site = Site::start(kind);
+    let deadline = Duration::from_millis(150);
+    let store = site.options().deadline(deadline).open();
+    connected(&store).await;
+    let key = site.counter(&store, &limit(), "given up");
+    let mut before = 0;
+    if has_asked {
+        while !settle(&store, key, &limit(), 1).await.passes {}
+        before = taken(&site, "given up").await;
+    }
+    let heard_before = heard(&site);
+    site.server.freeze();
+    let from = Instant::now();
+    let first = begin(&site, &store, "given up");
+    let others: Vec<Asking> = (0..20).map(|_| begin(&site, &store, "given up")).collect();
+    assert_eq!(first.await.outcomes, [Err(StoreError::Timeout)]);
+    for asking in others {
+        let failed = asking.await.outcomes[0];
+        assert!(failed.is_err(), "{failed:?}");
+    }
+    assert!(from.elapsed() < deadline * 4, "{:?}", from.elapsed());
+    site.server.thaw();
+    // What was sent is run now.
+    while heard(&site) == heard_before {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(taken(&site, "given up").await, before);
+    // And it goes on by itself.
+    let from = Instant::now();
+    while !settle(&store, key, &limit(), 1).await.passes {
+        assert!(from.elapsed() < Duration::from_secs(3));
+    }
+    site.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_runs_after_its_caller_gave_up_takes_nothing() {
+    nothing_is_taken(Kind::Redis70, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_does_the_first_call_of_a_connection() {
+    nothing_is_taken(Kind::Redis70, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_does_one_on_the_oldest_redis() {
+    nothing_is_taken(Kind::Redis62, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_server_everybody_is_told_within_the_deadline() {
+    let mut server = Server::start(Kind::Redis70);
+    server.kill();
+    let store = Redis::options(&server.url()).expect("a URL");
+    let deadline = Duration::from_millis(100);
+    let store = std::sync::Arc::new(store.deadline(deadline).open());
+    let limit = limit();
+    let counter = tollgate_core::Counter {
+        domain: "default",
+        rule: "rule",
+        variant: "",
+        limit: &limit,
+        per: &[],
+    };
+    let key = store.key(&store.subjects(&counter), &[]);
+    let mut tasks = Vec::new();
+    for _ in 0..1_000 {
+        let store = std::sync::Arc::clone(&store);
+        tasks.push(tokio::spawn(async move {
+            let from = Instant::now();
+            let settled = settle(&store, key, &limit, 1).await;
+            (settled.outcomes[0], from.elapsed())
+        }));
+    }
+    for task in tasks {
+        let (outcome, took) = task.await.expect("a task that ends");
+        let error = outcome.expect_err("there is nobody");
+        assert!(
+            matches!(error, StoreError::Unavailable | StoreError::Timeout | StoreError::Late),
+            "{error:?}"
+        );
+        assert!(took < deadline * 5, "{took:?}");
+    }
+    assert!(store.fault().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_taken_and_given_back_by_many_go_together_too() {
+    let site = Site::start(Kind::Redis70);
+    let store = std::sync::Arc::new(site.options().open());
+    let limit = Limit::from(Concurrency::new(1_000, Micros::from_secs(60)).expect("in range"));
+    let key = site.counter(&store, &limit, "held");
+    let mut tasks = Vec::new();
+    for _ in 0..64 {
+        let store = std::sync::Arc::clone(&store);
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..100 {
+                let held = lease();
+                assert!(store.settle(&[charge(key, &limit, 1)], held).await.passes);
+                assert!(store.release(key, &limit, held).await.expect("released"));
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("a task that ends");
+    }
+    let calls = store.figures().calls.get();
+    assert!(calls < 64 * 200 / 8, "{calls} calls for {} things to do", 64 * 200);
+    assert_eq!(site.audit(), 1);
+}
