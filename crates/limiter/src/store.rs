@@ -211,6 +211,22 @@ impl Refusal {
             "WRONGTYPE" => Self::WrongType,
             "ERR" if rest.starts_with("Function not found") => Self::NoFunction,
             "ERR" if rest.starts_with("max number of clients") => Self::MaxClients,
+            "ERR" => Self::of_a_script(rest),
+            _ => Self::Other,
+        }
+    }
+
+    /// What failed inside a script: the oldest servers put the refusal behind words of their own, and none gives a code to
+    /// what its user may not do.
+    fn of_a_script(words: &str) -> Self {
+        if words.contains("The user executing the script can't") || words.starts_with("ACL failure in script") {
+            return Self::NoPerm;
+        }
+        match words.rsplit_once(": -") {
+            Some((_, refusal)) if words.starts_with("Error running script") => {
+                let (code, _) = refusal.split_once(' ').unwrap_or((refusal, ""));
+                Self::of(code, "")
+            }
             _ => Self::Other,
         }
     }

@@ -7,9 +7,12 @@
 )]
 
 mod conforms;
+mod connections;
 mod flushes;
 mod instances;
 mod lifetimes;
 mod refusals;
 mod site;
 mod together;
+mod troubles;
+mod users;

@@ -79,6 +79,15 @@ local function settle(KEYS, ARGV)
     end
   end
 
+  -- Reads what may be of another type, which is then no string. Any other failure is the whole call's.
+  local function read(command, name, ...)
+    local reply = redis.pcall(command, name, ...)
+    if type(reply) == 'table' and string.sub(reply.err, 1, 9) ~= 'WRONGTYPE' then
+      return call(command, name, ...)
+    end
+    return reply
+  end
+
   -- Reads a key if it is not known yet. False if it holds what no limit wrote.
   local function look(key, limit)
     if known[key] then
@@ -87,7 +96,7 @@ local function settle(KEYS, ARGV)
     known[key] = true
     local name = KEYS[key]
     if limit.is_ring then
-      local head = redis.pcall('GETRANGE', name, '0', '49')
+      local head = read('GETRANGE', name, '0', '49')
       if type(head) ~= 'string' then
         foreign[key] = true
       elseif head ~= '' then
@@ -99,7 +108,7 @@ local function settle(KEYS, ARGV)
       return not foreign[key]
     end
     if one_by_one then
-      local value = redis.pcall('GET', name)
+      local value = read('GET', name)
       held[key] = value
       foreign[key] = type(value) == 'table'
     end

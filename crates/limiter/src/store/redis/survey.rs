@@ -90,7 +90,7 @@ impl Redis {
         };
         let buckets = [charge(key("one", &bucket), bucket), charge(key("two", &bucket), bucket)];
         let log = [charge(key("log", &log), log)];
-        for charges in [&buckets[..], &log, &log] {
+        for charges in [buckets.get(..1).unwrap_or_default(), &buckets, &log, &log] {
             let reply = self
                 .node
                 .ask(Work::request(Mode::Settle, charges, LeaseId::default()))

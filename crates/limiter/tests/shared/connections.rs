@@ -1,0 +1,192 @@
+//! Ways to a server, and what happens when one breaks.
+
+use crate::site::{Site, ask, rate, settle};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tollgate_core::{Limit, Micros, TokenBucket};
+use tollgate_limiter::store::StoreError;
+use tollgate_limiter::store::redis::{Functions, Redis};
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+fn limit() -> Limit {
+    TokenBucket::new(rate(1_000_000, Micros::from_secs(3_600))).into()
+}
+
+/// Asks until it passes, and says how long that took.
+async fn until_it_passes(site: &Site, store: &Redis) -> Duration {
+    let key = site.counter(store, &limit(), "somebody");
+    let from = Instant::now();
+    while !settle(store, key, &limit(), 1).await.passes {
+        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", store.fault());
+        sleep(Duration::from_millis(1)).await;
+    }
+    from.elapsed()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unix_socket_is_a_way_too() {
+    let path = std::env::temp_dir().join(format!("tollgate-{}.sock", std::process::id()));
+    let path = path.to_str().expect("a path in words");
+    let site = Site::on(Server::start_with(Kind::Redis70, &["--unixsocket", path]));
+    let options = Redis::options(&format!("redis+unix://{path}")).expect("a URL");
+    let store = options.deadline(Duration::from_secs(5)).open();
+    until_it_passes(&site, &store).await;
+    let clients: String = site.ask(&["CLIENT", "LIST"]);
+    assert!(clients.contains(&format!("addr={path}:0")), "{clients}");
+    assert_eq!(site.audit(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_database_is_chosen_by_the_url() {
+    let site = Site::start(Kind::Redis70);
+    let options = Redis::options(&format!("{}3", site.server.url())).expect("a URL");
+    let store = options.deadline(Duration::from_secs(5)).open();
+    until_it_passes(&site, &store).await;
+    let keyspace: String = site.ask(&["INFO", "keyspace"]);
+    assert!(keyspace.contains("db3:keys=1,expires=1"), "{keyspace}");
+}
+
+/// Kills all connections but ours again and again while many ask: what is lost is what was in flight.
+async fn heals(functions: Functions) {
+    const KILLS: u64 = 8;
+    const TASKS: u64 = 32;
+    let site = Site::start(Kind::Redis70);
+    let store = Arc::new(site.options().functions(functions).open());
+    until_it_passes(&site, &store).await;
+    let key = site.counter(&store, &limit(), "many");
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        let (store, is_over) = (Arc::clone(&store), Arc::clone(&is_over));
+        tasks.push(tokio::spawn(async move {
+            let (mut passed, mut lost) = (0, 0);
+            while !is_over.load(Ordering::Relaxed) {
+                match settle(&store, key, &limit(), 1).await.outcomes[0] {
+                    Ok(outcome) if outcome.decision.is_allow() => passed += 1,
+                    Err(StoreError::Lost) => lost += 1,
+                    other => panic!("{other:?}"),
+                }
+            }
+            (passed, lost)
+        }));
+    }
+    let mut admin = site.admin();
+    for _ in 0..KILLS {
+        sleep(Duration::from_millis(60)).await;
+        ask::<u64>(&mut admin, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    }
+    sleep(Duration::from_millis(60)).await;
+    is_over.store(true, Ordering::Relaxed);
+    let (mut passed, mut lost) = (0, 0);
+    for task in tasks {
+        let (more_passed, more_lost) = task.await.expect("no other error");
+        (passed, lost) = (passed + more_passed, lost + more_lost);
+    }
+    assert!(passed > 1_000, "{passed} passed");
+    assert!(lost <= KILLS * TASKS, "{lost} lost");
+    // Once to begin with, and once for each time.
+    assert!(store.figures().dials.get() <= 1 + 2 * KILLS, "{:?}", store.figures());
+    site.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_killed_costs_what_was_in_flight() {
+    heals(Functions::Off).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_it_does_with_functions() {
+    heals(Functions::On).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_is_killed_while_idle_costs_nothing() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().open();
+    until_it_passes(&site, &store).await;
+    let key = site.counter(&store, &limit(), "somebody");
+    for _ in 0..5 {
+        let dials = store.figures().dials.get();
+        site.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        while store.figures().dials.get() == dials {
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert!(settle(&store, key, &limit(), 1).await.passes);
+    }
+    site.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_comes_back_is_found_within_two_seconds() {
+    for kind in [Kind::Redis70, Kind::Redis62] {
+        let mut site = Site::start(kind);
+        let store = site.options().deadline(Duration::from_millis(100)).open();
+        until_it_passes(&site, &store).await;
+        site.server.kill();
+        let key = site.counter(&store, &limit(), "somebody");
+        // Long enough for pauses between attempts to become long.
+        let from = Instant::now();
+        while from.elapsed() < Duration::from_millis(2_500) {
+            let failed = settle(&store, key, &limit(), 1).await.outcomes[0];
+            assert!(
+                matches!(failed, Err(StoreError::Unavailable | StoreError::Lost)),
+                "{failed:?}"
+            );
+        }
+        assert!(store.fault().is_some());
+        site.server.revive();
+        let took = until_it_passes(&site, &store).await;
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert_eq!(store.fault(), None);
+        site.audit();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_was_frozen_is_found_again() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().deadline(Duration::from_millis(100)).open();
+    until_it_passes(&site, &store).await;
+    let key = site.counter(&store, &limit(), "somebody");
+    site.server.freeze();
+    let from = Instant::now();
+    while from.elapsed() < Duration::from_millis(1_500) {
+        assert!(!settle(&store, key, &limit(), 1).await.passes);
+    }
+    site.server.thaw();
+    let took = until_it_passes(&site, &store).await;
+    assert!(took < Duration::from_secs(3), "{took:?}");
+    site.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_is_dropped_leaves_no_connection() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().open();
+    until_it_passes(&site, &store).await;
+    let connections = || -> usize { site.ask::<String>(&["CLIENT", "LIST"]).lines().count() };
+    assert_eq!(connections(), 2);
+    drop(store);
+    let from = Instant::now();
+    while connections() > 1 {
+        assert!(from.elapsed() < Duration::from_secs(5), "it is still there");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn what_is_no_url_is_said_so_without_its_words() {
+    for url in [
+        "",
+        "redis",
+        "http://user:secret@host/",
+        "redis://host:port/",
+        "redis://host/x",
+    ] {
+        let error = Redis::options(url).expect_err("no URL of a server");
+        let words = format!("{error} {error:?}");
+        assert!(!words.contains("secret") && !words.contains("host/x"), "{words}");
+    }
+}

@@ -1,0 +1,146 @@
+//! Servers in trouble: what an operator is warned of, and what callers are told.
+
+use crate::site::{Site, charge, every_limit, lease};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tollgate_core::{Limit, Micros};
+use tollgate_limiter::store::redis::Functions;
+use tollgate_limiter::store::{Refusal, Store, StoreError};
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+/// The only warning that a survey of this server has.
+async fn warning(site: &Site) -> String {
+    let survey = site.options().open().survey().await.expect("a server");
+    let [warning] = &survey.warnings[..] else {
+        panic!("{:?}", survey.warnings)
+    };
+    warning.clone()
+}
+
+/// What each algorithm is refused with, each way that the script can be called.
+async fn refusals(site: &Site, kind: Kind) -> Vec<(Limit, StoreError)> {
+    let mut refusals = Vec::new();
+    for functions in [Functions::Off, Functions::On] {
+        if kind == Kind::Redis62 && functions == Functions::On {
+            continue;
+        }
+        let store = site.options().functions(functions).open();
+        for limit in every_limit(5, Micros::from_secs(60)) {
+            let key = site.counter(&store, &limit, "refused");
+            let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
+            refusals.push((limit, settled.outcomes[0].expect_err("refused")));
+        }
+    }
+    refusals
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_may_forget_counters_is_warned_of() {
+    let settings = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
+    for kind in Kind::ALL {
+        let site = Site::on(Server::start_with(kind, &settings));
+        assert!(warning(&site).await.contains("allkeys-lru"));
+        site.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        let survey = site.options().open().survey().await.expect("a server");
+        assert_eq!(survey.warnings, Vec::<String>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_warned_of_and_refuses() {
+    for kind in Kind::ALL {
+        let primary = Site::start(kind);
+        let port = primary.server.port().to_string();
+        // A function must be there before it can be called; a replica takes none.
+        assert_eq!(
+            primary.options().open().survey().await.expect("a server").warnings,
+            Vec::<String>::new()
+        );
+        let replica = Site::on(Server::start_with(kind, &["--replicaof", "127.0.0.1", &port]));
+        let from = Instant::now();
+        while !replica
+            .ask::<String>(&["INFO", "replication"])
+            .contains("master_link_status:up")
+        {
+            assert!(from.elapsed() < Duration::from_secs(10), "it does not follow");
+            sleep(Duration::from_millis(10)).await;
+        }
+        let survey = replica.options().open().survey().await.expect("a server");
+        let is_warned = survey
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("name its primary"));
+        assert!(is_warned, "{:?}", survey.warnings);
+        for (limit, error) in refusals(&replica, kind).await {
+            assert_eq!(error, StoreError::Refused(Refusal::ReadOnly), "{kind:?} {limit:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_memory_says_so() {
+    for kind in Kind::ALL {
+        let site = Site::on(Server::start_with(kind, &["--maxmemory-policy", "noeviction"]));
+        // The script is loaded while there is room for it.
+        site.options().open().survey().await.expect("a server");
+        site.options()
+            .functions(Functions::Off)
+            .open()
+            .survey()
+            .await
+            .expect("a server");
+        site.ask::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
+        for (limit, error) in refusals(&site, kind).await {
+            assert_eq!(error, StoreError::Refused(Refusal::OutOfMemory), "{kind:?} {limit:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_of_somebody_else_is_told_and_left_alone() {
+    for kind in Kind::ALL {
+        let site = Site::start(kind);
+        let store = site.options().open();
+        let well = every_limit(7, Micros::from_secs(60))[0];
+        for limit in every_limit(5, Micros::from_secs(60)) {
+            for (subject, make, look) in [
+                ("list", &["RPUSH", "", "a", "b"][..], &["LRANGE", "", "0", "-1"][..]),
+                ("text", &["SET", "", "of somebody else"], &["GET", ""]),
+            ] {
+                let key = site.counter(&store, &limit, subject);
+                let text = store.key_text(&key);
+                let with_key = |words: &[&str]| -> Vec<String> {
+                    words
+                        .iter()
+                        .map(|word| {
+                            if word.is_empty() {
+                                text.clone()
+                            } else {
+                                (*word).to_owned()
+                            }
+                        })
+                        .collect()
+                };
+                let ask = |words: &[&str]| -> redis::Value {
+                    let words = with_key(words);
+                    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+                    site.ask(&words)
+                };
+                ask(make);
+                let before = ask(look);
+                let this = charge(key, &limit, 1);
+                let alone = store.settle(&[this], lease()).await;
+                assert_eq!(alone.outcomes, [Err(StoreError::Foreign)], "{limit:?} {subject}");
+                // Beside another, which is settled all the same.
+                let other = site.counter(&store, &well, &format!("beside {subject} {}", limit.algorithm()));
+                let both = store.settle(&[this, charge(other, &well, 1)], lease()).await;
+                assert_eq!(both.outcomes[0], Err(StoreError::Foreign), "{limit:?} {subject}");
+                assert!(both.outcomes[1].is_ok() && both.passes);
+                let refunded = store.refund(key, &limit, tollgate_core::Cost::ONE).await;
+                assert_eq!(refunded, Err(StoreError::Foreign), "{limit:?} {subject}");
+                assert_eq!(ask(look), before, "{limit:?} {subject}");
+                assert_eq!(site.ask::<i64>(&["PTTL", &text]), -1);
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! Users and what they may do: enough, too little, and nothing.
+
+use crate::site::{Site, charge, every_limit, lease};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tollgate_core::{Cost, Limit, Micros};
+use tollgate_limiter::store::redis::{Functions, Options, Redis};
+use tollgate_limiter::store::{Store, StoreError};
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+const PASSWORD: &str = "k4rp-im-teich";
+
+/// What the script does.
+const SCRIPT: [&str; 9] = [
+    "+time",
+    "+get",
+    "+mget",
+    "+exists",
+    "+getrange",
+    "+set",
+    "+setrange",
+    "+pexpireat",
+    "+unlink",
+];
+
+/// How it gets there and is called.
+const BY_SCRIPT: [&str; 3] = ["+script|load", "+evalsha", "+eval"];
+const BY_FUNCTION: [&str; 3] = ["+function|list", "+function|load", "+fcall"];
+
+/// A user who may do all of this to our keys, except one thing.
+fn make_user(site: &Site, may: &[&str], except: Option<&str>) {
+    let mut words = vec!["ACL", "SETUSER", "tollgate", "reset", "on"];
+    let password = format!(">{PASSWORD}");
+    words.extend([password.as_str(), "~tg:*", "-@all"]);
+    words.extend(may.iter().filter(|may| Some(**may) != except));
+    site.ask::<()>(&words);
+}
+
+fn options(site: &Site, password: &str) -> Options {
+    let url = format!("redis://tollgate:{password}@127.0.0.1:{}/", site.server.port());
+    let options = Redis::options(&url).expect("a URL");
+    options.deadline(Duration::from_secs(5))
+}
+
+/// Does everything to a counter of every algorithm.
+async fn everything(site: &Site, store: &Redis) {
+    for limit in every_limit(5, Micros::from_secs(60)) {
+        let keys = ["one", "two"].map(|subject| site.counter(store, &limit, subject));
+        let one = keys.map(|key| charge(key, &limit, 1));
+        let held = lease();
+        for _ in 0..3 {
+            assert!(store.settle(&one, held).await.outcomes.iter().all(Result::is_ok));
+        }
+        let peeked = store.peek(&one[..1]).await;
+        assert!(peeked.outcomes[0].is_ok());
+        let receipt = peeked.outcomes[0].expect("checked").receipt;
+        let key = keys[0];
+        store.undo(key, &limit, &receipt).await.expect("undone");
+        store.refund(key, &limit, Cost::ONE).await.expect("refunded");
+        store.renew(key, &limit, held).await.expect("renewed");
+        store.release(key, &limit, held).await.expect("released");
+        store.forget(key, &limit).await.expect("cleared");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn little_is_enough() {
+    let cases = [
+        (Kind::Redis70, Functions::Auto, &BY_FUNCTION[..], true),
+        (Kind::Redis70, Functions::Auto, &BY_SCRIPT, false),
+        (Kind::Redis62, Functions::Auto, &BY_SCRIPT, false),
+        (Kind::Valkey, Functions::On, &BY_FUNCTION, true),
+        (Kind::Valkey, Functions::Off, &BY_SCRIPT, false),
+    ];
+    for (kind, functions, way, is_function) in cases {
+        let site = Site::start(kind);
+        make_user(&site, &[&SCRIPT[..], way, &["+info"]].concat(), None);
+        let store = options(&site, PASSWORD).functions(functions).open();
+        let survey = store.survey().await.expect("a server");
+        assert_eq!(survey.warnings, Vec::<String>::new(), "{kind:?} {functions:?}");
+        assert_eq!(survey.is_function, is_function);
+        everything(&site, &store).await;
+        site.audit();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_survey_misses_whatever_is_missing() {
+    for kind in [Kind::Redis70, Kind::Redis62, Kind::Valkey] {
+        let site = Site::start(kind);
+        for missing in SCRIPT {
+            make_user(&site, &[&SCRIPT[..], &BY_SCRIPT, &["+info"]].concat(), Some(missing));
+            let store = options(&site, PASSWORD).functions(Functions::Off).open();
+            let survey = store.survey().await.expect("a server");
+            let [warning] = &survey.warnings[..] else {
+                panic!("{kind:?} without {missing}: {:?}", survey.warnings)
+            };
+            assert!(
+                warning.contains("docs/redis.md"),
+                "{kind:?} without {missing}: {warning}"
+            );
+        }
+        make_user(&site, &[&SCRIPT[..], &BY_SCRIPT].concat(), None);
+        let store = options(&site, PASSWORD).functions(Functions::Off).open();
+        let survey = store.survey().await.expect("a server");
+        assert!(survey.warnings.len() == 1 && survey.warnings[0].contains("+info"));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_may_not_be_read_is_not_taken_for_a_foreign_one() {
+    for kind in [Kind::Redis70, Kind::Redis62, Kind::Valkey] {
+        let site = Site::start(kind);
+        let may = [&SCRIPT[..], &BY_SCRIPT].concat();
+        for (missing, algorithm) in [("+get", "token_bucket"), ("+getrange", "sliding_log")] {
+            make_user(&site, &may, Some(missing));
+            let store = options(&site, PASSWORD).functions(Functions::Off).open();
+            let limits = every_limit(5, Micros::from_secs(60));
+            let limit: &Limit = limits
+                .iter()
+                .find(|limit| limit.algorithm() == algorithm)
+                .expect("of this name");
+            let key = site.counter(&store, limit, "unread");
+            let settled = store.settle(&[charge(key, limit, 1)], lease()).await;
+            assert!(
+                matches!(settled.outcomes[0], Err(StoreError::Refused(_))),
+                "{kind:?} {missing}: {settled:?}"
+            );
+        }
+    }
+}
+
+/// Why a store finds no server, once it knows.
+async fn fault(store: &Redis) -> String {
+    let from = Instant::now();
+    loop {
+        match store.fault() {
+            Some(fault) if fault != "not connected yet" => return fault,
+            fault => assert!(from.elapsed() < Duration::from_secs(5), "{fault:?}"),
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wrong_password_is_told_and_not_repeated() {
+    let site = Site::start(Kind::Redis70);
+    make_user(&site, &SCRIPT, None);
+    let store = options(&site, "wr0ng-and-s3cret")
+        .deadline(Duration::from_millis(200))
+        .open();
+    let limits = every_limit(5, Micros::from_secs(60));
+    let key = site.counter(&store, &limits[0], "anybody");
+    let settled = store.settle(&[charge(key, &limits[0], 1)], lease()).await;
+    assert_eq!(settled.outcomes, [Err(StoreError::Unavailable)]);
+    let fault = fault(&store).await;
+    assert!(fault.contains("WRONGPASS"), "{fault}");
+    let survey = store.survey().await.expect_err("no connection");
+    for words in [
+        fault,
+        survey,
+        format!("{store:?}"),
+        format!("{:?}", options(&site, "s3cret")),
+    ] {
+        assert!(!words.contains("s3cret"), "{words}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_repeats_what_it_was_told_is_not_repeated() {
+    for kind in [Kind::Redis70, Kind::Redis62, Kind::Valkey] {
+        let server = Server::start_with(kind, &["--rename-command", "HELLO", ""]);
+        let url = format!("redis://tollgate:s3cret@127.0.0.1:{}/", server.port());
+        let store = Redis::options(&url).expect("a URL").open();
+        let fault = fault(&store).await;
+        assert!(!fault.contains("s3cret") && fault.contains("HELLO"), "{fault}");
+    }
+}
