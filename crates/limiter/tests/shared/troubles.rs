@@ -24,8 +24,9 @@ async fn refusals(site: &Site, kind: Kind) -> Vec<(Limit, StoreError)> {
         if kind == Kind::Redis62 && functions == Functions::On {
             continue;
         }
-        let store = site.options().functions(functions).open();
         for limit in every_limit(5, Micros::from_secs(60)) {
+            // One that was refused pauses before it dials again.
+            let store = site.options().functions(functions).open();
             let key = site.counter(&store, &limit, "refused");
             let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
             refusals.push((limit, settled.outcomes[0].expect_err("refused")));
@@ -74,6 +75,34 @@ async fn a_replica_is_warned_of_and_refuses() {
         for (limit, error) in refusals(&replica, kind).await {
             assert_eq!(error, StoreError::Refused(Refusal::ReadOnly), "{kind:?} {limit:?}");
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
+    let mut primary = Server::start(Kind::Redis70);
+    primary.kill();
+    let port = primary.port().to_string();
+    let site = Site::on(Server::start_with(Kind::Redis70, &["--replicaof", "127.0.0.1", &port]));
+    let store = site
+        .options()
+        .functions(Functions::Off)
+        .deadline(Duration::from_millis(20))
+        .open();
+    let limit = every_limit(5, Micros::from_secs(60))[0];
+    let key = site.counter(&store, &limit, "refused");
+    let from = Instant::now();
+    while from.elapsed() < Duration::from_secs(2) {
+        assert!(store.settle(&[charge(key, &limit, 1)], lease()).await.outcomes[0].is_err());
+    }
+    // At once, and after pauses of 25 ms, 50 ms, 100 ms and so on at least.
+    let dials = store.figures().dials.get();
+    assert!((3..=9).contains(&dials), "{dials} times");
+    // It may be written to again: that is found out within a second.
+    site.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    let from = Instant::now();
+    while !store.settle(&[charge(key, &limit, 1)], lease()).await.passes {
+        assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.fault());
     }
 }
 

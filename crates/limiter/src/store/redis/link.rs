@@ -7,7 +7,7 @@ use crate::clock::Clock;
 use crate::store::{Refusal, StoreError};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -19,6 +19,8 @@ use tollgate_core::Timestamp;
 const DIAL: Duration = Duration::from_secs(1);
 
 /// The first pause between two attempts, and the longest: each is twice the one before, less up to half of it at random.
+/// Connections whose first call fails are attempts too, or a server that takes them and is too slow, or takes no writes,
+/// would have to take one for each call.
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MOST: Duration = Duration::from_secs(1);
 
@@ -29,6 +31,8 @@ pub(super) struct Link {
     clock: Clock,
     line: watch::Sender<Option<Line>>,
     is_dialling: AtomicBool,
+    /// Attempts to connect since the script last answered.
+    attempts: AtomicU32,
     lines: AtomicU64,
     /// Why there is no line.
     fault: Mutex<Option<String>>,
@@ -70,6 +74,7 @@ impl Link {
             clock,
             line: watch::Sender::new(None),
             is_dialling: AtomicBool::new(false),
+            attempts: AtomicU32::new(0),
             lines: AtomicU64::new(0),
             fault: Mutex::new(Some("not connected yet".to_owned())),
             figures,
@@ -121,6 +126,23 @@ impl Link {
             return;
         }
         self.runtime.spawn(dial(Dialling(Arc::downgrade(self))));
+    }
+
+    /// The script has answered: if the connection breaks now, another is worth trying at once.
+    pub(super) fn answered(&self) {
+        if self.attempts.load(Ordering::Relaxed) > 0 {
+            self.attempts.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// How long to wait before the next attempt. At random, so that many instances do not all come at the same moment.
+    fn pause(&self) -> Duration {
+        let Some(doublings) = self.attempts.load(Ordering::Relaxed).checked_sub(1) else {
+            return Duration::ZERO;
+        };
+        let pause = (PAUSE * (1 << doublings.min(8))).min(PAUSE_MOST);
+        let random = u32::from(crate::lease::fresh().0 as u16);
+        pause - pause / 2 * random / (1 << 16)
     }
 
     fn note(&self, why: &str) {
@@ -197,12 +219,18 @@ impl Drop for Dialling {
 
 /// Dials until there is a connection, or nobody wants one any more.
 async fn dial(dialling: Dialling) {
-    let mut pause = PAUSE;
     let link = loop {
+        let Some(pause) = dialling.0.upgrade().map(|link| link.pause()) else {
+            return;
+        };
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
         let Some(link) = dialling.0.upgrade() else { return };
         if link.line.borrow().is_some() {
             break link;
         }
+        link.attempts.fetch_add(1, Ordering::Relaxed);
         link.figures.dials.add(1);
         match timeout(DIAL, link.connect()).await {
             Ok(Ok(line)) => {
@@ -212,21 +240,12 @@ async fn dial(dialling: Dialling) {
             Ok(Err(error)) => link.note(&link.in_words(&error)),
             Err(_) => link.note("the server did not answer within a second"),
         }
-        drop(link);
-        sleep(less_up_to_half(pause)).await;
-        pause = (pause * 2).min(PAUSE_MOST);
     };
     drop(dialling);
     // It may be gone again already, and whoever saw that saw us dial.
     if link.line.borrow().is_none() {
         link.dial();
     }
-}
-
-/// So that many instances do not all come back at the same moment.
-fn less_up_to_half(pause: Duration) -> Duration {
-    let random = u32::from(crate::lease::fresh().0 as u16);
-    pause - pause / 2 * random / (1 << 16)
 }
 
 impl Line {

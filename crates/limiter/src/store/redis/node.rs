@@ -322,6 +322,7 @@ impl Node {
             Ok(answer) => {
                 let received = self.clock.now();
                 line.learn(sent, received, answer.server_now);
+                self.link.answered();
                 let now = answer.now;
                 Ok((answer, Exchange { sent, received, now }))
             }
