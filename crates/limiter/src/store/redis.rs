@@ -38,7 +38,7 @@ use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Pol
 
 pub use self::figures::Figures;
 pub use self::key::{RedisKey, Subjects};
-pub use self::options::{Functions, Options, Time, UrlError};
+pub use self::options::{Functions, Options, Time, TlsError, UrlError};
 pub use self::survey::Survey;
 
 /// A store on one Redis or Valkey server.

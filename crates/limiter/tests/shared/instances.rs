@@ -70,25 +70,25 @@ fn due(limit: &Limit, from: Timestamp) -> usize {
 }
 
 /// Runs a limit and holds it to its envelope, which `over` tells: by how much the times that passed are beyond it.
-async fn holds(limit: impl Into<Limit>, over: impl Fn(&[u64]) -> f64) {
+async fn holds(limit: impl Into<Limit>, over: impl Fn(&[u64]) -> i64) {
     let limit = limit.into();
     let site = Site::start(Kind::Redis70);
     let passed = rush(&site, limit).await;
     let us: Vec<u64> = passed.iter().map(|at| at.as_micros()).collect();
     let over = over(&us);
-    assert!(over <= 0.0, "{limit:?}: {over} too many of {}", us.len());
+    assert!(over <= 0, "{limit:?}: {over} too many of {}", us.len());
     let due = due(&limit, passed[0]);
     assert!(us.len() * 100 >= due * 99, "{limit:?}: {} of {due} passed", us.len());
     assert_eq!(site.audit(), 1);
 }
 
-/// How far the times go beyond `burst` and `rate` a second, over any time between two of them.
-fn beyond_envelope(us: &[u64], rate: f64, burst: f64) -> f64 {
-    let (mut start, mut over) = (f64::INFINITY, f64::NEG_INFINITY);
-    for (place, at) in us.iter().enumerate() {
-        let due = rate * (at - us[0]) as f64 / 1e6;
-        start = start.min(place as f64 - due);
-        over = over.max(place as f64 + 1.0 - due - start - burst);
+/// How far the times go beyond `burst` and `rate` a second, over any time between two of them, in millionths.
+fn beyond_envelope(us: &[u64], rate: i64, burst: i64) -> i64 {
+    let (mut start, mut over) = (i64::MAX, i64::MIN);
+    for (place, at) in (0_i64..).zip(us) {
+        let due = rate * (at - us[0]) as i64;
+        start = start.min(place * 1_000_000 - due);
+        over = over.max((place + 1 - burst) * 1_000_000 - due - start);
     }
     over
 }
@@ -97,15 +97,14 @@ fn beyond_envelope(us: &[u64], rate: f64, burst: f64) -> f64 {
 async fn a_token_bucket_is_one_over_all_instances() {
     let limit = TokenBucket::new(rate(1_000, Micros::from_secs(1)));
     let limit = limit.with_burst(200).expect("in range");
-    // Rounding in this sum is far below the next whole request.
-    holds(limit, |us| (beyond_envelope(us, 1_000.0, 200.0) - 1e-6).floor()).await;
+    holds(limit, |us| beyond_envelope(us, 1_000, 200)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn gcra_is_one_over_all_instances() {
     let limit = Gcra::new(rate(700, Micros::from_secs(1)));
     let limit = limit.with_burst(100).expect("in range");
-    holds(limit, |us| (beyond_envelope(us, 700.0, 100.0) - 1e-6).floor()).await;
+    holds(limit, |us| beyond_envelope(us, 700, 100)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,7 +115,7 @@ async fn a_fixed_window_is_one_over_all_instances() {
         for window in us.chunk_by(|one, next| one / 400_000 == next / 400_000) {
             most = most.max(window.len());
         }
-        most as f64 - 300.0
+        most as i64 - 300
     })
     .await;
 }
@@ -126,7 +125,7 @@ async fn a_sliding_log_is_one_over_all_instances() {
     let limit = SlidingLog::new(rate(300, Micros::from_millis(400))).expect("in range");
     holds(limit, |us| {
         let together = us.windows(301).filter(|all| all[300] - all[0] < 400_000);
-        together.count() as f64
+        together.count() as i64
     })
     .await;
 }
@@ -146,7 +145,7 @@ async fn a_sliding_counter_is_one_over_all_instances() {
             let left = 400_000 - (us % 400_000) as i64;
             over = over.max(previous * left + current * 400_000 - 300 * 400_000);
         }
-        over as f64
+        over
     })
     .await;
 }

@@ -6,12 +6,15 @@
     reason = "a test that cannot be set up, or indexes wrongly, has failed"
 )]
 
+mod clocks;
 mod conforms;
 mod connections;
 mod flushes;
 mod instances;
 mod lifetimes;
+mod nonsense;
 mod refusals;
+mod secrets;
 mod site;
 mod together;
 mod troubles;

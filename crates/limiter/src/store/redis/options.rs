@@ -8,7 +8,10 @@ use super::near::Near;
 use super::node::Node;
 use crate::clock::Clock;
 use redis::io::tcp::TcpSettings;
-use redis::{ConnectionAddr, IntoConnectionInfo, ProtocolVersion};
+use redis::{ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +55,17 @@ pub enum Functions {
     Off,
 }
 
+/// Why certificates are of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsError {
+    /// The URL does not begin with `rediss://`.
+    NoTls,
+    /// The authority's certificates cannot be read.
+    Authority,
+    /// Our certificate or its key cannot be read, or they do not belong together.
+    Client,
+}
+
 /// Why a URL names no server. Says nothing of what it holds: there may be a password in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UrlError;
@@ -86,6 +100,35 @@ impl Options {
     pub fn deadline(self, deadline: Duration) -> Self {
         let deadline = deadline.min(Duration::from_secs(3_600));
         Self { deadline, ..self }
+    }
+
+    /// Whom a `rediss://` server is trusted by, and who we are: certificates and a key as PEM. Unless said, whom the system
+    /// trusts, and nobody.
+    ///
+    /// # Errors
+    /// What cannot be read, or a URL that says nothing of TLS.
+    pub fn tls(self, authority: Option<&[u8]>, client: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
+        let settings = self.client.get_connection_info().clone();
+        if !matches!(settings.addr(), ConnectionAddr::TcpTls { .. }) {
+            return Err(TlsError::NoTls);
+        }
+        if authority.is_some_and(|pem| certificates(pem).is_empty()) {
+            return Err(TlsError::Authority);
+        }
+        if let Some((pem, key)) = client {
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsError::Client)?;
+            let provider = rustls::crypto::aws_lc_rs::default_provider();
+            CertifiedKey::from_der(certificates(pem), key, &provider).map_err(|_| TlsError::Client)?;
+        }
+        let papers = TlsCertificates {
+            client_tls: client.map(|(pem, key)| ClientTlsConfig {
+                client_cert: pem.to_vec(),
+                client_key: key.to_vec(),
+            }),
+            root_cert: authority.map(<[u8]>::to_vec),
+        };
+        let client = redis::Client::build_with_tls(settings, papers).map_err(|_| TlsError::Authority)?;
+        Ok(Self { client, ..self })
     }
 
     /// Whose clock decides. The server's unless said.
@@ -187,3 +230,22 @@ impl fmt::Display for UrlError {
 }
 
 impl std::error::Error for UrlError {}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoTls => "certificates are for a server at rediss://; this URL begins with something else",
+            Self::Authority => "the authority's certificates cannot be read; they must be PEM",
+            Self::Client => "our certificate and its key cannot be read or do not belong together; they must be PEM",
+        })
+    }
+}
+
+impl std::error::Error for TlsError {}
+
+/// The certificates in a PEM file; none if one of them cannot be read.
+fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<_, _>>()
+        .unwrap_or_default()
+}

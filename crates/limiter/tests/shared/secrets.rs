@@ -1,0 +1,167 @@
+//! Connections that others may not read: certificates made for the test.
+
+use crate::site::{Site, charge, every_limit, lease};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tollgate_core::Micros;
+use tollgate_limiter::store::Store;
+use tollgate_limiter::store::redis::{Options, Redis, TlsError};
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+/// An authority, and what it has certified: for the server and for a client.
+struct Papers {
+    authority: String,
+    server: (String, String),
+    client: (String, String),
+}
+
+fn papers() -> Papers {
+    let key = KeyPair::generate().expect("a key");
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    // Or what it certifies would seem to have certified itself.
+    params.distinguished_name.push(DnType::CommonName, "an authority");
+    let authority = params.self_signed(&key).expect("a certificate").pem();
+    let issuer = Issuer::new(params, key);
+    let certify = |name: &str| {
+        let key = KeyPair::generate().expect("a key");
+        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        let certificate = params.signed_by(&key, &issuer).expect("a certificate");
+        (certificate.pem(), key.serialize_pem())
+    };
+    Papers {
+        authority,
+        server: certify("127.0.0.1"),
+        client: certify("a client"),
+    }
+}
+
+/// A server that speaks TLS at a port of its own, and asks clients for a certificate or not. Its files end with it.
+struct Guarded {
+    site: Site,
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Guarded {
+    fn start(papers: &Papers, asks_clients: &str) -> Self {
+        let port = {
+            let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+            listener.local_addr().expect("an address").port()
+        };
+        let folder = std::env::temp_dir().join(format!("tollgate-tls-{}-{port}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let write = |name: &str, text: &str| -> String {
+            let path = folder.join(name);
+            fs::write(&path, text).expect("a file");
+            path.to_str().expect("in words").to_owned()
+        };
+        let (certificate, key) = &papers.server;
+        let server = Server::start_with(
+            Kind::Redis70,
+            &[
+                "--tls-port",
+                &port.to_string(),
+                "--tls-cert-file",
+                &write("server.pem", certificate),
+                "--tls-key-file",
+                &write("server.key", key),
+                "--tls-ca-cert-file",
+                &write("authority.pem", &papers.authority),
+                "--tls-auth-clients",
+                asks_clients,
+            ],
+        );
+        let site = Site::on(server);
+        Self { site, folder, port }
+    }
+
+    fn options(&self) -> Options {
+        let options = Redis::options(&format!("rediss://127.0.0.1:{}/", self.port)).expect("a URL");
+        options.deadline(Duration::from_secs(5))
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // A folder that is left behind does no harm.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Why a store finds no server, once it has tried.
+async fn fault(store: &Redis) -> String {
+    let from = Instant::now();
+    loop {
+        match store.fault() {
+            Some(fault) if fault != "not connected yet" => return fault,
+            fault => assert!(from.elapsed() < Duration::from_secs(5), "{fault:?}"),
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn works(guarded: &Guarded, options: Options) {
+    let store = options.open();
+    let limit = every_limit(5, Micros::from_secs(60))[0];
+    let key = guarded.site.counter(&store, &limit, "anybody");
+    let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
+    assert!(settled.passes, "{:?}", store.fault());
+    assert_eq!(guarded.site.audit(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_trusted_by_its_authority_only() {
+    let papers = papers();
+    let guarded = Guarded::start(&papers, "no");
+    let trusting = guarded.options().tls(Some(papers.authority.as_bytes()), None);
+    works(&guarded, trusting.expect("certificates")).await;
+    // Neither what the system trusts nor another authority vouches for it.
+    let another = self::papers();
+    let another = guarded.options().tls(Some(another.authority.as_bytes()), None);
+    for options in [guarded.options(), another.expect("certificates")] {
+        let fault = fault(&options.open()).await;
+        assert!(fault.contains("certificate"), "{fault}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_may_ask_for_a_certificate() {
+    let papers = papers();
+    let guarded = Guarded::start(&papers, "yes");
+    let authority = Some(papers.authority.as_bytes());
+    let (certificate, key) = &papers.client;
+    let with = guarded
+        .options()
+        .tls(authority, Some((certificate.as_bytes(), key.as_bytes())));
+    works(&guarded, with.expect("certificates")).await;
+    let without = guarded.options().tls(authority, None).expect("certificates").open();
+    assert!(!fault(&without).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_certificate_is_refused_when_it_is_given() {
+    let (papers, other) = (papers(), papers());
+    let options = || Redis::options("rediss://127.0.0.1:1/").expect("a URL");
+    let authority = papers.authority.as_bytes();
+    let (certificate, key) = (papers.client.0.as_bytes(), papers.client.1.as_bytes());
+    let plain = Redis::options("redis://127.0.0.1:1/").expect("a URL");
+    let tried = [
+        (plain.tls(Some(authority), None), TlsError::NoTls),
+        (options().tls(Some(b"nothing"), None), TlsError::Authority),
+        (options().tls(Some(key), None), TlsError::Authority),
+        (options().tls(None, Some((key, key))), TlsError::Client),
+        (options().tls(None, Some((certificate, certificate))), TlsError::Client),
+        (
+            options().tls(None, Some((certificate, other.client.1.as_bytes()))),
+            TlsError::Client,
+        ),
+    ];
+    for (place, (tried, expected)) in tried.into_iter().enumerate() {
+        let error = tried.expect_err("refused");
+        assert_eq!(error, expected, "{place}");
+    }
+}
