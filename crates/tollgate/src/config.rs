@@ -17,7 +17,7 @@ pub use environment::variables;
 pub use layers::{FILE, File, Sources, Written, read_text};
 pub use rules::{Loaded, QUICKSTART, Settings, is_settings};
 pub use schema::schema;
-pub use store::{MemorySettings, RedisSettings, Snapshot, StoreSettings};
+pub use store::{MemorySettings, RedisSettings, Snapshot, StoreSettings, StoreTls};
 
 use self::reading::Reading;
 use crate::server::http::{Bounds, Dialects, RetryAfter};

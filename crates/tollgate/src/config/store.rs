@@ -2,7 +2,7 @@
 
 mod redis;
 
-pub use self::redis::RedisSettings;
+pub use self::redis::{RedisSettings, StoreTls};
 
 use super::reading::{Reading, without_text};
 use std::path::PathBuf;
@@ -189,7 +189,8 @@ enum StoreKind {
 
 pub(super) const COMMON: [&str; 1] = ["url"];
 pub(super) const OF_MEMORY: [&str; 3] = ["max_memory", "snapshot", "overflow"];
-pub(super) const OF_REDIS: [&str; 12] = [
+pub(super) const OF_REDIS: [&str; 13] = [
+    "tls",
     "sentinel_password",
     "deadline",
     "clock",

@@ -238,6 +238,7 @@ fn a_shared_store_is_as_it_is_written() {
             "a setting of the memory store",
         ),
         ("store: { url: 'redis://h', tags: 0 }", "from 1 to"),
+        ("store: { url: 'rediss://h', tls: { cert: a } }", "belong together"),
     ] {
         let (config, said) = read(text);
         assert!(config.is_none() && said.contains(wanted), "{text}: {said}");

@@ -33,7 +33,7 @@ impl Opened {
                 } else {
                     None
                 };
-                let options = redis.options().map_err(|error| error.to_string())?;
+                let options = redis.options()?;
                 Ok(Self::Redis(Arc::new(options.open()), folder))
             }
         }

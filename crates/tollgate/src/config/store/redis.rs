@@ -2,11 +2,12 @@
 
 use super::super::reading::Reading;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Refusal};
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
-use tollgate_limiter::store::redis::{Functions, Options, Redis, Time, UrlError};
+use tollgate_limiter::store::redis::{Functions, Options, Redis, Time};
 
 /// How a store on a Redis or Valkey server is to be.
 #[derive(Clone, PartialEq, Eq)]
@@ -25,8 +26,19 @@ pub struct RedisSettings {
     pub tags: u16,
     /// Whether what the store would certainly refuse is refused without asking it.
     pub near_cache: bool,
+    /// Whom to trust and who we are, over TLS.
+    pub tls: Option<StoreTls>,
     /// Without which nobody can work out the key of a subject.
     key_secret: Option<String>,
+}
+
+/// Where the certificates for a `rediss://` server are. All files are PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreTls {
+    /// Whom the server is trusted by; none: whom this machine trusts.
+    pub authority: Option<PathBuf>,
+    /// Our certificate and its key; none: we show none.
+    pub client: Option<(PathBuf, PathBuf)>,
 }
 
 impl RedisSettings {
@@ -39,6 +51,7 @@ impl RedisSettings {
             prefix: "tg".to_owned(),
             tags: 64,
             near_cache: true,
+            tls: None,
             key_secret: None,
         }
     }
@@ -50,12 +63,17 @@ impl RedisSettings {
         }
     }
 
-    /// The same as the store takes them.
+    /// The same as the store takes them. Certificates are read here.
     ///
     /// # Errors
-    /// An address that is none; reading settings refuses those.
-    pub fn options(&self) -> Result<Options, UrlError> {
-        let options = Redis::options(&self.url)?
+    /// Certificates that cannot be read. An address that is none; reading settings refuses those.
+    pub fn options(&self) -> Result<Options, String> {
+        let options = Redis::options(&self.url).map_err(|error| error.to_string())?;
+        let options = match &self.tls {
+            Some(tls) => tls.apply(options)?,
+            None => options,
+        };
+        let options = options
             .deadline(self.deadline)
             .time(self.time)
             .functions(self.functions)
@@ -69,7 +87,40 @@ impl RedisSettings {
     }
 }
 
+impl StoreTls {
+    fn apply(&self, options: Options) -> Result<Options, String> {
+        let read = |path: &PathBuf| {
+            let read = std::fs::read(path);
+            read.map_err(|error| format!("cannot read {} of `store.tls`: {error}", path.display()))
+        };
+        let authority = self.authority.as_ref().map(read).transpose()?;
+        let client = match &self.client {
+            Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
+            None => None,
+        };
+        let client = client.as_ref().map(|(certificate, key)| (&**certificate, &**key));
+        let options = options.tls(authority.as_deref(), client);
+        options.map_err(|error| format!("`store.tls`: {error}"))
+    }
+}
+
 impl Reading<'_> {
+    fn store_tls(&mut self, node: &Node) -> Option<StoreTls> {
+        let fields = node.fields("`tls` of the store", &["ca", "cert", "key"], &mut self.problems)?;
+        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let authority = find("ca").and_then(|node| self.path(node, "a file"));
+        let client = match (find("cert"), find("key")) {
+            (Some(certificate), Some(key)) => self.path(certificate, "a file").zip(self.path(key, "a file")),
+            (None, None) => None,
+            (Some(_), None) | (None, Some(_)) => {
+                self.problems
+                    .error_with(&node.place, "`cert` and `key` belong together", "give both, or none");
+                None
+            }
+        };
+        Some(StoreTls { authority, client })
+    }
+
     pub(super) fn redis(&mut self, url: String, fields: &Fields<'_>) -> RedisSettings {
         let mut redis = RedisSettings::new(url);
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
@@ -81,6 +132,7 @@ impl Reading<'_> {
         if let Some(node) = find("sentinel_password") {
             self.secret(node, "a password");
         }
+        redis.tls = find("tls").and_then(|node| self.store_tls(node));
         let problems = &mut self.problems;
         let clocks = [("server", Time::Server), ("client", Time::Client { skew_tolerance })];
         if let Some(time) = find("clock").and_then(|node| node.word("a clock", &clocks, problems)) {
