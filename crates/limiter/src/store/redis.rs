@@ -27,6 +27,8 @@ mod node;
 mod offset;
 mod options;
 pub mod script;
+mod sentinel;
+mod servers;
 mod survey;
 
 use self::call::{Mode, Told};

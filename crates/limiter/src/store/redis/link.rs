@@ -2,6 +2,8 @@
 
 use super::offset::Offset;
 use super::script::{FUNCTION, LIBRARY, SCRIPT};
+use super::sentinel::Sentinels;
+use super::servers::{Access, Host};
 use super::{Figures, Functions};
 use crate::clock::Clock;
 use crate::store::{Refusal, StoreError};
@@ -26,7 +28,7 @@ const PAUSE_MOST: Duration = Duration::from_secs(1);
 
 /// The way to one server.
 pub(super) struct Link {
-    client: redis::Client,
+    finder: Finder,
     functions: Functions,
     clock: Clock,
     line: watch::Sender<Option<Line>>,
@@ -40,12 +42,23 @@ pub(super) struct Link {
     runtime: Handle,
 }
 
+/// How the server is found, whenever it is dialled.
+#[derive(Debug)]
+pub(super) enum Finder {
+    /// It is where it always was.
+    Fixed(Access),
+    /// Sentinels know.
+    Sentinel(Arc<Sentinels>),
+}
+
 /// An open connection with the script at its other end.
 #[derive(Clone)]
 pub(super) struct Line {
     connection: MultiplexedConnection,
     way: Way,
     number: u64,
+    /// Whom it leads to. Nothing if that is a socket.
+    host: Option<Host>,
     /// What its server's clock shows. Another connection may lead to another server.
     offset: Arc<Mutex<Offset>>,
 }
@@ -62,14 +75,14 @@ enum Way {
 impl Link {
     /// Begins to dial at once.
     pub(super) fn new(
-        client: redis::Client,
+        finder: Finder,
         functions: Functions,
         clock: Clock,
         figures: Arc<Figures>,
         runtime: Handle,
     ) -> Arc<Self> {
         let link = Arc::new(Self {
-            client,
+            finder,
             functions,
             clock,
             line: watch::Sender::new(None),
@@ -81,6 +94,9 @@ impl Link {
             runtime,
         });
         link.dial();
+        if let Finder::Sentinel(sentinels) = &link.finder {
+            sentinels.follow(&link, &link.runtime);
+        }
         link
     }
 
@@ -120,6 +136,19 @@ impl Link {
         }
     }
 
+    /// Leaves whatever server there is a connection to, unless it is this one.
+    pub(super) fn leave_unless(self: &Arc<Self>, host: &Host) {
+        let other = match &*self.line.borrow() {
+            Some(line) if line.host.as_ref() != Some(host) => Some(line.number),
+            _ => None,
+        };
+        if let Some(number) = other {
+            // The new one is worth trying at once, however the old one was.
+            self.attempts.store(0, Ordering::Relaxed);
+            self.hang_up(number, "another server is the primary now");
+        }
+    }
+
     /// Dials in the background, unless somebody does.
     fn dial(self: &Arc<Self>) {
         if self.is_dialling.swap(true, Ordering::AcqRel) {
@@ -149,7 +178,16 @@ impl Link {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     }
 
-    async fn connect(self: &Arc<Self>) -> Result<Line, RedisError> {
+    async fn connect(self: &Arc<Self>) -> Result<Line, String> {
+        let access = match &self.finder {
+            Finder::Fixed(access) => access.clone(),
+            Finder::Sentinel(sentinels) => sentinels.primary().await?,
+        };
+        let connected = self.connect_to(&access).await;
+        connected.map_err(|error| in_words(&error, access.password()))
+    }
+
+    async fn connect_to(self: &Arc<Self>, access: &Access) -> Result<Line, RedisError> {
         let number = self.lines.fetch_add(1, Ordering::Relaxed);
         let link = Arc::downgrade(self);
         let config = AsyncConnectionConfig::new()
@@ -163,8 +201,12 @@ impl Link {
                 }
                 Ok::<(), ()>(())
             });
-        let connecting = self.client.get_multiplexed_async_connection_with_config(&config);
+        let client = access.client()?;
+        let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await?;
+        if let Finder::Sentinel(_) = &self.finder {
+            is_primary(&mut connection).await?;
+        }
         let way = match self.functions {
             Functions::Off => load_script(&mut connection).await?,
             Functions::On => load_function(&mut connection).await?,
@@ -175,6 +217,7 @@ impl Link {
         };
         Ok(Line {
             offset: Arc::new(Mutex::new(self.ask_time(&mut connection).await)),
+            host: access.host(),
             connection,
             way,
             number,
@@ -193,16 +236,28 @@ impl Link {
         }
         offset
     }
+}
 
-    /// What went wrong, for whoever reads logs, and never a password: a server that does not know a command repeats what it
-    /// was told with it.
-    fn in_words(&self, error: &RedisError) -> String {
-        let words = error.to_string();
-        let words = words.split(", with args").next().unwrap_or_default();
-        match self.client.get_connection_info().redis_settings().password() {
-            Some(password) if !password.is_empty() => words.replace(password, "..."),
-            _ => words.to_owned(),
-        }
+/// What went wrong, for whoever reads logs, and never a password: a server that does not know a command repeats what it was
+/// told with it.
+fn in_words(error: &RedisError, password: Option<&str>) -> String {
+    let words = error.to_string();
+    let words = words.split(", with args").next().unwrap_or_default();
+    match password {
+        Some(password) if !password.is_empty() => words.replace(password, "..."),
+        _ => words.to_owned(),
+    }
+}
+
+/// Sentinels may name a server that is not the primary yet, or no more.
+async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+    let role: Vec<Value> = redis::cmd("ROLE").query_async(connection).await?;
+    match role.first() {
+        Some(Value::BulkString(role)) if role == b"master" => Ok(()),
+        _ => Err(RedisError::from((
+            redis::ErrorKind::Client,
+            "the server that the sentinels name is not the primary",
+        ))),
     }
 }
 
@@ -237,7 +292,7 @@ async fn dial(dialling: Dialling) {
                 link.line.send_replace(Some(line));
                 break link;
             }
-            Ok(Err(error)) => link.note(&link.in_words(&error)),
+            Ok(Err(why)) => link.note(&why),
             Err(_) => link.note("the server did not answer within a second"),
         }
     };

@@ -3,12 +3,13 @@
 use super::Redis;
 use super::figures::Figures;
 use super::key::Keys;
-use super::link::Link;
+use super::link::{Finder, Link};
 use super::near::Near;
 use super::node::Node;
+use super::sentinel::Sentinels;
+use super::servers::Servers;
 use crate::clock::Clock;
-use redis::io::tcp::TcpSettings;
-use redis::{ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, TlsCertificates};
+use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
@@ -21,7 +22,7 @@ use tollgate_core::{Micros, Now, Timestamp};
 /// How a shared store is to be. Start from [`Redis::options`].
 #[derive(Clone)]
 pub struct Options {
-    client: redis::Client,
+    servers: Servers,
     deadline: Duration,
     time: Time,
     functions: Functions,
@@ -72,20 +73,8 @@ pub struct UrlError;
 
 impl Options {
     pub(super) fn new(url: &str) -> Result<Self, UrlError> {
-        let settings = url.into_connection_info().map_err(|_| UrlError)?;
-        let tcp = TcpSettings::default().set_nodelay(true);
-        #[cfg(target_os = "linux")]
-        let tcp = tcp.set_user_timeout(Duration::from_secs(2));
-        // The third version tells at once when the server closes the connection.
-        let redis = settings.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-        let redis = redis.set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
-        if matches!(settings.addr(), ConnectionAddr::TcpTls { .. }) {
-            // Without one the library could not begin. Whoever has chosen another keeps it.
-            let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        }
-        let settings = settings.set_tcp_settings(tcp).set_redis_settings(redis);
         Ok(Self {
-            client: redis::Client::open(settings).map_err(|_| UrlError)?,
+            servers: Servers::read(url).ok_or(UrlError)?,
             deadline: Duration::from_millis(10),
             time: Time::Server,
             functions: Functions::Auto,
@@ -108,10 +97,6 @@ impl Options {
     /// # Errors
     /// What cannot be read, or a URL that says nothing of TLS.
     pub fn tls(self, authority: Option<&[u8]>, client: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
-        let settings = self.client.get_connection_info().clone();
-        if !matches!(settings.addr(), ConnectionAddr::TcpTls { .. }) {
-            return Err(TlsError::NoTls);
-        }
         if authority.is_some_and(|pem| certificates(pem).is_empty()) {
             return Err(TlsError::Authority);
         }
@@ -127,8 +112,32 @@ impl Options {
             }),
             root_cert: authority.map(<[u8]>::to_vec),
         };
-        let client = redis::Client::build_with_tls(settings, papers).map_err(|_| TlsError::Authority)?;
-        Ok(Self { client, ..self })
+        let servers = self.servers.map_access(|access| {
+            if !access.is_tls() {
+                return Err(TlsError::NoTls);
+            }
+            access.with_papers(papers.clone()).map_err(|_| TlsError::Authority)
+        })?;
+        Ok(Self { servers, ..self })
+    }
+
+    /// The password of the sentinels, if they have one: it is not the servers'. Without sentinels it means nothing.
+    pub fn sentinel_password(self, password: &str) -> Self {
+        let servers = match self.servers {
+            Servers::Sentinel {
+                sentinels,
+                access,
+                name,
+                primary,
+            } => Servers::Sentinel {
+                sentinels,
+                access: access.with_password(password),
+                name,
+                primary,
+            },
+            other => other,
+        };
+        Self { servers, ..self }
     }
 
     /// Whose clock decides. The server's unless said.
@@ -183,9 +192,18 @@ impl Options {
             ),
         };
         let clock = Clock::start(Timestamp::EPOCH);
+        let finder = match self.servers {
+            Servers::One(access) => Finder::Fixed(access),
+            Servers::Sentinel {
+                sentinels,
+                access,
+                name,
+                primary,
+            } => Finder::Sentinel(Arc::new(Sentinels::new(sentinels, access, name, primary))),
+        };
         let node = Node {
             link: Link::new(
-                self.client,
+                finder,
                 self.functions,
                 clock.clone(),
                 Arc::clone(&figures),
