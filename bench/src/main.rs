@@ -47,6 +47,8 @@ enum Command {
     ServeNothing {
         /// Where it listens.
         address: std::net::SocketAddr,
+        /// What it answers.
+        answer: servers::Answer,
     },
     /// Measures finding the rules of an attempt, by the number of rules.
     Planning(planning::Args),
@@ -60,7 +62,7 @@ fn main() -> std::process::ExitCode {
         Command::Flood(args) => flood::run(&args),
         Command::InProcess(args) => in_process::run(&args),
         Command::Servers(args) => servers::run(&args),
-        Command::ServeNothing { address } => servers::serve_nothing(address),
+        Command::ServeNothing { address, answer } => servers::serve_nothing(address, answer),
         Command::Planning(args) => planning::run(&args),
     }
 }

@@ -26,13 +26,15 @@ use tollgate_limiter::store::memory::Memory;
 #[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- planning --rounds 51")]
 pub(crate) struct Args {
     /// How many times each set of rules is timed; the median of them is reported.
-    #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
     /// Prints JSON instead of a table.
     #[arg(long)]
     json: bool,
 }
 
+/// Enough for a steady median.
+pub(crate) const ROUNDS: u32 = 31;
 /// How many rules a set has, and how many overrides its last one.
 const SETS: [(usize, usize); 4] = [(10, 0), (1_000, 0), (10_000, 0), (10, 100_000)];
 /// What planning with 10,000 rules may take, in times of planning with 10.
@@ -59,30 +61,40 @@ struct Words {
     tier: &'static str,
 }
 
+/// What planning with each set of rules came to.
+pub(crate) struct Planned([Timing; SETS.len()]);
+
 pub(crate) fn run(args: &Args) -> ExitCode {
+    let planned = measure(args.rounds);
+    if args.json {
+        println!("{:#}", json!({ "planning": planned.as_json(), "ratio_max": RATIO_MAX }));
+    } else {
+        print!("{}", planned.as_table());
+    }
+    if planned.is_held() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+/// Times every set of rules so many times.
+pub(crate) fn measure(rounds: u32) -> Planned {
     let mut cases = SETS.map(|(rules, overrides)| Case::new(rules, overrides));
-    for _ in 0..args.rounds {
+    for _ in 0..rounds {
         for case in &mut cases {
             case.time();
         }
     }
     let base = cases.first().map(|case| case.plan_ns.clone()).unwrap_or_default();
-    let timings = cases.map(|case| Timing {
+    Planned(cases.map(|case| Timing {
         rules: case.rules,
         overrides: case.overrides,
         // Of each round by itself: what slows one down slows down all of its round.
         ratio: median(case.plan_ns.iter().zip(&base).map(|(ns, base)| ns / base).collect()),
         plan_ns: median(case.plan_ns),
         check_ns: median(case.check_ns),
-    });
-    if args.json {
-        let rows = timings.iter().map(|timing| timing.json()).collect::<Value>();
-        println!("{:#}", json!({ "planning": rows, "ratio_max": RATIO_MAX }));
-    } else {
-        print_table(&timings);
-    }
-    let is_held = timings.iter().all(|timing| timing.ratio <= RATIO_MAX);
-    if is_held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }))
 }
 
 impl Case {
@@ -203,20 +215,35 @@ impl Timing {
     }
 }
 
-fn print_table(timings: &[Timing]) {
-    println!("Nanoseconds per attempt that meets two rules: planned, and checked with the embedded store.");
-    println!();
-    println!("| rules | overrides | plan ns | x 10 rules | check ns |");
-    println!("|---:|---:|---:|---:|---:|");
-    for timing in timings {
-        let Timing {
-            rules,
-            overrides,
-            plan_ns,
-            ratio,
-            check_ns,
-        } = timing;
-        println!("| {rules} | {overrides} | {plan_ns:.0} | {ratio:.2} | {check_ns:.0} |");
+impl Planned {
+    /// Whether no set takes longer than it may.
+    fn is_held(&self) -> bool {
+        self.0.iter().all(|timing| timing.ratio <= RATIO_MAX)
+    }
+
+    pub(crate) fn as_json(&self) -> Value {
+        self.0.iter().map(Timing::json).collect()
+    }
+
+    pub(crate) fn as_table(&self) -> String {
+        let mut table = String::from(
+            "Nanoseconds per attempt that meets two rules: planned, and checked with the embedded store.\n\n\
+             | rules | overrides | plan ns | x 10 rules | check ns |\n|---:|---:|---:|---:|---:|\n",
+        );
+        for timing in &self.0 {
+            let Timing {
+                rules,
+                overrides,
+                plan_ns,
+                ratio,
+                check_ns,
+            } = timing;
+            let _ = writeln!(
+                table,
+                "| {rules} | {overrides} | {plan_ns:.0} | {ratio:.2} | {check_ns:.0} |"
+            );
+        }
+        table
     }
 }
 

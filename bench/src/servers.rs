@@ -1,4 +1,5 @@
-//! HTTP checks against servers: Tollgate, throttlecrab-server, and a hyper endpoint that does nothing.
+//! HTTP checks against servers: Tollgate, throttlecrab-server, a hyper endpoint that does nothing, and the same with an
+//! answer of Tollgate's size.
 //!
 //! ```text
 //! cargo run --release -p tollgate-bench -- servers
@@ -12,8 +13,9 @@ mod load;
 mod nothing;
 mod process;
 
-pub(crate) use nothing::serve as serve_nothing;
+pub(crate) use nothing::{Answer, serve as serve_nothing};
 
+use crate::planning::{self, Planned};
 use load::{Load, Measured};
 use process::{Server, pin_self};
 use serde_json::json;
@@ -66,6 +68,7 @@ struct Paths {
 const TOLLGATE: &str = "tollgate";
 const THROTTLECRAB: &str = "throttlecrab";
 const NOTHING: &str = "nothing";
+const READY: &str = "ready-made answer";
 
 /// What of throttlecrab is compared with. The limits are those of [`RULES`].
 const THROTTLECRAB_VERSION: &str = "0.4.40";
@@ -76,10 +79,12 @@ const RULES: &str = "rules:\n- { id: api, per: key, limit: 100/min burst 100 }\n
 pub(crate) fn run(args: &Args) -> ExitCode {
     match measure(args) {
         Ok(contestants) => {
+            eprintln!("planning");
+            let planned = planning::measure(planning::ROUNDS);
             if args.json {
-                println!("{}", as_json(&contestants));
+                println!("{}", as_json(&contestants, &planned));
             } else {
-                print!("{}", as_table(args, &contestants));
+                print!("{}\n{}", as_table(args, &contestants), planned.as_table());
             }
             ExitCode::SUCCESS
         }
@@ -131,7 +136,7 @@ fn contestants() -> Vec<Contestant> {
                 command
             },
             "/v1/check",
-            |key| format!("{{\"attributes\":{{\"key\":\"user:{key:016}\"}}}}"),
+            check_of,
         ),
         contestant(
             THROTTLECRAB,
@@ -154,13 +159,27 @@ fn contestants() -> Vec<Contestant> {
             NOTHING,
             |paths, address| {
                 let mut command = Command::new(&paths.own);
-                command.arg("serve-nothing").arg(address.to_string());
+                command.arg("serve-nothing").arg(address.to_string()).arg("empty");
                 command
             },
             "/v1/check",
-            |key| format!("{{\"attributes\":{{\"key\":\"user:{key:016}\"}}}}"),
+            check_of,
+        ),
+        contestant(
+            READY,
+            |paths, address| {
+                let mut command = Command::new(&paths.own);
+                command.arg("serve-nothing").arg(address.to_string()).arg("ready");
+                command
+            },
+            "/v1/check",
+            check_of,
         ),
     ]
+}
+
+fn check_of(key: u64) -> String {
+    format!("{{\"attributes\":{{\"key\":\"user:{key:016}\"}}}}")
 }
 
 impl Contestant {
@@ -190,26 +209,26 @@ fn as_table(args: &Args, contestants: &[Contestant]) -> String {
         args.keys, args.connections, args.rounds
     );
     table.push_str(
-        "| server | decisions per CPU-second | decisions/s | p50 µs | p99 µs | Tollgate's decisions per CPU-second |\n",
+        "| server | decisions per CPU-second | decisions/s | core busy | p50 µs | p99 µs | Tollgate's decisions per CPU-second |\n",
     );
-    table.push_str("|---|---|---|---|---|---|\n");
+    table.push_str("|---|---:|---:|---:|---:|---:|---:|\n");
     for contestant in contestants {
         let _ = writeln!(
             table,
-            "| {} | {:.0} | {:.0} | {:.0} | {:.0} | {:.2}x |",
+            "| {} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.2}x |",
             contestant.name,
             contestant.median(Measured::per_cpu_second),
             contestant.median(Measured::per_second),
+            contestant.median(Measured::busy),
             contestant.median(|measured| measured.p50_us),
             contestant.median(|measured| measured.p99_us),
             ratio(contestants, contestant.name, Measured::per_cpu_second),
         );
     }
-    table.push('\n');
     table
 }
 
-fn as_json(contestants: &[Contestant]) -> serde_json::Value {
+fn as_json(contestants: &[Contestant], planned: &Planned) -> serde_json::Value {
     let servers: Vec<_> = contestants
         .iter()
         .map(|contestant| {
@@ -217,6 +236,7 @@ fn as_json(contestants: &[Contestant]) -> serde_json::Value {
                 "server": contestant.name,
                 "decisions_per_cpu_second": contestant.median(Measured::per_cpu_second),
                 "decisions_per_second": contestant.median(Measured::per_second),
+                "busy": contestant.median(Measured::busy),
                 "p50_us": contestant.median(|measured| measured.p50_us),
                 "p99_us": contestant.median(|measured| measured.p99_us),
                 "errors": contestant.rounds.iter().map(|measured| measured.errors).sum::<u64>(),
@@ -228,8 +248,10 @@ fn as_json(contestants: &[Contestant]) -> serde_json::Value {
         "ratios_per_cpu_second": {
             THROTTLECRAB: ratio(contestants, THROTTLECRAB, Measured::per_cpu_second),
             NOTHING: ratio(contestants, NOTHING, Measured::per_cpu_second),
+            READY: ratio(contestants, READY, Measured::per_cpu_second),
         },
         "p99_ratio": { THROTTLECRAB: ratio(contestants, THROTTLECRAB, |measured| measured.p99_us) },
+        "planning": planned.as_json(),
     })
 }
 

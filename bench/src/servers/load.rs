@@ -145,23 +145,38 @@ async fn talk(
     }
 }
 
-/// Whether a whole answer is there. All servers here tell its length.
+/// Whether a whole answer is there. All servers here tell its length. One pass: what the load takes for an answer is part
+/// of the next one's latency.
 fn is_whole(buffer: &[u8]) -> bool {
-    let Some(end) = buffer.windows(4).position(|four| four == b"\r\n\r\n") else {
-        return false;
-    };
-    let head = buffer.get(..end).unwrap_or_default();
-    let length = head.split(|byte| *byte == b'\n').find_map(|line| {
-        let (name, value) = std::str::from_utf8(line).ok()?.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length")
-            .then(|| value.trim().parse::<usize>().ok())?
-    });
-    length.is_some_and(|length| buffer.len() >= end + 4 + length)
+    let mut rest = buffer;
+    let mut length = None;
+    while let Some(end) = rest.iter().position(|byte| *byte == b'\n') {
+        let (line, after) = rest.split_at(end + 1);
+        if line == b"\r\n" {
+            return length.is_some_and(|length| after.len() >= length);
+        }
+        if let Some((name, value)) = line.split_at_checked(LENGTH.len())
+            && name.eq_ignore_ascii_case(LENGTH)
+        {
+            length = std::str::from_utf8(value)
+                .ok()
+                .and_then(|value| value.trim().parse::<usize>().ok());
+        }
+        rest = after;
+    }
+    false
 }
+
+const LENGTH: &[u8] = b"content-length:";
 
 impl Measured {
     pub(crate) fn per_cpu_second(&self) -> f64 {
         self.answers as f64 / self.cpu_seconds
+    }
+
+    /// The share of its core that the server used: below one, the load was the bottleneck.
+    pub(crate) fn busy(&self) -> f64 {
+        self.cpu_seconds / self.seconds
     }
 
     pub(crate) fn per_second(&self) -> f64 {
