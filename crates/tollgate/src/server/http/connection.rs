@@ -94,9 +94,10 @@ where
     // One per connection, so that requests on two of them do not count in the same place.
     let front = Arc::new(Arc::clone(front));
     let service = service_fn(move |request: Request<Incoming>| {
-        let front = Arc::clone(&front);
         let beat = pulse.begin(request.version() == Version::HTTP_2);
-        async move { Ok::<_, Infallible>(front.answer(request, beat).await) }
+        let asked = front.sort(request);
+        let front = Arc::clone(&front);
+        async move { Ok::<_, Infallible>(front.answer(asked, beat).await) }
     });
     let builder = builder(&bounds);
     let mut connection = pin!(builder.serve_connection(io, service));

@@ -2,7 +2,7 @@
 
 mod bodies;
 
-use self::bodies::read;
+use self::bodies::{Sent, read};
 use super::answer::{self, Told};
 use super::problem::Problem;
 use super::settings::HttpSettings;
@@ -31,7 +31,7 @@ pub(super) struct Front {
 
 /// What can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Route {
+pub(super) enum Route {
     Check,
     Batch,
     Refund,
@@ -43,6 +43,14 @@ enum Route {
     Readyz,
     Metrics,
     OpenApi,
+}
+
+/// A request that was sorted. Whatever waits is moved about, so this carries no head, and what is asked less often stands
+/// in a box.
+pub(super) enum Asked {
+    Check(Sent),
+    Other(Route, Box<Request<Incoming>>),
+    Nothing(Box<Problem>),
 }
 
 /// How each can be asked, and which right that takes; health is open to everybody.
@@ -65,12 +73,21 @@ impl Front {
         Self { gate, settings }
     }
 
-    /// The answer to a request, whatever it is.
-    pub(super) async fn answer(&self, request: Request<Incoming>, beat: Beat) -> Response<Full<Bytes>> {
+    /// Finds out what is asked, before anything is waited for.
+    pub(super) fn sort(&self, request: Request<Incoming>) -> Asked {
         match self.route(&request) {
-            Ok(Route::Check) => self.check(request, &beat).await,
-            Ok(route) => self.other(route, request, &beat).await,
-            Err(problem) => Err(problem),
+            Ok(Route::Check) => Asked::Check(request.into()),
+            Ok(route) => Asked::Other(route, Box::new(request)),
+            Err(problem) => Asked::Nothing(Box::new(problem)),
+        }
+    }
+
+    /// The answer to a request, whatever it is.
+    pub(super) async fn answer(&self, asked: Asked, beat: Beat) -> Response<Full<Bytes>> {
+        match asked {
+            Asked::Check(sent) => self.check(sent, &beat).await,
+            Asked::Other(route, request) => Box::pin(self.other(route, *request, &beat)).await,
+            Asked::Nothing(problem) => Err(*problem),
         }
         .unwrap_or_else(Problem::into_response)
     }
@@ -94,8 +111,8 @@ impl Front {
         Ok(*route)
     }
 
-    async fn check(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request, beat).await?;
+    async fn check(&self, sent: Sent, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
+        let body = self.body(sent, beat).await?;
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
         let attempt = asked.attempt(&attributes);
@@ -110,34 +127,31 @@ impl Front {
         Ok(answer::to_check(&self.settings, &told))
     }
 
-    /// Everything that is asked less often. Boxed, so that a check does not carry the room it needs.
+    /// Everything, though checks have a shorter way.
     async fn other(
         &self,
         route: Route,
         request: Request<Incoming>,
         beat: &Beat,
     ) -> Result<Response<Full<Bytes>>, Problem> {
-        Box::pin(async move {
-            match route {
-                Route::Check => self.check(request, beat).await,
-                Route::Batch => self.batch(request, beat).await,
-                Route::Refund => self.refund(request, beat).await,
-                Route::Forget => self.forget(request, beat).await,
-                Route::Release => self.release(request, beat).await,
-                Route::Renew => self.renew(request, beat).await,
-                Route::Explain => self.explain(request, beat).await,
-                Route::Healthz => Ok(answer::json(b"{\"status\":\"alive\"}".to_vec())),
-                Route::Readyz => Ok(ready::readiness(&self.gate)),
-                Route::Metrics => Ok(metrics(&self.gate)),
-                Route::OpenApi => Ok(answer::json(OPENAPI.into())),
-            }
-        })
-        .await
+        match route {
+            Route::Check => self.check(request.into(), beat).await,
+            Route::Batch => self.batch(request, beat).await,
+            Route::Refund => self.refund(request, beat).await,
+            Route::Forget => self.forget(request, beat).await,
+            Route::Release => self.release(request, beat).await,
+            Route::Renew => self.renew(request, beat).await,
+            Route::Explain => self.explain(request, beat).await,
+            Route::Healthz => Ok(answer::json(b"{\"status\":\"alive\"}".to_vec())),
+            Route::Readyz => Ok(ready::readiness(&self.gate)),
+            Route::Metrics => Ok(metrics(&self.gate)),
+            Route::OpenApi => Ok(answer::json(OPENAPI.into())),
+        }
     }
 
     async fn batch(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let bounds = &self.settings.bounds;
-        let body = read(request, bounds.batch_bytes, bounds.body_timeout, beat).await?;
+        let body = read(request.into(), bounds.batch_bytes, bounds.body_timeout, beat).await?;
         let batch = request::batch(&body)?;
         let sitting = self.gate.sit(Door::Http);
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
@@ -162,7 +176,7 @@ impl Front {
     }
 
     async fn refund(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request, beat).await?;
+        let body = self.body(request.into(), beat).await?;
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
         let attempt = asked.attempt(&attributes);
@@ -180,7 +194,7 @@ impl Front {
     }
 
     async fn forget(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request, beat).await?;
+        let body = self.body(request.into(), beat).await?;
         let asked = request::subject(&body)?;
         let attributes = asked.attributes();
         let sitting = self.gate.sit(Door::Http);
@@ -194,7 +208,7 @@ impl Front {
     }
 
     async fn release(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request, beat).await?;
+        let body = self.body(request.into(), beat).await?;
         let lease = request::lease(&body)?;
         let released = self.gate.sit(Door::Http).release(&lease).await;
         let mut out = Vec::new();
@@ -205,7 +219,7 @@ impl Front {
     }
 
     async fn renew(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
-        let body = self.body(request, beat).await?;
+        let body = self.body(request.into(), beat).await?;
         let lease = request::lease(&body)?;
         let Some(term) = self.gate.sit(Door::Http).renew(&lease).await else {
             return Err(Problem::new(
@@ -222,7 +236,7 @@ impl Front {
 
     async fn explain(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let wants_text = wants_text(request.headers());
-        let body = self.body(request, beat).await?;
+        let body = self.body(request.into(), beat).await?;
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
         let sitting = self.gate.sit(Door::Http);
@@ -235,9 +249,9 @@ impl Front {
         Ok(answer::json(explain::written(&explanation)))
     }
 
-    async fn body(&self, request: Request<Incoming>, beat: &Beat) -> Result<Bytes, Problem> {
+    async fn body(&self, sent: Sent, beat: &Beat) -> Result<Bytes, Problem> {
         let bounds = &self.settings.bounds;
-        read(request, bounds.body_bytes, bounds.body_timeout, beat).await
+        read(sent, bounds.body_bytes, bounds.body_timeout, beat).await
     }
 }
 

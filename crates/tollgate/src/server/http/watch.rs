@@ -96,7 +96,8 @@ impl Beat {
     /// a multiplexed one run on their own and have a timer each.
     pub(super) async fn body<T>(&self, within: Duration, body: impl Future<Output = T>) -> Option<T> {
         if self.is_multiplexed {
-            return tokio::time::timeout(within, body).await.ok();
+            // A timer takes room, which the others should not carry.
+            return Box::pin(tokio::time::timeout(within, body)).await.ok();
         }
         self.pulse.reading.store(self.number, Ordering::Relaxed);
         let mut body = pin!(body);

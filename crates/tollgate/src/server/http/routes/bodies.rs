@@ -9,22 +9,32 @@ use hyper::header::{CONNECTION, EXPECT};
 use hyper::{Request, StatusCode};
 use std::time::Duration;
 
+/// A body on its way, without the head of its request: what waits for it is moved about, and a head is large.
+pub(in crate::server::http) struct Sent {
+    body: Incoming,
+    /// Whether the client sends it only if it is wanted.
+    asks_first: bool,
+}
+
+impl From<Request<Incoming>> for Sent {
+    fn from(request: Request<Incoming>) -> Self {
+        Self {
+            asks_first: request.headers().contains_key(EXPECT),
+            body: request.into_body(),
+        }
+    }
+}
+
 /// The whole body. How long it says it is only serves to refuse it early.
 ///
 /// One that is too large is read to its end all the same, up to [`DISCARDED_MAX`], and thrown away: many clients hear an
 /// answer only when they have sent all, and would see a broken connection instead.
-pub(super) async fn read(
-    request: Request<Incoming>,
-    bytes_max: usize,
-    within: Duration,
-    beat: &Beat,
-) -> Result<Bytes, Problem> {
-    let asks_first = request.headers().contains_key(EXPECT);
-    let body = request.into_body();
+pub(super) async fn read(sent: Sent, bytes_max: usize, within: Duration, beat: &Beat) -> Result<Bytes, Problem> {
+    let Sent { body, asks_first } = sent;
     let told = body.size_hint().lower();
     if told > bytes_max as u64 {
         if !asks_first && told <= DISCARDED_MAX as u64 {
-            discard(body).await;
+            Box::pin(discard(body)).await;
         }
         return Err(too_large(bytes_max));
     }
@@ -47,7 +57,8 @@ async fn collect(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Problem>
         };
         let Ok(data) = frame.into_data() else { continue };
         if first.len() + rest.len() + data.len() > bytes_max {
-            discard(body).await;
+            // Hardly ever, so its room is not carried by every body.
+            Box::pin(discard(body)).await;
             return Err(too_large(bytes_max));
         }
         if first.is_empty() {
