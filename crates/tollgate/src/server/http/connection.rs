@@ -102,19 +102,24 @@ where
     let builder = builder(&bounds);
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut look = pin!(sleep(watch.every()));
-    // Waiting for a change takes a lock that all connections share, so it is done once; then a glance tells.
+    // Waiting for a change takes a lock that all connections share, and waiting for a time some work, so it is done once;
+    // then a glance tells.
     let mut changing = stage.clone();
     let mut changed = pin!(changing.changed());
-    let mut waits = true;
+    let (mut awaits_look, mut awaits_stage) = (true, true);
     loop {
         let turn = poll_fn(|cx| {
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 return Poll::Ready(Turn::Ended(ended));
             }
-            if look.as_mut().poll(cx).is_ready() {
+            let is_due = match std::mem::take(&mut awaits_look) {
+                true => look.as_mut().poll(cx).is_ready(),
+                false => look.is_elapsed(),
+            };
+            if is_due {
                 return Poll::Ready(Turn::Look);
             }
-            if std::mem::take(&mut waits) && changed.as_mut().poll(cx).is_ready() {
+            if std::mem::take(&mut awaits_stage) && changed.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(Turn::Stage);
             }
             match stage.has_changed() {
@@ -137,6 +142,7 @@ where
                     return;
                 }
                 look.as_mut().reset(now + watch.every());
+                awaits_look = true;
             }
             Turn::Stage => break,
         }
