@@ -38,12 +38,14 @@ impl RuleSet {
     /// parts of its key, as the store knows it.
     #[inline]
     pub fn plan<K>(&self, attempt: &Attempt<'_>, mut key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
+        let candidates = self.index.candidates(attempt);
+        // Most rules that are touched are met, in one window.
+        let usual = candidates.as_slice().len();
         let mut plan = Plan {
-            lines: Vec::new(),
-            charges: Vec::new(),
+            lines: Vec::with_capacity(usual),
+            charges: Vec::with_capacity(usual),
             odd_costs: 0,
         };
-        let candidates = self.index.candidates(attempt);
         self.fetch(candidates.as_slice());
         // One that was touched twice is met once.
         for touched in candidates.as_slice().chunk_by(|one, next| one.rule == next.rule) {
