@@ -1,3 +1,4 @@
 //! What tests and benches of the shared store need: real servers, as processes of their own.
 
+pub mod sentinel;
 pub mod servers;

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A kind of server, by name and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ impl Kind {
     pub const ALL: [Self; 3] = [Self::Redis62, Self::Redis70, Self::Valkey];
 
     /// Where its program is. `scripts/servers` puts links there.
-    fn program(self) -> PathBuf {
+    pub(super) fn program(self) -> PathBuf {
         let name = match self {
             Self::Redis62 => "redis-6.2",
             Self::Redis70 => "redis-7.0",
@@ -150,8 +151,17 @@ impl Server {
     }
 }
 
+/// A folder of its own for something that writes files.
+pub(super) fn folder(of: &str) -> PathBuf {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let folder = std::env::temp_dir().join(format!("tollgate-{of}-{}-{number}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("there is room for a folder");
+    folder
+}
+
 /// A port that nobody listens on now.
-fn free_port() -> Result<u16, String> {
+pub(super) fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     listener.map(|at| at.port()).map_err(|error| error.to_string())
 }

@@ -1,0 +1,145 @@
+//! A primary with replicas, and sentinels that watch over it.
+
+use super::servers::{Kind, Server, folder, free_port};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+/// A primary, its replicas, and the sentinels that watch over them. All end when it is dropped.
+#[derive(Debug)]
+pub struct Watched {
+    /// The primary, and then its replicas. Which is which changes.
+    pub servers: Vec<Server>,
+    /// The sentinels.
+    pub sentinels: Vec<Sentinel>,
+}
+
+/// A running sentinel. Ends when it is dropped.
+#[derive(Debug)]
+pub struct Sentinel {
+    process: Child,
+    port: u16,
+    folder: PathBuf,
+}
+
+/// What sentinels call the primary.
+const NAME: &str = "mymaster";
+
+/// How often something that takes a moment is looked for, and how often at most.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+const LOOKS: usize = 600;
+
+impl Watched {
+    /// One primary, two replicas and three sentinels, when all know each other.
+    ///
+    /// # Panics
+    /// If one of them does not start.
+    pub fn start(kind: Kind) -> Self {
+        let primary = Server::start(kind);
+        let port = primary.port();
+        let of = port.to_string();
+        let settings = ["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"];
+        let mut servers = vec![primary];
+        servers.extend((0..2).map(|_| Server::start_with(kind, &settings)));
+        let sentinels: Vec<Sentinel> = (0..3).map(|_| Sentinel::start(kind, port)).collect();
+        for sentinel in &sentinels {
+            let knows_all =
+                |said: &str| field(said, "num-other-sentinels") == Some("2") && field(said, "num-slaves") == Some("2");
+            sentinel.wait_for(knows_all, "all the others");
+        }
+        Self { servers, sentinels }
+    }
+
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        let ports: Vec<String> = self
+            .sentinels
+            .iter()
+            .map(|sentinel| format!("127.0.0.1:{}", sentinel.port))
+            .collect();
+        format!("redis+sentinel://{}/{NAME}", ports.join(","))
+    }
+
+    /// Where the first sentinel that is there says that the primary is.
+    ///
+    /// # Panics
+    /// If none is.
+    pub fn primary_port(&self) -> u16 {
+        let said = self.sentinels.iter().find_map(Sentinel::master);
+        let said = said.expect("a sentinel answers");
+        field(&said, "port")
+            .and_then(|port| port.parse().ok())
+            .expect("it names a port")
+    }
+}
+
+impl Sentinel {
+    fn start(kind: Kind, primary: u16) -> Self {
+        let port = free_port().expect("there are free ports");
+        let folder = folder("sentinel");
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\nprotected-mode no\nsentinel monitor {NAME} 127.0.0.1 {primary} 2\n\
+             sentinel down-after-milliseconds {NAME} 800\nsentinel failover-timeout {NAME} 3000\n"
+        );
+        let file = folder.join("sentinel.conf");
+        fs::write(&file, settings).expect("there is room for a file");
+        let process = Command::new(kind.program())
+            .args([&file, Path::new("--sentinel")])
+            .current_dir(&folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the server is installed: run scripts/servers once");
+        let sentinel = Self { process, port, folder };
+        sentinel.wait_for(|said| field(said, "ip").is_some(), "a primary");
+        sentinel
+    }
+
+    /// Ends it, as a crash would.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    fn wait_for(&self, is_there: impl Fn(&str) -> bool, what: &str) {
+        let looks = (0..LOOKS).any(|_| {
+            let found = self.master().is_some_and(|said| is_there(&said));
+            if !found {
+                thread::park_timeout(LOOK_EVERY);
+            }
+            found
+        });
+        assert!(looks, "the sentinel at {} never knew {what}", self.port);
+    }
+
+    /// What it says of the primary.
+    fn master(&self) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+        stream
+            .write_all(format!("SENTINEL MASTER {NAME}\r\nQUIT\r\n").as_bytes())
+            .ok()?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).ok()?;
+        Some(said)
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A field of an answer that is a list of names and values, each behind its length.
+fn field<'s>(said: &'s str, name: &str) -> Option<&'s str> {
+    let mut lines = said.lines();
+    lines.find(|line| *line == name)?;
+    lines.nth(1)
+}
