@@ -2,3 +2,4 @@
 
 pub mod sentinel;
 pub mod servers;
+pub mod skew;

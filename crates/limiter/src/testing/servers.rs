@@ -2,6 +2,7 @@
 //!
 //! A missing server is a failure that says how to get it, never a test that passes for want of one.
 
+use super::skew::Skew;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,7 @@ pub struct Server {
     port: u16,
     program: PathBuf,
     settings: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 /// How often another port is tried when one is taken between finding it free and using it.
@@ -62,6 +64,18 @@ impl Server {
     /// # Panics
     /// If the server is not installed or does not start.
     pub fn start_with(kind: Kind, settings: &[&str]) -> Self {
+        Self::start_in(kind, settings, Vec::new())
+    }
+
+    /// One with a clock of its own.
+    ///
+    /// # Panics
+    /// If the server is not installed or does not start.
+    pub fn start_skewed(kind: Kind, skew: &Skew) -> Self {
+        Self::start_in(kind, &[], skew.environment().to_vec())
+    }
+
+    fn start_in(kind: Kind, settings: &[&str], environment: Vec<(&'static str, PathBuf)>) -> Self {
         let program = kind.program();
         assert!(
             program.exists(),
@@ -71,13 +85,18 @@ impl Server {
         let mut log = String::new();
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
         for _ in 0..ATTEMPTS {
-            match free_port().and_then(|port| run(&program, &settings, port).map(|process| (process, port))) {
+            let started = free_port().and_then(|port| {
+                let process = run(&program, &settings, &environment, port)?;
+                Ok((process, port))
+            });
+            match started {
                 Ok((process, port)) => {
                     return Self {
                         process,
                         port,
                         program,
                         settings,
+                        environment,
                     };
                 }
                 Err(said) => log = said,
@@ -116,7 +135,7 @@ impl Server {
         self.kill();
         let mut log = String::new();
         for _ in 0..ATTEMPTS {
-            match run(&self.program, &self.settings, self.port) {
+            match run(&self.program, &self.settings, &self.environment, self.port) {
                 Ok(process) => {
                     self.process = process;
                     return;
@@ -167,11 +186,17 @@ pub(super) fn free_port() -> Result<u16, String> {
 }
 
 /// Runs a server until it answers.
-fn run(program: &Path, settings: &[String], port: u16) -> Result<Child, String> {
+fn run(
+    program: &Path,
+    settings: &[String],
+    environment: &[(&'static str, PathBuf)],
+    port: u16,
+) -> Result<Child, String> {
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
         .args(settings)
+        .envs(environment.iter().map(|(name, path)| (name, path)))
         .current_dir(std::env::temp_dir())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

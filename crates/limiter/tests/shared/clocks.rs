@@ -3,11 +3,12 @@
 use crate::site::{Site, charge, every_limit, lease, time};
 use std::collections::BTreeSet;
 use std::time::Duration;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tollgate_core::{Charge, Counter, Limit, Micros, Timestamp};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisKey, Time};
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::skew::Skew;
 
 /// Asks a server that hears it only after a while: what its clock showed before and after, and when it was decided.
 async fn decided(site: &Site, clock: Time) -> (Timestamp, Timestamp, Timestamp) {
@@ -80,4 +81,67 @@ async fn keys_are_apart_by_prefix_and_secret_and_together_without() {
     }
     assert_eq!(keys.len(), 4);
     assert_eq!(site.ask::<BTreeSet<String>>(&["KEYS", "*"]), keys);
+}
+
+/// A second, in microseconds.
+const SECOND: i64 = 1_000_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_servers_clock_may_be_set_while_it_is_asked() {
+    let skew = Skew::none();
+    let site = Site::on(Server::start_skewed(Kind::Redis70, &skew));
+    let store = site.options().deadline(Duration::from_millis(500)).open();
+    let mut limits = every_limit(10, Micros::from_millis(400));
+    limits.retain(|limit| !matches!(limit, Limit::Concurrency(_)));
+    let hot: Vec<Charge<RedisKey>> = limits
+        .iter()
+        .map(|limit| charge(site.counter(&store, limit, "hot"), limit, 1))
+        .collect();
+    // Forward by an hour, back by two, by less than the slack, and back to where it was.
+    for ahead in [0, 3_600 * SECOND, -3_600 * SECOND, -3_600 * SECOND - SECOND / 2, 0] {
+        skew.set(ahead);
+        let from = Instant::now();
+        let mut passed = vec![0_u64; hot.len()];
+        while from.elapsed() < Duration::from_millis(1_600) {
+            for (one, passed) in hot.iter().zip(&mut passed) {
+                let settled = store.settle(&[*one], lease()).await;
+                assert!(settled.outcomes[0].is_ok(), "{one:?} at {ahead}: {settled:?}");
+                *passed += u64::from(settled.passes);
+            }
+            sleep(Duration::from_millis(2)).await;
+        }
+        // What it had, what came back, and once more for the step; and nobody is locked out for long: a window may have to
+        // end twice, and half a second be made up for.
+        let most = 30 + from.elapsed().as_millis() as u64 / 40;
+        for (one, passed) in hot.iter().zip(passed) {
+            let limit = one.limit;
+            assert!((2..=most).contains(&passed), "{limit:?} at {ahead}: {passed} passed");
+        }
+    }
+    site.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_clock_differs_from_ours_charges_nobody_who_gave_up() {
+    for ahead in [-86_400 * SECOND, 86_400 * SECOND] {
+        let skew = Skew::none();
+        skew.set(ahead);
+        let site = Site::on(Server::start_skewed(Kind::Redis70, &skew));
+        let store = site.options().deadline(Duration::from_millis(200)).open();
+        let limit = every_limit(1_000, Micros::from_secs(86_400))[4];
+        let key = site.counter(&store, &limit, "given up");
+        let one = charge(key, &limit, 1);
+        let mut taken = 0;
+        for _ in 0..20 {
+            taken += u64::from(store.settle(&[one], lease()).await.passes);
+        }
+        assert!(taken >= 19, "{taken} were in time");
+        site.server.freeze();
+        assert!(!store.settle(&[one], lease()).await.passes);
+        site.server.thaw();
+        let other = site.options().open();
+        let left = other.peek(&[charge(key, &limit, 0)]).await.outcomes[0].expect("an answer");
+        assert_eq!(1_000 - left.decision.standing().remaining, taken);
+        site.audit();
+    }
 }

@@ -1,0 +1,125 @@
+//! A clock of its own for a server: ahead of the machine's or behind, and set while it runs.
+//!
+//! The machine's clock belongs to everybody and is left alone. A small library is put in front of the system's instead,
+//! compiled when it is needed; it moves what the wall clock shows and nothing else.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// How far a server's clock is from the machine's. Its files end with it.
+#[derive(Debug)]
+pub struct Skew {
+    folder: PathBuf,
+}
+
+impl Skew {
+    /// None, to begin with.
+    ///
+    /// # Panics
+    /// Without a C compiler, or a place for files.
+    pub fn none() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tollgate-skew-{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder for temporary files");
+        let skew = Self { folder };
+        skew.set(0);
+        let source = skew.folder.join("skew.c");
+        fs::write(&source, SOURCE).expect("a folder that can be written to");
+        let compiled = Command::new("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .args([&skew.library(), &source])
+            .status();
+        assert!(compiled.is_ok_and(|status| status.success()), "cc compiles the clock");
+        skew
+    }
+
+    /// Sets it, in microseconds ahead; negative is behind. Counts at once.
+    ///
+    /// # Panics
+    /// If its file is gone.
+    pub fn set(&self, ahead_us: i64) {
+        // The server sees the file as memory, so it is written to where it is.
+        let file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.file());
+        let written = file.and_then(|mut file| std::io::Write::write_all(&mut file, &ahead_us.to_ne_bytes()));
+        written.expect("the file of the clock can be written to");
+    }
+
+    /// What a server's environment must hold.
+    pub(super) fn environment(&self) -> [(&'static str, PathBuf); 2] {
+        [("LD_PRELOAD", self.library()), ("TOLLGATE_SKEW", self.file())]
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.join("ahead")
+    }
+
+    fn library(&self) -> PathBuf {
+        self.folder.join("skew.so")
+    }
+}
+
+impl Drop for Skew {
+    fn drop(&mut self) {
+        // Files that are left behind do no harm.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The three ways to ask for the time. The system is called directly: looking its functions up needs memory, and the
+/// server's memory asks for the time.
+const SOURCE: &str = r#"
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <time.h>
+#include <unistd.h>
+
+static const volatile long long *ahead;
+
+static long long ahead_us(void) {
+    if (!ahead) {
+        int file = open(getenv("TOLLGATE_SKEW"), O_RDONLY);
+        ahead = mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, file, 0);
+        close(file);
+    }
+    return *ahead;
+}
+
+int clock_gettime(clockid_t clock, struct timespec *time) {
+    long failed = syscall(SYS_clock_gettime, clock, time);
+    if (!failed && clock == CLOCK_REALTIME) {
+        long long us = time->tv_sec * 1000000LL + time->tv_nsec / 1000 + ahead_us();
+        time->tv_sec = us / 1000000;
+        time->tv_nsec = us % 1000000 * 1000;
+    }
+    return failed;
+}
+
+int gettimeofday(struct timeval *time, void *zone) {
+    (void)zone;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    time->tv_sec = now.tv_sec;
+    time->tv_usec = now.tv_nsec / 1000;
+    return 0;
+}
+
+time_t time(time_t *to) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    if (to) {
+        *to = now.tv_sec;
+    }
+    return now.tv_sec;
+}
+"#;
