@@ -19,3 +19,4 @@ mod site;
 mod together;
 mod troubles;
 mod users;
+mod wide;

@@ -169,22 +169,19 @@ local function settle(KEYS, ARGV)
 
   -- A request of several charges: all kept or none. Those of the same key add up.
   local function settle_several(request, count)
-    local steps, passes = {}, true
+    local steps, passes, taken = {}, true, {}
     for index = 1, count do
       local key, limit, cost = args[at], terms[args[at + 1]], args[at + 2]
       at = at + 3
-      local step = { key = key, limit = limit, cost = cost, foreign = not look(key, limit) }
+      local step = { key = key, limit = limit, foreign = not look(key, limit) }
       if not step.foreign then
-        for earlier = 1, index - 1 do
-          local other = steps[earlier]
-          if other.key == key and other.taken then
-            cost = cost + other.cost
-          end
-        end
+        cost = cost + (taken[key] or 0)
         local _
         step.allowed, step.remaining, step.reset, step.wait, step.next, step.repair, _, step.mark_at, step.mark_frac, step.taken_at =
           limit.decide(limit, held[key], cost, now, slack)
-        step.taken = step.allowed or limit.policy ~= SHADOW
+        if step.allowed or limit.policy ~= SHADOW then
+          taken[key] = cost
+        end
         passes = passes and (step.allowed or limit.policy == SHADOW)
       end
       steps[index] = step

@@ -1,0 +1,83 @@
+//! Requests of many charges.
+
+use crate::site::{Site, charge, every_limit, lease};
+use tollgate_core::{Charge, Limit, Micros};
+use tollgate_limiter::store::redis::{Functions, Redis, RedisKey};
+use tollgate_limiter::store::{Store, StoreError};
+use tollgate_limiter::testing::servers::Kind;
+
+/// The most charges of one request.
+const MOST: usize = 4_096;
+
+fn charges(site: &Site, store: &Redis, limit: &Limit, count: usize) -> Vec<Charge<RedisKey>> {
+    (0..count)
+        .map(|subject| charge(site.counter(store, limit, &subject.to_string()), limit, 1))
+        .collect()
+}
+
+/// The least time that the script took for a request of this many charges, by the server's own measure.
+async fn took_us(site: &Site, store: &Redis, limit: &Limit, count: usize) -> u64 {
+    let request = charges(site, store, limit, count);
+    let mut least = u64::MAX;
+    for _ in 0..4 {
+        site.ask::<()>(&["CONFIG", "RESETSTAT"]);
+        assert!(store.settle(&request, lease()).await.passes);
+        let stats: String = site.ask(&["INFO", "commandstats"]);
+        let (_, rest) = stats.split_once("cmdstat_evalsha:calls=1,usec=").expect("one call");
+        let us = rest.split(',').next().expect("a number");
+        least = least.min(us.parse().expect("a number"));
+    }
+    least
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_charges_are_settled_at_once_in_a_time_that_grows_with_their_number() {
+    for kind in Kind::ALL {
+        let site = Site::start(kind);
+        let store = site.options().functions(Functions::Off).near_cache(false).open();
+        let limits = every_limit(9, Micros::from_secs(60));
+        for limit in [&limits[0], &limits[4]] {
+            let few = took_us(&site, &store, limit, MOST / 8).await;
+            store
+                .forget(charges(&site, &store, limit, 1)[0].key, limit)
+                .await
+                .expect("cleared");
+            let many = took_us(&site, &store, limit, MOST).await;
+            // Eight times as many. Were each compared with those before it, it would be sixty-four times as long.
+            assert!(
+                many < few * 24,
+                "{kind:?} {}: {few} us and {many} us",
+                limit.algorithm()
+            );
+        }
+        let too_many = charges(&site, &store, &limits[0], MOST + 1);
+        let refused = store.settle(&too_many, lease()).await;
+        assert!(!refused.passes);
+        assert!(
+            refused
+                .outcomes
+                .iter()
+                .all(|outcome| *outcome == Err(StoreError::Overloaded))
+        );
+        site.audit();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn all_are_kept_or_none() {
+    let site = Site::start(Kind::Valkey);
+    let store = site.options().open();
+    for limit in every_limit(9, Micros::from_secs(3_600)) {
+        let mut request = charges(&site, &store, &limit, 200);
+        // The last cannot be had, and so none of them is.
+        request.push(charge(site.counter(&store, &limit, "last"), &limit, 10));
+        let refused = store.settle(&request, lease()).await;
+        assert!(!refused.passes);
+        let peeked = store.peek(&request[..200]).await;
+        for outcome in peeked.outcomes {
+            let standing = *outcome.expect("an answer").decision.standing();
+            assert_eq!(standing.remaining, 8, "{limit:?}");
+        }
+    }
+    assert_eq!(site.audit(), 0);
+}
