@@ -136,7 +136,11 @@ impl Store for Redis {
     }
 
     async fn undo(&self, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
-        self.give_back(Mode::Undo, key, limit, receipt).await.map(drop)
+        match self.give_back(Mode::Undo, key, limit, receipt).await? {
+            Told::Charge { .. } => Ok(()),
+            Told::Foreign => Err(StoreError::Foreign),
+            Told::Forgotten(_) => Err(StoreError::Nonsense),
+        }
     }
 
     async fn refund(&self, key: RedisKey, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {

@@ -131,6 +131,7 @@ async fn a_key_of_somebody_else_is_told_and_left_alone() {
         let site = Site::start(kind);
         let store = site.options().open();
         let well = every_limit(7, Micros::from_secs(60))[0];
+        let mut foreign = 0;
         for limit in every_limit(5, Micros::from_secs(60)) {
             for (subject, make, look) in [
                 ("list", &["RPUSH", "", "a", "b"][..], &["LRANGE", "", "0", "-1"][..]),
@@ -167,9 +168,15 @@ async fn a_key_of_somebody_else_is_told_and_left_alone() {
                 assert!(both.outcomes[1].is_ok() && both.passes);
                 let refunded = store.refund(key, &limit, tollgate_core::Cost::ONE).await;
                 assert_eq!(refunded, Err(StoreError::Foreign), "{limit:?} {subject}");
+                let receipt = both.outcomes[1].expect("checked").receipt;
+                let undone = store.undo(key, &limit, &receipt).await;
+                assert_eq!(undone, Err(StoreError::Foreign), "{limit:?} {subject}");
+                foreign += 4;
                 assert_eq!(ask(look), before, "{limit:?} {subject}");
                 assert_eq!(site.ask::<i64>(&["PTTL", &text]), -1);
             }
         }
+        let counted = store.figures().errors().find(|(name, _)| *name == "foreign");
+        assert_eq!(counted, Some(("foreign", foreign)));
     }
 }

@@ -279,6 +279,9 @@ impl Node {
         let (answer, when) = self.exchange(&call, first.ours, until).await?;
         let told = answer.told.ok_or(StoreError::Late)?;
         self.figures.charges.add(told.len() as u64);
+        for _ in told.iter().filter(|told| **told == Told::Foreign) {
+            self.figures.count(StoreError::Foreign);
+        }
         if let (Mode::Settle, Some(near)) = (mode, &self.near) {
             let mut told = told.iter();
             for Work { charges, .. } in works {
