@@ -26,6 +26,7 @@ mod near;
 mod node;
 mod offset;
 mod options;
+mod orphans;
 pub mod script;
 mod sentinel;
 mod servers;
@@ -34,6 +35,7 @@ mod survey;
 use self::call::{Mode, Told};
 use self::key::Keys;
 use self::node::{Node, Reply, Work};
+use self::orphans::Asked;
 use super::{Outcome, Settled, Source, Store, StoreError};
 use std::sync::Arc;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
@@ -96,7 +98,15 @@ impl Redis {
             // Nobody needs to be asked.
             return settled(Timestamp::EPOCH, Vec::new());
         }
-        match self.node.ask(Work::request(mode, charges, lease)).await {
+        let mut asked = match mode {
+            Mode::Settle => Some(Asked::new(&self.node, charges, lease)),
+            _ => None,
+        };
+        let reply = self.node.ask(Work::request(mode, charges, lease)).await;
+        if let Some(asked) = &mut asked {
+            asked.answered(&reply);
+        }
+        match reply {
             Ok(Reply::Told(now, told)) => settled(now, told),
             Ok(Reply::Near(settled)) => settled,
             Err(error) => failed(charges.len(), error),

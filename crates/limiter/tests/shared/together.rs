@@ -249,3 +249,32 @@ async fn leases_taken_and_given_back_by_many_go_together_too() {
     assert!(calls < 64 * 200 / 8, "{calls} calls for {} things to do", 64 * 200);
     assert_eq!(site.audit(), 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_whose_holder_left_before_the_answer_is_given_back() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().deadline(Duration::from_millis(300)).open();
+    let other = site.options().open();
+    connected(&store).await;
+    let limit = Limit::from(Concurrency::new(1, Micros::from_secs(3_600)).expect("in range"));
+    let key = site.counter(&store, &limit, "held");
+    let mut asking: Asking = Box::pin(async { settle(&store, key, &limit, 1).await });
+    assert!(poll(&mut asking).is_pending());
+    // It is taken, and nobody hears of it.
+    let from = Instant::now();
+    while other.peek(&[charge(key, &limit, 1)]).await.passes {
+        assert!(from.elapsed() < Duration::from_secs(5), "it was never taken");
+    }
+    drop(asking);
+    let from = Instant::now();
+    while !settle(&other, key, &limit, 1).await.passes {
+        assert!(from.elapsed() < Duration::from_secs(5), "it is still held");
+        sleep(Duration::from_millis(5)).await;
+    }
+    // One that is answered is held.
+    let third = lease();
+    assert!(!store.settle(&[charge(key, &limit, 1)], third).await.passes);
+    sleep(Duration::from_millis(500)).await;
+    assert!(!settle(&other, key, &limit, 1).await.passes);
+    assert_eq!(site.audit(), 1);
+}

@@ -38,10 +38,6 @@ async fn many_charges_are_settled_at_once_in_a_time_that_grows_with_their_number
         let limits = every_limit(9, Micros::from_secs(60));
         for limit in [&limits[0], &limits[4]] {
             let few = took_us(&site, &store, limit, MOST / 8).await;
-            store
-                .forget(charges(&site, &store, limit, 1)[0].key, limit)
-                .await
-                .expect("cleared");
             let many = took_us(&site, &store, limit, MOST).await;
             // Eight times as many. Were each compared with those before it, it would be sixty-four times as long.
             assert!(

@@ -12,6 +12,7 @@ use super::{Figures, Time};
 use crate::clock::{self, Clock};
 use crate::store::{Refusal, Settled, StoreError};
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -41,6 +42,8 @@ pub(super) struct Node {
     pub(super) slack: Micros,
     pub(super) deadline: Duration,
     pub(super) queue: Mutex<Queue>,
+    /// How many leases are being given back that were asked for and not answered.
+    pub(super) orphans: AtomicUsize,
 }
 
 /// Who waits for the next call.

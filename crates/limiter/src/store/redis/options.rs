@@ -218,6 +218,7 @@ impl Options {
             slack,
             deadline: self.deadline,
             queue: Default::default(),
+            orphans: Default::default(),
         };
         Redis {
             keys,
