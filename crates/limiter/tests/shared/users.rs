@@ -36,6 +36,17 @@ fn make_user(site: &Site, may: &[&str], except: Option<&str>) {
     site.ask::<()>(&words);
 }
 
+/// The commands for an operator, word by word: for all servers, and for those with functions.
+fn documented() -> [Vec<&'static str>; 2] {
+    let mut lines = include_str!("../../../../docs/redis.md")
+        .lines()
+        .filter(|line| line.starts_with("ACL SETUSER tollgate"))
+        .map(|line| line.split(' ').collect());
+    let commands = [lines.next(), lines.next()].map(|line| line.expect("is documented"));
+    assert_eq!(lines.next(), None);
+    commands
+}
+
 fn options(site: &Site, password: &str) -> Options {
     let url = format!("redis://tollgate:{password}@127.0.0.1:{}/", site.server.port());
     let options = Redis::options(&url).expect("a URL");
@@ -80,6 +91,30 @@ async fn little_is_enough() {
         assert_eq!(survey.warnings, Vec::<String>::new(), "{kind:?} {functions:?}");
         assert_eq!(survey.is_function, is_function);
         everything(&site, &store).await;
+        site.audit();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_documented_is_enough_also_when_the_script_was_forgotten() {
+    for kind in Kind::ALL {
+        let site = Site::start(kind);
+        let has_functions = kind != Kind::Redis62;
+        let [for_all, with_functions] = documented();
+        site.ask::<()>(&for_all);
+        if has_functions {
+            site.ask::<()>(&with_functions);
+        }
+        let store = options(&site, "password").open();
+        let survey = store.survey().await.expect("a server");
+        assert_eq!((survey.warnings, survey.is_function), (Vec::new(), has_functions));
+        site.ask::<()>(if has_functions {
+            &["FUNCTION", "FLUSH"]
+        } else {
+            &["SCRIPT", "FLUSH"]
+        });
+        everything(&site, &store).await;
+        assert_eq!(store.figures().loads.get(), 1);
         site.audit();
     }
 }
