@@ -240,7 +240,7 @@ impl Link {
 
 /// What went wrong, for whoever reads logs, and never a password: a server that does not know a command repeats what it was
 /// told with it.
-fn in_words(error: &RedisError, password: Option<&str>) -> String {
+pub(super) fn in_words(error: &RedisError, password: Option<&str>) -> String {
     let words = error.to_string();
     let words = words.split(", with args").next().unwrap_or_default();
     match password {

@@ -1,6 +1,6 @@
 //! Finds the primary that sentinels watch over, and follows it when they choose another.
 
-use super::link::Link;
+use super::link::{Link, in_words};
 use super::servers::{Access, Host};
 use futures_util::StreamExt;
 use redis::{ProtocolVersion, RedisError};
@@ -69,7 +69,9 @@ impl Sentinels {
         while let Some(answer) = asking.join_next().await {
             match answer {
                 Ok(Some(Ok(word))) if best.as_ref().is_none_or(|best| best.epoch < word.epoch) => best = Some(word),
-                Ok(Some(Err(error))) => complaint = format!("a sentinel answers: {error}"),
+                Ok(Some(Err(error))) => {
+                    complaint = format!("a sentinel answers: {}", in_words(&error, self.access.password()));
+                }
                 _ => {}
             }
         }
