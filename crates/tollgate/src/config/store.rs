@@ -115,7 +115,7 @@ impl Reading<'_> {
             Some((scheme, rest)) if SCHEMES_TO_COME.contains(&scheme) && !rest.is_empty() => {
                 self.not_yet(
                     &place,
-                    "store on Sentinel or a cluster",
+                    "store on a cluster",
                     "name one server, as in `redis://127.0.0.1:6379/0`",
                 );
                 Some(StoreKind::Redis(String::new()))
@@ -125,7 +125,8 @@ impl Reading<'_> {
                     self.problems.error_with(
                         &place,
                         "this is not the address of a server",
-                        "write `redis://user:password@host:6379/0`, `rediss://…` for TLS or `redis+unix:///path`",
+                        "write `redis://user:password@host:6379/0`, `rediss://…` for TLS, `redis+unix:///path` or \
+                         `redis+sentinel://host:26379,host:26379/name`",
                     );
                 }
                 Some(StoreKind::Redis(url.to_owned()))
@@ -204,8 +205,8 @@ pub(super) const OF_REDIS: [&str; 13] = [
     "breaker",
     "mode",
 ];
-const SCHEMES: [&str; 3] = ["redis", "rediss", "redis+unix"];
-const SCHEMES_TO_COME: [&str; 2] = ["redis+sentinel", "redis+cluster"];
+const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "redis+sentinel", "rediss+sentinel"];
+const SCHEMES_TO_COME: [&str; 2] = ["redis+cluster", "rediss+cluster"];
 const OVERFLOWS: [(&str, Overflow); 2] = [("share", Overflow::Share), ("deny", Overflow::Deny)];
 
 /// Below that the tables' first pages are all there is.

@@ -28,6 +28,7 @@ pub struct RedisSettings {
     pub near_cache: bool,
     /// Whom to trust and who we are, over TLS.
     pub tls: Option<StoreTls>,
+    sentinel_password: Option<String>,
     /// Without which nobody can work out the key of a subject.
     key_secret: Option<String>,
 }
@@ -52,6 +53,7 @@ impl RedisSettings {
             tags: 64,
             near_cache: true,
             tls: None,
+            sentinel_password: None,
             key_secret: None,
         }
     }
@@ -71,6 +73,10 @@ impl RedisSettings {
         let options = Redis::options(&self.url).map_err(|error| error.to_string())?;
         let options = match &self.tls {
             Some(tls) => tls.apply(options)?,
+            None => options,
+        };
+        let options = match &self.sentinel_password {
+            Some(password) => options.sentinel_password(password),
             None => options,
         };
         let options = options
@@ -129,9 +135,8 @@ impl Reading<'_> {
         }
         let tolerance = find("skew_tolerance").and_then(|node| self.duration(node, DEADLINE_MAX));
         let skew_tolerance = Micros::from(tolerance.unwrap_or(SKEW_TOLERANCE));
-        if let Some(node) = find("sentinel_password") {
-            self.secret(node, "a password");
-        }
+        let password = find("sentinel_password").and_then(|node| self.secret(node, "a password"));
+        redis.sentinel_password = password.map(str::to_owned);
         redis.tls = find("tls").and_then(|node| self.store_tls(node));
         let problems = &mut self.problems;
         let clocks = [("server", Time::Server), ("client", Time::Client { skew_tolerance })];
