@@ -4,15 +4,17 @@
 //! settles requests as the core does, and writes what has changed.
 //!
 //! ```no_run
-//! use tollgate_limiter::Limiter;
+//! use tollgate_limiter::core::Cost;
 //! use tollgate_limiter::limits::TokenBucket;
 //! use tollgate_limiter::store::redis::Redis;
+//! use tollgate_limiter::{Ask, Limiter};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::new(Redis::options("redis://127.0.0.1:6379/0")?.open());
 //! let logins = limiter.rule("logins", TokenBucket::per_minute(100))?;
-//! let settled = limiter.settle(&[logins.ask("user:42")]).await;
+//! let login = Ask { rule: &logins, subject: b"user:42", cost: Cost::ONE };
+//! let settled = limiter.settle(&[login]).await;
 //! println!("{}", if settled.passes { "go on" } else { "wait" });
 //! # Ok(())
 //! # }
