@@ -46,7 +46,7 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) enum Finder {
     /// It is where it always was.
-    Fixed(Access),
+    Fixed(Box<Access>),
     /// Sentinels know.
     Sentinel(Arc<Sentinels>),
 }
@@ -180,7 +180,7 @@ impl Link {
 
     async fn connect(self: &Arc<Self>) -> Result<Line, String> {
         let access = match &self.finder {
-            Finder::Fixed(access) => access.clone(),
+            Finder::Fixed(access) => Access::clone(access),
             Finder::Sentinel(sentinels) => sentinels.primary().await?,
         };
         let connected = self.connect_to(&access).await;

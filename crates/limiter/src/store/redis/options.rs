@@ -150,10 +150,10 @@ impl Options {
         Self { functions, ..self }
     }
 
-    /// What all keys begin with, cut to 32 bytes. `tg` unless said.
+    /// What all keys begin with, cut to 32 bytes and without braces: those stand around the tag. `tg` unless said.
     pub fn prefix(self, prefix: &str) -> Self {
-        let cut = prefix.floor_char_boundary(Keys::PREFIX_MOST);
-        let prefix = prefix.get(..cut).unwrap_or_default().to_owned();
+        let mut prefix = prefix.replace(['{', '}'], "");
+        prefix.truncate(prefix.floor_char_boundary(Keys::PREFIX_MOST));
         Self { prefix, ..self }
     }
 
@@ -193,7 +193,7 @@ impl Options {
         };
         let clock = Clock::start(Timestamp::EPOCH);
         let finder = match self.servers {
-            Servers::One(access) => Finder::Fixed(access),
+            Servers::One(access) => Finder::Fixed(Box::new(access)),
             Servers::Sentinel {
                 sentinels,
                 access,

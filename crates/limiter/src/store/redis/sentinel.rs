@@ -18,8 +18,8 @@ pub(super) struct Sentinels {
     access: Access,
     name: String,
     primary: Access,
-    /// Where the primary was when somebody last knew.
-    last: Mutex<Option<Host>>,
+    /// Where the primary is, as the best informed has said.
+    last: Mutex<Option<Word>>,
 }
 
 /// Where a sentinel says that the primary is.
@@ -64,27 +64,28 @@ impl Sentinels {
             let (access, name) = (self.access.to(host), self.name.clone());
             asking.spawn(async move { timeout(PATIENCE, ask(&access, &name)).await.ok() });
         }
-        let mut best: Option<Word> = None;
         let mut complaint = "no sentinel answers".to_owned();
         while let Some(answer) = asking.join_next().await {
             match answer {
-                Ok(Some(Ok(word))) if best.as_ref().is_none_or(|best| best.epoch < word.epoch) => best = Some(word),
+                Ok(Some(Ok(word))) => drop(self.heard(word)),
                 Ok(Some(Err(error))) => {
                     complaint = format!("a sentinel answers: {}", in_words(&error, self.access.password()));
                 }
                 _ => {}
             }
         }
-        if let Some(Word { host, .. }) = best {
-            self.note(host);
-        }
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().map(|host| self.primary.to(host)).ok_or(complaint)
+        last.as_ref().map(|word| self.primary.to(&word.host)).ok_or(complaint)
     }
 
-    /// Where the primary was when somebody last knew.
-    fn note(&self, host: Host) {
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(host);
+    /// Takes what a sentinel says, unless another knew better: one that was cut off speaks of what was. Says where the
+    /// primary then is.
+    fn heard(&self, word: Word) -> Host {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some(last) if last.epoch > word.epoch => last.host.clone(),
+            _ => last.insert(word).host.clone(),
+        }
     }
 
     /// Listens to every sentinel for as long as there is a link, and has it leave a server that is the primary no more.
@@ -112,38 +113,15 @@ impl Sentinels {
             .map_err(quiet)??;
         let mut messages = subscription.into_on_message();
         loop {
-            // First, and whenever it was silent, it is asked: what it announced before was not heard.
+            // First, whenever it announces something, and whenever it was silent: an announcement does not say how well
+            // informed it is, and one may have been missed.
             let word = timeout(PATIENCE, ask(access, &self.name)).await.map_err(quiet)??;
-            self.moved(link, word.host);
-            while let Ok(message) = timeout(SILENCE, messages.next()).await {
-                let Some(message) = message else { return Ok(()) };
-                let text: String = message.get_payload()?;
-                if let Some(host) = self.announced(&text) {
-                    self.moved(link, host);
-                }
-            }
-            if link.strong_count() == 0 {
+            let Some(link) = link.upgrade() else { return Ok(()) };
+            link.leave_unless(&self.heard(word));
+            drop(link);
+            if let Ok(None) = timeout(SILENCE, messages.next()).await {
                 return Ok(());
             }
-        }
-    }
-
-    /// The new primary of an announcement: name, old address and port, new address and port.
-    fn announced(&self, text: &str) -> Option<Host> {
-        let words: Vec<&str> = text.split(' ').collect();
-        match words.as_slice() {
-            [name, _, _, host, port] if *name == self.name => Some(Host {
-                name: (*host).to_owned(),
-                port: port.parse().ok()?,
-            }),
-            _ => None,
-        }
-    }
-
-    fn moved(&self, link: &Weak<Link>, host: Host) {
-        if let Some(link) = link.upgrade() {
-            self.note(host.clone());
-            link.leave_unless(&host);
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 /// Where the servers are.
 #[derive(Clone)]
+#[expect(clippy::large_enum_variant, reason = "there is one for each store")]
 pub(super) enum Servers {
     /// There is one.
     One(Access),
