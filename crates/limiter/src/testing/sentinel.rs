@@ -121,7 +121,9 @@ impl Sentinel {
     fn master(&self) -> Option<String> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-        stream.write_all(format!("SENTINEL MASTER {NAME}\r\n").as_bytes()).ok()?;
+        stream
+            .write_all(format!("SENTINEL MASTER {NAME}\r\n").as_bytes())
+            .ok()?;
         // It answers and then sees that nothing more comes.
         stream.shutdown(Shutdown::Write).ok()?;
         let mut said = String::new();
