@@ -1,6 +1,10 @@
 //! The shared store where sentinels choose the primary.
 
-#![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    reason = "a test that cannot be set up has failed"
+)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
