@@ -132,7 +132,6 @@ fn more_connections_are_served_than_the_shell_allows_open_files() {
         .arg(env!("CARGO_BIN_EXE_tollgate"))
         .current_dir(folder.path());
     let server = Server::spawn(limited);
-    assert!(server.log().contains("limit of open files"), "{}", server.log());
     let connections: Vec<_> = (0..100)
         .map(|_| {
             let mut stream = server.connect();
