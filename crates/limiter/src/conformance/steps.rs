@@ -262,12 +262,14 @@ async fn forget<S: Store>(twin: &mut Twin<'_, S>) -> Result<(), String> {
 async fn apart<S: Store>(twin: &mut Twin<'_, S>) -> Result<(), String> {
     let limit = twin.shape().limit(UNITS, LONG)?;
     let raised = twin.shape().limit(UNITS * 2, LONG)?;
-    let key = twin.key("one", &limit);
-    twin.same("the key of the same counter", key, twin.key("one", &raised))?;
+    let subject: &[&[u8]] = &[b"subject"];
+    let key = twin.key_of("one", "", &limit, subject);
+    let again = twin.key_of("one", "", &raised, subject);
+    twin.same("the key of the same counter", key, again)?;
     let mut keys = vec![
         (key, limit),
-        (twin.key("two", &limit), limit),
-        (twin.key_of("one", "b", &limit, &[b"subject"]), limit),
+        (twin.key_of("two", "", &limit, subject), limit),
+        (twin.key_of("one", "b", &limit, subject), limit),
         (twin.key_of("one", "", &limit, &[b"subjecu"]), limit),
         (twin.key_of("one", "", &limit, &[b"subject\0"]), limit),
         (twin.key_of("one", "", &limit, &[b""]), limit),
@@ -280,13 +282,13 @@ async fn apart<S: Store>(twin: &mut Twin<'_, S>) -> Result<(), String> {
     ];
     if limit.window().is_some() {
         let longer = twin.shape().limit(UNITS, Micros::new(LONG.get() * 2))?;
-        keys.push((twin.key("one", &longer), longer));
+        keys.push((twin.key_of("one", "", &longer, subject), longer));
     }
     for shape in Shape::ALL {
         // A queue is a form of the leaky bucket, and meets its counter.
         let other = shape.limit(UNITS, LONG)?;
         if shape != Shape::Queue && other.algorithm() != limit.algorithm() {
-            keys.push((twin.key("one", &other), other));
+            keys.push((twin.key_of("one", "", &other, subject), other));
         }
     }
     for (index, &(key, limit)) in keys.iter().enumerate() {

@@ -126,7 +126,7 @@ fn key<S: Store>(bench: &Bench<S>, rule: &str, limit: &Limit) -> S::Key {
         limit,
         per: &[],
     };
-    bench.store.key(&bench.store.subjects(&counter), &[b"subject"])
+    bench.store.key(&bench.store.subjects(&counter), &[rule.as_bytes()])
 }
 
 /// The units left of each key.

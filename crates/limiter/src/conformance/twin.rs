@@ -57,9 +57,9 @@ impl<'b, S: Store> Twin<'b, S> {
         self.bench
     }
 
-    /// The key of a counter that only this step uses.
+    /// The key of a counter that only this step uses, and of a subject of its own: stores may keep subjects apart.
     pub(super) fn key(&self, rule: &str, limit: &Limit) -> S::Key {
-        self.key_of(rule, "", limit, &[b"subject"])
+        self.key_of(rule, "", limit, &[rule.as_bytes()])
     }
 
     pub(super) fn key_of(&self, rule: &str, variant: &str, limit: &Limit, per: &[&[u8]]) -> S::Key {
