@@ -83,7 +83,7 @@ impl Cost {
     }
 
     /// What two charges of one request take together. May exceed [`Cost::MAX`], and is then more than any limit holds.
-    pub(crate) const fn plus(self, other: Self) -> Self {
+    pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
 }

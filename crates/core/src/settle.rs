@@ -120,6 +120,16 @@ pub fn settle<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, C
     }
 }
 
+impl<K: Copy> Charge<K> {
+    /// The same for nothing: a look at how its key stands.
+    pub fn at_no_cost(&self) -> Self {
+        Self {
+            cost: Cost::ZERO,
+            ..*self
+        }
+    }
+}
+
 impl<K> Charge<K> {
     /// Whether later charges of the same key must reckon with this one.
     fn is_taken(&self, step: &Step<Change>) -> bool {

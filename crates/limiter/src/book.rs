@@ -84,12 +84,17 @@ impl<S: Store> RuleBook<S> {
         }
         let is_leased = plan.charges.iter().any(is_leased);
         let lease = if is_leased { lease::fresh() } else { LeaseId::default() };
-        let settled = if plan.is_banned() {
+        let mut settled = if plan.is_banned() {
             self.look(&plan).await
         } else {
             self.store.settle(&plan.charges, lease).await
         };
-        let verdict = plan.verdict(S::SOURCE, answers(&settled));
+        let mut verdict = plan.verdict(S::SOURCE, answers(&settled));
+        if !verdict.allowed && !plan.is_banned() && !settled.is_refused(&plan.charges) {
+            // A rule is closed because its part of the store is away; another part has taken charges.
+            self.store.take_back(&plan.charges, &mut settled).await;
+            verdict = plan.verdict(S::SOURCE, answers(&settled));
+        }
         let held = is_leased && verdict.allowed;
         Checked {
             lease: held.then(|| self.token(&plan, &settled, lease)).flatten(),
@@ -174,11 +179,7 @@ impl<S: Store> RuleBook<S> {
     async fn look(&self, plan: &Plan<'_, S::Key>) -> Settled {
         let mut looked = self.store.peek(&plan.charges).await;
         if plan.is_banned() {
-            let as_it_is = |charge: &Charge<S::Key>| Charge {
-                cost: Cost::ZERO,
-                ..*charge
-            };
-            let as_they_are: Vec<_> = plan.charges.iter().map(as_it_is).collect();
+            let as_they_are: Vec<_> = plan.charges.iter().map(Charge::at_no_cost).collect();
             let standings = self.store.peek(&as_they_are).await;
             for (outcome, standing) in looked.outcomes.iter_mut().zip(standings.outcomes) {
                 if outcome.is_ok_and(|outcome| outcome.decision.is_allow()) {

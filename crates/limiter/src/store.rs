@@ -7,7 +7,7 @@ pub mod redis;
 use std::fmt;
 use std::future::Future;
 pub use tollgate_core::Source;
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Receipt, Timestamp};
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
 
 /// Remembers counters and owns the clock they run on.
 ///
@@ -49,6 +49,29 @@ pub trait Store: Send + Sync {
         limit: &Limit,
         receipt: &Receipt,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Takes back what was kept of a request that does not go on although none of its charges refuses, because others
+    /// could not be decided. Its outcomes then tell how their keys stand.
+    fn take_back(&self, charges: &[Charge<Self::Key>], settled: &mut Settled) -> impl Future<Output = ()> + Send {
+        async move {
+            let taken: Vec<usize> = settled.taken(charges).collect();
+            for &place in taken.iter().rev() {
+                if let (Some(charge), Some(Ok(outcome))) = (charges.get(place), settled.outcomes.get(place))
+                    && charge.cost > Cost::ZERO
+                {
+                    // One that fails costs its key the units until they come back by themselves.
+                    let _ = self.undo(charge.key, &charge.limit, &outcome.receipt).await;
+                }
+            }
+            for place in taken {
+                let Some(charge) = charges.get(place) else { continue };
+                let looked = self.peek(&[charge.at_no_cost()]).await;
+                if let Some(Ok(looked)) = looked.outcomes.first() {
+                    settled.restate(place, looked.decision);
+                }
+            }
+        }
+    }
 
     /// Gives cost back, never above full, and says how the key then stands.
     fn refund(
@@ -97,8 +120,38 @@ pub struct Settled {
     pub passes: bool,
     /// The moment it was settled at, on the store's clock.
     pub now: Timestamp,
-    /// For each charge, in order. A store of several nodes may have lost one of them.
+    /// For each charge, in order. A store of several nodes may have lost one of them; unless a charge refuses, those of the
+    /// others are kept all the same.
     pub outcomes: Vec<Result<Outcome, StoreError>>,
+}
+
+impl Settled {
+    /// Whether a charge refuses the request. Else those that could be decided were kept.
+    pub fn is_refused<K>(&self, charges: &[Charge<K>]) -> bool {
+        let refuses = |(charge, outcome): (&Charge<K>, &Result<Outcome, StoreError>)| {
+            charge.policy != Policy::Shadow && outcome.is_ok_and(|outcome| !outcome.decision.is_allow())
+        };
+        charges.iter().zip(&self.outcomes).any(refuses)
+    }
+
+    /// The places of the charges that were kept because the request passes, as far as it could be decided. Those that are
+    /// kept in any case are not among them.
+    fn taken<K>(&self, charges: &[Charge<K>]) -> impl Iterator<Item = usize> {
+        let taken = |(charge, outcome): (&Charge<K>, &Result<Outcome, StoreError>)| {
+            charge.policy != Policy::Count && outcome.is_ok_and(|outcome| outcome.decision.is_allow())
+        };
+        let each = charges.iter().zip(&self.outcomes).map(taken).enumerate();
+        each.filter(|(_, taken)| *taken).map(|(place, _)| place)
+    }
+
+    /// Tells of a charge that passed how its key stands now.
+    fn restate(&mut self, place: usize, now: Decision) {
+        if let Some(Ok(outcome)) = self.outcomes.get_mut(place)
+            && let Decision::Allow { standing, .. } = &mut outcome.decision
+        {
+            *standing = *now.standing();
+        }
+    }
 }
 
 /// What settling one charge came to.

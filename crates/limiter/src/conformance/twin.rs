@@ -5,7 +5,8 @@ use super::{Bench, run};
 use crate::store::{Outcome, Settled, Store, StoreError};
 use std::fmt::Debug;
 use tollgate_core::{
-    Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Now, Policy, Receipt, Settlement, State, Timestamp, settle,
+    Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Settlement, State, Timestamp,
+    settle,
 };
 
 pub(super) struct Twin<'b, S: Store> {
@@ -14,6 +15,8 @@ pub(super) struct Twin<'b, S: Store> {
     step: &'static str,
     /// What the core holds of each key.
     held: Vec<(S::Key, Held)>,
+    /// The store's receipts, and where the core has those charges: apart only if it was written at another moment there.
+    receipts: Vec<(S::Key, Receipt, Mark)>,
     leases: u64,
     answers: u64,
 }
@@ -35,6 +38,7 @@ impl<'b, S: Store> Twin<'b, S> {
             shape,
             step: "",
             held: Vec::new(),
+            receipts: Vec::new(),
             leases: crate::lease::fresh().0,
             answers: 0,
         }
@@ -43,6 +47,7 @@ impl<'b, S: Store> Twin<'b, S> {
     pub(super) fn begin(&mut self, step: &'static str) {
         self.step = step;
         self.held.clear();
+        self.receipts.clear();
     }
 
     pub(super) fn answers(&self) -> u64 {
@@ -108,7 +113,10 @@ impl<'b, S: Store> Twin<'b, S> {
         let expected = self.expected(charges, got.now);
         self.compare("settle", charges, &expected, &got, lease)?;
         let spread = self.is_spread(charges);
-        for (charge, outcome) in charges.iter().zip(expected.outcomes) {
+        for ((charge, outcome), got) in charges.iter().zip(expected.outcomes).zip(&got.outcomes) {
+            if let Ok(got) = got {
+                self.receipts.push((charge.key, got.receipt, outcome.mark));
+            }
             let held = self.held_mut(charge.key);
             if let Some(change) = outcome.change {
                 charge.limit.keep(&mut held.state, change, lease);
@@ -147,7 +155,14 @@ impl<'b, S: Store> Twin<'b, S> {
         let now = self.moment(key, limit).await?;
         let undone = self.bench.store.undo(key, limit, receipt).await;
         undone.map_err(|error| self.wrong("undo", "no error", error))?;
-        self.alter(key, limit, receipt.lease, |state| limit.undo(state, receipt, now));
+        let known = |(of, known, _): &&(S::Key, Receipt, Mark)| *of == key && known == receipt;
+        let mark = self
+            .receipts
+            .iter()
+            .rfind(known)
+            .map_or(receipt.mark, |(_, _, mark)| *mark);
+        let ours = Receipt { mark, ..*receipt };
+        self.alter(key, limit, receipt.lease, |state| limit.undo(state, &ours, now));
         Ok(())
     }
 

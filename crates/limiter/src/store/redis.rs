@@ -20,23 +20,28 @@
 //! # }
 //! ```
 
+mod apart;
 pub mod call;
+mod cluster;
 mod figures;
 mod key;
 mod link;
 mod near;
 mod node;
+mod nodes;
 mod offset;
 mod options;
 mod orphans;
 pub mod script;
 mod sentinel;
 mod servers;
+mod slots;
 mod survey;
+mod view;
 
 use self::call::{Mode, Told};
-use self::key::Keys;
-use self::node::{Node, Reply, Work};
+use self::node::{Reply, Shared, Work};
+use self::nodes::Nodes;
 use self::orphans::Asked;
 use super::{Outcome, Settled, Source, Store, StoreError};
 use std::sync::Arc;
@@ -47,14 +52,17 @@ pub use self::key::{RedisKey, Subjects};
 pub use self::options::{Functions, Options, Time, TlsError, UrlError};
 pub use self::survey::Survey;
 
-/// A store on one Redis or Valkey server.
+/// A store on Redis or Valkey: one server, the one that sentinels name, or a cluster.
 ///
 /// It dials by itself, in the background, and again whenever the connection breaks. While there is none, or the server does
-/// not answer within the deadline, outcomes are errors.
+/// not answer within the deadline, outcomes are errors. On a cluster that is so for the keys of the server that is away.
+///
+/// On a cluster, charges of one request with keys in several slots are not settled at one moment: each part is, and if one
+/// of them refuses, what the others have taken is taken back.
 #[derive(Debug)]
 pub struct Redis {
-    keys: Keys,
-    node: Arc<Node>,
+    shared: Arc<Shared>,
+    nodes: Arc<Nodes>,
 }
 
 impl Redis {
@@ -68,12 +76,12 @@ impl Redis {
 
     /// What it has done since it was opened.
     pub fn figures(&self) -> &Figures {
-        &self.node.figures
+        &self.shared.figures
     }
 
-    /// Why there is no connection, if there is none.
+    /// Why there is no connection, if there is none; of a cluster, to one of its servers.
     pub fn fault(&self) -> Option<String> {
-        self.node.link.fault()
+        self.nodes.fault()
     }
 
     /// Gives one counter back and says what came of it.
@@ -84,11 +92,9 @@ impl Redis {
             cost: receipt.cost,
             policy: Policy::Enforce,
         };
-        let reply = self.node.ask(Work::of_one(mode, charge, *receipt)).await;
+        let reply = self.nodes.ask_one(Work::of_one(mode, charge, *receipt)).await;
         // After the answer: what came before it must not be believed either.
-        if let Some(near) = &self.node.near {
-            near.drop(key);
-        }
+        self.shared.forget(key);
         match reply? {
             Reply::Told(_, told) => told.into_iter().next().ok_or(StoreError::Nonsense),
             Reply::Near(_) => Err(StoreError::Nonsense),
@@ -100,11 +106,14 @@ impl Redis {
             // Nobody needs to be asked.
             return settled(Timestamp::EPOCH, Vec::new());
         }
+        if self.nodes.are_apart(charges) {
+            return self.nodes.settle_apart(mode, charges, lease).await;
+        }
         let mut asked = match mode {
-            Mode::Settle => Some(Asked::new(&self.node, charges, lease)),
+            Mode::Settle => Some(Asked::new(&self.nodes, charges, lease)),
             _ => None,
         };
-        let reply = self.node.ask(Work::request(mode, charges, lease)).await;
+        let reply = self.nodes.ask_one(Work::request(mode, charges.to_vec(), lease)).await;
         if let Some(asked) = &mut asked {
             asked.answered(&reply);
         }
@@ -123,20 +132,20 @@ impl Store for Redis {
     type Subjects = Subjects;
 
     fn subjects(&self, counter: &Counter<'_>) -> Subjects {
-        self.keys.subjects(counter)
+        self.shared.keys.subjects(counter)
     }
 
     fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> RedisKey {
-        self.keys.key(subjects, per)
+        self.shared.keys.key(subjects, per)
     }
 
     fn key_text(&self, key: &RedisKey) -> String {
-        self.keys.text(*key).to_string()
+        self.shared.keys.text(*key).to_string()
     }
 
     async fn settle(&self, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
-        if let Some(near) = &self.node.near
-            && let Some(refusal) = near.refusal(charges, self.node.clock.now())
+        if let Some(near) = &self.shared.near
+            && let Some(refusal) = near.refusal(charges, self.shared.clock.now())
         {
             return refusal;
         }
@@ -153,6 +162,12 @@ impl Store for Redis {
             Told::Foreign => Err(StoreError::Foreign),
             Told::Forgotten(_) => Err(StoreError::Nonsense),
         }
+    }
+
+    async fn take_back(&self, charges: &[Charge<RedisKey>], settled: &mut Settled) {
+        let taken: Vec<usize> = settled.taken(charges).collect();
+        let deadline = self.shared.deadline();
+        self.nodes.take_back(charges, &taken, settled, deadline).await;
     }
 
     async fn refund(&self, key: RedisKey, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {

@@ -9,7 +9,7 @@ use tollgate_core::{
 };
 
 /// What a call does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Settles requests.
     Settle = 1,

@@ -14,6 +14,13 @@ pub struct Figures {
     pub loads: Count,
     /// Attempts to connect.
     pub dials: Count,
+    /// Times a server of a cluster named another one to be asked, and it was.
+    pub redirects: Count,
+    /// Charges taken back because another part of their request refused or could not be asked.
+    pub undone: Count,
+    /// Charges that should have been taken back and were not, as far as is known: what they took is missing until it comes
+    /// back by itself.
+    pub stranded: Count,
     errors: [Count; CODES],
 }
 

@@ -4,6 +4,7 @@
 //! subject into one slot of a cluster: it is made from the first value the subject is counted by. With a secret nobody who
 //! does not know it can tell where a subject's counters are.
 
+use super::slots::slot;
 use crate::store::Key;
 use std::fmt;
 use tollgate_core::Counter;
@@ -80,6 +81,11 @@ impl Keys {
         }
     }
 
+    /// The slot of each tag, in a cluster.
+    pub(super) fn slots(&self) -> Box<[u16]> {
+        (0..self.tags).map(|tag| slot(decimal(tag, &mut [0; 5]))).collect()
+    }
+
     /// The key as the server knows it.
     pub(super) fn text(&self, key: RedisKey) -> KeyText {
         let mut text = KeyText {
@@ -121,6 +127,11 @@ impl fmt::Display for KeyText {
 }
 
 impl RedisKey {
+    /// The number between the braces.
+    pub(super) const fn tag(&self) -> u16 {
+        self.tag
+    }
+
     /// A number that spreads keys evenly.
     pub(super) const fn spread(&self) -> usize {
         u128::from_le_bytes(self.hash) as usize

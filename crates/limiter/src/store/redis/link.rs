@@ -46,7 +46,7 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) enum Finder {
     /// It is where it always was.
-    Fixed(Box<Access>),
+    Fixed(Access),
     /// Sentinels know.
     Sentinel(Arc<Sentinels>),
 }
@@ -61,6 +61,23 @@ pub(super) struct Line {
     host: Option<Host>,
     /// What its server's clock shows. Another connection may lead to another server.
     offset: Arc<Mutex<Offset>>,
+}
+
+/// A call of the script, ready to be sent.
+#[derive(Debug)]
+pub(super) struct Ready<'c> {
+    pub(super) keys: &'c [Vec<u8>],
+    pub(super) arguments: [Vec<u8>; 2],
+    /// Whether it is for a server that is only about to have the slot.
+    pub(super) is_asking: bool,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) error: StoreError,
+    /// Who is to be asked instead, as the server says.
+    pub(super) elsewhere: Option<Host>,
 }
 
 /// How the script is called.
@@ -110,6 +127,11 @@ impl Link {
             // The sender is our own, so this cannot fail.
             let _ = self.line.subscribe().wait_for(Option::is_some).await;
         }
+    }
+
+    /// The connection, if there is one.
+    pub(super) fn line_now(&self) -> Option<Line> {
+        self.line.borrow().clone()
     }
 
     /// Why there is no connection, if there is none.
@@ -180,7 +202,7 @@ impl Link {
 
     async fn connect(self: &Arc<Self>) -> Result<Line, String> {
         let access = match &self.finder {
-            Finder::Fixed(access) => Access::clone(access),
+            Finder::Fixed(access) => access.clone(),
             Finder::Sentinel(sentinels) => sentinels.primary().await?,
         };
         let connected = self.connect_to(&access).await;
@@ -323,55 +345,99 @@ impl Line {
         self.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the script once. If the server does not know it any more, it is sent along.
-    pub(super) async fn run(
-        &mut self,
-        keys: &[Vec<u8>],
-        arguments: &[Vec<u8>; 2],
-        figures: &Figures,
-    ) -> Result<Vec<u8>, StoreError> {
-        figures.calls.add(1);
-        let called = match self.way.clone() {
-            Way::Script(digest) => self.call("EVALSHA", &digest, keys, arguments).await,
-            Way::Function => self.call("FCALL", FUNCTION, keys, arguments).await,
+    /// Runs the script once for each call, all in one write. Where the server does not know it any more, it is sent along.
+    pub(super) async fn run(&mut self, calls: &[Ready<'_>], figures: &Figures) -> Vec<Result<Vec<u8>, Failure>> {
+        figures.calls.add(calls.len() as u64);
+        let all: Vec<&Ready<'_>> = calls.iter().collect();
+        let mut done = match self.way.clone() {
+            Way::Script(digest) => self.send("EVALSHA", &digest, &all).await,
+            Way::Function => self.send("FCALL", FUNCTION, &all).await,
         };
-        match called {
-            Err(StoreError::Refused(Refusal::NoScript | Refusal::NoFunction)) => {
-                figures.loads.add(1);
-                // For the calls to come. If it fails, they bring the script themselves, as this one does.
-                let _ = match &self.way {
-                    Way::Script(_) => load_script(&mut self.connection).await,
-                    Way::Function => load_function(&mut self.connection).await,
-                };
-                self.call("EVAL", SCRIPT, keys, arguments).await
+        let unknown = |done: &Result<Vec<u8>, Failure>| {
+            let error = done.as_ref().err().map(|failure| failure.error);
+            matches!(
+                error,
+                Some(StoreError::Refused(Refusal::NoScript | Refusal::NoFunction))
+            )
+        };
+        if done.iter().any(unknown) {
+            figures.loads.add(1);
+            // For the calls to come. If it fails, they bring the script themselves, as these do.
+            let _ = match &self.way {
+                Way::Script(_) => load_script(&mut self.connection).await,
+                Way::Function => load_function(&mut self.connection).await,
+            };
+            let again = done.iter().zip(&all).filter(|(done, _)| unknown(done));
+            let again: Vec<&Ready<'_>> = again.map(|(_, call)| *call).collect();
+            let answers = self.send("EVAL", SCRIPT, &again).await;
+            for (done, answer) in done.iter_mut().filter(|done| unknown(done)).zip(answers) {
+                *done = answer;
             }
-            done => done,
         }
+        done
     }
 
-    async fn call(
-        &mut self,
-        name: &str,
-        script: &str,
-        keys: &[Vec<u8>],
-        arguments: &[Vec<u8>; 2],
-    ) -> Result<Vec<u8>, StoreError> {
-        let mut command = redis::cmd(name);
-        command.arg(script).arg(keys.len());
-        for key in keys {
-            command.arg(key.as_slice());
+    /// Calls the script by this command and name, for each call.
+    async fn send(&mut self, command: &str, script: &str, calls: &[&Ready<'_>]) -> Vec<Result<Vec<u8>, Failure>> {
+        let words = |call: &Ready<'_>| {
+            let mut words = redis::cmd(command);
+            words.arg(script).arg(call.keys.len());
+            for key in call.keys {
+                words.arg(key.as_slice());
+            }
+            for argument in &call.arguments {
+                words.arg(argument.as_slice());
+            }
+            words
+        };
+        if let [call] = calls
+            && !call.is_asking
+        {
+            let answer = self.connection.send_packed_command(&words(call)).await;
+            return vec![
+                answer
+                    .map_err(|error| classify(&error).into())
+                    .and_then(|value| self.read(value)),
+            ];
         }
-        for argument in arguments {
-            command.arg(argument.as_slice());
+        let mut pipe = redis::pipe();
+        for call in calls {
+            if call.is_asking {
+                pipe.cmd("ASKING");
+            }
+            pipe.add_command(words(call));
         }
-        match self.connection.send_packed_command(&command).await {
-            Ok(Value::BulkString(answer)) => Ok(answer),
-            Ok(Value::ServerError(error)) => Err(StoreError::Refused(Refusal::of(
-                error.code(),
-                error.details().unwrap_or_default(),
-            ))),
-            Ok(_) => Err(StoreError::Nonsense),
-            Err(error) => Err(classify(&error)),
+        let count = calls.len() + calls.iter().filter(|call| call.is_asking).count();
+        let mut answers = match self.connection.send_packed_commands(&pipe, 0, count).await {
+            Ok(answers) => answers.into_iter(),
+            Err(error) => return vec![Err(classify(&error).into()); calls.len()],
+        };
+        let answer = |call: &&Ready<'_>| {
+            // Whether that was heard shows in the answer to the call itself.
+            let _ = call.is_asking.then(|| answers.next());
+            self.read(answers.next().unwrap_or(Value::Nil))
+        };
+        calls.iter().map(answer).collect()
+    }
+
+    fn read(&self, answer: Value) -> Result<Vec<u8>, Failure> {
+        match answer {
+            Value::BulkString(answer) => Ok(answer),
+            Value::ServerError(error) => {
+                let words = error.details().unwrap_or_default();
+                let refusal = Refusal::of(error.code(), words);
+                Err(Failure {
+                    error: StoreError::Refused(refusal),
+                    elsewhere: match refusal {
+                        // The slot, and who has it.
+                        Refusal::Moved | Refusal::Ask => words
+                            .split_once(' ')
+                            .and_then(|(_, host)| Host::read(host, self.host.as_ref())),
+                        _ => None,
+                    },
+                })
+            }
+            _ => Err(StoreError::Nonsense.into()),
         }
     }
 
@@ -416,6 +482,12 @@ async fn load_function(connection: &mut MultiplexedConnection) -> Result<Way, Re
         }
     }
     Ok(Way::Function)
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self { error, elsewhere: None }
+    }
 }
 
 fn classify(error: &RedisError) -> StoreError {

@@ -2,16 +2,17 @@
 //!
 //! There is one call at a time. Whoever comes while none is under way goes at once, and alone; whoever comes meanwhile
 //! waits, and all who wait go as the next call. So a quiet store answers as fast as it can, and the busier it is, the more
-//! each call settles. There is no timer.
+//! each call settles. There is no timer. On a cluster each call of the script holds keys of one tag; those that go together
+//! are sent in one write all the same.
 
 use super::call::{Answer, Call, Clock as Timing, Mode, Told};
 use super::key::{Keys, RedisKey};
-use super::link::Link;
+use super::link::{Failure, Link, Ready};
 use super::near::{Exchange, Near};
 use super::{Figures, Time};
 use crate::clock::{self, Clock};
 use crate::store::{Refusal, Settled, StoreError};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -33,6 +34,14 @@ const WAITING_MOST: usize = 16_384;
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) link: Arc<Link>,
+    pub(super) shared: Arc<Shared>,
+    span: Span,
+    queue: Mutex<Queue>,
+}
+
+/// What all servers of a store have in common.
+#[derive(Debug)]
+pub(super) struct Shared {
     pub(super) near: Option<Near>,
     pub(super) keys: Keys,
     pub(super) figures: Arc<Figures>,
@@ -41,9 +50,17 @@ pub(super) struct Node {
     pub(super) time: Time,
     pub(super) slack: Micros,
     pub(super) deadline: Duration,
-    pub(super) queue: Mutex<Queue>,
     /// How many leases are being given back that were asked for and not answered.
     pub(super) orphans: AtomicUsize,
+}
+
+/// What one call of the script may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Span {
+    /// Any keys.
+    All,
+    /// Keys of one tag: those of another may lie in another slot.
+    OneTag,
 }
 
 /// Who waits for the next call.
@@ -66,13 +83,25 @@ struct UnderWay {
 }
 
 /// One thing to do.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Work {
     pub(super) mode: Mode,
+    pub(super) manner: Manner,
     /// The charges of a request. In other modes there is one, and of a counter to clear only its key counts.
     pub(super) charges: Vec<Charge<RedisKey>>,
     /// Of a request only its lease.
     pub(super) receipt: Receipt,
+}
+
+/// How something is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// In one call with others.
+    Together,
+    /// In a call of its own. While a slot is on its way to another server, neither has all keys that others ask for.
+    Alone,
+    /// The same, of a server that is only about to have the slot.
+    Asking,
 }
 
 /// What came of it.
@@ -87,83 +116,128 @@ pub(super) enum Reply {
 /// What becomes of work that comes in.
 enum Entered<'n> {
     /// It goes at once, and whoever brought it makes the call.
-    Goes(Work, Turn<'n>),
+    Goes(Vec<Work>, Turn<'n>),
     /// Somebody will tell.
-    Waits(oneshot::Receiver<Result<Reply, StoreError>>),
+    Waits(Vec<oneshot::Receiver<Done>>),
 }
+
+/// What becomes of work.
+pub(super) type Done = Result<Reply, Failure>;
 
 #[derive(Debug)]
 struct Job {
     work: Work,
     deadline: Deadline,
-    reply: oneshot::Sender<Result<Reply, StoreError>>,
+    reply: oneshot::Sender<Done>,
 }
 
 /// When whoever asked gives up.
 #[derive(Clone, Copy, Debug)]
-struct Deadline {
+pub(super) struct Deadline {
     /// On our clock.
     ours: Timestamp,
     /// For waiting.
-    until: Instant,
+    pub(super) until: Instant,
+}
+
+/// A call, and whose works are in it, by their places.
+struct Batch {
+    call: Call,
+    manner: Manner,
+    works: Vec<usize>,
+}
+
+impl Shared {
+    /// When somebody who asks now gives up.
+    pub(super) fn deadline(&self) -> Deadline {
+        Deadline {
+            ours: self.clock.now() + Micros::from(self.deadline),
+            until: Instant::now() + self.deadline,
+        }
+    }
+
+    /// Forgets what is known of a key: something was given back.
+    pub(super) fn forget(&self, key: RedisKey) {
+        if let Some(near) = &self.near {
+            near.drop(key);
+        }
+    }
 }
 
 impl Node {
-    /// Does `work` by the next call.
-    pub(super) async fn ask(self: &Arc<Self>, work: Work) -> Result<Reply, StoreError> {
-        let done = self.ask_uncounted(work).await;
-        if let Err(error) = &done {
-            self.figures.count(*error);
+    /// A server at the other end of `link`.
+    pub(super) fn new(link: Arc<Link>, shared: Arc<Shared>, span: Span) -> Self {
+        Self {
+            link,
+            shared,
+            span,
+            queue: Mutex::default(),
+        }
+    }
+
+    /// Does works of one mode by the next call.
+    pub(super) async fn ask(self: &Arc<Self>, works: Vec<Work>, deadline: Deadline) -> Vec<Done> {
+        let count = works.len();
+        let failed = |error: StoreError| (0..count).map(|_| Err(error.into())).collect();
+        if works.iter().map(|work| work.charges.len()).sum::<usize>() > REQUEST_MOST {
+            return failed(StoreError::Overloaded);
+        }
+        match self.enter(works, deadline) {
+            Ok(Entered::Goes(works, _turn)) => self.go(&works, deadline).await,
+            Ok(Entered::Waits(replies)) => {
+                let mut done = Vec::with_capacity(count);
+                for reply in replies {
+                    done.push(match timeout_at(deadline.until, reply).await {
+                        Ok(Ok(reply)) => reply,
+                        Ok(Err(_)) => Err(StoreError::Lost.into()),
+                        Err(_) => Err(StoreError::Timeout.into()),
+                    });
+                }
+                done
+            }
+            Err(error) => failed(error),
+        }
+    }
+
+    /// Makes a call at once.
+    async fn go(&self, works: &[Work], deadline: Deadline) -> Vec<Done> {
+        let all: Vec<&Work> = works.iter().collect();
+        let mut done = self.call(&all, deadline, deadline.until).await;
+        // Nothing was done, and there is time left: the server's clock was set, and now we know.
+        if done.iter().any(is_late) && self.shared.clock.now() < deadline.ours {
+            let late = done.iter().zip(&all).filter(|(done, _)| is_late(done));
+            let late: Vec<&Work> = late.map(|(_, work)| *work).collect();
+            let again = self.call(&late, deadline, deadline.until).await;
+            for (done, again) in done.iter_mut().filter(|done| is_late(done)).zip(again) {
+                *done = again;
+            }
         }
         done
     }
 
-    async fn ask_uncounted(self: &Arc<Self>, work: Work) -> Result<Reply, StoreError> {
-        if work.charges.len() > REQUEST_MOST {
-            return Err(StoreError::Overloaded);
-        }
-        let deadline = Deadline {
-            ours: self.clock.now() + Micros::from(self.deadline),
-            until: Instant::now() + self.deadline,
-        };
-        let reply = match self.enter(work, deadline)? {
-            Entered::Goes(work, _turn) => {
-                let mut done = self.call(&[&work], deadline, deadline.until).await;
-                // Nothing was done, and there is time left: the server's clock was set, and now we know.
-                if matches!(done, Err(StoreError::Late)) && self.clock.now() < deadline.ours {
-                    done = self.call(&[&work], deadline, deadline.until).await;
-                }
-                return done?.pop().ok_or(StoreError::Nonsense);
-            }
-            Entered::Waits(reply) => reply,
-        };
-        match timeout_at(deadline.until, reply).await {
-            Ok(Ok(reply)) => reply,
-            Ok(Err(_)) => Err(StoreError::Lost),
-            Err(_) => Err(StoreError::Timeout),
-        }
-    }
-
     /// Goes if no call is under way, else waits for the next.
-    fn enter<'n>(self: &'n Arc<Self>, work: Work, deadline: Deadline) -> Result<Entered<'n>, StoreError> {
-        let now = deadline.ours - Micros::from(self.deadline);
+    fn enter<'n>(self: &'n Arc<Self>, works: Vec<Work>, deadline: Deadline) -> Result<Entered<'n>, StoreError> {
+        let now = deadline.ours - Micros::from(self.shared.deadline);
         let mut queue = self.queue();
         if queue.under_way.is_none_or(|call| call.overdue <= now) {
             queue.turns += 1;
             let number = queue.turns;
             queue.under_way = Some(self.under_way(number, deadline));
-            return Ok(Entered::Goes(work, Turn { node: self, number }));
+            return Ok(Entered::Goes(works, Turn { node: self, number }));
         }
         if queue.waiting.len() >= WAITING_MOST {
             return Err(StoreError::Overloaded);
         }
-        let (sender, reply) = oneshot::channel();
-        queue.waiting.push_back(Job {
-            work,
-            deadline,
-            reply: sender,
-        });
-        Ok(Entered::Waits(reply))
+        let wait = |work| {
+            let (sender, reply) = oneshot::channel();
+            queue.waiting.push_back(Job {
+                work,
+                deadline,
+                reply: sender,
+            });
+            reply
+        };
+        Ok(Entered::Waits(works.into_iter().map(wait).collect()))
     }
 
     /// Those who go together next. Nothing if nobody waits: then no call is under way any more. Nothing also if somebody
@@ -178,8 +252,9 @@ impl Node {
         while let Some(job) = queue.waiting.front() {
             let mode = batch.first().map_or(job.work.mode, |first| first.work.mode);
             charges += job.work.charges.len();
-            // A counter is cleared once, whoever else wants it cleared.
-            if !batch.is_empty() && (job.work.mode != mode || mode == Mode::Forget || charges > BATCH) {
+            // A call is of one mode, and a counter is cleared once, whoever else wants it cleared.
+            let is_other = self.span == Span::All && (job.work.mode != mode || mode == Mode::Forget);
+            if !batch.is_empty() && (is_other || charges > BATCH) {
                 break;
             }
             batch.extend(queue.waiting.pop_front());
@@ -195,7 +270,7 @@ impl Node {
     fn under_way(&self, turn: u64, deadline: Deadline) -> UnderWay {
         UnderWay {
             turn,
-            overdue: deadline.ours + Micros::from(self.deadline),
+            overdue: deadline.ours + Micros::from(self.shared.deadline),
         }
     }
 
@@ -213,36 +288,31 @@ impl Node {
                 return;
             };
             let works: Vec<&Work> = jobs.iter().map(|job| &job.work).collect();
-            // Whoever gave up just now needs no answer.
-            match self.call(&works, first, last).await {
-                Ok(replies) => {
-                    for (job, reply) in jobs.into_iter().zip(replies) {
-                        let _ = job.reply.send(Ok(reply));
-                    }
-                    return;
-                }
-                Err(StoreError::Late) => late = first.ours,
-                Err(error) => {
-                    for job in jobs {
-                        let _ = job.reply.send(Err(error));
-                    }
-                    return;
+            let done = self.call(&works, first, last).await;
+            let mut again = Vec::new();
+            for (job, done) in jobs.into_iter().zip(done) {
+                if is_late(&done) {
+                    again.push(job);
+                } else {
+                    // Whoever gave up just now needs no answer.
+                    let _ = job.reply.send(done);
                 }
             }
+            (jobs, late) = (again, first.ours);
         }
     }
 
     /// Those who must be asked for. Who has given up, by now or by `late`, is not charged; and what came back since may be
     /// enough to refuse.
     fn still_to_ask(&self, jobs: Vec<Job>, late: Timestamp) -> Vec<Job> {
-        let now = self.clock.now();
+        let now = self.shared.clock.now();
         let mut still = Vec::with_capacity(jobs.len());
         for job in jobs {
             if job.reply.is_closed() {
                 continue;
             }
             let answer = if job.deadline.ours <= now.max(late) {
-                Some(Err(StoreError::Late))
+                Some(Err(StoreError::Late.into()))
             } else {
                 self.refusal(&job.work, now).map(|settled| Ok(Reply::Near(settled)))
             };
@@ -256,94 +326,154 @@ impl Node {
 
     fn refusal(&self, work: &Work, now: Timestamp) -> Option<Settled> {
         match work.mode {
-            Mode::Settle => self.near.as_ref()?.refusal(&work.charges, now),
+            Mode::Settle => self.shared.near.as_ref()?.refusal(&work.charges, now),
             _ => None,
         }
     }
 
-    /// Makes one call of works of one mode. It does nothing if it begins after the first of them has given up, and is
-    /// waited for until the last of them has.
-    async fn call(&self, works: &[&Work], first: Deadline, until: Instant) -> Result<Vec<Reply>, StoreError> {
-        let mode = works.first().map_or(Mode::Peek, |work| work.mode);
-        let mut call = Call::new(mode);
-        for work in works {
-            match (mode, &*work.charges) {
-                (Mode::Settle | Mode::Peek, charges) => {
-                    let texts: Vec<Charge<_>> = charges.iter().map(|charge| self.in_words(charge)).collect();
-                    call.request(&texts, work.receipt.lease);
-                }
-                (Mode::Forget, [charge, ..]) => call.forget(self.keys.text(charge.key).as_ref()),
-                (_, [charge, ..]) => {
-                    call.give_back(self.keys.text(charge.key).as_ref(), &charge.limit, &work.receipt);
-                }
-                (_, []) => return Err(StoreError::Nonsense),
-            }
-        }
-        let (answer, when) = self.exchange(&call, first.ours, until).await?;
-        let told = answer.told.ok_or(StoreError::Late)?;
-        self.figures.charges.add(told.len() as u64);
-        for _ in told.iter().filter(|told| **told == Told::Foreign) {
-            self.figures.count(StoreError::Foreign);
-        }
-        if let (Mode::Settle, Some(near)) = (mode, &self.near) {
-            let mut told = told.iter();
-            for Work { charges, .. } in works {
-                for (charge, told) in charges.iter().zip(told.by_ref()) {
-                    near.learn(charge, charges, told, when);
+    /// Makes the calls for works, in one write. They do nothing if they begin after the first of them has given
+    /// up, and are waited for until the last of them has.
+    async fn call(&self, works: &[&Work], first: Deadline, until: Instant) -> Vec<Done> {
+        let batches = self.batches(works);
+        let mut done: Vec<Done> = works.iter().map(|_| Err(StoreError::Nonsense.into())).collect();
+        for (batch, answer) in batches.iter().zip(self.exchange(&batches, first.ours, until).await) {
+            let told = answer.and_then(|(answer, when)| match answer.told {
+                Some(told) => Ok((told, when)),
+                None => Err(StoreError::Late.into()),
+            });
+            if let Ok((told, _)) = &told {
+                self.shared.figures.charges.add(told.len() as u64);
+                for _ in told.iter().filter(|told| **told == Told::Foreign) {
+                    self.shared.figures.count(StoreError::Foreign);
                 }
             }
+            let mut told = told.map(|(told, when)| (told.into_iter(), when));
+            for &place in &batch.works {
+                let (Some(work), Some(done)) = (works.get(place), done.get_mut(place)) else {
+                    continue;
+                };
+                *done = match &mut told {
+                    Ok((told, when)) => {
+                        let told: Vec<Told> = told.by_ref().take(work.charges.len()).collect();
+                        self.learn(work, &told, *when);
+                        Ok(Reply::Told(when.now, told))
+                    }
+                    Err(failure) => Err(failure.clone()),
+                };
+            }
         }
-        let mut told = told.into_iter();
-        let mut reply = |work: &&Work| Reply::Told(answer.now, told.by_ref().take(work.charges.len()).collect());
-        Ok(works.iter().map(&mut reply).collect())
+        done
     }
 
-    /// Sends a call and waits for its answer. A connection that does not answer, or not with an answer, is given up: what
+    /// Which works go in which call.
+    fn batches(&self, works: &[&Work]) -> Vec<Batch> {
+        let mut batches: Vec<Batch> = Vec::new();
+        let mut of_tag: HashMap<(u16, Mode), usize> = HashMap::new();
+        for (place, work) in works.iter().enumerate() {
+            let with_others = work.manner == Manner::Together && work.mode != Mode::Forget;
+            let open = match self.span {
+                Span::All => batches.len().checked_sub(1),
+                Span::OneTag if with_others => of_tag.get(&(work.tag(), work.mode)).copied(),
+                Span::OneTag => None,
+            };
+            let number = open.unwrap_or_else(|| {
+                if with_others {
+                    of_tag.insert((work.tag(), work.mode), batches.len());
+                }
+                batches.push(Batch {
+                    call: Call::new(work.mode),
+                    manner: work.manner,
+                    works: Vec::new(),
+                });
+                batches.len() - 1
+            });
+            if let Some(batch) = batches.get_mut(number) {
+                self.add(work, &mut batch.call);
+                batch.works.push(place);
+            }
+        }
+        batches
+    }
+
+    fn add(&self, work: &Work, call: &mut Call) {
+        let keys = &self.shared.keys;
+        match (work.mode, &*work.charges) {
+            (Mode::Settle | Mode::Peek, charges) => {
+                let texts: Vec<Charge<_>> = charges.iter().map(|charge| self.in_words(charge)).collect();
+                call.request(&texts, work.receipt.lease);
+            }
+            (Mode::Forget, [charge, ..]) => call.forget(keys.text(charge.key).as_ref()),
+            (_, [charge, ..]) => call.give_back(keys.text(charge.key).as_ref(), &charge.limit, &work.receipt),
+            // Nothing is asked for, and nothing will be told.
+            (_, []) => {}
+        }
+    }
+
+    fn learn(&self, work: &Work, told: &[Told], when: Exchange) {
+        if let (Mode::Settle, Some(near)) = (work.mode, &self.shared.near) {
+            for (charge, told) in work.charges.iter().zip(told) {
+                near.learn(charge, &work.charges, told, when);
+            }
+        }
+    }
+
+    /// Sends calls and waits for their answers. A connection that does not answer, or not with an answer, is given up: what
     /// came next on it could be taken for the answer to something else.
     async fn exchange(
         &self,
-        call: &Call,
+        batches: &[Batch],
         not_after: Timestamp,
         until: Instant,
-    ) -> Result<(Answer, Exchange), StoreError> {
-        let line = timeout_at(until, self.link.line()).await;
-        let mut line = line.map_err(|_| StoreError::Unavailable)?;
+    ) -> Vec<Result<(Answer, Exchange), Failure>> {
+        let failed = |error: StoreError| vec![Err(error.into()); batches.len()];
+        let Ok(mut line) = timeout_at(until, self.link.line()).await else {
+            return failed(StoreError::Unavailable);
+        };
+        let Shared { clock, figures, .. } = &*self.shared;
         let timing = Timing {
-            caller: match self.time {
+            caller: match self.shared.time {
                 Time::Server => None,
                 Time::Client { skew_tolerance } => Some((clock::wall(), skew_tolerance)),
             },
-            slack: self.slack,
+            slack: self.shared.slack,
             not_after: line.server_time(not_after),
         };
-        let sent = self.clock.now();
-        let arguments = call.arguments(timing);
-        let running = line.run(call.keys(), &arguments, &self.figures);
-        let answer = match timeout_at(until, running).await {
-            Ok(answer) => answer,
-            Err(_) => Err(StoreError::Timeout),
+        let sent = clock.now();
+        let calls = batches.iter().map(|batch| Ready {
+            keys: batch.call.keys(),
+            arguments: batch.call.arguments(timing),
+            is_asking: batch.manner == Manner::Asking,
+        });
+        let calls: Vec<Ready<'_>> = calls.collect();
+        let answers = match timeout_at(until, line.run(&calls, figures)).await {
+            Ok(answers) => answers,
+            Err(_) => vec![Err(StoreError::Timeout.into()); batches.len()],
         };
-        let answer = answer.and_then(|answer| call.read(&answer).ok_or(StoreError::Nonsense));
-        match answer {
-            Ok(answer) => {
-                let received = self.clock.now();
-                line.learn(sent, received, answer.server_now);
-                self.link.answered();
-                let now = answer.now;
-                Ok((answer, Exchange { sent, received, now }))
-            }
-            Err(error) => {
-                if is_the_connections(error) {
+        let received = clock.now();
+        let mut exchanged = Vec::with_capacity(batches.len());
+        for (batch, answer) in batches.iter().zip(answers) {
+            let answer = answer.and_then(|answer| batch.call.read(&answer).ok_or_else(|| StoreError::Nonsense.into()));
+            match &answer {
+                Ok(answer) => {
+                    line.learn(sent, received, answer.server_now);
+                    self.link.answered();
+                }
+                Err(Failure { error, .. }) if is_the_connections(*error) => {
                     self.link.hang_up(line.number(), &error.to_string());
                 }
-                Err(error)
+                Err(_) => {}
             }
+            exchanged.push(answer.map(|answer| {
+                let now = answer.now;
+                (answer, Exchange { sent, received, now })
+            }));
         }
+        exchanged
     }
 
     fn in_words(&self, charge: &Charge<RedisKey>) -> Charge<super::key::KeyText> {
         Charge {
-            key: self.keys.text(charge.key),
+            key: self.shared.keys.text(charge.key),
             limit: charge.limit,
             cost: charge.cost,
             policy: charge.policy,
@@ -353,6 +483,16 @@ impl Node {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_late(done: &Done) -> bool {
+    matches!(
+        done,
+        Err(Failure {
+            error: StoreError::Late,
+            ..
+        })
+    )
 }
 
 /// Whether another connection could do better: this one fell silent or speaks of something else, or leads to a server that
@@ -384,7 +524,10 @@ impl Drop for Turn<'_> {
             queue.under_way = None;
         } else {
             drop(queue);
-            self.node.runtime.spawn(see_to(Arc::clone(self.node), self.number));
+            self.node
+                .shared
+                .runtime
+                .spawn(see_to(Arc::clone(self.node), self.number));
         }
     }
 }
@@ -402,13 +545,14 @@ impl Work {
     pub(super) fn of_one(mode: Mode, charge: Charge<RedisKey>, receipt: Receipt) -> Self {
         Self {
             mode,
+            manner: Manner::Together,
             charges: vec![charge],
             receipt,
         }
     }
 
     /// A request.
-    pub(super) fn request(mode: Mode, charges: &[Charge<RedisKey>], lease: LeaseId) -> Self {
+    pub(super) fn request(mode: Mode, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Self {
         let receipt = Receipt {
             cost: tollgate_core::Cost::ZERO,
             mark: Default::default(),
@@ -416,8 +560,14 @@ impl Work {
         };
         Self {
             mode,
-            charges: charges.to_vec(),
+            manner: Manner::Together,
+            charges,
             receipt,
         }
+    }
+
+    /// Of what tag its keys are, which on a cluster is the same for all.
+    pub(super) fn tag(&self) -> u16 {
+        self.charges.first().map_or(0, |charge| charge.key.tag())
     }
 }

@@ -1,11 +1,13 @@
 //! How a shared store is to be.
 
 use super::Redis;
+use super::cluster::Cluster;
 use super::figures::Figures;
 use super::key::Keys;
 use super::link::{Finder, Link};
 use super::near::Near;
-use super::node::Node;
+use super::node::{Node, Shared, Span};
+use super::nodes::Nodes;
 use super::sentinel::Sentinels;
 use super::servers::Servers;
 use crate::clock::Clock;
@@ -192,37 +194,40 @@ impl Options {
             ),
         };
         let clock = Clock::start(Timestamp::EPOCH);
-        let finder = match self.servers {
-            Servers::One(access) => Finder::Fixed(Box::new(access)),
+        let shared = Arc::new(Shared {
+            near: self.near_cache.then(|| Near::new(ahead, slack)),
+            keys,
+            figures: Arc::clone(&figures),
+            runtime: runtime.clone(),
+            clock: clock.clone(),
+            time: self.time,
+            slack,
+            deadline: self.deadline,
+            orphans: Default::default(),
+        });
+        let functions = self.functions;
+        let one = |finder, shared| {
+            let link = Link::new(finder, functions, clock, figures, runtime);
+            Nodes::One(Arc::new(Node::new(link, shared, Span::All)))
+        };
+        let nodes = match self.servers {
+            Servers::One(access) => one(Finder::Fixed(access), Arc::clone(&shared)),
             Servers::Sentinel {
                 sentinels,
                 access,
                 name,
                 primary,
-            } => Finder::Sentinel(Arc::new(Sentinels::new(sentinels, access, name, primary))),
-        };
-        let node = Node {
-            link: Link::new(
-                finder,
-                self.functions,
-                clock.clone(),
-                Arc::clone(&figures),
-                runtime.clone(),
-            ),
-            near: self.near_cache.then(|| Near::new(ahead, slack)),
-            keys: keys.clone(),
-            figures,
-            runtime,
-            clock,
-            time: self.time,
-            slack,
-            deadline: self.deadline,
-            queue: Default::default(),
-            orphans: Default::default(),
+            } => {
+                let sentinels = Sentinels::new(sentinels, access, name, primary);
+                one(Finder::Sentinel(Arc::new(sentinels)), Arc::clone(&shared))
+            }
+            Servers::Cluster { seeds, access } => {
+                Nodes::Cluster(Cluster::new(seeds, access, functions, Arc::clone(&shared)))
+            }
         };
         Redis {
-            keys,
-            node: Arc::new(node),
+            shared,
+            nodes: Arc::new(nodes),
         }
     }
 }
@@ -243,7 +248,8 @@ impl fmt::Debug for Options {
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "this is not the URL of a server; write redis://host:6379/0, rediss://host:6379/0 or redis+unix:///path",
+            "this is not the URL of a server; write redis://host:6379/0, rediss://host:6379/0, \
+             redis+unix:///path, redis+sentinel://host:26379,…/name or redis+cluster://host:7000,…",
         )
     }
 }

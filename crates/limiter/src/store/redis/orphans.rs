@@ -3,7 +3,8 @@
 
 use super::call::Mode;
 use super::key::RedisKey;
-use super::node::{Node, Reply, Work};
+use super::node::{Reply, Work};
+use super::nodes::Nodes;
 use crate::store::StoreError;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -21,16 +22,16 @@ const MOST: usize = 4_096;
 /// The leases that a request asks for. Unless an answer is [known](Asked::answered) when it is dropped, also because whoever
 /// asked left, they are given back.
 pub(super) struct Asked<'n> {
-    node: &'n Arc<Node>,
+    nodes: &'n Arc<Nodes>,
     charges: Vec<Charge<RedisKey>>,
     lease: LeaseId,
 }
 
 impl<'n> Asked<'n> {
-    pub(super) fn new(node: &'n Arc<Node>, charges: &[Charge<RedisKey>], lease: LeaseId) -> Self {
+    pub(super) fn new(nodes: &'n Arc<Nodes>, charges: &[Charge<RedisKey>], lease: LeaseId) -> Self {
         let leased = |charge: &&Charge<RedisKey>| matches!(charge.limit, Limit::Concurrency(_));
         Self {
-            node,
+            nodes,
             charges: charges.iter().filter(leased).copied().collect(),
             lease,
         }
@@ -50,21 +51,22 @@ impl<'n> Asked<'n> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        if self.charges.is_empty() || self.node.orphans.load(Ordering::Relaxed) >= MOST {
+        let shared = self.nodes.shared();
+        if self.charges.is_empty() || shared.orphans.load(Ordering::Relaxed) >= MOST {
             return;
         }
-        self.node.orphans.fetch_add(1, Ordering::Relaxed);
+        shared.orphans.fetch_add(1, Ordering::Relaxed);
         let orphan = Orphan {
-            node: Arc::downgrade(self.node),
+            nodes: Arc::downgrade(self.nodes),
             charges: std::mem::take(&mut self.charges),
             lease: self.lease,
         };
-        self.node.runtime.spawn(orphan.give_back(self.node.deadline));
+        shared.runtime.spawn(orphan.give_back(shared.deadline));
     }
 }
 
 struct Orphan {
-    node: Weak<Node>,
+    nodes: Weak<Nodes>,
     charges: Vec<Charge<RedisKey>>,
     lease: LeaseId,
 }
@@ -74,7 +76,7 @@ impl Orphan {
     async fn give_back(mut self, deadline: Duration) {
         sleep(deadline).await;
         for _ in 0..ATTEMPTS {
-            let Some(node) = self.node.upgrade() else { return };
+            let Some(nodes) = self.nodes.upgrade() else { return };
             let mut left = Vec::new();
             for charge in self.charges.drain(..) {
                 let receipt = Receipt {
@@ -86,7 +88,7 @@ impl Orphan {
                     policy: Policy::Enforce,
                     ..charge
                 };
-                let released = node.ask(Work::of_one(Mode::Release, charge, receipt)).await;
+                let released = nodes.ask_one(Work::of_one(Mode::Release, charge, receipt)).await;
                 if released.is_err() {
                     left.push(charge);
                 }
@@ -95,7 +97,7 @@ impl Orphan {
                 return;
             }
             self.charges = left;
-            drop(node);
+            drop(nodes);
             sleep(PAUSE).await;
         }
     }
@@ -103,8 +105,8 @@ impl Orphan {
 
 impl Drop for Orphan {
     fn drop(&mut self) {
-        if let Some(node) = self.node.upgrade() {
-            node.orphans.fetch_sub(1, Ordering::Relaxed);
+        if let Some(nodes) = self.nodes.upgrade() {
+            nodes.shared().orphans.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

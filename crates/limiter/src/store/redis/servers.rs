@@ -7,7 +7,6 @@ use std::time::Duration;
 
 /// Where the servers are.
 #[derive(Clone)]
-#[expect(clippy::large_enum_variant, reason = "there is one for each store")]
 pub(super) enum Servers {
     /// There is one.
     One(Access),
@@ -22,6 +21,13 @@ pub(super) enum Servers {
         /// How the primary is reached.
         primary: Access,
     },
+    /// Several, each with some of the slots.
+    Cluster {
+        /// Some of them.
+        seeds: Vec<Host>,
+        /// How each of them is reached.
+        access: Access,
+    },
 }
 
 /// A server by name or address, and its port.
@@ -34,7 +40,7 @@ pub(super) struct Host {
 /// How a server is reached: who we are, and over what.
 #[derive(Clone)]
 pub(super) struct Access {
-    settings: ConnectionInfo,
+    settings: Box<ConnectionInfo>,
     papers: Option<TlsCertificates>,
 }
 
@@ -42,7 +48,7 @@ impl Servers {
     /// What a URL says. Nothing if it names no server.
     pub(super) fn read(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
-        let Some((scheme, "sentinel")) = scheme.split_once('+') else {
+        let Some((scheme, topology @ ("sentinel" | "cluster"))) = scheme.split_once('+') else {
             return Some(Self::One(Access::read(url)?));
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -55,6 +61,12 @@ impl Servers {
         let host = |host: &&str| reach("", host, "").and_then(|access| access.host());
         let hosts: Vec<Host> = list.iter().map(host).collect::<Option<_>>()?;
         let first = list.first()?;
+        if topology == "cluster" {
+            return path.is_empty().then_some(Self::Cluster {
+                seeds: hosts,
+                access: reach(&user, first, "")?,
+            });
+        }
         let (name, db) = path.split_once('/').unwrap_or((path, ""));
         (!name.is_empty()).then_some(Self::Sentinel {
             sentinels: hosts,
@@ -79,6 +91,27 @@ impl Servers {
                 name,
                 primary: change(primary)?,
             },
+            Self::Cluster { seeds, access } => Self::Cluster {
+                seeds,
+                access: change(access)?,
+            },
+        })
+    }
+}
+
+impl Host {
+    /// A server as others name it: name and port. One that has no name is found where whoever names it is.
+    pub(super) fn read(text: &str, named_by: Option<&Self>) -> Option<Self> {
+        let (name, port) = text.rsplit_once(':')?;
+        let name = match name {
+            "" => named_by?.name.as_str(),
+            // A server that is to be known by a name it has not been given.
+            "?" => return None,
+            name => name,
+        };
+        Some(Self {
+            name: name.to_owned(),
+            port: port.parse().ok().filter(|port| *port > 0)?,
         })
     }
 }
@@ -93,7 +126,7 @@ impl Access {
         let redis = settings.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let redis = redis.set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
         let access = Self {
-            settings: settings.set_tcp_settings(tcp).set_redis_settings(redis),
+            settings: Box::new(settings.set_tcp_settings(tcp).set_redis_settings(redis)),
             papers: None,
         };
         if access.is_tls() {
@@ -116,7 +149,7 @@ impl Access {
     pub(super) fn with_password(self, password: &str) -> Self {
         let redis = self.settings.redis_settings().clone().set_password(password);
         Self {
-            settings: self.settings.set_redis_settings(redis),
+            settings: Box::new(self.settings.set_redis_settings(redis)),
             ..self
         }
     }
@@ -125,7 +158,7 @@ impl Access {
     pub(super) fn with_protocol(self, protocol: ProtocolVersion) -> Self {
         let redis = self.settings.redis_settings().clone().set_protocol(protocol);
         Self {
-            settings: self.settings.set_redis_settings(redis),
+            settings: Box::new(self.settings.set_redis_settings(redis)),
             ..self
         }
     }
@@ -165,7 +198,7 @@ impl Access {
             _ => ConnectionAddr::Tcp(host.name.clone(), host.port),
         };
         Self {
-            settings: self.settings.clone().set_addr(addr),
+            settings: Box::new(ConnectionInfo::clone(&self.settings).set_addr(addr)),
             papers: self.papers.clone(),
         }
     }
@@ -173,8 +206,8 @@ impl Access {
     /// For connecting.
     pub(super) fn client(&self) -> Result<redis::Client, RedisError> {
         match &self.papers {
-            Some(papers) => redis::Client::build_with_tls(self.settings.clone(), papers.clone()),
-            None => redis::Client::open(self.settings.clone()),
+            Some(papers) => redis::Client::build_with_tls(*self.settings.clone(), papers.clone()),
+            None => redis::Client::open(*self.settings.clone()),
         }
     }
 }
@@ -203,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_names_one_server_or_sentinels() {
+    fn a_url_names_one_server_sentinels_or_a_cluster() {
         let Some(Servers::Sentinel {
             sentinels,
             access,
@@ -219,12 +252,15 @@ mod tests {
         );
         assert_eq!((access.password(), primary.password()), (None, Some("hush")));
         assert_eq!(primary.settings.redis_settings().db(), 3);
-        let Some(Servers::Sentinel { sentinels, access, .. }) = Servers::read("rediss+sentinel://h1:1,[::1]:2/m")
+        let Some(Servers::Cluster { seeds, access }) = Servers::read("rediss+cluster://:hush@h1:7000,[::1]:7001")
         else {
-            panic!("sentinels");
+            panic!("a cluster");
         };
-        assert_eq!(hosts(&sentinels), "h1:1 ::1:2");
-        assert!(access.is_tls() && access.to(&sentinels[1]).is_tls());
+        assert_eq!(
+            (hosts(&seeds).as_str(), access.password()),
+            ("h1:7000 ::1:7001", Some("hush"))
+        );
+        assert!(access.is_tls() && access.to(&seeds[1]).is_tls());
         assert!(matches!(Servers::read("redis://h:1/2"), Some(Servers::One(_))));
         assert!(matches!(
             Servers::read("redis+unix:///run/redis.sock"),
@@ -233,12 +269,30 @@ mod tests {
     }
 
     #[test]
+    fn a_server_is_known_by_what_others_call_it() {
+        let here = Host {
+            name: "here".to_owned(),
+            port: 1,
+        };
+        let read = |text| Host::read(text, Some(&here)).map(|host| host.to_string());
+        assert_eq!(read("127.0.0.1:7000").as_deref(), Some("127.0.0.1:7000"));
+        assert_eq!(read("::1:7000").as_deref(), Some("::1:7000"));
+        assert_eq!(read(":7000").as_deref(), Some("here:7000"));
+        assert_eq!(Host::read(":7000", None), None);
+        for nobody in ["?:7000", "h:0", "h:x", "h"] {
+            assert_eq!(read(nobody), None, "{nobody}");
+        }
+    }
+
+    #[test]
     fn a_url_that_lacks_something_names_none() {
         for url in [
             "redis+sentinel://h1:26379",
             "redis+sentinel:///mymaster",
             "redis+sentinel://h1:x/mymaster",
-            "redis+sentinel://h1:26379,/mymaster",
+            "redis+cluster://",
+            "redis+cluster://h1:7000,/",
+            "redis+cluster://h1:7000/3",
             "redis+unknown://h1:7000",
             "h1:7000",
         ] {

@@ -1,10 +1,13 @@
 //! A look at the server when it is first reached: what an operator should know before it matters.
 
 use super::call::Mode;
-use super::node::{Reply, Work};
+use super::link::Link;
+use super::nodes::Nodes;
 use super::{Redis, RedisKey};
 use crate::store::{Store, StoreError};
 use redis::Value;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
 use tollgate_core::{Charge, Cost, Counter, LeaseId, Limit, Micros, Policy, Rate, SlidingLog, TokenBucket};
@@ -31,13 +34,51 @@ const OLDEST: (u64, u64) = (6, 2);
 
 impl Redis {
     /// Looks at the server: its version, how it treats keys when memory is short, and whether everything the script does is
-    /// allowed. Counters of its own are made for it, and cleared.
+    /// allowed. Counters of its own are made for it, and cleared. Of a cluster every server that has slots is looked at.
     ///
     /// # Errors
     /// Why there is no connection.
     pub async fn survey(&self) -> Result<Survey, String> {
-        let fault = || self.fault().unwrap_or_else(|| "the server did not answer".to_owned());
-        let mut line = timeout(PATIENCE, self.node.link.line()).await.map_err(|_| fault())?;
+        let mut survey = match &*self.nodes {
+            Nodes::One(node) => self.look_at(&node.link).await?,
+            Nodes::Cluster(cluster) => {
+                cluster.drawn(PATIENCE).await;
+                let mut whole: Option<Survey> = None;
+                let nodes = cluster.nodes();
+                for (host, node) in &nodes {
+                    let mut survey = self.look_at(&node.link).await?;
+                    for warning in &mut survey.warnings {
+                        *warning = format!("{host}: {warning}");
+                    }
+                    match &mut whole {
+                        Some(whole) => whole.warnings.append(&mut survey.warnings),
+                        None => whole = Some(survey),
+                    }
+                }
+                let mut whole = whole.ok_or_else(|| self.fault_in_words())?;
+                whole.server = format!("a cluster of {} primaries, {}", nodes.len(), whole.server);
+                whole
+            }
+        };
+        if let Err(error) = self.try_everything().await {
+            survey.warnings.push(match error {
+                StoreError::Refused(crate::store::Refusal::NoPerm) => {
+                    "the user may not do all that the script does; docs/redis.md lists the commands it needs".to_owned()
+                }
+                error => format!("a first call of the script failed: {error}"),
+            });
+        }
+        Ok(survey)
+    }
+
+    fn fault_in_words(&self) -> String {
+        self.fault().unwrap_or_else(|| "the server did not answer".to_owned())
+    }
+
+    async fn look_at(&self, link: &Arc<Link>) -> Result<Survey, String> {
+        let mut line = timeout(PATIENCE, link.line())
+            .await
+            .map_err(|_| self.fault_in_words())?;
         let mut warnings = Vec::new();
         let mut server = "a server of unknown version".to_owned();
         match timeout(PATIENCE, line.ask(&redis::cmd("INFO"))).await {
@@ -50,15 +91,21 @@ impl Redis {
                 "INFO is refused ({}): the version and the memory settings were not looked at; allow it with +info",
                 error.name()
             )),
-            Err(_) => return Err(fault()),
+            Err(_) => return Err(self.fault_in_words()),
         }
-        if let Err(error) = self.try_everything().await {
-            warnings.push(match error {
-                StoreError::Refused(crate::store::Refusal::NoPerm) => {
-                    "the user may not do all that the script does; docs/redis.md lists the commands it needs".to_owned()
-                }
-                error => format!("a first call of the script failed: {error}"),
-            });
+        if let Nodes::Cluster(_) = &*self.nodes {
+            let mut command = redis::cmd("CONFIG");
+            command.arg("GET").arg("cluster-require-full-coverage");
+            // Whoever may not ask is not told; docs/redis.md says it too.
+            if let Ok(Ok(answer)) = timeout(PATIENCE, line.ask(&command)).await
+                && redis::from_redis_value::<HashMap<String, String>>(answer)
+                    .is_ok_and(|settings| settings.values().any(|value| value == "yes"))
+            {
+                warnings.push(
+                    "cluster-require-full-coverage is yes: when one server is away, all others refuse too; set it to no"
+                        .to_owned(),
+                );
+            }
         }
         Ok(Survey {
             server,
@@ -96,11 +143,10 @@ impl Redis {
         // A log is written in parts as soon as there is room for more than it holds.
         let requests = [buckets.get(..1).unwrap_or_default(), &buckets];
         for charges in requests.into_iter().chain([&log[..]; LOGGED]) {
-            let reply = self
-                .node
-                .ask(Work::request(Mode::Settle, charges, LeaseId::default()))
-                .await?;
-            let (Reply::Told(..) | Reply::Near(_)) = reply;
+            let settled = self.settle_as(Mode::Settle, charges, LeaseId::default()).await;
+            for outcome in settled.outcomes {
+                outcome?;
+            }
         }
         for charge in buckets.iter().chain(&log) {
             self.forget(charge.key, &charge.limit).await?;

@@ -1,0 +1,64 @@
+//! The servers of a store: one, or those of a cluster.
+
+use super::cluster::Cluster;
+use super::key::RedisKey;
+use super::node::{Deadline, Node, Reply, Shared, Work};
+use crate::store::StoreError;
+use std::sync::Arc;
+use tollgate_core::Charge;
+
+/// The servers of a store.
+#[derive(Debug)]
+pub(super) enum Nodes {
+    /// One that has all keys.
+    One(Arc<Node>),
+    /// Several, each with some of the slots.
+    Cluster(Arc<Cluster>),
+}
+
+impl Nodes {
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        match self {
+            Self::One(node) => &node.shared,
+            Self::Cluster(cluster) => cluster.shared(),
+        }
+    }
+
+    /// Does one thing within the usual time.
+    pub(super) async fn ask_one(&self, work: Work) -> Result<Reply, StoreError> {
+        let deadline = self.shared().deadline();
+        let mut done = self.ask(vec![work], deadline).await;
+        done.pop().unwrap_or(Err(StoreError::Nonsense))
+    }
+
+    /// Does works of one mode, each where its keys are.
+    pub(super) async fn ask(&self, works: Vec<Work>, deadline: Deadline) -> Vec<Result<Reply, StoreError>> {
+        match self {
+            Self::One(node) => {
+                let done = node.ask(works, deadline).await.into_iter();
+                done.map(|done| {
+                    done.map_err(|failure| {
+                        node.shared.figures.count(failure.error);
+                        failure.error
+                    })
+                })
+                .collect()
+            }
+            Self::Cluster(cluster) => cluster.ask(&works, deadline).await,
+        }
+    }
+
+    /// Whether charges may lie on several servers.
+    pub(super) fn are_apart(&self, charges: &[Charge<RedisKey>]) -> bool {
+        let tags = || charges.iter().map(|charge| charge.key.tag());
+        matches!(self, Self::Cluster(_)) && tags().zip(tags().skip(1)).any(|(one, next)| one != next)
+    }
+
+    /// Why one of them cannot be reached, if one cannot.
+    pub(super) fn fault(&self) -> Option<String> {
+        match self {
+            Self::One(node) => node.link.fault(),
+            Self::Cluster(cluster) => cluster.fault(),
+        }
+    }
+}

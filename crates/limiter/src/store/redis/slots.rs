@@ -1,0 +1,32 @@
+//! Which of a cluster's slots a key is in.
+
+/// How many there are.
+pub(super) const SLOTS: u16 = 16_384;
+
+/// The slot of all keys with this tag between braces.
+pub(super) fn slot(tag: &[u8]) -> u16 {
+    crc16(tag) % SLOTS
+}
+
+/// The checksum that clusters spread keys by: CRC-16 with the polynomial 0x1021, beginning with nothing.
+fn crc16(bytes: &[u8]) -> u16 {
+    bytes.iter().fold(0, |crc, &byte| {
+        (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
+            let carry = if crc & 0x8000 == 0 { 0 } else { 0x1021 };
+            crc << 1 ^ carry
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_checksum_is_the_one_of_the_specification() {
+        assert_eq!(crc16(b""), 0);
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        // As a server says: CLUSTER KEYSLOT foo.
+        assert_eq!(slot(b"foo"), 12_182);
+    }
+}

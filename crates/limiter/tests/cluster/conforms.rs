@@ -1,0 +1,50 @@
+//! What every store must do, with keys in several slots.
+
+use std::time::Duration;
+use tokio::runtime::{Handle, Runtime};
+use tollgate_limiter::conformance::{Bench, conformance};
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::servers::Kind;
+
+fn conforms(kind: Kind) {
+    let cluster = Cluster::start(kind);
+    let runtime = Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let options = Redis::options(&cluster.url()).expect("a URL");
+        let store = options.deadline(Duration::from_secs(5)).open();
+        let survey = store.survey().await.expect("a cluster");
+        assert_eq!(survey.warnings, Vec::<String>::new());
+        assert!(
+            survey.server.starts_with("a cluster of 3 primaries, "),
+            "{}",
+            survey.server
+        );
+        let handle = Handle::current();
+        let bench = Bench::new(store).compensated().on_threads(move |work| {
+            let _inside = handle.enter();
+            work();
+        });
+        let report = conformance(&bench).await.expect("a store as it should be");
+        assert!(report.answers > 1_000, "{report}");
+        let figures = bench.store().figures();
+        assert!(figures.undone.get() > 0, "nothing was ever taken back");
+        assert_eq!((figures.stranded.get(), figures.redirects.get()), (0, 0));
+        assert_eq!(figures.errors().map(|(_, count)| count).sum::<u64>(), 0);
+    });
+}
+
+#[test]
+fn redis_6_2_conforms() {
+    conforms(Kind::Redis62);
+}
+
+#[test]
+fn redis_7_0_conforms() {
+    conforms(Kind::Redis70);
+}
+
+#[test]
+fn valkey_conforms() {
+    conforms(Kind::Valkey);
+}

@@ -1,0 +1,3 @@
+//! The shared store on real clusters: three primaries, three replicas.
+
+mod conforms;
