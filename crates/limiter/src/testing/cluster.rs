@@ -83,6 +83,15 @@ impl Cluster {
         ask(server.port(), command).map_err(|error| error.to_string())?
     }
 
+    /// The same for something that is answered with a list of words.
+    ///
+    /// # Panics
+    /// If it is not.
+    pub fn list(&self, server: usize, command: &str) -> Vec<String> {
+        let said = self.ask(server, command).expect("a list");
+        said.lines().map(str::to_owned).collect()
+    }
+
     /// The name by which the others know a server.
     ///
     /// # Panics
@@ -161,12 +170,15 @@ impl Drop for Cluster {
     }
 }
 
-/// Sends one line and reads one answer: a word, a number, a text or a refusal.
+/// Sends one line and reads one answer: a word, a number, a text, a refusal, or a list of these as lines.
 fn ask(port: u16, command: &str) -> std::io::Result<Result<String, String>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
-    let mut reader = BufReader::new(stream);
+    read(&mut BufReader::new(stream))
+}
+
+fn read(reader: &mut BufReader<TcpStream>) -> std::io::Result<Result<String, String>> {
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let line = line.trim_end();
@@ -175,7 +187,15 @@ fn ask(port: u16, command: &str) -> std::io::Result<Result<String, String>> {
         "$" => {
             let mut text = vec![0; rest.parse().unwrap_or_default()];
             reader.read_exact(&mut text)?;
+            reader.read_line(&mut String::new())?;
             Ok(String::from_utf8_lossy(&text).into_owned())
+        }
+        "*" => {
+            let mut words = Vec::new();
+            for _ in 0..rest.parse().unwrap_or(0) {
+                words.push(read(reader)?.unwrap_or_else(|refusal| refusal));
+            }
+            Ok(words.join("\n"))
         }
         "-" => Err(rest.to_owned()),
         _ => Ok(rest.to_owned()),

@@ -1,3 +1,12 @@
 //! The shared store on real clusters: three primaries, three replicas.
 
+#![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
+#![allow(clippy::indexing_slicing, reason = "a missing element fails the test")]
+
+mod books;
 mod conforms;
+mod faults;
+mod rush;
+mod site;
+mod slots;
+mod users;

@@ -1,0 +1,197 @@
+//! Servers that go, come and change places while they are asked.
+
+use crate::site::{Load, Rules, charge, key, left, once, open, open_for, server_of, subject_on, until};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tollgate_core::LeaseId;
+use tollgate_limiter::store::{Store, StoreError};
+use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::servers::Kind;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_its_place() {
+    let mut cluster = Cluster::start(Kind::Redis70);
+    let rules = Rules::wide();
+    let stores = (0..2).map(|_| Arc::new(open_for(&cluster, Duration::from_millis(500))));
+    let load = Load::on(stores.collect(), 16, rules);
+    until("a good start", async || load.passed() > 2_000).await;
+    let store = Arc::clone(&load.stores[0]);
+    let [ceiling, _] = rules.keys(&store, 0);
+    // Not the one that has the ceiling, or everything would wait for it.
+    let victim = (server_of(&cluster, &store, ceiling) + 1) % 3;
+    let is_hit = |merchant: usize| server_of(&cluster, &store, rules.keys(&store, merchant)[1]) == victim;
+    let hit: Vec<bool> = (0..rules.merchants).map(is_hit).collect();
+    let (lost, kept) = (
+        hit.iter().position(|hit| *hit).expect("one of them"),
+        hit.iter().position(|hit| !hit).expect("one of them"),
+    );
+    cluster.servers[victim].kill();
+    let own = |merchant: usize| charge(rules.keys(&store, merchant)[1], &rules.merchant);
+    until("a fault", async || store.fault().is_some()).await;
+    until("another primary", async || {
+        cluster.says(victim + 3, "INFO replication", "role:master")
+    })
+    .await;
+    let from = Instant::now();
+    until("its keys", async || store.peek(&[own(lost)]).await.outcomes[0].is_ok()).await;
+    let took = from.elapsed();
+    assert!(took < Duration::from_millis(1_500), "{took:?}");
+    assert!(store.peek(&[own(kept)]).await.outcomes[0].is_ok());
+    until("no fault", async || store.fault().is_none()).await;
+    let before = load.passed();
+    until("all going on", async || load.passed() > before + 1_000).await;
+    let (seen, stores) = load.end().await;
+    assert!(!seen.failed.is_empty(), "the fault did not bite");
+    // Those of the other primaries stayed shared.
+    for (merchant, of_ceiling, of_merchant) in &seen.failed {
+        assert!(of_ceiling.is_none(), "the ceiling: {of_ceiling:?}");
+        assert!(hit[*merchant], "merchant {merchant}: {of_merchant:?}");
+    }
+    // They are exact, too: what the ceiling gave to requests whose other half failed stays with it, as their callers wish.
+    let exact = |key| key != ceiling && server_of(&cluster, &store, key) != victim;
+    rules.audit(&stores[0], &seen, exact).await;
+    let taken = rules.ceiling.capacity() - left(&stores[0], ceiling, &rules.ceiling).await;
+    assert_eq!(taken, (seen.passed.len() + seen.failed.len()) as u64);
+    for store in &stores {
+        for (code, count) in store.figures().errors() {
+            let is_expected = matches!(code, "unavailable" | "timeout" | "lost" | "late");
+            assert!(count == 0 || is_expected, "{count} {code}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_on_purpose_loses_nothing() {
+    let cluster = Cluster::start(Kind::Redis70);
+    let rules = Rules::wide();
+    let load = Load::on(vec![Arc::new(open(&cluster)), Arc::new(open(&cluster))], 16, rules);
+    until("a good start", async || load.passed() > 1_000).await;
+    for primary in 0..3 {
+        cluster.ask(primary + 3, "CLUSTER FAILOVER").expect("it begins");
+        until("another primary", async || {
+            cluster.says(primary + 3, "INFO replication", "role:master")
+        })
+        .await;
+        let before = load.passed();
+        until("all going on", async || load.passed() > before + 500).await;
+    }
+    let (seen, stores) = load.end().await;
+    assert!(seen.failed.is_empty(), "{} of {}", seen.failed.len(), seen.passed.len());
+    rules.audit(&stores[0], &seen, |_| true).await;
+    let redirects: u64 = stores.iter().map(|store| store.figures().redirects.get()).sum();
+    assert!(redirects > 0, "nobody was sent elsewhere");
+}
+
+/// A cluster that takes nobody for dead while a test has it stand still.
+fn patient() -> Cluster {
+    Cluster::start_with(
+        Kind::Redis70,
+        &[
+            "--cluster-require-full-coverage",
+            "no",
+            "--cluster-node-timeout",
+            "30000",
+        ],
+    )
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_that() {
+    let cluster = patient();
+    let store = Arc::new(open_for(&cluster, Duration::from_millis(1_000)));
+    let (generous, empty) = (once(10), once(1));
+    let one = subject_on(&cluster, &store, 0, "");
+    let two = subject_on(&cluster, &store, 1, &one);
+    let giving = key(&store, "giving", &generous, &[one.as_bytes()]);
+    let refusing = key(&store, "refusing", &empty, &[two.as_bytes()]);
+    assert!(
+        store
+            .settle(&[charge(refusing, &empty)], LeaseId::default())
+            .await
+            .passes
+    );
+    // What the store says of it must not be known here any more, or it would be refused without asking.
+    until("nothing remembered", async || {
+        let looked = store.settle(&[charge(refusing, &empty)], LeaseId::default()).await;
+        tokio::time::sleep(Duration::from_millis(260)).await;
+        !looked.passes
+    })
+    .await;
+    cluster.servers[1].freeze();
+    let asking = tokio::spawn({
+        let store = Arc::clone(&store);
+        let both = [charge(giving, &generous), charge(refusing, &empty)];
+        async move { store.settle(&both, LeaseId::default()).await }
+    });
+    until("a charge", async || {
+        cluster.ask(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
+    })
+    .await;
+    cluster.servers[0].freeze();
+    cluster.servers[1].thaw();
+    let settled = asking.await.expect("an answer");
+    assert!(!settled.passes, "{settled:?}");
+    let refusal = settled.outcomes[1].expect("a decision");
+    assert!(!refusal.decision.is_allow());
+    until("a charge given up", async || store.figures().stranded.get() == 1).await;
+    cluster.servers[0].thaw();
+    until("the server", async || {
+        store.peek(&[charge(giving, &generous)]).await.outcomes[0].is_ok()
+    })
+    .await;
+    assert_eq!(left(&store, giving, &generous).await, 9);
+    // The next is taken back as it should be.
+    let both = [charge(giving, &generous), charge(refusing, &empty)];
+    let settled = store.settle(&both, LeaseId::default()).await;
+    assert!(!settled.passes, "{settled:?}");
+    assert_eq!(left(&store, giving, &generous).await, 9);
+    assert_eq!(store.figures().stranded.get(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
+    let cluster = patient();
+    let store = Arc::new(open(&cluster));
+    let (generous, empty) = (once(10), once(1));
+    let one = subject_on(&cluster, &store, 0, "");
+    let two = subject_on(&cluster, &store, 1, &one);
+    let giving = key(&store, "giving", &generous, &[one.as_bytes()]);
+    let refusing = key(&store, "refusing", &empty, &[two.as_bytes()]);
+    let full = store.settle(&[charge(refusing, &empty)], LeaseId::default()).await;
+    assert!(full.passes, "{full:?}");
+    // After a quarter of a second nothing is remembered here, and the store must be asked.
+    tokio::time::sleep(Duration::from_millis(260)).await;
+    cluster.servers[1].freeze();
+    let asking = tokio::spawn({
+        let store = Arc::clone(&store);
+        let both = [charge(giving, &generous), charge(refusing, &empty)];
+        async move { store.settle(&both, LeaseId::default()).await }
+    });
+    until("a charge", async || {
+        cluster.ask(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
+    })
+    .await;
+    asking.abort();
+    assert!(asking.await.is_err(), "it was still asking");
+    cluster.servers[1].thaw();
+    until("it is given back", async || left(&store, giving, &generous).await == 10).await;
+    assert_eq!((store.figures().undone.get(), store.figures().stranded.get()), (1, 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_finds_nobody_says_so() {
+    let store = tollgate_limiter::store::redis::Redis::options("redis+cluster://127.0.0.1:1")
+        .expect("a URL")
+        .deadline(Duration::from_millis(200))
+        .open();
+    let limit = once(1);
+    let nobody = charge(key(&store, "r", &limit, &[b"m"]), &limit);
+    let settled = store.settle(&[nobody], LeaseId::default()).await;
+    assert_eq!(settled.outcomes, [Err(StoreError::Unavailable)]);
+    until("a fault", async || {
+        let fault = store.fault().unwrap_or_default();
+        fault.starts_with("no server of the cluster answers: ")
+    })
+    .await;
+}

@@ -1,0 +1,103 @@
+//! Requests under two limits that lie apart: neither ever lets more pass than it allows, and nothing is lost between them.
+
+use crate::site::{Load, Rules, bucket, key, once, open, server_of, until};
+use std::sync::Arc;
+use tollgate_core::Micros;
+use tollgate_limiter::store::Store;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::servers::Kind;
+
+const TASKS: usize = 64;
+
+fn stores(cluster: &Cluster) -> Vec<Arc<Redis>> {
+    (0..2).map(|_| Arc::new(open(cluster))).collect()
+}
+
+fn assert_no_errors(stores: &[Arc<Redis>]) {
+    for store in stores {
+        for (code, count) in store.figures().errors() {
+            assert_eq!(count, 0, "{code}");
+        }
+        assert_eq!(store.figures().stranded.get(), 0);
+    }
+}
+
+/// How far times go beyond `burst` and `rate` a second, over any time between two of them, in millionths.
+fn beyond_envelope(mut us: Vec<u64>, rate: i64, burst: i64) -> i64 {
+    us.sort_unstable();
+    let (mut start, mut over) = (i64::MAX, i64::MIN);
+    for (place, at) in (0_i64..).zip(&us) {
+        let due = rate * (at - us[0]) as i64;
+        start = start.min(place * 1_000_000 - due);
+        over = over.max((place + 1 - burst) * 1_000_000 - due - start);
+    }
+    over
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_ceiling_and_limits_of_merchants_hold_at_every_moment() {
+    let cluster = Cluster::start(Kind::Redis70);
+    let rules = Rules {
+        ceiling: bucket(1_000, Micros::from_secs(1)),
+        merchant: bucket(80, Micros::from_secs(1)),
+        merchants: 20,
+    };
+    let load = Load::on(stores(&cluster), TASKS, rules);
+    until("three seconds' worth", async || load.passed() > 3_500).await;
+    let (seen, stores) = load.end().await;
+    assert_no_errors(&stores);
+    assert!(
+        seen.failed.is_empty() && seen.refused > 1_000,
+        "{} refused",
+        seen.refused
+    );
+    let ceiling = seen.passed.iter().map(|(_, at, _)| at.as_micros()).collect();
+    assert!(beyond_envelope(ceiling, 1_000, 1_000) <= 0, "the ceiling");
+    for merchant in 0..rules.merchants {
+        let own = seen.passed.iter().filter(|(of, ..)| *of == merchant);
+        let own: Vec<u64> = own.map(|(_, _, at)| at.as_micros()).collect();
+        assert!(own.len() > 80, "merchant {merchant} was refused too often");
+        assert!(beyond_envelope(own, 80, 80) <= 0, "merchant {merchant}");
+    }
+    let undone: u64 = stores.iter().map(|store| store.figures().undone.get()).sum();
+    assert!(undone > 100, "{undone} charges were taken back");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_taken_is_what_passed() {
+    let cluster = Cluster::start(Kind::Valkey);
+    let rules = Rules {
+        ceiling: once(2_000),
+        merchant: once(150),
+        merchants: 20,
+    };
+    let load = Load::on(stores(&cluster), TASKS, rules);
+    until("nothing left", async || load.passed() >= 1_990).await;
+    let (seen, stores) = load.end().await;
+    assert_no_errors(&stores);
+    assert!(seen.passed.len() <= 2_000 && seen.refused > 0);
+    rules.audit(&stores[0], &seen, |_| true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subjects_spread_evenly_over_the_primaries() {
+    let cluster = Cluster::start(Kind::Redis70);
+    let store = open(&cluster);
+    let limit = once(10);
+    let mut on = [0_u32; 3];
+    for subject in 0..3_000 {
+        let key = key(&store, "r", &limit, &[format!("m_{subject}").as_bytes()]);
+        on[server_of(&cluster, &store, key)] += 1;
+    }
+    assert!(on.iter().all(|count| (900..1_100).contains(count)), "{on:?}");
+    // And they are where they should be: without being sent elsewhere.
+    for subject in 0..100 {
+        let key = key(&store, "r", &limit, &[format!("m_{subject}").as_bytes()]);
+        let settled = store
+            .settle(&[crate::site::charge(key, &limit)], Default::default())
+            .await;
+        assert!(settled.passes, "{settled:?}");
+    }
+    assert_eq!(store.figures().redirects.get(), 0);
+}

@@ -1,0 +1,227 @@
+//! A cluster with stores on it, and a load whose every answer is remembered.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::task::JoinHandle;
+use tollgate_core::{Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, Policy, Rate, Timestamp, TokenBucket};
+use tollgate_limiter::store::redis::{Redis, RedisKey};
+use tollgate_limiter::store::{Settled, Store, StoreError};
+use tollgate_limiter::testing::cluster::Cluster;
+
+/// A store with a deadline that a busy machine keeps.
+pub(crate) fn open(cluster: &Cluster) -> Redis {
+    open_for(cluster, Duration::from_secs(5))
+}
+
+pub(crate) fn open_for(cluster: &Cluster, deadline: Duration) -> Redis {
+    let options = Redis::options(&cluster.url()).expect("a URL");
+    options.deadline(deadline).open()
+}
+
+/// So many units, of which none comes back while a test runs: what is missing was taken.
+pub(crate) fn once(units: u64) -> Limit {
+    FixedWindow::new(Rate::new(units, Micros::from_secs(365 * 86_400)).expect("in range")).into()
+}
+
+pub(crate) fn bucket(units: u64, period: Micros) -> Limit {
+    TokenBucket::new(Rate::new(units, period).expect("in range")).into()
+}
+
+/// The counter of a subject under a rule.
+pub(crate) fn key(store: &Redis, rule: &str, limit: &Limit, per: &[&[u8]]) -> RedisKey {
+    let counter = Counter {
+        domain: "default",
+        rule,
+        variant: "",
+        limit,
+        per: &[],
+    };
+    store.key(&store.subjects(&counter), per)
+}
+
+pub(crate) fn charge(key: RedisKey, limit: &Limit) -> Charge<RedisKey> {
+    Charge {
+        key,
+        limit: *limit,
+        cost: Cost::ONE,
+        policy: Policy::Enforce,
+    }
+}
+
+/// A subject whose counters the given primary has at the start.
+pub(crate) fn subject_on(cluster: &Cluster, store: &Redis, primary: usize, but_not: &str) -> String {
+    let limit = once(1);
+    let mut names = (0..).map(|number| format!("m_{number}"));
+    let is_there = |name: &String| {
+        name != but_not && server_of(cluster, store, key(store, "any", &limit, &[name.as_bytes()])) == primary
+    };
+    names.find(is_there).expect("one of them")
+}
+
+/// Which primary has a key at the start.
+pub(crate) fn server_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize {
+    slot_of(cluster, store, key) * 3 / 16_384
+}
+
+pub(crate) fn slot_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize {
+    let slot = cluster.ask(3, &format!("CLUSTER KEYSLOT {}", store.key_text(&key)));
+    slot.expect("a slot").parse().expect("a number")
+}
+
+/// The units that a counter has left.
+pub(crate) async fn left(store: &Redis, key: RedisKey, limit: &Limit) -> u64 {
+    let looked = store.peek(&[charge(key, limit).at_no_cost()]).await;
+    looked.outcomes[0]
+        .expect("a store that answers")
+        .decision
+        .standing()
+        .remaining
+}
+
+/// Waits until something holds.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    for _ in 0..3_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what} never came");
+}
+
+/// A rule for everybody and one for each merchant.
+#[derive(Clone, Copy)]
+pub(crate) struct Rules {
+    pub(crate) ceiling: Limit,
+    pub(crate) merchant: Limit,
+    pub(crate) merchants: usize,
+}
+
+/// What came of a load.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// When each of the two charges of a request that passed was decided, and the merchant.
+    pub(crate) passed: Vec<(usize, Timestamp, Timestamp)>,
+    pub(crate) refused: u64,
+    /// Requests with a charge that could not be decided: the merchant, and what the ceiling and the merchant's limit said.
+    pub(crate) failed: Vec<(usize, Option<StoreError>, Option<StoreError>)>,
+}
+
+/// Instances that ask as fast as they may.
+pub(crate) struct Load {
+    pub(crate) stores: Vec<Arc<Redis>>,
+    stop: Arc<AtomicBool>,
+    seen: Arc<Mutex<Seen>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    pub(crate) fn on(stores: Vec<Arc<Redis>>, tasks: usize, rules: Rules) -> Self {
+        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Seen::default())));
+        let mut running = Vec::new();
+        for store in &stores {
+            for number in 0..tasks {
+                let (store, stop, seen) = (Arc::clone(store), Arc::clone(&stop), Arc::clone(&seen));
+                running.push(tokio::spawn(async move {
+                    let mut merchant = number;
+                    while !stop.load(Ordering::Relaxed) {
+                        merchant = (merchant * 7 + 1 + number) % rules.merchants;
+                        let settled = store.settle(&rules.charges(&store, merchant), LeaseId::default()).await;
+                        let refused = seen.lock().expect("no test panics with it").add(merchant, &settled);
+                        if refused {
+                            tokio::time::sleep(Duration::from_millis(2)).await;
+                        }
+                    }
+                }));
+            }
+        }
+        Self {
+            stores,
+            stop,
+            seen,
+            tasks: running,
+        }
+    }
+
+    pub(crate) fn passed(&self) -> usize {
+        self.seen.lock().expect("no test panics with it").passed.len()
+    }
+
+    pub(crate) async fn end(self) -> (Seen, Vec<Arc<Redis>>) {
+        self.stop.store(true, Ordering::Relaxed);
+        for task in self.tasks {
+            task.await.expect("it asks");
+        }
+        let seen = std::mem::take(&mut *self.seen.lock().expect("no test panics with it"));
+        (seen, self.stores)
+    }
+}
+
+impl Rules {
+    /// So much that nobody is ever refused.
+    pub(crate) fn wide() -> Self {
+        Self {
+            ceiling: once(1_000_000),
+            merchant: once(100_000),
+            merchants: 40,
+        }
+    }
+
+    pub(crate) fn keys(&self, store: &Redis, merchant: usize) -> [RedisKey; 2] {
+        let name = format!("merchant {merchant}");
+        [
+            key(store, "ceiling", &self.ceiling, &[]),
+            key(store, "merchant", &self.merchant, &[name.as_bytes()]),
+        ]
+    }
+
+    fn charges(&self, store: &Redis, merchant: usize) -> [Charge<RedisKey>; 2] {
+        let [ceiling, own] = self.keys(store, merchant);
+        [charge(ceiling, &self.ceiling), charge(own, &self.merchant)]
+    }
+
+    /// What was taken of the ceiling and of each merchant's limit is what passed: nothing leaked, nothing was charged twice.
+    /// Only those of which `is_exact` says so.
+    pub(crate) async fn audit(&self, store: &Redis, seen: &Seen, is_exact: impl Fn(RedisKey) -> bool) {
+        let mut passed: HashMap<usize, u64> = HashMap::new();
+        for (merchant, ..) in &seen.passed {
+            *passed.entry(*merchant).or_default() += 1;
+        }
+        let [ceiling, _] = self.keys(store, 0);
+        let mut exact = 0;
+        if is_exact(ceiling) {
+            exact += 1;
+            let taken = self.ceiling.capacity() - left(store, ceiling, &self.ceiling).await;
+            assert_eq!(taken, seen.passed.len() as u64, "taken of the ceiling, and passed");
+        }
+        for merchant in 0..self.merchants {
+            let [_, own] = self.keys(store, merchant);
+            if is_exact(own) {
+                exact += 1;
+                let taken = self.merchant.capacity() - left(store, own, &self.merchant).await;
+                let passed = passed.get(&merchant).copied().unwrap_or_default();
+                assert_eq!(taken, passed, "taken of merchant {merchant}'s, and passed");
+            }
+        }
+        assert!(exact > 0, "nothing was looked at");
+    }
+}
+
+impl Seen {
+    /// Whether the request was refused, or could not be decided.
+    fn add(&mut self, merchant: usize, settled: &Settled) -> bool {
+        match &settled.outcomes[..] {
+            [Ok(ceiling), Ok(own)] if settled.passes => {
+                let [ceiling, own] = [ceiling, own].map(|outcome| outcome.receipt.mark.taken_at);
+                self.passed.push((merchant, ceiling, own));
+                return false;
+            }
+            [Ok(_) | Err(StoreError::Unasked), Ok(_) | Err(StoreError::Unasked)] => self.refused += 1,
+            [ceiling, own] => self.failed.push((merchant, ceiling.err(), own.err())),
+            other => panic!("two outcomes, not {other:?}"),
+        }
+        true
+    }
+}

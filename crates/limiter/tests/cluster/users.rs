@@ -1,0 +1,56 @@
+//! What a user of the servers must be allowed to do, and what an operator is told.
+
+use crate::site::{charge, key, once, open};
+use std::time::Duration;
+use tollgate_core::LeaseId;
+use tollgate_limiter::store::Store;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::servers::Kind;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_documented_is_enough() {
+    const DOCS: &str = include_str!("../../../../docs/redis.md");
+    const MORE: &str = "+cluster|nodes +asking";
+    assert!(DOCS.contains(&format!("`{MORE}` with a cluster")));
+    for kind in Kind::ALL {
+        let cluster = Cluster::start(kind);
+        for server in 0..cluster.servers.len() {
+            let documented = DOCS.lines().filter(|line| line.starts_with("ACL SETUSER tollgate"));
+            // The second is for servers that have functions.
+            for line in documented.take(if kind == Kind::Redis62 { 1 } else { 2 }) {
+                cluster.ask(server, line).expect("a user");
+            }
+            cluster
+                .ask(server, &format!("ACL SETUSER tollgate {MORE}"))
+                .expect("a user");
+        }
+        let url = cluster.url().replace("://", "://tollgate:password@");
+        let store = Redis::options(&url)
+            .expect("a URL")
+            .deadline(Duration::from_secs(5))
+            .open();
+        let survey = store.survey().await.expect("a cluster");
+        assert_eq!(
+            (survey.warnings, survey.is_function),
+            (Vec::new(), kind != Kind::Redis62)
+        );
+        let limit = once(1);
+        let apart = ["a", "b", "c", "d"].map(|of| charge(key(&store, "r", &limit, &[of.as_bytes()]), &limit));
+        let settled = store.settle(&apart, LeaseId::default()).await;
+        assert!(settled.passes, "{kind:?} {settled:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_stops_as_a_whole_is_warned_of() {
+    let cluster = Cluster::start_with(Kind::Redis70, &["--cluster-require-full-coverage", "yes"]);
+    let survey = open(&cluster).survey().await.expect("a cluster");
+    let [first, _, _] = &survey.warnings[..] else {
+        panic!("one for each primary: {:?}", survey.warnings)
+    };
+    assert!(
+        first.starts_with("127.0.0.1:") && first.ends_with("set it to no"),
+        "{first}"
+    );
+}
