@@ -112,28 +112,19 @@ impl Reading<'_> {
         // It may hold a password.
         let place = without_text(place);
         match url.split_once("://") {
-            Some((scheme, rest)) if SCHEMES_TO_COME.contains(&scheme) && !rest.is_empty() => {
-                self.not_yet(
-                    &place,
-                    "store on a cluster",
-                    "name one server, as in `redis://127.0.0.1:6379/0`",
-                );
-                Some(StoreKind::Redis(String::new()))
-            }
             Some((scheme, rest)) if SCHEMES.contains(&scheme) && !rest.is_empty() => {
                 if Redis::options(url).is_err() {
                     self.problems.error_with(
                         &place,
                         "this is not the address of a server",
-                        "write `redis://user:password@host:6379/0`, `rediss://…` for TLS, `redis+unix:///path` or \
-                         `redis+sentinel://host:26379,host:26379/name`",
+                        "write `redis://user:password@host:6379/0`, `rediss://…` for TLS, `redis+unix:///path`, \
+                         `redis+sentinel://host:26379,host:26379/name` or `redis+cluster://host:7000,host:7001`",
                     );
                 }
                 Some(StoreKind::Redis(url.to_owned()))
             }
             _ => {
-                let schemes = SCHEMES.iter().chain(&SCHEMES_TO_COME);
-                let schemes: Vec<String> = schemes.map(|scheme| format!("`{scheme}://…`")).collect();
+                let schemes: Vec<String> = SCHEMES.iter().map(|scheme| format!("`{scheme}://…`")).collect();
                 let hint = format!("write `memory`, or one of {}", schemes.join(", "));
                 self.problems.error_with(&place, "this is not a store", hint);
                 None
@@ -205,8 +196,15 @@ pub(super) const OF_REDIS: [&str; 13] = [
     "breaker",
     "mode",
 ];
-const SCHEMES: [&str; 5] = ["redis", "rediss", "redis+unix", "redis+sentinel", "rediss+sentinel"];
-const SCHEMES_TO_COME: [&str; 2] = ["redis+cluster", "rediss+cluster"];
+const SCHEMES: [&str; 7] = [
+    "redis",
+    "rediss",
+    "redis+unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+];
 const OVERFLOWS: [(&str, Overflow); 2] = [("share", Overflow::Share), ("deny", Overflow::Deny)];
 
 /// Below that the tables' first pages are all there is.

@@ -185,10 +185,6 @@ fn what_this_version_has_not_is_refused_and_not_passed_over() {
             "no front end for the Redis protocol yet",
         ),
         ("server: { admin: 127.0.0.1:8090 }", "no admin API yet"),
-        (
-            "store: { url: 'redis+cluster://a:1,b:2', prefix: tg }",
-            "no store on a cluster yet",
-        ),
         ("forward_auth: { gateway: caddy }", "no forward-auth yet"),
         ("envoy_rules: [a.yaml]", "no reader for Envoy's rule files yet"),
     ] {
@@ -231,14 +227,20 @@ fn a_shared_store_is_as_it_is_written() {
     assert_eq!(redis.functions, Functions::Off);
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("shop", 128, false));
     assert!(redis.options().is_ok());
-    let watched = "store: { url: 'redis+sentinel://h1:26379,h2:26379/mymaster', sentinel_password: hush }";
-    let StoreSettings::Redis(redis) = taken(watched).store else {
-        panic!("a shared store");
-    };
-    assert!(redis.options().is_ok());
+    for text in [
+        "store: { url: 'redis+sentinel://h1:26379,h2:26379/mymaster', sentinel_password: hush }",
+        "store: { url: 'redis+cluster://user:hush@h1:7000,h2:7001', tags: 1024 }",
+        "store: 'rediss+cluster://h1:7000'",
+    ] {
+        let StoreSettings::Redis(redis) = taken(text).store else {
+            panic!("a shared store");
+        };
+        assert!(redis.options().is_ok(), "{text}");
+    }
     for (text, wanted) in [
         ("store: 'redis://[::1'", "not the address of a server"),
         ("store: 'redis+sentinel://h:26379'", "not the address of a server"),
+        ("store: 'redis+cluster://h:7000/1'", "not the address of a server"),
         (
             "store: { url: 'redis://h', max_memory: 1GiB }",
             "a setting of the memory store",

@@ -2,6 +2,7 @@
 
 use crate::running::{Folder, Server, run};
 use std::time::Duration;
+use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::{Kind, Server as Redis};
 
 /// An instance over the store at this address, with a deadline that a busy machine keeps.
@@ -33,6 +34,31 @@ fn four_instances_keep_one_limit() {
         assert_eq!(answer.status, 429);
         assert!(answer.header("retry-after").is_some());
     }
+}
+
+#[test]
+fn two_instances_keep_limits_on_a_cluster() {
+    let cluster = Cluster::start(Kind::Redis70);
+    let folder = Folder::with(
+        "tollgate.yaml",
+        "rules:\n- { id: everybody, limit: 50/h }\n- { id: each, per: user, limit: 4/h }\n",
+    );
+    let instances = [(); 2].map(|()| instance(&folder, &cluster.url()));
+    let mut passed = 0;
+    for user in 0..20 {
+        for attempt in 0..3 {
+            let answer = instances[attempt % 2].check(&format!(r#"{{"user":"u{user}"}}"#));
+            passed += usize::from(answer.status == 200);
+        }
+    }
+    assert_eq!(passed, 50);
+    let metrics = instances.each_ref().map(|instance| instance.get("/metrics").body);
+    assert!(
+        metrics
+            .iter()
+            .all(|metrics| metrics.contains("tollgate_store_stranded_total 0\n")),
+        "{metrics:?}"
+    );
 }
 
 #[test]

@@ -51,6 +51,12 @@ impl Collector for StoreFigures {
                     "Attempts to connect to the store.",
                     figures.dials.get(),
                 )?;
+                let help = "Times a server of a cluster named another one to be asked.";
+                count("tollgate_store_redirects", help, figures.redirects.get())?;
+                let help = "Charges taken back because another part of their request refused or could not be asked.";
+                count("tollgate_store_undone", help, figures.undone.get())?;
+                let help = "Charges that should have been taken back, and as far as is known were not.";
+                count("tollgate_store_stranded", help, figures.stranded.get())?;
                 errors(&mut encoder, figures.errors())
             }
         }
