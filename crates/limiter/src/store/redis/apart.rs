@@ -6,9 +6,9 @@
 
 use super::call::{Mode, Told};
 use super::key::RedisKey;
-use super::node::{Deadline, Reply, Work};
 use super::nodes::Nodes;
 use super::orphans::Asked;
+use super::work::{Deadline, Reply, Work};
 use super::{failed, settled};
 use crate::store::{Outcome, Settled, StoreError};
 use std::sync::Arc;

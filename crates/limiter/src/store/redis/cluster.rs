@@ -1,10 +1,12 @@
 //! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
 
 use super::Functions;
-use super::link::{Failure, Finder, Link};
-use super::node::{Deadline, Done, Manner, Node, Shared, Span, Work};
+use super::line::Failure;
+use super::link::{Finder, Link};
+use super::node::{Node, Span};
 use super::servers::{Access, Host};
 use super::view::{Called, View};
+use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
 use crate::store::{Refusal, StoreError};
 use futures_util::future::join_all;
 use redis::{RedisError, Value};
@@ -87,7 +89,7 @@ impl Cluster {
     }
 
     /// Does works of one mode, each where its slot is.
-    pub(super) async fn ask(&self, works: &[Work], deadline: Deadline) -> Vec<Result<super::node::Reply, StoreError>> {
+    pub(super) async fn ask(&self, works: &[Work], deadline: Deadline) -> Vec<Result<Reply, StoreError>> {
         let mut groups: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
         let mut done: Vec<Done> = works.iter().map(|_| Err(StoreError::Unavailable.into())).collect();
         for (place, work) in works.iter().enumerate() {
@@ -118,7 +120,7 @@ impl Cluster {
     }
 
     /// Goes where a server says that it is to be asked: each such word is heeded once. None of them has done anything.
-    async fn follow(&self, work: &Work, mut done: Done, deadline: Deadline) -> Result<super::node::Reply, StoreError> {
+    async fn follow(&self, work: &Work, mut done: Done, deadline: Deadline) -> Result<Reply, StoreError> {
         let (mut moved, mut asked, mut alone) = (false, false, false);
         loop {
             let Failure { error, elsewhere } = match done {

@@ -5,21 +5,20 @@
 //! each call settles. There is no timer. On a cluster each call of the script holds keys of one tag; those that go together
 //! are sent in one write all the same.
 
+use super::Time;
 use super::call::{Answer, Call, Clock as Timing, Mode, Told};
-use super::key::{Keys, RedisKey};
-use super::link::{Failure, Link, Ready};
-use super::near::{Exchange, Near};
-use super::{Figures, Time};
-use crate::clock::{self, Clock};
+use super::key::RedisKey;
+use super::line::{Failure, Ready};
+use super::link::Link;
+use super::near::Exchange;
+use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
+use crate::clock;
 use crate::store::{Refusal, Settled, StoreError};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
-use tollgate_core::{Charge, LeaseId, Micros, Receipt, Timestamp};
+use tollgate_core::{Charge, Micros, Timestamp};
 
 /// The most charges of one call: more would keep the server from others for too long.
 pub(super) const BATCH: usize = 64;
@@ -37,21 +36,6 @@ pub(super) struct Node {
     pub(super) shared: Arc<Shared>,
     span: Span,
     queue: Mutex<Queue>,
-}
-
-/// What all servers of a store have in common.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) near: Option<Near>,
-    pub(super) keys: Keys,
-    pub(super) figures: Arc<Figures>,
-    pub(super) runtime: Handle,
-    pub(super) clock: Clock,
-    pub(super) time: Time,
-    pub(super) slack: Micros,
-    pub(super) deadline: Duration,
-    /// How many leases are being given back that were asked for and not answered.
-    pub(super) orphans: AtomicUsize,
 }
 
 /// What one call of the script may hold.
@@ -82,37 +66,6 @@ struct UnderWay {
     overdue: Timestamp,
 }
 
-/// One thing to do.
-#[derive(Clone, Debug)]
-pub(super) struct Work {
-    pub(super) mode: Mode,
-    pub(super) manner: Manner,
-    /// The charges of a request. In other modes there is one, and of a counter to clear only its key counts.
-    pub(super) charges: Vec<Charge<RedisKey>>,
-    /// Of a request only its lease.
-    pub(super) receipt: Receipt,
-}
-
-/// How something is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
-    /// In one call with others.
-    Together,
-    /// In a call of its own. While a slot is on its way to another server, neither has all keys that others ask for.
-    Alone,
-    /// The same, of a server that is only about to have the slot.
-    Asking,
-}
-
-/// What came of it.
-#[derive(Debug)]
-pub(super) enum Reply {
-    /// What the store told of each charge.
-    Told(Timestamp, Vec<Told>),
-    /// A refusal that needed no asking.
-    Near(Settled),
-}
-
 /// What becomes of work that comes in.
 enum Entered<'n> {
     /// It goes at once, and whoever brought it makes the call.
@@ -121,9 +74,6 @@ enum Entered<'n> {
     Waits(Vec<oneshot::Receiver<Done>>),
 }
 
-/// What becomes of work.
-pub(super) type Done = Result<Reply, Failure>;
-
 #[derive(Debug)]
 struct Job {
     work: Work,
@@ -131,37 +81,11 @@ struct Job {
     reply: oneshot::Sender<Done>,
 }
 
-/// When whoever asked gives up.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Deadline {
-    /// On our clock.
-    ours: Timestamp,
-    /// For waiting.
-    pub(super) until: Instant,
-}
-
 /// A call, and whose works are in it, by their places.
 struct Batch {
     call: Call,
     manner: Manner,
     works: Vec<usize>,
-}
-
-impl Shared {
-    /// When somebody who asks now gives up.
-    pub(super) fn deadline(&self) -> Deadline {
-        Deadline {
-            ours: self.clock.now() + Micros::from(self.deadline),
-            until: Instant::now() + self.deadline,
-        }
-    }
-
-    /// Forgets what is known of a key: something was given back.
-    pub(super) fn forget(&self, key: RedisKey) {
-        if let Some(near) = &self.near {
-            near.drop(key);
-        }
-    }
 }
 
 impl Node {
@@ -537,37 +461,5 @@ async fn see_to(node: Arc<Node>, number: u64) {
     let _turn = Turn { node: &node, number };
     while let Some(batch) = node.next(number) {
         node.settle_together(batch).await;
-    }
-}
-
-impl Work {
-    /// Of one counter.
-    pub(super) fn of_one(mode: Mode, charge: Charge<RedisKey>, receipt: Receipt) -> Self {
-        Self {
-            mode,
-            manner: Manner::Together,
-            charges: vec![charge],
-            receipt,
-        }
-    }
-
-    /// A request.
-    pub(super) fn request(mode: Mode, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Self {
-        let receipt = Receipt {
-            cost: tollgate_core::Cost::ZERO,
-            mark: Default::default(),
-            lease,
-        };
-        Self {
-            mode,
-            manner: Manner::Together,
-            charges,
-            receipt,
-        }
-    }
-
-    /// Of what tag its keys are, which on a cluster is the same for all.
-    pub(super) fn tag(&self) -> u16 {
-        self.charges.first().map_or(0, |charge| charge.key.tag())
     }
 }

@@ -2,7 +2,8 @@
 
 use super::cluster::Cluster;
 use super::key::RedisKey;
-use super::node::{Deadline, Node, Reply, Shared, Work};
+use super::node::Node;
+use super::work::{Deadline, Reply, Shared, Work};
 use crate::store::StoreError;
 use std::sync::Arc;
 use tollgate_core::Charge;

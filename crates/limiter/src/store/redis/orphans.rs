@@ -3,8 +3,8 @@
 
 use super::call::Mode;
 use super::key::RedisKey;
-use super::node::{Reply, Work};
 use super::nodes::Nodes;
+use super::work::{Reply, Work};
 use crate::store::StoreError;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

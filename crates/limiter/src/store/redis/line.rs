@@ -1,0 +1,266 @@
+//! One connection with the script at its other end.
+
+use super::offset::Offset;
+use super::script::{FUNCTION, LIBRARY, SCRIPT};
+use super::servers::Host;
+use super::{Figures, Functions};
+use crate::clock::Clock;
+use crate::store::{Refusal, StoreError};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, Value};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tollgate_core::Timestamp;
+
+/// An open connection with the script at its other end.
+#[derive(Clone)]
+pub(super) struct Line {
+    connection: MultiplexedConnection,
+    way: Way,
+    number: u64,
+    /// Whom it leads to. Nothing if that is a socket.
+    host: Option<Host>,
+    /// What its server's clock shows. Another connection may lead to another server.
+    offset: Arc<Mutex<Offset>>,
+}
+
+/// A call of the script, ready to be sent.
+#[derive(Debug)]
+pub(super) struct Ready<'c> {
+    pub(super) keys: &'c [Vec<u8>],
+    pub(super) arguments: [Vec<u8>; 2],
+    /// Whether it is for a server that is only about to have the slot.
+    pub(super) is_asking: bool,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) error: StoreError,
+    /// Who is to be asked instead, as the server says.
+    pub(super) elsewhere: Option<Host>,
+}
+
+/// How the script is called.
+#[derive(Clone)]
+enum Way {
+    /// By its digest.
+    Script(Arc<str>),
+    /// By its name.
+    Function,
+}
+
+impl Line {
+    /// A connection as it should be: the script is there, and the server has told its time.
+    pub(super) async fn open(
+        mut connection: MultiplexedConnection,
+        host: Option<Host>,
+        number: u64,
+        functions: Functions,
+        clock: &Clock,
+    ) -> Result<Self, RedisError> {
+        let way = match functions {
+            Functions::Off => load_script(&mut connection).await?,
+            Functions::On => load_function(&mut connection).await?,
+            Functions::Auto => match load_function(&mut connection).await {
+                Ok(way) => way,
+                Err(_) => load_script(&mut connection).await?,
+            },
+        };
+        Ok(Self {
+            offset: Arc::new(Mutex::new(ask_time(&mut connection, clock).await)),
+            host,
+            connection,
+            way,
+            number,
+        })
+    }
+
+    /// Whom it leads to. Nothing if that is a socket.
+    pub(super) const fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
+    }
+
+    /// Which connection this is.
+    pub(super) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The earliest that the server's clock may show when ours shows `ours`. Nothing if it has told nothing.
+    pub(super) fn server_time(&self, ours: Timestamp) -> Option<Timestamp> {
+        self.offset().server_time(ours)
+    }
+
+    /// Learns from a reply what its server's clock showed.
+    pub(super) fn learn(&self, sent: Timestamp, received: Timestamp, server: Timestamp) {
+        self.offset().learn(sent, received, server);
+    }
+
+    fn offset(&self) -> MutexGuard<'_, Offset> {
+        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs the script once for each call, all in one write. Where the server does not know it any more, it is sent along.
+    pub(super) async fn run(&mut self, calls: &[Ready<'_>], figures: &Figures) -> Vec<Result<Vec<u8>, Failure>> {
+        figures.calls.add(calls.len() as u64);
+        let all: Vec<&Ready<'_>> = calls.iter().collect();
+        let mut done = match self.way.clone() {
+            Way::Script(digest) => self.send("EVALSHA", &digest, &all).await,
+            Way::Function => self.send("FCALL", FUNCTION, &all).await,
+        };
+        let unknown = |done: &Result<Vec<u8>, Failure>| {
+            let error = done.as_ref().err().map(|failure| failure.error);
+            matches!(
+                error,
+                Some(StoreError::Refused(Refusal::NoScript | Refusal::NoFunction))
+            )
+        };
+        if done.iter().any(unknown) {
+            figures.loads.add(1);
+            // For the calls to come. If it fails, they bring the script themselves, as these do.
+            let _ = match &self.way {
+                Way::Script(_) => load_script(&mut self.connection).await,
+                Way::Function => load_function(&mut self.connection).await,
+            };
+            let again = done.iter().zip(&all).filter(|(done, _)| unknown(done));
+            let again: Vec<&Ready<'_>> = again.map(|(_, call)| *call).collect();
+            let answers = self.send("EVAL", SCRIPT, &again).await;
+            for (done, answer) in done.iter_mut().filter(|done| unknown(done)).zip(answers) {
+                *done = answer;
+            }
+        }
+        done
+    }
+
+    /// Calls the script by this command and name, for each call.
+    async fn send(&mut self, command: &str, script: &str, calls: &[&Ready<'_>]) -> Vec<Result<Vec<u8>, Failure>> {
+        let words = |call: &Ready<'_>| {
+            let mut words = redis::cmd(command);
+            words.arg(script).arg(call.keys.len());
+            for key in call.keys {
+                words.arg(key.as_slice());
+            }
+            for argument in &call.arguments {
+                words.arg(argument.as_slice());
+            }
+            words
+        };
+        if let [call] = calls
+            && !call.is_asking
+        {
+            let answer = self.connection.send_packed_command(&words(call)).await;
+            return vec![
+                answer
+                    .map_err(|error| classify(&error).into())
+                    .and_then(|value| self.read(value)),
+            ];
+        }
+        let mut pipe = redis::pipe();
+        for call in calls {
+            if call.is_asking {
+                pipe.cmd("ASKING");
+            }
+            pipe.add_command(words(call));
+        }
+        let count = calls.len() + calls.iter().filter(|call| call.is_asking).count();
+        let mut answers = match self.connection.send_packed_commands(&pipe, 0, count).await {
+            Ok(answers) => answers.into_iter(),
+            Err(error) => return vec![Err(classify(&error).into()); calls.len()],
+        };
+        let answer = |call: &&Ready<'_>| {
+            // Whether that was heard shows in the answer to the call itself.
+            let _ = call.is_asking.then(|| answers.next());
+            self.read(answers.next().unwrap_or(Value::Nil))
+        };
+        calls.iter().map(answer).collect()
+    }
+
+    fn read(&self, answer: Value) -> Result<Vec<u8>, Failure> {
+        match answer {
+            Value::BulkString(answer) => Ok(answer),
+            Value::ServerError(error) => {
+                let words = error.details().unwrap_or_default();
+                let refusal = Refusal::of(error.code(), words);
+                Err(Failure {
+                    error: StoreError::Refused(refusal),
+                    elsewhere: match refusal {
+                        // The slot, and who has it.
+                        Refusal::Moved | Refusal::Ask => words
+                            .split_once(' ')
+                            .and_then(|(_, host)| Host::read(host, self.host.as_ref())),
+                        _ => None,
+                    },
+                })
+            }
+            _ => Err(StoreError::Nonsense.into()),
+        }
+    }
+
+    /// Asks something else than the script.
+    pub(super) async fn ask(&mut self, command: &redis::Cmd) -> Result<Value, StoreError> {
+        match self.connection.send_packed_command(command).await {
+            Ok(Value::ServerError(error)) => Err(StoreError::Refused(Refusal::of(
+                error.code(),
+                error.details().unwrap_or_default(),
+            ))),
+            Ok(value) => Ok(value),
+            Err(error) => Err(classify(&error)),
+        }
+    }
+
+    /// Whether the script is called as a function.
+    pub(super) const fn is_function(&self) -> bool {
+        matches!(self.way, Way::Function)
+    }
+}
+
+/// What the server's clock shows, so that not even the first call is run after its caller has given up. A server that does
+/// not tell refuses the script too.
+async fn ask_time(connection: &mut MultiplexedConnection, clock: &Clock) -> Offset {
+    let mut offset = Offset::default();
+    let sent = clock.now();
+    let time: Result<(u64, u64), RedisError> = redis::cmd("TIME").query_async(connection).await;
+    if let Ok((secs, micros)) = time {
+        let server = Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros));
+        offset.learn(sent, clock.now(), server);
+    }
+    offset
+}
+
+async fn load_script(connection: &mut MultiplexedConnection) -> Result<Way, RedisError> {
+    let mut load = redis::cmd("SCRIPT");
+    load.arg("LOAD").arg(SCRIPT);
+    let digest: String = load.query_async(connection).await?;
+    Ok(Way::Script(digest.into()))
+}
+
+async fn load_function(connection: &mut MultiplexedConnection) -> Result<Way, RedisError> {
+    let mut list = redis::cmd("FUNCTION");
+    list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
+    let known: Vec<Value> = list.query_async(connection).await?;
+    if known.is_empty() {
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg(LIBRARY);
+        let loaded: Result<Value, RedisError> = load.query_async(connection).await;
+        // Another instance may have been quicker; its library is the same, or its name would not be.
+        if let Err(error) = loaded
+            && !error.detail().unwrap_or_default().contains("already exists")
+        {
+            return Err(error);
+        }
+    }
+    Ok(Way::Function)
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self { error, elsewhere: None }
+    }
+}
+
+fn classify(error: &RedisError) -> StoreError {
+    match error.code() {
+        Some(code) => StoreError::Refused(Refusal::of(code, error.detail().unwrap_or_default())),
+        None if error.kind() == redis::ErrorKind::Io => StoreError::Lost,
+        None => StoreError::Nonsense,
+    }
+}
