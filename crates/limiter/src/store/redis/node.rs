@@ -23,6 +23,9 @@ use tollgate_core::{Charge, Micros, Timestamp};
 /// The most charges of one call: more would keep the server from others for too long.
 pub(super) const BATCH: usize = 64;
 
+/// The most that go in one write where it holds a call for each tag.
+const WRITE: usize = 256;
+
 /// The most charges of one request: more could not be read by one command of the script.
 const REQUEST_MOST: usize = 4_096;
 
@@ -45,6 +48,16 @@ pub(super) enum Span {
     All,
     /// Keys of one tag: those of another may lie in another slot.
     OneTag,
+}
+
+impl Span {
+    /// How many charges go together at most.
+    const fn most(self) -> usize {
+        match self {
+            Self::All => BATCH,
+            Self::OneTag => WRITE,
+        }
+    }
 }
 
 /// Who waits for the next call.
@@ -178,7 +191,7 @@ impl Node {
             charges += job.work.charges.len();
             // A call is of one mode, and a counter is cleared once, whoever else wants it cleared.
             let is_other = self.span == Span::All && (job.work.mode != mode || mode == Mode::Forget);
-            if !batch.is_empty() && (is_other || charges > BATCH) {
+            if !batch.is_empty() && (is_other || charges > self.span.most()) {
                 break;
             }
             batch.extend(queue.waiting.pop_front());
