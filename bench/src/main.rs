@@ -9,10 +9,12 @@
 
 mod counter_error;
 mod decide;
+mod exact;
 mod flood;
 mod in_process;
 mod oracle;
 mod planning;
+mod redis;
 mod servers;
 
 use clap::{Parser, Subcommand};
@@ -52,6 +54,13 @@ enum Command {
     },
     /// Measures finding the rules of an attempt, by the number of rules.
     Planning(planning::Args),
+    /// Measures the shared store beside scripts on the same server: processor time, waiting, memory, calls.
+    Redis(redis::Args),
+    /// Lets several processes hammer one key of the shared store and counts what passed against what was due.
+    Exact(exact::Args),
+    /// One of those processes.
+    #[command(hide = true)]
+    Hammer(exact::hammer::Args),
 }
 
 fn main() -> std::process::ExitCode {
@@ -64,5 +73,8 @@ fn main() -> std::process::ExitCode {
         Command::Servers(args) => servers::run(&args),
         Command::ServeNothing { address, answer } => servers::serve_nothing(address, answer),
         Command::Planning(args) => planning::run(&args),
+        Command::Redis(args) => redis::run(&args),
+        Command::Exact(args) => exact::run(&args),
+        Command::Hammer(args) => exact::hammer::run(&args),
     }
 }

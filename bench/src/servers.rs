@@ -11,7 +11,7 @@
 
 mod load;
 mod nothing;
-mod process;
+pub(crate) mod process;
 
 pub(crate) use nothing::{Answer, serve as serve_nothing};
 

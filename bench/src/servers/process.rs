@@ -46,12 +46,17 @@ impl Drop for Server {
 
 /// Moves this process, and the threads it is yet to start, to one core.
 pub(crate) fn pin_self(core: usize) -> Result<(), String> {
+    pin(std::process::id(), core)
+}
+
+/// Moves a process with its threads to one core.
+pub(crate) fn pin(process: u32, core: usize) -> Result<(), String> {
     let mut taskset = Command::new("taskset");
     taskset
         .args(["-a", "-p", "-c"])
         .arg(core.to_string())
-        .arg(std::process::id().to_string());
-    finish(taskset.stdout(Stdio::null()), "the load needs a core of its own")
+        .arg(process.to_string());
+    finish(taskset.stdout(Stdio::null()), "server and load need a core each")
 }
 
 /// Runs a command to its end.

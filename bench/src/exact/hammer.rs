@@ -1,0 +1,189 @@
+//! A process that hammers one key, and whoever starts several of them.
+
+use crate::redis::now_us;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tollgate_core::{Cost, Limit, LimitError};
+use tollgate_limiter::limits::{FixedWindow, Gcra, IntoLimit, SlidingLog, TokenBucket};
+use tollgate_limiter::store::Source;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::{Ask, Limiter};
+
+/// What one process is told.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    url: String,
+    algorithm: String,
+    per_second: u64,
+    callers: u64,
+    from_us: u64,
+    until_us: u64,
+}
+
+/// Who hammers what, and when: the same for all processes.
+pub(crate) struct Plan {
+    pub(crate) algorithm: &'static str,
+    pub(crate) per_second: u64,
+    callers: u64,
+    pub(crate) from_us: u64,
+    until_us: u64,
+}
+
+/// What the processes saw.
+#[derive(Default)]
+pub(crate) struct Seen {
+    /// When the store admitted, by its own clock.
+    pub(crate) admitted: Vec<u64>,
+    /// The last time that the store told.
+    pub(crate) last: u64,
+    /// How often somebody asked, and how often the store answered.
+    pub(crate) asked: u64,
+    pub(crate) shared: u64,
+}
+
+pub(crate) const ALGORITHMS: [&str; 4] = ["token_bucket", "gcra", "fixed_window", "sliding_log"];
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Plan {
+    /// Begins on a whole second, late enough for all processes to be ready.
+    pub(crate) fn soon(algorithm: &'static str, per_second: u64, callers: u64, length_us: u64) -> Self {
+        let from_us = (now_us() / 1_000_000 + 2) * 1_000_000;
+        Self {
+            algorithm,
+            per_second,
+            callers,
+            from_us,
+            until_us: from_us + length_us,
+        }
+    }
+
+    pub(crate) fn start(&self, url: &str, processes: usize) -> Result<Vec<Child>, String> {
+        let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+        let start = |_| {
+            let mut command = Command::new(&own);
+            command.args(["hammer", url, self.algorithm]);
+            for number in [self.per_second, self.callers, self.from_us, self.until_us] {
+                command.arg(number.to_string());
+            }
+            let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+            child.map_err(|error| format!("cannot start {command:?}: {error}"))
+        };
+        (0..processes).map(start).collect()
+    }
+
+    /// Waits for the processes, and puts together what they saw.
+    pub(crate) fn finish(&self, children: Vec<Child>) -> Result<Seen, String> {
+        let mut all = Seen::default();
+        for child in children {
+            let output = child.wait_with_output().map_err(|error| error.to_string())?;
+            if !output.status.success() {
+                return Err(format!("a process ended with {}", output.status));
+            }
+            for line in String::from_utf8_lossy(&output.stdout).lines() {
+                all.read(line).ok_or_else(|| format!("a process said: {line}"))?;
+            }
+        }
+        all.admitted.sort_unstable();
+        Ok(all)
+    }
+}
+
+impl Seen {
+    fn read(&mut self, line: &str) -> Option<()> {
+        let (word, rest) = line.split_once(' ')?;
+        let number: u64 = rest.parse().ok()?;
+        match word {
+            "admitted" => self.admitted.push(number),
+            "last" => self.last = self.last.max(number),
+            "asked" => self.asked += number,
+            "shared" => self.shared += number,
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn print(&self) {
+        for now in &self.admitted {
+            println!("admitted {now}");
+        }
+        println!("last {}\nasked {}\nshared {}", self.last, self.asked, self.shared);
+    }
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let seen = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(hammer(args)));
+    match seen {
+        Ok(seen) => {
+            seen.print();
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("tollgate-bench: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn hammer(args: &Args) -> Result<Seen, String> {
+    let options = Redis::options(&args.url).map_err(|error| error.to_string())?;
+    let limiter = Limiter::new(options.deadline(PATIENCE).open());
+    limiter.store().survey().await?;
+    let limit = limit(&args.algorithm, args.per_second).map_err(|error| error.to_string())?;
+    // Every run has a counter of its own.
+    let rule = limiter.rule(&format!("hammered {}", args.from_us), limit);
+    let rule = Arc::new(rule.map_err(|error| error.to_string())?);
+    tokio::time::sleep(Duration::from_micros(args.from_us.saturating_sub(now_us()))).await;
+    let mut tasks = JoinSet::new();
+    for _ in 0..args.callers {
+        let (limiter, rule, until_us) = (Limiter::clone(&limiter), Arc::clone(&rule), args.until_us);
+        tasks.spawn(async move {
+            let mut seen = Seen::default();
+            while now_us() < until_us {
+                let ask = Ask {
+                    rule: &rule,
+                    subject: b"hot",
+                    cost: Cost::ONE,
+                };
+                let settled = limiter.settle(&[ask]).await;
+                let outcome = settled.outcomes.into_iter().next();
+                let outcome = outcome.ok_or("a request was not answered")?;
+                let outcome = outcome.map_err(|error| format!("a request failed: {error}"))?;
+                seen.asked += 1;
+                if outcome.source == Source::Shared {
+                    seen.shared += 1;
+                    seen.last = seen.last.max(settled.now.as_micros());
+                }
+                if settled.passes {
+                    seen.admitted.push(settled.now.as_micros());
+                }
+                // A refusal from near by waits for nothing; others want their turn.
+                tokio::task::yield_now().await;
+            }
+            Ok::<_, String>(seen)
+        });
+    }
+    let mut all = Seen::default();
+    while let Some(seen) = tasks.join_next().await {
+        let seen = seen.map_err(|error| error.to_string())??;
+        all.admitted.extend(seen.admitted);
+        all.last = all.last.max(seen.last);
+        all.asked += seen.asked;
+        all.shared += seen.shared;
+    }
+    Ok(all)
+}
+
+fn limit(algorithm: &str, per_second: u64) -> Result<Limit, LimitError> {
+    match algorithm {
+        "gcra" => Gcra::per_second(per_second).burst(per_second).into_limit(),
+        "fixed_window" => FixedWindow::per_second(per_second).into_limit(),
+        "sliding_log" => SlidingLog::per_second(per_second).into_limit(),
+        _ => TokenBucket::per_second(per_second).burst(per_second).into_limit(),
+    }
+}

@@ -1,0 +1,96 @@
+//! What a limit allows of moments at which the store admitted, by its own clock, and what was due until it last spoke.
+//!
+//! Whole numbers throughout: units are counted in millionths.
+
+use super::hammer::{Plan, Seen};
+
+/// What came of a run.
+pub(crate) struct Judged {
+    pub(crate) admitted: u64,
+    /// What a limit that is always asked for more gives until the store last spoke.
+    pub(crate) due: u64,
+    /// The most that passed beyond what the limit allows, in any stretch of time.
+    pub(crate) beyond: u64,
+}
+
+const SECOND_US: u64 = 1_000_000;
+
+pub(crate) fn judge(plan: &Plan, seen: &Seen) -> Result<Judged, String> {
+    let moments = &seen.admitted;
+    let first = *moments.first().ok_or("nothing was admitted")?;
+    let lasted = seen.last.saturating_sub(first);
+    let units = plan.per_second;
+    let (due, beyond) = match plan.algorithm {
+        "fixed_window" => {
+            let windows = seen.last / SECOND_US - first / SECOND_US + 1;
+            (units * windows, beyond_window(moments, units))
+        }
+        "sliding_log" => (units * (lasted / SECOND_US + 1), beyond_log(moments, units)),
+        _ => (
+            units + units * lasted / SECOND_US,
+            beyond_envelope(moments, units, units),
+        ),
+    };
+    Ok(Judged {
+        admitted: moments.len() as u64,
+        due,
+        beyond,
+    })
+}
+
+/// In any stretch of `t` seconds at most `burst + per_second * t` may pass. Rounded up.
+fn beyond_envelope(moments: &[u64], per_second: u64, burst: u64) -> u64 {
+    let whole = i128::from(SECOND_US);
+    let (mut low, mut most) = (i128::MAX, 0);
+    for (count, &moment) in (0_i128..).zip(moments) {
+        let level = count * whole - i128::from(per_second) * i128::from(moment);
+        low = low.min(level);
+        most = most.max(level + whole - low - i128::from(burst) * whole);
+    }
+    u64::try_from((most + whole - 1) / whole).unwrap_or(u64::MAX)
+}
+
+/// In each window, counted from the epoch, at most `units` may pass.
+fn beyond_window(moments: &[u64], units: u64) -> u64 {
+    let windows = moments.chunk_by(|one, other| one / SECOND_US == other / SECOND_US);
+    let most = windows.map(|window| window.len() as u64).max();
+    most.unwrap_or_default().saturating_sub(units)
+}
+
+/// In any stretch of a second, its end included and its beginning not, at most `units` may pass.
+fn beyond_log(moments: &[u64], units: u64) -> u64 {
+    let (mut begin, mut most) = (moments.iter().peekable(), 0);
+    let mut inside = 0_u64;
+    for &end in moments {
+        inside += 1;
+        while begin.next_if(|begin| **begin + SECOND_US <= end).is_some() {
+            inside -= 1;
+        }
+        most = most.max(inside);
+    }
+    most.saturating_sub(units)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_and_what_comes_back_is_within_the_envelope_and_one_more_is_not() {
+        let mut moments = vec![5; 10];
+        moments.extend((1..=20).map(|turn| 5 + turn * 100_000));
+        assert_eq!(beyond_envelope(&moments, 10, 10), 0);
+        moments.insert(15, moments[15]);
+        assert_eq!(beyond_envelope(&moments, 10, 10), 1);
+    }
+
+    #[test]
+    fn windows_are_counted_each_and_logs_in_any_stretch() {
+        let moments = [999_998, 999_999, 1_000_000, 1_000_001, 1_999_997, 1_999_998];
+        assert_eq!(beyond_window(&moments, 2), 2);
+        assert_eq!(beyond_window(&moments, 4), 0);
+        // From just after 999,998 to 1,999,997 there are four, and then the first leaves as the last comes.
+        assert_eq!(beyond_log(&moments, 5), 0);
+        assert_eq!(beyond_log(&moments, 3), 2);
+    }
+}

@@ -1,0 +1,219 @@
+//! The shared store on one Redis or Valkey, beside scripts that decide one request each.
+//!
+//! ```text
+//! cargo run --release -p tollgate-bench -- redis
+//! cargo run --release -p tollgate-bench -- redis --only memory --server valkey --json
+//! ```
+//!
+//! All of one run is measured on one server process. Server and load have a core each, and all take turns, round by round.
+//! What is compared is decisions per second of the server's own processor time. Ends with code 1 if a goal is missed.
+
+mod hammering;
+mod load;
+mod memory;
+mod report;
+pub(crate) mod server;
+
+pub(crate) use load::now_us;
+
+use crate::servers::process::{pin, pin_self};
+use clap::ValueEnum;
+use hammering::Hammered;
+use load::{Library, Load, Measured, Script};
+use memory::Bytes;
+use server::Watched;
+use std::process::ExitCode;
+use std::time::Duration;
+use tollgate_limiter::testing::servers::Kind;
+
+/// Measures the shared store beside the scripts of articles on the same server. scripts/servers gets the servers.
+#[derive(clap::Args)]
+#[command(
+    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- redis\n  cargo run --release -p tollgate-bench -- redis --only memory --server valkey --json"
+)]
+pub(crate) struct Args {
+    /// The server.
+    #[arg(long, value_enum, default_value_t = Which::Redis)]
+    server: Which,
+    /// Only this part; may be given several times.
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+    /// How long each load is measured in each round, in milliseconds.
+    #[arg(long, default_value_t = 1_000)]
+    turn_ms: u64,
+    /// How often all take their turn; the median counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    rounds: u64,
+    /// Distinct keys.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    keys: u64,
+    /// Prints JSON for machines instead of tables.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A server to measure on.
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum Which {
+    /// Redis 7.0.
+    Redis,
+    /// Redis 6.2.
+    OldRedis,
+    /// Valkey.
+    Valkey,
+}
+
+/// A part of the run.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// Decisions per processor second, and how long one caller waits.
+    Speed,
+    /// Bytes per key.
+    Memory,
+    /// Script calls under hammering callers.
+    Hammering,
+}
+
+/// Whose decisions are measured.
+struct Contestant {
+    name: &'static str,
+    load: Load,
+    rounds: Vec<Measured>,
+}
+
+/// What was found.
+struct Found {
+    server: String,
+    contestants: Vec<Contestant>,
+    bytes: Vec<Bytes>,
+    hammered: Option<Hammered>,
+}
+
+const ARTICLES_16: &str = "articles' token bucket, pipeline 16";
+const ARTICLES_ALONE: &str = "articles' token bucket, one caller";
+const OWN_1: &str = "Tollgate, 1 caller";
+const OWN_64: &str = "Tollgate, 64 callers";
+const OWN_512: &str = "Tollgate, 512 callers";
+
+/// As many connections have those who have one call, or one pipeline, under way on each.
+const CONNECTIONS: usize = 16;
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match measure(args) {
+        Ok(found) => report::print(args, &found),
+        Err(reason) => {
+            eprintln!("tollgate-bench: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn measure(args: &Args) -> Result<Found, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let wanted = |part| args.only.is_empty() || args.only.contains(&part);
+    let mut server = Watched::start(args.server.kind())?;
+    let mut found = Found {
+        server: server.version()?,
+        contestants: Vec::new(),
+        bytes: Vec::new(),
+        hammered: None,
+    };
+    if wanted(Part::Hammering) {
+        eprintln!("four processes hammer one key");
+        found.hammered = Some(hammering::measure(&mut server)?);
+    }
+    pin_self(1)?;
+    pin(server.process_id(), 0)?;
+    runtime.block_on(async {
+        if wanted(Part::Memory) {
+            eprintln!("bytes per key");
+            found.bytes = memory::measure(&mut server).await?;
+        }
+        if wanted(Part::Speed) {
+            found.contestants = contest(args, &mut server).await?;
+        }
+        Ok(found)
+    })
+}
+
+async fn contest(args: &Args, server: &mut Watched) -> Result<Vec<Contestant>, String> {
+    eprintln!("{} keys of each kind are made", args.keys);
+    for script in Script::ALL {
+        script.fill(server, args.keys)?;
+    }
+    let library = Library::open(&server.url()).await?;
+    library.fill(args.keys).await?;
+    let mut contestants = contestants();
+    for round in 1..=args.rounds {
+        eprintln!("round {round} of {}", args.rounds);
+        for contestant in &mut contestants {
+            let length = Duration::from_millis(args.turn_ms);
+            let measured = contestant
+                .load
+                .run(server, &library, (args.keys, round), length)
+                .await?;
+            contestant.rounds.push(measured);
+        }
+    }
+    Ok(contestants)
+}
+
+fn contestants() -> Vec<Contestant> {
+    let script = |script, connections, pipeline| Load::Script {
+        script,
+        connections,
+        pipeline,
+    };
+    let bucket = Script::TokenBucket;
+    let all = [
+        ("articles' token bucket, pipeline 1", script(bucket, CONNECTIONS, 1)),
+        (ARTICLES_16, script(bucket, CONNECTIONS, 16)),
+        ("GCRA script, pipeline 1", script(Script::Gcra, CONNECTIONS, 1)),
+        ("GCRA script, pipeline 16", script(Script::Gcra, CONNECTIONS, 16)),
+        (OWN_512, Load::Library { callers: 512 }),
+        (OWN_64, Load::Library { callers: 64 }),
+        (OWN_1, Load::Library { callers: 1 }),
+        (ARTICLES_ALONE, script(bucket, 1, 1)),
+    ];
+    let contestant = |(name, load)| Contestant {
+        name,
+        load,
+        rounds: Vec::new(),
+    };
+    all.map(contestant).into_iter().collect()
+}
+
+impl Which {
+    pub(crate) const fn kind(self) -> Kind {
+        match self {
+            Self::Redis => Kind::Redis70,
+            Self::OldRedis => Kind::Redis62,
+            Self::Valkey => Kind::Valkey,
+        }
+    }
+}
+
+impl Contestant {
+    /// The median of one figure over the rounds.
+    fn median(&self, figure: impl Fn(&Measured) -> f64) -> f64 {
+        median(self.rounds.iter().map(figure).collect())
+    }
+}
+
+impl Found {
+    /// One's figure over another's, each round against the same round; the median.
+    fn ratio(&self, one: &str, other: &str, figure: fn(&Measured) -> f64) -> f64 {
+        let rounds = |name: &str| {
+            let found = self.contestants.iter().find(|contestant| contestant.name == name);
+            found.map_or(&[][..], |contestant| &contestant.rounds)
+        };
+        let pairs = rounds(one).iter().zip(rounds(other));
+        median(pairs.map(|(one, other)| figure(one) / figure(other)).collect())
+    }
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}

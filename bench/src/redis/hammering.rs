@@ -1,0 +1,40 @@
+//! One caller in each of four processes, at full speed against a limit of ten a second: how often the server is asked.
+
+use super::load::now_us;
+use super::server::Watched;
+use crate::exact::hammer::Plan;
+use crate::exact::{PROCESSES, referee};
+
+/// What came of it.
+pub(crate) struct Hammered {
+    /// Calls of scripts and functions, without those of the first second.
+    pub(crate) calls_per_second: f64,
+    pub(crate) admitted: u64,
+    pub(crate) due: u64,
+    pub(crate) missed: u64,
+    pub(crate) beyond: u64,
+}
+
+const PER_SECOND: u64 = 10;
+const SECONDS: u64 = 6;
+
+pub(crate) fn measure(server: &mut Watched) -> Result<Hammered, String> {
+    let plan = Plan::soon("token_bucket", PER_SECOND, 1, SECONDS * 1_000_000);
+    let children = plan.start(&server.url(), PROCESSES)?;
+    let mut calls = [0; 2];
+    let moments = [plan.from_us + 1_000_000, plan.from_us + SECONDS * 1_000_000];
+    for (calls, moment) in calls.iter_mut().zip(moments) {
+        std::thread::sleep(std::time::Duration::from_micros(moment.saturating_sub(now_us())));
+        *calls = server.script_calls()?;
+    }
+    let seen = plan.finish(children)?;
+    let [first, last] = calls;
+    let judged = referee::judge(&plan, &seen)?;
+    Ok(Hammered {
+        calls_per_second: (last - first) as f64 / (SECONDS - 1) as f64,
+        admitted: judged.admitted,
+        due: judged.due,
+        missed: judged.due.saturating_sub(judged.admitted),
+        beyond: judged.beyond,
+    })
+}

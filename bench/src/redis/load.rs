@@ -1,0 +1,280 @@
+//! Who asks: others' scripts over connections with a pipeline, or callers of the library.
+
+use super::server::{Watched, in_words};
+use redis::aio::MultiplexedConnection;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::task::JoinSet;
+use tollgate_core::Cost;
+use tollgate_core::testing::random::Random;
+use tollgate_limiter::limits::TokenBucket;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::{Ask, Limiter, Rule};
+
+/// Somebody whose decisions are measured.
+#[derive(Clone, Copy)]
+pub(crate) enum Load {
+    /// A script for each decision, over so many connections, each with so many calls under way.
+    Script {
+        script: Script,
+        connections: usize,
+        pipeline: usize,
+    },
+    /// So many callers of the library, each with one request under way.
+    Library { callers: usize },
+}
+
+/// A script of others.
+#[derive(Clone, Copy)]
+pub(crate) enum Script {
+    TokenBucket,
+    Gcra,
+}
+
+/// The library, and its rule.
+pub(crate) struct Library {
+    limiter: Limiter<Redis>,
+    rule: Rule<Redis>,
+}
+
+/// What came of one turn.
+#[derive(Clone, Copy)]
+pub(crate) struct Measured {
+    decisions: u64,
+    cpu_seconds: f64,
+    seconds: f64,
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+}
+
+/// 100 an hour with a burst of 100, of which ten are used: nobody is refused, and nobody's counter ends meanwhile.
+const BURST: u64 = 100;
+const USED: u64 = 10;
+const HOUR_US: u64 = 3_600_000_000;
+const FILL: &str = include_str!("fill.lua");
+
+/// Long enough for a machine that is busy: what is measured is not how errors are answered.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+
+impl Script {
+    pub(crate) const ALL: [Self; 2] = [Self::TokenBucket, Self::Gcra];
+
+    const fn text(self) -> &'static str {
+        match self {
+            Self::TokenBucket => include_str!("token_bucket.lua"),
+            Self::Gcra => include_str!("gcra.lua"),
+        }
+    }
+
+    /// One call.
+    fn call(self, digest: &str, subject: u64) -> redis::Cmd {
+        let us = now_us();
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(digest).arg(1);
+        match self {
+            Self::TokenBucket => call
+                .arg(format!("rl:user:{subject:016}"))
+                .arg(BURST)
+                .arg(BURST as f64 / 3_600.0)
+                .arg(format!("{}.{:06}", us / 1_000_000, us % 1_000_000)),
+            Self::Gcra => call
+                .arg(format!("tat:user:{subject:016}"))
+                .arg(BURST)
+                .arg(HOUR_US / BURST)
+                .arg(us),
+        };
+        call.arg(1);
+        call
+    }
+
+    /// Makes all counters.
+    pub(crate) fn fill(self, server: &mut Watched, keys: u64) -> Result<(), String> {
+        fill(server, if matches!(self, Self::Gcra) { "gcra" } else { "hash" }, keys)
+    }
+}
+
+/// Makes keys of a kind, by the server itself.
+pub(crate) fn fill(server: &mut Watched, kind: &str, keys: u64) -> Result<(), String> {
+    const AT_ONCE: u64 = 1_000;
+    for first in (0..keys).step_by(AT_ONCE as usize) {
+        let last = (first + AT_ONCE).min(keys) - 1;
+        let mut fill = redis::cmd("EVAL");
+        fill.arg(FILL).arg(0).arg(kind).arg(first).arg(last).arg(now_us());
+        server.ask::<()>(&fill)?;
+    }
+    Ok(())
+}
+
+impl Library {
+    pub(crate) async fn open(url: &str) -> Result<Arc<Self>, String> {
+        let options = Redis::options(url).map_err(|error| error.to_string())?;
+        let limiter = Limiter::new(options.deadline(PATIENCE).open());
+        limiter.store().survey().await?;
+        let rule = limiter.rule("bench", TokenBucket::per_hour(BURST).burst(BURST));
+        let rule = rule.map_err(|error| error.to_string())?;
+        Ok(Arc::new(Self { limiter, rule }))
+    }
+
+    async fn take(&self, subject: u64, cost: Cost) -> Result<(), String> {
+        let subject = format!("user:{subject:016}");
+        let ask = Ask {
+            rule: &self.rule,
+            subject: subject.as_bytes(),
+            cost,
+        };
+        let settled = self.limiter.settle(&[ask]).await;
+        match settled.outcomes.first() {
+            Some(Ok(_)) if settled.passes => Ok(()),
+            Some(Ok(_)) => Err("a request within its limits was refused".to_owned()),
+            Some(Err(error)) => Err(format!("a request failed: {error}")),
+            None => Err("a request was not answered".to_owned()),
+        }
+    }
+
+    /// Makes all counters.
+    pub(crate) async fn fill(self: &Arc<Self>, keys: u64) -> Result<(), String> {
+        const CALLERS: u64 = 512;
+        let cost = Cost::new(USED).map_err(|error| error.to_string())?;
+        let mut tasks = JoinSet::new();
+        for first in 0..CALLERS.min(keys) {
+            let library = Arc::clone(self);
+            tasks.spawn(async move {
+                for subject in (first..keys).step_by(CALLERS as usize) {
+                    library.take(subject, cost).await?;
+                }
+                Ok::<_, String>(Vec::new())
+            });
+        }
+        gather(tasks).await.map(drop)
+    }
+}
+
+impl Load {
+    /// Asks for random keys for so long.
+    pub(crate) async fn run(
+        self,
+        server: &mut Watched,
+        library: &Arc<Library>,
+        (keys, seed): (u64, u64),
+        length: Duration,
+    ) -> Result<Measured, String> {
+        let mut tasks = JoinSet::new();
+        let random = |number: usize| Random::new(seed * 1_000_003 + number as u64);
+        let (begun, cpu, per_turn);
+        match self {
+            Self::Script {
+                script,
+                connections,
+                pipeline,
+            } => {
+                let digest: String = server.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.text()))?;
+                let client = redis::Client::open(server.url()).map_err(in_words)?;
+                let mut lines = Vec::new();
+                for _ in 0..connections {
+                    lines.push(client.get_multiplexed_async_connection().await.map_err(in_words)?);
+                }
+                (begun, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, pipeline);
+                for (number, line) in lines.into_iter().enumerate() {
+                    let (digest, random) = (digest.clone(), random(number));
+                    let turns = Turns::new(begun, length);
+                    tasks.spawn(call(line, script, digest, pipeline, (keys, random), turns));
+                }
+            }
+            Self::Library { callers } => {
+                (begun, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, 1);
+                for number in 0..callers {
+                    let (library, mut random) = (Arc::clone(library), random(number));
+                    let mut turns = Turns::new(begun, length);
+                    tasks.spawn(async move {
+                        while turns.next() {
+                            library.take(random.below(keys), Cost::ONE).await?;
+                        }
+                        Ok(turns.took)
+                    });
+                }
+            }
+        }
+        let mut took = gather(tasks).await?;
+        let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), server.cpu_seconds()? - cpu);
+        took.sort_unstable();
+        let percentile = |percent| took.get(took.len() * percent / 100).copied().unwrap_or_default();
+        Ok(Measured {
+            decisions: (took.len() * per_turn) as u64,
+            cpu_seconds,
+            seconds,
+            p50_us: f64::from(percentile(50)) / 1_000.0,
+            p99_us: f64::from(percentile(99)) / 1_000.0,
+        })
+    }
+}
+
+impl Measured {
+    pub(crate) fn per_cpu_second(&self) -> f64 {
+        self.decisions as f64 / self.cpu_seconds
+    }
+
+    pub(crate) fn per_second(&self) -> f64 {
+        self.decisions as f64 / self.seconds
+    }
+}
+
+/// Calls a script until the end of the turn.
+async fn call(
+    mut line: MultiplexedConnection,
+    script: Script,
+    digest: String,
+    pipeline: usize,
+    (keys, mut random): (u64, Random),
+    mut turns: Turns,
+) -> Result<Vec<u32>, String> {
+    while turns.next() {
+        let mut pipe = redis::Pipeline::with_capacity(pipeline);
+        for _ in 0..pipeline {
+            pipe.add_command(script.call(&digest, random.below(keys)));
+        }
+        let answers: Vec<[i64; 2]> = pipe.query_async(&mut line).await.map_err(in_words)?;
+        if answers.iter().any(|[allowed, _]| *allowed != 1) {
+            return Err("a script refused a request within its limits".to_owned());
+        }
+    }
+    Ok(turns.took)
+}
+
+/// What one task does until the end, one thing after the other, and how long each took in nanoseconds.
+struct Turns {
+    until: Instant,
+    last: Option<Instant>,
+    took: Vec<u32>,
+}
+
+impl Turns {
+    fn new(begun: Instant, length: Duration) -> Self {
+        Self {
+            until: begun + length,
+            last: None,
+            took: Vec::new(),
+        }
+    }
+
+    fn next(&mut self) -> bool {
+        let now = Instant::now();
+        if let Some(last) = self.last.replace(now) {
+            let took = u32::try_from((now - last).as_nanos()).unwrap_or(u32::MAX);
+            self.took.push(took);
+        }
+        now < self.until
+    }
+}
+
+async fn gather(mut tasks: JoinSet<Result<Vec<u32>, String>>) -> Result<Vec<u32>, String> {
+    let mut all = Vec::new();
+    while let Some(done) = tasks.join_next().await {
+        all.extend(done.map_err(|error| error.to_string())??);
+    }
+    Ok(all)
+}
+
+pub(crate) fn now_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,126 @@
+//! Bytes per key: every algorithm beside a plain integer with a time to live, and the log beside a sorted set.
+
+use super::load::{PATIENCE, fill};
+use super::server::Watched;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tollgate_core::{Cell, Cost, Limit, LimitError};
+use tollgate_limiter::limits::{
+    Concurrency, FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
+};
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::{Ask, Limiter};
+
+/// What one kind of key takes.
+pub(crate) struct Bytes {
+    pub(crate) kind: &'static str,
+    /// How many requests each key remembers.
+    pub(crate) requests: u64,
+    /// What the server counts more with the keys than without, for each.
+    pub(crate) used: f64,
+    /// What it says of one key.
+    pub(crate) told: u64,
+}
+
+/// Keys of the short kinds, and of logs.
+const KEYS: u64 = 100_000;
+const LOGS: u64 = 256;
+/// What a log holds when it is full.
+const FULL: u64 = 1_000;
+const HOUR: Duration = Duration::from_secs(3_600);
+
+pub(crate) const INTEGER: &str = "plain integer";
+pub(crate) const TOKEN_BUCKET: &str = "token bucket";
+pub(crate) const GCRA: &str = "GCRA";
+pub(crate) const LOG: &str = "sliding log, full at 1,000";
+
+pub(crate) async fn measure(server: &mut Watched) -> Result<Vec<Bytes>, String> {
+    let kinds: [(&'static str, Result<Limit, LimitError>); 8] = [
+        (TOKEN_BUCKET, TokenBucket::per_hour(1_000).into_limit()),
+        (GCRA, Gcra::per_hour(1_000).burst(1_000).into_limit()),
+        ("leaky bucket", LeakyBucket::per_hour(1_000).into_limit()),
+        ("cell", Cell::new(999, 1_000, 3_600).map(Limit::from)),
+        ("fixed window", FixedWindow::per_hour(1_000).into_limit()),
+        ("sliding counter", SlidingCounter::per_hour(1_000).into_limit()),
+        ("sliding log, one request", SlidingLog::per_hour(1_000).into_limit()),
+        (
+            "concurrency, one lease",
+            Concurrency::at_most(1_000).lease_ttl(HOUR).into_limit(),
+        ),
+    ];
+    let mut rows = Vec::new();
+    // Twice: the first time the server's own tables and buffers grow, too.
+    for _ in 0..2 {
+        rows.clear();
+        let before = start(server)?;
+        fill(server, "integer", KEYS)?;
+        rows.push(weigh(server, INTEGER, (KEYS, 1), before)?);
+    }
+    for (kind, limit) in kinds {
+        let limit = limit.map_err(|error| error.to_string())?;
+        let before = start(server)?;
+        take(&server.url(), limit, KEYS, 1).await?;
+        rows.push(weigh(server, kind, (KEYS, 1), before)?);
+    }
+    let log = SlidingLog::per_hour(FULL).into_limit();
+    let before = start(server)?;
+    take(&server.url(), log.map_err(|error| error.to_string())?, LOGS, FULL).await?;
+    rows.push(weigh(server, LOG, (LOGS, FULL), before)?);
+    let before = start(server)?;
+    fill(server, "sorted set", LOGS)?;
+    rows.push(weigh(server, "sorted set of 1,000", (LOGS, FULL), before)?);
+    server.clear()?;
+    Ok(rows)
+}
+
+fn start(server: &mut Watched) -> Result<u64, String> {
+    server.clear()?;
+    server.used_memory()
+}
+
+fn weigh(server: &mut Watched, kind: &'static str, (keys, requests): (u64, u64), before: u64) -> Result<Bytes, String> {
+    let there: u64 = server.ask(&redis::cmd("DBSIZE"))?;
+    if there != keys {
+        return Err(format!("{kind}: {there} keys instead of {keys}"));
+    }
+    Ok(Bytes {
+        kind,
+        requests,
+        used: server.used_memory()?.saturating_sub(before) as f64 / keys as f64,
+        told: server.memory_of_a_key()?,
+    })
+}
+
+/// Takes so many units of so many keys, each at a moment of its own: a key has one caller.
+async fn take(url: &str, limit: Limit, keys: u64, requests: u64) -> Result<(), String> {
+    const CALLERS: u64 = 256;
+    let options = Redis::options(url).map_err(|error| error.to_string())?;
+    let limiter = Limiter::new(options.deadline(PATIENCE).open());
+    let rule = Arc::new(limiter.rule("memory", limit).map_err(|error| error.to_string())?);
+    let mut tasks = JoinSet::new();
+    for first in 0..CALLERS.min(keys) {
+        let (limiter, rule) = (Limiter::clone(&limiter), Arc::clone(&rule));
+        tasks.spawn(async move {
+            for number in (first..keys).step_by(CALLERS as usize) {
+                let subject = number.to_le_bytes();
+                let ask = || Ask {
+                    rule: &rule,
+                    subject: &subject,
+                    cost: Cost::ONE,
+                };
+                for _ in 0..requests {
+                    let settled = limiter.settle(&[ask()]).await;
+                    if !settled.passes {
+                        return Err(format!("a request within its limits did not pass: {settled:?}"));
+                    }
+                }
+            }
+            Ok(())
+        });
+    }
+    while let Some(done) = tasks.join_next().await {
+        done.map_err(|error| error.to_string())??;
+    }
+    Ok(())
+}

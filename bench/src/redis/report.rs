@@ -1,0 +1,205 @@
+//! What was found, as tables for people and as JSON for machines, beside its goals.
+
+use super::load::Measured;
+use super::memory::{Bytes, GCRA, INTEGER, LOG, TOKEN_BUCKET};
+use super::{ARTICLES_16, ARTICLES_ALONE, Args, Found, OWN_1, OWN_64, OWN_512};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// A figure and what it is to be.
+struct Goal {
+    name: &'static str,
+    figure: f64,
+    bound: Bound,
+}
+
+#[derive(Clone, Copy)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+pub(crate) fn print(args: &Args, found: &Found) -> ExitCode {
+    let goals = goals(found);
+    if args.json {
+        println!("{:#}", as_json(found, &goals));
+    } else {
+        println!("On {}.\n", found.server);
+        print_speed(args, found);
+        print_bytes(&found.bytes);
+        print_goals(&goals);
+    }
+    if goals.iter().all(Goal::is_met) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+fn goals(found: &Found) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    let mut goal = |name, figure, bound| goals.push(Goal { name, figure, bound });
+    if !found.contestants.is_empty() {
+        let per_cpu = |own| found.ratio(own, ARTICLES_16, Measured::per_cpu_second);
+        let p50 = found.ratio(OWN_1, ARTICLES_ALONE, |measured| measured.p50_us);
+        goal(
+            "512 callers, x the articles' script at pipeline 16",
+            per_cpu(OWN_512),
+            Bound::AtLeast(1.4),
+        );
+        goal("64 callers, x the same", per_cpu(OWN_64), Bound::AtLeast(1.2));
+        goal("one caller, p50 x a bare call of the script", p50, Bound::AtMost(1.3));
+    }
+    let bytes = |kind| found.bytes.iter().find(|bytes| bytes.kind == kind);
+    if let (Some(integer), Some(bucket), Some(gcra), Some(log)) =
+        (bytes(INTEGER), bytes(TOKEN_BUCKET), bytes(GCRA), bytes(LOG))
+    {
+        goal(
+            "token bucket, bytes beyond a plain integer",
+            bucket.used - integer.used,
+            Bound::AtMost(48.0),
+        );
+        goal(
+            "GCRA, bytes beyond a plain integer",
+            gcra.used - integer.used,
+            Bound::AtMost(48.0),
+        );
+        goal("sliding log, bytes per request", log.per_request(), Bound::AtMost(9.0));
+    }
+    if let Some(hammered) = &found.hammered {
+        goal(
+            "script calls per second under four hammering processes",
+            hammered.calls_per_second,
+            Bound::AtMost(120.0),
+        );
+        goal(
+            "what they missed of what was due",
+            hammered.missed as f64,
+            Bound::AtMost(0.0),
+        );
+        goal(
+            "what they were given beyond it",
+            hammered.beyond as f64,
+            Bound::AtMost(0.0),
+        );
+    }
+    goals
+}
+
+fn print_speed(args: &Args, found: &Found) {
+    if found.contestants.is_empty() {
+        return;
+    }
+    println!(
+        "{} keys at random, nobody refused; medians of {} rounds of {} ms.",
+        args.keys, args.rounds, args.turn_ms
+    );
+    println!(
+        "Processor time is the server's, user and system, as its INFO tells it. A wait is that of a whole pipeline.\n"
+    );
+    println!(
+        "| who asks | decisions per CPU-second | x articles, pipeline 16 | decisions/s | p50 µs | p99 µs |\n|---|---:|---:|---:|---:|---:|"
+    );
+    for contestant in &found.contestants {
+        println!(
+            "| {} | {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
+            contestant.name,
+            contestant.median(Measured::per_cpu_second),
+            found.ratio(contestant.name, ARTICLES_16, Measured::per_cpu_second),
+            contestant.median(Measured::per_second),
+            contestant.median(|measured| measured.p50_us),
+            contestant.median(|measured| measured.p99_us),
+        );
+    }
+    println!();
+}
+
+fn print_bytes(bytes: &[Bytes]) {
+    if bytes.is_empty() {
+        return;
+    }
+    println!("| key with a time to live | used_memory | MEMORY USAGE | per request |\n|---|---:|---:|---:|");
+    for row in bytes {
+        let per_request = match row.requests {
+            1 => String::new(),
+            _ => format!("{:.2}", row.per_request()),
+        };
+        println!("| {} | {:.1} | {} | {per_request} |", row.kind, row.used, row.told);
+    }
+    println!();
+}
+
+fn print_goals(goals: &[Goal]) {
+    println!("| goal | got | asked | |\n|---|---:|---:|---|");
+    for goal in goals {
+        let asked = match goal.bound {
+            Bound::AtLeast(least) => format!("at least {least}"),
+            Bound::AtMost(most) => format!("at most {most}"),
+        };
+        let verdict = if goal.is_met() { "met" } else { "missed" };
+        println!("| {} | {:.2} | {asked} | {verdict} |", goal.name, goal.figure);
+    }
+    println!();
+}
+
+fn as_json(found: &Found, goals: &[Goal]) -> Value {
+    let speed: Vec<Value> = found
+        .contestants
+        .iter()
+        .map(|contestant| {
+            json!({
+                "who": contestant.name,
+                "decisions_per_cpu_second": contestant.median(Measured::per_cpu_second),
+                "x_articles_pipeline_16": found.ratio(contestant.name, ARTICLES_16, Measured::per_cpu_second),
+                "decisions_per_second": contestant.median(Measured::per_second),
+                "p50_us": contestant.median(|measured| measured.p50_us),
+                "p99_us": contestant.median(|measured| measured.p99_us),
+            })
+        })
+        .collect();
+    let bytes: Vec<Value> = found
+        .bytes
+        .iter()
+        .map(|row| {
+            json!({
+                "key": row.kind,
+                "requests": row.requests,
+                "used_memory": row.used,
+                "memory_usage": row.told,
+            })
+        })
+        .collect();
+    let goals: Vec<Value> = goals
+        .iter()
+        .map(|goal| {
+            let (way, bound) = match goal.bound {
+                Bound::AtLeast(bound) => ("at_least", bound),
+                Bound::AtMost(bound) => ("at_most", bound),
+            };
+            json!({ "goal": goal.name, "figure": goal.figure, way: bound, "met": goal.is_met() })
+        })
+        .collect();
+    let hammered = found.hammered.as_ref().map(|hammered| {
+        json!({
+            "script_calls_per_second": hammered.calls_per_second,
+            "admitted": hammered.admitted,
+            "due": hammered.due,
+        })
+    });
+    json!({ "server": found.server, "speed": speed, "bytes_per_key": bytes, "hammering": hammered, "goals": goals })
+}
+
+impl Goal {
+    fn is_met(&self) -> bool {
+        match self.bound {
+            Bound::AtLeast(least) => self.figure >= least,
+            Bound::AtMost(most) => self.figure <= most,
+        }
+    }
+}
+
+impl Bytes {
+    fn per_request(&self) -> f64 {
+        self.used / self.requests as f64
+    }
+}

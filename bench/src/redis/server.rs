@@ -1,0 +1,93 @@
+//! The server, and what it says of itself.
+
+use redis::{Connection, FromRedisValue};
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+/// A server that is watched from a connection of its own.
+pub(crate) struct Watched {
+    server: Server,
+    connection: Connection,
+}
+
+impl Watched {
+    pub(crate) fn start(kind: Kind) -> Result<Self, String> {
+        let server = Server::start(kind);
+        let client = redis::Client::open(server.url()).map_err(in_words)?;
+        let connection = client.get_connection().map_err(in_words)?;
+        Ok(Self { server, connection })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.server.url()
+    }
+
+    pub(crate) fn process_id(&self) -> u32 {
+        self.server.process_id()
+    }
+
+    pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, String> {
+        command.query(&mut self.connection).map_err(in_words)
+    }
+
+    /// Forgets all keys.
+    pub(crate) fn clear(&mut self) -> Result<(), String> {
+        self.ask(&redis::cmd("FLUSHALL"))
+    }
+
+    /// Its name and version.
+    pub(crate) fn version(&mut self) -> Result<String, String> {
+        let info: String = self.ask(redis::cmd("INFO").arg("server"))?;
+        let known = |name| field(&info, name).map(str::to_owned);
+        Ok(match known("valkey_version") {
+            Some(version) => format!("Valkey {version}"),
+            None => format!("Redis {}", known("redis_version").unwrap_or_default()),
+        })
+    }
+
+    /// The processor time that its process has used, in seconds, as `INFO` tells it in microseconds.
+    pub(crate) fn cpu_seconds(&mut self) -> Result<f64, String> {
+        let info: String = self.ask(redis::cmd("INFO").arg("cpu"))?;
+        let seconds = |name| field(&info, name).and_then(|value| value.parse::<f64>().ok());
+        match (seconds("used_cpu_user"), seconds("used_cpu_sys")) {
+            (Some(user), Some(system)) => Ok(user + system),
+            _ => Err("the server does not tell its processor time".to_owned()),
+        }
+    }
+
+    /// What its data and buffers take, in bytes.
+    pub(crate) fn used_memory(&mut self) -> Result<u64, String> {
+        let info: String = self.ask(redis::cmd("INFO").arg("memory"))?;
+        let bytes = field(&info, "used_memory").and_then(|value| value.parse().ok());
+        bytes.ok_or_else(|| "the server does not tell its memory".to_owned())
+    }
+
+    /// What one key takes, whichever the server picks.
+    pub(crate) fn memory_of_a_key(&mut self) -> Result<u64, String> {
+        let key: Vec<u8> = self.ask(&redis::cmd("RANDOMKEY"))?;
+        self.ask(redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0))
+    }
+
+    /// How many scripts and functions were called.
+    pub(crate) fn script_calls(&mut self) -> Result<u64, String> {
+        let info: String = self.ask(redis::cmd("INFO").arg("commandstats"))?;
+        let calls = |name| {
+            let line = field(&info, name)?;
+            line.split(',')
+                .find_map(|part| part.strip_prefix("calls="))?
+                .parse::<u64>()
+                .ok()
+        };
+        let all = ["cmdstat_evalsha", "cmdstat_eval", "cmdstat_fcall"];
+        Ok(all.into_iter().filter_map(calls).sum::<u64>())
+    }
+}
+
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
+pub(crate) fn in_words(error: redis::RedisError) -> String {
+    format!("the server: {error}")
+}
