@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Charge, Micros, Timestamp};
 
 /// The most charges of one call: more would keep the server from others for too long.
-pub(super) const BATCH: usize = 64;
+pub(super) const BATCH: usize = 128;
 
 /// The most that go in one write where it holds a call for each tag.
 const WRITE: usize = 256;

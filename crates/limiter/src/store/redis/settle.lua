@@ -58,12 +58,21 @@ local function settle(KEYS, ARGV)
     at = at + 6
   end
 
-  -- What each key holds: a state as a string, or a ring; false is nothing.
-  local held, foreign, known = nil, {}, {}
-  local one_by_one = has_rings or #KEYS == 1
-  if one_by_one then
-    held = {}
-  else
+  -- Reads what may be of another type, which is then no string. Any other failure is the whole call's.
+  local function read(command, name, ...)
+    local reply = redis.pcall(command, name, ...)
+    if type(reply) == 'table' and string.sub(reply.err, 1, 9) ~= 'WRONGTYPE' then
+      return call(command, name, ...)
+    end
+    return reply
+  end
+
+  -- What each key holds: a state as a string, or a ring; false is nothing. Beside rings each is read when it is asked for.
+  local held, foreign, known = {}, {}, {}
+  if not has_rings and #KEYS == 1 then
+    held[1] = read('GET', KEYS[1])
+    foreign[1] = type(held[1]) == 'table'
+  elseif not has_rings then
     held = call('MGET', unpack(KEYS))
     -- A key of another type looks like a missing one there.
     local missing = {}
@@ -77,15 +86,6 @@ local function settle(KEYS, ARGV)
         foreign[place] = not held[place] and call('EXISTS', KEYS[place]) == 1
       end
     end
-  end
-
-  -- Reads what may be of another type, which is then no string. Any other failure is the whole call's.
-  local function read(command, name, ...)
-    local reply = redis.pcall(command, name, ...)
-    if type(reply) == 'table' and string.sub(reply.err, 1, 9) ~= 'WRONGTYPE' then
-      return call(command, name, ...)
-    end
-    return reply
   end
 
   -- Reads a key if it is not known yet. False if it holds what no limit wrote.
@@ -107,7 +107,7 @@ local function settle(KEYS, ARGV)
       end
       return not foreign[key]
     end
-    if one_by_one then
+    if has_rings then
       local value = read('GET', name)
       held[key] = value
       foreign[key] = type(value) == 'table'
@@ -120,17 +120,12 @@ local function settle(KEYS, ARGV)
   end
 
   -- Changes what a key holds, here. It is written at the end.
-  local changed, fresh_in, order = {}, {}, {}
+  local changed, fresh_in = {}, {}
   local function keep(key, limit, change, lasts, request)
     if limit.is_ring then
-      held[key] = limit.algorithm.keep(limit, held[key], change, string.sub(leases, request * 8 - 7, request * 8))
-    else
-      held[key] = change
+      change = limit.algorithm.keep(limit, held[key], change, string.sub(leases, request * 8 - 7, request * 8))
     end
-    if not changed[key] then
-      order[#order + 1] = key
-    end
-    changed[key], fresh_in[key] = limit, lasts
+    held[key], changed[key], fresh_in[key] = change, limit, lasts
   end
 
   -- Says what a charge came to: flags, remaining, reset_after, wait, and where it stands, for taking it back.
@@ -144,27 +139,6 @@ local function settle(KEYS, ARGV)
       told = told + 1
       answer[told] = struct_pack('<BI4I7i7I7I4I7', flags, remaining, reset, wait, mark_at, mark_frac, taken_at)
     end
-  end
-
-  -- A request of one charge, the usual one.
-  local function settle_one(request)
-    local key, limit, cost = args[at], terms[args[at + 1]], args[at + 2]
-    if not look(key, limit) then
-      return tell(FOREIGN + REQUEST_PASSES, 0, 0, 0, 0, 0, 0)
-    end
-    local allowed, remaining, reset, wait, next, repair, fresh_at, mark_at, mark_frac, taken_at =
-      limit.decide(limit, held[key], cost, now, slack)
-    local flags, change, lasts = PASSES + KEPT + REQUEST_PASSES, next or repair, fresh_at - taken_at
-    if not allowed then
-      flags, change = limit.policy == SHADOW and REQUEST_PASSES or 0, repair
-      if limit.policy == COUNT then
-        flags, change, remaining, lasts = KEPT, next or repair, 0, nil
-      end
-    end
-    if change and mode == SETTLE then
-      keep(key, limit, change, lasts, request)
-    end
-    tell(flags, remaining, reset, wait, mark_at, mark_frac, taken_at, held[key])
   end
 
   -- A request of several charges: all kept or none. Those of the same key add up.
@@ -272,14 +246,48 @@ local function settle(KEYS, ARGV)
     request = request + 1
     if mode > PEEK then
       give_back(request)
-    else
-      local count = args[at]
+    elseif args[at] ~= 1 then
       at = at + 1
-      if count == 1 then
-        settle_one(request)
-        at = at + 3
+      settle_several(request, args[at - 1])
+    else
+      -- A request of one charge, the usual one: nothing is called that need not be.
+      local key, limit, cost = args[at + 1], terms[args[at + 2]], args[at + 3]
+      at = at + 4
+      local state = held[key]
+      if has_rings then
+        look(key, limit)
+        state = held[key]
+      elseif state and not foreign[key] then
+        foreign[key] = not limit.algorithm.is_state(limit, state)
+      end
+      if foreign[key] then
+        tell(FOREIGN + REQUEST_PASSES, 0, 0, 0, 0, 0, 0)
       else
-        settle_several(request, count)
+        local allowed, remaining, reset, wait, next, repair, fresh_at, mark_at, mark_frac, taken_at =
+          limit.decide(limit, state, cost, now, slack)
+        local flags, change, lasts = PASSES + KEPT + REQUEST_PASSES, next or repair, fresh_at - taken_at
+        if not allowed then
+          flags, change = limit.policy == SHADOW and REQUEST_PASSES or 0, repair
+          if limit.policy == COUNT then
+            flags, change, remaining, lasts = KEPT, next or repair, 0, nil
+          end
+        end
+        if change and mode == SETTLE then
+          if limit.is_ring then
+            keep(key, limit, change, lasts, request)
+          else
+            held[key], changed[key], fresh_in[key] = change, limit, lasts
+            state = change
+          end
+        end
+        if state and not has_rings then
+          answer[told + 1] =
+            struct_pack('<BI4I7i7I7I4I7', flags + HELD, remaining, reset, wait, mark_at, mark_frac, taken_at)
+          answer[told + 2] = state
+          told = told + 2
+        else
+          tell(flags, remaining, reset, wait, mark_at, mark_frac, taken_at, state)
+        end
       end
     end
   end
@@ -287,28 +295,28 @@ local function settle(KEYS, ARGV)
   -- Times to live double from a minute on: at least the time until the key is as good as new, at most twice that and a
   -- minute. Moments, so that the server need not work them out; few, so that each is put into words once.
   local ends = {}
-  for place = 1, #order do
-    local key = order[place]
+  for key = 1, #KEYS do
     local limit, name, state = changed[key], KEYS[key], held[key]
-    local lasts = fresh_in[key]
-    if not lasts then
-      local at = limit.is_ring and state.at or now
-      lasts = limit.algorithm.fresh_at(limit, state) - at
-    end
-    local ttl = 60000000
-    while ttl < lasts do
-      ttl = ttl * 2
-    end
-    local ending = ends[ttl]
-    if not ending then
-      local ms = server_now + ttl
-      ending = string.format('%.0f', (ms - ms % 1000) / 1000 + 1)
-      ends[ttl] = ending
-    end
-    if not limit.is_ring then
-      call('SET', name, state, 'PXAT', ending)
-    else
-      local whole, writes = ring_writes(state)
+    if limit then
+      local lasts = fresh_in[key]
+      if not lasts then
+        local at = limit.is_ring and state.at or now
+        lasts = limit.algorithm.fresh_at(limit, state) - at
+      end
+      local ttl = 60000000
+      while ttl < lasts do
+        ttl = ttl * 2
+      end
+      local ending = ends[ttl]
+      if not ending then
+        local ms = server_now + ttl
+        ending = string.format('%.0f', (ms - ms % 1000) / 1000 + 1)
+        ends[ttl] = ending
+      end
+      local whole, writes = state, nil
+      if limit.is_ring then
+        whole, writes = ring_writes(state)
+      end
       if whole then
         call('SET', name, whole, 'PXAT', ending)
       else
