@@ -70,7 +70,7 @@ fn measure(args: &Args) -> Result<bool, String> {
             args.callers, args.per_second, args.seconds
         );
         println!(
-            "| algorithm | asked | of the store | admitted | due | beyond the limit | share of due |\n|---|---:|---:|---:|---:|---:|---:|"
+            "| algorithm | asked | asked of the store | admitted | due | beyond the limit | share of due |\n|---|---:|---:|---:|---:|---:|---:|"
         );
     }
     let mut is_exact = true;
