@@ -424,7 +424,8 @@ local function ring_apply(ring, edit, limit, lease)
   end
   if ring.len == 0 then
     ring.ahead, ring.total, ring.base = 0, 0, 0
-  elseif ring.ahead > RING_FAR or ring.total > RING_FAR then
+  elseif ring.ahead > RING_FAR or ring.total > RING_FAR or (ring.ahead > 0 and ring_get(ring, 0) == 0) then
+    -- The last: its clock was set back so far that its first run counts as of the epoch. By its own clock that is older.
     ring_rebuild(ring, ring.total_bits, ring.capacity)
   end
   if edit.add_units > 0 then

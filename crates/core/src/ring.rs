@@ -348,7 +348,11 @@ impl Ring {
             return None;
         }
         let ring = Self {
-            bytes: [rest, &[0; READ]].concat().into_boxed_slice(),
+            // One that never held a run has no room for any.
+            bytes: match capacity {
+                0 => Box::default(),
+                _ => [rest, &[0; READ]].concat().into_boxed_slice(),
+            },
             shape,
             capacity,
             head,
@@ -404,12 +408,18 @@ impl Ring {
         self.total = self.total.max(self.base);
         if self.len == 0 {
             (self.ahead, self.total, self.base) = (0, 0, 0);
-        } else if self.ahead.max(self.total) > FAR {
+        } else if self.ahead.max(self.total) > FAR || self.begins_before_the_epoch() {
             *self = self.rebuilt(self.shape, self.capacity);
         }
         if edit.add.units > 0 {
             self.add(edit.add.time, edit.add.units.into(), limit, lease);
         }
+    }
+
+    /// Whether its clock was set back so far that its first run counts as of the epoch. By the ring's own clock it is older
+    /// than that, and would be kept until its moment can no longer be told from another.
+    fn begins_before_the_epoch(&self) -> bool {
+        self.ahead > 0 && self.get(0).is_some_and(|run| run.time == Timestamp::EPOCH)
     }
 
     #[inline]

@@ -1,0 +1,36 @@
+//! What is written of a key can be read again, whatever happened to the key.
+
+use tollgate_core::Limit;
+use tollgate_core::testing::life::Life;
+use tollgate_core::testing::random::Random;
+
+/// Lives in which a clock near the epoch is set back behind it, and in which a log is emptied before its clock is set back.
+const SEEDS: [u64; 2] = [4_912_838_792_830_128_920, 5_392_698_474_001_522_387];
+
+fn live(algorithm: &str, seed: u64) -> usize {
+    let mut life = Life::new(algorithm, seed);
+    for step in 0..1_500 {
+        let Some(happening) = life.step() else { return step };
+        let Some(state) = life.state() else { continue };
+        let mut bytes = Vec::new();
+        state.write_packed(&mut bytes);
+        let read = happening.limit.read_packed(&bytes);
+        assert_eq!(
+            read.as_ref(),
+            Some(state),
+            "{algorithm}, seed {seed}, step {step}: {happening:?}"
+        );
+    }
+    1_500
+}
+
+#[test]
+fn what_is_written_can_be_read() {
+    for algorithm in Limit::ALGORITHMS {
+        let mut seeds = Random::new(7);
+        let mut steps: usize = SEEDS.iter().map(|seed| live(algorithm, *seed)).sum();
+        while steps < 100_000 {
+            steps += live(algorithm, seeds.next());
+        }
+    }
+}
