@@ -44,7 +44,7 @@ mod work;
 use self::call::{Mode, Told};
 use self::nodes::Nodes;
 use self::orphans::Asked;
-use self::work::{Reply, Shared, Work};
+use self::work::{Reply, Shared, Work, receipt};
 use super::{Outcome, Settled, Source, Store, StoreError};
 use std::sync::Arc;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
@@ -86,8 +86,23 @@ impl Redis {
         self.nodes.fault()
     }
 
-    /// Gives one counter back and says what came of it.
-    async fn give_back(&self, mode: Mode, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<Told, StoreError> {
+    /// Gives back to one counter. Says how it then stands, and whether there was anything to give back.
+    async fn give_back(
+        &self,
+        mode: Mode,
+        key: RedisKey,
+        limit: &Limit,
+        receipt: &Receipt,
+    ) -> Result<(Decision, bool), StoreError> {
+        match self.change(mode, key, limit, receipt).await? {
+            Told::Charge { decision, kept, .. } => Ok((decision, kept)),
+            Told::Foreign => Err(StoreError::Foreign),
+            Told::Forgotten(_) => Err(StoreError::Nonsense),
+        }
+    }
+
+    /// Changes one counter, other than by charging it, and says what came of it.
+    async fn change(&self, mode: Mode, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<Told, StoreError> {
         let charge = Charge {
             key,
             limit: *limit,
@@ -106,7 +121,7 @@ impl Redis {
     async fn settle_as(&self, mode: Mode, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
         if charges.is_empty() {
             // Nobody needs to be asked.
-            return settled(Timestamp::EPOCH, Vec::new());
+            return settled(self.shared.clock.now(), Vec::new());
         }
         if self.nodes.are_apart(charges) {
             return self.nodes.settle_apart(mode, charges, lease).await;
@@ -122,7 +137,7 @@ impl Redis {
         match reply {
             Ok(Reply::Told(now, told)) => settled(now, told),
             Ok(Reply::Near(settled)) => settled,
-            Err(error) => failed(charges.len(), error),
+            Err(error) => failed(self.shared.clock.now(), charges.len(), error),
         }
     }
 }
@@ -159,11 +174,7 @@ impl Store for Redis {
     }
 
     async fn undo(&self, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
-        match self.give_back(Mode::Undo, key, limit, receipt).await? {
-            Told::Charge { .. } => Ok(()),
-            Told::Foreign => Err(StoreError::Foreign),
-            Told::Forgotten(_) => Err(StoreError::Nonsense),
-        }
+        self.give_back(Mode::Undo, key, limit, receipt).await.map(drop)
     }
 
     async fn take_back(&self, charges: &[Charge<RedisKey>], settled: &mut Settled) {
@@ -173,57 +184,32 @@ impl Store for Redis {
     }
 
     async fn refund(&self, key: RedisKey, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
-        match self
-            .give_back(Mode::Refund, key, limit, &receipt(cost, LeaseId::default()))
-            .await?
-        {
-            Told::Charge { decision, .. } => Ok(decision),
-            Told::Foreign => Err(StoreError::Foreign),
-            Told::Forgotten(_) => Err(StoreError::Nonsense),
-        }
+        let receipt = receipt(cost, LeaseId::default());
+        let (decision, _) = self.give_back(Mode::Refund, key, limit, &receipt).await?;
+        Ok(decision)
     }
 
     async fn release(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
-        match self
-            .give_back(Mode::Release, key, limit, &receipt(Cost::ZERO, lease))
-            .await?
-        {
-            Told::Charge { kept, .. } => Ok(kept),
-            Told::Foreign => Err(StoreError::Foreign),
-            Told::Forgotten(_) => Err(StoreError::Nonsense),
-        }
+        let receipt = receipt(Cost::ZERO, lease);
+        let (_, released) = self.give_back(Mode::Release, key, limit, &receipt).await?;
+        Ok(released)
     }
 
     async fn renew(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
-        match self
-            .give_back(Mode::Renew, key, limit, &receipt(Cost::ZERO, lease))
-            .await?
-        {
-            Told::Charge { kept, .. } => Ok(match limit {
-                Limit::Concurrency(limit) if kept => Some(limit.lease_ttl()),
-                _ => None,
-            }),
-            Told::Foreign => Err(StoreError::Foreign),
-            Told::Forgotten(_) => Err(StoreError::Nonsense),
-        }
+        let receipt = receipt(Cost::ZERO, lease);
+        let (_, renewed) = self.give_back(Mode::Renew, key, limit, &receipt).await?;
+        Ok(match limit {
+            Limit::Concurrency(limit) if renewed => Some(limit.lease_ttl()),
+            _ => None,
+        })
     }
 
     async fn forget(&self, key: RedisKey, limit: &Limit) -> Result<bool, StoreError> {
-        match self
-            .give_back(Mode::Forget, key, limit, &receipt(Cost::ZERO, LeaseId::default()))
-            .await?
-        {
+        let receipt = receipt(Cost::ZERO, LeaseId::default());
+        match self.change(Mode::Forget, key, limit, &receipt).await? {
             Told::Forgotten(was_there) => Ok(was_there),
             Told::Charge { .. } | Told::Foreign => Err(StoreError::Nonsense),
         }
-    }
-}
-
-fn receipt(cost: Cost, lease: LeaseId) -> Receipt {
-    Receipt {
-        cost,
-        mark: Default::default(),
-        lease,
     }
 }
 
@@ -248,11 +234,12 @@ fn settled(now: Timestamp, told: Vec<Told>) -> Settled {
     }
 }
 
-/// What settling comes to when the store cannot: nobody knows whether the request would pass.
-fn failed(charges: usize, error: StoreError) -> Settled {
+/// What settling comes to when the store cannot: nobody knows whether the request would pass. The time is our own: a caller
+/// may be told to come back, and when.
+fn failed(ours: Timestamp, charges: usize, error: StoreError) -> Settled {
     Settled {
         passes: false,
-        now: Timestamp::EPOCH,
+        now: ours,
         outcomes: vec![Err(error); charges],
     }
 }

@@ -109,7 +109,7 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
          - { id: c, when: { to: closed }, limit: 1/h, on_store_failure: closed }\n",
     );
     let store = format!("store={{ url: '{url}', deadline: 100ms }}");
-    let server = Server::start(&folder, &["--set", &store]);
+    let server = Server::start(&folder, &["--set", &store, "--set", "retry_after={ format: date }"]);
     assert_eq!(server.get("/readyz").json()["store"]["reachable"], true);
 
     drop(redis);
@@ -120,6 +120,9 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     }
     let closed = server.check(r#"{"to":"closed"}"#);
     assert_eq!((closed.status, &closed.json()["source"]), (503, &"closed".into()));
+    // The store cannot say what time it is; this machine can.
+    let after = closed.header("retry-after").expect("a time to come back");
+    assert!(!after.contains(" 1970 "), "{after}");
     let ready = server.get("/readyz");
     assert_eq!(
         (ready.status, &ready.json()["store"]["reachable"]),

@@ -44,7 +44,7 @@ impl Nodes {
             .runtime
             .spawn(async move { nodes.settle_parts(mode, &owned, lease).await });
         let settled = seen_through.await;
-        settled.unwrap_or_else(|_| failed(charges.len(), StoreError::Lost))
+        settled.unwrap_or_else(|_| failed(self.shared().clock.now(), charges.len(), StoreError::Lost))
     }
 
     async fn settle_parts(self: &Arc<Self>, mode: Mode, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
@@ -69,7 +69,7 @@ impl Nodes {
             let (came_to, is_known) = match reply {
                 Ok(Reply::Told(now, told)) => (settled(now, told), true),
                 Ok(Reply::Near(settled)) => (settled, true),
-                Err(error) => (failed(count, error), false),
+                Err(error) => (failed(self.shared().clock.now(), count, error), false),
             };
             is_refused |= is_known && !came_to.passes;
             if came_to.passes {

@@ -1,7 +1,7 @@
 //! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
 
 use super::Functions;
-use super::line::Failure;
+use super::line::{Failure, text};
 use super::link::{Finder, Link};
 use super::node::{Node, Span};
 use super::servers::{Access, Host};
@@ -364,14 +364,6 @@ fn nodes_command() -> redis::Cmd {
 async fn ask_anew(access: &Access) -> Result<Value, RedisError> {
     let mut connection = access.client()?.get_multiplexed_async_connection().await?;
     nodes_command().query_async(&mut connection).await
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
-        _ => String::new(),
-    }
 }
 
 impl std::fmt::Debug for Cluster {

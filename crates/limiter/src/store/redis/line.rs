@@ -7,7 +7,7 @@ use super::{Figures, Functions};
 use crate::clock::Clock;
 use crate::store::{Refusal, StoreError};
 use redis::aio::MultiplexedConnection;
-use redis::{RedisError, Value};
+use redis::{RedisError, ServerError, Value};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollgate_core::Timestamp;
 
@@ -178,8 +178,7 @@ impl Line {
         match answer {
             Value::BulkString(answer) => Ok(answer),
             Value::ServerError(error) => {
-                let words = error.details().unwrap_or_default();
-                let refusal = Refusal::of(error.code(), words);
+                let (refusal, words) = (refusal(&error), error.details().unwrap_or_default());
                 Err(Failure {
                     error: StoreError::Refused(refusal),
                     elsewhere: match refusal {
@@ -198,10 +197,7 @@ impl Line {
     /// Asks something else than the script.
     pub(super) async fn ask(&mut self, command: &redis::Cmd) -> Result<Value, StoreError> {
         match self.connection.send_packed_command(command).await {
-            Ok(Value::ServerError(error)) => Err(StoreError::Refused(Refusal::of(
-                error.code(),
-                error.details().unwrap_or_default(),
-            ))),
+            Ok(Value::ServerError(error)) => Err(StoreError::Refused(refusal(&error))),
             Ok(value) => Ok(value),
             Err(error) => Err(classify(&error)),
         }
@@ -249,6 +245,20 @@ async fn load_function(connection: &mut MultiplexedConnection) -> Result<Way, Re
         }
     }
     Ok(Way::Function)
+}
+
+/// What a server says in words.
+pub(super) fn text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// What a server's error says.
+fn refusal(error: &ServerError) -> Refusal {
+    Refusal::of(error.code(), error.details().unwrap_or_default())
 }
 
 impl From<StoreError> for Failure {

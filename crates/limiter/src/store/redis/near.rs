@@ -9,13 +9,12 @@
 use super::call::Told;
 use super::key::RedisKey;
 use super::offset::drift;
+use super::work::receipt;
 use crate::store::{Outcome, Settled, Source, StoreError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use tollgate_core::{
-    Charge, Cost, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Retry, Standing, State, Timestamp,
-};
+use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, Micros, Now, Policy, Retry, Standing, State, Timestamp};
 
 /// How long an entry is believed.
 pub(super) const BELIEVED: Micros = Micros::from_millis(250);
@@ -156,11 +155,7 @@ impl Near {
             let (decision, _) = refused(charge, now).ok_or(StoreError::Unasked)?;
             Ok(Outcome {
                 decision,
-                receipt: Receipt {
-                    cost: charge.cost,
-                    mark: Mark::default(),
-                    lease: LeaseId::default(),
-                },
+                receipt: receipt(charge.cost, LeaseId::default()),
                 source: Source::Near,
             })
         };

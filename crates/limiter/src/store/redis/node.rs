@@ -314,7 +314,7 @@ impl Node {
                 Span::OneTag => None,
             };
             let number = open.unwrap_or_else(|| {
-                if with_others {
+                if with_others && self.span == Span::OneTag {
                     of_tag.insert((work.tag(), work.mode), batches.len());
                 }
                 batches.push(Batch {

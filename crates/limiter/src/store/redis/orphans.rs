@@ -4,13 +4,13 @@
 use super::call::Mode;
 use super::key::RedisKey;
 use super::nodes::Nodes;
-use super::work::{Reply, Work};
+use super::work::{Reply, Work, receipt};
 use crate::store::StoreError;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::sleep;
-use tollgate_core::{Charge, Cost, LeaseId, Limit, Policy, Receipt};
+use tollgate_core::{Charge, Cost, LeaseId, Limit, Policy};
 
 /// How often giving back is tried, and the pause between two attempts.
 const ATTEMPTS: usize = 60;
@@ -79,16 +79,13 @@ impl Orphan {
             let Some(nodes) = self.nodes.upgrade() else { return };
             let mut left = Vec::new();
             for charge in self.charges.drain(..) {
-                let receipt = Receipt {
-                    cost: Cost::ZERO,
-                    mark: Default::default(),
-                    lease: self.lease,
-                };
                 let charge = Charge {
                     policy: Policy::Enforce,
                     ..charge
                 };
-                let released = nodes.ask_one(Work::of_one(Mode::Release, charge, receipt)).await;
+                let released = nodes
+                    .ask_one(Work::of_one(Mode::Release, charge, receipt(Cost::ZERO, self.lease)))
+                    .await;
                 if released.is_err() {
                     left.push(charge);
                 }

@@ -1,11 +1,11 @@
 //! A look at the server when it is first reached: what an operator should know before it matters.
 
 use super::call::Mode;
+use super::line::text;
 use super::link::Link;
 use super::nodes::Nodes;
 use super::{Redis, RedisKey};
 use crate::store::{Store, StoreError};
-use redis::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -193,14 +193,6 @@ impl Info {
         if self.field("role") == Some("slave") {
             warnings.push("the server is a replica and takes no writes; name its primary".to_owned());
         }
-    }
-}
-
-fn text(value: &Value) -> String {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
-        _ => String::new(),
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use tollgate_core::{Charge, LeaseId, Micros, Receipt, Timestamp};
+use tollgate_core::{Charge, Cost, LeaseId, Micros, Receipt, Timestamp};
 
 /// One thing to do.
 #[derive(Clone, Debug)]
@@ -85,22 +85,26 @@ impl Work {
 
     /// A request.
     pub(super) fn request(mode: Mode, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Self {
-        let receipt = Receipt {
-            cost: tollgate_core::Cost::ZERO,
-            mark: Default::default(),
-            lease,
-        };
         Self {
             mode,
             manner: Manner::Together,
             charges,
-            receipt,
+            receipt: receipt(Cost::ZERO, lease),
         }
     }
 
     /// Of what tag its keys are, which on a cluster is the same for all.
     pub(super) fn tag(&self) -> u16 {
         self.charges.first().map_or(0, |charge| charge.key.tag())
+    }
+}
+
+/// The receipt of a charge that is told by its cost or its lease, not by where it stands.
+pub(super) fn receipt(cost: Cost, lease: LeaseId) -> Receipt {
+    Receipt {
+        cost,
+        mark: Default::default(),
+        lease,
     }
 }
 

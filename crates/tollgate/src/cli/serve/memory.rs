@@ -1,5 +1,6 @@
 //! The embedded store of a server: opened with what an earlier one left, kept for the next.
 
+use super::store::hold;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,12 +27,7 @@ impl Store {
             Snapshot::Inside(name) => data_dir.path.join(name),
             Snapshot::At(path) => path.clone(),
         });
-        // A folder that somebody named is his even while nothing is written to it.
-        let folder = if snapshot.is_some() || (data_dir.is_named && data_dir.path.is_dir()) {
-            Some(Held::take(&data_dir.path).map_err(|error| error.to_string())?)
-        } else {
-            None
-        };
+        let folder = hold(data_dir, snapshot.is_some())?;
         let options = Memory::options()
             .max_memory(settings.max_memory)
             .overflow(settings.overflow);

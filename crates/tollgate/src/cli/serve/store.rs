@@ -28,11 +28,7 @@ impl Opened {
         match settings {
             StoreSettings::Memory(memory) => Ok(Self::Memory(memory::Store::open(memory, data_dir)?)),
             StoreSettings::Redis(redis) => {
-                let folder = if data_dir.is_named && data_dir.path.is_dir() {
-                    Some(Held::take(&data_dir.path).map_err(|error| error.to_string())?)
-                } else {
-                    None
-                };
+                let folder = hold(data_dir, false)?;
                 let options = redis.options()?;
                 Ok(Self::Redis(Arc::new(options.open()), folder))
             }
@@ -69,6 +65,17 @@ impl Opened {
             Self::Redis(..) => Ok(()),
         }
     }
+}
+
+/// Holds the folder a server writes to, if it does. One that somebody named is his even while nothing is written to it.
+///
+/// # Errors
+/// That another server holds it.
+pub(super) fn hold(data_dir: &DataDir, is_written: bool) -> Result<Option<Held>, String> {
+    if is_written || (data_dir.is_named && data_dir.path.is_dir()) {
+        return Held::take(&data_dir.path).map(Some).map_err(|error| error.to_string());
+    }
+    Ok(None)
 }
 
 /// Has a first look at a store, and then does what it needs to have done from time to time, without end.

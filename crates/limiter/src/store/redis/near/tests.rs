@@ -73,11 +73,7 @@ impl Stored {
         let is_ring = charge.limit.packed_bytes().is_none();
         Told::Charge {
             decision: step.decision,
-            receipt: Receipt {
-                cost: charge.cost,
-                mark: Mark::default(),
-                lease: LeaseId(1),
-            },
+            receipt: receipt(charge.cost, LeaseId(1)),
             kept: passes,
             passes,
             state: self.0.clone().filter(|_| !is_ring),
