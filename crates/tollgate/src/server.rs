@@ -3,6 +3,7 @@
 //! A front end turns bytes into an attempt, asks the [`gate`] and writes the verdict in its own words. It knows the gate
 //! and what is listed here, and no other front end.
 
+mod accept;
 pub mod gate;
 pub mod http;
 pub mod listen;

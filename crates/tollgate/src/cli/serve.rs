@@ -2,12 +2,14 @@
 
 mod banner;
 mod files;
+mod fronts;
 mod log;
 mod memory;
 mod shared;
 mod signals;
 mod store;
 
+use self::fronts::Fronts;
 use self::signals::Signals;
 use super::{DONE, refuse};
 use std::path::PathBuf;
@@ -18,7 +20,6 @@ use tollgate::config::{Config, Loaded, Settings, Sources, variables};
 use tollgate::reload::{Reloads, one_line};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::http::{self, HttpSettings};
-use tollgate::server::listen::{Address, Listener};
 use tollgate::server::tls::Tls;
 use tollgate::server::tokens::Keyring;
 use tollgate_limiter::core::problem::Problem;
@@ -81,12 +82,12 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
         Some(files) => Some(Arc::new(Tls::load(files.clone()).map_err(|error| error.to_string())?)),
         None => None,
     };
-    let Some(address) = &config.http else {
+    let mut fronts = Fronts::new();
+    let http = fronts.bind("http", config.http.as_ref()).await?;
+    if fronts.bound().is_empty() {
         return Err("no front end is left to listen".into());
-    };
-    let listener = bind(address).await?;
+    }
     files::raise_limit(config.bounds.connections);
-    let bound = listener.address().map_err(|error| error.to_string())?;
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
     let hint = banner::Hint::of(&rules);
     store.warn_of(&rules);
@@ -97,62 +98,24 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let reloads = Reloads::new(settings, written, keyring.clone(), Arc::clone(&asked));
     let watcher = tokio::spawn(reloads.watch(Arc::clone(&gate)));
     let keeper = tokio::spawn(store::look(store.counters()).await);
+    let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));
 
-    let stop = Arc::new(Notify::new());
-    let stopped = Arc::clone(&stop);
-    let answering = http::serve(
-        listener,
-        Arc::clone(&gate),
-        http_settings(&config, tls, keyring),
-        async move {
-            stopped.notified().await;
-        },
-    );
-    let mut answering = tokio::spawn(answering);
-    gate.enter(Phase::Ready);
-    banner::print(&bound, &config, &hint);
-
-    let ended = loop {
-        tokio::select! {
-            ended = &mut answering => break ended,
-            signal = signals.next() => match signal {
-                signals::Signal::Reload => asked.notify_one(),
-                signals::Signal::Stop if gate.phase() == Phase::Draining => {
-                    tracing::warn!("told twice to stop: not waiting for requests in flight");
-                    answering.abort();
-                }
-                signals::Signal::Stop => {
-                    tracing::info!(within = ?config.drain, "stopping: no new connections, requests in flight are answered");
-                    gate.enter(Phase::Draining);
-                    stop.notify_one();
-                }
-            },
-        }
-    };
-    watcher.abort();
-    keeper.abort();
-    let kept = store.close();
-    match ended {
-        Ok(Err(error)) => return Err(format!("the HTTP front end ended: {error}")),
-        Err(error) if error.is_panic() => return Err(format!("the HTTP front end ended: {error}")),
-        Ok(Ok(())) | Err(_) => {}
+    if let Some(listener) = http {
+        let settings = http_settings(&config, tls, keyring);
+        let serve = http::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
+        fronts.open("http", serve);
     }
+    gate.enter(Phase::Ready);
+    banner::print(fronts.bound(), &config, &hint);
+
+    let ended = fronts.run(&gate, &mut signals, &asked, config.drain).await;
+    for task in [Some(watcher), Some(keeper), certificates].into_iter().flatten() {
+        task.abort();
+    }
+    let kept = store.close();
+    ended?;
     tracing::info!("stopped");
     kept
-}
-
-async fn bind(address: &Address) -> Result<Listener, String> {
-    Listener::bind(address).await.map_err(|error| {
-        let next = match error.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                "another program listens there; stop it, or choose another with --set server.http=127.0.0.1:0 \
-                 (0 takes any that is free)"
-            }
-            std::io::ErrorKind::PermissionDenied => "this user may not; choose a port above 1023 or another path",
-            _ => "is it an address of this machine?",
-        };
-        format!("cannot listen on {address}: {error}; {next}")
-    })
 }
 
 fn http_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> HttpSettings {

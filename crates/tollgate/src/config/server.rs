@@ -12,31 +12,30 @@ use tollgate_limiter::core::yaml::{Kind, Node};
 /// The section as it is meant.
 #[derive(Default)]
 pub(super) struct Server {
-    /// The address, and where it is written unless it is the default.
-    pub(super) http: Option<(Address, Option<Place>)>,
+    pub(super) http: Listen,
     pub(super) tls: Option<TlsFiles>,
     pub(super) bounds: Bounds,
 }
 
+/// Where a front end listens, and where that is written unless it is the default. None if it is turned off.
+pub(super) type Listen = Option<(Address, Option<Place>)>;
+
 impl Reading<'_> {
     pub(super) fn server(&mut self, node: Option<&Node>) -> Server {
+        let fields = node.and_then(|node| node.fields("`server`", &KEYS, &mut self.problems));
+        let find = |key| fields.as_ref()?.find(key).filter(|node| !node.is_null());
         let mut server = Server {
-            http: default_address().map(|address| (address, None)),
+            http: self.listen(find("http"), HTTP),
             ..Server::default()
         };
-        let Some(fields) = node.and_then(|node| node.fields("`server`", &KEYS, &mut self.problems)) else {
-            return server;
-        };
-        let find = |key| fields.find(key).filter(|node| !node.is_null());
-        if let Some(node) = find("http") {
-            server.http = self.address(node).map(|address| (address, Some(node.place.clone())));
-            if server.http.is_none() && node.scalar() == Some(DISABLED) {
-                self.problems.error_with(
-                    &node.place,
-                    "no front end is left to listen",
-                    "HTTP is the only one of this version; give it an address",
-                );
-            }
+        if let (None, Some(node)) = (&server.http, find("http"))
+            && node.scalar() == Some(DISABLED)
+        {
+            self.problems.error_with(
+                &node.place,
+                "no front end is left to listen",
+                "HTTP is the only one of this version; give it an address",
+            );
         }
         for (key, what) in TO_COME {
             if let Some(node) = find(key)
@@ -55,17 +54,25 @@ impl Reading<'_> {
     /// Whoever can be reached from other machines must know whom he answers.
     pub(super) fn is_guarded(&mut self, server: &Server, has_tokens: bool) {
         let asks_clients = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        if let Some((address, Some(place))) = &server.http
-            && !address.is_local()
-            && !has_tokens
-            && !asks_clients
-        {
-            self.problems.error_with(
-                place,
-                format!("other machines can reach {address}, and nothing says who may ask there"),
-                "give callers tokens (`auth: { tokens_file: tokens.yaml }`), or ask for their certificates \
-                 (`server: { tls: { cert: …, key: …, client_ca: … } }`), or listen on 127.0.0.1",
-            );
+        if has_tokens || asks_clients {
+            return;
+        }
+        for (address, place) in [&server.http].into_iter().flatten() {
+            if let (false, Some(place)) = (address.is_local(), place) {
+                self.problems.error_with(
+                    place,
+                    format!("other machines can reach {address}, and nothing says who may ask there"),
+                    "give callers tokens (`auth: { tokens_file: tokens.yaml }`), or ask for their certificates \
+                     (`server: { tls: { cert: …, key: …, client_ca: … } }`), or listen on 127.0.0.1",
+                );
+            }
+        }
+    }
+
+    fn listen(&mut self, node: Option<&Node>, default: &str) -> Listen {
+        match node {
+            Some(node) => self.address(node).map(|address| (address, Some(node.place.clone()))),
+            None => default.parse().ok().map(|address| (address, None)),
         }
     }
 
@@ -153,10 +160,6 @@ impl Reading<'_> {
     }
 }
 
-fn default_address() -> Option<Address> {
-    "127.0.0.1:8080".parse().ok()
-}
-
 /// The beginning of what was written.
 fn shortened(text: &str) -> String {
     text.chars().take(60).collect()
@@ -182,5 +185,6 @@ const TO_COME: [(&str, &str); 4] = [
     ("debug", "debug port"),
 ];
 
+const HTTP: &str = "127.0.0.1:8080";
 const DISABLED: &str = "disabled";
 const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);

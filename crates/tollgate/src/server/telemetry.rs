@@ -46,8 +46,12 @@ pub struct Figures {
     /// Connections open now.
     pub connections: Count,
     /// Connections since the start.
-    pub(super) accepted: Count,
+    accepted: Count,
 }
+
+/// Counts one connection as open for as long as it is there.
+#[derive(Debug)]
+pub(super) struct Open<'f>(&'f Figures);
 
 /// A number that threads change together. In its own line of memory, so that two of them never wait for each other.
 #[derive(Debug, Default)]
@@ -78,6 +82,21 @@ impl Telemetry {
 
     /// What [`Telemetry::text`] is.
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+}
+
+impl Figures {
+    /// A connection more.
+    pub(super) fn open(&self) -> Open<'_> {
+        self.accepted.add(1);
+        self.connections.add(1);
+        Open(self)
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.0.connections.take(1);
+    }
 }
 
 impl Count {

@@ -24,7 +24,7 @@ pub(crate) struct Server {
     pub(crate) gate: Arc<Gate>,
     pub(crate) runtime: Runtime,
     stop: Option<oneshot::Sender<()>>,
-    ended: Option<JoinHandle<std::io::Result<()>>>,
+    ended: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -75,7 +75,7 @@ impl Server {
     /// Waits for the end of the server.
     pub(crate) fn wait(&mut self) {
         let ended = self.ended.take().expect("an end is waited for once");
-        self.runtime.block_on(ended).unwrap().unwrap();
+        self.runtime.block_on(ended).unwrap();
     }
 }
 

@@ -176,10 +176,11 @@ fn a_changed_certificate_is_taken_and_a_broken_one_is_not() {
 }
 
 #[test]
-fn the_server_looks_at_its_certificates_by_itself() {
+fn certificates_that_are_watched_are_taken_by_themselves() {
     let (folder, first, second) = (Folder::new("itself"), authority(), authority());
     folder.sign(&first);
-    let (server, _) = serve(Tls::load(folder.files(None)).unwrap());
+    let (server, tls) = serve(Tls::load(folder.files(None)).unwrap());
+    server.runtime.spawn(tls.watch());
     folder.sign(&second);
     let connector = client(&second, None, &[]);
     while ask(&server, &connector).as_deref() != Ok(OK) {}

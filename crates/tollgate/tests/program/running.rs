@@ -62,6 +62,10 @@ pub(crate) fn tollgate(folder: &Folder, words: &[&str]) -> Command {
     for name in ["TOLLGATE_URL", "TOLLGATE_TOKEN"] {
         command.env_remove(name);
     }
+    // Tests run side by side: what they do not ask for must not want the same port.
+    for name in ["TOLLGATE_SERVER__GRPC", "TOLLGATE_SERVER__RESP"] {
+        command.env(name, "disabled");
+    }
     command
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tollgate::config::Config;
 use tollgate::server::listen::Address;
 use tollgate_limiter::core::rules::{Attempt, RuleSet, Test};
@@ -35,30 +36,45 @@ impl Hint {
 }
 
 /// Prints it. Whoever reads the last line may send requests.
-pub(super) fn print(bound: &Address, config: &Config, hint: &Hint) {
+pub(super) fn print(bound: &[(&str, Address)], config: &Config, hint: &Hint) {
     let text = text(bound, config, hint);
     let mut out = io::stdout().lock();
     // Nobody may be listening, and the server serves all the same.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-fn text(bound: &Address, config: &Config, hint: &Hint) -> String {
+fn text(bound: &[(&str, Address)], config: &Config, hint: &Hint) -> String {
+    let mut text = String::new();
+    for (name, address) in bound {
+        let scheme = match (*name, config.tls.is_some()) {
+            ("http", true) => "https://",
+            ("http", false) => "http://",
+            _ => "",
+        };
+        let scheme = if matches!(address, Address::Tcp(_)) { scheme } else { "" };
+        text.push_str(&format!("{name}: {scheme}{address}\n"));
+    }
+    if let Some((_, address)) = bound.iter().find(|(name, _)| *name == "http") {
+        text.push_str(&format!("try: {}\n", curl(address, config, hint)));
+    }
+    text + "ready\n"
+}
+
+/// A line that asks, to be pasted into a shell.
+fn curl(http: &Address, config: &Config, hint: &Hint) -> String {
     let scheme = if config.tls.is_some() { "https" } else { "http" };
-    let (shown, asked) = match bound {
+    let asked = match http {
         Address::Tcp(address) => {
             // An address that stands for all is reached by the one that is always there.
             let mut near = *address;
             match address.ip() {
-                std::net::IpAddr::V4(ip) if ip.is_unspecified() => near.set_ip(std::net::Ipv4Addr::LOCALHOST.into()),
-                std::net::IpAddr::V6(ip) if ip.is_unspecified() => near.set_ip(std::net::Ipv6Addr::LOCALHOST.into()),
+                IpAddr::V4(ip) if ip.is_unspecified() => near.set_ip(Ipv4Addr::LOCALHOST.into()),
+                IpAddr::V6(ip) if ip.is_unspecified() => near.set_ip(Ipv6Addr::LOCALHOST.into()),
                 _ => {}
             }
-            (format!("{scheme}://{address}"), format!("{scheme}://{near}"))
+            format!("{scheme}://{near}")
         }
-        Address::Unix(path) => (
-            format!("unix:{}", path.display()),
-            format!("--unix-socket {} {scheme}://localhost", path.display()),
-        ),
+        Address::Unix(path) => format!("--unix-socket {} {scheme}://localhost", path.display()),
     };
     let token = if config.tokens.is_some() {
         "-H \"authorization: Bearer $TOKEN\" "
@@ -66,5 +82,5 @@ fn text(bound: &Address, config: &Config, hint: &Hint) -> String {
         ""
     };
     let body = hint.0.to_string().replace('\'', "\\u0027");
-    format!("http: {shown}\ntry: curl -i {token}{asked}/v1/check -d '{body}'\nready\n")
+    format!("curl -i {token}{asked}/v1/check -d '{body}'")
 }

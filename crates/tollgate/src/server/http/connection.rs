@@ -3,8 +3,8 @@
 use super::routes::Front;
 use super::settings::Bounds;
 use super::watch::{Heard, Look, Pulse, Watch};
+use crate::server::accept::{Stage, shake_hands};
 use crate::server::listen::Stream;
-use crate::server::tls::Tls;
 use hyper::service::service_fn;
 use hyper::{Request, Version, body::Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -15,64 +15,20 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::{OwnedSemaphorePermit, watch as channel};
-use tokio::time::{Instant, sleep, timeout};
-use tokio_rustls::server::TlsStream;
+use tokio::sync::watch as channel;
+use tokio::time::{Instant, sleep};
 
-/// How far the server is on its way to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
-    /// Serving.
-    Running,
-    /// Answering what is in flight.
-    Draining,
-    /// Out of time.
-    Cut,
-}
-
-/// Serves one connection until its client, its time or the server ends it. `permit` is its place among all connections.
-pub(super) async fn serve(
-    stream: Stream,
-    front: Arc<Front>,
-    stage: channel::Receiver<Stage>,
-    permit: OwnedSemaphorePermit,
-) {
-    let figures = front.gate.figures();
-    figures.accepted.add(1);
-    figures.connections.add(1);
-    match &front.settings.tls {
+/// Serves one connection until its client, its time or the server ends it.
+pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: channel::Receiver<Stage>) {
+    let settings = &front.settings;
+    match &settings.tls {
         None => converse(stream, &front, stage).await,
         Some(tls) => {
-            if let Some(stream) = shake_hands(stream, tls, &front.settings.bounds, stage.clone()).await {
+            let within = settings.bounds.header_timeout;
+            if let Some(stream) = shake_hands(stream, tls, within, stage.clone()).await {
                 converse(stream, &front, stage).await;
             }
         }
-    }
-    figures.connections.take(1);
-    drop(permit);
-}
-
-/// TLS with a client, unless it takes too long or the server stops.
-async fn shake_hands(
-    stream: Stream,
-    tls: &Tls,
-    bounds: &Bounds,
-    mut stage: channel::Receiver<Stage>,
-) -> Option<TlsStream<Stream>> {
-    let shaken = timeout(bounds.header_timeout, tls.acceptor().accept(stream));
-    tokio::select! {
-        shaken = shaken => match shaken {
-            Ok(Ok(stream)) => Some(stream),
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "no TLS with a client");
-                None
-            }
-            Err(_) => {
-                tracing::debug!("a client took too long over TLS");
-                None
-            }
-        },
-        _ = stage.wait_for(|stage| *stage != Stage::Running) => None,
     }
 }
 

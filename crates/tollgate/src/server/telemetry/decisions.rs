@@ -28,6 +28,10 @@ pub struct RuleCounts(Box<[OfRule]>);
 pub enum Door {
     /// The check API over HTTP.
     Http,
+    /// Envoy's service over gRPC.
+    Grpc,
+    /// The Redis protocol.
+    Resp,
 }
 
 /// The counters of one rule, by the side of its experiment.
@@ -59,7 +63,7 @@ const RESULTS: [(Result, &str); 4] = [
     (Result::ShadowDeny, "shadow_deny"),
 ];
 const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
-const DOORS: [(Door, &str); 1] = [(Door::Http, "http")];
+const DOORS: [(Door, &str); 3] = [(Door::Http, "http"), (Door::Grpc, "grpc"), (Door::Resp, "resp")];
 
 impl Decisions {
     /// The counters of these rules: where a rule was there before, it goes on. Rules that are gone leave the figures at once;

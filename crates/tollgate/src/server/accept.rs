@@ -1,0 +1,90 @@
+//! Connections, for every front end alike: accepted while there is room, ended when the server stops.
+
+use super::gate::{Gate, Phase};
+use super::listen::{Listener, Stream};
+use super::tls::Tls;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+use tokio::time::timeout;
+use tokio_rustls::server::TlsStream;
+
+/// How far the server is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Serving.
+    Running,
+    /// Answering what is in flight.
+    Draining,
+    /// Out of time.
+    Cut,
+}
+
+/// Lets `converse` have each connection on `listener`, at most so many at a time, until `shutdown` comes to an end. Then
+/// it accepts no more, tells every conversation to come to its end, and after the time to drain that it is over.
+///
+/// At the cap of connections the next ones wait in the system's queue until one ends: a client that was let in is served.
+pub(super) async fn accept<C>(
+    listener: Listener,
+    gate: &Arc<Gate>,
+    (connections, drain): (usize, Duration),
+    shutdown: impl Future<Output = ()>,
+    converse: impl Fn(Stream, watch::Receiver<Stage>) -> C,
+) where
+    C: Future<Output = ()> + Send + 'static,
+{
+    let all = u32::try_from(connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
+    let room = Arc::new(Semaphore::new(all as usize));
+    let (stage, staged) = watch::channel(Stage::Running);
+    let accept = async {
+        loop {
+            // Room first: what cannot be served is not accepted.
+            let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
+                return;
+            };
+            let conversation = converse(listener.accept().await, staged.clone());
+            let gate = Arc::clone(gate);
+            tokio::spawn(async move {
+                let open = gate.figures().open();
+                conversation.await;
+                drop((open, permit));
+            });
+        }
+    };
+    tokio::select! {
+        () = shutdown => {}
+        () = accept => {}
+    }
+    drop(listener);
+    gate.enter(Phase::Draining);
+    stage.send_replace(Stage::Draining);
+    if timeout(drain, room.acquire_many(all)).await.is_err() {
+        tracing::warn!(?drain, "cutting off connections that did not end in time");
+        stage.send_replace(Stage::Cut);
+        let _ = room.acquire_many(all).await;
+    }
+}
+
+/// TLS with a client, unless it takes longer than `within` or the server stops.
+pub(super) async fn shake_hands(
+    stream: Stream,
+    tls: &Tls,
+    within: Duration,
+    mut stage: watch::Receiver<Stage>,
+) -> Option<TlsStream<Stream>> {
+    let shaken = timeout(within, tls.acceptor().accept(stream));
+    tokio::select! {
+        shaken = shaken => match shaken {
+            Ok(Ok(stream)) => Some(stream),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "no TLS with a client");
+                None
+            }
+            Err(_) => {
+                tracing::debug!("a client took too long over TLS");
+                None
+            }
+        },
+        _ = stage.wait_for(|stage| *stage != Stage::Running) => None,
+    }
+}
