@@ -33,6 +33,7 @@ mod nodes;
 mod offset;
 mod options;
 mod orphans;
+mod replicas;
 pub mod script;
 mod sentinel;
 mod servers;
@@ -51,7 +52,7 @@ use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Pol
 
 pub use self::figures::Figures;
 pub use self::key::{RedisKey, Subjects};
-pub use self::options::{Functions, Options, Time, TlsError, UrlError};
+pub use self::options::{Functions, Options, ReadFrom, Time, TlsError, UrlError};
 pub use self::survey::Survey;
 
 /// A store on Redis or Valkey: one server, the one that sentinels name, or a cluster.

@@ -4,7 +4,7 @@ use crate::site::{charge, key, once, open};
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::store::redis::{ReadFrom, Redis};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::Kind;
 
@@ -12,7 +12,9 @@ use tollgate_limiter::testing::servers::Kind;
 async fn what_is_documented_is_enough() {
     const DOCS: &str = include_str!("../../../../docs/redis.md");
     const MORE: &str = "+cluster|nodes +asking";
+    const TO_LOOK: &str = "+role +readonly +fcall_ro +evalsha_ro +eval_ro";
     assert!(DOCS.contains(&format!("`{MORE}` with a cluster")));
+    assert!(DOCS.contains(&format!("read from replicas it needs `{TO_LOOK}`")));
     for kind in Kind::ALL {
         let cluster = Cluster::start(kind);
         for server in 0..cluster.servers.len() {
@@ -21,15 +23,21 @@ async fn what_is_documented_is_enough() {
             for line in documented.take(if kind == Kind::Redis62 { 1 } else { 2 }) {
                 cluster.ask(server, line).expect("a user");
             }
+            let more = match kind {
+                Kind::Redis62 => MORE.to_owned(),
+                Kind::Redis70 | Kind::Valkey => format!("{MORE} {TO_LOOK}"),
+            };
             cluster
-                .ask(server, &format!("ACL SETUSER tollgate {MORE}"))
+                .ask(server, &format!("ACL SETUSER tollgate {more}"))
                 .expect("a user");
         }
         let url = cluster.url().replace("://", "://tollgate:password@");
-        let store = Redis::options(&url)
-            .expect("a URL")
-            .deadline(Duration::from_secs(5))
-            .open();
+        let read_from = match kind {
+            Kind::Redis62 => ReadFrom::Primary,
+            Kind::Redis70 | Kind::Valkey => ReadFrom::Replica,
+        };
+        let options = Redis::options(&url).expect("a URL").deadline(Duration::from_secs(5));
+        let store = options.read_from(read_from).open();
         let survey = store.survey().await.expect("a cluster");
         assert_eq!(
             (survey.warnings, survey.is_function),
@@ -39,6 +47,11 @@ async fn what_is_documented_is_enough() {
         let apart = ["a", "b", "c", "d"].map(|of| charge(key(&store, "r", &limit, &[of.as_bytes()]), &limit));
         let settled = store.settle(&apart, LeaseId::default()).await;
         assert!(settled.passes, "{kind:?} {settled:?}");
+        let looked = store.peek(&apart).await;
+        assert!(looked.outcomes.iter().all(Result::is_ok), "{kind:?} {looked:?}");
+        let has_replicas = read_from == ReadFrom::Replica;
+        assert_eq!(store.figures().replica_reads.get() > 0, has_replicas, "{kind:?}");
+        assert_eq!(store.figures().replica_misses.get(), 0);
     }
 }
 

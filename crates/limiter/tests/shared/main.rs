@@ -14,6 +14,7 @@ mod instances;
 mod lifetimes;
 mod nonsense;
 mod refusals;
+mod replicas;
 mod secrets;
 mod site;
 mod together;

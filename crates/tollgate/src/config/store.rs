@@ -181,7 +181,7 @@ enum StoreKind {
 
 pub(super) const COMMON: [&str; 1] = ["url"];
 pub(super) const OF_MEMORY: [&str; 3] = ["max_memory", "snapshot", "overflow"];
-pub(super) const OF_REDIS: [&str; 13] = [
+pub(super) const OF_REDIS: [&str; 14] = [
     "tls",
     "sentinel_password",
     "deadline",
@@ -193,6 +193,7 @@ pub(super) const OF_REDIS: [&str; 13] = [
     "instances",
     "fallback_share",
     "near_cache",
+    "read_from",
     "breaker",
     "mode",
 ];

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::{Micros, yaml};
 use tollgate_limiter::store::memory::Overflow;
-use tollgate_limiter::store::redis::{Functions, Time};
+use tollgate_limiter::store::redis::{Functions, ReadFrom, Time};
 
 /// The settings of a text, and everything that is said of them.
 fn read(text: &str) -> (Option<Config>, String) {
@@ -211,9 +211,10 @@ fn a_shared_store_is_as_it_is_written() {
     };
     assert_eq!((redis.deadline, redis.time), (Duration::from_millis(10), Time::Server));
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("tg", 64, true));
+    assert_eq!(redis.read_from, ReadFrom::Primary);
     let StoreSettings::Redis(redis) = taken(
         "store: { url: 'redis+unix:///run/redis.sock', deadline: 20ms, clock: client, skew_tolerance: 50ms, \
-         functions: off, prefix: shop, tags: 128, near_cache: false }",
+         functions: off, prefix: shop, tags: 128, near_cache: false, read_from: replica }",
     )
     .store
     else {
@@ -224,7 +225,7 @@ fn a_shared_store_is_as_it_is_written() {
         (redis.deadline, redis.time),
         (Duration::from_millis(20), Time::Client { skew_tolerance })
     );
-    assert_eq!(redis.functions, Functions::Off);
+    assert_eq!((redis.functions, redis.read_from), (Functions::Off, ReadFrom::Replica));
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("shop", 128, false));
     assert!(redis.options().is_ok());
     for text in [

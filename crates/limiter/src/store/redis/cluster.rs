@@ -1,12 +1,13 @@
 //! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
 
-use super::Functions;
 use super::line::{Failure, text};
 use super::link::{Finder, Link};
 use super::node::{Node, Span};
+use super::replicas::Replicas;
 use super::servers::{Access, Host};
 use super::view::{Called, View};
 use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
+use super::{Functions, ReadFrom};
 use crate::store::{Refusal, StoreError};
 use futures_util::future::join_all;
 use redis::{RedisError, Value};
@@ -22,6 +23,7 @@ pub(super) struct Cluster {
     seeds: Vec<Host>,
     access: Access,
     functions: Functions,
+    read_from: ReadFrom,
     shared: Arc<Shared>,
     /// The slot of each tag.
     slots: Box<[u16]>,
@@ -63,7 +65,13 @@ const CONNECTED_ENOUGH: usize = 3;
 
 impl Cluster {
     /// Begins to look for its servers at once.
-    pub(super) fn new(seeds: Vec<Host>, access: Access, functions: Functions, shared: Arc<Shared>) -> Arc<Self> {
+    pub(super) fn new(
+        seeds: Vec<Host>,
+        access: Access,
+        functions: Functions,
+        read_from: ReadFrom,
+        shared: Arc<Shared>,
+    ) -> Arc<Self> {
         let slots = shared.keys.slots();
         let map = Map {
             owners: vec![None; slots.len()],
@@ -74,6 +82,7 @@ impl Cluster {
             seeds,
             access,
             functions,
+            read_from,
             slots,
             map: RwLock::new(map),
             is_drawn: watch::Sender::new(false),
@@ -103,7 +112,7 @@ impl Cluster {
         }
         let asked = groups.iter().map(|(node, places)| {
             let works = places.iter().filter_map(|&place| works.get(place).cloned());
-            node.ask(works.collect(), deadline)
+            node.ask_or_look(works.collect(), deadline)
         });
         for ((_, places), replies) in groups.iter().zip(join_all(asked).await) {
             for (&place, reply) in places.iter().zip(replies) {
@@ -197,8 +206,9 @@ impl Cluster {
                 Arc::clone(&self.shared.figures),
                 self.shared.runtime.clone(),
             );
+            let replicas = Replicas::wanted(self.read_from, &self.access, self.functions);
             Member {
-                node: Arc::new(Node::new(link, Arc::clone(&self.shared), Span::OneTag)),
+                node: Node::new(link, Arc::clone(&self.shared), Span::OneTag, replicas),
                 is_wanted: true,
             }
         });
@@ -258,6 +268,11 @@ impl Cluster {
             let has_any = owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, &member.node));
             std::mem::replace(&mut member.is_wanted, false) || has_any
         });
+        for (host, member) in &map.nodes {
+            if let Some(replicas) = &member.node.replicas {
+                replicas.are(View::replicas(&views, host), &member.node);
+            }
+        }
         map.owners = owners;
         map.known = views.into_iter().flat_map(|view| view.hosts).collect();
         map.known.sort_by_key(ToString::to_string);

@@ -21,6 +21,10 @@ pub struct Figures {
     /// Charges that should have been taken back and were not, as far as is known: what they took is missing until it comes
     /// back by itself.
     pub stranded: Count,
+    /// Looks that a replica answered.
+    pub replica_reads: Count,
+    /// Looks that a replica was asked for and did not answer, or not well: its primary was asked.
+    pub replica_misses: Count,
     errors: [Count; CODES],
 }
 

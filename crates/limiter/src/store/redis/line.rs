@@ -1,7 +1,7 @@
 //! One connection with the script at its other end.
 
 use super::offset::Offset;
-use super::script::{FUNCTION, LIBRARY, SCRIPT};
+use super::script::{FUNCTION, LIBRARY, LOOK, SCRIPT};
 use super::servers::Host;
 use super::{Figures, Functions};
 use crate::clock::Clock;
@@ -16,6 +16,7 @@ use tollgate_core::Timestamp;
 pub(super) struct Line {
     connection: MultiplexedConnection,
     way: Way,
+    purpose: Purpose,
     number: u64,
     /// Whom it leads to. Nothing if that is a socket.
     host: Option<Host>,
@@ -40,6 +41,15 @@ pub(super) struct Failure {
     pub(super) elsewhere: Option<Host>,
 }
 
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Everything: it leads to a server that takes writes.
+    All,
+    /// Only to look: it leads to a replica, and the server lets nothing else be done.
+    Looks,
+}
+
 /// How the script is called.
 #[derive(Clone)]
 enum Way {
@@ -56,21 +66,26 @@ impl Line {
         host: Option<Host>,
         number: u64,
         functions: Functions,
+        purpose: Purpose,
         clock: &Clock,
     ) -> Result<Self, RedisError> {
         let way = match functions {
             Functions::Off => load_script(&mut connection).await?,
-            Functions::On => load_function(&mut connection).await?,
-            Functions::Auto => match load_function(&mut connection).await {
+            Functions::On => load_function(&mut connection, purpose).await?,
+            Functions::Auto => match load_function(&mut connection, purpose).await {
                 Ok(way) => way,
                 Err(_) => load_script(&mut connection).await?,
             },
         };
+        if purpose == Purpose::Looks {
+            can_look(&mut connection, &way).await?;
+        }
         Ok(Self {
             offset: Arc::new(Mutex::new(ask_time(&mut connection, clock).await)),
             host,
             connection,
             way,
+            purpose,
             number,
         })
     }
@@ -103,27 +118,24 @@ impl Line {
     pub(super) async fn run(&mut self, calls: &[Ready<'_>], figures: &Figures) -> Vec<Result<Vec<u8>, Failure>> {
         figures.calls.add(calls.len() as u64);
         let all: Vec<&Ready<'_>> = calls.iter().collect();
-        let mut done = match self.way.clone() {
-            Way::Script(digest) => self.send("EVALSHA", &digest, &all).await,
-            Way::Function => self.send("FCALL", FUNCTION, &all).await,
-        };
-        let unknown = |done: &Result<Vec<u8>, Failure>| {
-            let error = done.as_ref().err().map(|failure| failure.error);
-            matches!(
-                error,
-                Some(StoreError::Refused(Refusal::NoScript | Refusal::NoFunction))
-            )
-        };
+        let way = self.way.clone();
+        let (command, script) = way.call(self.purpose);
+        let mut done = self.send(command, script, &all).await;
+        let unknown = |done: &Result<Vec<u8>, Failure>| done.as_ref().is_err_and(|failure| is_unknown(failure.error));
         if done.iter().any(unknown) {
             figures.loads.add(1);
             // For the calls to come. If it fails, they bring the script themselves, as these do.
             let _ = match &self.way {
                 Way::Script(_) => load_script(&mut self.connection).await,
-                Way::Function => load_function(&mut self.connection).await,
+                Way::Function => load_function(&mut self.connection, self.purpose).await,
             };
             let again = done.iter().zip(&all).filter(|(done, _)| unknown(done));
             let again: Vec<&Ready<'_>> = again.map(|(_, call)| *call).collect();
-            let answers = self.send("EVAL", SCRIPT, &again).await;
+            let command = match self.purpose {
+                Purpose::All => "EVAL",
+                Purpose::Looks => "EVAL_RO",
+            };
+            let answers = self.send(command, SCRIPT, &again).await;
             for (done, answer) in done.iter_mut().filter(|done| unknown(done)).zip(answers) {
                 *done = answer;
             }
@@ -209,6 +221,30 @@ impl Line {
     }
 }
 
+impl Way {
+    /// The command that calls the script, and what that calls it.
+    fn call(&self, purpose: Purpose) -> (&'static str, &str) {
+        match (self, purpose) {
+            (Self::Script(digest), Purpose::All) => ("EVALSHA", digest),
+            (Self::Script(digest), Purpose::Looks) => ("EVALSHA_RO", digest),
+            (Self::Function, Purpose::All) => ("FCALL", FUNCTION),
+            (Self::Function, Purpose::Looks) => ("FCALL_RO", LOOK),
+        }
+    }
+}
+
+/// Whether the script can be called without being able to write: the oldest servers have no commands for that, and a user
+/// may not be allowed to. What nobody has is called for, since an unknown command is answered with all that came with it.
+async fn can_look(connection: &mut MultiplexedConnection, way: &Way) -> Result<(), RedisError> {
+    let (command, _) = way.call(Purpose::Looks);
+    let mut call = redis::cmd(command);
+    let answer: Result<Value, RedisError> = call.arg("nobody").arg(0).query_async(connection).await;
+    match answer {
+        Err(error) if !is_unknown(classify(&error)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// What the server's clock shows, so that not even the first call is run after its caller has given up. A server that does
 /// not tell refuses the script too.
 async fn ask_time(connection: &mut MultiplexedConnection, clock: &Clock) -> Offset {
@@ -229,10 +265,14 @@ async fn load_script(connection: &mut MultiplexedConnection) -> Result<Way, Redi
     Ok(Way::Script(digest.into()))
 }
 
-async fn load_function(connection: &mut MultiplexedConnection) -> Result<Way, RedisError> {
+/// A replica has the functions of its primary, and nothing can be loaded there.
+async fn load_function(connection: &mut MultiplexedConnection, purpose: Purpose) -> Result<Way, RedisError> {
     let mut list = redis::cmd("FUNCTION");
     list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
     let known: Vec<Value> = list.query_async(connection).await?;
+    if known.is_empty() && purpose == Purpose::Looks {
+        return Err((redis::ErrorKind::Client, "the replica has not got the function yet").into());
+    }
     if known.is_empty() {
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(LIBRARY);
@@ -265,6 +305,11 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         Self { error, elsewhere: None }
     }
+}
+
+/// Whether the server does not know the script.
+const fn is_unknown(error: StoreError) -> bool {
+    matches!(error, StoreError::Refused(Refusal::NoScript | Refusal::NoFunction))
 }
 
 fn classify(error: &RedisError) -> StoreError {

@@ -1,6 +1,7 @@
 //! The way to one server: a connection, dialled and dialled again whenever it breaks.
 
-use super::line::Line;
+use super::line::{Line, Purpose, text};
+use super::node::Span;
 use super::sentinel::Sentinels;
 use super::servers::{Access, Host};
 use super::{Figures, Functions};
@@ -46,6 +47,8 @@ pub(super) enum Finder {
     Fixed(Access),
     /// Sentinels know.
     Sentinel(Arc<Sentinels>),
+    /// It is a replica, and only looked at.
+    Replica(Access, Span),
 }
 
 impl Link {
@@ -91,6 +94,11 @@ impl Link {
     /// The connection, if there is one.
     pub(super) fn line_now(&self) -> Option<Line> {
         self.line.borrow().clone()
+    }
+
+    /// Whether there is a connection.
+    pub(super) fn is_up(&self) -> bool {
+        self.line.borrow().is_some()
     }
 
     /// Why there is no connection, if there is none.
@@ -161,7 +169,7 @@ impl Link {
 
     async fn connect(self: &Arc<Self>) -> Result<Line, String> {
         let access = match &self.finder {
-            Finder::Fixed(access) => access.clone(),
+            Finder::Fixed(access) | Finder::Replica(access, _) => access.clone(),
             Finder::Sentinel(sentinels) => sentinels.primary().await?,
         };
         let connected = self.connect_to(&access).await;
@@ -185,10 +193,20 @@ impl Link {
         let client = access.client()?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await?;
-        if let Finder::Sentinel(_) = &self.finder {
-            is_primary(&mut connection).await?;
+        let mut purpose = Purpose::All;
+        match &self.finder {
+            Finder::Fixed(_) => {}
+            Finder::Sentinel(_) => is_primary(&mut connection).await?,
+            Finder::Replica(_, span) => {
+                purpose = Purpose::Looks;
+                is_linked(&role_command().query_async(&mut connection).await?)?;
+                if *span == Span::OneTag {
+                    // Without it, a replica in a cluster sends everybody to its primary.
+                    redis::cmd("READONLY").query_async::<()>(&mut connection).await?;
+                }
+            }
         }
-        Line::open(connection, access.host(), number, self.functions, &self.clock).await
+        Line::open(connection, access.host(), number, self.functions, purpose, &self.clock).await
     }
 }
 
@@ -205,14 +223,37 @@ pub(super) fn in_words(error: &RedisError, password: Option<&str>) -> String {
 
 /// Sentinels may name a server that is not the primary yet, or no more.
 async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
-    let role: Vec<Value> = redis::cmd("ROLE").query_async(connection).await?;
-    match role.first() {
-        Some(Value::BulkString(role)) if role == b"master" => Ok(()),
+    let role: Vec<Value> = role_command().query_async(connection).await?;
+    match role.first().map(text).as_deref() {
+        Some("master") => Ok(()),
         _ => Err(RedisError::from((
             redis::ErrorKind::Client,
             "the server that the sentinels name is not the primary",
         ))),
     }
+}
+
+/// Whether a replica hears of what its primary writes, as its own `ROLE` says. One that does not may be far behind.
+///
+/// # Errors
+/// That it does not.
+pub(super) fn is_linked(role: &Value) -> Result<(), RedisError> {
+    let words: Vec<String> = match role {
+        Value::Array(fields) => fields.iter().map(text).collect(),
+        _ => Vec::new(),
+    };
+    match &*words {
+        [role, _, _, state, ..] if role == "slave" && state == "connected" => Ok(()),
+        _ => Err((
+            redis::ErrorKind::Client,
+            "the server is no replica that hears its primary",
+        )
+            .into()),
+    }
+}
+
+pub(super) fn role_command() -> redis::Cmd {
+    redis::cmd("ROLE")
 }
 
 /// Whoever dials. When it ends, however it ends, somebody else may.

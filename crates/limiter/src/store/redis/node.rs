@@ -11,6 +11,7 @@ use super::key::RedisKey;
 use super::line::{Failure, Ready};
 use super::link::Link;
 use super::near::Exchange;
+use super::replicas::Replicas;
 use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
 use crate::clock;
 use crate::store::{Refusal, Settled, StoreError};
@@ -37,7 +38,9 @@ const WAITING_MOST: usize = 16_384;
 pub(super) struct Node {
     pub(super) link: Arc<Link>,
     pub(super) shared: Arc<Shared>,
-    span: Span,
+    pub(super) span: Span,
+    /// Who may be looked at in its place.
+    pub(super) replicas: Option<Replicas>,
     queue: Mutex<Queue>,
 }
 
@@ -103,13 +106,16 @@ struct Batch {
 
 impl Node {
     /// A server at the other end of `link`.
-    pub(super) fn new(link: Arc<Link>, shared: Arc<Shared>, span: Span) -> Self {
-        Self {
+    pub(super) fn new(link: Arc<Link>, shared: Arc<Shared>, span: Span, replicas: Option<Replicas>) -> Arc<Self> {
+        let node = Arc::new(Self {
             link,
             shared,
             span,
+            replicas,
             queue: Mutex::default(),
-        }
+        });
+        Replicas::watch(&node);
+        node
     }
 
     /// Does works of one mode by the next call.

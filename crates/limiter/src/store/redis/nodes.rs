@@ -36,7 +36,7 @@ impl Nodes {
     pub(super) async fn ask(&self, works: Vec<Work>, deadline: Deadline) -> Vec<Result<Reply, StoreError>> {
         match self {
             Self::One(node) => {
-                let done = node.ask(works, deadline).await.into_iter();
+                let done = node.ask_or_look(works, deadline).await.into_iter();
                 done.map(|done| {
                     done.map_err(|failure| {
                         node.shared.figures.count(failure.error);

@@ -8,6 +8,7 @@ use super::link::{Finder, Link};
 use super::near::Near;
 use super::node::{Node, Span};
 use super::nodes::Nodes;
+use super::replicas::Replicas;
 use super::sentinel::Sentinels;
 use super::servers::Servers;
 use super::work::Shared;
@@ -33,6 +34,7 @@ pub struct Options {
     tags: u16,
     secret: Option<Vec<u8>>,
     near_cache: bool,
+    read_from: ReadFrom,
 }
 
 /// Whose clock decides.
@@ -57,6 +59,15 @@ pub enum Functions {
     On,
     /// Never.
     Off,
+}
+
+/// Who is asked for what keeps nothing: [peeks](crate::store::Store::peek) and whatever is made of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFrom {
+    /// Whoever has the counters: what is told is how they stand.
+    Primary,
+    /// A replica, where there is one that answers in half the time; it may be behind. Else the primary.
+    Replica,
 }
 
 /// Why certificates are of no use.
@@ -85,6 +96,7 @@ impl Options {
             tags: 64,
             secret: None,
             near_cache: true,
+            read_from: ReadFrom::Primary,
         })
     }
 
@@ -179,6 +191,11 @@ impl Options {
         Self { near_cache, ..self }
     }
 
+    /// Who is asked for what keeps nothing. The primary unless said.
+    pub fn read_from(self, read_from: ReadFrom) -> Self {
+        Self { read_from, ..self }
+    }
+
     /// Opens the store: it begins to dial at once.
     ///
     /// # Panics
@@ -206,24 +223,25 @@ impl Options {
             deadline: self.deadline,
             orphans: Default::default(),
         });
-        let functions = self.functions;
-        let one = |finder, shared| {
+        let (functions, read_from) = (self.functions, self.read_from);
+        let one = |finder, access, shared| {
             let link = Link::new(finder, functions, clock, figures, runtime);
-            Nodes::One(Arc::new(Node::new(link, shared, Span::All)))
+            let replicas = Replicas::wanted(read_from, &access, functions);
+            Nodes::One(Node::new(link, shared, Span::All, replicas))
         };
         let nodes = match self.servers {
-            Servers::One(access) => one(Finder::Fixed(access), Arc::clone(&shared)),
+            Servers::One(access) => one(Finder::Fixed(access.clone()), access, Arc::clone(&shared)),
             Servers::Sentinel {
                 sentinels,
                 access,
                 name,
                 primary,
             } => {
-                let sentinels = Sentinels::new(sentinels, access, name, primary);
-                one(Finder::Sentinel(Arc::new(sentinels)), Arc::clone(&shared))
+                let sentinels = Sentinels::new(sentinels, access, name, primary.clone());
+                one(Finder::Sentinel(Arc::new(sentinels)), primary, Arc::clone(&shared))
             }
             Servers::Cluster { seeds, access } => {
-                Nodes::Cluster(Cluster::new(seeds, access, functions, Arc::clone(&shared)))
+                Nodes::Cluster(Cluster::new(seeds, access, functions, read_from, Arc::clone(&shared)))
             }
         };
         Redis {
@@ -242,6 +260,7 @@ impl fmt::Debug for Options {
             .field("prefix", &self.prefix)
             .field("tags", &self.tags)
             .field("near_cache", &self.near_cache)
+            .field("read_from", &self.read_from)
             .finish_non_exhaustive()
     }
 }

@@ -8,29 +8,45 @@ const SETTLE: &str = include_str!("settle.lua");
 /// The script, for `SCRIPT LOAD` and `EVALSHA`.
 pub const SCRIPT: &str = text(&joined::<{ length(&SCRIPT_PARTS) }>(&SCRIPT_PARTS));
 
-/// The name of the library and of its function. It ends in a digest of the script: another script has another name, so that
+/// The name of the library and of its function. It ends in a digest of both: another script has another name, so that
 /// versions of this program live side by side on one server.
 pub const FUNCTION: &str = text(&joined::<{ length(&NAME_PARTS) }>(&NAME_PARTS));
 
+/// The name of the function that only looks: servers let it write nothing, and replicas run it.
+pub const LOOK: &str = text(&joined::<{ length(&LOOK_PARTS) }>(&LOOK_PARTS));
+
 const NAME_PARTS: [&str; 2] = ["tollgate_", text(&DIGEST)];
 
-const DIGEST: [u8; 16] = hexadecimal(digest(SCRIPT.as_bytes()));
+const LOOK_PARTS: [&str; 2] = [FUNCTION, "_look"];
+
+const DIGEST: [u8; 16] = hexadecimal(digest(&joined::<{ length(&DIGESTED) }>(&DIGESTED)));
+
+const DIGESTED: [&str; 3] = [TWINS, SETTLE, OFFER];
 
 /// The same as a library of functions, for `FUNCTION LOAD` and `FCALL`.
 pub const LIBRARY: &str = text(&joined::<{ length(&LIBRARY_PARTS) }>(&LIBRARY_PARTS));
 
 const SCRIPT_PARTS: [&str; 3] = [TWINS, SETTLE, "return settle(KEYS, ARGV)\n"];
 
-const LIBRARY_PARTS: [&str; 8] = [
+const LIBRARY_PARTS: [&str; 9] = [
     "#!lua name=",
     FUNCTION,
     "\n",
     TWINS,
     SETTLE,
-    "redis.register_function('",
+    OFFER,
+    "offer('",
     FUNCTION,
-    "', settle)\n",
+    "')\n",
 ];
+
+/// What a library does in the place of a script's call.
+const OFFER: &str = "\
+local function offer(name)
+  redis.register_function(name, settle)
+  redis.register_function({ function_name = name .. '_look', callback = settle, flags = { 'no-writes' } })
+end
+";
 
 /// FNV-1a: tells scripts of ours apart, and can be worked out by the compiler.
 const fn digest(mut bytes: &[u8]) -> u64 {
@@ -93,8 +109,9 @@ mod tests {
         let library = LIBRARY
             .strip_prefix(&format!("#!lua name={FUNCTION}\n"))
             .expect("begins with its name");
-        let library = library.strip_suffix(&format!("redis.register_function('{FUNCTION}', settle)\n"));
+        let library = library.strip_suffix(&format!("{OFFER}offer('{FUNCTION}')\n"));
         assert_eq!(library, Some(body));
+        assert!(OFFER.contains("name .. '_look'") && LOOK == format!("{FUNCTION}_look"));
     }
 
     #[test]
@@ -102,6 +119,7 @@ mod tests {
         assert_eq!(digest(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(digest(b"foobar"), 0x8594_4171_f739_67e8);
         assert_eq!(hexadecimal(0x0123_4567_89ab_cdef), *b"0123456789abcdef");
-        assert_eq!(FUNCTION, format!("tollgate_{:016x}", digest(SCRIPT.as_bytes())));
+        let all = [TWINS, SETTLE, OFFER].concat();
+        assert_eq!(FUNCTION, format!("tollgate_{:016x}", digest(all.as_bytes())));
     }
 }

@@ -3,13 +3,15 @@
 use super::call::Mode;
 use super::line::text;
 use super::link::Link;
+use super::node::Node;
 use super::nodes::Nodes;
+use super::servers::Host;
 use super::{Redis, RedisKey};
 use crate::store::{Store, StoreError};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tollgate_core::{Charge, Cost, Counter, LeaseId, Limit, Micros, Policy, Rate, SlidingLog, TokenBucket};
 
 /// What a server is, and what is to be said of it.
@@ -25,6 +27,9 @@ pub struct Survey {
 
 /// How long a look may take.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether a replica is there.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Requests that are enough to see all that is done to a log.
 const LOGGED: usize = 6;
@@ -60,6 +65,14 @@ impl Redis {
                 whole
             }
         };
+        for (host, node) in self.primaries() {
+            if let Some(why) = no_replica(&node).await {
+                let host = host.map_or_else(String::new, |host| format!("{host}: "));
+                survey.warnings.push(format!(
+                    "{host}no replica can be asked, so its primary is: {why}; docs/redis.md says what reading from replicas needs"
+                ));
+            }
+        }
         if let Err(error) = self.try_everything().await {
             survey.warnings.push(match error {
                 StoreError::Refused(crate::store::Refusal::NoPerm) => {
@@ -73,6 +86,17 @@ impl Redis {
 
     fn fault_in_words(&self) -> String {
         self.fault().unwrap_or_else(|| "the server did not answer".to_owned())
+    }
+
+    /// All that have counters, and in a cluster what they are called.
+    fn primaries(&self) -> Vec<(Option<Host>, Arc<Node>)> {
+        match &*self.nodes {
+            Nodes::One(node) => vec![(None, Arc::clone(node))],
+            Nodes::Cluster(cluster) => {
+                let nodes = cluster.nodes().into_iter();
+                nodes.map(|(host, node)| (Some(host), node)).collect()
+            }
+        }
     }
 
     async fn look_at(&self, link: &Arc<Link>) -> Result<Survey, String> {
@@ -153,6 +177,19 @@ impl Redis {
         }
         Ok(())
     }
+}
+
+/// Why no replica of a primary can be asked, if that is wanted and none can after a while.
+async fn no_replica(primary: &Node) -> Option<String> {
+    let replicas = primary.replicas.as_ref()?;
+    let one_that_is_there = async {
+        while replicas.fault().is_some() {
+            sleep(PAUSE).await;
+        }
+    };
+    // What counts is what there is then.
+    let _ = timeout(PATIENCE, one_that_is_there).await;
+    replicas.fault()
 }
 
 /// What a server says of itself.

@@ -2,12 +2,15 @@
 
 use super::servers::Host;
 use super::slots::SLOTS;
+use std::collections::HashMap;
 
 /// What one server knows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
     /// Who has slots.
     pub(super) claims: Vec<Claim>,
+    /// Who follows whom.
+    followers: Vec<(Host, Host)>,
     /// All servers, also those without.
     pub(super) hosts: Vec<Host>,
 }
@@ -35,9 +38,10 @@ impl View {
     /// the numbers are by which a server that was cut off from the others can be told from one that was not.
     pub(super) fn read(text: &str, teller: &Host, called: Called) -> Self {
         let mut view = Self::default();
+        let (mut ids, mut followers) = (HashMap::new(), Vec::new());
         for line in text.lines() {
             let mut words = line.split(' ');
-            let (Some(_), Some(address), Some(flags)) = (words.next(), words.next(), words.next()) else {
+            let (Some(id), Some(address), Some(flags)) = (words.next(), words.next(), words.next()) else {
                 continue;
             };
             if flags.contains("noaddr") || flags.contains("handshake") {
@@ -47,8 +51,13 @@ impl View {
                 continue;
             };
             view.hosts.push(host.clone());
+            ids.insert(id, host.clone());
             // Behind flags: its primary, when it was asked and answered, its epoch, whether it can be reached, its slots.
-            let epoch = words.nth(3).and_then(|epoch| epoch.parse().ok());
+            let primary = words.next().unwrap_or_default();
+            if flags.split(',').any(|flag| flag == "slave") {
+                followers.push((host.clone(), primary));
+            }
+            let epoch = words.nth(2).and_then(|epoch| epoch.parse().ok());
             let slots: Vec<(u16, u16)> = words.skip(1).filter_map(range).collect();
             if let Some(epoch) = epoch
                 && flags.split(',').any(|flag| flag == "master")
@@ -57,7 +66,19 @@ impl View {
                 view.claims.push(Claim { host, epoch, slots });
             }
         }
+        let of = |(host, id): (Host, &str)| Some((host, ids.get(id)?.clone()));
+        view.followers = followers.into_iter().filter_map(of).collect();
         view
+    }
+
+    /// Who follows a primary, as any of them says.
+    pub(super) fn replicas(views: &[Self], primary: &Host) -> Vec<Host> {
+        let followers = views.iter().flat_map(|view| &view.followers);
+        let its = followers.filter(|(_, of)| of == primary).map(|(host, _)| host.clone());
+        let mut its: Vec<Host> = its.collect();
+        its.sort_by_key(ToString::to_string);
+        its.dedup();
+        its
     }
 
     /// Who has a slot, as the best informed of them says.
@@ -118,6 +139,12 @@ e7d1 127.0.0.1:30001@31001,,tls-port=0,shard-id=2 myself,master - 0 0 1 connecte
             [5460, 5461, 10_922, 16_383, 77, 93].map(owner),
             [None, Some(30_002), Some(30_002), Some(30_003), Some(30_003), None]
         );
+        let replicas = |port| {
+            let name = "127.0.0.1".to_owned();
+            let of = View::replicas(&[view.clone(), view.clone()], &Host { name, port });
+            of.iter().map(|host| host.port).collect::<Vec<_>>()
+        };
+        assert_eq!((replicas(30_001), replicas(30_002)), (vec![30_004], Vec::new()));
         let named = View::read(text, &teller(), Called::ByName);
         assert_eq!(named.claims[0].host.name, "hostname2");
         assert_eq!(

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Refusal};
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
-use tollgate_limiter::store::redis::{Functions, Options, Redis, Time};
+use tollgate_limiter::store::redis::{Functions, Options, ReadFrom, Redis, Time};
 
 /// How a store on a Redis or Valkey server is to be.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct RedisSettings {
     pub tags: u16,
     /// Whether what the store would certainly refuse is refused without asking it.
     pub near_cache: bool,
+    /// Who is asked for what keeps nothing.
+    pub read_from: ReadFrom,
     /// Whom to trust and who we are, over TLS.
     pub tls: Option<StoreTls>,
     sentinel_password: Option<String>,
@@ -52,6 +54,7 @@ impl RedisSettings {
             prefix: "tg".to_owned(),
             tags: 64,
             near_cache: true,
+            read_from: ReadFrom::Primary,
             tls: None,
             sentinel_password: None,
             key_secret: None,
@@ -85,7 +88,8 @@ impl RedisSettings {
             .functions(self.functions)
             .prefix(&self.prefix)
             .tags(self.tags)
-            .near_cache(self.near_cache);
+            .near_cache(self.near_cache)
+            .read_from(self.read_from);
         Ok(match &self.key_secret {
             Some(secret) => options.key_secret(secret.as_bytes()),
             None => options,
@@ -157,6 +161,10 @@ impl Reading<'_> {
         if let Some(near_cache) = find("near_cache").and_then(|node| node.flag(problems)) {
             redis.near_cache = near_cache;
         }
+        if let Some(read_from) = find("read_from").and_then(|node| node.word("a server to read from", &READ, problems))
+        {
+            redis.read_from = read_from;
+        }
         self.failure_to_come(fields);
         redis
     }
@@ -220,12 +228,14 @@ impl fmt::Debug for RedisSettings {
             .field("prefix", &self.prefix)
             .field("tags", &self.tags)
             .field("near_cache", &self.near_cache)
+            .field("read_from", &self.read_from)
             .finish_non_exhaustive()
     }
 }
 
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
 const SKEW_TOLERANCE: Duration = Duration::from_millis(100);
+const READ: [(&str, ReadFrom); 2] = [("primary", ReadFrom::Primary), ("replica", ReadFrom::Replica)];
 const WAYS: [(&str, Functions); 3] = [
     ("auto", Functions::Auto),
     ("on", Functions::On),

@@ -57,6 +57,10 @@ impl Collector for StoreFigures {
                 count("tollgate_store_undone", help, figures.undone.get())?;
                 let help = "Charges that should have been taken back, and as far as is known were not.";
                 count("tollgate_store_stranded", help, figures.stranded.get())?;
+                let help = "Looks that a replica answered.";
+                count("tollgate_store_replica_reads", help, figures.replica_reads.get())?;
+                let help = "Looks that a replica was asked for and did not answer, so that its primary was asked.";
+                count("tollgate_store_replica_misses", help, figures.replica_misses.get())?;
                 errors(&mut encoder, figures.errors())
             }
         }

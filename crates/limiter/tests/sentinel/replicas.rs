@@ -1,0 +1,73 @@
+//! Looks at the replicas of whoever is the primary.
+
+use crate::site::{charge, connection, limit, until};
+use std::time::Duration;
+use tollgate_core::LeaseId;
+use tollgate_limiter::store::Store;
+use tollgate_limiter::store::redis::{ReadFrom, Redis};
+use tollgate_limiter::testing::sentinel::Watched;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+fn looks(server: &Server) -> u64 {
+    crate::site::calls_by(server, &["fcall_ro", "evalsha_ro"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
+    let mut watched = Watched::start(Kind::Redis70);
+    let options = Redis::options(&watched.url()).expect("a URL");
+    let options = options.deadline(Duration::from_secs(2)).near_cache(false);
+    let store = options.read_from(ReadFrom::Replica).open();
+    assert_eq!(store.survey().await.expect("a primary").warnings, Vec::<String>::new());
+    let charge = charge(&store, &limit());
+    let look = async || store.peek(&[charge]).await.outcomes[0].expect("an answer");
+    // Both are connected to by now, or soon.
+    for replica in [1, 2] {
+        let before = looks(&watched.servers[replica]);
+        while looks(&watched.servers[replica]) < before + 10 {
+            look().await;
+        }
+    }
+    let wrote = crate::site::calls(&watched.servers[0]);
+    let before = [0, 1, 2].map(|server| looks(&watched.servers[server]));
+    for _ in 0..100 {
+        look().await;
+    }
+    let after = [0, 1, 2].map(|server| looks(&watched.servers[server]));
+    assert_eq!(
+        [after[0] - before[0], after[1] - before[1], after[2] - before[2]],
+        [0, 50, 50]
+    );
+    assert_eq!(crate::site::calls(&watched.servers[0]), wrote);
+    assert_eq!(
+        crate::site::calls(&watched.servers[1]) + crate::site::calls(&watched.servers[2]),
+        0
+    );
+    let old = watched.servers[0].port();
+    watched.servers[0].kill();
+    until("another primary", || watched.primary_port() != old).await;
+    let new = watched.primary_port();
+    let [new, other] = match watched.servers[1].port() == new {
+        true => [1, 2],
+        false => [2, 1],
+    };
+    until("a replica of the new one", || {
+        let role: Vec<redis::Value> = redis::cmd("ROLE")
+            .query(&mut connection(&watched.servers[other]))
+            .expect("it tells");
+        let port = i64::from(watched.servers[new].port());
+        role[2] == redis::Value::Int(port) && role[3] == redis::Value::BulkString(b"connected".to_vec())
+    })
+    .await;
+    loop {
+        // The first may find that the connections are broken.
+        if store.settle(&[charge], LeaseId::default()).await.passes {
+            break;
+        }
+    }
+    let before = looks(&watched.servers[other]);
+    while looks(&watched.servers[other]) < before + 10 {
+        look().await;
+    }
+    assert!(crate::site::calls(&watched.servers[other]) == 0);
+}
