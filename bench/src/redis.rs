@@ -3,11 +3,13 @@
 //! ```text
 //! cargo run --release -p tollgate-bench -- redis
 //! cargo run --release -p tollgate-bench -- redis --only memory --server valkey --json
+//! cargo run --release -p tollgate-bench -- redis --cluster
 //! ```
 //!
 //! All of one run is measured on one server process. Server and load have a core each, and all take turns, round by round.
 //! What is compared is decisions per second of the server's own processor time. Ends with code 1 if a goal is missed.
 
+mod cluster;
 mod hammering;
 mod load;
 mod memory;
@@ -29,7 +31,7 @@ use tollgate_limiter::testing::servers::Kind;
 /// Measures the shared store beside the scripts of articles on the same server. scripts/servers gets the servers.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- redis\n  cargo run --release -p tollgate-bench -- redis --only memory --server valkey --json"
+    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- redis\n  cargo run --release -p tollgate-bench -- redis --only memory --server valkey --json\n  cargo run --release -p tollgate-bench -- redis --cluster"
 )]
 pub(crate) struct Args {
     /// The server.
@@ -38,6 +40,9 @@ pub(crate) struct Args {
     /// Only this part; may be given several times.
     #[arg(long, value_enum)]
     only: Vec<Part>,
+    /// Measures the library on three primaries of a cluster beside one server alone, and nothing else.
+    #[arg(long, conflicts_with = "only")]
+    cluster: bool,
     /// How long each load is measured in each round, in milliseconds.
     #[arg(long, default_value_t = 1_000)]
     turn_ms: u64,
@@ -99,6 +104,9 @@ const OWN_512: &str = "Tollgate, 512 callers";
 const CONNECTIONS: usize = 16;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
+    if args.cluster {
+        return cluster::run(args);
+    }
     match measure(args) {
         Ok(found) => report::print(args, &found),
         Err(reason) => {

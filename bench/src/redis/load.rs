@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tollgate_core::Cost;
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::limits::TokenBucket;
-use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::store::redis::{Options, Redis};
 use tollgate_limiter::{Ask, Limiter, Rule};
 
 /// Somebody whose decisions are measured.
@@ -107,7 +107,10 @@ pub(crate) fn fill(server: &mut Watched, kind: &str, keys: u64) -> Result<(), St
 
 impl Library {
     pub(crate) async fn open(url: &str) -> Result<Arc<Self>, String> {
-        let options = Redis::options(url).map_err(|error| error.to_string())?;
+        Self::open_with(Redis::options(url).map_err(|error| error.to_string())?).await
+    }
+
+    pub(crate) async fn open_with(options: Options) -> Result<Arc<Self>, String> {
         let limiter = Limiter::new(options.deadline(PATIENCE).open());
         limiter.store().survey().await?;
         let rule = limiter.rule("bench", TokenBucket::per_hour(BURST).burst(BURST));
@@ -147,6 +150,51 @@ impl Library {
         }
         gather(tasks).await.map(drop)
     }
+
+    /// Lets callers ask for random keys for so long, of servers whose processor time is `cpu`.
+    pub(crate) async fn measure(
+        self: &Arc<Self>,
+        callers: usize,
+        (keys, seed): (u64, u64),
+        length: Duration,
+        mut cpu: impl FnMut() -> Result<f64, String>,
+    ) -> Result<Measured, String> {
+        let mut tasks = JoinSet::new();
+        let (begun, before) = (Instant::now(), cpu()?);
+        self.call(&mut tasks, callers, (keys, seed), (begun, length));
+        let took = gather(tasks).await?;
+        Ok(Measured::new(took, 1, begun.elapsed().as_secs_f64(), cpu()? - before))
+    }
+
+    fn call(
+        self: &Arc<Self>,
+        tasks: &mut JoinSet<Result<Vec<u32>, String>>,
+        callers: usize,
+        (keys, seed): (u64, u64),
+        (begun, length): (Instant, Duration),
+    ) {
+        for number in 0..callers {
+            let (library, mut random) = (Arc::clone(self), random(seed, number));
+            let mut turns = Turns::new(begun, length);
+            tasks.spawn(async move {
+                while turns.next() {
+                    library.take(random.below(keys), Cost::ONE).await?;
+                }
+                Ok(turns.took)
+            });
+        }
+    }
+
+    /// How many charges were settled, and by how many calls of the script.
+    pub(crate) fn charges_and_calls(&self) -> [u64; 2] {
+        let figures = self.limiter.store().figures();
+        [figures.charges.get(), figures.calls.get()]
+    }
+}
+
+/// What a caller draws from.
+fn random(seed: u64, number: usize) -> Random {
+    Random::new(seed * 1_000_003 + number as u64)
 }
 
 impl Load {
@@ -159,7 +207,6 @@ impl Load {
         length: Duration,
     ) -> Result<Measured, String> {
         let mut tasks = JoinSet::new();
-        let random = |number: usize| Random::new(seed * 1_000_003 + number as u64);
         let (begun, cpu, per_turn);
         match self {
             Self::Script {
@@ -175,40 +222,35 @@ impl Load {
                 }
                 (begun, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, pipeline);
                 for (number, line) in lines.into_iter().enumerate() {
-                    let (digest, random) = (digest.clone(), random(number));
+                    let (digest, random) = (digest.clone(), random(seed, number));
                     let turns = Turns::new(begun, length);
                     tasks.spawn(call(line, script, digest, pipeline, (keys, random), turns));
                 }
             }
             Self::Library { callers } => {
                 (begun, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, 1);
-                for number in 0..callers {
-                    let (library, mut random) = (Arc::clone(library), random(number));
-                    let mut turns = Turns::new(begun, length);
-                    tasks.spawn(async move {
-                        while turns.next() {
-                            library.take(random.below(keys), Cost::ONE).await?;
-                        }
-                        Ok(turns.took)
-                    });
-                }
+                library.call(&mut tasks, callers, (keys, seed), (begun, length));
             }
         }
-        let mut took = gather(tasks).await?;
+        let took = gather(tasks).await?;
         let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), server.cpu_seconds()? - cpu);
+        Ok(Measured::new(took, per_turn, seconds, cpu_seconds))
+    }
+}
+
+impl Measured {
+    fn new(mut took: Vec<u32>, per_turn: usize, seconds: f64, cpu_seconds: f64) -> Self {
         took.sort_unstable();
         let percentile = |percent| took.get(took.len() * percent / 100).copied().unwrap_or_default();
-        Ok(Measured {
+        Self {
             decisions: (took.len() * per_turn) as u64,
             cpu_seconds,
             seconds,
             p50_us: f64::from(percentile(50)) / 1_000.0,
             p99_us: f64::from(percentile(99)) / 1_000.0,
-        })
+        }
     }
-}
 
-impl Measured {
     pub(crate) fn per_cpu_second(&self) -> f64 {
         self.decisions as f64 / self.cpu_seconds
     }

@@ -3,6 +3,16 @@
 use redis::{Connection, FromRedisValue};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
+/// The processor time that a server's process has used, in seconds.
+pub(crate) fn cpu_seconds(connection: &mut Connection) -> Result<f64, String> {
+    let info: String = redis::cmd("INFO").arg("cpu").query(connection).map_err(in_words)?;
+    let seconds = |name| field(&info, name).and_then(|value| value.parse::<f64>().ok());
+    match (seconds("used_cpu_user"), seconds("used_cpu_sys")) {
+        (Some(user), Some(system)) => Ok(user + system),
+        _ => Err("the server does not tell its processor time".to_owned()),
+    }
+}
+
 /// A server that is watched from a connection of its own.
 pub(crate) struct Watched {
     server: Server,
@@ -46,12 +56,7 @@ impl Watched {
 
     /// The processor time that its process has used, in seconds, as `INFO` tells it in microseconds.
     pub(crate) fn cpu_seconds(&mut self) -> Result<f64, String> {
-        let info: String = self.ask(redis::cmd("INFO").arg("cpu"))?;
-        let seconds = |name| field(&info, name).and_then(|value| value.parse::<f64>().ok());
-        match (seconds("used_cpu_user"), seconds("used_cpu_sys")) {
-            (Some(user), Some(system)) => Ok(user + system),
-            _ => Err("the server does not tell its processor time".to_owned()),
-        }
+        cpu_seconds(&mut self.connection)
     }
 
     /// What its data and buffers take, in bytes.

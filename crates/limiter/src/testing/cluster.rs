@@ -37,6 +37,18 @@ impl Cluster {
     /// # Panics
     /// If the servers are not installed or do not find together.
     pub fn start_with(kind: Kind, settings: &[&str]) -> Self {
+        Self::start_of(kind, PRIMARIES * 2, settings)
+    }
+
+    /// One of primaries that nobody follows.
+    ///
+    /// # Panics
+    /// If the servers are not installed or do not find together.
+    pub fn start_alone(kind: Kind) -> Self {
+        Self::start_of(kind, PRIMARIES, &["--cluster-require-full-coverage", "no"])
+    }
+
+    fn start_of(kind: Kind, servers: usize, settings: &[&str]) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-cluster-{}-{number}", std::process::id());
@@ -57,7 +69,7 @@ impl Cluster {
             Server::start_with(kind, &all)
         };
         let cluster = Self {
-            servers: (0..PRIMARIES * 2).map(start).collect(),
+            servers: (0..servers).map(start).collect(),
             folder: folder.clone(),
         };
         cluster.join();

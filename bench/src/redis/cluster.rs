@@ -1,0 +1,165 @@
+//! Three primaries of a cluster beside one server alone, asked by the same callers in turns.
+//!
+//! All servers share one core, and the load has the other. So what can be compared is what a decision costs the servers;
+//! how many three primaries decide in a second where each has a core of its own is three times that, as far as the load
+//! can ask.
+
+use super::load::{Library, Measured};
+use super::server::{cpu_seconds, in_words};
+use super::{Args, median};
+use crate::servers::process::{pin, pin_self};
+use redis::Connection;
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::servers::Server;
+
+/// Servers that are measured, and what came of it.
+struct Contestant {
+    name: String,
+    /// To each of the servers.
+    watching: Vec<Connection>,
+    library: Arc<Library>,
+    rounds: Vec<Measured>,
+    /// Before the first round.
+    charges_and_calls: [u64; 2],
+}
+
+const CALLERS: usize = 512;
+const ALONE: &str = "one server";
+/// How many tags the keys are spread over: the default, and what is advised from six primaries on.
+const TAGS: [u16; 2] = [64, 1_024];
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let measured = runtime
+        .map_err(|error| error.to_string())
+        .and_then(|runtime| runtime.block_on(measure(args)));
+    match measured {
+        Ok(contestants) => {
+            print(args, &contestants);
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("tollgate-bench: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn measure(args: &Args) -> Result<Vec<Contestant>, String> {
+    let alone = Server::start(args.server.kind());
+    let cluster = Cluster::start_alone(args.server.kind());
+    pin_self(1)?;
+    for server in cluster.servers.iter().chain([&alone]) {
+        pin(server.process_id(), 0)?;
+    }
+    let mut contestants = vec![contestant(ALONE.to_owned(), &alone.url(), &[&alone], TAGS[0]).await?];
+    let primaries: Vec<&Server> = cluster.servers.iter().collect();
+    for tags in TAGS {
+        let name = format!("{} primaries, {tags} tags", primaries.len());
+        contestants.push(contestant(name, &cluster.url(), &primaries, tags).await?);
+    }
+    for contestant in &mut contestants {
+        eprintln!("{}: {} keys are made", contestant.name, args.keys);
+        contestant.library.fill(args.keys).await?;
+        contestant.charges_and_calls = contestant.library.charges_and_calls();
+    }
+    for round in 1..=args.rounds {
+        eprintln!("round {round} of {}", args.rounds);
+        for contestant in &mut contestants {
+            contestant.turn(args, round).await?;
+        }
+    }
+    Ok(contestants)
+}
+
+async fn contestant(name: String, url: &str, servers: &[&Server], tags: u16) -> Result<Contestant, String> {
+    let options = Redis::options(url).map_err(|error| error.to_string())?;
+    let watch = |server: &&Server| {
+        let client = redis::Client::open(server.url()).map_err(in_words)?;
+        client.get_connection().map_err(in_words)
+    };
+    Ok(Contestant {
+        name,
+        watching: servers.iter().map(watch).collect::<Result<_, _>>()?,
+        library: Library::open_with(options.tags(tags)).await?,
+        rounds: Vec::new(),
+        charges_and_calls: [0; 2],
+    })
+}
+
+impl Contestant {
+    async fn turn(&mut self, args: &Args, round: u64) -> Result<(), String> {
+        let watching = &mut self.watching;
+        let cpu = || watching.iter_mut().map(cpu_seconds).sum();
+        let length = Duration::from_millis(args.turn_ms);
+        let measured = self.library.measure(CALLERS, (args.keys, round), length, cpu).await?;
+        self.rounds.push(measured);
+        Ok(())
+    }
+
+    fn median(&self, figure: impl Fn(&Measured) -> f64) -> f64 {
+        median(self.rounds.iter().map(figure).collect())
+    }
+
+    fn charges_per_call(&self) -> f64 {
+        let [charges, calls] = self.library.charges_and_calls();
+        let [charges_before, calls_before] = self.charges_and_calls;
+        (charges - charges_before) as f64 / (calls - calls_before) as f64
+    }
+
+    /// Its decisions per processor second over the first's, each round against the same round; the median.
+    fn beside(&self, first: &Self) -> f64 {
+        let pairs = self.rounds.iter().zip(&first.rounds);
+        median(
+            pairs
+                .map(|(own, first)| own.per_cpu_second() / first.per_cpu_second())
+                .collect(),
+        )
+    }
+}
+
+fn print(args: &Args, contestants: &[Contestant]) {
+    let Some(first) = contestants.first() else { return };
+    if args.json {
+        let rows: Vec<Value> = contestants
+            .iter()
+            .map(|contestant| {
+                json!({
+                    "who": contestant.name,
+                    "decisions_per_cpu_second": contestant.median(Measured::per_cpu_second),
+                    "x_one_server": contestant.beside(first),
+                    "decisions_per_second": contestant.median(Measured::per_second),
+                    "charges_per_call": contestant.charges_per_call(),
+                    "p50_us": contestant.median(|measured| measured.p50_us),
+                    "p99_us": contestant.median(|measured| measured.p99_us),
+                })
+            })
+            .collect();
+        println!("{:#}", json!({ "callers": CALLERS, "cluster": rows }));
+        return;
+    }
+    println!(
+        "{CALLERS} callers, {} keys at random, nobody refused; medians of {} rounds of {} ms. All servers on one core.\n",
+        args.keys, args.rounds, args.turn_ms
+    );
+    println!(
+        "| servers | decisions per CPU-second | x one server | decisions/s | charges per call | p50 µs | p99 µs |\n|---|---:|---:|---:|---:|---:|---:|"
+    );
+    for contestant in contestants {
+        println!(
+            "| {} | {:.0} | {:.2} | {:.0} | {:.1} | {:.0} | {:.0} |",
+            contestant.name,
+            contestant.median(Measured::per_cpu_second),
+            contestant.beside(first),
+            contestant.median(Measured::per_second),
+            contestant.charges_per_call(),
+            contestant.median(|measured| measured.p50_us),
+            contestant.median(|measured| measured.p99_us),
+        );
+    }
+}
