@@ -12,8 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 
 /// How long one attempt to connect may take, the script's loading included.
 const DIAL: Duration = Duration::from_secs(1);
@@ -31,6 +31,8 @@ pub(super) struct Link {
     clock: Clock,
     line: watch::Sender<Option<Line>>,
     is_dialling: AtomicBool,
+    /// That it is worth dialling at once.
+    news: Arc<Notify>,
     /// Attempts to connect since the script last answered.
     attempts: AtomicU32,
     lines: AtomicU64,
@@ -66,6 +68,7 @@ impl Link {
             clock,
             line: watch::Sender::new(None),
             is_dialling: AtomicBool::new(false),
+            news: Arc::default(),
             attempts: AtomicU32::new(0),
             lines: AtomicU64::new(0),
             fault: Mutex::new(Some("not connected yet".to_owned())),
@@ -125,16 +128,18 @@ impl Link {
         }
     }
 
-    /// Leaves whatever server there is a connection to, unless it is this one.
+    /// Leaves whatever server there is a connection to, unless it is this one. If there is none, whoever dials waits no
+    /// longer.
     pub(super) fn leave_unless(self: &Arc<Self>, host: &Host) {
         let other = match &*self.line.borrow() {
-            Some(line) if line.host() != Some(host) => Some(line.number()),
-            _ => None,
+            Some(line) if line.host() == Some(host) => return,
+            line => line.as_ref().map(Line::number),
         };
-        if let Some(number) = other {
-            // The new one is worth trying at once, however the old one was.
-            self.attempts.store(0, Ordering::Relaxed);
-            self.hang_up(number, "another server is the primary now");
+        // The new one is worth trying at once, however the old one was.
+        self.attempts.store(0, Ordering::Relaxed);
+        match other {
+            Some(number) => self.hang_up(number, "another server is the primary now"),
+            None => self.news.notify_one(),
         }
     }
 
@@ -270,11 +275,12 @@ impl Drop for Dialling {
 /// Dials until there is a connection, or nobody wants one any more.
 async fn dial(dialling: Dialling) {
     let link = loop {
-        let Some(pause) = dialling.0.upgrade().map(|link| link.pause()) else {
+        let Some((pause, news)) = dialling.0.upgrade().map(|link| (link.pause(), Arc::clone(&link.news))) else {
             return;
         };
         if !pause.is_zero() {
-            sleep(pause).await;
+            // Whether it was heard or the pause is over, it is time.
+            let _ = timeout(pause, news.notified()).await;
         }
         let Some(link) = dialling.0.upgrade() else { return };
         if link.line.borrow().is_some() {

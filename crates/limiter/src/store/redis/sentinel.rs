@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// The sentinels of one primary.
 #[derive(Debug)]
@@ -20,6 +20,8 @@ pub(super) struct Sentinels {
     primary: Access,
     /// Where the primary is, as the best informed has said.
     last: Mutex<Option<Word>>,
+    /// Where it is about to be, and until when that is believed.
+    next: Mutex<Option<(Word, Instant)>>,
 }
 
 /// Where a sentinel says that the primary is.
@@ -42,6 +44,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// What sentinels say when another server is the primary.
 const SWITCH: &str = "+switch-master";
 
+/// What the one that was elected to says when it has made another server the primary. The others, and itself, agree on that
+/// only when it has looked at that server again, a second later.
+const PROMOTION: &str = "+failover-state-wait-promotion";
+
+/// How long that may take. If it never comes, the primary is where it was.
+const PROMISED: Duration = Duration::from_secs(5);
+
 impl Sentinels {
     pub(super) fn new(hosts: Vec<Host>, access: Access, name: String, primary: Access) -> Self {
         Self {
@@ -51,6 +60,7 @@ impl Sentinels {
             name,
             primary,
             last: Mutex::default(),
+            next: Mutex::default(),
         }
     }
 
@@ -67,24 +77,48 @@ impl Sentinels {
         let mut complaint = "no sentinel answers".to_owned();
         while let Some(answer) = asking.join_next().await {
             match answer {
-                Ok(Some(Ok(word))) => drop(self.heard(word)),
+                Ok(Some(Ok(word))) => self.heard(word),
                 Ok(Some(Err(error))) => {
                     complaint = format!("a sentinel answers: {}", in_words(&error, self.access.password()));
                 }
                 _ => {}
             }
         }
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().map(|word| self.primary.to(&word.host)).ok_or(complaint)
+        self.believed().map(|host| self.primary.to(&host)).ok_or(complaint)
     }
 
-    /// Takes what a sentinel says, unless another knew better: one that was cut off speaks of what was. Says where the
-    /// primary then is.
-    fn heard(&self, word: Word) -> Host {
+    /// Takes what a sentinel says, unless another knew better: one that was cut off speaks of what was.
+    fn heard(&self, word: Word) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*last {
-            Some(last) if last.epoch > word.epoch => last.host.clone(),
-            _ => last.insert(word).host.clone(),
+        if last.as_ref().is_none_or(|last| last.epoch <= word.epoch) {
+            *last = Some(word);
+        }
+    }
+
+    /// Takes what a sentinel announces: `slave NAME ADDRESS PORT @ PRIMARY …` is about to be the primary.
+    fn promised(&self, announced: &str) {
+        let words: Vec<&str> = announced.split(' ').collect();
+        if let [_, _, name, port, "@", of, ..] = *words
+            && of == self.name
+            && let Some(host) = Host::read(&format!("{name}:{port}"), None)
+        {
+            let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let epoch = last.as_ref().map_or(0, |last| last.epoch) + 1;
+            drop(last);
+            let promise = (Word { host, epoch }, Instant::now() + PROMISED);
+            *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(promise);
+        }
+    }
+
+    /// Where the primary is: as the best informed has said, or was just announced.
+    fn believed(&self) -> Option<Host> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = last.as_ref();
+        let is_news = |next: &Word| last.is_none_or(|last| next.epoch > last.epoch);
+        match &*next {
+            Some((next, until)) if is_news(next) && Instant::now() < *until => Some(next.host.clone()),
+            _ => last.map(|last| last.host.clone()),
         }
     }
 
@@ -108,19 +142,27 @@ impl Sentinels {
         let client = access.client()?;
         let quiet = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
         let mut subscription = timeout(PATIENCE, client.get_async_pubsub()).await.map_err(quiet)??;
-        timeout(PATIENCE, subscription.subscribe(SWITCH))
-            .await
-            .map_err(quiet)??;
+        for channel in [SWITCH, PROMOTION] {
+            timeout(PATIENCE, subscription.subscribe(channel))
+                .await
+                .map_err(quiet)??;
+        }
         let mut messages = subscription.into_on_message();
         loop {
             // First, whenever it announces something, and whenever it was silent: an announcement does not say how well
             // informed it is, and one may have been missed.
-            let word = timeout(PATIENCE, ask(access, &self.name)).await.map_err(quiet)??;
+            self.heard(timeout(PATIENCE, ask(access, &self.name)).await.map_err(quiet)??);
             let Some(link) = link.upgrade() else { return Ok(()) };
-            link.leave_unless(&self.heard(word));
+            if let Some(host) = self.believed() {
+                link.leave_unless(&host);
+            }
             drop(link);
-            if let Ok(None) = timeout(SILENCE, messages.next()).await {
-                return Ok(());
+            match timeout(SILENCE, messages.next()).await {
+                Ok(Some(message)) if message.get_channel_name() == PROMOTION => {
+                    self.promised(&message.get_payload::<String>().unwrap_or_default());
+                }
+                Ok(Some(_)) | Err(_) => {}
+                Ok(None) => return Ok(()),
             }
         }
     }
@@ -129,19 +171,74 @@ impl Sentinels {
 /// Where one sentinel says that the primary is.
 async fn ask(access: &Access, name: &str) -> Result<Word, RedisError> {
     let mut connection = access.client()?.get_multiplexed_async_connection().await?;
-    let mut command = redis::cmd("SENTINEL");
-    let fields: HashMap<String, String> = command.arg("MASTER").arg(name).query_async(&mut connection).await?;
-    let number = |key: &str| fields.get(key).and_then(|text| text.parse::<u64>().ok());
-    let host = fields.get("ip").cloned();
-    let port = number("port").and_then(|port| u16::try_from(port).ok());
-    match (host, port) {
-        (Some(name), Some(port)) => Ok(Word {
+    let mut asking = redis::pipe();
+    asking.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+    // Its address is that of the old primary until all replicas follow the new one; its epoch is not.
+    asking.cmd("SENTINEL").arg("MASTER").arg(name);
+    let (address, fields): (Option<(String, u16)>, HashMap<String, String>) =
+        asking.query_async(&mut connection).await?;
+    let epoch = fields.get("config-epoch").and_then(|text| text.parse().ok());
+    match address {
+        Some((name, port)) => Ok(Word {
             host: Host { name, port },
-            epoch: number("config-epoch").unwrap_or_default(),
+            epoch: epoch.unwrap_or_default(),
         }),
         _ => Err(RedisError::from((
             redis::ErrorKind::UnexpectedReturnType,
             "the sentinel does not say where the primary is",
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::servers::Servers;
+    use super::*;
+
+    fn sentinels() -> Sentinels {
+        let Some(Servers::Sentinel {
+            sentinels,
+            access,
+            name,
+            primary,
+        }) = Servers::read("redis+sentinel://h:26379/mymaster")
+        else {
+            panic!("sentinels");
+        };
+        Sentinels::new(sentinels, access, name, primary)
+    }
+
+    fn word(port: u16, epoch: u64) -> Word {
+        let name = "10.0.0.1".to_owned();
+        Word {
+            host: Host { name, port },
+            epoch,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_announced_counts_until_it_is_so_or_too_long_ago() {
+        let sentinels = sentinels();
+        let port = || sentinels.believed().map(|host| host.port);
+        assert_eq!(port(), None);
+        sentinels.heard(word(1, 7));
+        for others in ["slave 10.0.0.1:2 10.0.0.1 2 @ other 10.0.0.1 1", "slave x", ""] {
+            sentinels.promised(others);
+            assert_eq!(port(), Some(1), "{others}");
+        }
+        let announced = "slave 10.0.0.1:2 10.0.0.1 2 @ mymaster 10.0.0.1 1";
+        sentinels.promised(announced);
+        assert_eq!(port(), Some(2));
+        // Others have not heard of it yet.
+        sentinels.heard(word(1, 7));
+        assert_eq!(port(), Some(2));
+        tokio::time::advance(PROMISED).await;
+        assert_eq!(port(), Some(1));
+        sentinels.promised(announced);
+        sentinels.heard(word(3, 8));
+        assert_eq!(port(), Some(3));
+        // One that was cut off speaks of what was.
+        sentinels.heard(word(2, 7));
+        assert_eq!(port(), Some(3));
     }
 }
