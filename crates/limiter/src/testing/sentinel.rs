@@ -64,6 +64,26 @@ impl Watched {
         format!("redis+sentinel://{}/{NAME}", ports.join(","))
     }
 
+    /// Listens to what all sentinels announce under this name from now on.
+    ///
+    /// # Panics
+    /// If one of them does not answer.
+    pub fn listen(&self, channel: &str) -> Announcements {
+        let listen = |sentinel: &Sentinel| {
+            let mut stream = TcpStream::connect(("127.0.0.1", sentinel.port))?;
+            stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+            stream.write_all(format!("SUBSCRIBE {channel}\r\n").as_bytes())?;
+            // That it was heard.
+            let mut said = [0; 256];
+            let count = stream.read(&mut said)?;
+            assert!(count > 0 && said.starts_with(b"*3"), "a sentinel that lets us listen");
+            stream.set_nonblocking(true)?;
+            Ok(stream)
+        };
+        let streams: std::io::Result<Vec<TcpStream>> = self.sentinels.iter().map(listen).collect();
+        Announcements(streams.expect("sentinels that answer"))
+    }
+
     /// Where the first sentinel that is there says that the primary is.
     ///
     /// # Panics
@@ -74,6 +94,19 @@ impl Watched {
         field(&said, "port")
             .and_then(|port| port.parse().ok())
             .expect("it names a port")
+    }
+}
+
+/// Listens to what sentinels announce.
+#[derive(Debug)]
+pub struct Announcements(Vec<TcpStream>);
+
+impl Announcements {
+    /// Whether one of them has announced anything since it was last asked.
+    pub fn said_something(&mut self) -> bool {
+        let mut bytes = [0; 4_096];
+        let heard = |stream: &mut TcpStream| stream.read(&mut bytes).is_ok_and(|count| count > 0);
+        self.0.iter_mut().map(heard).fold(false, |any, heard| any | heard)
     }
 }
 

@@ -6,6 +6,7 @@
 mod books;
 mod conforms;
 mod faults;
+mod losses;
 mod replicas;
 mod rush;
 mod site;

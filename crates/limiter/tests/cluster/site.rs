@@ -145,6 +145,13 @@ impl Load {
         }
     }
 
+    /// When charges of some merchants' own limits were taken.
+    pub(crate) fn times_of(&self, is_one: impl Fn(usize) -> bool) -> Vec<Timestamp> {
+        let seen = self.seen.lock().expect("no test panics with it");
+        let of = |(merchant, _, at): &(usize, Timestamp, Timestamp)| is_one(*merchant).then_some(*at);
+        seen.passed.iter().filter_map(of).collect()
+    }
+
     pub(crate) fn passed(&self) -> usize {
         self.seen.lock().expect("no test panics with it").passed.len()
     }

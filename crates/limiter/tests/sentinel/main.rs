@@ -8,5 +8,6 @@
 
 mod conforms;
 mod failovers;
+mod losses;
 mod replicas;
 mod site;

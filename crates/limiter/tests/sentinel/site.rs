@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
-use tollgate_core::{Charge, Cost, Counter, LeaseId, Limit, Micros, Policy, Rate, TokenBucket};
+use tollgate_core::{Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, Policy, Rate, Timestamp};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Settled, Store};
 use tollgate_limiter::testing::sentinel::Watched;
@@ -17,7 +17,12 @@ pub(crate) fn open(watched: &Watched, deadline: Duration) -> Redis {
 
 /// A limit that is never reached, so that every call writes.
 pub(crate) fn limit() -> Limit {
-    TokenBucket::new(Rate::new(1_000_000, Micros::from_secs(60)).expect("in range")).into()
+    once(100_000_000)
+}
+
+/// So many units, of which none comes back while a test runs: what is missing was taken.
+pub(crate) fn once(units: u64) -> Limit {
+    FixedWindow::new(Rate::new(units, Micros::from_secs(365 * 86_400)).expect("in range")).into()
 }
 
 pub(crate) fn charge(store: &Redis, limit: &Limit) -> Charge<RedisKey> {
@@ -41,7 +46,14 @@ pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     shared: Arc<AtomicU64>,
     failed: Arc<AtomicU64>,
-    task: JoinHandle<()>,
+    task: JoinHandle<Vec<Timestamp>>,
+}
+
+/// What came of a load.
+pub(crate) struct Seen {
+    /// When each charge was taken that was answered for.
+    pub(crate) passed: Vec<Timestamp>,
+    pub(crate) failed: u64,
 }
 
 impl Load {
@@ -51,12 +63,17 @@ impl Load {
         let (stopped, well, ill) = (Arc::clone(&stop), Arc::clone(&shared), Arc::clone(&failed));
         let task = tokio::spawn(async move {
             let charge = charge(&store, &limit());
+            let mut passed = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
                 let Settled { outcomes, .. } = store.settle(&[charge], LeaseId::default()).await;
+                if let Ok(outcome) = outcomes[0] {
+                    passed.push(outcome.receipt.mark.taken_at);
+                }
                 let count = if outcomes[0].is_ok() { &well } else { &ill };
                 count.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
             }
+            passed
         });
         Self {
             stop,
@@ -70,16 +87,26 @@ impl Load {
         self.shared.load(Ordering::Relaxed)
     }
 
-    pub(crate) async fn end(self) -> u64 {
+    pub(crate) async fn end(self) -> Seen {
         self.stop.store(true, Ordering::Relaxed);
-        self.task.await.expect("it asks");
-        self.failed.load(Ordering::Relaxed)
+        Seen {
+            passed: self.task.await.expect("it asks"),
+            failed: self.failed.load(Ordering::Relaxed),
+        }
     }
 }
 
 pub(crate) fn connection(server: &Server) -> redis::Connection {
     let client = redis::Client::open(server.url()).expect("a URL");
     client.get_connection().expect("a server")
+}
+
+/// Whether a server takes itself for the primary.
+pub(crate) fn is_primary(server: &Server) -> bool {
+    let role: redis::RedisResult<Vec<redis::Value>> = redis::cmd("ROLE").query(&mut connection(server));
+    // Whoever is promoted closes all connections.
+    let role = role.unwrap_or_default();
+    matches!(role.first(), Some(redis::Value::BulkString(role)) if role == b"master")
 }
 
 /// How often the script was called on a server by commands that may write.
@@ -100,6 +127,28 @@ pub(crate) fn calls_by(server: &Server, commands: &[&str]) -> u64 {
         line.split(',').next()?.parse::<u64>().ok()
     };
     commands.iter().filter_map(of).sum()
+}
+
+/// How many units of a limit are used, as the store says.
+pub(crate) async fn used(store: &Redis, limit: &Limit) -> u64 {
+    let looked = store.peek(&[charge(store, limit).at_no_cost()]).await;
+    let outcome = looked.outcomes[0].expect("a store that answers");
+    limit.capacity() - outcome.decision.standing().remaining
+}
+
+/// Takes one unit after the other, so many at most, until there are no more. Says how many it got.
+pub(crate) async fn take(store: &Redis, limit: &Limit, most: u64) -> u64 {
+    let mut taken = 0;
+    while taken < most {
+        let settled = store.settle(&[charge(store, limit)], LeaseId::default()).await;
+        match settled.outcomes[0] {
+            Ok(outcome) if outcome.decision.is_allow() => taken += 1,
+            Ok(_) => break,
+            // Nobody answers for that one, and it counts for nobody.
+            Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+        }
+    }
+    taken
 }
 
 /// Waits until something holds.
