@@ -7,9 +7,8 @@ use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::sentinel::Watched;
 use tollgate_limiter::testing::servers::Kind;
 
-#[test]
-fn a_store_conforms_through_sentinels() {
-    let watched = Watched::start(Kind::Redis70);
+fn conforms(kind: Kind) {
+    let watched = Watched::start(kind);
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let options = Redis::options(&watched.url()).expect("a URL");
@@ -23,4 +22,14 @@ fn a_store_conforms_through_sentinels() {
         });
         conformance(&bench).await.expect("a store as it should be");
     });
+}
+
+#[test]
+fn redis_7_0_conforms() {
+    conforms(Kind::Redis70);
+}
+
+#[test]
+fn valkey_conforms() {
+    conforms(Kind::Valkey);
 }
