@@ -1,6 +1,6 @@
 //! Starts a cluster: three primaries with the slots between them, each with a replica.
 
-use super::servers::{Kind, Server};
+use super::servers::{Kind, Server, free_port};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -12,7 +12,17 @@ use std::time::Duration;
 pub struct Cluster {
     /// The first three have the slots at the start; each of the others follows one of them, in the same order.
     pub servers: Vec<Server>,
+    /// At which ports they know each other: those for TLS, if they speak it.
+    ports: Vec<u16>,
+    is_tls: bool,
     folder: PathBuf,
+}
+
+/// What the servers speak with each other and with clients. Tests ask them in plain words all the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spoken {
+    Plain,
+    Tls,
 }
 
 /// How many primaries, and how many slots there are.
@@ -37,7 +47,15 @@ impl Cluster {
     /// # Panics
     /// If the servers are not installed or do not find together.
     pub fn start_with(kind: Kind, settings: &[&str]) -> Self {
-        Self::start_of(kind, PRIMARIES * 2, settings)
+        Self::start_of(kind, PRIMARIES * 2, settings, Spoken::Plain)
+    }
+
+    /// One that speaks TLS, with certificates as these settings say.
+    ///
+    /// # Panics
+    /// If the servers are not installed or do not find together.
+    pub fn start_tls(kind: Kind, settings: &[&str]) -> Self {
+        Self::start_of(kind, PRIMARIES * 2, settings, Spoken::Tls)
     }
 
     /// One of primaries that nobody follows.
@@ -45,10 +63,11 @@ impl Cluster {
     /// # Panics
     /// If the servers are not installed or do not find together.
     pub fn start_alone(kind: Kind) -> Self {
-        Self::start_of(kind, PRIMARIES, &["--cluster-require-full-coverage", "no"])
+        let settings = ["--cluster-require-full-coverage", "no"];
+        Self::start_of(kind, PRIMARIES, &settings, Spoken::Plain)
     }
 
-    fn start_of(kind: Kind, servers: usize, settings: &[&str]) -> Self {
+    fn start_of(kind: Kind, servers: usize, settings: &[&str], spoken: Spoken) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-cluster-{}-{number}", std::process::id());
@@ -66,10 +85,21 @@ impl Cluster {
                 "0",
             ]);
             all.extend(settings);
-            Server::start_with(kind, &all)
+            if spoken == Spoken::Plain {
+                let server = Server::start_with(kind, &all);
+                let port = server.port();
+                return (server, port);
+            }
+            let port = tls_port();
+            let text = port.to_string();
+            all.extend(["--tls-port", &text, "--tls-cluster", "yes", "--tls-replication", "yes"]);
+            (Server::start_with(kind, &all), port)
         };
+        let (servers, ports) = (0..servers).map(start).unzip();
         let cluster = Self {
-            servers: (0..servers).map(start).collect(),
+            servers,
+            ports,
+            is_tls: spoken == Spoken::Tls,
             folder: folder.clone(),
         };
         cluster.join();
@@ -78,12 +108,9 @@ impl Cluster {
 
     /// Where clients find it.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self
-            .servers
-            .iter()
-            .map(|server| format!("127.0.0.1:{}", server.port()))
-            .collect();
-        format!("redis+cluster://{}", hosts.join(","))
+        let hosts: Vec<String> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let scheme = if self.is_tls { "rediss" } else { "redis" };
+        format!("{scheme}+cluster://{}", hosts.join(","))
     }
 
     /// Asks one of its servers something, and says what it answers, or how it refuses.
@@ -147,8 +174,8 @@ impl Cluster {
                 .collect();
             must(primary, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
         }
-        for other in self.servers.iter().skip(1) {
-            must(0, &format!("CLUSTER MEET 127.0.0.1 {}", other.port()));
+        for port in self.ports.iter().skip(1) {
+            must(0, &format!("CLUSTER MEET 127.0.0.1 {port}"));
         }
         let all = 0..self.servers.len();
         let known = format!("cluster_known_nodes:{}", self.servers.len());
@@ -180,6 +207,13 @@ impl Drop for Cluster {
         // Only the servers' notes of each other are in it.
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// A port that is free, and low enough: servers talk with each other ten thousand above it.
+fn tls_port() -> u16 {
+    let ports = (0..LOOKS).filter_map(|_| free_port().ok());
+    let mut low = ports.filter(|port| *port < 55_000);
+    low.next().expect("there are free ports")
 }
 
 /// Sends one line and reads one answer: a word, a number, a text, a refusal, or a list of these as lines.

@@ -7,8 +7,11 @@ mod books;
 mod conforms;
 mod faults;
 mod losses;
+#[path = "../shared/papers.rs"]
+mod papers;
 mod replicas;
 mod rush;
+mod secrets;
 mod site;
 mod slots;
 mod users;

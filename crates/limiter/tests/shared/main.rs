@@ -13,6 +13,7 @@ mod flushes;
 mod instances;
 mod lifetimes;
 mod nonsense;
+mod papers;
 mod refusals;
 mod replicas;
 mod secrets;

@@ -1,7 +1,7 @@
 //! Connections that others may not read: certificates made for the test.
 
+use crate::papers::{Papers, papers};
 use crate::site::{Site, charge, every_limit, lease};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,34 +10,6 @@ use tollgate_core::Micros;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Options, Redis, TlsError};
 use tollgate_limiter::testing::servers::{Kind, Server};
-
-/// An authority, and what it has certified: for the server and for a client.
-struct Papers {
-    authority: String,
-    server: (String, String),
-    client: (String, String),
-}
-
-fn papers() -> Papers {
-    let key = KeyPair::generate().expect("a key");
-    let mut params = CertificateParams::new(Vec::new()).expect("no names");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    // Or what it certifies would seem to have certified itself.
-    params.distinguished_name.push(DnType::CommonName, "an authority");
-    let authority = params.self_signed(&key).expect("a certificate").pem();
-    let issuer = Issuer::new(params, key);
-    let certify = |name: &str| {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
-        let certificate = params.signed_by(&key, &issuer).expect("a certificate");
-        (certificate.pem(), key.serialize_pem())
-    };
-    Papers {
-        authority,
-        server: certify("127.0.0.1"),
-        client: certify("a client"),
-    }
-}
 
 /// A server that speaks TLS at a port of its own, and asks clients for a certificate or not. Its files end with it.
 struct Guarded {
