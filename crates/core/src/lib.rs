@@ -17,6 +17,7 @@ mod limit;
 pub mod lua;
 mod meter;
 mod muldiv;
+pub mod network;
 mod packed;
 pub mod problem;
 pub mod quantity;

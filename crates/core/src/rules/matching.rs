@@ -39,11 +39,7 @@ impl Test {
             Self::Glob(parts) => glob(parts, value),
             Self::Any(tests) => tests.iter().any(|test| test.accepts(value)),
             Self::Regex(regex) => regex.is_match(value),
-            Self::Cidr(networks) => address(value).is_some_and(|address| {
-                // An IPv4 address written as an IPv6 one is the IPv4 address, as such networks are when they are read.
-                let plain = address.to_canonical();
-                networks.iter().any(|network| network.contains(&plain))
-            }),
+            Self::Cidr(networks) => address(value).is_some_and(|address| networks.contain(address)),
             Self::Present(wanted) => *wanted,
         }
     }

@@ -5,6 +5,7 @@ use super::short::Short;
 use crate::counter::Counter;
 use crate::decision::Cost;
 use crate::limit::Limit;
+use crate::network::Networks;
 use crate::problem::Place;
 use crate::rate::Rate;
 use std::borrow::Cow;
@@ -52,8 +53,8 @@ pub enum Test {
     Any(Box<[Self]>),
     /// A regular expression that is found somewhere in it.
     Regex(Box<regex::bytes::Regex>),
-    /// An address in one of these networks. None is one of IPv4 addresses written as IPv6 ones.
-    Cidr(Box<[ipnet::IpNet]>),
+    /// An address in one of these networks.
+    Cidr(Networks),
     /// Whether it is there at all.
     Present(bool),
 }

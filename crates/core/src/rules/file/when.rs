@@ -1,11 +1,10 @@
 //! What a rule asks of attributes.
 
 use super::Reader;
-use crate::problem::{Problems, Refusal};
+use crate::network::Networks;
+use crate::problem::Refusal;
 use crate::rules::rule::{Condition, Test};
 use crate::yaml::{Kind, Node, shown};
-use ipnet::{IpNet, Ipv4Net};
-use std::net::IpAddr;
 
 /// The keys of a condition that is a map.
 pub(in crate::rules) const CONDITION_KEYS: [&str; 3] = ["regex", "cidr", "present"];
@@ -95,7 +94,7 @@ impl Reader {
                 let regex = value.read("a regular expression", compile, &mut self.problems)?;
                 Some(Test::Regex(Box::new(regex)))
             }
-            "cidr" => networks(value, &mut self.problems).map(Test::Cidr),
+            "cidr" => Networks::read(value, &mut self.problems).map(Test::Cidr),
             _ => value.flag(&mut self.problems).map(Test::Present),
         }
     }
@@ -157,64 +156,4 @@ fn pattern(text: &str) -> Result<Test, Refusal> {
         1 => Test::OneOf(parts.into()),
         _ => Test::Glob(parts.into()),
     })
-}
-
-fn networks(node: &Node, problems: &mut Problems) -> Option<Box<[IpNet]>> {
-    let errors = problems.errors();
-    let found: Vec<IpNet> = node
-        .one_or_more()
-        .iter()
-        .filter_map(|item| item.read("a network like 10.0.0.0/8", network, problems))
-        .collect();
-    (problems.errors() == errors).then(|| found.into())
-}
-
-/// IPv4 addresses that are written as IPv6 ones, `::ffff:10.0.0.0/104`, are a network of IPv4 addresses.
-fn plain(network: IpNet) -> IpNet {
-    let IpAddr::V4(first) = network.network().to_canonical() else {
-        return network;
-    };
-    match network.prefix_len().checked_sub(MAPPED_BITS) {
-        Some(bits) if network.network().is_ipv6() => Ipv4Net::new(first, bits).map_or(network, IpNet::V4),
-        _ => network,
-    }
-}
-
-/// What stands before an IPv4 address in an IPv6 one.
-const MAPPED_BITS: u8 = 96;
-
-/// A network, or an address, which is a network of one.
-fn network(text: &str) -> Result<IpNet, Refusal> {
-    text.parse()
-        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-        .map(|network: IpNet| plain(network.trunc()))
-        .map_err(|_| {
-            Refusal::new(
-                format!("`{}` is not a network", shown(text)),
-                "write an address and how many bits count: `10.0.0.0/8`, `2001:db8::/32`",
-            )
-        })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_network_of_ipv4_addresses_is_one_however_it_is_written() {
-        for (written, meant) in [
-            ("10.0.0.0/8", "10.0.0.0/8"),
-            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
-            ("::FFFF:0a01:0203/112", "10.1.0.0/16"),
-            ("::ffff:10.0.0.1", "10.0.0.1/32"),
-            ("::ffff:0:0/96", "0.0.0.0/0"),
-            ("::ffff:0:0/95", "::fffe:0:0/95"),
-            ("::/0", "::/0"),
-            ("2001:db8::/32", "2001:db8::/32"),
-            ("10.1.2.3", "10.1.2.3/32"),
-        ] {
-            let network = network(written).expect("a network");
-            assert_eq!(network.to_string(), meant, "{written}");
-        }
-    }
 }

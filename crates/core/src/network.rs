@@ -1,0 +1,100 @@
+//! Networks of addresses as people write them, and which addresses lie in them.
+
+use crate::problem::{Problems, Refusal};
+use crate::yaml::{Node, shown};
+use ipnet::{IpNet, Ipv4Net};
+use std::net::IpAddr;
+
+/// A list of networks. None is one of IPv4 addresses written as IPv6 ones.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Networks(Box<[IpNet]>);
+
+impl Networks {
+    /// A network or a list of them, or none if something is wrong with one.
+    pub fn read(node: &Node, problems: &mut Problems) -> Option<Self> {
+        let errors = problems.errors();
+        let found: Vec<IpNet> = node
+            .one_or_more()
+            .iter()
+            .filter_map(|item| item.read("a network like 10.0.0.0/8", network, problems))
+            .collect();
+        (problems.errors() == errors).then(|| Self(found.into()))
+    }
+
+    /// Whether an address lies in one of them. An IPv4 address written as an IPv6 one is the IPv4 address.
+    pub fn contain(&self, address: IpAddr) -> bool {
+        let plain = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&plain))
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = &IpNet> {
+        self.0.iter()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromIterator<IpNet> for Networks {
+    fn from_iter<T: IntoIterator<Item = IpNet>>(networks: T) -> Self {
+        Self(networks.into_iter().map(plain).collect())
+    }
+}
+
+/// A network, or an address, which is a network of one.
+fn network(text: &str) -> Result<IpNet, Refusal> {
+    text.parse()
+        .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
+        .map(|network: IpNet| plain(network.trunc()))
+        .map_err(|_| {
+            Refusal::new(
+                format!("`{}` is not a network", shown(text)),
+                "write an address and how many bits count: `10.0.0.0/8`, `2001:db8::/32`",
+            )
+        })
+}
+
+/// IPv4 addresses that are written as IPv6 ones, `::ffff:10.0.0.0/104`, are a network of IPv4 addresses.
+fn plain(network: IpNet) -> IpNet {
+    let IpAddr::V4(first) = network.network().to_canonical() else {
+        return network;
+    };
+    match network.prefix_len().checked_sub(MAPPED_BITS) {
+        Some(bits) if network.network().is_ipv6() => Ipv4Net::new(first, bits).map_or(network, IpNet::V4),
+        _ => network,
+    }
+}
+
+/// What stands before an IPv4 address in an IPv6 one.
+const MAPPED_BITS: u8 = 96;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_of_ipv4_addresses_is_one_however_it_is_written() {
+        for (written, meant) in [
+            ("10.0.0.0/8", "10.0.0.0/8"),
+            ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
+            ("::FFFF:0a01:0203/112", "10.1.0.0/16"),
+            ("::ffff:10.0.0.1", "10.0.0.1/32"),
+            ("::ffff:0:0/96", "0.0.0.0/0"),
+            ("::ffff:0:0/95", "::fffe:0:0/95"),
+            ("::/0", "::/0"),
+            ("2001:db8::/32", "2001:db8::/32"),
+            ("10.1.2.3", "10.1.2.3/32"),
+        ] {
+            let network = network(written).expect("a network");
+            assert_eq!(network.to_string(), meant, "{written}");
+        }
+    }
+}
