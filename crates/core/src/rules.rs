@@ -22,7 +22,7 @@ mod verdict;
 
 pub use attempt::{Attempt, Attribute};
 pub use explain::{Explanation, Fit, Held, Met, Miss, Story};
-pub use file::{RULES_MAX, Read, Reader, Settings};
+pub use file::{RULES_MAX, Read, Reader, Settings, holds_addresses};
 pub use forget::UnknownRule;
 pub use plan::{Line, Plan};
 pub use rule::{

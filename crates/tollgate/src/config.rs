@@ -5,6 +5,7 @@
 
 mod auth;
 mod environment;
+mod forward;
 mod layers;
 mod reading;
 mod rules;
@@ -20,7 +21,7 @@ pub use schema::schema;
 pub use store::{MemorySettings, RedisSettings, Snapshot, StoreSettings, StoreTls};
 
 use self::reading::Reading;
-use crate::server::http::{Bounds, Dialects, RetryAfter};
+use crate::server::http::{Bounds, Dialects, Forward, RetryAfter};
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
 use crate::server::tokens::Tokens;
@@ -49,6 +50,8 @@ pub struct Config {
     pub retry_after: RetryAfter,
     /// Who may do what; none: everybody may do everything.
     pub tokens: Option<Tokens>,
+    /// How requests are read that a gateway asks about; none: no gateway may ask.
+    pub forward: Option<Forward>,
     /// How much the log says.
     pub log: tracing::level_filters::LevelFilter,
     /// How many leading bits of an IPv6 address are one caller.
@@ -98,7 +101,10 @@ impl Reading<'_> {
         let headers = find("headers").and_then(|node| self.headers(node));
         let retry_after = find("retry_after").and_then(|node| self.retry_after(node));
         let tokens = find("auth").and_then(|node| self.auth(node));
-        self.front_ends_to_come(&fields);
+        let forward = self.forward(&fields);
+        if let Some(node) = find("envoy_rules") {
+            self.not_yet(&node.place, "reader for Envoy's rule files", "take `envoy_rules` out");
+        }
         let log = find("log").and_then(|node| node.word("a level of the log", &LEVELS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
             .and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems))
@@ -120,6 +126,7 @@ impl Reading<'_> {
             headers: headers.unwrap_or_default(),
             retry_after: retry_after.unwrap_or_default(),
             tokens,
+            forward,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
             ipv6_prefix: ipv6_prefix.unwrap_or(IPV6_PREFIX),
         })

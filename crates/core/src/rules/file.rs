@@ -16,7 +16,7 @@ use super::rule::{CounterOf, Rule, RuleSet};
 use crate::problem::{Place, Problem, Problems};
 use crate::yaml::{Kind, Node, shown};
 use expressions::Expressions;
-pub(super) use rule::holds_addresses;
+pub use rule::holds_addresses;
 use std::collections::HashMap;
 use std::sync::Arc;
 #[cfg(test)]

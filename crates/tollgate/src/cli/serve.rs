@@ -125,6 +125,7 @@ fn http_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyr
         bounds: config.bounds,
         tls,
         tokens,
+        forward: config.forward.clone(),
         drain: config.drain,
     }
 }

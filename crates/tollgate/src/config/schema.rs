@@ -33,7 +33,7 @@ const SETTINGS: &str = include_str!("settings.schema.json");
 mod tests {
     use super::*;
     use crate::config::{KEYS, server, store};
-    use crate::server::http::Dialect;
+    use crate::server::http::{Dialect, Gateway};
     use crate::server::tokens::Rights;
 
     /// The keys, or the words, that stand at a path of the schema.
@@ -67,6 +67,10 @@ mod tests {
                 &server::LIMITS,
             ),
             ("/$defs/settings/properties/store/oneOf/2/properties", &of_store),
+            (
+                "/$defs/settings/properties/forward_auth/properties/gateway/enum",
+                &Gateway::NAMES.map(|(name, _)| name),
+            ),
             ("/$defs/right/enum", &rights),
             ("/$defs/dialect/enum", &[&dialects[..], &["none"]].concat()),
         ] {

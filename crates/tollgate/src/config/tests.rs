@@ -1,7 +1,7 @@
 //! What settings mean, and what is said of those that mean nothing. Over all sections, as a person writes them.
 
 use super::*;
-use crate::server::http::RetryAfterFormat;
+use crate::server::http::{Gateway, Part, RetryAfterFormat};
 use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::{Micros, yaml};
@@ -185,7 +185,6 @@ fn what_this_version_has_not_is_refused_and_not_passed_over() {
             "no front end for the Redis protocol yet",
         ),
         ("server: { admin: 127.0.0.1:8090 }", "no admin API yet"),
-        ("forward_auth: { gateway: caddy }", "no forward-auth yet"),
         ("envoy_rules: [a.yaml]", "no reader for Envoy's rule files yet"),
     ] {
         let (config, said) = read(text);
@@ -194,13 +193,68 @@ fn what_this_version_has_not_is_refused_and_not_passed_over() {
     for (text, wanted) in [
         (
             "attributes: { merchant: header:x-merchant-id, ip: client_ip }",
-            "changes nothing",
+            "changes nothing without `forward_auth`",
         ),
-        ("trusted_proxies: [10.0.0.0/8, '::1']", "changes nothing"),
+        (
+            "trusted_proxies: [10.0.0.0/8, '::1']",
+            "changes nothing without `forward_auth`",
+        ),
         ("store: { url: 'redis://h', instances: 3 }", "changes nothing"),
     ] {
         let (config, said) = read(text);
         assert!(config.is_some() && said.contains(wanted), "{text}: {said}");
+    }
+}
+
+#[test]
+fn gateways_are_as_they_are_written() {
+    let forward = taken(
+        "forward_auth: { gateway: nginx }\ntrusted_proxies: [10.0.0.0/8, '::1']\n\
+         attributes: { merchant: header:X-Merchant-Id, endpoint: path, ip: client_ip }",
+    )
+    .forward
+    .expect("a gateway is named");
+    assert_eq!(forward.gateway, Gateway::Nginx);
+    assert!(forward.trusted_proxies.contain("10.1.2.3".parse().unwrap()));
+    assert!(forward.trusted_proxies.contain("::1".parse().unwrap()));
+    assert!(!forward.trusted_proxies.contain("127.0.0.1".parse().unwrap()));
+    let merchant = Part::named("header:x-merchant-id").expect("a header");
+    assert_eq!(
+        forward.attributes,
+        [
+            ("merchant".into(), merchant),
+            ("endpoint".into(), Part::Path),
+            ("ip".into(), Part::ClientIp),
+        ]
+    );
+    let plain = taken("forward_auth: { gateway: envoy }\ntrusted_proxies: []").forward;
+    let plain = plain.expect("a gateway is named");
+    assert_eq!(plain.attributes, Forward::default_attributes());
+    assert!(plain.trusted_proxies.is_empty());
+}
+
+#[test]
+fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
+    let trusting = "forward_auth: { gateway: caddy }\ntrusted_proxies: [127.0.0.1]\n";
+    for (text, wanted) in [
+        (
+            "forward_auth: { gateway: caddy }".to_owned(),
+            Some("every request has the address of its gateway"),
+        ),
+        (
+            "forward_auth: { gateway: caddy }\nattributes: { path: path }".to_owned(),
+            None,
+        ),
+        (
+            format!("{trusting}attributes: {{ who: client_ip }}"),
+            Some("each IPv6 address counts by itself"),
+        ),
+        (format!("{trusting}attributes: {{ remote_addr: client_ip }}"), None),
+    ] {
+        let (config, said) = read(&text);
+        assert!(config.is_some(), "{text}: {said}");
+        assert_eq!(said.is_empty(), wanted.is_none(), "{text}: {said}");
+        assert!(said.contains(wanted.unwrap_or_default()), "{text}: {said}");
     }
 }
 

@@ -1,9 +1,10 @@
-//! The HTTP front end: the check API, health, metrics.
+//! The HTTP front end: the check API, forward-auth, health, metrics.
 
 mod answer;
 mod auth;
 mod connection;
 mod explain;
+pub mod forward;
 pub mod headers;
 mod json;
 mod problem;
@@ -13,6 +14,7 @@ mod routes;
 pub mod settings;
 mod watch;
 
+pub use forward::{Forward, Gateway, Part};
 pub use headers::{Dialect, DialectError, Dialects};
 pub use problem::Problem;
 pub use routes::OPENAPI;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
@@ -50,6 +50,19 @@ impl Address {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
             Self::Unix(_) => true,
+        }
+    }
+}
+
+impl Stream {
+    /// The address of the other side. Who comes by a Unix socket is on this machine: 127.0.0.1.
+    ///
+    /// # Errors
+    /// What the system says: a connection that is gone already has no other side.
+    pub fn peer(&self) -> io::Result<IpAddr> {
+        match self {
+            Self::Tcp(stream) => Ok(stream.peer_addr()?.ip()),
+            Self::Unix(_) => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
         }
     }
 }

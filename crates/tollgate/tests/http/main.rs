@@ -11,6 +11,7 @@ mod bounds;
 mod checks;
 mod client;
 mod draining;
+mod forward;
 mod headers;
 mod leases;
 mod metrics;

@@ -1,9 +1,10 @@
 //! The description of the API, held against what the server does.
 
 use crate::client::Answer;
-use crate::server::Server;
+use crate::server::{Server, settings};
 use serde_json::{Value, json};
-use tollgate::server::http::OPENAPI;
+use tollgate::server::http::{Forward, Gateway, HttpSettings, OPENAPI, Part};
+use tollgate_limiter::core::network::Networks;
 
 const RULES: &str = "
 - { id: plan, per: user, limit: 2/min }
@@ -115,6 +116,29 @@ fn real_answers_are_as_described() {
     for path in ["/healthz", "/readyz", "/openapi.json"] {
         let answer = client.get(path);
         conforms(&document, schema(&document, path, "get", &answer), &answer.json());
+    }
+    let forward = Forward {
+        gateway: Gateway::Envoy,
+        attributes: vec![("user".into(), Part::Host)],
+        trusted_proxies: Networks::default(),
+    };
+    let asked = HttpSettings {
+        forward: Some(forward),
+        ..settings()
+    };
+    let server = Server::start_with(RULES, asked);
+    let mut gateway = server.connect();
+    for (way, statuses) in [("/v1/forward", [200, 200, 429]), ("/v1/forward-403", [403, 403, 403])] {
+        for status in statuses {
+            let answer = gateway.get(&format!("{way}/default"));
+            assert_eq!(answer.status, status);
+            let path = format!("{way}/{{domain}}");
+            if status == 200 {
+                assert!(answer.body.is_empty() && document["paths"][&path]["get"]["responses"]["200"].is_object());
+            } else {
+                conforms(&document, schema(&document, &path, "get", &answer), &answer.json());
+            }
+        }
     }
     let metrics = client.get("/metrics");
     conforms(

@@ -105,7 +105,8 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     let (url, port) = (redis.url(), redis.port().to_string());
     let folder = Folder::with(
         "tollgate.yaml",
-        "rules:\n- { id: o, when: { to: open }, limit: 1/h, on_store_failure: open }\n\
+        "forward_auth: { gateway: caddy }\nattributes: { to: header:to }\n\
+         rules:\n- { id: o, when: { to: open }, limit: 1/h, on_store_failure: open }\n\
          - { id: c, when: { to: closed }, limit: 1/h, on_store_failure: closed }\n",
     );
     let store = format!("store={{ url: '{url}', deadline: 100ms }}");
@@ -123,6 +124,18 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     // The store cannot say what time it is; this machine can.
     let after = closed.header("retry-after").expect("a time to come back");
     assert!(!after.contains(" 1970 "), "{after}");
+    // A gateway hears the same.
+    for (path, to, status) in [
+        ("/v1/forward/default", "open", 200),
+        ("/v1/forward/default", "closed", 503),
+        ("/v1/forward-403/default", "open", 200),
+        ("/v1/forward-403/default", "closed", 403),
+    ] {
+        let answer = server.post_with(path, "", &format!("to: {to}\r\n"));
+        assert_eq!(answer.status, status, "{path} {to}");
+        assert_eq!(answer.header("retry-after").is_some(), status != 200);
+        assert!(status == 200 || answer.json()["status"] == status);
+    }
     let ready = server.get("/readyz");
     assert_eq!(
         (ready.status, &ready.json()["store"]["reachable"]),

@@ -300,8 +300,8 @@ impl Dimension {
     }
 }
 
-/// By its name: one of the words in it says so.
-pub(in crate::rules) fn holds_addresses(attribute: &str) -> bool {
+/// Whether an attribute holds addresses, by its name: one of the words in it says so.
+pub fn holds_addresses(attribute: &str) -> bool {
     attribute.split(['_', '-', '.']).any(|word| {
         ["ip", "ipv6", "addr", "address"]
             .iter()

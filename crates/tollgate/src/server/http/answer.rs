@@ -2,12 +2,13 @@
 
 mod body;
 
+use super::forward::Refusal;
 use super::headers::{self, Policy, Quota, Shown, estimated_over, retry_after};
 use super::problem::{NO_STORE, PROBLEM_JSON};
 use super::settings::HttpSettings;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
@@ -29,13 +30,34 @@ pub(super) struct Told<'a> {
 
 /// The answer to a check: 200, 429 if it is denied, 503 if it could not be judged and a rule refuses that.
 pub(super) fn to_check(settings: &HttpSettings, told: &Told<'_>) -> Response<Full<Bytes>> {
+    with_status(settings, told, status(told.verdict))
+}
+
+/// The answer to a gateway. Allowed: exactly 200, and nothing in it. Refused: as a check, or with 403.
+pub(super) fn to_gateway(settings: &HttpSettings, told: &Told<'_>, refusal: Refusal) -> Response<Full<Bytes>> {
+    let status = match (status(told.verdict), refusal) {
+        (StatusCode::OK, _) => StatusCode::OK,
+        (_, Refusal::Forbidden) => StatusCode::FORBIDDEN,
+        (status, Refusal::Plain) => status,
+    };
+    let mut response = with_status(settings, told, status);
+    if status == StatusCode::OK {
+        *response.body_mut() = Full::default();
+        response.headers_mut().remove(CONTENT_TYPE);
+        response
+            .headers_mut()
+            .insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
+    response
+}
+
+fn with_status(settings: &HttpSettings, told: &Told<'_>, status: StatusCode) -> Response<Full<Bytes>> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut written = headers::Written::default();
     rate_headers(settings, told, &mut buffer, &mut written);
     let body_at = buffer.len();
-    write_body(&mut buffer, told);
+    body::write_with(&mut buffer, told, status);
     let buffer = Bytes::from(buffer);
-    let status = status(told.verdict);
     let mut fields = HeaderMap::with_capacity(if status == StatusCode::OK {
         HEADERS
     } else {

@@ -2,7 +2,7 @@
 
 use super::problem::Problem;
 use crate::server::tokens::{Rights, Tokens};
-use hyper::header::{AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
+use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};
 
 /// Lets a request pass whose token has the right it needs.
@@ -10,23 +10,45 @@ use hyper::{HeaderMap, StatusCode};
 /// # Errors
 /// 401 without a known token, 403 without the right.
 pub(super) fn permit(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Result<(), Problem> {
-    let mut shown = headers.get_all(AUTHORIZATION).iter();
-    let caller = match (shown.next(), shown.next()) {
-        (Some(value), None) => bearer(value).and_then(|token| tokens.caller(token)),
-        _ => None,
-    };
-    match caller {
-        None => Err(Problem::new(
-            StatusCode::UNAUTHORIZED,
-            "show a token that this server knows: Authorization: Bearer …",
-        )
-        .with(WWW_AUTHENTICATE, CHALLENGE)),
+    let token = only(headers, &AUTHORIZATION).and_then(bearer);
+    judge(
+        tokens,
+        token,
+        needed,
+        "show a token that this server knows: Authorization: Bearer …",
+    )
+}
+
+/// Lets a gateway pass whose own token may check. It stands in a header of its own: `Authorization` is the one that the
+/// gateway's client sent, which is none of ours.
+///
+/// # Errors
+/// 401 without a known token, 403 without the right.
+pub(super) fn permit_gateway(tokens: &Tokens, headers: &HeaderMap) -> Result<(), Problem> {
+    let token = only(headers, &GATEWAY_TOKEN).map(|value| value.as_bytes().trim_ascii());
+    judge(
+        tokens,
+        token,
+        Rights::CHECK,
+        "the gateway must show a token that this server knows: X-Tollgate-Token: …",
+    )
+}
+
+fn judge(tokens: &Tokens, token: Option<&[u8]>, needed: Rights, hint: &'static str) -> Result<(), Problem> {
+    match token.and_then(|token| tokens.caller(token)) {
+        None => Err(Problem::new(StatusCode::UNAUTHORIZED, hint).with(WWW_AUTHENTICATE, CHALLENGE)),
         Some(caller) if caller.rights.cover(needed) => Ok(()),
         Some(_) => Err(Problem::new(
             StatusCode::FORBIDDEN,
             format!("this needs the right `{needed}`, which the token does not have"),
         )),
     }
+}
+
+/// The value of a header that stands there once.
+fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    let mut shown = headers.get_all(name).iter();
+    shown.next().filter(|_| shown.next().is_none())
 }
 
 /// The token of `Bearer …`; the scheme is written in any case.
@@ -36,6 +58,7 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
 }
 
 const CHALLENGE: &str = "Bearer realm=\"tollgate\"";
+static GATEWAY_TOKEN: HeaderName = HeaderName::from_static("x-tollgate-token");
 
 #[cfg(test)]
 mod tests {

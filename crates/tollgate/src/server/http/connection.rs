@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use std::convert::Infallible;
 use std::future::poll_fn;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -21,12 +22,13 @@ use tokio::time::{Instant, sleep};
 /// Serves one connection until its client, its time or the server ends it.
 pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: channel::Receiver<Stage>) {
     let settings = &front.settings;
-    match &settings.tls {
-        None => converse(stream, &front, stage).await,
-        Some(tls) => {
+    match (stream.peer(), &settings.tls) {
+        (Err(error), _) => tracing::debug!(%error, "a client was gone before it was met"),
+        (Ok(peer), None) => converse(stream, peer, &front, stage).await,
+        (Ok(peer), Some(tls)) => {
             let within = settings.bounds.header_timeout;
             if let Some(stream) = shake_hands(stream, tls, within, stage.clone()).await {
-                converse(stream, &front, stage).await;
+                converse(stream, peer, &front, stage).await;
             }
         }
     }
@@ -39,7 +41,7 @@ enum Turn<T> {
     Stage,
 }
 
-async fn converse<T>(stream: T, front: &Arc<Front>, mut stage: channel::Receiver<Stage>)
+async fn converse<T>(stream: T, peer: IpAddr, front: &Arc<Front>, mut stage: channel::Receiver<Stage>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -51,7 +53,7 @@ where
     let front = Arc::new(Arc::clone(front));
     let service = service_fn(move |request: Request<Incoming>| {
         let beat = pulse.begin(request.version() == Version::HTTP_2);
-        let asked = front.sort(request);
+        let asked = front.sort(request, peer);
         let front = Arc::clone(&front);
         async move { Ok::<_, Infallible>(front.answer(asked, beat).await) }
     });

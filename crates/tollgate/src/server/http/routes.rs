@@ -4,10 +4,11 @@ mod bodies;
 
 use self::bodies::{Sent, read};
 use super::answer::{self, Told};
+use super::forward::Target;
 use super::problem::Problem;
 use super::settings::HttpSettings;
 use super::watch::Beat;
-use super::{auth, explain, json, ready, request};
+use super::{auth, explain, forward, json, ready, request};
 use crate::server::gate::Gate;
 use crate::server::telemetry::{Door, Telemetry};
 use crate::server::tokens::Rights;
@@ -15,9 +16,12 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
+use std::net::IpAddr;
 use std::sync::Arc;
-use tollgate_limiter::core::Timestamp;
+use tollgate_limiter::core::rules::Attempt;
+use tollgate_limiter::core::{Cost, Timestamp};
 
 /// The description of this API that machines read.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -39,6 +43,7 @@ pub(super) enum Route {
     Release,
     Renew,
     Explain,
+    Forward,
     Healthz,
     Readyz,
     Metrics,
@@ -49,7 +54,8 @@ pub(super) enum Route {
 /// in a box.
 pub(super) enum Asked {
     Check(Sent),
-    Other(Route, Box<Request<Incoming>>),
+    /// With the address it comes from.
+    Other(Route, Box<Request<Incoming>>, IpAddr),
     Nothing(Box<Problem>),
 }
 
@@ -74,10 +80,10 @@ impl Front {
     }
 
     /// Finds out what is asked, before anything is waited for.
-    pub(super) fn sort(&self, request: Request<Incoming>) -> Asked {
+    pub(super) fn sort(&self, request: Request<Incoming>, peer: IpAddr) -> Asked {
         match self.route(&request) {
             Ok(Route::Check) => Asked::Check(request.into()),
-            Ok(route) => Asked::Other(route, Box::new(request)),
+            Ok(route) => Asked::Other(route, Box::new(request), peer),
             Err(problem) => Asked::Nothing(Box::new(problem)),
         }
     }
@@ -86,7 +92,7 @@ impl Front {
     pub(super) async fn answer(&self, asked: Asked, beat: Beat) -> Response<Full<Bytes>> {
         match asked {
             Asked::Check(sent) => self.check(sent, &beat).await,
-            Asked::Other(route, request) => Box::pin(self.other(route, *request, &beat)).await,
+            Asked::Other(route, request, peer) => Box::pin(self.other(route, *request, peer, &beat)).await,
             Asked::Nothing(problem) => Err(*problem),
         }
         .unwrap_or_else(Problem::into_response)
@@ -97,7 +103,7 @@ impl Front {
         host(request)?;
         let path = request.uri().path();
         let Some((_, method, route, needed)) = ROUTES.iter().find(|(known, ..)| *known == path) else {
-            return Err(Problem::new(StatusCode::NOT_FOUND, nowhere(path)));
+            return self.route_of_gateway(path, request.headers());
         };
         if request.method() != method && !(request.method() == Method::HEAD && method == Method::GET) {
             let allowed = if method == Method::GET { "GET, HEAD" } else { "POST" };
@@ -109,6 +115,41 @@ impl Front {
             auth::permit(&tokens.tokens(), request.headers(), *needed)?;
         }
         Ok(*route)
+    }
+
+    fn route_of_gateway(&self, path: &str, headers: &HeaderMap) -> Result<Route, Problem> {
+        if Target::of(path).is_none() {
+            return Err(Problem::new(StatusCode::NOT_FOUND, nowhere(path)));
+        }
+        if let Some(tokens) = &self.settings.tokens {
+            auth::permit_gateway(&tokens.tokens(), headers)?;
+        }
+        Ok(Route::Forward)
+    }
+
+    /// Any method, and a body is not waited for: what is asked about stands in the head.
+    async fn forward(&self, head: &Parts, peer: IpAddr) -> Result<Response<Full<Bytes>>, Problem> {
+        let (Some(forward), Some(target)) = (&self.settings.forward, Target::of(head.uri.path())) else {
+            return Err(Problem::new(
+                StatusCode::NOT_FOUND,
+                "no gateway is set up to ask here; write `forward_auth: { gateway: … }` into the settings",
+            ));
+        };
+        let seen = forward.see(head, target.rest, peer)?;
+        let attempt = Attempt {
+            domain: &target.domain,
+            attributes: &seen.attributes(),
+            cost: Cost::ONE,
+        };
+        let sitting = self.gate.sit(Door::Forward);
+        let checked = sitting.check(&attempt).await;
+        let told = Told {
+            verdict: &checked.verdict,
+            lease: checked.lease.as_deref(),
+            cost: attempt.cost,
+            now: checked.now.unwrap_or(Timestamp::EPOCH),
+        };
+        Ok(answer::to_gateway(&self.settings, &told, target.refusal))
     }
 
     async fn check(&self, sent: Sent, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
@@ -132,6 +173,7 @@ impl Front {
         &self,
         route: Route,
         request: Request<Incoming>,
+        peer: IpAddr,
         beat: &Beat,
     ) -> Result<Response<Full<Bytes>>, Problem> {
         match route {
@@ -142,6 +184,7 @@ impl Front {
             Route::Release => self.release(request, beat).await,
             Route::Renew => self.renew(request, beat).await,
             Route::Explain => self.explain(request, beat).await,
+            Route::Forward => self.forward(&request.into_parts().0, peer).await,
             Route::Healthz => Ok(answer::json(b"{\"status\":\"alive\"}".to_vec())),
             Route::Readyz => Ok(ready::readiness(&self.gate)),
             Route::Metrics => Ok(metrics(&self.gate)),
@@ -294,7 +337,7 @@ fn wants_text(headers: &HeaderMap) -> bool {
 }
 
 fn nowhere(path: &str) -> String {
-    let paths = || ROUTES.iter().map(|(known, ..)| *known);
+    let paths = || ROUTES.iter().map(|(known, ..)| *known).chain(forward::PATHS);
     match paths().find(|known| path.trim_end_matches('/') == *known || path.strip_prefix("/v1") == Some(*known)) {
         Some(meant) => format!("there is nothing at this path; did you mean {meant}?"),
         None => format!(

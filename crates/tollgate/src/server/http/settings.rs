@@ -1,5 +1,6 @@
 //! What can be set about the HTTP front end. The defaults are those of the documentation.
 
+use super::forward::Forward;
 use super::headers::Dialects;
 use crate::server::tls::Tls;
 use crate::server::tokens::Keyring;
@@ -19,6 +20,8 @@ pub struct HttpSettings {
     pub tls: Option<Arc<Tls>>,
     /// Who may do what; none: everybody may do everything.
     pub tokens: Option<Arc<Keyring>>,
+    /// How requests are read that a gateway asks about; none: no gateway may ask.
+    pub forward: Option<Forward>,
     /// How long requests in flight may take when the server stops.
     pub drain: Duration,
 }
@@ -74,6 +77,7 @@ impl Default for HttpSettings {
             bounds: Bounds::default(),
             tls: None,
             tokens: None,
+            forward: None,
             drain: Duration::from_secs(10),
         }
     }

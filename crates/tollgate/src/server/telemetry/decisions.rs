@@ -32,6 +32,8 @@ pub enum Door {
     Grpc,
     /// The Redis protocol.
     Resp,
+    /// A gateway that asks about its clients' requests.
+    Forward,
 }
 
 /// The counters of one rule, by the side of its experiment.
@@ -63,7 +65,12 @@ const RESULTS: [(Result, &str); 4] = [
     (Result::ShadowDeny, "shadow_deny"),
 ];
 const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
-const DOORS: [(Door, &str); 3] = [(Door::Http, "http"), (Door::Grpc, "grpc"), (Door::Resp, "resp")];
+const DOORS: [(Door, &str); 4] = [
+    (Door::Http, "http"),
+    (Door::Grpc, "grpc"),
+    (Door::Resp, "resp"),
+    (Door::Forward, "forward"),
+];
 
 impl Decisions {
     /// The counters of these rules: where a rule was there before, it goes on. Rules that are gone leave the figures at once;

@@ -3,16 +3,22 @@
 use super::{Told, quota, status};
 use crate::server::http::headers::Quota;
 use crate::server::http::json::{boolean, integer, integer_or_null, string};
+use hyper::StatusCode;
 use std::ops::Range;
 use tollgate_limiter::core::Retry;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 
 /// `{"allowed":true,"rule":…}`; if refused, the members of RFC 9457 stand before these.
 pub(crate) fn write(out: &mut Vec<u8>, told: &Told<'_>) {
+    write_with(out, told, status(told.verdict));
+}
+
+/// The same in an answer of this status.
+pub(super) fn write_with(out: &mut Vec<u8>, told: &Told<'_>, status: StatusCode) {
     let Told { verdict, lease, .. } = told;
     out.push(b'{');
     if !verdict.allowed {
-        problem(out, verdict);
+        problem(out, verdict, status);
     }
     out.extend_from_slice(b"\"allowed\":");
     boolean(out, verdict.allowed);
@@ -89,7 +95,7 @@ fn numbers(out: &mut Vec<u8>, ruling: Option<&Ruling<'_>>) {
 }
 
 /// The members of RFC 9457, with a comma behind the last.
-fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>) {
+fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>, status: StatusCode) {
     let (kind, title) = if verdict.is_closed() {
         ("temporary-reduced-capacity", "Temporary Reduced Capacity")
     } else {
@@ -100,7 +106,7 @@ fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>) {
     out.extend_from_slice(b"\",\"title\":\"");
     out.extend_from_slice(title.as_bytes());
     out.extend_from_slice(b"\",\"status\":");
-    integer(out, status(verdict).as_u16().into());
+    integer(out, status.as_u16().into());
     if let Some(detail) = verdict.nearest().and_then(detail) {
         out.extend_from_slice(b",\"detail\":");
         string(out, detail.as_bytes());

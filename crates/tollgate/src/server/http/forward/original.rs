@@ -1,0 +1,240 @@
+//! What a gateway says of the request it asks about, from the one place where that gateway says it.
+//!
+//! Paths and hosts have many spellings that a server behind the gateway takes for the same. They are brought to one, or a
+//! rule for `/v1/charges` would not be met by `/v1/%63harges`.
+
+use super::Gateway;
+use crate::server::http::problem::Problem;
+use hyper::header::{HOST, HeaderName};
+use hyper::http::request::Parts;
+use std::borrow::Cow;
+use std::sync::Once;
+
+/// The original request behind a head.
+pub(super) struct Original<'a> {
+    places: &'static Places,
+    head: &'a Parts,
+    /// What follows the domain in the path.
+    rest: &'a str,
+}
+
+/// Where a gateway says what.
+struct Places {
+    line: Line,
+    host: HeaderName,
+    client: HeaderName,
+}
+
+/// Where method and path of the original request are.
+enum Line {
+    /// In these headers.
+    Headers { method: HeaderName, uri: HeaderName },
+    /// In the request's own line, the path behind the domain.
+    Own,
+}
+
+impl<'a> Original<'a> {
+    pub(super) fn new(gateway: Gateway, head: &'a Parts, rest: &'a str) -> Self {
+        let places = match gateway {
+            Gateway::Traefik | Gateway::Caddy | Gateway::Haproxy => &FORWARDED,
+            Gateway::Nginx => &NGINX,
+            Gateway::Envoy => &ENVOY,
+        };
+        Self { places, head, rest }
+    }
+
+    /// The header that names the client.
+    pub(super) fn client_header(&self) -> &'static HeaderName {
+        &self.places.client
+    }
+
+    pub(super) fn method(&self) -> Result<Option<Cow<'a, [u8]>>, Problem> {
+        match &self.places.line {
+            Line::Headers { method, .. } => Ok(self.said(method)?.map(Cow::Borrowed)),
+            Line::Own => Ok(Some(Cow::Borrowed(self.head.method.as_str().as_bytes()))),
+        }
+    }
+
+    pub(super) fn path(&self) -> Result<Option<Cow<'a, [u8]>>, Problem> {
+        match &self.places.line {
+            Line::Headers { uri, .. } => Ok(self.said(uri)?.map(path)),
+            Line::Own => Ok(Some(path(self.rest.as_bytes()))),
+        }
+    }
+
+    pub(super) fn host(&self) -> Result<Option<Cow<'a, [u8]>>, Problem> {
+        let said = if self.places.host == HOST {
+            // Over HTTP/2 it stands in the request's own address.
+            let header = self.head.headers.get(HOST).map(|value| value.as_bytes());
+            header.or_else(|| self.head.uri.host().map(str::as_bytes))
+        } else {
+            self.said(&self.places.host)?
+        };
+        Ok(said.map(host))
+    }
+
+    /// The value of a header that the gateway writes once.
+    fn said(&self, name: &HeaderName) -> Result<Option<&'a [u8]>, Problem> {
+        let mut lines = self.head.headers.get_all(name).iter();
+        match (lines.next(), lines.next()) {
+            (Some(value), None) => Ok(Some(value.as_bytes())),
+            (None, _) => {
+                static TOLD: Once = Once::new();
+                TOLD.call_once(|| {
+                    tracing::warn!(
+                        header = name.as_str(),
+                        "a gateway asks without this header, so rules that look at it are not met; \
+                         does `forward_auth.gateway` name the right one?"
+                    );
+                });
+                Ok(None)
+            }
+            (Some(_), Some(_)) => Err(Problem::bad(format!(
+                "there is more than one {name} header; the gateway sends one, and must take away the client's own"
+            ))),
+        }
+    }
+}
+
+/// The path of a request's address as all its spellings have it: no query, no fragment, no `.` and `..`, no empty segments,
+/// nothing escaped that need not be, and escapes in capitals.
+fn path(uri: &[u8]) -> Cow<'_, [u8]> {
+    let end = uri.iter().position(|byte| b"?#".contains(byte)).unwrap_or(uri.len());
+    let path = without_authority(uri.get(..end).unwrap_or(uri));
+    if path.is_empty() {
+        return Cow::Borrowed(b"/");
+    }
+    let is_odd = |pair: &[u8]| matches!(pair, [b'/', b'/' | b'.']);
+    if path.first() != Some(&b'/') || !(path.contains(&b'%') || path.windows(2).any(is_odd)) {
+        return Cow::Borrowed(path);
+    }
+    let plain = unescaped(path, is_unreserved);
+    let mut kept: Vec<&[u8]> = Vec::new();
+    // It is a folder if it ends in a slash, or in what stands for one.
+    let mut is_folder = false;
+    for segment in plain.split(|byte| *byte == b'/') {
+        is_folder = matches!(segment, b"" | b"." | b"..");
+        match segment {
+            b"" | b"." => {}
+            b".." => {
+                kept.pop();
+            }
+            _ => kept.push(segment),
+        }
+    }
+    let mut path = Vec::with_capacity(plain.len());
+    for segment in kept {
+        path.push(b'/');
+        path.extend_from_slice(segment);
+    }
+    if is_folder {
+        path.push(b'/');
+    }
+    Cow::Owned(path)
+}
+
+/// What follows scheme and host, where a client sent them too.
+fn without_authority(uri: &[u8]) -> &[u8] {
+    if uri.first() == Some(&b'/') {
+        return uri;
+    }
+    let Some(scheme) = uri.windows(3).position(|three| three == b"://") else {
+        return uri;
+    };
+    let rest = uri.get(scheme + 3..).unwrap_or_default();
+    let path = rest.iter().position(|byte| *byte == b'/').unwrap_or(rest.len());
+    rest.get(path..).unwrap_or_default()
+}
+
+/// A host in lower case, without a port and without the dot that may end it.
+fn host(value: &[u8]) -> Cow<'_, [u8]> {
+    let mut parts = value.rsplitn(2, |byte| *byte == b':');
+    let name = match (parts.next(), parts.next()) {
+        (Some(port), Some(name)) if port.iter().all(u8::is_ascii_digit) => name,
+        _ => value,
+    };
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    if name.iter().any(u8::is_ascii_uppercase) {
+        Cow::Owned(name.to_ascii_lowercase())
+    } else {
+        Cow::Borrowed(name)
+    }
+}
+
+/// A segment of a path without escapes, if it is a text.
+pub(super) fn decoded(segment: &str) -> Option<Cow<'_, str>> {
+    if !segment.contains('%') {
+        return Some(Cow::Borrowed(segment));
+    }
+    String::from_utf8(unescaped(segment.as_bytes(), |_| true))
+        .ok()
+        .map(Cow::Owned)
+}
+
+/// With the bytes unescaped that `which` says. Other escapes are written in capitals, and what is no escape stays.
+fn unescaped(text: &[u8], which: impl Fn(u8) -> bool) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        let escaped = match (first, after) {
+            (b'%', [high, low, after @ ..]) => hex(*high).zip(hex(*low)).map(|digits| (digits, [*high, *low], after)),
+            _ => None,
+        };
+        match escaped {
+            None => plain.push(*first),
+            Some(((high, low), written, after)) => {
+                rest = after;
+                let byte = high << 4 | low;
+                if which(byte) {
+                    plain.push(byte);
+                } else {
+                    plain.push(b'%');
+                    plain.extend(written.map(|digit| digit.to_ascii_uppercase()));
+                }
+            }
+        }
+    }
+    plain
+}
+
+fn hex(digit: u8) -> Option<u8> {
+    char::from(digit)
+        .to_digit(16)
+        .and_then(|value| u8::try_from(value).ok())
+}
+
+/// What means the same escaped or not (RFC 3986, 2.3).
+fn is_unreserved(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
+}
+
+/// What Traefik and Caddy write over whatever a client sent under these names, and our script for HAProxy too.
+static FORWARDED: Places = Places {
+    line: Line::Headers {
+        method: HeaderName::from_static("x-forwarded-method"),
+        uri: HeaderName::from_static("x-forwarded-uri"),
+    },
+    host: HeaderName::from_static("x-forwarded-host"),
+    client: HeaderName::from_static("x-forwarded-for"),
+};
+
+/// What our configuration for nginx sets. `Host` nginx always sets itself.
+static NGINX: Places = Places {
+    line: Line::Headers {
+        method: HeaderName::from_static("x-original-method"),
+        uri: HeaderName::from_static("x-original-uri"),
+    },
+    host: HOST,
+    client: HeaderName::from_static("x-real-ip"),
+};
+
+/// Envoy asks with the original request itself.
+static ENVOY: Places = Places {
+    line: Line::Own,
+    host: HOST,
+    client: HeaderName::from_static("x-forwarded-for"),
+};
+
+#[cfg(test)]
+mod tests;
