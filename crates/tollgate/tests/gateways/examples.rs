@@ -1,0 +1,251 @@
+//! What every example must do, and what each gateway does differently.
+
+use crate::site::{Example, Site, Tokens};
+
+const NGINX: Example = Example {
+    name: "nginx",
+    program: "nginx",
+    arguments: &["-p", ".", "-c", "nginx.conf", "-e", "stderr"],
+    around: Some((
+        "nginx.conf",
+        "daemon off; master_process off; pid nginx.pid; error_log stderr;\n\
+         events {}\n\
+         http {\n\
+         access_log off; client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path fastcgi;\n\
+         uwsgi_temp_path uwsgi; scgi_temp_path scgi;\n\
+         include tollgate.conf;\n\
+         }\n",
+    )),
+    away: 500,
+};
+const TRAEFIK: Example = Example {
+    name: "traefik",
+    program: "traefik",
+    arguments: &["--configFile=traefik.yaml"],
+    around: None,
+    away: 500,
+};
+const CADDY: Example = Example {
+    name: "caddy",
+    program: "caddy",
+    arguments: &["run"],
+    around: None,
+    away: 502,
+};
+const HAPROXY: Example = Example {
+    name: "haproxy",
+    program: "haproxy",
+    arguments: &["-db", "-f", "haproxy.cfg"],
+    around: None,
+    away: 503,
+};
+const ENVOY: Example = Example {
+    name: "envoy-ext-authz",
+    program: "envoy",
+    arguments: &[
+        "-c",
+        "envoy.yaml",
+        "--disable-hot-restart",
+        "--concurrency",
+        "1",
+        "-l",
+        "warning",
+    ],
+    around: None,
+    away: 503,
+};
+
+/// What a client sees on a request that passes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnPass {
+    /// The rate limit headers.
+    Client,
+    /// Nothing: they go to the service, which may pass them on.
+    Service,
+}
+
+#[test]
+fn nginx_lets_through_and_refuses() {
+    limits(&NGINX, OnPass::Client);
+}
+
+#[test]
+fn traefik_lets_through_and_refuses() {
+    limits(&TRAEFIK, OnPass::Service);
+}
+
+#[test]
+fn caddy_lets_through_and_refuses() {
+    limits(&CADDY, OnPass::Client);
+}
+
+#[test]
+fn haproxy_lets_through_and_refuses() {
+    limits(&HAPROXY, OnPass::Client);
+}
+
+#[test]
+fn envoy_lets_through_and_refuses() {
+    limits(&ENVOY, OnPass::Client);
+}
+
+#[test]
+fn gateways_show_their_token_whatever_clients_show() {
+    for example in [NGINX, TRAEFIK, CADDY, HAPROXY, ENVOY] {
+        let site = Site::start(&example, Tokens::Asked);
+        for forged in ["", "X-Tollgate-Token: forged\r\nAuthorization: Bearer forged\r\n"] {
+            let answer = site.ask(2, "GET /", forged, "");
+            assert_eq!(answer.status, 200, "{}: {answer:?} {}", example.name, site.logs());
+            // It is between gateway and server, and the service gets what is the client's.
+            assert!(
+                !answer.body.contains("0123456789abcdef"),
+                "{}: {answer:?}",
+                example.name
+            );
+            assert_eq!(answer.body.contains("authorization: Bearer forged"), !forged.is_empty());
+        }
+    }
+}
+
+#[test]
+fn the_first_example_of_the_page_does_what_it_says() {
+    let page = include_str!("../../../../docs/forward-auth.md");
+    let block = |language: &str| {
+        let (_, rest) = page.split_once(&format!("```{language}\n")).expect("the page has one");
+        rest.split_once("```").expect("it ends").0.to_owned()
+    };
+    let files = [("tollgate.yaml", block("yaml")), ("Caddyfile", block("text"))];
+    let site = Site::run(&CADDY, &files.map(|(name, text)| (name.to_owned(), text)), Tokens::None);
+    let passed = (0..200)
+        .take_while(|_| site.ask(2, "GET /", "", "").status == 200)
+        .count();
+    // Some come back while the hundred are used up.
+    assert!((100..130).contains(&passed), "{passed}");
+    let refused = site.ask(2, "GET /", "X-Forwarded-For: 9.9.9.9\r\n", "");
+    assert_eq!(refused.status, 429);
+    for name in ["retry-after", "ratelimit"] {
+        assert!(refused.header(name).is_some(), "{refused:?}");
+    }
+    assert!(refused.body.contains("\"title\":\"Quota Exceeded\""), "{refused:?}");
+    assert_eq!(site.ask(3, "GET /", "", "").status, 200);
+}
+
+/// Five logins an hour for each address, and a hundred requests a minute.
+fn limits(example: &Example, on_pass: OnPass) {
+    let mut site = Site::start(example, Tokens::None);
+    let name = example.name;
+    let before = site.service.served();
+    for turn in 1..=5_u32 {
+        let answer = site.ask(2, "POST /login?user=a", "", "name and password");
+        assert_eq!(answer.status, 200, "{name}: {answer:?} {}", site.logs());
+        assert!(
+            answer.body.starts_with("service: POST /login <name and password>\n"),
+            "{name}: {answer:?}"
+        );
+        let standing = format!("\"logins\";r={}", 5 - turn);
+        match on_pass {
+            OnPass::Client => {
+                let header = answer
+                    .header("ratelimit")
+                    .unwrap_or_else(|| panic!("{name}: {answer:?}"));
+                assert!(header.contains(&standing), "{name}: {header}");
+                assert!(
+                    answer
+                        .header("ratelimit-policy")
+                        .is_some_and(|policy| policy.contains("\"logins\";q=5;w=3600"))
+                );
+            }
+            OnPass::Service => assert!(answer.body.contains(&standing), "{name}: {answer:?}"),
+        }
+        assert_eq!(answer.header("retry-after"), None);
+    }
+    for (line, headers) in FORGERIES {
+        let answer = site.ask(2, line, headers, "");
+        let what = format!("{name}: {line} {headers}: {answer:?}");
+        if *example == ENVOY && headers.starts_with("Connection: close, X-Forwarded-For") {
+            assert_eq!(answer.status, 400, "{what}: Envoy refuses that by itself");
+            continue;
+        }
+        assert_eq!(answer.status, 429, "{what}");
+        let header = answer.header("ratelimit").unwrap_or_else(|| panic!("{what}"));
+        assert!(header.contains("\"logins\";r=0;t="), "{what}");
+        assert!(answer.header("ratelimit-policy").is_some(), "{what}");
+        let after: u32 = answer
+            .header("retry-after")
+            .and_then(|after| after.parse().ok())
+            .expect("seconds");
+        assert!((600..=900).contains(&after), "{what}");
+        assert_eq!(
+            answer.header("content-type").as_deref(),
+            Some("application/problem+json"),
+            "{what}"
+        );
+        assert!(
+            answer.body.contains("\"title\":\"Quota Exceeded\",\"status\":429"),
+            "{what}"
+        );
+    }
+    assert_eq!(
+        site.service.served() - before,
+        5,
+        "{name}: what is refused does not reach the service"
+    );
+    // Other clients, other paths and other methods have limits of their own.
+    for (from, line, status) in [
+        (3, "POST /login", 200),
+        (2, "GET /login", 200),
+        (2, "POST /other", 200),
+        (2, "HEAD /other", 200),
+        (2, "GET /forbidden", 403),
+    ] {
+        let answer = site.ask(from, line, "", "");
+        assert_eq!(
+            answer.status,
+            status,
+            "{name}: {from} {line}: {answer:?} {}",
+            site.logs()
+        );
+        assert!(
+            answer.body.starts_with("service: ") || line.starts_with("HEAD"),
+            "{name}: {answer:?}"
+        );
+    }
+    assert!(!site.gateway_has_ended());
+
+    // Nobody passes who was not asked about.
+    site.tollgate.kill();
+    let before = site.service.served();
+    let answer = site.ask(4, "GET /", "", "");
+    assert_eq!(answer.status, example.away, "{name}: {answer:?}");
+    assert_eq!(site.service.served(), before, "{name}");
+}
+
+/// What a client may try to get another login.
+const FORGERIES: [(&str, &str); 14] = [
+    ("POST /login", ""),
+    ("POST /login", "X-Forwarded-For: 9.9.9.9\r\n"),
+    (
+        "POST /login",
+        "X-Forwarded-For: 9.9.9.9, 127.0.0.1\r\nX-Forwarded-For: 127.0.0.1\r\n",
+    ),
+    ("POST /login", "X-Real-IP: 9.9.9.9\r\nForwarded: for=9.9.9.9\r\n"),
+    ("POST /login", "X-Client-IP: 9.9.9.9\r\nTrue-Client-IP: 9.9.9.9\r\n"),
+    ("POST /login", "X-Forwarded-Uri: /other\r\nX-Original-URI: /other\r\n"),
+    (
+        "POST /login",
+        "X-Forwarded-Method: GET\r\nX-Original-Method: GET\r\nX-HTTP-Method-Override: GET\r\n",
+    ),
+    (
+        "POST /login",
+        "X-Tollgate-Cost: 0\r\nX-Tollgate-Domain: other\r\nX-Envoy-Original-Path: /other\r\n",
+    ),
+    ("POST /login", "Connection: close, X-Forwarded-For, X-Real-IP\r\n"),
+    (
+        "POST /login",
+        "Connection: close, X-Forwarded-Uri, X-Original-URI, X-Forwarded-Method, X-Original-Method\r\n",
+    ),
+    ("POST /login?cost=0&domain=other", ""),
+    ("POST /%6cogin", ""),
+    ("POST /./login", ""),
+    ("POST //login", ""),
+];
