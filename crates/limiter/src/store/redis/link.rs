@@ -6,10 +6,12 @@ use super::sentinel::Sentinels;
 use super::servers::{Access, Host};
 use super::{Figures, Functions};
 use crate::clock::Clock;
+use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
@@ -31,8 +33,10 @@ pub(super) struct Link {
     clock: Clock,
     line: watch::Sender<Option<Line>>,
     is_dialling: AtomicBool,
-    /// That it is worth dialling at once.
+    /// That it is worth dialling anew at once.
     news: Arc<Notify>,
+    /// Whom is being connected to.
+    target: Mutex<Option<Host>>,
     /// Attempts to connect since the script last answered.
     attempts: AtomicU32,
     lines: AtomicU64,
@@ -69,6 +73,7 @@ impl Link {
             line: watch::Sender::new(None),
             is_dialling: AtomicBool::new(false),
             news: Arc::default(),
+            target: Mutex::default(),
             attempts: AtomicU32::new(0),
             lines: AtomicU64::new(0),
             fault: Mutex::new(Some("not connected yet".to_owned())),
@@ -128,13 +133,16 @@ impl Link {
         }
     }
 
-    /// Leaves whatever server there is a connection to, unless it is this one. If there is none, whoever dials waits no
-    /// longer.
+    /// Leaves whatever server there is a connection to, unless it is this one. If there is none, whoever dials another, or
+    /// waits to, does so no longer: one that stood still may answer at any time, and is not to be asked.
     pub(super) fn leave_unless(self: &Arc<Self>, host: &Host) {
         let other = match &*self.line.borrow() {
             Some(line) if line.host() == Some(host) => return,
             line => line.as_ref().map(Line::number),
         };
+        if other.is_none() && self.target().as_ref() == Some(host) {
+            return;
+        }
         // The new one is worth trying at once, however the old one was.
         self.attempts.store(0, Ordering::Relaxed);
         match other {
@@ -168,6 +176,19 @@ impl Link {
         pause - pause / 2 * random / (1 << 16)
     }
 
+    /// Leaves a server that was the primary when it was dialled, and by now is not.
+    fn leave_if_switched(self: &Arc<Self>) {
+        if let Finder::Sentinel(sentinels) = &self.finder
+            && let Some(host) = sentinels.believed()
+        {
+            self.leave_unless(&host);
+        }
+    }
+
+    fn target(&self) -> MutexGuard<'_, Option<Host>> {
+        self.target.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn note(&self, why: &str) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     }
@@ -177,6 +198,7 @@ impl Link {
             Finder::Fixed(access) | Finder::Replica(access, _) => access.clone(),
             Finder::Sentinel(sentinels) => sentinels.primary().await?,
         };
+        *self.target() = access.host();
         let connected = self.connect_to(&access).await;
         connected.map_err(|error| in_words(&error, access.password()))
     }
@@ -288,13 +310,20 @@ async fn dial(dialling: Dialling) {
         }
         link.attempts.fetch_add(1, Ordering::Relaxed);
         link.figures.dials.add(1);
-        match timeout(DIAL, link.connect()).await {
-            Ok(Ok(line)) => {
+        let dialled = match select(pin!(timeout(DIAL, link.connect())), pin!(news.notified())).await {
+            Either::Left((dialled, _)) => {
+                dialled.unwrap_or_else(|_| Err("the server did not answer within a second".to_owned()))
+            }
+            Either::Right(_) => Err("another server is the primary now".to_owned()),
+        };
+        *link.target() = None;
+        match dialled {
+            Ok(line) => {
                 link.line.send_replace(Some(line));
+                link.leave_if_switched();
                 break link;
             }
-            Ok(Err(why)) => link.note(&why),
-            Err(_) => link.note("the server did not answer within a second"),
+            Err(why) => link.note(&why),
         }
     };
     drop(dialling);

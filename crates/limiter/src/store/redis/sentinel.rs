@@ -111,7 +111,7 @@ impl Sentinels {
     }
 
     /// Where the primary is: as the best informed has said, or was just announced.
-    fn believed(&self) -> Option<Host> {
+    pub(super) fn believed(&self) -> Option<Host> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let last = last.as_ref();
