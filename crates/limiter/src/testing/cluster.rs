@@ -78,12 +78,7 @@ impl Cluster {
             let folder = folder.to_string_lossy();
             let mut all = vec!["--cluster-enabled", "yes", "--dir", &folder];
             all.extend(["--cluster-config-file", &file, "--cluster-node-timeout", "1000"]);
-            all.extend([
-                "--cluster-replica-validity-factor",
-                "0",
-                "--repl-diskless-sync-delay",
-                "0",
-            ]);
+            all.extend(["--cluster-replica-validity-factor", "0"]);
             all.extend(settings);
             if spoken == Spoken::Plain {
                 let server = Server::start_with(kind, &all);

@@ -42,7 +42,7 @@ impl Watched {
         let primary = Server::start(kind);
         let port = primary.port();
         let of = port.to_string();
-        let settings = ["--replicaof", "127.0.0.1", &of, "--repl-diskless-sync-delay", "0"];
+        let settings = ["--replicaof", "127.0.0.1", &of];
         let mut servers = vec![primary];
         servers.extend((0..2).map(|_| Server::start_with(kind, &settings)));
         let sentinels: Vec<Sentinel> = (0..3).map(|_| Sentinel::start(kind, port)).collect();
@@ -51,7 +51,13 @@ impl Watched {
                 |said: &str| field(said, "num-other-sentinels") == Some("2") && field(said, "num-slaves") == Some("2");
             sentinel.wait_for(knows_all, "all the others");
         }
-        Self { servers, sentinels }
+        let watched = Self { servers, sentinels };
+        for replica in watched.servers.iter().skip(1) {
+            let follows =
+                || ask(replica.port(), "INFO replication").is_some_and(|said| said.contains("link_status:up"));
+            assert!(look_for(follows), "the replica at {} never followed", replica.port());
+        }
+        watched
     }
 
     /// Where clients find it.
@@ -140,28 +146,13 @@ impl Sentinel {
     }
 
     fn wait_for(&self, is_there: impl Fn(&str) -> bool, what: &str) {
-        let looks = (0..LOOKS).any(|_| {
-            let found = self.master().is_some_and(|said| is_there(&said));
-            if !found {
-                thread::park_timeout(LOOK_EVERY);
-            }
-            found
-        });
-        assert!(looks, "the sentinel at {} never knew {what}", self.port);
+        let found = look_for(|| self.master().is_some_and(|said| is_there(&said)));
+        assert!(found, "the sentinel at {} never knew {what}", self.port);
     }
 
     /// What it says of the primary.
     fn master(&self) -> Option<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
-        stream
-            .write_all(format!("SENTINEL MASTER {NAME}\r\n").as_bytes())
-            .ok()?;
-        // It answers and then sees that nothing more comes.
-        stream.shutdown(Shutdown::Write).ok()?;
-        let mut said = String::new();
-        stream.read_to_string(&mut said).ok()?;
-        Some(said)
+        ask(self.port, &format!("SENTINEL MASTER {NAME}"))
     }
 }
 
@@ -170,6 +161,29 @@ impl Drop for Sentinel {
         self.kill();
         let _ = fs::remove_dir_all(&self.folder);
     }
+}
+
+/// Looks until something is so, for as long as that may take. Says whether it is.
+fn look_for(mut is_so: impl FnMut() -> bool) -> bool {
+    (0..LOOKS).any(|_| {
+        let is_so = is_so();
+        if !is_so {
+            thread::park_timeout(LOOK_EVERY);
+        }
+        is_so
+    })
+}
+
+/// Asks a server or a sentinel one thing.
+fn ask(port: u16, command: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+    stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;
+    // It answers and then sees that nothing more comes.
+    stream.shutdown(Shutdown::Write).ok()?;
+    let mut said = String::new();
+    stream.read_to_string(&mut said).ok()?;
+    Some(said)
 }
 
 /// A field of an answer that is a list of names and values, each behind its length.

@@ -195,6 +195,9 @@ fn run(
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+        // A replica gets its first data as a file. Another server must not take it for its own, now or later.
+        .args(["--dbfilename", &file_of(port), "--rdb-del-sync-files", "yes"])
+        .args(["--repl-diskless-sync-delay", "0"])
         .args(settings)
         .envs(environment.iter().map(|(name, path)| (name, path)))
         .current_dir(std::env::temp_dir())
@@ -220,8 +223,15 @@ fn run(
     Err(log)
 }
 
+/// What a server calls its data when it writes them down.
+fn file_of(port: u16) -> String {
+    format!("tollgate-{port}.rdb")
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+        // It deletes that itself, unless it is killed before.
+        let _ = std::fs::remove_file(std::env::temp_dir().join(file_of(self.port)));
     }
 }

@@ -103,10 +103,16 @@ pub(crate) fn connection(server: &Server) -> redis::Connection {
 
 /// Whether a server takes itself for the primary.
 pub(crate) fn is_primary(server: &Server) -> bool {
-    let role: redis::RedisResult<Vec<redis::Value>> = redis::cmd("ROLE").query(&mut connection(server));
-    // Whoever is promoted closes all connections.
-    let role = role.unwrap_or_default();
-    matches!(role.first(), Some(redis::Value::BulkString(role)) if role == b"master")
+    matches!(role(server).first(), Some(redis::Value::BulkString(role)) if role == b"master")
+}
+
+/// What a server says of itself. Nothing if it closes the connection, as whoever is promoted does.
+pub(crate) fn role(server: &Server) -> Vec<redis::Value> {
+    let client = redis::Client::open(server.url()).expect("a URL");
+    let role = client
+        .get_connection()
+        .and_then(|mut connection| redis::cmd("ROLE").query(&mut connection));
+    role.unwrap_or_default()
 }
 
 /// How often the script was called on a server by commands that may write.

@@ -11,7 +11,7 @@ use tollgate_limiter::testing::servers::{Kind, Server};
 /// A replica that is there when this returns.
 fn follow(site: &Site, kind: Kind, settings: &[&str]) -> Site {
     let port = site.server.port().to_string();
-    let mut all = vec!["--replicaof", "127.0.0.1", &port, "--repl-diskless-sync-delay", "0"];
+    let mut all = vec!["--replicaof", "127.0.0.1", &port];
     all.extend(settings);
     let replica = Site::on(Server::start_with(kind, &all));
     while !replica
