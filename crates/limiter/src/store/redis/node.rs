@@ -399,7 +399,10 @@ impl Node {
             match &answer {
                 Ok(answer) => {
                     line.learn(sent, received, answer.server_now);
-                    self.link.answered();
+                    // One that came too late says nothing of whether the server takes writes.
+                    if answer.told.is_some() {
+                        self.link.answered();
+                    }
                 }
                 Err(Failure { error, .. }) if is_the_connections(*error) => {
                     self.link.hang_up(line.number(), &error.to_string());
