@@ -96,6 +96,22 @@ impl Decision {
         }
     }
 
+    /// What a ban says: a limit of nothing. Looking is allowed even so.
+    pub const fn of_a_ban(cost: Cost) -> Self {
+        let standing = Standing {
+            limit: 0,
+            remaining: 0,
+            reset_after: Micros::ZERO,
+        };
+        if cost.get() == 0 {
+            return Self::allow(standing);
+        }
+        Self::Deny {
+            standing,
+            retry: Retry::Never,
+        }
+    }
+
     /// Whether the cost passes.
     pub const fn is_allow(&self) -> bool {
         matches!(self, Self::Allow { .. })

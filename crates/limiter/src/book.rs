@@ -1,6 +1,9 @@
 //! A rule book: rules that are data, and the store their counters are in. What every front end asks.
 
+mod together;
 mod token;
+
+pub use self::together::{Judged, OwnLimit, Part, Together, Way};
 
 use self::token::Token;
 use crate::lease;
@@ -85,7 +88,7 @@ impl<S: Store> RuleBook<S> {
         let is_leased = plan.charges.iter().any(is_leased);
         let lease = if is_leased { lease::fresh() } else { LeaseId::default() };
         let mut settled = if plan.is_banned() {
-            self.look(&plan).await
+            self.look(&plan.charges, true).await
         } else {
             self.store.settle(&plan.charges, lease).await
         };
@@ -109,7 +112,7 @@ impl<S: Store> RuleBook<S> {
         let plan = self.plan(attempt);
         let verdict = match &*plan.charges {
             [] => plan.verdict(S::SOURCE, []),
-            _ => plan.verdict(S::SOURCE, answers(&self.look(&plan).await)),
+            _ => plan.verdict(S::SOURCE, answers(&self.look(&plan.charges, plan.is_banned()).await)),
         };
         let key = |counter, per: &[&[u8]]| self.store.key_text(&self.key(counter, per));
         self.rules.explain(attempt, verdict, key)
@@ -176,10 +179,10 @@ impl<S: Store> RuleBook<S> {
 
     /// What settling the charges would come to, without taking anything. Of a banned attempt the store cannot know that it
     /// does not pass: what would have let it pass is told as it stands.
-    async fn look(&self, plan: &Plan<'_, S::Key>) -> Settled {
-        let mut looked = self.store.peek(&plan.charges).await;
-        if plan.is_banned() {
-            let as_they_are: Vec<_> = plan.charges.iter().map(Charge::at_no_cost).collect();
+    async fn look(&self, charges: &[Charge<S::Key>], is_banned: bool) -> Settled {
+        let mut looked = self.store.peek(charges).await;
+        if is_banned {
+            let as_they_are: Vec<_> = charges.iter().map(Charge::at_no_cost).collect();
             let standings = self.store.peek(&as_they_are).await;
             for (outcome, standing) in looked.outcomes.iter_mut().zip(standings.outcomes) {
                 if outcome.is_ok_and(|outcome| outcome.decision.is_allow()) {

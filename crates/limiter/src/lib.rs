@@ -18,7 +18,7 @@ mod sync;
 pub mod testing;
 mod wait;
 
-pub use book::{Checked, RuleBook};
+pub use book::{Checked, Judged, OwnLimit, Part, RuleBook, Together, Way};
 pub use fingerprint::{Fingerprint, Secret, Subjects};
 pub use lease::Permit;
 pub use limiter::{Ask, Limiter, Rule};

@@ -113,6 +113,10 @@ impl Index {
         }
     }
 
+    pub(crate) fn has_domain(&self, domain: &str) -> bool {
+        sorted_find(&self.domains, domain).is_some()
+    }
+
     /// All rules that `attempt` could meet, and few others, in the order they are written. One that is touched more than
     /// once stands there as often.
     #[inline]

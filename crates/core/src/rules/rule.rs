@@ -297,6 +297,11 @@ impl RuleSet {
         &self.rules
     }
 
+    /// Whether a rule that is asked is of this domain.
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.index.has_domain(domain)
+    }
+
     /// All kinds of counters. A [`CounterId`] is a place in this list.
     pub fn counters(&self) -> &[CounterOf] {
         &self.counters

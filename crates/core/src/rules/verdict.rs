@@ -2,7 +2,7 @@
 
 use super::plan::{Line, Plan};
 use super::rule::{Mode, OnStoreFailure, Rule, Terms, Variant, Window};
-use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::decision::{Decision, Retry};
 use crate::source::Source;
 use crate::time::Micros;
 
@@ -67,7 +67,7 @@ impl<'r, K> Plan<'r, K> {
                         Answer::Failed => (None, line.rule.without_store()),
                         Answer::Unasked => return None,
                     },
-                    Terms::Banned => (Some(ban(line.cost)), own),
+                    Terms::Banned => (Some(Decision::of_a_ban(line.cost)), own),
                     Terms::Unlimited => (None, own),
                 };
                 Some(line.ruling(decision, source))
@@ -161,25 +161,6 @@ impl Rule {
             (OnStoreFailure::Closed, Mode::Enforce) => Source::Closed,
             _ => Source::Open,
         }
-    }
-}
-
-/// What a ban says: a limit of nothing. Looking is allowed even so.
-const fn ban(cost: Cost) -> Decision {
-    let standing = Standing {
-        limit: 0,
-        remaining: 0,
-        reset_after: Micros::ZERO,
-    };
-    if cost.get() == 0 {
-        return Decision::Allow {
-            standing,
-            delay: Micros::ZERO,
-        };
-    }
-    Decision::Deny {
-        standing,
-        retry: Retry::Never,
     }
 }
 

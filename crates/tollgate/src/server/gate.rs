@@ -6,10 +6,10 @@ use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use tollgate_limiter::Checked;
 use tollgate_limiter::clock::Stopwatch;
 use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownRule, Verdict};
+use tollgate_limiter::{Checked, Judged, Part, Together, Way};
 
 /// The rules in force, their store, and what is counted of them.
 pub struct Gate {
@@ -143,6 +143,33 @@ impl Sitting<'_> {
             figures.odd_costs.add(checked.odd_costs.into());
         }
         checked
+    }
+
+    /// May all of these attempts go on, as one? Each counts as an attempt; what is given back does not.
+    #[inline]
+    pub async fn check_together(&self, parts: &[Part<'_>]) -> Together<'_> {
+        let Gate {
+            telemetry, stopwatch, ..
+        } = self.gate;
+        let InForce { book, counts } = &**self.in_force;
+        let started = stopwatch.start();
+        let together = book.check_together(parts).await;
+        let figures = telemetry.figures();
+        figures.seconds.add(stopwatch.elapsed_ns(started));
+        let taken = parts
+            .iter()
+            .zip(&together.parts)
+            .filter(|(part, _)| part.way == Way::Take);
+        for (_, judged) in taken {
+            match judged {
+                Judged::Rules(verdict) => figures.decisions.add(counts, book.rules(), verdict, self.door),
+                Judged::Own(_, source) => figures.decisions.add_own(judged.is_allow(), *source, self.door),
+            }
+        }
+        if together.odd_costs > 0 {
+            figures.odd_costs.add(together.odd_costs.into());
+        }
+        together
     }
 
     /// Why the attempt would be answered as it would be. Takes nothing.

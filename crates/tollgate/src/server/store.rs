@@ -5,7 +5,7 @@ use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownRule, Verdict};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::{Checked, RuleBook};
+use tollgate_limiter::{Checked, Part, RuleBook, Together};
 
 /// Where counters are kept.
 #[derive(Clone, Debug)]
@@ -62,6 +62,15 @@ impl Book {
         match self {
             Self::Memory(book) => book.check(attempt).await,
             Self::Redis(book) => book.check(attempt).await,
+        }
+    }
+
+    /// See [`RuleBook::check_together`].
+    #[inline]
+    pub async fn check_together(&self, parts: &[Part<'_>]) -> Together<'_> {
+        match self {
+            Self::Memory(book) => book.check_together(parts).await,
+            Self::Redis(book) => book.check_together(parts).await,
         }
     }
 

@@ -122,6 +122,12 @@ impl Decisions {
         }
     }
 
+    /// Counts the verdict of a limit that a caller brought along: it is no rule's.
+    pub(crate) fn add_own(&self, allowed: bool, source: Source, door: Door) {
+        let result = if allowed { Result::Allow } else { Result::Deny };
+        self.checks.add(result, source, door);
+    }
+
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let checks = encoder.encode_descriptor(
             "tollgate_checks",

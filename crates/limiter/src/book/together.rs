@@ -1,0 +1,236 @@
+//! Several attempts of one request, settled as one: all of them go on, or none does.
+
+use super::{RuleBook, answers, is_leased};
+use crate::lease;
+use crate::store::{Settled, Store};
+use tollgate_core::rules::{Answer, Attempt, Plan, Verdict};
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Policy, Source, Timestamp};
+
+/// One attempt of a request that makes several.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// What is attempted.
+    pub attempt: Attempt<'a>,
+    /// What its cost is for.
+    pub way: Way,
+    /// What holds instead of the rules, if the caller brings a limit of his own.
+    pub own: Option<OwnLimit>,
+}
+
+/// What a cost is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is taken.
+    Take,
+    /// It is given back, never above full. It never refuses.
+    GiveBack,
+}
+
+/// A limit that a caller brings along. It has a counter of its own for each domain and list of attributes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnLimit {
+    /// So much.
+    Limited(Limit),
+    /// Nothing passes.
+    Banned,
+}
+
+/// What the parts of a request came to.
+#[derive(Debug)]
+pub struct Together<'r> {
+    /// Whether the request may go on: every part may. Otherwise nothing was taken, and nothing given back.
+    pub allowed: bool,
+    /// For each part, in order, what its own limits say.
+    pub parts: Vec<Judged<'r>>,
+    /// How often a cost attribute was not a whole number, and the default was charged.
+    pub odd_costs: u32,
+    /// The store's time when it was settled. Nothing if nothing had to be.
+    pub now: Option<Timestamp>,
+}
+
+/// What the limits of one part say.
+#[derive(Debug)]
+pub enum Judged<'r> {
+    /// The rules do.
+    Rules(Verdict<'r>),
+    /// The limit it brought does. Nothing is decided if the store could not be asked, or another part was refused without
+    /// asking for this one: then it passes.
+    Own(Option<Decision>, Source),
+}
+
+/// What a part is to be charged for.
+enum Planned<'r, K> {
+    Rules(Plan<'r, K>),
+    Own(Cost, OwnLimit),
+    /// Is done when the others are settled.
+    GiveBack,
+}
+
+impl<S: Store> RuleBook<S> {
+    /// May all of these attempts go on? If so, every rule that one of them meets is charged; if not, none is. Attempts that
+    /// meet the same counter add up.
+    ///
+    /// What is to be given back is given when the others have passed.
+    pub async fn check_together(&self, parts: &[Part<'_>]) -> Together<'_> {
+        if let [
+            Part {
+                attempt,
+                way: Way::Take,
+                own: None,
+            },
+        ] = parts
+        {
+            let checked = self.check(attempt).await;
+            return Together {
+                allowed: checked.verdict.allowed,
+                odd_costs: checked.odd_costs,
+                now: checked.now,
+                parts: vec![Judged::Rules(checked.verdict)],
+            };
+        }
+        let mut charges: Vec<Charge<S::Key>> = Vec::new();
+        let planned: Vec<Planned<'_, S::Key>> = parts.iter().map(|part| self.planned(part, &mut charges)).collect();
+        let odd_costs = planned.iter().map(Planned::odd_costs).sum();
+        let is_banned = planned.iter().any(Planned::is_banned);
+        let mut settled = self.settle_or_look(&charges, is_banned).await;
+        let mut judged = judge::<S>(&planned, settled.as_ref());
+        if let Some(settled) = &mut settled
+            && !is_banned
+            && !judged.iter().flatten().all(Judged::is_allow)
+            && !settled.is_refused(&charges)
+        {
+            // A rule is closed because its part of the store is away; another part has taken charges.
+            self.store.take_back(&charges, settled).await;
+            judged = judge::<S>(&planned, Some(settled));
+        }
+        let allowed = judged.iter().flatten().all(Judged::is_allow);
+        let mut all = Vec::with_capacity(parts.len());
+        for (part, judged) in parts.iter().zip(judged) {
+            all.push(match judged {
+                Some(judged) => judged,
+                None => self.give_back(part, allowed).await,
+            });
+        }
+        Together {
+            allowed,
+            parts: all,
+            odd_costs,
+            now: settled.map(|settled| settled.now),
+        }
+    }
+
+    fn planned(&self, part: &Part<'_>, charges: &mut Vec<Charge<S::Key>>) -> Planned<'_, S::Key> {
+        match (part.way, part.own) {
+            (Way::GiveBack, _) => Planned::GiveBack,
+            (Way::Take, Some(own)) => {
+                if let OwnLimit::Limited(limit) = own {
+                    charges.push(Charge {
+                        key: self.own_key(&part.attempt, &limit),
+                        limit,
+                        cost: part.attempt.cost,
+                        policy: Policy::Enforce,
+                    });
+                }
+                Planned::Own(part.attempt.cost, own)
+            }
+            (Way::Take, None) => {
+                let mut plan = self.plan(&part.attempt);
+                charges.append(&mut plan.charges);
+                Planned::Rules(plan)
+            }
+        }
+    }
+
+    /// Settles them, unless one of the attempts is banned, or there is nothing to settle.
+    async fn settle_or_look(&self, charges: &[Charge<S::Key>], is_banned: bool) -> Option<Settled> {
+        if charges.is_empty() {
+            return None;
+        }
+        if is_banned {
+            return Some(self.look(charges, is_banned).await);
+        }
+        let lease = match charges.iter().any(is_leased) {
+            true => lease::fresh(),
+            false => LeaseId::default(),
+        };
+        Some(self.store.settle(charges, lease).await)
+    }
+
+    /// Gives the cost of a part back if the request goes on, and tells how its limits stand.
+    async fn give_back(&self, part: &Part<'_>, allowed: bool) -> Judged<'_> {
+        let Part { attempt, own, .. } = part;
+        let cost = if allowed { attempt.cost } else { Cost::ZERO };
+        match own {
+            None => Judged::Rules(self.refund(&Attempt { cost, ..*attempt }).await),
+            Some(OwnLimit::Banned) => Judged::Own(Some(Decision::of_a_ban(Cost::ZERO)), S::SOURCE),
+            Some(OwnLimit::Limited(limit)) => {
+                let standing = self.store.refund(self.own_key(attempt, limit), limit, cost).await;
+                Judged::own::<S>(standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE)))
+            }
+        }
+    }
+
+    /// The counter of a limit that a caller brings: no rule's, whatever its id.
+    fn own_key(&self, attempt: &Attempt<'_>, limit: &Limit) -> S::Key {
+        let subjects = self.store.subjects(&Counter {
+            domain: attempt.domain,
+            rule: OWN,
+            variant: "",
+            limit,
+            per: &[],
+        });
+        let entries = attempt.attributes.iter();
+        let per: Vec<&[u8]> = entries.flat_map(|entry| [entry.name.as_bytes(), entry.value]).collect();
+        self.store.key(&subjects, &per)
+    }
+}
+
+/// What stands for the rule's id in the counter of a limit that a caller brings: no id has a space in it.
+const OWN: &str = "brought along";
+
+impl<K> Planned<'_, K> {
+    fn odd_costs(&self) -> u32 {
+        match self {
+            Self::Rules(plan) => plan.odd_costs,
+            Self::Own(..) | Self::GiveBack => 0,
+        }
+    }
+
+    fn is_banned(&self) -> bool {
+        match self {
+            Self::Rules(plan) => plan.is_banned(),
+            Self::Own(cost, OwnLimit::Banned) => *cost > Cost::ZERO,
+            Self::Own(_, OwnLimit::Limited(_)) | Self::GiveBack => false,
+        }
+    }
+}
+
+impl Judged<'_> {
+    /// Whether its own limits let the part pass.
+    pub fn is_allow(&self) -> bool {
+        match self {
+            Self::Rules(verdict) => verdict.allowed,
+            Self::Own(decision, _) => decision.is_none_or(|decision| decision.is_allow()),
+        }
+    }
+
+    fn own<S: Store>(answer: Answer) -> Self {
+        match answer {
+            Answer::Decided(decision, source) => Self::Own(Some(decision), source),
+            Answer::Failed => Self::Own(None, Source::Open),
+            Answer::Unasked => Self::Own(None, S::SOURCE),
+        }
+    }
+}
+
+/// What the limits of each part say, as far as they were asked. The answers stand in the order of the parts.
+fn judge<'r, S: Store>(planned: &[Planned<'r, S::Key>], settled: Option<&Settled>) -> Vec<Option<Judged<'r>>> {
+    let mut answers = settled.into_iter().flat_map(answers);
+    let each = planned.iter().map(|planned| match planned {
+        Planned::Rules(plan) => Some(Judged::Rules(plan.verdict(S::SOURCE, &mut answers))),
+        Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::of_a_ban(*cost)), S::SOURCE)),
+        Planned::Own(_, OwnLimit::Limited(_)) => Some(Judged::own::<S>(answers.next().unwrap_or(Answer::Failed))),
+        Planned::GiveBack => None,
+    });
+    each.collect()
+}
