@@ -5,6 +5,7 @@
 
 mod accept;
 pub mod gate;
+pub mod headers;
 pub mod http;
 pub mod listen;
 pub mod store;

@@ -1,6 +1,8 @@
 //! Who may ask what: callers' tokens and their rights.
 
 use arc_swap::{ArcSwap, Guard};
+use hyper::HeaderMap;
+use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::fmt;
@@ -72,6 +74,11 @@ impl Tokens {
         self.by_digest.get::<[u8; 32]>(&Sha256::digest(token).into())
     }
 
+    /// Whose token stands in the headers of a request, over HTTP and gRPC alike: `Authorization: Bearer …`, once.
+    pub fn caller_of(&self, headers: &HeaderMap) -> Option<&Caller> {
+        self.caller(bearer(only(headers, &AUTHORIZATION)?)?)
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.by_digest.len()
@@ -81,6 +88,18 @@ impl Tokens {
     pub fn is_empty(&self) -> bool {
         self.by_digest.is_empty()
     }
+}
+
+/// The value of a header that stands there once.
+pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    let mut shown = headers.get_all(name).iter();
+    shown.next().filter(|_| shown.next().is_none())
+}
+
+/// The token of `Bearer …`; the scheme is written in any case.
+fn bearer(value: &HeaderValue) -> Option<&[u8]> {
+    let (scheme, token) = value.as_bytes().split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
 impl Keyring {

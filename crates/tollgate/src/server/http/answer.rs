@@ -3,9 +3,10 @@
 mod body;
 
 use super::forward::Refusal;
-use super::headers::{self, Policy, Quota, Shown, estimated_over, retry_after};
 use super::problem::{NO_STORE, PROBLEM_JSON};
+use super::retry_after::retry_after;
 use super::settings::HttpSettings;
+use crate::server::headers::{self, Policy, Quota, Shown};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -104,27 +105,15 @@ fn status(verdict: &Verdict<'_>) -> StatusCode {
 
 fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut Vec<u8>, written: &mut headers::Written) {
     let rulings = &told.verdict.rulings;
-    if let Some(nearest) = told.verdict.nearest().and_then(policy) {
+    if let Some(nearest) = told.verdict.nearest().and_then(Policy::of) {
         let shown = Shown {
-            policies: rulings.iter().filter_map(policy),
+            policies: rulings.iter().filter_map(Policy::of),
             nearest,
             cost: told.cost,
             now: told.now,
         };
         headers::write(settings.headers, &shown, buffer, written);
     }
-}
-
-/// A limit as headers speak of it: of those that bind, and know how they stand.
-fn policy<'a>(ruling: &Ruling<'a>) -> Option<Policy<'a>> {
-    let decision = ruling.decision.as_ref().filter(|_| ruling.mode == Mode::Enforce)?;
-    Some(Policy {
-        name: ruling.name,
-        quota: quota(ruling),
-        standing: *decision.standing(),
-        estimated_over: ruling.window.and_then(|window| estimated_over(window.limit())),
-        retry: decision.retry(),
-    })
 }
 
 fn quota(ruling: &Ruling<'_>) -> Quota {

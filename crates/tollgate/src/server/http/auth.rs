@@ -1,8 +1,8 @@
 //! Whether a request may do what it asks.
 
 use super::problem::Problem;
-use crate::server::tokens::{Rights, Tokens};
-use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue, WWW_AUTHENTICATE};
+use crate::server::tokens::{Caller, Rights, Tokens, only};
+use hyper::header::{HeaderName, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};
 
 /// Lets a request pass whose token has the right it needs.
@@ -10,10 +10,8 @@ use hyper::{HeaderMap, StatusCode};
 /// # Errors
 /// 401 without a known token, 403 without the right.
 pub(super) fn permit(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Result<(), Problem> {
-    let token = only(headers, &AUTHORIZATION).and_then(bearer);
     judge(
-        tokens,
-        token,
+        tokens.caller_of(headers),
         needed,
         "show a token that this server knows: Authorization: Bearer …",
     )
@@ -27,15 +25,14 @@ pub(super) fn permit(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Re
 pub(super) fn permit_gateway(tokens: &Tokens, headers: &HeaderMap) -> Result<(), Problem> {
     let token = only(headers, &GATEWAY_TOKEN).map(|value| value.as_bytes().trim_ascii());
     judge(
-        tokens,
-        token,
+        token.and_then(|token| tokens.caller(token)),
         Rights::CHECK,
         "the gateway must show a token that this server knows: X-Tollgate-Token: …",
     )
 }
 
-fn judge(tokens: &Tokens, token: Option<&[u8]>, needed: Rights, hint: &'static str) -> Result<(), Problem> {
-    match token.and_then(|token| tokens.caller(token)) {
+fn judge(caller: Option<&Caller>, needed: Rights, hint: &'static str) -> Result<(), Problem> {
+    match caller {
         None => Err(Problem::new(StatusCode::UNAUTHORIZED, hint).with(WWW_AUTHENTICATE, CHALLENGE)),
         Some(caller) if caller.rights.cover(needed) => Ok(()),
         Some(_) => Err(Problem::new(
@@ -45,18 +42,6 @@ fn judge(tokens: &Tokens, token: Option<&[u8]>, needed: Rights, hint: &'static s
     }
 }
 
-/// The value of a header that stands there once.
-fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
-    let mut shown = headers.get_all(name).iter();
-    shown.next().filter(|_| shown.next().is_none())
-}
-
-/// The token of `Bearer …`; the scheme is written in any case.
-fn bearer(value: &HeaderValue) -> Option<&[u8]> {
-    let (scheme, token) = value.as_bytes().split_at_checked(7)?;
-    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
-}
-
 const CHALLENGE: &str = "Bearer realm=\"tollgate\"";
 static GATEWAY_TOKEN: HeaderName = HeaderName::from_static("x-tollgate-token");
 
@@ -64,6 +49,7 @@ static GATEWAY_TOKEN: HeaderName = HeaderName::from_static("x-tollgate-token");
 mod tests {
     use super::*;
     use crate::server::tokens::Secret;
+    use hyper::header::{AUTHORIZATION, HeaderValue};
 
     const TOKEN: &str = "0123456789abcdef";
 

@@ -1,7 +1,7 @@
 //! What can be set about the HTTP front end. The defaults are those of the documentation.
 
 use super::forward::Forward;
-use super::headers::Dialects;
+use crate::server::headers::Dialects;
 use crate::server::tls::Tls;
 use crate::server::tokens::Keyring;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The body of a verdict.
 
 use super::{Told, quota, status};
-use crate::server::http::headers::Quota;
+use crate::server::headers::Quota;
 use crate::server::http::json::{boolean, integer, integer_or_null, string};
 use hyper::StatusCode;
 use std::ops::Range;

@@ -65,6 +65,11 @@ impl Dialects {
         }
     }
 
+    /// Without those whose names Envoy writes itself: a header would stand there twice.
+    pub const fn beside_envoy(self) -> Self {
+        Self { older: None, ..self }
+    }
+
     /// Those in use.
     pub fn iter(self) -> impl Iterator<Item = Dialect> {
         self.draft.into_iter().chain(self.older)

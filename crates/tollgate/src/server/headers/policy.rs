@@ -1,5 +1,6 @@
 //! One limit as headers speak of it.
 
+use tollgate_limiter::core::rules::{Mode, Ruling};
 use tollgate_limiter::core::{Limit, Micros, Rate, Retry, Standing};
 
 /// One enforced limit and how it stands.
@@ -24,6 +25,21 @@ pub(crate) enum Quota {
     Concurrent { slots: u64 },
     /// Nothing, ever.
     Banned,
+}
+
+impl<'a> Policy<'a> {
+    /// A limit as headers speak of it: of those that bind, and know how they stand.
+    pub(crate) fn of(ruling: &Ruling<'a>) -> Option<Self> {
+        let decision = ruling.decision.as_ref().filter(|_| ruling.mode == Mode::Enforce)?;
+        let limit = ruling.window.map(|window| window.limit());
+        Some(Self {
+            name: ruling.name,
+            quota: Quota::of(limit),
+            standing: *decision.standing(),
+            estimated_over: limit.and_then(estimated_over),
+            retry: decision.retry(),
+        })
+    }
 }
 
 impl Policy<'_> {
@@ -90,7 +106,7 @@ impl Quota {
 }
 
 /// The window of a limit that estimates what is in it.
-pub(crate) fn estimated_over(limit: &Limit) -> Option<Micros> {
+fn estimated_over(limit: &Limit) -> Option<Micros> {
     match limit {
         Limit::SlidingCounter(counter) => Some(counter.rate().period()),
         _ => None,
@@ -110,7 +126,7 @@ fn fill_s(units: u64, rate: Rate) -> u64 {
 }
 
 /// Whole seconds, rounded up: who comes back early is refused again.
-pub(super) const fn seconds_ceil(span: Micros) -> u64 {
+pub(crate) const fn seconds_ceil(span: Micros) -> u64 {
     span.get().div_ceil(1_000_000)
 }
 
