@@ -34,6 +34,8 @@ use tollgate_limiter::core::problem::Problem;
 pub struct Config {
     /// Where the HTTP front end listens; none: it is turned off.
     pub http: Option<Address>,
+    /// Where the gRPC front end listens; none: it is turned off.
+    pub grpc: Option<Address>,
     /// Certificates; none: plain HTTP.
     pub tls: Option<TlsFiles>,
     /// What clients may use up.
@@ -118,6 +120,7 @@ impl Reading<'_> {
         self.is_guarded(&server, tokens.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
+            grpc: server.grpc.map(|(address, _)| address),
             tls: server.tls,
             bounds: server.bounds,
             store,

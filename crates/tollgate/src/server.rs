@@ -4,7 +4,9 @@
 //! and what is listed here, and no other front end.
 
 mod accept;
+pub mod envoy;
 pub mod gate;
+pub mod grpc;
 pub mod headers;
 pub mod http;
 pub mod listen;

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tollgate::config::{Config, Loaded, Settings, Sources, variables};
 use tollgate::reload::{Reloads, one_line};
 use tollgate::server::gate::{Gate, Phase};
+use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
 use tollgate::server::tls::Tls;
 use tollgate::server::tokens::Keyring;
@@ -84,6 +85,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     };
     let mut fronts = Fronts::new();
     let http = fronts.bind("http", config.http.as_ref()).await?;
+    let grpc = fronts.bind("grpc", config.grpc.as_ref()).await?;
     if fronts.bound().is_empty() {
         return Err("no front end is left to listen".into());
     }
@@ -101,9 +103,14 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));
 
     if let Some(listener) = http {
-        let settings = http_settings(&config, tls, keyring);
+        let settings = http_settings(&config, tls.clone(), keyring.clone());
         let serve = http::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
         fronts.open("http", serve);
+    }
+    if let Some(listener) = grpc {
+        let settings = grpc_settings(&config, tls, keyring);
+        let serve = grpc::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
+        fronts.open("grpc", serve);
     }
     gate.enter(Phase::Ready);
     banner::print(fronts.bound(), &config, &hint);
@@ -127,5 +134,20 @@ fn http_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyr
         tokens,
         forward: config.forward.clone(),
         drain: config.drain,
+    }
+}
+
+fn grpc_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> GrpcSettings {
+    GrpcSettings {
+        headers: config.headers,
+        tls,
+        tokens,
+        connections: config.bounds.connections,
+        streams: config.bounds.streams,
+        header_bytes: config.bounds.header_bytes,
+        header_timeout: config.bounds.header_timeout,
+        call_timeout: config.bounds.body_timeout,
+        drain: config.drain,
+        ..GrpcSettings::default()
     }
 }

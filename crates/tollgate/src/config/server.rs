@@ -13,6 +13,7 @@ use tollgate_limiter::core::yaml::{Kind, Node};
 #[derive(Default)]
 pub(super) struct Server {
     pub(super) http: Listen,
+    pub(super) grpc: Listen,
     pub(super) tls: Option<TlsFiles>,
     pub(super) bounds: Bounds,
 }
@@ -26,15 +27,17 @@ impl Reading<'_> {
         let find = |key| fields.as_ref()?.find(key).filter(|node| !node.is_null());
         let mut server = Server {
             http: self.listen(find("http"), HTTP),
+            grpc: self.listen(find("grpc"), GRPC),
             ..Server::default()
         };
-        if let (None, Some(node)) = (&server.http, find("http"))
+        let is_silent = [&server.http, &server.grpc].into_iter().all(Option::is_none);
+        if let (true, Some(node)) = (is_silent, find("http"))
             && node.scalar() == Some(DISABLED)
         {
             self.problems.error_with(
                 &node.place,
                 "no front end is left to listen",
-                "HTTP is the only one of this version; give it an address",
+                "give one of them an address",
             );
         }
         for (key, what) in TO_COME {
@@ -57,7 +60,7 @@ impl Reading<'_> {
         if has_tokens || asks_clients {
             return;
         }
-        for (address, place) in [&server.http].into_iter().flatten() {
+        for (address, place) in [&server.http, &server.grpc].into_iter().flatten() {
             if let (false, Some(place)) = (address.is_local(), place) {
                 self.problems.error_with(
                     place,
@@ -102,12 +105,24 @@ impl Reading<'_> {
     }
 
     fn tls(&mut self, node: &Node) -> Option<TlsFiles> {
-        let fields = node.fields("`tls`", &["cert", "key", "client_ca"], &mut self.problems)?;
+        let fields = node.fields(
+            "`tls`",
+            &["cert", "key", "client_ca", "client_names"],
+            &mut self.problems,
+        )?;
         let certificate = fields.need("`tls`", "cert", "cert: server.pem", &mut self.problems);
         let key = fields.need("`tls`", "key", "key: server.key", &mut self.problems);
         let client_ca = fields
             .find("client_ca")
             .map(|node| self.path(node, "a file of certificates"));
+        let client_names = fields.find("client_names").map(|node| self.client_names(node));
+        if let (Some(node), None) = (fields.find("client_names"), &client_ca) {
+            self.problems.error_with(
+                &node.place,
+                "no client shows a certificate that could hold a name",
+                "say who signs clients' certificates: `client_ca: clients.pem`",
+            );
+        }
         Some(TlsFiles {
             certificate: self.path(certificate?, "a file of certificates")?,
             key: self.path(key?, "a file with a private key")?,
@@ -115,7 +130,26 @@ impl Reading<'_> {
                 Some(path) => Some(path?),
                 None => None,
             },
+            client_names: match client_names {
+                Some(names) => Some(names?),
+                None => None,
+            },
         })
+    }
+
+    fn client_names(&mut self, node: &Node) -> Option<Box<[Box<str>]>> {
+        let names = node.one_or_more().iter();
+        let names: Option<Vec<Box<str>>> = names
+            .map(|node| {
+                node.text("a name in a client's certificate", &mut self.problems)
+                    .map(Box::from)
+            })
+            .collect();
+        if names.as_ref().is_some_and(Vec::is_empty) {
+            let hint = "name at least one, or leave `client_names` out";
+            self.problems.error_with(&node.place, "this lets nobody in", hint);
+        }
+        names.map(Vec::into_boxed_slice)
     }
 
     fn bounds(&mut self, node: &Node, bounds: &mut Bounds) {
@@ -178,13 +212,13 @@ pub(super) const LIMITS: [&str; 7] = [
 pub(super) const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
 
 /// Front ends whose addresses are read already, so that a file can be written for them.
-const TO_COME: [(&str, &str); 4] = [
-    ("grpc", "gRPC front end"),
+const TO_COME: [(&str, &str); 3] = [
     ("resp", "front end for the Redis protocol"),
     ("admin", "admin API"),
     ("debug", "debug port"),
 ];
 
 const HTTP: &str = "127.0.0.1:8080";
+const GRPC: &str = "127.0.0.1:8081";
 const DISABLED: &str = "disabled";
 const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);

@@ -35,6 +35,10 @@ fn taken(text: &str) -> Config {
 fn nothing_written_means_the_defaults() {
     let config = taken("");
     assert_eq!(
+        config.grpc.map(|address| address.to_string()).as_deref(),
+        Some("127.0.0.1:8081")
+    );
+    assert_eq!(
         config.http.map(|address| address.to_string()).as_deref(),
         Some("127.0.0.1:8080")
     );
@@ -56,7 +60,7 @@ fn nothing_written_means_the_defaults() {
 #[test]
 fn what_is_written_is_meant() {
     let config = taken(
-        "server:\n  http: '[::1]:0'\n  grpc: disabled\n  tls: { cert: a.pem, key: /etc/a.key, client_ca: ca.pem }\n\
+        "server:\n  http: '[::1]:0'\n  grpc: disabled\n  tls: { cert: a.pem, key: /etc/a.key, client_ca: ca.pem, client_names: [envoy.example] }\n\
          \x20 limits: { connections: 7, headers: 8, header_bytes: 32KiB, header_timeout: 3s, idle_timeout: 4s, body_timeout: 5s, streams: 9 }\n\
          store: { url: memory, max_memory: 2GiB, snapshot: counters, overflow: deny }\n\
          data_dir: ../data\ndrain: 500ms\nheaders: [draft07, x-unix]\nretry_after: { jitter: 2.5%, format: date }\n\
@@ -69,6 +73,8 @@ fn what_is_written_is_meant() {
     let tls = config.tls.expect("certificates are named");
     assert_eq!(tls.certificate.to_str(), Some("conf/a.pem"));
     assert_eq!(tls.key.to_str(), Some("/etc/a.key"));
+    assert_eq!(tls.client_names.as_deref(), Some(&["envoy.example".into()][..]));
+    assert_eq!(config.grpc, None);
     let bounds = config.bounds;
     assert_eq!(
         (bounds.connections, bounds.headers, bounds.header_bytes, bounds.streams),
@@ -125,7 +131,21 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
             "1:17",
             "write an IP address and a port",
         ),
-        ("server: { http: disabled }", "1:17", "no front end is left"),
+        (
+            "server: { http: disabled, grpc: disabled }",
+            "1:17",
+            "no front end is left",
+        ),
+        (
+            "server: { tls: { cert: a, key: b, client_names: x } }",
+            "1:49",
+            "no client shows a certificate",
+        ),
+        (
+            "server: { tls: { cert: a, key: b, client_ca: c, client_names: [] } }",
+            "1:63",
+            "this lets nobody in",
+        ),
         ("server: []", "1:9", "a map"),
         ("server: { tls: { cert: a.pem } }", "1:16", "has no `key`"),
         (
@@ -179,7 +199,6 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
 #[test]
 fn what_this_version_has_not_is_refused_and_not_passed_over() {
     for (text, wanted) in [
-        ("server: { grpc: 127.0.0.1:8081 }", "no gRPC front end yet"),
         (
             "server: { resp: 127.0.0.1:6380 }",
             "no front end for the Redis protocol yet",
@@ -323,6 +342,7 @@ fn whoever_can_be_reached_from_outside_must_know_whom_he_answers() {
         ("server: { http: unix:/run/tollgate.sock }".to_owned(), true),
         ("server: { http: 0.0.0.0:0 }".to_owned(), false),
         ("server: { http: '[::]:0' }".to_owned(), false),
+        ("server: { grpc: 0.0.0.0:0 }".to_owned(), false),
         (format!("server: {{ http: 0.0.0.0:0 }}\n{tokens}"), true),
         (format!("server: {{ http: 0.0.0.0:0, {} }}", tls("")), false),
         (

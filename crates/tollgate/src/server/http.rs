@@ -3,6 +3,7 @@
 mod answer;
 mod auth;
 mod connection;
+mod envoy_json;
 mod explain;
 pub mod forward;
 mod json;

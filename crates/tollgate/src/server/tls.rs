@@ -1,5 +1,8 @@
 //! TLS: certificates read from files, and read again when the files change.
 
+mod names;
+
+use self::names::Named;
 use arc_swap::ArcSwap;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -31,6 +34,8 @@ pub struct TlsFiles {
     pub key: PathBuf,
     /// Roots of the certificates that clients must show; none: clients need not show any.
     pub client_ca: Option<PathBuf>,
+    /// Names of which a client's certificate must hold one: DNS names or URIs, as they stand there. None: any will do.
+    pub client_names: Option<Box<[Box<str>]>>,
 }
 
 /// What looking at the files again came to.
@@ -159,7 +164,10 @@ impl Contents {
                 let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                     .build()
                     .map_err(|error| TlsError::new(path, error))?;
-                builder.with_client_cert_verifier(verifier)
+                match &files.client_names {
+                    None => builder.with_client_cert_verifier(verifier),
+                    Some(names) => builder.with_client_cert_verifier(Arc::new(Named::new(verifier, names.clone()))),
+                }
             }
             _ => builder.with_no_client_auth(),
         };

@@ -8,9 +8,12 @@
 
 mod bad_input;
 mod bounds;
+#[path = "../parts/certificates.rs"]
+mod certificates;
 mod checks;
 mod client;
 mod draining;
+mod envoy_json;
 mod forward;
 mod headers;
 mod leases;

@@ -109,6 +109,15 @@ fn real_answers_are_as_described() {
         ("/v1/release", "{}"),
         ("/v1/forget", r#"{"attributes":{"user":"a"}}"#),
         ("/v1/forget", r#"{"attributes":{},"cost":1}"#),
+        (
+            "/json",
+            r#"{"domain":"default","descriptors":[{"entries":[{"key":"user","value":"j"}]},{}]}"#,
+        ),
+        (
+            "/json",
+            r#"{"domain":"default","descriptors":[{"entries":[{"key":"user","value":"j"}]}],"hitsAddend":9}"#,
+        ),
+        ("/json", "{}"),
     ] {
         let answer = client.post(path, body);
         conforms(&document, schema(&document, path, "post", &answer), &answer.json());

@@ -1,88 +1,17 @@
 //! TLS: certificates of the server and of clients, and certificates that change.
 
+use crate::certificates::{Authority, Folder, authority, client, signed};
 use crate::server::{Server, settings};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tollgate::server::http::HttpSettings;
-use tollgate::server::tls::{Look, Tls, TlsFiles};
+use tollgate::server::tls::{Look, Tls};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
-
-/// A folder that goes with the test.
-struct Folder(PathBuf);
-
-/// Somebody who signs certificates.
-type Authority = CertifiedIssuer<'static, KeyPair>;
-
-impl Folder {
-    fn new(name: &str) -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tls-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn files(&self, client_ca: Option<&str>) -> TlsFiles {
-        TlsFiles {
-            certificate: self.0.join("server.pem"),
-            key: self.0.join("server.key"),
-            client_ca: client_ca.map(|name| self.0.join(name)),
-        }
-    }
-
-    /// A new certificate for the server.
-    fn sign(&self, authority: &Authority) {
-        let (certificate, key) = signed(authority);
-        fs::write(self.0.join("server.pem"), certificate.pem()).unwrap();
-        fs::write(self.0.join("server.key"), key.serialize_pem()).unwrap();
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn authority() -> Authority {
-    let mut params = CertificateParams::new(Vec::new()).unwrap();
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
-}
-
-fn signed(authority: &Authority) -> (rcgen::Certificate, KeyPair) {
-    let key = KeyPair::generate().unwrap();
-    let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    (params.signed_by(&key, authority).unwrap(), key)
-}
-
-/// A client that trusts one authority, and shows a certificate if it has one.
-fn client(trusts: &Authority, shows: Option<(rcgen::Certificate, KeyPair)>, alpn: &[&[u8]]) -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from(trusts.der().to_vec())).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots);
-    let mut config = match shows {
-        None => builder.with_no_client_auth(),
-        Some((certificate, key)) => builder
-            .with_client_auth_cert(
-                vec![certificate.der().clone()],
-                PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
-            )
-            .unwrap(),
-    };
-    config.alpn_protocols = alpn.iter().map(|name| name.to_vec()).collect();
-    TlsConnector::from(Arc::new(config))
-}
 
 /// What is answered to a request over TLS, from its first line, or why there is none.
 fn ask(server: &Server, connector: &TlsConnector) -> Result<String, String> {

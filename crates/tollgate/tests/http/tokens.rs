@@ -7,11 +7,16 @@ use tollgate::server::http::HttpSettings;
 use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
-const PATHS: [(&str, &str, &str); 8] = [
+const PATHS: [(&str, &str, &str); 9] = [
     ("/v1/check", r#"{"attributes":{}}"#, "check"),
     ("/v1/check/batch", "[]", "check"),
     ("/v1/release", r#"{"lease":"x"}"#, "check"),
     ("/v1/renew", r#"{"lease":"x"}"#, "check"),
+    (
+        "/json",
+        r#"{"domain":"default","descriptors":[{"hitsAddend":0}]}"#,
+        "check",
+    ),
     ("/v1/refund", r#"{"attributes":{}}"#, "refund"),
     ("/v1/explain", r#"{"attributes":{}}"#, "explain"),
     ("/v1/forget", r#"{"attributes":{}}"#, "forget"),

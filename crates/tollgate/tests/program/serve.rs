@@ -240,7 +240,7 @@ fn off_loopback_it_does_not_start_until_it_knows_whom_to_answer() {
 #[test]
 fn what_this_version_has_not_is_refused() {
     for words in [
-        ["--set", "server.grpc=127.0.0.1:0"],
+        ["--set", "server.admin=127.0.0.1:0"],
         ["--set", "forward_auth={gateway: nginx}"],
     ] {
         let (code, _, complained) = run(&Folder::new(), &[&["serve"][..], &words].concat());

@@ -8,7 +8,8 @@ use super::forward::Target;
 use super::problem::Problem;
 use super::settings::HttpSettings;
 use super::watch::Beat;
-use super::{auth, explain, forward, json, ready, request};
+use super::{auth, envoy_json, explain, forward, json, ready, request};
+use crate::server::envoy::request::gives_back;
 use crate::server::gate::Gate;
 use crate::server::telemetry::{Door, Telemetry};
 use crate::server::tokens::Rights;
@@ -44,6 +45,7 @@ pub(super) enum Route {
     Renew,
     Explain,
     Forward,
+    Envoy,
     Healthz,
     Readyz,
     Metrics,
@@ -60,7 +62,7 @@ pub(super) enum Asked {
 }
 
 /// How each can be asked, and which right that takes; health is open to everybody.
-const ROUTES: [(&str, Method, Route, Option<Rights>); 11] = [
+const ROUTES: [(&str, Method, Route, Option<Rights>); 12] = [
     ("/v1/check", Method::POST, Route::Check, Some(Rights::CHECK)),
     ("/v1/check/batch", Method::POST, Route::Batch, Some(Rights::CHECK)),
     ("/v1/refund", Method::POST, Route::Refund, Some(Rights::REFUND)),
@@ -68,6 +70,7 @@ const ROUTES: [(&str, Method, Route, Option<Rights>); 11] = [
     ("/v1/release", Method::POST, Route::Release, Some(Rights::CHECK)),
     ("/v1/renew", Method::POST, Route::Renew, Some(Rights::CHECK)),
     ("/v1/explain", Method::POST, Route::Explain, Some(Rights::EXPLAIN)),
+    ("/json", Method::POST, Route::Envoy, Some(Rights::CHECK)),
     ("/healthz", Method::GET, Route::Healthz, None),
     ("/readyz", Method::GET, Route::Readyz, None),
     ("/metrics", Method::GET, Route::Metrics, Some(Rights::METRICS)),
@@ -185,6 +188,7 @@ impl Front {
             Route::Renew => self.renew(request, beat).await,
             Route::Explain => self.explain(request, beat).await,
             Route::Forward => self.forward(&request.into_parts().0, peer).await,
+            Route::Envoy => self.envoy(request, beat).await,
             Route::Healthz => Ok(answer::json(b"{\"status\":\"alive\"}".to_vec())),
             Route::Readyz => Ok(ready::readiness(&self.gate)),
             Route::Metrics => Ok(metrics(&self.gate)),
@@ -290,6 +294,16 @@ impl Front {
             return Ok(response);
         }
         Ok(answer::json(explain::written(&explanation)))
+    }
+
+    async fn envoy(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
+        let headers = request.headers().clone();
+        let body = self.body(request.into(), beat).await?;
+        let asked = envoy_json::read(&body)?;
+        if let (Some(tokens), true) = (&self.settings.tokens, gives_back(&asked)) {
+            auth::permit(&tokens.tokens(), &headers, Rights::REFUND)?;
+        }
+        envoy_json::answered(&self.gate, &asked, self.settings.headers).await
     }
 
     async fn body(&self, sent: Sent, beat: &Beat) -> Result<Bytes, Problem> {

@@ -103,7 +103,7 @@ impl Default for Bounds {
             body_bytes: 64 * 1024,
             batch_bytes: 1024 * 1024,
             body_timeout: Duration::from_secs(10),
-            streams: 256,
+            streams: 128,
         }
     }
 }

@@ -1,0 +1,63 @@
+//! Envoy's rate limit request, as the gRPC and the HTTP front end both take it: each descriptor is one attempt, and all
+//! descriptors of a request settle together.
+
+pub mod json;
+mod reply;
+pub mod request;
+
+use self::request::{Asked, Invalid};
+use super::gate::Gate;
+use super::headers::Dialects;
+use super::telemetry::Door;
+
+pub use self::messages::envoy::config::core::v3::HeaderValue;
+pub use self::messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
+pub use self::messages::envoy::service::ratelimit::v3::{
+    RateLimitRequest, RateLimitResponse, rate_limit_response, rate_limit_service_server,
+};
+pub use self::messages::envoy::r#type::v3::RateLimitUnit;
+
+/// The messages of `proto/`.
+#[expect(
+    missing_docs,
+    unreachable_pub,
+    reason = "made by a compiler, out of what is described in proto/"
+)]
+mod messages {
+    include!(concat!(env!("OUT_DIR"), "/envoy.rs"));
+}
+
+/// What describes the messages, for those who ask over reflection.
+pub const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.bin"));
+
+/// Why a request has no verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It makes no sense. The caller's to mend.
+    Invalid(Invalid),
+    /// The store could not be asked, and a rule says `closed`.
+    Closed,
+}
+
+/// May the request go on? The answer carries the headers of these dialects, except what Envoy writes itself.
+///
+/// # Errors
+/// Why nobody can say.
+pub async fn ask(
+    gate: &Gate,
+    door: Door,
+    request: &RateLimitRequest,
+    dialects: Dialects,
+) -> Result<RateLimitResponse, Refusal> {
+    let sitting = gate.sit(door);
+    let attributes = request::attributes(request).map_err(Refusal::Invalid)?;
+    let asked = Asked::read(request, &attributes, sitting.book().rules()).map_err(Refusal::Invalid)?;
+    let together = sitting.check_together(&asked.parts).await;
+    if reply::is_closed(&together) {
+        return Err(Refusal::Closed);
+    }
+    Ok(reply::written(request, &asked.parts, &together, dialects))
+}
+
+/// How a refusal by `closed` is told.
+pub const CLOSED: &str = "the store cannot be asked, and a rule refuses what nobody can judge";

@@ -1,0 +1,193 @@
+//! Envoy's messages as JSON, by the rules of proto3: names in either spelling, large numbers as text too, `null` for what
+//! is left out.
+
+use super::rate_limit_descriptor::{Entry, RateLimitOverride};
+use super::rate_limit_response::{DescriptorStatus, RateLimit};
+use super::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
+use serde_json::{Map, Value, json};
+
+/// What is wrong with a request. The caller's to mend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The member at fault, such as `descriptors[0].entries`; empty: all of it.
+    pub field: String,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+/// `{"domain":"default","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}],"hitsAddend":1}`.
+///
+/// # Errors
+/// What is wrong, and with which member.
+pub fn read(body: &[u8]) -> Result<RateLimitRequest, Fault> {
+    let value: Value = serde_json::from_slice(body).map_err(|error| Fault {
+        field: String::new(),
+        detail: format!("this is not JSON: {error}"),
+    })?;
+    let mut request = RateLimitRequest::default();
+    members(&value, "", |name, value, at| {
+        match name {
+            "domain" => request.domain = text(value, at)?,
+            "descriptors" => request.descriptors = each(value, at, descriptor)?,
+            "hitsAddend" => request.hits_addend = narrow(value, at)?,
+            _ => return Err(unknown(at)),
+        }
+        Ok(())
+    })?;
+    Ok(request)
+}
+
+fn descriptor(value: &Value, at: &str) -> Result<RateLimitDescriptor, Fault> {
+    let mut descriptor = RateLimitDescriptor::default();
+    members(value, at, |name, value, at| {
+        match name {
+            "entries" => descriptor.entries = each(value, at, entry)?,
+            "limit" => descriptor.limit = Some(limit(value, at)?),
+            "hitsAddend" => descriptor.hits_addend = Some(number(value, at)?),
+            "isNegativeHits" => {
+                descriptor.is_negative_hits = value.as_bool().ok_or_else(|| wrong(at, "true or false"))?;
+            }
+            _ => return Err(unknown(at)),
+        }
+        Ok(())
+    })?;
+    Ok(descriptor)
+}
+
+fn entry(value: &Value, at: &str) -> Result<Entry, Fault> {
+    let mut entry = Entry::default();
+    members(value, at, |name, value, at| {
+        match name {
+            "key" => entry.key = text(value, at)?,
+            "value" => entry.value = text(value, at)?,
+            _ => return Err(unknown(at)),
+        }
+        Ok(())
+    })?;
+    Ok(entry)
+}
+
+fn limit(value: &Value, at: &str) -> Result<RateLimitOverride, Fault> {
+    let mut limit = RateLimitOverride::default();
+    members(value, at, |name, value, at| {
+        match name {
+            "requestsPerUnit" => limit.requests_per_unit = narrow(value, at)?,
+            "unit" => {
+                let named = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
+                let numbered = || value.as_i64().and_then(|number| i32::try_from(number).ok());
+                limit.unit = named
+                    .or_else(numbered)
+                    .ok_or_else(|| wrong(at, "a unit such as \"MINUTE\""))?;
+            }
+            _ => return Err(unknown(at)),
+        }
+        Ok(())
+    })?;
+    Ok(limit)
+}
+
+/// Hands on the members of an object that say something, by their names in JSON.
+fn members(
+    value: &Value,
+    at: &str,
+    mut member: impl FnMut(&str, &Value, &str) -> Result<(), Fault>,
+) -> Result<(), Fault> {
+    let object = value.as_object().ok_or_else(|| wrong(at, "an object"))?;
+    for (name, value) in object {
+        let at = match at {
+            "" => name.clone(),
+            at => format!("{at}.{name}"),
+        };
+        if !value.is_null() {
+            member(spelled(name), value, &at)?;
+        }
+    }
+    Ok(())
+}
+
+/// A name as JSON has it, which may be written as in the messages.
+fn spelled(name: &str) -> &str {
+    match name {
+        "hits_addend" => "hitsAddend",
+        "is_negative_hits" => "isNegativeHits",
+        "requests_per_unit" => "requestsPerUnit",
+        name => name,
+    }
+}
+
+fn each<T>(value: &Value, at: &str, read: impl Fn(&Value, &str) -> Result<T, Fault>) -> Result<Vec<T>, Fault> {
+    let items = value.as_array().ok_or_else(|| wrong(at, "a list"))?;
+    let one = |(place, item): (usize, &Value)| read(item, &format!("{at}[{place}]"));
+    items.iter().enumerate().map(one).collect()
+}
+
+fn text(value: &Value, at: &str) -> Result<String, Fault> {
+    value.as_str().map(str::to_owned).ok_or_else(|| wrong(at, "a string"))
+}
+
+fn number(value: &Value, at: &str) -> Result<u64, Fault> {
+    let written = || value.as_str().and_then(|text| text.parse().ok());
+    let number = value.as_u64().or_else(written);
+    number.ok_or_else(|| wrong(at, "a whole number that is not negative"))
+}
+
+fn narrow(value: &Value, at: &str) -> Result<u32, Fault> {
+    let number = number(value, at)?;
+    u32::try_from(number).map_err(|_| wrong(at, "a whole number below 2^32"))
+}
+
+fn wrong(at: &str, expected: &str) -> Fault {
+    Fault {
+        field: at.to_owned(),
+        detail: format!("must be {expected}"),
+    }
+}
+
+fn unknown(at: &str) -> Fault {
+    Fault {
+        field: at.to_owned(),
+        detail: "is not a member of this message".to_owned(),
+    }
+}
+
+/// The answer. What has its default is left out, as proto3 does.
+pub fn written(response: &RateLimitResponse) -> Value {
+    let mut answer = Map::new();
+    answer.insert("overallCode".into(), response.overall_code().as_str_name().into());
+    answer.insert("statuses".into(), response.statuses.iter().map(status).collect());
+    let headers = &response.response_headers_to_add;
+    if !headers.is_empty() {
+        let header = |header: &super::HeaderValue| json!({ "key": header.key, "value": header.value });
+        answer.insert("responseHeadersToAdd".into(), headers.iter().map(header).collect());
+    }
+    answer.into()
+}
+
+fn status(status: &DescriptorStatus) -> Value {
+    let mut told = Map::new();
+    told.insert("code".into(), status.code().as_str_name().into());
+    if let Some(limit) = &status.current_limit {
+        told.insert("currentLimit".into(), current(limit));
+    }
+    if status.limit_remaining > 0 {
+        told.insert("limitRemaining".into(), status.limit_remaining.into());
+    }
+    if let Some(until) = &status.duration_until_reset {
+        told.insert("durationUntilReset".into(), format!("{}s", until.seconds).into());
+    }
+    told.into()
+}
+
+fn current(limit: &RateLimit) -> Value {
+    let mut told = Map::new();
+    if limit.requests_per_unit > 0 {
+        told.insert("requestsPerUnit".into(), limit.requests_per_unit.into());
+    }
+    if limit.unit != 0 {
+        told.insert("unit".into(), limit.unit().as_str_name().into());
+    }
+    if !limit.name.is_empty() {
+        told.insert("name".into(), limit.name.clone().into());
+    }
+    told.into()
+}

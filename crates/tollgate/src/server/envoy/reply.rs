@@ -1,0 +1,203 @@
+//! Verdicts in Envoy's words.
+
+use super::rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit};
+use super::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use crate::server::headers::{self, Dialects, Policy, Shown, seconds_ceil};
+use prost_types::Duration;
+use std::str;
+use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
+use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Retry, Timestamp};
+use tollgate_limiter::{Judged, Part, Together};
+
+/// Whether the store could not be asked and a rule says `closed`.
+pub(super) fn is_closed(together: &Together<'_>) -> bool {
+    let closed = |judged: &Judged<'_>| matches!(judged, Judged::Rules(verdict) if verdict.is_closed());
+    !together.allowed && together.parts.iter().any(closed)
+}
+
+/// The whole answer.
+pub(super) fn written(
+    request: &RateLimitRequest,
+    parts: &[Part<'_>],
+    together: &Together<'_>,
+    dialects: Dialects,
+) -> RateLimitResponse {
+    let each = request.descriptors.iter().zip(&together.parts);
+    RateLimitResponse {
+        overall_code: code(together.allowed).into(),
+        statuses: each.map(|(descriptor, judged)| status(descriptor, judged)).collect(),
+        response_headers_to_add: added(parts, together, dialects.beside_envoy()),
+    }
+}
+
+const fn code(allowed: bool) -> Code {
+    if allowed { Code::Ok } else { Code::OverLimit }
+}
+
+fn status(descriptor: &RateLimitDescriptor, judged: &Judged<'_>) -> DescriptorStatus {
+    match judged {
+        Judged::Rules(verdict) => of_rules(verdict),
+        Judged::Own(decision, _) => {
+            let brought = descriptor.limit.map(|limit| RateLimit {
+                requests_per_unit: limit.requests_per_unit,
+                // The numbers of the two lists are the same, as far as one is known.
+                unit: limit.unit,
+                name: String::new(),
+            });
+            let until = decision.as_ref().and_then(|decision| match decision.retry() {
+                None => Some(decision.standing().reset_after),
+                Some(retry) => wait(retry),
+            });
+            stated(judged.is_allow(), brought, decision.as_ref(), until)
+        }
+    }
+}
+
+fn of_rules(verdict: &Verdict<'_>) -> DescriptorStatus {
+    let Some(nearest) = verdict.nearest() else {
+        let is_unlimited =
+            |ruling: &Ruling<'_>| ruling.mode == Mode::Enforce && ruling.decision.is_none() && ruling.window.is_none();
+        return DescriptorStatus {
+            code: code(verdict.allowed).into(),
+            limit_remaining: if verdict.rulings.iter().any(is_unlimited) {
+                u32::MAX
+            } else {
+                0
+            },
+            ..DescriptorStatus::default()
+        };
+    };
+    let until = match nearest.decision.as_ref().and_then(Decision::retry) {
+        None => Policy::of(nearest).and_then(|policy| policy.effective()),
+        Some(retry) => wait(retry),
+    };
+    stated(
+        verdict.allowed,
+        Some(configured(nearest)),
+        nearest.decision.as_ref(),
+        until,
+    )
+}
+
+fn stated(
+    allowed: bool,
+    current_limit: Option<RateLimit>,
+    decision: Option<&Decision>,
+    until: Option<Micros>,
+) -> DescriptorStatus {
+    let remaining = decision
+        .filter(|_| allowed)
+        .map_or(0, |decision| decision.standing().remaining);
+    DescriptorStatus {
+        code: code(allowed).into(),
+        current_limit,
+        limit_remaining: clamped(remaining),
+        duration_until_reset: until.map(|span| Duration {
+            // Whole and rounded up: Envoy shows the seconds and cuts the rest off.
+            seconds: i64::try_from(seconds_ceil(span)).unwrap_or(i64::MAX),
+            nanos: 0,
+        }),
+    }
+}
+
+/// How long a refused request waits. What somebody holds may be free any moment.
+const fn wait(retry: Retry) -> Option<Micros> {
+    match retry {
+        Retry::After(wait) => Some(wait),
+        Retry::Unknown => Some(Micros::from_secs(1)),
+        Retry::Never => None,
+    }
+}
+
+/// A limit as it is written in the rules.
+fn configured(ruling: &Ruling<'_>) -> RateLimit {
+    let limit = ruling.window.map(|window| window.limit());
+    let rate = limit.and_then(Limit::rate);
+    RateLimit {
+        requests_per_unit: clamped(rate.map_or(limit.map_or(0, Limit::capacity), |rate| rate.units())),
+        unit: rate.map_or(Unit::Unknown, |rate| unit(rate.period())).into(),
+        name: ruling.name.to_owned(),
+    }
+}
+
+/// The unit that is a period, if one is.
+const fn unit(period: Micros) -> Unit {
+    match period.get() {
+        1_000_000 => Unit::Second,
+        60_000_000 => Unit::Minute,
+        3_600_000_000 => Unit::Hour,
+        86_400_000_000 => Unit::Day,
+        604_800_000_000 => Unit::Week,
+        2_592_000_000_000 => Unit::Month,
+        31_536_000_000_000 => Unit::Year,
+        _ => Unit::Unknown,
+    }
+}
+
+fn clamped(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// The headers that speak of all limits that were met.
+fn added(parts: &[Part<'_>], together: &Together<'_>, dialects: Dialects) -> Vec<HeaderValue> {
+    if dialects == Dialects::NONE {
+        return Vec::new();
+    }
+    let Some((nearest, cost)) = nearest(parts, together) else {
+        return Vec::new();
+    };
+    let mut policies: Vec<Policy<'_>> = Vec::with_capacity(together.parts.len());
+    for verdict in together.parts.iter().filter_map(rules) {
+        for policy in verdict.rulings.iter().filter_map(Policy::of) {
+            // One rule may be met by several descriptors: its policy is told once, as it is nearest to its end.
+            match policies.iter_mut().find(|known| known.name == policy.name) {
+                None => policies.push(policy),
+                Some(known) if nearness(&policy) < nearness(known) => *known = policy,
+                Some(_) => {}
+            }
+        }
+    }
+    let shown = Shown {
+        policies: policies.iter().copied(),
+        nearest,
+        cost,
+        now: together.now.unwrap_or(Timestamp::EPOCH),
+    };
+    let mut buffer = Vec::with_capacity(HEADER_BYTES);
+    let mut written = headers::Written::default();
+    headers::write(dialects, &shown, &mut buffer, &mut written);
+    let field = |(name, range): (&hyper::header::HeaderName, _)| {
+        Some(HeaderValue {
+            key: name.as_str().to_owned(),
+            value: str::from_utf8(buffer.get::<std::ops::Range<usize>>(range)?)
+                .ok()?
+                .to_owned(),
+        })
+    };
+    written.into_iter().filter_map(field).collect()
+}
+
+fn rules<'a, 'r>(judged: &'a Judged<'r>) -> Option<&'a Verdict<'r>> {
+    match judged {
+        Judged::Rules(verdict) => Some(verdict),
+        Judged::Own(..) => None,
+    }
+}
+
+/// The limit that speaks for the request, as a verdict's speaks for an attempt, and what it was asked for.
+fn nearest<'r>(parts: &[Part<'_>], together: &Together<'r>) -> Option<(Policy<'r>, Cost)> {
+    let of_part = |(part, judged): (&Part<'_>, &Judged<'r>)| {
+        let verdict = rules(judged).filter(|verdict| verdict.allowed == together.allowed)?;
+        Some((Policy::of(verdict.nearest()?)?, part.attempt.cost))
+    };
+    let each = parts.iter().zip(&together.parts).filter_map(of_part);
+    each.min_by_key(|(policy, _)| nearness(policy))
+}
+
+/// What refuses for longer is nearer, then what has less left.
+fn nearness(policy: &Policy<'_>) -> (std::cmp::Reverse<Option<Retry>>, u64) {
+    (std::cmp::Reverse(policy.retry), policy.standing.remaining)
+}
+
+/// Room for the usual headers.
+const HEADER_BYTES: usize = 128;

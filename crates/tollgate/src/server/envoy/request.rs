@@ -1,0 +1,158 @@
+//! A request out of Envoy's message: what is asked for, or what is wrong with it.
+
+use super::rate_limit_descriptor::RateLimitOverride;
+use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use std::borrow::Cow;
+use std::fmt;
+use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
+use tollgate_limiter::core::{Cost, Micros, Rate, TokenBucket};
+use tollgate_limiter::{OwnLimit, Part, Way};
+
+/// The most descriptors of one request: gateways make one for each of their rules that fits.
+pub const DESCRIPTORS_MAX: usize = 64;
+/// The most entries of one descriptor.
+pub const ENTRIES_MAX: usize = 64;
+/// The longest key of an entry and the longest domain, in bytes.
+pub const NAME_BYTES_MAX: usize = 256;
+/// The longest value of an entry, in bytes.
+pub const VALUE_BYTES_MAX: usize = 8 * 1024;
+
+/// What is asked: one part for each descriptor, in order.
+#[derive(Debug)]
+pub struct Asked<'a> {
+    /// The attempts.
+    pub parts: Vec<Part<'a>>,
+}
+
+/// What is wrong with a request. The caller's to mend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid(Cow<'static, str>);
+
+/// The entries of all descriptors, one behind the other.
+///
+/// # Errors
+/// More than a request may hold.
+pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, Invalid> {
+    if request.domain.is_empty() {
+        return Err(Invalid("rate limit domain must not be empty".into()));
+    }
+    if request.descriptors.is_empty() {
+        return Err(Invalid("rate limit descriptor list must not be empty".into()));
+    }
+    if request.domain.len() > NAME_BYTES_MAX {
+        return Err(Invalid(
+            format!("the domain has more than {NAME_BYTES_MAX} bytes").into(),
+        ));
+    }
+    if request.descriptors.len() > DESCRIPTORS_MAX {
+        let count = request.descriptors.len();
+        let words = format!("there are {count} descriptors, and a request has at most {DESCRIPTORS_MAX}");
+        return Err(Invalid(words.into()));
+    }
+    let count = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
+    let mut attributes = Vec::with_capacity(count.sum());
+    for (place, descriptor) in request.descriptors.iter().enumerate() {
+        bounded(descriptor).map_err(|what| Invalid(format!("descriptor {place}, counted from 0, {what}").into()))?;
+        attributes.extend(descriptor.entries.iter().map(|entry| Attribute {
+            name: &entry.key,
+            value: entry.value.as_bytes(),
+        }));
+    }
+    Ok(attributes)
+}
+
+fn bounded(descriptor: &RateLimitDescriptor) -> Result<(), String> {
+    if descriptor.entries.len() > ENTRIES_MAX {
+        let count = descriptor.entries.len();
+        return Err(format!("has {count} entries, and may have {ENTRIES_MAX}"));
+    }
+    for entry in &descriptor.entries {
+        if entry.key.is_empty() || entry.key.len() > NAME_BYTES_MAX {
+            return Err(format!("has a key that is not 1 to {NAME_BYTES_MAX} bytes long"));
+        }
+        if entry.value.len() > VALUE_BYTES_MAX {
+            return Err(format!("has a value of more than {VALUE_BYTES_MAX} bytes"));
+        }
+    }
+    Ok(())
+}
+
+impl<'a> Asked<'a> {
+    /// What a request asks, with its [`attributes`]. A limit that it brings holds in a domain that has rules.
+    ///
+    /// # Errors
+    /// A limit of no known unit.
+    pub fn read(
+        request: &'a RateLimitRequest,
+        attributes: &'a [Attribute<'a>],
+        rules: &RuleSet,
+    ) -> Result<Self, Invalid> {
+        let usual = u64::from(request.hits_addend.max(1));
+        let mut parts = Vec::with_capacity(request.descriptors.len());
+        let mut rest = attributes;
+        for descriptor in &request.descriptors {
+            let own = descriptor.limit.as_ref().map(brought).transpose()?;
+            let (entries, behind) = rest.split_at_checked(descriptor.entries.len()).unwrap_or((rest, &[]));
+            rest = behind;
+            parts.push(Part {
+                attempt: Attempt {
+                    domain: &request.domain,
+                    attributes: entries,
+                    cost: cost(descriptor.hits_addend.unwrap_or(usual)),
+                },
+                way: if descriptor.is_negative_hits {
+                    Way::GiveBack
+                } else {
+                    Way::Take
+                },
+                own: own.filter(|_| rules.has_domain(&request.domain)),
+            });
+        }
+        Ok(Self { parts })
+    }
+}
+
+/// Whether a request gives something back, which is a right of its own.
+pub fn gives_back(request: &RateLimitRequest) -> bool {
+    request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits)
+}
+
+/// What is more than a cost can be is more than any limit holds.
+fn cost(hits: u64) -> Cost {
+    Cost::new(hits).unwrap_or(Cost::MAX.plus(Cost::ONE))
+}
+
+/// The limit that a descriptor brings along.
+fn brought(limit: &RateLimitOverride) -> Result<OwnLimit, Invalid> {
+    let unit = RateLimitUnit::try_from(limit.unit).ok().and_then(period);
+    let Some(period) = unit else {
+        let words = "the limit of a descriptor has no unit; send SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
+        return Err(Invalid(words.into()));
+    };
+    let units = u64::from(limit.requests_per_unit).min(Rate::MOST);
+    let rate = Rate::new(units, period);
+    Ok(rate.map_or(OwnLimit::Banned, |rate| {
+        OwnLimit::Limited(TokenBucket::new(rate).into())
+    }))
+}
+
+const fn period(unit: RateLimitUnit) -> Option<Micros> {
+    let seconds = match unit {
+        RateLimitUnit::Unknown => return None,
+        RateLimitUnit::Second => 1,
+        RateLimitUnit::Minute => 60,
+        RateLimitUnit::Hour => 3_600,
+        RateLimitUnit::Day => 86_400,
+        RateLimitUnit::Month => 30 * 86_400,
+        RateLimitUnit::Year => 365 * 86_400,
+    };
+    Some(Micros::from_secs(seconds))
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Invalid {}

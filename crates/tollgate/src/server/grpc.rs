@@ -1,0 +1,34 @@
+//! The gRPC front end: Envoy's rate limit service, health, reflection.
+
+mod connection;
+mod inline;
+mod service;
+mod settings;
+
+pub use self::settings::GrpcSettings;
+
+use self::service::Front;
+use super::accept::accept;
+use super::envoy::rate_limit_service_server::SERVICE_NAME;
+use super::gate::Gate;
+use super::listen::Listener;
+use std::sync::Arc;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+/// Answers calls on `listener` until `shutdown` comes to an end, and then drains: whoever watches its health hears that it
+/// serves no more, connections get GOAWAY, calls in flight are answered, and after the time to drain the rest is cut off.
+pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, shutdown: impl Future<Output = ()>) {
+    let room = (settings.connections, settings.drain);
+    let health = HealthReporter::new();
+    health.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
+    let front = Arc::new(Front::new(Arc::clone(&gate), settings, &health));
+    let stopped = async {
+        shutdown.await;
+        for name in ["", SERVICE_NAME] {
+            health.set_service_status(name, ServingStatus::NotServing).await;
+        }
+    };
+    let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
+    accept(listener, &gate, room, stopped, converse).await;
+}

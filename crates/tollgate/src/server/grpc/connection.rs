@@ -1,0 +1,154 @@
+//! One connection, from accepting to its end.
+
+use super::inline::Inline;
+use super::service::Front;
+use super::settings::GrpcSettings;
+use crate::server::accept::{Stage, shake_hands};
+use crate::server::listen::Stream;
+use hyper::server::conn::http2::Builder;
+use hyper::service::service_fn;
+use hyper::{Request, body::Incoming};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch as channel;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Serves one connection until its client, its time or the server ends it.
+pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: channel::Receiver<Stage>) {
+    match &front.settings.tls {
+        None => converse(stream, &front, stage).await,
+        Some(tls) => {
+            let within = front.settings.header_timeout;
+            if let Some(stream) = shake_hands(stream, tls, within, stage.clone()).await {
+                converse(stream, &front, stage).await;
+            }
+        }
+    }
+}
+
+/// Why a connection is looked at.
+enum Turn<T> {
+    Ended(T),
+    Look,
+    Stage,
+}
+
+async fn converse<T>(stream: T, front: &Arc<Front>, mut stage: channel::Receiver<Stage>)
+where
+    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let settings = &front.settings;
+    let begun = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&begun);
+    // One per connection, so that calls on two of them do not count in the same place.
+    let own = Arc::new(Arc::clone(front));
+    let service = service_fn(move |request: Request<Incoming>| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        let front = Arc::clone(&own);
+        async move { Ok::<_, Infallible>(front.answer(request).await) }
+    });
+    let mut connection = pin!(builder(settings).serve_connection(TokioIo::new(stream), service));
+    let oldest = Instant::now() + aged(settings.connection_age);
+    let mut look = pin!(sleep(settings.idle_timeout.min(settings.connection_age)));
+    // Waiting for a change takes a lock that all connections share, and waiting for a time some work, so it is done once;
+    // then a glance tells.
+    let mut changing = stage.clone();
+    let mut changed = pin!(changing.changed());
+    let (mut awaits_look, mut awaits_stage) = (true, true);
+    let mut seen = 0;
+    loop {
+        let turn = poll_fn(|cx| {
+            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+                return Poll::Ready(Turn::Ended(ended));
+            }
+            let is_due = match std::mem::take(&mut awaits_look) {
+                true => look.as_mut().poll(cx).is_ready(),
+                false => look.is_elapsed(),
+            };
+            if is_due {
+                return Poll::Ready(Turn::Look);
+            }
+            if std::mem::take(&mut awaits_stage) && changed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Turn::Stage);
+            }
+            match stage.has_changed() {
+                Ok(false) => Poll::Pending,
+                Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
+            }
+        });
+        match turn.await {
+            Turn::Ended(ended) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a connection ended badly");
+                }
+                return;
+            }
+            Turn::Look => {
+                let now = Instant::now();
+                let calls = begun.load(Ordering::Relaxed);
+                if calls == 0 {
+                    tracing::debug!("a client that called nothing was cut off");
+                    return;
+                }
+                if calls == seen || now >= oldest {
+                    break;
+                }
+                seen = calls;
+                look.as_mut().reset(oldest.min(now + settings.idle_timeout));
+                awaits_look = true;
+            }
+            Turn::Stage => break,
+        }
+    }
+    // GOAWAY: who is not done by then can call again elsewhere.
+    connection.as_mut().graceful_shutdown();
+    let draining = stage.borrow_and_update().to_owned();
+    let grace = if draining == Stage::Running {
+        GRACE
+    } else {
+        Duration::MAX
+    };
+    tokio::select! {
+        _ = timeout(grace, connection) => {}
+        _ = stage.wait_for(|stage| *stage == Stage::Cut) => {}
+    }
+}
+
+fn builder(settings: &GrpcSettings) -> Builder<Inline> {
+    let mut builder = Builder::new(Inline);
+    builder
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(settings.streams)
+        .max_header_list_size(u32::try_from(settings.header_bytes).unwrap_or(u32::MAX))
+        .max_pending_accept_reset_streams(PENDING_RESETS)
+        .max_local_error_reset_streams(LOCAL_RESETS)
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_WITHIN);
+    builder
+}
+
+/// An age, up to a tenth less: connections that came together do not go together.
+fn aged(age: Duration) -> Duration {
+    let draw = (RandomState::new().build_hasher().finish() >> 32) as u32;
+    let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+    let less = (u128::from(millis / 10) * u128::from(draw)) >> 32;
+    age.saturating_sub(Duration::from_millis(u64::try_from(less).unwrap_or(0)))
+}
+
+/// Streams that a client opened and took back before they were seen: more than that is an attack.
+const PENDING_RESETS: usize = 20;
+/// Streams that we had to take back because of what the client sent on them: the same.
+const LOCAL_RESETS: usize = 1_024;
+/// A client that is gone without a word is noticed by this.
+const PING_EVERY: Duration = Duration::from_secs(60);
+const PING_WITHIN: Duration = Duration::from_secs(20);
+/// How long calls in flight may take on a connection that is too old or idle.
+const GRACE: Duration = Duration::from_secs(30);

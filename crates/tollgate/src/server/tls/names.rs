@@ -1,0 +1,79 @@
+//! Which clients may come, by the names in their certificates.
+
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use std::sync::Arc;
+use webpki::EndEntityCert;
+
+/// Lets a client pass whose certificate is good and holds one of these names.
+#[derive(Debug)]
+pub(super) struct Named {
+    verifier: Arc<dyn ClientCertVerifier>,
+    names: Box<[Box<str>]>,
+}
+
+impl Named {
+    pub(super) fn new(verifier: Arc<dyn ClientCertVerifier>, names: Box<[Box<str>]>) -> Self {
+        Self { verifier, names }
+    }
+
+    /// Names are compared as they stand in the certificate: one with a star in it stands for itself and no other.
+    fn knows(&self, certificate: &CertificateDer<'_>) -> bool {
+        let Ok(certificate) = EndEntityCert::try_from(certificate) else {
+            return false;
+        };
+        let mut names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
+        names.any(|name| self.names.iter().any(|known| &**known == name))
+    }
+}
+
+impl ClientCertVerifier for Named {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.verifier.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let verified = self.verifier.verify_client_cert(certificate, between, now)?;
+        match self.knows(certificate) {
+            true => Ok(verified),
+            false => Err(Error::InvalidCertificate(CertificateError::NotValidForName)),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+
+    fn offer_client_auth(&self) -> bool {
+        self.verifier.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.verifier.client_auth_mandatory()
+    }
+}

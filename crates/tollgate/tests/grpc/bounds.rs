@@ -1,0 +1,122 @@
+//! What one caller may use up.
+
+use crate::client::{SHOULD_RATE_LIMIT, asks, framed, of};
+use crate::server::{Server, settings};
+use bytes::Bytes;
+use prost::Message;
+use std::time::Duration;
+use tollgate::server::envoy::RateLimitRequest;
+use tollgate::server::grpc::GrpcSettings;
+
+const RULES: &str = "- { id: x, limit: 10/min }\n";
+
+#[test]
+fn what_is_too_large_is_refused_and_takes_nothing() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    let long = |length| "x".repeat(length);
+    let refused = [
+        asks((0..65).map(|_| of(&[]))),
+        asks([of(&[("k", "v"); 65])]),
+        asks([of(&[(&long(257), "v")])]),
+        asks([of(&[("", "v")])]),
+        asks([of(&[("k", &long(8 * 1024 + 1))])]),
+        RateLimitRequest {
+            domain: long(257),
+            ..asks([of(&[])])
+        },
+    ];
+    for request in refused {
+        assert_eq!(client.refused(&request).0, 3, "{request:?}");
+    }
+    // More than a message may hold, whatever is in it.
+    let large = asks((0..9).map(|_| of(&[("k", &long(8 * 1024))])));
+    assert!(client.refused(&large).0 > 0);
+    let taken = asks([of(&[("k", &long(8 * 1024))])]);
+    assert_eq!(client.ask(&taken).statuses[0].limit_remaining, 9);
+}
+
+#[test]
+fn what_is_no_call_is_told_so() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    let message = asks([of(&[])]).encode_to_vec();
+    for path in [
+        "/",
+        "/x",
+        "/envoy.service.ratelimit.v3.RateLimitService/Other",
+        "/no.such.Service/Method",
+    ] {
+        assert_eq!(client.call(path, &message).status, Some(12), "{path}");
+    }
+    let page = client
+        .send(SHOULD_RATE_LIMIT, framed(&message), &[("content-type", "text/html")])
+        .unwrap();
+    assert_eq!(page.http, 415);
+    let proto = [("content-type", "application/grpc+proto")];
+    assert_eq!(
+        client.try_call(SHOULD_RATE_LIMIT, &message, &proto).unwrap().status,
+        Some(0)
+    );
+    // Nothing, half a message, a message that is shorter than it says, a compressed one.
+    for body in [
+        &b""[..],
+        &[0, 0],
+        &[0, 0, 0, 0, 9, 1],
+        &[1, 0, 0, 0, 1, 1],
+        &[9, 0, 0, 0, 0],
+    ] {
+        let answer = client
+            .send(SHOULD_RATE_LIMIT, Bytes::copy_from_slice(body), &[])
+            .unwrap();
+        assert!(answer.status.is_some_and(|status| status > 0), "{body:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn headers_that_are_too_large_are_refused() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    let message = asks([of(&[])]).encode_to_vec();
+    let large = "x".repeat(17 * 1024);
+    let refused = client.try_call(SHOULD_RATE_LIMIT, &message, &[("x-large", &large)]);
+    assert!(refused.map_or(true, |answer| answer.http == 431), "it was answered");
+    assert_eq!(server.connect().call(SHOULD_RATE_LIMIT, &message).status, Some(0));
+}
+
+#[test]
+fn a_connection_without_calls_is_told_to_go() {
+    let server = Server::start_with(
+        RULES,
+        GrpcSettings {
+            idle_timeout: Duration::from_millis(50),
+            ..settings()
+        },
+    );
+    let mut client = server.connect();
+    client.ask(&asks([of(&[])]));
+    // In good order.
+    server.runtime.block_on(client.connection).unwrap().unwrap();
+    // One that never says a word, too.
+    let silent = std::net::TcpStream::connect(server.address).unwrap();
+    silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut said = Vec::new();
+    std::io::Read::read_to_end(&mut &silent, &mut said).unwrap();
+}
+
+#[test]
+fn a_connection_becomes_only_so_old() {
+    let server = Server::start_with(
+        RULES,
+        GrpcSettings {
+            idle_timeout: Duration::from_millis(20),
+            connection_age: Duration::from_millis(200),
+            ..settings()
+        },
+    );
+    let mut client = server.connect();
+    // Busy all the time, and told to go all the same.
+    let message = asks([of(&[])]).encode_to_vec();
+    while client.try_call(SHOULD_RATE_LIMIT, &message, &[]).is_ok() {}
+    assert_eq!(server.connect().call(SHOULD_RATE_LIMIT, &message).status, Some(0));
+}

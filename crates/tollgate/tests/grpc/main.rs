@@ -1,0 +1,20 @@
+//! The gRPC front end by its bytes: a server on a port of its own, and a client that sends what it likes over HTTP/2.
+
+#![expect(
+    clippy::unwrap_used,
+    reason = "all of it is a test, and the lints know only the functions that are marked as one"
+)]
+
+mod bounds;
+#[path = "../parts/certificates.rs"]
+mod certificates;
+mod client;
+mod draining;
+mod golden;
+mod health;
+mod reflection;
+mod semantics;
+mod server;
+mod statuses;
+mod tls;
+mod tokens;

@@ -1,0 +1,103 @@
+//! A server for one test: on a port of its own, with a clock that the test moves.
+
+use crate::client::Client;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tollgate::server::gate::{Gate, Phase};
+use tollgate::server::grpc::{self, GrpcSettings};
+use tollgate::server::headers::Dialects;
+use tollgate::server::listen::{Address, Listener};
+use tollgate::server::store::Store;
+use tollgate_limiter::clock::Clock;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::{Reader, RuleSet, Settings};
+use tollgate_limiter::core::{Timestamp, yaml};
+use tollgate_limiter::store::memory::Memory;
+
+/// Sun, 15 Nov 2026 22:34:05 GMT.
+const NOW_S: u64 = 1_794_782_045;
+
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
+    pub(crate) clock: Clock,
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) runtime: Runtime,
+    stop: Option<oneshot::Sender<()>>,
+    ended: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// With the default settings, without headers to add.
+    pub(crate) fn start(rules: &str) -> Self {
+        Self::start_with(rules, settings())
+    }
+
+    pub(crate) fn start_with(rules: &str, settings: GrpcSettings) -> Self {
+        let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
+        let store = Arc::new(Memory::options().clock(clock.clone()).build());
+        Self::over(store, clock, rules, settings)
+    }
+
+    pub(crate) fn over(store: impl Into<Store>, clock: Clock, rules: &str, settings: GrpcSettings) -> Self {
+        let gate = Arc::new(Gate::new(rule_set(rules), store));
+        gate.enter(Phase::Ready);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = runtime
+            .block_on(Listener::bind(&"127.0.0.1:0".parse().unwrap()))
+            .unwrap();
+        let Ok(Address::Tcp(address)) = listener.address() else {
+            panic!("a TCP listener has a TCP address")
+        };
+        let (stop, stopped) = oneshot::channel();
+        let ended = runtime.spawn(grpc::serve(listener, Arc::clone(&gate), settings, async {
+            let _ = stopped.await;
+        }));
+        Self {
+            address,
+            clock,
+            gate,
+            runtime,
+            stop: Some(stop),
+            ended: Some(ended),
+        }
+    }
+
+    pub(crate) fn connect(&self) -> Client<'_> {
+        Client::connect(&self.runtime, self.address)
+    }
+
+    /// Begins to drain.
+    pub(crate) fn stop(&mut self) {
+        let _ = self.stop.take().expect("a server is stopped once").send(());
+    }
+
+    /// Waits for the end of the server.
+    pub(crate) fn wait(&mut self) {
+        let ended = self.ended.take().expect("an end is waited for once");
+        self.runtime.block_on(ended).unwrap();
+    }
+}
+
+/// The defaults, without headers to add: tests of those ask for them.
+pub(crate) fn settings() -> GrpcSettings {
+    GrpcSettings {
+        headers: Dialects::NONE,
+        ..GrpcSettings::default()
+    }
+}
+
+fn rule_set(rules: &str) -> RuleSet {
+    let text = format!("rules:\n{rules}");
+    let node = yaml::parse(&Origin::new("rules.yaml", text)).unwrap_or_else(|problems| panic!("{problems:?}"));
+    let mut reader = Reader::new(Settings::default());
+    reader.file(&node);
+    let read = reader.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
+    read.rules
+}

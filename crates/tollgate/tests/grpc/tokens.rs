@@ -1,0 +1,62 @@
+//! Who may ask.
+
+use crate::client::{Answer, Client, SHOULD_RATE_LIMIT, asks, of};
+use crate::server::{Server, settings};
+use prost::Message;
+use std::sync::Arc;
+use tollgate::server::envoy::RateLimitDescriptor;
+use tollgate::server::grpc::GrpcSettings;
+use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
+
+const CHECKS: &str = "token-that-may-check";
+const GIVES_BACK: &str = "token-that-may-do-both";
+const READS: &str = "token-that-may-neither";
+
+fn server() -> Server {
+    let mut tokens = Tokens::default();
+    for (token, rights) in [
+        (CHECKS, Rights::CHECK),
+        (GIVES_BACK, Rights::CHECK | Rights::REFUND),
+        (READS, Rights::METRICS),
+    ] {
+        tokens.add(token, Secret::Plain(token), rights).unwrap();
+    }
+    Server::start_with(
+        "- { id: x, limit: 10/min }\n",
+        GrpcSettings {
+            tokens: Some(Arc::new(Keyring::new(tokens))),
+            ..settings()
+        },
+    )
+}
+
+fn ask(client: &mut Client<'_>, token: Option<&str>, is_negative_hits: bool) -> Answer {
+    let descriptor = RateLimitDescriptor {
+        is_negative_hits,
+        ..of(&[])
+    };
+    let value = token.map(|token| format!("Bearer {token}"));
+    let fields: Vec<(&str, &str)> = value.iter().map(|value| ("authorization", &**value)).collect();
+    let message = asks([descriptor]).encode_to_vec();
+    client.try_call(SHOULD_RATE_LIMIT, &message, &fields).unwrap()
+}
+
+#[test]
+fn a_token_with_the_right_passes_and_giving_back_takes_another() {
+    let server = server();
+    let mut client = server.connect();
+    for (token, gives_back, status) in [
+        (None, false, 16),
+        (Some("no-such-token-here"), false, 16),
+        (Some(READS), false, 7),
+        (Some(CHECKS), false, 0),
+        (Some(CHECKS), true, 7),
+        (Some(GIVES_BACK), false, 0),
+        (Some(GIVES_BACK), true, 0),
+    ] {
+        let answer = ask(&mut client, token, gives_back);
+        assert_eq!(answer.status, Some(status), "{token:?} {gives_back}: {answer:?}");
+    }
+    // Health is open to everybody.
+    assert_eq!(client.call("/grpc.health.v1.Health/Check", &[]).status, Some(0));
+}
