@@ -1,0 +1,126 @@
+//! Every way in gives the same verdicts for the same attempts, over memory and over Redis, and each is counted under its
+//! own door.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    reason = "all of it is a test, and the lints know only the functions that are marked as one"
+)]
+
+mod doors;
+#[path = "../grpc/client.rs"]
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod grpc;
+#[path = "../http/client.rs"]
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod http;
+mod site;
+
+use doors::{DOORS, Said, Wanted};
+use site::Site;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::server::store::Store;
+use tollgate_limiter::clock::Clock;
+use tollgate_limiter::core::Timestamp;
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+/// Each of them counts by door, so that the doors do not see each other's counters. What is given back by the clock while
+/// the test runs is less than one.
+const RULES: &str = "
+- { id: plan, per: [door, user], limit: 10/day, by: { tier: { gold: 20/day, none: 0/day, free: unlimited } } }
+- { id: charges, when: { path: '/v1/*' }, per: door, limit: 40/day, algorithm: gcra }
+- { id: exact, per: [door, user], limit: 12/day, algorithm: sliding_log, when: { tier: silver } }
+- { id: tried, per: door, limit: 5/day, mode: shadow }
+- { id: priced, per: door, when: { points: { present: true } }, cost: { attribute: points, default: 3 }, limit: 60/day }
+";
+
+/// Attempts of several users, tiers, paths and costs, the same every time.
+fn attempts() -> Vec<Wanted> {
+    let mut state = 7_u64;
+    let mut draw = |below: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let one = |_| {
+        let mut attributes = vec![("user", format!("u{}", draw(4)))];
+        let tier = ["gold", "silver", "none", "free", "other"][draw(5) as usize];
+        attributes.push(("tier", tier.to_owned()));
+        if draw(2) == 0 {
+            attributes.push(("path", ["/v1/charges", "/v2/charges"][draw(2) as usize].to_owned()));
+        }
+        if draw(4) == 0 {
+            attributes.push(("points", ["2", "many"][draw(2) as usize].to_owned()));
+        }
+        Wanted {
+            attributes,
+            cost: [1, 1, 1, 0, 3, 50][draw(6) as usize],
+        }
+    };
+    (0..150).map(one).collect()
+}
+
+fn agree(store: impl FnOnce() -> Store, source: &str) {
+    let site = Site::start(RULES, store);
+    let attempts = attempts();
+    let all: Vec<(&str, Vec<Said>)> = DOORS
+        .iter()
+        .map(|(name, _, ask)| (*name, ask(&site, name, &attempts)))
+        .collect();
+    let (first, expected) = &all[0];
+    assert!(expected.iter().any(|said| said.allowed) && expected.iter().any(|said| !said.allowed));
+    for (name, said) in &all[1..] {
+        for (place, (said, expected)) in said.iter().zip(expected).enumerate() {
+            assert_eq!(said, expected, "{name} beside {first}: {:?}", attempts[place]);
+        }
+        assert_eq!(said.len(), expected.len());
+    }
+    // Counted, each under its door.
+    let (mut counted, mut wanted) = (BTreeMap::new(), BTreeMap::new());
+    for (name, door, _) in DOORS {
+        let (_, said) = all.iter().find(|(known, _)| known == name).unwrap();
+        for said in said {
+            *wanted.entry((*door, said.allowed)).or_insert(0) += 1;
+        }
+    }
+    for line in site
+        .gate
+        .metrics()
+        .lines()
+        .filter_map(|line| line.strip_prefix("tollgate_checks_total{"))
+    {
+        let (labels, count) = line.split_once("} ").unwrap();
+        assert!(labels.contains(&format!("source=\"{source}\"")), "{labels}");
+        let door = DOORS
+            .iter()
+            .map(|(_, door, _)| *door)
+            .find(|door| labels.contains(&format!("door=\"{door}\"")));
+        let entry = counted
+            .entry((door.unwrap(), labels.contains("\"allow\"")))
+            .or_insert(0);
+        *entry += count.parse::<usize>().unwrap();
+    }
+    assert_eq!(counted, wanted);
+}
+
+#[test]
+fn all_doors_say_the_same_over_memory() {
+    let clock = Clock::stopped(Timestamp::from_micros(1_794_782_045_000_000));
+    agree(|| Arc::new(Memory::options().clock(clock).build()).into(), "memory");
+}
+
+#[test]
+fn all_doors_say_the_same_over_redis() {
+    let server = Server::start(Kind::Redis70);
+    // A refusal that is known without asking may name fewer limits.
+    let options = Redis::options(&server.url()).unwrap().near_cache(false);
+    agree(
+        || Arc::new(options.deadline(Duration::from_secs(5)).open()).into(),
+        "shared",
+    );
+}

@@ -1,0 +1,61 @@
+//! One gate with all front ends before it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tokio::runtime::Runtime;
+use tollgate::server::gate::{Gate, Phase};
+use tollgate::server::grpc::{self, GrpcSettings};
+use tollgate::server::http::{self, HttpSettings};
+use tollgate::server::listen::{Address, Listener};
+use tollgate::server::store::Store;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::{Reader, Settings};
+use tollgate_limiter::core::yaml;
+
+pub(crate) struct Site {
+    pub(crate) gate: Arc<Gate>,
+    pub(crate) http: SocketAddr,
+    pub(crate) grpc: SocketAddr,
+    pub(crate) runtime: Runtime,
+}
+
+impl Site {
+    pub(crate) fn start(rules: &str, store: impl FnOnce() -> Store) -> Self {
+        let node = yaml::parse(&Origin::new("rules.yaml", format!("rules:{rules}"))).unwrap();
+        let mut reader = Reader::new(Settings::default());
+        reader.file(&node);
+        let rules = reader.finish().unwrap_or_else(|problems| panic!("{problems:?}")).rules;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        // The shared store connects as soon as it is there.
+        let gate = runtime.block_on(async { Arc::new(Gate::new(rules, store())) });
+        gate.enter(Phase::Ready);
+        let bind = || {
+            let listener = runtime
+                .block_on(Listener::bind(&"127.0.0.1:0".parse().unwrap()))
+                .unwrap();
+            let Ok(Address::Tcp(address)) = listener.address() else {
+                panic!("a TCP listener has a TCP address")
+            };
+            (listener, address)
+        };
+        let ((listener, http), (calls, grpc)) = (bind(), bind());
+        let never = std::future::pending;
+        runtime.spawn(http::serve(
+            listener,
+            Arc::clone(&gate),
+            HttpSettings::default(),
+            never(),
+        ));
+        runtime.spawn(grpc::serve(calls, Arc::clone(&gate), GrpcSettings::default(), never()));
+        Self {
+            gate,
+            http,
+            grpc,
+            runtime,
+        }
+    }
+}
