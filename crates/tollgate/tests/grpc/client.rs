@@ -2,8 +2,9 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper::client::conn::http2::{self, SendRequest};
-use hyper::{HeaderMap, Request};
+use hyper::{HeaderMap, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use prost::Message;
 use std::net::SocketAddr;
@@ -75,6 +76,15 @@ impl<'r> Client<'r> {
                 },
             })
         })
+    }
+
+    /// A call whose answer is read bit by bit.
+    pub(crate) fn begin(
+        &mut self,
+        path: &str,
+        message: &[u8],
+    ) -> impl Future<Output = hyper::Result<Response<Incoming>>> + use<> {
+        self.sender.send_request(request(path, framed(message), &[]))
     }
 
     pub(crate) fn call(&mut self, path: &str, message: &[u8]) -> Answer {

@@ -1,9 +1,13 @@
 //! `grpc.health.v1`.
 
+use crate::client::Client;
 use crate::server::Server;
+use http_body_util::BodyExt;
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
+const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const SERVING: [u8; 2] = [0x08, 1];
+const NOT_SERVING: [u8; 2] = [0x08, 2];
 
 /// `HealthCheckRequest { service }`.
 fn asks(service: &str) -> Vec<u8> {
@@ -24,4 +28,22 @@ fn the_server_and_its_service_are_serving_and_nobody_else_is_known() {
         assert_eq!((answer.status, &*answer.message), (Some(0), &SERVING[..]), "{service}");
     }
     assert_eq!(client.call(CHECK, &asks("other")).status, Some(5));
+}
+
+#[test]
+fn who_watches_hears_that_a_draining_server_serves_no_more() {
+    let mut server = Server::start("- { id: x, limit: 10/min }\n");
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut client = Client::connect(&runtime, server.address);
+    let mut body = runtime.block_on(async { client.begin(WATCH, &[]).await.unwrap().into_body() });
+    let mut next = || runtime.block_on(async { body.frame().await.unwrap().unwrap().into_data().unwrap() });
+    assert_eq!(next()[5..], SERVING);
+    server.stop();
+    assert_eq!(next()[5..], NOT_SERVING);
+    drop((body, client));
+    server.wait();
 }

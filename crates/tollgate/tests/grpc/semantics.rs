@@ -47,6 +47,20 @@ fn a_refused_request_takes_nothing_anywhere() {
 }
 
 #[test]
+fn one_that_is_banned_keeps_the_others_from_being_charged() {
+    let server = Server::start(&format!(
+        "{TENANTS}- {{ id: ban, when: {{ tenant: bad }}, limit: 0/min }}\n"
+    ));
+    let mut client = server.connect();
+    let refused = client.ask(&asks([tenant("a"), tenant("bad")]));
+    assert_eq!(
+        codes(&refused),
+        (Code::OverLimit, vec![(Code::Ok, 10), (Code::OverLimit, 0)])
+    );
+    assert_eq!(codes(&client.ask(&asks([tenant("a")]))).1, [(Code::Ok, 9)]);
+}
+
+#[test]
 fn the_same_counter_twice_adds_up() {
     let server = Server::start(TENANTS);
     let mut client = server.connect();

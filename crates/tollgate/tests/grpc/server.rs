@@ -37,18 +37,19 @@ impl Server {
 
     pub(crate) fn start_with(rules: &str, settings: GrpcSettings) -> Self {
         let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
-        let store = Arc::new(Memory::options().clock(clock.clone()).build());
-        Self::over(store, clock, rules, settings)
+        let store = || Arc::new(Memory::options().clock(clock.clone()).build()).into();
+        Self::over(store, &clock, rules, settings)
     }
 
-    pub(crate) fn over(store: impl Into<Store>, clock: Clock, rules: &str, settings: GrpcSettings) -> Self {
-        let gate = Arc::new(Gate::new(rule_set(rules), store));
-        gate.enter(Phase::Ready);
+    /// Over a store that is made inside a runtime.
+    pub(crate) fn over(store: impl FnOnce() -> Store, clock: &Clock, rules: &str, settings: GrpcSettings) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
+        let gate = runtime.block_on(async { Arc::new(Gate::new(rule_set(rules), store())) });
+        gate.enter(Phase::Ready);
         let listener = runtime
             .block_on(Listener::bind(&"127.0.0.1:0".parse().unwrap()))
             .unwrap();
@@ -61,7 +62,7 @@ impl Server {
         }));
         Self {
             address,
-            clock,
+            clock: clock.clone(),
             gate,
             runtime,
             stop: Some(stop),

@@ -148,3 +148,23 @@ fn more_connections_are_served_than_the_shell_allows_open_files() {
     drop(connections);
     assert!(server.stop().success());
 }
+
+#[test]
+fn grpc_is_answered_on_a_unix_socket_that_goes_with_the_server() {
+    let folder = Folder::with("tollgate.yaml", RULES);
+    let mut command = tollgate(&folder, &["serve", "--set", "server.http=disabled"]);
+    command.args(["--set", "server.grpc=unix:calls.sock"]);
+    let server = Server::spawn(command);
+    assert!(server.said.starts_with("grpc: unix:"), "{}", server.said);
+    let path = folder.path().join("calls.sock");
+    let mut stream = UnixStream::connect(&path).expect("it listens");
+    // The preface of HTTP/2 and empty settings; the answer begins with the server's own.
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .expect("it reads");
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).expect("it answers");
+    assert_eq!(head[3], 4);
+    assert!(server.stop().success());
+    assert!(!path.exists());
+}

@@ -1,0 +1,48 @@
+//! Calls that are taken back as soon as they are made.
+
+use crate::client::{asks, of};
+use crate::server::Server;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+use tollgate::server::envoy::rate_limit_response::Code;
+
+const GOAWAY: u8 = 7;
+
+/// A frame of HTTP/2.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length: u32 = payload.len().try_into().unwrap();
+    let mut frame = length.to_be_bytes()[1..].to_vec();
+    frame.extend([kind, flags]);
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+#[test]
+fn a_client_that_does_nothing_else_is_sent_away_and_others_are_served() {
+    let server = Server::start("- { id: x, limit: 10/min }\n");
+    let mut attacker = TcpStream::connect(server.address).unwrap();
+    attacker.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(4, 0, 0, &[]));
+    for number in 0..5_000 {
+        let stream = 2 * number + 1;
+        // POST, http, `/`, and an authority of one letter.
+        bytes.extend(frame(1, 4, stream, &[0x83, 0x86, 0x84, 0x01, 0x01, b'x']));
+        bytes.extend(frame(3, 0, stream, &8_u32.to_be_bytes()));
+    }
+    // The server may have hung up before all of it was written.
+    let _ = attacker.write_all(&bytes);
+    let mut said = Vec::new();
+    let _ = attacker.read_to_end(&mut said);
+    let mut rest = &said[..];
+    let mut kinds = Vec::new();
+    while let [a, b, c, kind, _, _, _, _, _, ..] = rest {
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        kinds.push(*kind);
+        rest = rest.get(9 + length..).unwrap_or_default();
+    }
+    assert!(kinds.contains(&GOAWAY), "{kinds:?}");
+    assert_eq!(server.connect().ask(&asks([of(&[])])).overall_code(), Code::Ok);
+}
