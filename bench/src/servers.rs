@@ -1,14 +1,15 @@
-//! HTTP checks against servers: Tollgate, throttlecrab-server, a hyper endpoint that does nothing, and the same with an
-//! answer of Tollgate's size.
+//! Servers beside others: HTTP checks of Tollgate, of throttlecrab-server, of a hyper endpoint that does nothing and of the
+//! same with an answer of Tollgate's size; and gRPC calls.
 //!
 //! ```text
 //! cargo run --release -p tollgate-bench -- servers
-//! cargo run --release -p tollgate-bench -- servers --json --seconds 10
+//! cargo run --release -p tollgate-bench -- servers --only grpc --json --seconds 10
 //! ```
 //!
 //! Every server runs alone on the first core, the load on the second, and all take turns several times in one run. What
 //! is compared is decisions per second of the server's own processor time: it does not depend on how strong the load is.
 
+mod grpc;
 mod load;
 mod nothing;
 pub(crate) mod process;
@@ -24,10 +25,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Measures HTTP checks of Tollgate beside throttlecrab-server and an empty endpoint.
+/// Measures Tollgate beside throttlecrab-server and an empty endpoint, over HTTP and gRPC.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- servers\n  cargo run --release -p tollgate-bench -- servers --json --seconds 10"
+    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- servers\n  cargo run --release -p tollgate-bench -- servers --only grpc --seconds 10"
 )]
 pub(crate) struct Args {
     /// How long each server is measured in each round.
@@ -42,9 +43,19 @@ pub(crate) struct Args {
     /// Distinct keys.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
+    /// Measures one way in, and not all.
+    #[arg(long)]
+    only: Option<Way>,
     /// Prints JSON for machines instead of a table.
     #[arg(long)]
     json: bool,
+}
+
+/// Ways in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Way {
+    Http,
+    Grpc,
 }
 
 /// One server that is measured.
@@ -77,17 +88,9 @@ const THROTTLECRAB_VERSION: &str = "0.4.40";
 const RULES: &str = "rules:\n- { id: api, per: key, limit: 100/min burst 100 }\n";
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    match measure(args) {
-        Ok(contestants) => {
-            eprintln!("planning");
-            let planned = planning::measure(planning::ROUNDS);
-            if args.json {
-                println!("{}", as_json(&contestants, &planned));
-            } else {
-                print!("{}\n{}", as_table(args, &contestants), planned.as_table());
-            }
-            ExitCode::SUCCESS
-        }
+    match run_each(args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
         Err(reason) => {
             eprintln!("tollgate-bench: {reason}");
             ExitCode::from(2)
@@ -95,15 +98,42 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn measure(args: &Args) -> Result<Vec<Contestant>, String> {
+/// Whether the goals were met that a run is held to.
+fn run_each(args: &Args) -> Result<bool, String> {
     let paths = paths()?;
-    let mut contestants = contestants();
     pin_self(1)?;
+    let is_wanted = |way| args.only.is_none_or(|only| only == way);
+    let mut tables = Vec::new();
+    let mut all = serde_json::Map::new();
+    let mut is_met = true;
+    if is_wanted(Way::Http) {
+        let contestants = measure(args, &paths)?;
+        eprintln!("planning");
+        let planned = planning::measure(planning::ROUNDS);
+        tables.push(format!("{}\n{}", as_table(args, &contestants), planned.as_table()));
+        all.insert("http".into(), as_json(&contestants, &planned));
+    }
+    if is_wanted(Way::Grpc) {
+        let report = grpc::measure(args, &paths)?;
+        is_met &= report.is_met();
+        tables.push(report.as_table());
+        all.insert("grpc".into(), report.as_json());
+    }
+    if args.json {
+        println!("{}", serde_json::Value::from(all));
+    } else {
+        print!("{}", tables.join("\n"));
+    }
+    Ok(is_met)
+}
+
+fn measure(args: &Args, paths: &Paths) -> Result<Vec<Contestant>, String> {
+    let mut contestants = contestants();
     for round in 1..=args.rounds {
         for contestant in &mut contestants {
             eprintln!("round {round} of {}: {}", args.rounds, contestant.name);
             let address = free_address()?;
-            let server = Server::start(&mut (contestant.start)(&paths, address), 0)?;
+            let server = Server::start(&mut (contestant.start)(paths, address), 0)?;
             let load = Load {
                 address,
                 path: contestant.path,
@@ -133,6 +163,7 @@ fn contestants() -> Vec<Contestant> {
                 let mut command = Command::new(&paths.tollgate);
                 command.arg("serve").arg("--config").arg(&paths.config);
                 command.arg("--set").arg(format!("server.http={address}"));
+                command.args(["--set", "server.grpc=disabled"]);
                 command
             },
             "/v1/check",
@@ -267,7 +298,8 @@ fn paths() -> Result<Paths, String> {
     process::finish(&mut build, "the product cannot be built")?;
     let throttlecrab = install_throttlecrab(&target.join("peers"))?;
     let config = target.join("bench-servers.yaml");
-    std::fs::write(&config, RULES).map_err(|error| format!("cannot write {}: {error}", config.display()))?;
+    std::fs::write(&config, format!("{RULES}{}", grpc::RULES))
+        .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
     Ok(Paths {
         tollgate: built.join("tollgate"),
         throttlecrab,
