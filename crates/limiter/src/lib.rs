@@ -2,6 +2,7 @@
 //!
 //! - [`Limiter`] is what a program holds; [`limits`] are what its rules are made of.
 //! - [`RuleBook`] holds attempts against rules that are data, as [`core::rules`] read them.
+//! - [`Throttles`] holds callers against limits that they bring along, as `CL.THROTTLE` does.
 //! - [`store::Store`] is what keeps counters; [`store::memory::Memory`] is the embedded one.
 //! - [`conformance`] is what every store must pass.
 
@@ -16,12 +17,14 @@ pub mod store;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;
+mod throttle;
 mod wait;
 
 pub use book::{Checked, Judged, OwnLimit, Part, RuleBook, Together, Way};
 pub use fingerprint::{Fingerprint, Secret, Subjects};
 pub use lease::Permit;
 pub use limiter::{Ask, Limiter, Rule};
+pub use throttle::Throttles;
 pub use tollgate_core as core;
 
 /// The examples of the documents, compiled and run.

@@ -5,11 +5,11 @@
 //! is the exact one.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{self, ByNanos, Debt, Heeded, NANOS};
-use crate::decision::{Cost, Decision, Retry};
+use crate::debt::{self, ByNanos, Debt, NANOS};
+use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::meter::{Fine, Meter, Pace};
 use crate::rate::{LimitError, Rate};
-use crate::time::{Now, Timestamp};
+use crate::time::{Micros, Now, Timestamp};
 use std::num::NonZeroU64;
 
 /// What `CL.THROTTLE key max_burst count period` limits by.
@@ -64,15 +64,15 @@ impl Cell {
         self.meter.numbers()
     }
 
-    /// The reply to a call that was decided at `now` and left `state` behind.
+    /// The reply to a call that was decided so, and has its place where `mark` says.
     ///
     /// Its seconds are those of the nanoseconds: whole ones, and one more from a millisecond on. So they are worked
     /// out here and not from the decision, whose microseconds are rounded up.
-    pub fn reply(&self, decision: &Decision, state: Option<&State>, cost: Cost, now: Now) -> Reply {
-        let Heeded { debt, now, .. } = Debt::heed(state, now);
-        let tat = debt.map_or(Fine::at(now), |debt| debt.until());
-        let now = Fine::at(now);
-        let passes_at = self.meter.passes_at(tat.max(now), cost);
+    #[inline]
+    pub fn reply(&self, decision: &Decision, mark: &Mark, cost: Cost) -> Reply {
+        let now = Fine::at(mark.taken_at);
+        let begin = Fine::begin_of(mark);
+        let passes_at = self.meter.passes_at(begin, cost);
         // After its parameters were lowered a key can owe more than it may. A peek, which passes, says so all the same.
         let owes = cost == Cost::ZERO && passes_at > now;
         let retry_after_s = match decision.retry() {
@@ -80,12 +80,27 @@ impl Cell {
             None if owes => Some(whole_seconds(passes_at.minus(now, NANOS))),
             _ => None,
         };
+        let until = match decision {
+            Decision::Allow { .. } => self.meter.ends(begin, cost).unwrap_or(begin),
+            Decision::Deny { .. } => begin,
+        };
         Reply {
             limited: owes || !decision.is_allow(),
             limit: self.limit(),
             remaining: decision.standing().remaining,
             retry_after_s,
-            reset_after_s: whole_seconds(tat.minus(now, NANOS)),
+            reset_after_s: whole_seconds(until.minus(now, NANOS)),
+        }
+    }
+
+    /// The reply to a call that gave back and left its key standing so.
+    pub fn given_back(&self, standing: &Standing) -> Reply {
+        Reply {
+            limited: false,
+            limit: self.limit(),
+            remaining: standing.remaining,
+            retry_after_s: None,
+            reset_after_s: seconds(standing.reset_after),
         }
     }
 }
@@ -129,7 +144,12 @@ impl Algorithm for Cell {
     }
 }
 
-/// Whole seconds, and one more if what is over is a millisecond or more.
+/// A span as replies tell it: whole seconds, and one more if what is over is a millisecond or more.
+pub const fn seconds(span: Micros) -> u64 {
+    span.get() / 1_000_000 + (span.get() % 1_000_000 >= 1_000) as u64
+}
+
+#[inline]
 fn whole_seconds(span: Fine) -> u64 {
-    span.us / 1_000_000 + u64::from(span.us % 1_000_000 >= 1_000)
+    seconds(Micros::new(span.us))
 }

@@ -209,6 +209,35 @@ impl Memory {
         }
     }
 
+    /// Settles charges each on its own, all of a chunk at one moment, and tells their outcomes in order.
+    #[inline(never)]
+    pub(crate) fn settle_apart(&self, charges: &[Charge<Fingerprint>], mut told: impl FnMut(Outcome)) {
+        for charges in charges.chunks(Self::CHUNK) {
+            if charges.len() > 1 {
+                for Charge { key, limit, .. } in charges {
+                    with_kind!(limit, kind => {
+                        let shards = kinds::shards_of(kind, &self.tables);
+                        shards.lock(shards.index_of(*key)).fetch(*key);
+                    });
+                }
+            }
+            let now = self.moment();
+            for charge in charges {
+                let how = How {
+                    cost: charge.cost,
+                    policy: charge.policy,
+                    lease: LeaseId::default(),
+                };
+                let limit = &charge.limit;
+                told(with_kind!(limit, kind => {
+                    let shards = kinds::shards_of(kind, &self.tables);
+                    let table = shards.lock(shards.index_of(charge.key));
+                    self.settle_locked((kind, limit), table, charge.key, how, now)
+                }));
+            }
+        }
+    }
+
     /// The usual case of the usual case, one unit of a key that is there, is all in one piece: what is told is written
     /// once, and nothing is handed on.
     #[inline(always)]

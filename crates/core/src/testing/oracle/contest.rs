@@ -3,7 +3,7 @@
 use super::draw::{self, Numbers};
 use super::report::{Answer, Difference, Event, Report};
 use super::{Referee, Ruling, Undo};
-use crate::algorithm::{LeaseId, Receipt};
+use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::{Change, Limit, State};
 use crate::testing::random::Random;
@@ -267,21 +267,17 @@ impl<R: Referee> Life<R> {
             self.write(step.repair, here, LeaseId::default())?;
         }
         if keep == Keep::IfAllowed || cost == 0 {
-            self.compare_reply(&step.decision, units)?;
+            self.compare_reply(&step.decision, &step.mark, units)?;
         }
         Ok((ruling, now))
     }
 
     /// What goes over the wire to a caller of `CL.THROTTLE`, when what was settled is in place.
-    fn compare_reply(&self, decision: &Decision, cost: Cost) -> Result<(), Box<Difference>> {
+    fn compare_reply(&self, decision: &Decision, mark: &Mark, cost: Cost) -> Result<(), Box<Difference>> {
         let Limit::Cell(cell) = &self.limit else {
             return Ok(());
         };
-        let state = match &self.state {
-            Some(State::Cell(state)) => Some(state),
-            _ => None,
-        };
-        let reply = cell.reply(decision, state, cost, self.moment());
+        let reply = cell.reply(decision, mark, cost);
         let implementation = Answer::Reply {
             limit: reply.limit,
             remaining: reply.remaining,

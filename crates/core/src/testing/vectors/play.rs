@@ -1,7 +1,7 @@
 //! Plays worked examples against the limits of this crate, as a store with one key would.
 
 use super::{Act, Answer, Expected, How, Move, Verdict, parse};
-use crate::algorithm::{LeaseId, Receipt};
+use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::{Cell, Change, Cost, Decision, Limit, Micros, Now, Retry, State};
 use std::collections::HashMap;
 use std::fmt;
@@ -96,7 +96,7 @@ impl Key {
         }
         match (expected, self.limit) {
             (Expected::Reply(expected), Limit::Cell(cell)) => {
-                let reply = reply(&cell, &step.decision, self.state.as_ref(), cost, now);
+                let reply = reply(&cell, &step.decision, &step.mark, cost);
                 (integers(expected), integers(&reply))
             }
             (Expected::Reply(expected), _) => (integers(expected), "no reply: not a cell".to_owned()),
@@ -193,12 +193,8 @@ fn integers(reply: &[i64; 5]) -> String {
 }
 
 /// The five integers as they go on the wire.
-fn reply(cell: &Cell, decision: &Decision, state: Option<&State>, cost: Cost, now: Now) -> [i64; 5] {
-    let state = match state {
-        Some(State::Cell(state)) => Some(state),
-        _ => None,
-    };
-    let reply = cell.reply(decision, state, cost, now);
+fn reply(cell: &Cell, decision: &Decision, mark: &Mark, cost: Cost) -> [i64; 5] {
+    let reply = cell.reply(decision, mark, cost);
     let integer = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     [
         i64::from(reply.limited),

@@ -14,7 +14,9 @@ use crate::store::{Outcome, Settled, Source, StoreError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
-use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, Micros, Now, Policy, Retry, Standing, State, Timestamp};
+use tollgate_core::{
+    Charge, Cost, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Retry, Standing, State, Timestamp,
+};
 
 /// How long an entry is believed.
 pub(super) const BELIEVED: Micros = Micros::from_millis(250);
@@ -149,13 +151,16 @@ impl Near {
         let now = charges
             .iter()
             .filter_map(|charge| refused(charge, Timestamp::EPOCH))
-            .map(|(_, at)| at)
+            .map(|(_, _, at)| at)
             .max()?;
         let outcome = |charge: &Charge<RedisKey>| {
-            let (decision, _) = refused(charge, now).ok_or(StoreError::Unasked)?;
+            let (decision, mark, _) = refused(charge, now).ok_or(StoreError::Unasked)?;
             Ok(Outcome {
                 decision,
-                receipt: receipt(charge.cost, LeaseId::default()),
+                receipt: Receipt {
+                    mark,
+                    ..receipt(charge.cost, LeaseId::default())
+                },
                 source: Source::Near,
             })
         };
@@ -169,8 +174,13 @@ impl Near {
     }
 
     /// What a limit says that refuses at any time the store's clock may show: at the earliest of those times, but not
-    /// before `at`, so that nobody is told to come back too early. With that time.
-    fn refuses(&self, charge: &Charge<RedisKey>, ours: Timestamp, at: Timestamp) -> Option<(Decision, Timestamp)> {
+    /// before `at`, so that nobody is told to come back too early. With the place the charge would have, and that time.
+    fn refuses(
+        &self,
+        charge: &Charge<RedisKey>,
+        ours: Timestamp,
+        at: Timestamp,
+    ) -> Option<(Decision, Mark, Timestamp)> {
         self.with(charge.key, |entries| {
             let entry = entries.get(&charge.key).filter(|entry| entry.is_believed(ours))?;
             let Entry { when, held } = entry;
@@ -179,13 +189,14 @@ impl Near {
             let since_received = ours.since(when.received);
             let passed = since_received.get().saturating_sub(drift(since_received));
             let earliest = (when.now + Micros::new(passed)).max(at);
-            let decision = match held {
+            let (decision, mark) = match held {
                 Held::State(state) => {
                     let decide = |now| {
                         let now = Now::new(now).with_slack(self.slack);
-                        charge.limit.decide(Some(state), charge.cost, now).decision
+                        let step = charge.limit.decide(Some(state), charge.cost, now);
+                        (step.decision, step.mark)
                     };
-                    if decide(latest).is_allow() {
+                    if decide(latest).0.is_allow() {
                         return None;
                     }
                     decide(earliest)
@@ -203,16 +214,17 @@ impl Near {
                     }
                     let passed = earliest.since(when.now).get();
                     let reset_after = Micros::new(standing.reset_after.get().saturating_sub(passed));
-                    Decision::Deny {
+                    let decision = Decision::Deny {
                         standing: Standing {
                             reset_after,
                             ..*standing
                         },
                         retry: Retry::After(until.since(earliest)),
-                    }
+                    };
+                    (decision, Mark::default())
                 }
             };
-            (!decision.is_allow()).then_some((decision, earliest))
+            (!decision.is_allow()).then_some((decision, mark, earliest))
         })
     }
 

@@ -1,0 +1,101 @@
+//! Limits that callers bring along with every call, as `CL.THROTTLE` has it.
+
+use crate::store::memory::Memory;
+use crate::store::{Outcome, Source, Store, StoreError};
+use std::sync::Arc;
+use tollgate_core::algorithm::cell::Reply;
+use tollgate_core::{Cell, Charge, Cost, Counter, LeaseId, Limit, Policy};
+
+/// Counters over a store whose limits are in the calls. They are apart from those of all rules.
+pub struct Throttles<S: Store = Memory> {
+    store: Arc<S>,
+    subjects: S::Subjects,
+}
+
+impl<S: Store> Throttles<S> {
+    /// Over a store: all of them over one store share their counters.
+    pub fn new(store: Arc<S>) -> Self {
+        let any = Cell::new(0, 1, 1).expect("one in a second can be made");
+        let counter = Counter {
+            domain: "CL.THROTTLE",
+            // No rule's id is empty, and no rule is a cell.
+            rule: "",
+            variant: "",
+            limit: &Limit::Cell(any),
+            per: &[],
+        };
+        let subjects = store.subjects(&counter);
+        Self { store, subjects }
+    }
+
+    /// What a call comes to.
+    #[inline]
+    pub fn charge(&self, key: &[u8], cell: Cell, cost: Cost) -> Charge<S::Key> {
+        Charge {
+            key: self.store.key(&self.subjects, &[key]),
+            limit: Limit::Cell(cell),
+            cost,
+            policy: Policy::Enforce,
+        }
+    }
+
+    /// Settles one call.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub async fn settle(&self, charge: &Charge<S::Key>) -> Result<(Reply, Source), StoreError> {
+        let settled = self
+            .store
+            .settle(std::slice::from_ref(charge), LeaseId::default())
+            .await;
+        let outcome = settled.outcomes.into_iter().next().unwrap_or(Err(StoreError::Nonsense));
+        outcome.map(|outcome| told(charge, &outcome))
+    }
+
+    /// Gives the cost of a call back, never above full.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub async fn give_back(&self, charge: &Charge<S::Key>) -> Result<Reply, StoreError> {
+        let decision = self.store.refund(charge.key, &charge.limit, charge.cost).await?;
+        Ok(cell(charge).given_back(decision.standing()))
+    }
+}
+
+impl Throttles {
+    /// Settles calls each on its own, and tells what came of them in order. Faster than one by one: the places of several
+    /// keys are fetched from memory together.
+    pub fn settle_each(
+        &self,
+        charges: &[Charge<<Memory as Store>::Key>],
+        mut answer: impl FnMut(&Charge<<Memory as Store>::Key>, Reply, Source),
+    ) {
+        let mut each = charges.iter();
+        self.store.settle_apart(charges, |outcome| {
+            if let Some(charge) = each.next() {
+                let (reply, source) = told(charge, &outcome);
+                answer(charge, reply, source);
+            }
+        });
+    }
+}
+
+#[inline]
+fn told<K>(charge: &Charge<K>, outcome: &Outcome) -> (Reply, Source) {
+    let reply = cell(charge).reply(&outcome.decision, &outcome.receipt.mark, charge.cost);
+    (reply, outcome.source)
+}
+
+#[inline]
+fn cell<K>(charge: &Charge<K>) -> &Cell {
+    match &charge.limit {
+        Limit::Cell(cell) => cell,
+        _ => unreachable!("a call is held against a cell"),
+    }
+}
+
+impl<S: Store> std::fmt::Debug for Throttles<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Throttles").finish_non_exhaustive()
+    }
+}
