@@ -36,7 +36,13 @@ pub struct Config {
     pub http: Option<Address>,
     /// Where the gRPC front end listens; none: it is turned off.
     pub grpc: Option<Address>,
-    /// Certificates; none: plain HTTP.
+    /// Where the front end for the Redis protocol listens; none: it is turned off.
+    pub resp: Option<Address>,
+    /// Its password, if it has one.
+    pub resp_password: Option<Tokens>,
+    /// How long a connection of it may do nothing; none: the default.
+    pub resp_idle_timeout: Option<Duration>,
+    /// Certificates; none: without TLS.
     pub tls: Option<TlsFiles>,
     /// What clients may use up.
     pub bounds: Bounds,
@@ -103,6 +109,7 @@ impl Reading<'_> {
         let headers = find("headers").and_then(|node| self.headers(node));
         let retry_after = find("retry_after").and_then(|node| self.retry_after(node));
         let tokens = find("auth").and_then(|node| self.auth(node));
+        let resp_password = find("auth").and_then(|node| self.resp_password(node));
         let forward = self.forward(&fields);
         if let Some(node) = find("envoy_rules") {
             self.not_yet(&node.place, "reader for Envoy's rule files", "take `envoy_rules` out");
@@ -117,10 +124,13 @@ impl Reading<'_> {
             // Fingerprints in memory are keyed anyway, by a secret that nobody shares.
             memory @ StoreSettings::Memory(_) => memory,
         };
-        self.is_guarded(&server, tokens.is_some());
+        self.is_guarded(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
             grpc: server.grpc.map(|(address, _)| address),
+            resp: server.resp.map(|(address, _)| address),
+            resp_password,
+            resp_idle_timeout: server.resp_idle_timeout,
             tls: server.tls,
             bounds: server.bounds,
             store,

@@ -10,6 +10,7 @@ pub mod grpc;
 pub mod headers;
 pub mod http;
 pub mod listen;
+pub mod resp;
 pub mod store;
 pub mod telemetry;
 pub mod tls;

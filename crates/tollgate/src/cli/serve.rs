@@ -21,6 +21,7 @@ use tollgate::reload::{Reloads, one_line};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
+use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::tls::Tls;
 use tollgate::server::tokens::Keyring;
 use tollgate_limiter::core::problem::Problem;
@@ -86,6 +87,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let mut fronts = Fronts::new();
     let http = fronts.bind("http", config.http.as_ref()).await?;
     let grpc = fronts.bind("grpc", config.grpc.as_ref()).await?;
+    let resp = fronts.bind("resp", config.resp.as_ref()).await?;
     if fronts.bound().is_empty() {
         return Err("no front end is left to listen".into());
     }
@@ -102,6 +104,11 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let keeper = tokio::spawn(store::look(store.counters()).await);
     let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));
 
+    if let Some(listener) = resp {
+        let settings = resp_settings(&config, tls.clone(), keyring.clone());
+        let serve = resp::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
+        fronts.open("resp", serve);
+    }
     if let Some(listener) = http {
         let settings = http_settings(&config, tls.clone(), keyring.clone());
         let serve = http::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
@@ -123,6 +130,23 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     ended?;
     tracing::info!("stopped");
     kept
+}
+
+fn resp_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> RespSettings {
+    let defaults = RespSettings::default();
+    RespSettings {
+        password: config
+            .resp_password
+            .clone()
+            .map(|password| Arc::new(Keyring::new(password))),
+        tokens,
+        tls,
+        connections: config.bounds.connections,
+        command_timeout: config.bounds.header_timeout,
+        unread_timeout: config.bounds.idle_timeout,
+        idle_timeout: config.resp_idle_timeout.unwrap_or(defaults.idle_timeout),
+        drain: config.drain,
+    }
 }
 
 fn http_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> HttpSettings {

@@ -1,4 +1,4 @@
-//! `auth`: callers' tokens, and what each may do.
+//! `auth`: callers' tokens, what each may do, and the password of the Redis protocol.
 
 use super::layers::read_text;
 use super::reading::{Reading, without_text};
@@ -9,7 +9,11 @@ use tollgate_limiter::core::yaml::{self, Node};
 impl Reading<'_> {
     /// Every token of the file and of the settings themselves.
     pub(super) fn auth(&mut self, node: &Node) -> Option<Tokens> {
-        let fields = node.fields("`auth`", &["tokens_file", "tokens"], &mut self.problems)?;
+        let fields = node.fields("`auth`", &KEYS, &mut self.problems)?;
+        let has = |key| fields.find(key).is_some_and(|node| !node.is_null());
+        if !has("tokens_file") && !has("tokens") && (has("resp_password") || has("resp_password_file")) {
+            return None;
+        }
         let mut tokens = Tokens::default();
         // What is wrong with a token is told without the line it stands in: this goes to logs.
         let mut problems = Problems::new();
@@ -37,7 +41,46 @@ impl Reading<'_> {
         }
         Some(tokens)
     }
+
+    /// The password that `AUTH` takes: itself, or the first line of a file.
+    pub(super) fn resp_password(&mut self, node: &Node) -> Option<Tokens> {
+        let mut unheard = Problems::new();
+        let fields = node.fields("`auth`", &KEYS, &mut unheard)?;
+        let find = |key| fields.find(key).filter(|node| !node.is_null());
+        let (text, place) = match (find("resp_password"), find("resp_password_file")) {
+            (None, None) => return None,
+            (Some(node), None) => (self.secret(node, "a password")?.to_owned(), &node.place),
+            (None, Some(node)) => {
+                let path = self.path(node, "a file with a password")?;
+                match read_text(&path) {
+                    Ok(origin) => {
+                        let line = origin.text.lines().next().unwrap_or_default();
+                        (line.to_owned(), &node.place)
+                    }
+                    Err(problem) => {
+                        self.problems.push(problem);
+                        return None;
+                    }
+                }
+            }
+            (Some(_), Some(node)) => {
+                let hint = "keep `resp_password_file`, and take `resp_password` out";
+                self.problems
+                    .error_with(&node.place, "the password is given twice", hint);
+                return None;
+            }
+        };
+        let mut tokens = Tokens::default();
+        let rights = Rights::CHECK | Rights::REFUND;
+        if let Err(error) = tokens.add("default", Secret::Plain(&text), rights) {
+            let found = format!("this cannot be the password: {error}");
+            self.problems.error(&without_text(place), found);
+        }
+        Some(tokens)
+    }
 }
+
+const KEYS: [&str; 4] = ["tokens_file", "tokens", "resp_password", "resp_password_file"];
 
 fn read_file(file: &Node, tokens: &mut Tokens, problems: &mut Problems) {
     let Some(fields) = file.fields("a file of tokens", &["tokens"], problems) else {

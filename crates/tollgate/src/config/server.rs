@@ -14,8 +14,10 @@ use tollgate_limiter::core::yaml::{Kind, Node};
 pub(super) struct Server {
     pub(super) http: Listen,
     pub(super) grpc: Listen,
+    pub(super) resp: Listen,
     pub(super) tls: Option<TlsFiles>,
     pub(super) bounds: Bounds,
+    pub(super) resp_idle_timeout: Option<Duration>,
 }
 
 /// Where a front end listens, and where that is written unless it is the default. None if it is turned off.
@@ -28,10 +30,11 @@ impl Reading<'_> {
         let mut server = Server {
             http: self.listen(find("http"), HTTP),
             grpc: self.listen(find("grpc"), GRPC),
+            resp: self.listen(find("resp"), RESP),
             ..Server::default()
         };
-        let is_silent = [&server.http, &server.grpc].into_iter().all(Option::is_none);
-        if let (true, Some(node)) = (is_silent, find("http"))
+        let listeners = [&server.http, &server.grpc, &server.resp];
+        if let (true, Some(node)) = (listeners.into_iter().all(Option::is_none), find("http"))
             && node.scalar() == Some(DISABLED)
         {
             self.problems.error_with(
@@ -49,24 +52,34 @@ impl Reading<'_> {
         }
         server.tls = find("tls").and_then(|node| self.tls(node));
         if let Some(node) = find("limits") {
-            self.bounds(node, &mut server.bounds);
+            self.bounds(node, &mut server);
         }
         server
     }
 
     /// Whoever can be reached from other machines must know whom he answers.
-    pub(super) fn is_guarded(&mut self, server: &Server, has_tokens: bool) {
+    pub(super) fn is_guarded(&mut self, server: &Server, has_tokens: bool, has_password: bool) {
         let asks_clients = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if has_tokens || asks_clients {
             return;
         }
-        for (address, place) in [&server.http, &server.grpc].into_iter().flatten() {
-            if let (false, Some(place)) = (address.is_local(), place) {
+        let password = "set a password (`auth: { resp_password: … }`), or ";
+        let listeners = [
+            (&server.http, false, ""),
+            (&server.grpc, false, ""),
+            (&server.resp, has_password, password),
+        ];
+        for (listen, is_guarded, or) in listeners {
+            if let (Some((address, Some(place))), false) = (listen, is_guarded)
+                && !address.is_local()
+            {
                 self.problems.error_with(
                     place,
                     format!("other machines can reach {address}, and nothing says who may ask there"),
-                    "give callers tokens (`auth: { tokens_file: tokens.yaml }`), or ask for their certificates \
-                     (`server: { tls: { cert: …, key: …, client_ca: … } }`), or listen on 127.0.0.1",
+                    format!(
+                        "{or}give callers tokens (`auth: {{ tokens_file: tokens.yaml }}`), or ask for their certificates \
+                         (`server: {{ tls: {{ cert: …, key: …, client_ca: … }} }}`), or listen on 127.0.0.1"
+                    ),
                 );
             }
         }
@@ -152,7 +165,8 @@ impl Reading<'_> {
         names.map(Vec::into_boxed_slice)
     }
 
-    fn bounds(&mut self, node: &Node, bounds: &mut Bounds) {
+    fn bounds(&mut self, node: &Node, server: &mut Server) {
+        let bounds = &mut server.bounds;
         let Some(fields) = node.fields("`limits`", &LIMITS, &mut self.problems) else {
             return;
         };
@@ -191,6 +205,10 @@ impl Reading<'_> {
                 *timeout = duration;
             }
         }
+        server.resp_idle_timeout = fields
+            .find("resp_idle_timeout")
+            .filter(|node| !node.is_null())
+            .and_then(|node| self.duration(node, RESP_IDLE_MAX));
     }
 }
 
@@ -199,7 +217,7 @@ fn shortened(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-pub(super) const LIMITS: [&str; 7] = [
+pub(super) const LIMITS: [&str; 8] = [
     "connections",
     "headers",
     "header_bytes",
@@ -207,18 +225,21 @@ pub(super) const LIMITS: [&str; 7] = [
     "idle_timeout",
     "body_timeout",
     "streams",
+    "resp_idle_timeout",
 ];
 
 pub(super) const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
 
 /// Front ends whose addresses are read already, so that a file can be written for them.
-const TO_COME: [(&str, &str); 3] = [
-    ("resp", "front end for the Redis protocol"),
+const TO_COME: [(&str, &str); 2] = [
     ("admin", "admin API"),
     ("debug", "debug port"),
 ];
 
 const HTTP: &str = "127.0.0.1:8080";
 const GRPC: &str = "127.0.0.1:8081";
+const RESP: &str = "127.0.0.1:6380";
 const DISABLED: &str = "disabled";
 const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
+/// Clients of this protocol keep connections for as long as they live.
+const RESP_IDLE_MAX: Duration = Duration::from_secs(30 * 86_400);

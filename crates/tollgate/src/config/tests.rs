@@ -42,6 +42,11 @@ fn nothing_written_means_the_defaults() {
         config.http.map(|address| address.to_string()).as_deref(),
         Some("127.0.0.1:8080")
     );
+    assert_eq!(
+        config.resp.map(|address| address.to_string()).as_deref(),
+        Some("127.0.0.1:6380")
+    );
+    assert!(config.resp_password.is_none() && config.resp_idle_timeout.is_none());
     assert_eq!(config.store, StoreSettings::default());
     assert_eq!(config.drain, Duration::from_secs(10));
     assert_eq!(config.headers, Dialects::default());
@@ -132,7 +137,7 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
             "write an IP address and a port",
         ),
         (
-            "server: { http: disabled, grpc: disabled }",
+            "server: { http: disabled, grpc: disabled, resp: disabled }",
             "1:17",
             "no front end is left",
         ),
@@ -146,6 +151,13 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
             "1:63",
             "this lets nobody in",
         ),
+        ("auth: { resp_password: short }", "1:24", "at least 16 characters"),
+        (
+            "auth: { resp_password: 0123456789abcdef, resp_password_file: a }",
+            "1:62",
+            "given twice",
+        ),
+        ("server: { limits: { resp_idle_timeout: 0s } }", "1:40", "out of range"),
         ("server: []", "1:9", "a map"),
         ("server: { tls: { cert: a.pem } }", "1:16", "has no `key`"),
         (
@@ -199,10 +211,6 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
 #[test]
 fn what_this_version_has_not_is_refused_and_not_passed_over() {
     for (text, wanted) in [
-        (
-            "server: { resp: 127.0.0.1:6380 }",
-            "no front end for the Redis protocol yet",
-        ),
         ("server: { admin: 127.0.0.1:8090 }", "no admin API yet"),
         ("envoy_rules: [a.yaml]", "no reader for Envoy's rule files yet"),
     ] {
@@ -336,6 +344,7 @@ fn all_that_is_wrong_is_told_at_once() {
 #[test]
 fn whoever_can_be_reached_from_outside_must_know_whom_he_answers() {
     let tokens = "auth: { tokens: [{ name: shop, token: 0123456789abcdef }] }";
+    let password = "auth: { resp_password: 0123456789abcdef }";
     let tls = |client_ca: &str| format!("tls: {{ cert: a, key: b{client_ca} }}");
     for (text, is_taken) in [
         ("server: { http: 127.0.0.1:0 }".to_owned(), true),
@@ -344,6 +353,10 @@ fn whoever_can_be_reached_from_outside_must_know_whom_he_answers() {
         ("server: { http: '[::]:0' }".to_owned(), false),
         ("server: { grpc: 0.0.0.0:0 }".to_owned(), false),
         (format!("server: {{ http: 0.0.0.0:0 }}\n{tokens}"), true),
+        ("server: { resp: 0.0.0.0:0 }".to_owned(), false),
+        (format!("server: {{ resp: 0.0.0.0:0 }}\n{tokens}"), true),
+        (format!("server: {{ resp: 0.0.0.0:0 }}\n{password}"), true),
+        (format!("server: {{ http: 0.0.0.0:0 }}\n{password}"), false),
         (format!("server: {{ http: 0.0.0.0:0, {} }}", tls("")), false),
         (
             format!("server: {{ http: 0.0.0.0:0, {} }}", tls(", client_ca: c")),
@@ -364,6 +377,8 @@ fn no_secret_is_repeated_in_what_is_said() {
         "store: { url: 'wrong://user:hunter2@h' }",
         "store: { url: 'redis://h', sentinel_password: [hunter2] }",
         "key_secret: [hunter2]",
+        "auth: { resp_password: [hunter2] }",
+        "auth: { resp_password: hunter2 }",
     ] {
         let (config, said) = read(text);
         assert!(config.is_none() && !said.contains("hunter2"), "{said}");

@@ -1,19 +1,22 @@
 //! The gate: where every front end asks, and the only place where verdicts are timed and counted.
 
-use super::store::{Book, Store};
-use super::telemetry::{Door, Figures, RuleCounts, Telemetry};
+use super::store::{Book, Store, Throttles};
+use super::telemetry::{Door, Figures, RuleCounts, Tally, Telemetry};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
-use tollgate_limiter::clock::Stopwatch;
-use tollgate_limiter::core::Micros;
+use tollgate_limiter::clock::{Started, Stopwatch};
+use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownRule, Verdict};
-use tollgate_limiter::{Checked, Judged, Part, Together, Way};
+use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
+use tollgate_limiter::store::StoreError;
+use tollgate_limiter::{self as limiter, Checked, Fingerprint, Judged, Part, Together, Way};
 
 /// The rules in force, their store, and what is counted of them.
 pub struct Gate {
     store: Store,
+    throttles: Throttles,
     in_force: ArcSwap<InForce>,
     /// Why the rules that were last seen are not the ones in force.
     rules_fault: ArcSwapOption<String>,
@@ -53,6 +56,7 @@ impl Gate {
         let telemetry = Telemetry::new(&store);
         let in_force = InForce::new(rules, &store, telemetry.figures());
         Self {
+            throttles: store.throttles(),
             store,
             in_force: ArcSwap::from_pointee(in_force),
             rules_fault: ArcSwapOption::empty(),
@@ -70,6 +74,50 @@ impl Gate {
             in_force: self.in_force.load(),
             door,
         }
+    }
+
+    /// What `CL.THROTTLE` is counted in.
+    pub fn throttles(&self) -> &Throttles {
+        &self.throttles
+    }
+
+    /// Settles calls of `CL.THROTTLE` that came together, and tells what came of them in order.
+    #[inline]
+    pub fn throttle_each(
+        &self,
+        throttles: &limiter::Throttles,
+        charges: &[Charge<Fingerprint>],
+        door: Door,
+        mut answer: impl FnMut(&Reply),
+    ) {
+        let started = self.stopwatch.start();
+        let mut tally = Tally::default();
+        throttles.settle_each(charges, |_, reply, source| {
+            tally.add(!reply.limited, source);
+            answer(&reply);
+        });
+        self.count(&tally, door, started);
+    }
+
+    /// Settles one call of `CL.THROTTLE`.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub async fn throttle(&self, key: &[u8], cell: Cell, cost: Cost, door: Door) -> Result<Reply, StoreError> {
+        let started = self.stopwatch.start();
+        let (reply, source) = self.throttles.settle(key, cell, cost).await?;
+        let mut tally = Tally::default();
+        tally.add(!reply.limited, source);
+        self.count(&tally, door, started);
+        Ok(reply)
+    }
+
+    fn count(&self, tally: &Tally, door: Door, started: Started) {
+        let figures = self.telemetry.figures();
+        let elapsed = self.stopwatch.elapsed_ns(started);
+        figures
+            .seconds
+            .add_several(elapsed, figures.decisions.add_throttled(tally, door));
     }
 
     /// Takes other rules, all at once. Counters go on where rules stay the same.

@@ -1,11 +1,13 @@
 //! The closed list of stores a server can have, and of rule books over them.
 
 use std::sync::Arc;
-use tollgate_limiter::core::Micros;
+use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownRule, Verdict};
+use tollgate_limiter::core::{Cell, Cost, Micros, Source};
+use tollgate_limiter::store::StoreError;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::{Checked, Part, RuleBook, Together};
+use tollgate_limiter::{self as limiter, Checked, Part, RuleBook, Together};
 
 /// Where counters are kept.
 #[derive(Clone, Debug)]
@@ -25,12 +27,29 @@ pub enum Book {
     Redis(RuleBook<Redis>),
 }
 
+/// Calls of `CL.THROTTLE` over a store.
+#[derive(Debug)]
+pub enum Throttles {
+    /// Over the embedded one.
+    Memory(limiter::Throttles<Memory>),
+    /// Over the shared one.
+    Redis(limiter::Throttles<Redis>),
+}
+
 impl Store {
     /// A book of these rules. Their counters go on where an earlier book left them.
     pub fn book(&self, rules: RuleSet) -> Book {
         match self {
             Self::Memory(store) => Book::Memory(RuleBook::new(rules, Arc::clone(store))),
             Self::Redis(store) => Book::Redis(RuleBook::new(rules, Arc::clone(store))),
+        }
+    }
+
+    /// Counters for limits that callers bring along.
+    pub fn throttles(&self) -> Throttles {
+        match self {
+            Self::Memory(store) => Throttles::Memory(limiter::Throttles::new(Arc::clone(store))),
+            Self::Redis(store) => Throttles::Redis(limiter::Throttles::new(Arc::clone(store))),
         }
     }
 }
@@ -44,6 +63,30 @@ impl From<Arc<Memory>> for Store {
 impl From<Arc<Redis>> for Store {
     fn from(store: Arc<Redis>) -> Self {
         Self::Redis(store)
+    }
+}
+
+impl Throttles {
+    /// Settles one call.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub async fn settle(&self, key: &[u8], cell: Cell, cost: Cost) -> Result<(Reply, Source), StoreError> {
+        match self {
+            Self::Memory(throttles) => throttles.settle(&throttles.charge(key, cell, cost)).await,
+            Self::Redis(throttles) => throttles.settle(&throttles.charge(key, cell, cost)).await,
+        }
+    }
+
+    /// Gives the cost of a call back.
+    ///
+    /// # Errors
+    /// Why the store could not.
+    pub async fn give_back(&self, key: &[u8], cell: Cell, cost: Cost) -> Result<Reply, StoreError> {
+        match self {
+            Self::Memory(throttles) => throttles.give_back(&throttles.charge(key, cell, cost)).await,
+            Self::Redis(throttles) => throttles.give_back(&throttles.charge(key, cell, cost)).await,
+        }
     }
 }
 

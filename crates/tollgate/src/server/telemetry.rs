@@ -7,6 +7,7 @@ mod decisions;
 mod histogram;
 mod store;
 
+pub(super) use decisions::Tally;
 pub use decisions::{Door, RuleCounts};
 
 use self::store::StoreFigures;

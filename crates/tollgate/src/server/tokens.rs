@@ -3,7 +3,7 @@
 use arc_swap::{ArcSwap, Guard};
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, HeaderName, HeaderValue};
-use sha2::{Digest, Sha256};
+use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::BitOr;
@@ -17,6 +17,10 @@ use std::sync::Arc;
 pub struct Tokens {
     by_digest: HashMap<[u8; 32], Caller>,
 }
+
+/// What is kept of a token that was shown, to see later whether it still holds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Digest([u8; 32]);
 
 /// The tokens that hold now. They are taken anew when their file changes, all at once.
 #[derive(Debug)]
@@ -71,7 +75,12 @@ impl Tokens {
 
     /// Whose token this is.
     pub fn caller(&self, token: &[u8]) -> Option<&Caller> {
-        self.by_digest.get::<[u8; 32]>(&Sha256::digest(token).into())
+        self.known(&Digest::of(token))
+    }
+
+    /// Whose token it is that was shown.
+    pub fn known(&self, shown: &Digest) -> Option<&Caller> {
+        self.by_digest.get(&shown.0)
     }
 
     /// Whose token stands in the headers of a request, over HTTP and gRPC alike: `Authorization: Bearer …`, once.
@@ -100,6 +109,13 @@ pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h 
 fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     let (scheme, token) = value.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
+}
+
+impl Digest {
+    /// Of a token.
+    pub fn of(token: &[u8]) -> Self {
+        Self(Sha256::digest(token).into())
+    }
 }
 
 impl Keyring {

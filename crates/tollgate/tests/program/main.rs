@@ -5,6 +5,7 @@ mod envoy;
 mod listeners;
 mod pages;
 mod reload;
+mod resp;
 mod running;
 mod serve;
 mod shared;

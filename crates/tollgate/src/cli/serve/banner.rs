@@ -49,6 +49,8 @@ fn text(bound: &[(&str, Address)], config: &Config, hint: &Hint) -> String {
         let scheme = match (*name, config.tls.is_some()) {
             ("http", true) => "https://",
             ("http", false) => "http://",
+            ("resp", true) => "rediss://",
+            ("resp", false) => "redis://",
             _ => "",
         };
         let scheme = if matches!(address, Address::Tcp(_)) { scheme } else { "" };

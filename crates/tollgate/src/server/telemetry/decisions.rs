@@ -15,6 +15,8 @@ use tollgate_limiter::core::rules::{Attempt, Mode, Rule, RuleSet, Ruling, Varian
 #[derive(Debug, Default)]
 pub(crate) struct Decisions {
     checks: Cells,
+    /// Of `CL.THROTTLE`, whose limits are no rule's.
+    throttled: Cells,
     /// Sorted, so that the text is steady.
     by_rule: Mutex<BTreeMap<Labels, Arc<Cells>>>,
 }
@@ -43,6 +45,10 @@ struct OfRule {
     experiment: Arc<Cells>,
 }
 
+/// Decisions that came together, before they are counted.
+#[derive(Debug, Default)]
+pub(crate) struct Tally([[u32; SOURCES.len()]; 2]);
+
 /// A rule's id, its domain unless that is the usual one, and the side of its experiment if it has one.
 type Labels = (Box<str>, Option<Box<str>>, Option<&'static str>);
 
@@ -64,6 +70,8 @@ const RESULTS: [(Result, &str); 4] = [
     (Result::ShadowAllow, "shadow_allow"),
     (Result::ShadowDeny, "shadow_deny"),
 ];
+/// Stands for `CL.THROTTLE` where rules stand. No rule's id has brackets.
+const THROTTLED: &str = "(CL.THROTTLE)";
 const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
 const DOORS: [(Door, &str); 4] = [
     (Door::Http, "http"),
@@ -128,6 +136,22 @@ impl Decisions {
         self.checks.add(result, source, door);
     }
 
+    /// Counts calls of `CL.THROTTLE`, and says how many they were.
+    pub(crate) fn add_throttled(&self, tally: &Tally, door: Door) -> u64 {
+        let mut all = 0;
+        for (result, sources) in [Result::Deny, Result::Allow].into_iter().zip(&tally.0) {
+            for (source, &count) in SOURCES.into_iter().zip(sources) {
+                if count > 0 {
+                    let count = u64::from(count);
+                    self.checks.add_several(result, source, door, count);
+                    self.throttled.add_several(result, source, door, count);
+                    all += count;
+                }
+            }
+        }
+        all
+    }
+
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let checks = encoder.encode_descriptor(
             "tollgate_checks",
@@ -142,6 +166,7 @@ impl Decisions {
             None,
             MetricType::Counter,
         )?;
+        self.throttled.encode_into(&mut decisions, &[("rule", THROTTLED)])?;
         let by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         for ((rule, domain, variant), cells) in &*by_rule {
             let mut labels = vec![("rule", &**rule)];
@@ -151,6 +176,17 @@ impl Decisions {
             cells.encode_into(&mut decisions, &labels)?;
         }
         Ok(())
+    }
+}
+
+impl Tally {
+    /// One more.
+    #[inline]
+    pub(crate) fn add(&mut self, allows: bool, source: Source) {
+        let of_result = self.0.get_mut(usize::from(allows));
+        if let Some(count) = of_result.and_then(|sources| sources.get_mut(source as usize)) {
+            *count += 1;
+        }
     }
 }
 
@@ -173,10 +209,14 @@ impl Result {
 
 impl Cells {
     fn add(&self, result: Result, source: Source, door: Door) {
+        self.add_several(result, source, door, 1);
+    }
+
+    fn add_several(&self, result: Result, source: Source, door: Door, several: u64) {
         let cell = self.0.get(result as usize);
         let cell = cell.and_then(|sources| sources.get(source as usize)?.get(door as usize));
         if let Some(cell) = cell {
-            cell.fetch_add(1, Ordering::Relaxed);
+            cell.fetch_add(several, Ordering::Relaxed);
         }
     }
 

@@ -39,14 +39,19 @@ const BOUNDS_NS: [u64; 19] = [
 impl Histogram {
     /// Counts one span.
     pub(crate) fn add(&self, span_ns: u64) {
+        self.add_several(span_ns, 1);
+    }
+
+    /// Counts the span of several that took it together.
+    pub(crate) fn add_several(&self, span_ns: u64, several: u64) {
         let place = BOUNDS_NS
             .iter()
             .position(|bound| span_ns <= *bound)
             .unwrap_or(BOUNDS_NS.len());
         if let Some(bucket) = self.buckets.get(place) {
-            bucket.fetch_add(1, Ordering::Relaxed);
+            bucket.fetch_add(several, Ordering::Relaxed);
         }
-        self.sum_ns.add(span_ns);
+        self.sum_ns.add(span_ns.saturating_mul(several));
     }
 
     pub(super) fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {

@@ -1,0 +1,52 @@
+//! The front end for the Redis protocol: `CL.THROTTLE` for any Redis client, and `TOLLGATE.CHECK`.
+
+mod answers;
+mod check;
+mod connection;
+pub mod decode;
+mod room;
+mod session;
+mod settings;
+mod throttle;
+mod watch;
+mod write;
+
+pub use settings::RespSettings;
+
+use super::accept::accept;
+use super::gate::Gate;
+use super::listen::Listener;
+use room::Room;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What all connections share.
+struct Front {
+    gate: Arc<Gate>,
+    settings: RespSettings,
+    room: Room,
+    /// Connections since the start: each has a number.
+    connections: AtomicU64,
+}
+
+/// Answers commands on `listener` until `shutdown` comes to an end, and then drains: it accepts no more connections, answers
+/// what has arrived, and after the time to drain cuts off the rest.
+///
+/// Trouble with a connection ends that connection, and trouble with accepting is waited out.
+pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, shutdown: impl Future<Output = ()>) {
+    let room = (settings.connections, settings.drain);
+    let front = Arc::new(Front {
+        gate: Arc::clone(&gate),
+        settings,
+        room: Room::default(),
+        connections: AtomicU64::new(0),
+    });
+    let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
+    accept(listener, &gate, room, shutdown, converse).await;
+}
+
+impl Front {
+    fn number(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}

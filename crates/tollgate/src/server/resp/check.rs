@@ -1,0 +1,92 @@
+//! `TOLLGATE.CHECK domain cost k v [k v …]`: an attempt held against the rules.
+
+use super::write::{Protocol, Refusal, Replies, Shown};
+use tollgate_limiter::core::algorithm::cell::seconds;
+use tollgate_limiter::core::rules::{Attempt, Attribute, Verdict};
+use tollgate_limiter::core::{Cost, Retry};
+
+/// What is asked.
+#[derive(Debug)]
+pub(super) struct Check<'a> {
+    domain: &'a str,
+    cost: Cost,
+    attributes: Vec<Attribute<'a>>,
+}
+
+impl<'a> Check<'a> {
+    /// Reads the arguments behind the name.
+    pub(super) fn read(arguments: &[&'a [u8]]) -> Result<Self, Refusal> {
+        let [domain, cost, pairs @ ..] = arguments else {
+            return Err(USAGE.into());
+        };
+        let (pairs, []) = pairs.as_chunks::<2>() else {
+            return Err(USAGE.into());
+        };
+        let domain = name(domain, "a domain")?;
+        let digits = std::str::from_utf8(cost).ok().and_then(|cost| cost.parse().ok());
+        let cost = digits.and_then(|units| Cost::new(units).ok()).ok_or_else(|| {
+            let most = Cost::MAX.get();
+            format!("ERR '{}' is no cost: write a whole number up to {most}", Shown(cost))
+        })?;
+        let mut attributes: Vec<Attribute<'a>> = Vec::with_capacity(pairs.len());
+        for [key, value] in pairs {
+            let key = name(key, "the name of an attribute")?;
+            if attributes.iter().any(|attribute| attribute.name == key) {
+                return Err(format!("ERR the attribute '{}' stands twice", Shown(key.as_bytes())));
+            }
+            attributes.push(Attribute { name: key, value });
+        }
+        Ok(Self {
+            domain,
+            cost,
+            attributes,
+        })
+    }
+
+    pub(super) fn attempt(&self) -> Attempt<'_> {
+        Attempt {
+            domain: self.domain,
+            attributes: &self.attributes,
+            cost: self.cost,
+        }
+    }
+}
+
+fn name<'a>(word: &'a [u8], what: &str) -> Result<&'a str, Refusal> {
+    match std::str::from_utf8(word) {
+        Ok(word) if (1..=NAME_BYTES_MAX).contains(&word.len()) => Ok(word),
+        _ => Err(format!("ERR {what} is UTF-8 text of 1 to {NAME_BYTES_MAX} bytes")),
+    }
+}
+
+/// Writes a verdict: limited, limit, remaining, retry_after, reset_after, rule.
+pub(super) fn write(verdict: &Verdict<'_>, replies: &mut Replies<'_>, protocol: Protocol) {
+    if verdict.is_closed() {
+        replies.error("ERR the store cannot be asked, and a rule lets nobody pass meanwhile");
+        return;
+    }
+    replies.array(6);
+    replies.integer(u64::from(!verdict.allowed));
+    let ruling = verdict.nearest();
+    let Some((ruling, decision)) = ruling.and_then(|ruling| Some((ruling, ruling.decision?))) else {
+        for _ in 0..4 {
+            replies.integer_or_none(None);
+        }
+        replies.null(protocol);
+        return;
+    };
+    let standing = decision.standing();
+    replies.integer(standing.limit);
+    replies.integer(standing.remaining);
+    replies.integer_or_none(match decision.retry() {
+        Some(Retry::After(wait)) => Some(seconds(wait)),
+        Some(Retry::Unknown | Retry::Never) | None => None,
+    });
+    replies.integer(seconds(standing.reset_after));
+    replies.bulk(ruling.name.as_bytes());
+}
+
+/// The longest name, as everywhere.
+const NAME_BYTES_MAX: usize = 256;
+const USAGE: &str =
+    "ERR wrong number of arguments for 'tollgate.check' command: TOLLGATE.CHECK domain cost [name value ...]";

@@ -1,0 +1,347 @@
+//! One connection, from accepting to its end.
+//!
+//! What arrives is read into memory of the thread, decided and answered in one go; only what is left over, half a command
+//! or replies that the client does not read, is kept with the connection.
+
+use super::Front;
+use super::answers::{Desk, at_once, together};
+use super::decode::{Arguments, Fault, decode};
+use super::room::Share;
+use super::session::Session;
+use super::watch::{Seen, Waits, Watch};
+use super::write::Replies;
+use crate::server::accept::{Stage, shake_hands};
+use crate::server::listen::Stream;
+use crate::server::store::Throttles;
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep};
+
+/// Serves one connection until its client, its time or the server ends it.
+pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: watch::Receiver<Stage>) {
+    let settings = &front.settings;
+    match &settings.tls {
+        None => converse(stream, &front, stage).await,
+        Some(tls) => {
+            let within = settings.command_timeout;
+            if let Some(stream) = shake_hands(stream, tls, within, stage.clone()).await {
+                converse(stream, &front, stage).await;
+            }
+        }
+    }
+}
+
+/// Why a connection is looked at.
+enum Turn {
+    Ended,
+    /// Commands wait for a store that is asked over a network.
+    Decide,
+    Look,
+    Stage,
+}
+
+async fn converse<T>(stream: T, front: &Front, stage: watch::Receiver<Stage>)
+where
+    T: AsyncRead + AsyncWrite + Unpin,
+{
+    let mut talk = Talk::new(stream, front);
+    let mut watch = Watch::new(&front.settings, Instant::now());
+    let mut look = pin!(sleep(watch.every()));
+    // Waiting for a change takes a lock that all connections share, and waiting for a time some work, so it is done once;
+    // then a glance tells.
+    let (mut changing, mut cutting) = (stage.clone(), stage.clone());
+    let mut changed = pin!(changing.changed());
+    let (mut awaits_look, mut awaits_stage) = (true, true);
+    loop {
+        let turn = poll_fn(|cx| {
+            if let Poll::Ready(turn) = talk.poll(cx) {
+                return Poll::Ready(turn);
+            }
+            let is_due = match std::mem::take(&mut awaits_look) {
+                true => look.as_mut().poll(cx).is_ready(),
+                false => look.is_elapsed(),
+            };
+            if is_due {
+                return Poll::Ready(Turn::Look);
+            }
+            if std::mem::take(&mut awaits_stage) && changed.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Turn::Stage);
+            }
+            match stage.has_changed() {
+                Ok(false) => Poll::Pending,
+                Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
+            }
+        });
+        match turn.await {
+            Turn::Ended => return,
+            Turn::Decide => tokio::select! {
+                goes_on = talk.decide() => if !goes_on {
+                    return;
+                },
+                _ = cutting.wait_for(|stage| *stage == Stage::Cut) => return,
+            },
+            Turn::Look => {
+                let now = Instant::now();
+                if watch.is_over(talk.seen(), &front.settings, now) {
+                    tracing::debug!("a client was cut off: it was too slow, or silent for too long");
+                    return;
+                }
+                look.as_mut().reset(now + watch.every());
+                awaits_look = true;
+            }
+            Turn::Stage => break,
+        }
+    }
+    tokio::select! {
+        _ = poll_fn(|cx| talk.poll_close(cx)) => {}
+        _ = cutting.wait_for(|stage| *stage == Stage::Cut) => {}
+    }
+}
+
+/// What a thread needs while it answers, whichever connection's turn it is.
+struct Scratch {
+    input: Box<[u8]>,
+    desk: Desk,
+}
+
+/// How much is read at a time.
+const READ_BYTES: usize = 16 * 1024;
+/// How often a connection reads before others get their turn.
+const ROUNDS: usize = 8;
+/// The most replies that a client leaves unread.
+const UNREAD_MAX: usize = 256 * 1024;
+/// The longest command of a client that has not shown who it is.
+const UNKNOWN_MAX: usize = 16 * 1024;
+/// How much a client may still send after a reply that says why it is not listened to any more: if nobody read it, it would
+/// not get the reply.
+const LINGER_BYTES: usize = 256 * 1024;
+/// A buffer that grew larger than this is not kept.
+const KEPT_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
+        input: vec![0; READ_BYTES].into_boxed_slice(),
+        desk: Desk::default(),
+    });
+}
+
+/// A conversation.
+struct Talk<'f, T> {
+    stream: T,
+    front: &'f Front,
+    session: Session,
+    /// Received and not yet a whole command.
+    held: Vec<u8>,
+    /// Replies not yet sent, from `sent` on.
+    out: Vec<u8>,
+    sent: usize,
+    share: Share<'f>,
+    /// How much may still be received before it is hung up; nothing while commands are heard.
+    linger: Option<usize>,
+    is_shut: bool,
+    commands: u64,
+    bytes_sent: u64,
+}
+
+impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
+    fn new(stream: T, front: &'f Front) -> Self {
+        Self {
+            stream,
+            front,
+            session: Session::new(front.number()),
+            held: Vec::new(),
+            out: Vec::new(),
+            sent: 0,
+            share: front.room.share(),
+            linger: None,
+            is_shut: false,
+            commands: 0,
+            bytes_sent: 0,
+        }
+    }
+
+    /// Receives, answers and sends as long as that goes on.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
+        for _ in 0..ROUNDS {
+            if let Poll::Ready(Err(_)) = self.poll_send(cx) {
+                return Poll::Ready(Turn::Ended);
+            }
+            if self.linger.is_some() && self.out.is_empty() {
+                // Whoever said goodbye, or something that is no command, is told so and heard no more.
+                if !self.is_shut {
+                    let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
+                    self.is_shut = true;
+                }
+            }
+            match ready!(self.poll_receive(cx)) {
+                Ok(None) => {}
+                Ok(Some(turn)) => return Poll::Ready(turn),
+                Err(error) => {
+                    tracing::debug!(%error, "a connection ended");
+                    return Poll::Ready(Turn::Ended);
+                }
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// Sends what was answered, hears no more, and comes to an end.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(cx))?;
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.out.get(self.sent..)
+            && !rest.is_empty()
+        {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                bytes => {
+                    self.sent += bytes;
+                    self.bytes_sent += bytes as u64;
+                }
+            }
+        }
+        if !self.out.is_empty() {
+            (self.out, self.sent) = (Vec::new(), 0);
+            self.share.hold(self.held.capacity());
+        }
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Turn>>> {
+        SCRATCH.with_borrow_mut(|Scratch { input, desk }| {
+            let mut buffer = ReadBuf::new(input);
+            ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+            let bytes = buffer.filled();
+            if bytes.is_empty() {
+                // Nobody sends any more; what was answered may still be read.
+                return match self.out.is_empty() {
+                    true => Poll::Ready(Ok(Some(Turn::Ended))),
+                    false => self.poll_close(cx).map_ok(|()| Some(Turn::Ended)),
+                };
+            }
+            if let Some(linger) = &mut self.linger {
+                *linger = linger.saturating_sub(bytes.len());
+                let turn = (*linger == 0).then_some(Turn::Ended);
+                return Poll::Ready(Ok(turn));
+            }
+            self.session.look_up(&self.front.settings);
+            let Throttles::Memory(throttles) = self.front.gate.throttles() else {
+                return Poll::Ready(self.hold(bytes).map(|()| self.is_whole().then_some(Turn::Decide)));
+            };
+            if self.held.is_empty() {
+                let end = at_once(self.front, throttles, &mut self.session, bytes, desk);
+                let used = self.end(end, &mut desk.out);
+                self.hold(bytes.get(used..).unwrap_or_default())?;
+            } else {
+                self.hold(bytes)?;
+                let end = at_once(self.front, throttles, &mut self.session, &self.held, desk);
+                let used = self.end(end, &mut desk.out);
+                self.release(used);
+            }
+            let sent = self.send(&desk.out, cx);
+            desk.out.clear();
+            desk.out.shrink_to(KEPT_BYTES);
+            Poll::Ready(sent.map(|()| None))
+        })
+    }
+
+    /// What follows from the last command that was heard: how many bytes are done with.
+    fn end(&mut self, end: Result<usize, Fault>, out: &mut Vec<u8>) -> usize {
+        self.commands += u64::from(end != Ok(0));
+        let is_known = self.session.is_known();
+        match end {
+            Ok(used) if !self.session.is_leaving => return used,
+            Ok(_) => {}
+            Err(fault) => {
+                tracing::debug!(%fault, is_known, "a client sent what is no command");
+                Replies(out).error(&format!("ERR Protocol error: {fault}"));
+            }
+        }
+        self.linger = Some(LINGER_BYTES);
+        usize::MAX
+    }
+
+    /// Keeps what is not yet a whole command.
+    fn hold(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        self.held.extend_from_slice(bytes);
+        let is_too_long = !self.session.is_known() && self.held.len() > UNKNOWN_MAX;
+        match !is_too_long && self.share.hold(self.held.capacity() + self.out.capacity()) {
+            true => Ok(()),
+            false => Err(io::Error::other("a client sends more than is held for it")),
+        }
+    }
+
+    /// Done with the first `used` bytes of what is held.
+    fn release(&mut self, used: usize) {
+        if used >= self.held.len() {
+            self.held = Vec::new();
+        } else {
+            self.held = self.held.split_off(used);
+        }
+        self.share.hold(self.held.capacity() + self.out.capacity());
+    }
+
+    /// Sends replies; those that do not go are kept.
+    fn send(&mut self, mut replies: &[u8], cx: &mut Context<'_>) -> io::Result<()> {
+        while self.out.is_empty() && !replies.is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, replies)? {
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(bytes) => replies = replies.get(bytes..).unwrap_or_default(),
+                Poll::Pending => break,
+            }
+        }
+        self.keep(replies)
+    }
+
+    fn keep(&mut self, replies: &[u8]) -> io::Result<()> {
+        if replies.is_empty() {
+            return Ok(());
+        }
+        self.out.extend_from_slice(replies);
+        let is_too_much = self.out.len() - self.sent > UNREAD_MAX;
+        match !is_too_much && self.share.hold(self.held.capacity() + self.out.capacity()) {
+            true => Ok(()),
+            false => Err(io::Error::other("a client leaves too many replies unread")),
+        }
+    }
+
+    /// Whether there is something to answer in what is held.
+    fn is_whole(&self) -> bool {
+        !matches!(decode(&self.held, &mut Arguments::new()), Ok(None))
+    }
+
+    /// Answers what is held, by a store that is asked over a network. The replies are sent in the next turn. False if they
+    /// are too many.
+    async fn decide(&mut self) -> bool {
+        let held = std::mem::take(&mut self.held);
+        let (mut replies, end) = together(self.front, &mut self.session, &held).await;
+        let used = self.end(end, &mut replies);
+        self.held = held;
+        self.release(used);
+        self.keep(&replies)
+            .inspect_err(|error| tracing::debug!(%error, "a connection ended"))
+            .is_ok()
+    }
+
+    fn seen(&self) -> Seen {
+        let (waits, moved) = match (self.out.is_empty(), self.held.is_empty() && self.linger.is_none()) {
+            (false, _) => (Waits::Unread, self.bytes_sent),
+            (true, false) => (Waits::Half, self.commands),
+            (true, true) => (Waits::Idle, self.commands),
+        };
+        Seen { waits, moved }
+    }
+}

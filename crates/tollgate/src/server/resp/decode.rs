@@ -1,0 +1,286 @@
+//! Commands out of bytes: arrays of bulk strings, and lines as somebody types them.
+//!
+//! Nothing is taken at its word before it is there: a length that is only announced costs no memory.
+
+use std::fmt;
+
+/// The most arguments of one command, its name among them.
+pub const ARGUMENTS_MAX: usize = 64;
+/// The longest argument.
+pub const ARGUMENT_BYTES_MAX: usize = 8 * 1024;
+/// The longest line that is typed.
+pub const LINE_BYTES_MAX: usize = 8 * 1024;
+
+/// The arguments of one command, where they stand in what was received.
+#[derive(Clone, Copy, Debug)]
+pub struct Arguments<'a> {
+    all: [&'a [u8]; ARGUMENTS_MAX],
+    count: usize,
+}
+
+/// What no client sends that means well. The connection cannot go on: nobody knows where the next command begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// What follows the type of an element is no number, or a line has no end.
+    Number,
+    /// More than [`ARGUMENTS_MAX`].
+    Arguments,
+    /// Longer than [`ARGUMENT_BYTES_MAX`], or of a negative length.
+    Length,
+    /// An element that is no bulk string, such as an array in the array.
+    Element,
+    /// A bulk string that does not end where it said.
+    End,
+    /// A line of more than [`LINE_BYTES_MAX`].
+    Line,
+    /// A quote in a line that does not end, or something behind its end; or a backslash in quotes.
+    Quote,
+}
+
+impl<'a> Arguments<'a> {
+    /// None.
+    pub const fn new() -> Self {
+        Self {
+            all: [b""; ARGUMENTS_MAX],
+            count: 0,
+        }
+    }
+
+    /// All of them.
+    #[inline]
+    pub fn all(&self) -> &[&'a [u8]] {
+        self.all.get(..self.count).unwrap_or_default()
+    }
+
+    #[inline]
+    fn push(&mut self, argument: &'a [u8]) -> Result<(), Fault> {
+        let place = self.all.get_mut(self.count).ok_or(Fault::Arguments)?;
+        *place = argument;
+        self.count += 1;
+        Ok(())
+    }
+}
+
+impl Default for Arguments<'_> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Reads the first command of `bytes`, and says how many of them it takes. Nothing if it has not all arrived. An empty line
+/// and an empty array are a command without arguments.
+///
+/// # Errors
+/// What can be no command whatever follows.
+#[inline]
+pub fn decode<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, Fault> {
+    arguments.count = 0;
+    match bytes.first() {
+        None => Ok(None),
+        Some(b'*') => array(bytes, arguments),
+        Some(_) => line(bytes, arguments),
+    }
+}
+
+#[inline]
+fn array<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, Fault> {
+    let Some((count, mut rest)) = number(bytes)? else {
+        return Ok(None);
+    };
+    // An array that is not there is skipped like an empty one.
+    let count = usize::try_from(count.max(0)).map_err(|_| Fault::Arguments)?;
+    if count > ARGUMENTS_MAX {
+        return Err(Fault::Arguments);
+    }
+    for _ in 0..count {
+        match rest.first() {
+            None => return Ok(None),
+            Some(b'$') => {}
+            Some(_) => return Err(Fault::Element),
+        }
+        let Some((length, behind)) = number(rest)? else {
+            return Ok(None);
+        };
+        let length = usize::try_from(length).map_err(|_| Fault::Length)?;
+        if length > ARGUMENT_BYTES_MAX {
+            return Err(Fault::Length);
+        }
+        let Some((argument, behind)) = behind.split_at_checked(length) else {
+            return Ok(None);
+        };
+        rest = match behind {
+            [b'\r', b'\n', behind @ ..] => behind,
+            [] | [b'\r'] => return Ok(None),
+            _ => return Err(Fault::End),
+        };
+        arguments.push(argument)?;
+    }
+    Ok(Some(bytes.len() - rest.len()))
+}
+
+/// The number behind the first byte, and what follows its line.
+#[inline]
+fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, Fault> {
+    let mut rest = bytes.get(1..).unwrap_or_default();
+    let is_negative = rest.first() == Some(&b'-');
+    if is_negative {
+        rest = rest.get(1..).unwrap_or_default();
+    }
+    let mut number = 0_i64;
+    for digits in 0..=DIGITS_MAX {
+        match rest {
+            [] | [b'\r'] => return Ok(None),
+            [digit @ b'0'..=b'9', behind @ ..] if digits < DIGITS_MAX => {
+                number = number * 10 + i64::from(digit - b'0');
+                rest = behind;
+            }
+            [b'\r', b'\n', behind @ ..] if digits > 0 => {
+                return Ok(Some((if is_negative { -number } else { number }, behind)));
+            }
+            _ => return Err(Fault::Number),
+        }
+    }
+    Err(Fault::Number)
+}
+
+/// A number of more digits is out of any range.
+const DIGITS_MAX: usize = 10;
+
+/// Words between spaces. A word may stand in quotes, which then hold anything but a backslash and the quote itself.
+fn line<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, Fault> {
+    let Some(end) = bytes.iter().take(LINE_BYTES_MAX + 2).position(|byte| *byte == b'\n') else {
+        return if bytes.len() > LINE_BYTES_MAX + 1 {
+            Err(Fault::Line)
+        } else {
+            Ok(None)
+        };
+    };
+    let (line, _) = bytes.split_at(end);
+    let mut rest = line.strip_suffix(b"\r").unwrap_or(line);
+    if rest.len() > LINE_BYTES_MAX {
+        return Err(Fault::Line);
+    }
+    loop {
+        rest = rest.trim_ascii_start();
+        let (word, behind) = match rest {
+            [] => return Ok(Some(end + 1)),
+            [quote @ (b'"' | b'\''), behind @ ..] => {
+                let end = behind.iter().position(|byte| byte == quote).ok_or(Fault::Quote)?;
+                let (word, behind) = behind.split_at(end);
+                let behind = behind.get(1..).unwrap_or_default();
+                if word.contains(&b'\\') || behind.first().is_some_and(|byte| !byte.is_ascii_whitespace()) {
+                    return Err(Fault::Quote);
+                }
+                (word, behind)
+            }
+            _ => {
+                let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+                rest.split_at(end)
+            }
+        };
+        arguments.push(word)?;
+        rest = behind;
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Number => f.write_str("expected a number and a line's end"),
+            Self::Arguments => write!(f, "a command has at most {ARGUMENTS_MAX} arguments"),
+            Self::Length => write!(f, "an argument has from 0 to {ARGUMENT_BYTES_MAX} bytes"),
+            Self::Element => f.write_str("a command is an array of bulk strings, expected '$'"),
+            Self::End => f.write_str("an argument does not end where its length says"),
+            Self::Line => write!(f, "a line has at most {LINE_BYTES_MAX} bytes"),
+            Self::Quote => f.write_str("a word in quotes has no backslash, and a space or the line's end behind it"),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(bytes: &[u8]) -> Result<Option<(usize, Vec<String>)>, Fault> {
+        let mut arguments = Arguments::new();
+        let used = decode(bytes, &mut arguments)?;
+        let words = || {
+            let words = arguments.all().iter();
+            words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
+        };
+        Ok(used.map(|used| (used, words())))
+    }
+
+    #[test]
+    fn commands_are_arrays_or_lines() {
+        for (bytes, used, words) in [
+            (&b"*1\r\n$4\r\nPING\r\n*1"[..], 14, &["PING"][..]),
+            (b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", 20, &["ECHO", ""]),
+            (b"*2\r\n$4\r\nECHO\r\n$4\r\na\r\nb\r\n", 24, &["ECHO", "a\r\nb"]),
+            (b"*0\r\nPING", 4, &[]),
+            (b"*-1\r\nPING", 5, &[]),
+            (b"\r\n", 2, &[]),
+            (b"PING\n", 5, &["PING"]),
+            (b"  ECHO \t a  \r\n", 14, &["ECHO", "a"]),
+            (b"ECHO \"a b\" 'c\"d' \"\"\r\n", 21, &["ECHO", "a b", "c\"d", ""]),
+        ] {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(read(bytes), Ok(Some((used, words))), "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn what_has_not_all_arrived_is_waited_for() {
+        for whole in [
+            &b"*2\r\n$4\r\nECHO\r\n$12\r\nhello, world\r\n"[..],
+            b"CL.THROTTLE k 1 2 3\r\n",
+        ] {
+            for end in 0..whole.len() {
+                assert_eq!(read(&whole[..end]), Ok(None), "{}", whole[..end].escape_ascii());
+            }
+        }
+    }
+
+    #[test]
+    fn what_can_be_no_command_is_refused_at_once() {
+        let long = [b'a'; LINE_BYTES_MAX + 2];
+        for (bytes, fault) in [
+            (&b"*65\r\n"[..], Fault::Arguments),
+            (b"*1000000000\r\n", Fault::Arguments),
+            (b"*99999999999", Fault::Number),
+            (b"*abc\r\n", Fault::Number),
+            (b"*\r\n", Fault::Number),
+            (b"*1\n", Fault::Number),
+            (b"*+1\r\n", Fault::Number),
+            (b"*1\r\n$-5\r\n", Fault::Length),
+            (b"*1\r\n$-1\r\n", Fault::Length),
+            (b"*1\r\n$8193\r\n", Fault::Length),
+            (b"*1\r\n*1\r\n", Fault::Element),
+            (b"*1\r\n:1\r\n", Fault::Element),
+            (b"*1\r\n$1\r\nab\r\n", Fault::End),
+            (&long, Fault::Line),
+            (b"ECHO \"a\r\n", Fault::Quote),
+            (b"ECHO \"a\"b\r\n", Fault::Quote),
+            (b"ECHO \"\\n\"\r\n", Fault::Quote),
+        ] {
+            assert_eq!(read(bytes), Err(fault), "{}", bytes.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn the_most_and_the_longest_are_taken() {
+        let mut bytes = format!("*{ARGUMENTS_MAX}\r\n").into_bytes();
+        for _ in 0..ARGUMENTS_MAX {
+            bytes.extend(format!("${ARGUMENT_BYTES_MAX}\r\n").bytes());
+            bytes.extend([b'a'; ARGUMENT_BYTES_MAX]);
+            bytes.extend(b"\r\n");
+        }
+        let (used, words) = read(&bytes).unwrap().unwrap();
+        assert_eq!((used, words.len()), (bytes.len(), ARGUMENTS_MAX));
+        let mut line = vec![b'a'; LINE_BYTES_MAX];
+        line.extend(b"\r\n");
+        assert_eq!(read(&line).unwrap().unwrap().0, LINE_BYTES_MAX + 2);
+    }
+}

@@ -1,0 +1,120 @@
+//! `CL.THROTTLE`: what is asked, out of its arguments.
+
+use super::write::{Refusal, Shown};
+use tollgate_limiter::core::algorithm::cell::Reply;
+use tollgate_limiter::core::{Cell, Cost, LimitError};
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Throttle<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) terms: Terms,
+    pub(super) quantity: Quantity,
+}
+
+/// The limit of a call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    numbers: [i64; 3],
+    pub(super) cell: Cell,
+    /// By how much the limit that was asked for is above the largest that is kept.
+    pub(super) beyond: u64,
+}
+
+/// How much a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Quantity {
+    Take(Cost),
+    /// Less than nothing.
+    GiveBack(Cost),
+}
+
+/// Reads the arguments behind the name. `last` are the terms of the call before, which mostly are those of this one too.
+#[inline]
+pub(super) fn read<'a>(arguments: &[&'a [u8]], last: &mut Option<Terms>) -> Result<Throttle<'a>, Refusal> {
+    let (key, burst, count, period, quantity) = match *arguments {
+        [key, burst, count, period] => (key, burst, count, period, &b"1"[..]),
+        [key, burst, count, period, quantity] => (key, burst, count, period, quantity),
+        _ => return Err(USAGE.into()),
+    };
+    let numbers = [integer(burst)?, integer(count)?, integer(period)?];
+    let quantity = Quantity::of(integer(quantity)?);
+    let terms = match last {
+        Some(terms) if terms.numbers == numbers => *terms,
+        _ => *last.insert(Terms::new(numbers)?),
+    };
+    Ok(Throttle { key, terms, quantity })
+}
+
+impl Terms {
+    #[cold]
+    fn new(numbers: [i64; 3]) -> Result<Self, Refusal> {
+        let [burst, count, period] = numbers;
+        if count == 0 || period == 0 {
+            return Err(ZERO.into());
+        }
+        let (Ok(burst), Ok(count), Ok(period)) = (burst.try_into(), count.try_into(), period.try_into()) else {
+            return Err(INVALID.into());
+        };
+        let (cell, beyond) = match Cell::new(burst, count, period) {
+            Ok(cell) => (cell, 0),
+            Err(LimitError::CellRate) => return Err(ZERO.into()),
+            Err(_) => largest(burst, count, period).ok_or(INVALID)?,
+        };
+        Ok(Self { numbers, cell, beyond })
+    }
+
+    /// A reply with the limit that was asked for. What is above the largest that is kept, nobody has taken.
+    pub(super) fn complete(&self, reply: Reply) -> Reply {
+        Reply {
+            limit: reply.limit.saturating_add(self.beyond),
+            remaining: reply.remaining.saturating_add(self.beyond),
+            ..reply
+        }
+    }
+}
+
+/// The largest burst below `burst` that can be kept, and by how much it is less. Nothing if none can.
+fn largest(burst: u64, count: u64, period: u64) -> Option<(Cell, u64)> {
+    let (mut low, mut high) = (0, burst);
+    let mut found = Cell::new(0, count, period).ok()?;
+    // Between the last that can be made and the first that cannot.
+    while high - low > 1 {
+        let middle = low + (high - low) / 2;
+        match Cell::new(middle, count, period) {
+            Ok(cell) => (low, found) = (middle, cell),
+            Err(_) => high = middle,
+        }
+    }
+    Some((found, burst - low))
+}
+
+impl Quantity {
+    #[inline]
+    fn of(number: i64) -> Self {
+        let units = Cost::new(number.unsigned_abs());
+        match number >= 0 {
+            // What is above the most is more than any limit holds, and stays that.
+            true => Self::Take(units.unwrap_or(Cost::MAX.plus(Cost::ONE))),
+            // No limit has more to give back.
+            false => Self::GiveBack(units.unwrap_or(Cost::MAX)),
+        }
+    }
+}
+
+#[inline]
+fn integer(word: &[u8]) -> Result<i64, Refusal> {
+    // Mostly a few digits.
+    if !word.is_empty() && word.len() < 19 && word.iter().all(u8::is_ascii_digit) {
+        return Ok(word.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')));
+    }
+    let parsed = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
+    parsed.ok_or_else(|| format!("{STORE_ERROR}Couldn't parse as integer: {}", Shown(word)))
+}
+
+/// As redis-cell begins every error.
+pub(super) const STORE_ERROR: &str = "Cell error: Store error: ";
+const USAGE: &str =
+    "Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";
+const ZERO: &str = "Cell error: Store error: Zero rates are not supported";
+const INVALID: &str = "Cell error: Store error: Invalid rate";

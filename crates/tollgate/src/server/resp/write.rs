@@ -1,0 +1,118 @@
+//! Replies as bytes.
+
+use std::fmt;
+use tollgate_limiter::core::algorithm::cell::Reply;
+
+/// Which protocol a client was greeted in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Two = 2,
+    Three = 3,
+}
+
+/// An error reply, without the dash: its code first.
+pub(super) type Refusal = String;
+
+/// Puts replies behind others.
+pub(super) struct Replies<'o>(pub(super) &'o mut Vec<u8>);
+
+impl Replies<'_> {
+    pub(super) fn simple(&mut self, text: &str) {
+        self.0.push(b'+');
+        self.0.extend_from_slice(text.as_bytes());
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    /// An error. What a caller sent is shown without what would end the line.
+    pub(super) fn error(&mut self, text: &str) {
+        self.0.push(b'-');
+        self.0
+            .extend(text.bytes().map(|byte| if byte < b' ' { b' ' } else { byte }));
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn bulk(&mut self, bytes: &[u8]) {
+        self.head(b'$', bytes.len() as u64);
+        self.0.extend_from_slice(bytes);
+        self.0.extend_from_slice(b"\r\n");
+    }
+
+    pub(super) fn null(&mut self, protocol: Protocol) {
+        self.0.extend_from_slice(match protocol {
+            Protocol::Two => b"$-1\r\n",
+            Protocol::Three => b"_\r\n",
+        });
+    }
+
+    pub(super) fn integer(&mut self, number: u64) {
+        self.head(b':', number);
+    }
+
+    /// −1 for nothing.
+    pub(super) fn integer_or_none(&mut self, number: Option<u64>) {
+        match number {
+            Some(number) => self.integer(number),
+            None => self.0.extend_from_slice(b":-1\r\n"),
+        }
+    }
+
+    pub(super) fn array(&mut self, elements: u64) {
+        self.head(b'*', elements);
+    }
+
+    /// A map of so many pairs, which are the elements of an array in RESP2.
+    pub(super) fn map(&mut self, pairs: u64, protocol: Protocol) {
+        match protocol {
+            Protocol::Two => self.array(2 * pairs),
+            Protocol::Three => self.head(b'%', pairs),
+        }
+    }
+
+    /// The five integers of `CL.THROTTLE`.
+    #[inline]
+    pub(super) fn throttled(&mut self, reply: &Reply) {
+        self.0.reserve(REPLY_BYTES);
+        self.0.extend_from_slice(if reply.limited {
+            b"*5\r\n:1\r\n"
+        } else {
+            b"*5\r\n:0\r\n"
+        });
+        self.integer(reply.limit);
+        self.integer(reply.remaining);
+        self.integer_or_none(reply.retry_after_s);
+        self.integer(reply.reset_after_s);
+    }
+
+    #[inline]
+    fn head(&mut self, kind: u8, number: u64) {
+        self.0.push(kind);
+        // Most numbers have one digit or two.
+        match number {
+            0..10 => self.0.push(b'0' + number as u8),
+            10..100 => self
+                .0
+                .extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]),
+            _ => self
+                .0
+                .extend_from_slice(itoa::Buffer::new().format(number.min(INTEGER_MAX)).as_bytes()),
+        }
+        self.0.extend_from_slice(b"\r\n");
+    }
+}
+
+/// More than five integers take.
+const REPLY_BYTES: usize = 128;
+/// Integers on the wire have a sign.
+const INTEGER_MAX: u64 = i64::MAX as u64;
+
+/// What a caller sent, for an error: its beginning, as text.
+pub(super) struct Shown<'a>(pub(super) &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (beginning, _) = self.0.split_at(self.0.len().min(SHOWN_MAX));
+        f.write_str(&String::from_utf8_lossy(beginning))
+    }
+}
+
+const SHOWN_MAX: usize = 128;

@@ -1,0 +1,65 @@
+//! Clients that people use, with their default settings. `scripts/clients` gets them.
+
+use crate::server::Server;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(crate) fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients")
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/resp/clients")
+        .join(name)
+}
+
+/// Runs a client to its end, and says what it said.
+#[track_caller]
+pub(crate) fn run(command: &mut Command) -> String {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}; scripts/clients installs it"));
+    let (said, complained) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{command:?}: {said}{complained}");
+    said.into_owned()
+}
+
+#[track_caller]
+fn converses(program: &str, name: &str) {
+    for server in Server::both("") {
+        let mut command = Command::new(program);
+        command.arg(script(name)).arg(server.address.port().to_string());
+        command.env("NODE_PATH", folder().join("node_modules"));
+        assert_eq!(run(&mut command), "done\n");
+    }
+}
+
+#[test]
+fn redis_py_connects_and_calls() {
+    converses(folder().join("python/bin/python").to_str().unwrap(), "redis_py.py");
+}
+
+#[test]
+fn node_redis_connects_and_calls() {
+    converses("node", "node_redis.js");
+}
+
+#[test]
+fn ioredis_connects_and_calls() {
+    converses("node", "ioredis.js");
+}
+
+#[test]
+fn redis_cli_connects_and_calls() {
+    let server = Server::start();
+    for protocol in ["-2", "-3"] {
+        let mut command = Command::new(folder().join("redis-cli"));
+        command.args([protocol, "-p", &server.address.port().to_string()]);
+        command.args(["CL.THROTTLE", protocol, "15", "30", "60"]);
+        assert_eq!(run(&mut command), "0\n16\n15\n-1\n2\n");
+    }
+}
