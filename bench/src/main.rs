@@ -7,6 +7,7 @@
     reason = "a program that measures: it reads the clock, works out ratios and prints them"
 )]
 
+mod abuse;
 mod counter_error;
 mod decide;
 mod exact;
@@ -42,7 +43,7 @@ enum Command {
     Flood(flood::Args),
     /// Measures the embedded store beside the libraries it is compared with, in one run.
     InProcess(in_process::Args),
-    /// Measures HTTP checks beside a peer's server and an endpoint that does nothing.
+    /// Measures the server beside peers: HTTP checks and the Redis protocol.
     Servers(servers::Args),
     /// The endpoint that does nothing, as a server of its own.
     #[command(hide = true)]
@@ -52,6 +53,8 @@ enum Command {
         /// What it answers.
         answer: servers::Answer,
     },
+    /// Lets clients that mean harm loose on a server and watches its memory and how others are served.
+    Abuse(abuse::Args),
     /// Measures finding the rules of an attempt, by the number of rules.
     Planning(planning::Args),
     /// Measures the shared store beside scripts on the same server: processor time, waiting, memory, calls.
@@ -72,6 +75,7 @@ fn main() -> std::process::ExitCode {
         Command::InProcess(args) => in_process::run(&args),
         Command::Servers(args) => servers::run(&args),
         Command::ServeNothing { address, answer } => servers::serve_nothing(address, answer),
+        Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),
         Command::Redis(args) => redis::run(&args),
         Command::Exact(args) => exact::run(&args),

@@ -1,9 +1,9 @@
 //! Servers beside others: HTTP checks of Tollgate, of throttlecrab-server, of a hyper endpoint that does nothing and of the
-//! same with an answer of Tollgate's size; and gRPC calls.
+//! same with an answer of Tollgate's size; gRPC calls; and the Redis protocol.
 //!
 //! ```text
 //! cargo run --release -p tollgate-bench -- servers
-//! cargo run --release -p tollgate-bench -- servers --only grpc --json --seconds 10
+//! cargo run --release -p tollgate-bench -- servers --only resp --json --seconds 10
 //! ```
 //!
 //! Every server runs alone on the first core, the load on the second, and all take turns several times in one run. What
@@ -13,6 +13,7 @@ mod grpc;
 mod load;
 mod nothing;
 pub(crate) mod process;
+mod resp;
 
 pub(crate) use nothing::{Answer, serve as serve_nothing};
 
@@ -25,10 +26,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Measures Tollgate beside throttlecrab-server and an empty endpoint, over HTTP and gRPC.
+/// Measures Tollgate beside throttlecrab-server, an empty endpoint and Redis, over HTTP, gRPC and the Redis protocol.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- servers\n  cargo run --release -p tollgate-bench -- servers --only grpc --seconds 10"
+    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- servers\n  cargo run --release -p tollgate-bench -- servers --only resp --seconds 10"
 )]
 pub(crate) struct Args {
     /// How long each server is measured in each round.
@@ -56,6 +57,7 @@ pub(crate) struct Args {
 enum Way {
     Http,
     Grpc,
+    Resp,
 }
 
 /// One server that is measured.
@@ -119,6 +121,12 @@ fn run_each(args: &Args) -> Result<bool, String> {
         tables.push(report.as_table());
         all.insert("grpc".into(), report.as_json());
     }
+    if is_wanted(Way::Resp) {
+        let report = resp::measure(args, &paths)?;
+        is_met &= report.is_met();
+        tables.push(report.as_table());
+        all.insert("resp".into(), report.as_json());
+    }
     if args.json {
         println!("{}", serde_json::Value::from(all));
     } else {
@@ -163,7 +171,7 @@ fn contestants() -> Vec<Contestant> {
                 let mut command = Command::new(&paths.tollgate);
                 command.arg("serve").arg("--config").arg(&paths.config);
                 command.arg("--set").arg(format!("server.http={address}"));
-                command.args(["--set", "server.grpc=disabled"]);
+                command.args(["--set", "server.grpc=disabled", "--set", "server.resp=disabled"]);
                 command
             },
             "/v1/check",

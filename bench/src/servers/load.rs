@@ -31,7 +31,7 @@ pub(crate) struct Measured {
 
 /// What one connection saw.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     answers: u64,
     errors: u64,
     /// In nanoseconds.
@@ -58,15 +58,7 @@ impl Load {
             let mut seen = self.turn(Duration::from_secs(seconds)).await?;
             let seconds = begun.elapsed().as_secs_f64();
             let cpu_seconds = (server.cpu()? - cpu).as_secs_f64();
-            seen.latencies.sort_unstable();
-            Ok(Measured {
-                answers: seen.answers,
-                errors: seen.errors,
-                seconds,
-                cpu_seconds,
-                p50_us: seen.percentile(50),
-                p99_us: seen.percentile(99),
-            })
+            Ok(seen.measured(seconds, cpu_seconds))
         })
     }
 
@@ -100,9 +92,7 @@ impl Load {
         for task in tasks {
             let seen = task.await.map_err(|error| format!("a connection was lost: {error}"))?;
             let seen = seen.map_err(|error| format!("a connection was lost: {error}"))?;
-            all.answers += seen.answers;
-            all.errors += seen.errors;
-            all.latencies.extend(seen.latencies);
+            all.add(seen);
         }
         Ok(all)
     }
@@ -138,10 +128,7 @@ async fn talk(
                 return Err(std::io::ErrorKind::UnexpectedEof.into());
             }
         }
-        seen.latencies
-            .push(u32::try_from(sent.elapsed().as_nanos()).unwrap_or(u32::MAX));
-        seen.answers += 1;
-        seen.errors += u64::from(!buffer.starts_with(b"HTTP/1.1 200"));
+        seen.answered(1, sent.elapsed(), !buffer.starts_with(b"HTTP/1.1 200"));
     }
 }
 
@@ -185,6 +172,32 @@ impl Measured {
 }
 
 impl Seen {
+    /// Answers that came together, after so long.
+    pub(crate) fn answered(&mut self, answers: u64, after: Duration, is_error: bool) {
+        self.latencies.push(u32::try_from(after.as_nanos()).unwrap_or(u32::MAX));
+        self.answers += answers;
+        self.errors += u64::from(is_error);
+    }
+
+    /// With what another connection saw.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.answers += other.answers;
+        self.errors += other.errors;
+        self.latencies.extend(other.latencies);
+    }
+
+    pub(crate) fn measured(&mut self, seconds: f64, cpu_seconds: f64) -> Measured {
+        self.latencies.sort_unstable();
+        Measured {
+            answers: self.answers,
+            errors: self.errors,
+            seconds,
+            cpu_seconds,
+            p50_us: self.percentile(50),
+            p99_us: self.percentile(99),
+        }
+    }
+
     fn percentile(&self, percent: usize) -> f64 {
         let index = self.latencies.len() * percent / 100;
         f64::from(self.latencies.get(index).copied().unwrap_or(0)) / 1_000.0

@@ -36,6 +36,28 @@ impl Server {
     }
 }
 
+impl Server {
+    /// The bytes of it that are in memory.
+    pub(crate) fn resident(&self) -> Result<u64, String> {
+        self.status("VmRSS:")
+    }
+
+    /// The most that ever were.
+    pub(crate) fn most_resident(&self) -> Result<u64, String> {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> Result<u64, String> {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(&path).map_err(|error| format!("the server is gone: {path}: {error}"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        let kilobytes = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+        kilobytes
+            .map(|kilobytes| kilobytes * 1024)
+            .ok_or_else(|| format!("cannot read {path}"))
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         // It may have ended by itself.

@@ -1,0 +1,162 @@
+//! Clients that mean harm, against a server with its defaults: how much it grows, and whether others are still served.
+//!
+//! ```text
+//! cargo run --release -p tollgate-bench -- abuse
+//! ```
+
+mod attacks;
+mod bystander;
+
+use crate::servers::process::{self, Server};
+use bystander::Bystander;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Lets clients that mean harm loose on a server: bombs over the Redis protocol, slow HTTP, streams that are taken back.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- abuse --seconds 10")]
+pub(crate) struct Args {
+    /// How long each attack lasts.
+    #[arg(long, default_value_t = 8)]
+    seconds: u64,
+}
+
+/// Where a server listens.
+#[derive(Clone, Copy)]
+struct Addresses {
+    http: SocketAddr,
+    resp: SocketAddr,
+}
+
+/// What an attack came to.
+struct Outcome {
+    name: &'static str,
+    /// What the attackers have to say.
+    words: String,
+    grown_bytes: u64,
+    bystander: bystander::Seen,
+}
+
+/// The most that a server may grow by.
+const GROWTH_MAX: u64 = 64 << 20;
+/// How many files this process needs at a time.
+const FILES: u64 = 8_192;
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    match attack_all(args) {
+        Ok(outcomes) => {
+            println!("| attack | server grew by | others: answers | slowest answer | errors | |");
+            println!("|---|---:|---:|---:|---:|---|");
+            for outcome in &outcomes {
+                println!(
+                    "| {} | {:.1} MiB | {} | {:.1} ms | {} | {} |",
+                    outcome.name,
+                    outcome.grown_bytes as f64 / f64::from(1 << 20),
+                    outcome.bystander.answers,
+                    outcome.bystander.slowest.as_secs_f64() * 1e3,
+                    outcome.bystander.errors,
+                    outcome.words,
+                );
+            }
+            match outcomes.iter().all(Outcome::is_fine) {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::FAILURE,
+            }
+        }
+        Err(reason) => {
+            eprintln!("tollgate-bench: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Outcome {
+    fn is_fine(&self) -> bool {
+        let served = self.bystander.answers > 0 && self.bystander.errors == 0;
+        served && self.grown_bytes < GROWTH_MAX
+    }
+}
+
+fn attack_all(args: &Args) -> Result<Vec<Outcome>, String> {
+    let files = rlimit::increase_nofile_limit(FILES).map_err(|error| format!("no more open files: {error}"))?;
+    if files < FILES {
+        return Err(format!("this needs {FILES} open files, and the system allows {files}"));
+    }
+    let program = build()?;
+    let length = Duration::from_secs(args.seconds);
+    Ok(vec![
+        attack("1,000 connections of RESP bombs", &program, length, |at| {
+            Box::pin(attacks::bombs(at.resp, length))
+        })?,
+        attack("2,000 slow HTTP connections", &program, length, |at| {
+            Box::pin(attacks::slow(at.http, length))
+        })?,
+        attack("one HTTP/2 connection of rapid resets", &program, length, |at| {
+            Box::pin(attacks::resets(at.http, length))
+        })?,
+    ])
+}
+
+type Attack = std::pin::Pin<Box<dyn Future<Output = String>>>;
+
+/// One attack on a server of its own, while somebody else goes on asking.
+fn attack(
+    name: &'static str,
+    program: &PathBuf,
+    length: Duration,
+    attackers: impl FnOnce(Addresses) -> Attack,
+) -> Result<Outcome, String> {
+    eprintln!("{name}");
+    let at = Addresses {
+        http: free_address()?,
+        resp: free_address()?,
+    };
+    let mut command = Command::new(program);
+    command.args([
+        "serve",
+        "--set",
+        "rules=[]",
+        "--set",
+        "log=error",
+        "--set",
+        "server.grpc=disabled",
+    ]);
+    command.arg("--set").arg(format!("server.http={}", at.http));
+    command.arg("--set").arg(format!("server.resp={}", at.resp));
+    let server = Server::start(&mut command, 0)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let local = tokio::task::LocalSet::new();
+    local.block_on(&runtime, async {
+        let bystander = Bystander::connect(at.http, at.resp).await?;
+        let before = server.resident()?;
+        let asking = tokio::task::spawn_local(bystander.ask(length));
+        let words = attackers(at).await;
+        let bystander = asking.await.map_err(|error| format!("nobody else asked: {error}"))?;
+        Ok(Outcome {
+            name,
+            words,
+            grown_bytes: server.most_resident()?.saturating_sub(before),
+            bystander,
+        })
+    })
+}
+
+fn build() -> Result<PathBuf, String> {
+    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let built = own.parent().ok_or("this program is in no folder")?.to_path_buf();
+    let target = built.parent().ok_or("this program is not in a target folder")?;
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--release", "--package", "tollgate", "--target-dir"])
+        .arg(target);
+    process::finish(&mut build, "the product cannot be built")?;
+    Ok(built.join("tollgate"))
+}
+
+fn free_address() -> Result<SocketAddr, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
+    listener.local_addr().map_err(|error| format!("no free port: {error}"))
+}
