@@ -35,6 +35,12 @@ pub trait Store: Send + Sync {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Whether it would certainly answer for none of these charges just now: asking it would be in vain.
+    fn is_away(&self, charges: &[Charge<Self::Key>]) -> bool {
+        let _ = charges;
+        false
+    }
+
     /// Settles the charges of one request: all kept, or none, as their policies say. `lease` names what it holds of
     /// concurrency limits.
     fn settle(&self, charges: &[Charge<Self::Key>], lease: LeaseId) -> impl Future<Output = Settled> + Send;
@@ -179,6 +185,8 @@ pub enum StoreError {
     Late,
     /// Too much waits for it already, or too much was asked of it at once; it was not asked.
     Overloaded,
+    /// It failed again and again and is left alone for now; it was not asked.
+    BreakerOpen,
     /// The request was refused before this charge was asked for.
     Unasked,
     /// The key holds what no limit wrote. It was left alone.
@@ -320,6 +328,7 @@ impl StoreError {
             Self::Lost => "lost",
             Self::Late => "late",
             Self::Overloaded => "overloaded",
+            Self::BreakerOpen => "breaker_open",
             Self::Unasked => "unasked",
             Self::Foreign => "foreign",
             Self::Nonsense => "nonsense",
@@ -336,6 +345,7 @@ impl fmt::Display for StoreError {
             Self::Lost => "the connection to the store broke before it answered",
             Self::Late => "the store was reached too late, and did nothing",
             Self::Overloaded => "too much waits for the store already",
+            Self::BreakerOpen => "the store failed again and again and is left alone for now",
             Self::Unasked => "refused before this was asked for",
             Self::Foreign => "the key holds what no limit wrote",
             Self::Nonsense => "the store's answer is none",

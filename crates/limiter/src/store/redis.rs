@@ -21,6 +21,7 @@
 //! ```
 
 mod apart;
+mod breaker;
 pub mod call;
 mod cluster;
 mod figures;
@@ -33,6 +34,7 @@ mod nodes;
 mod offset;
 mod options;
 mod orphans;
+mod probe;
 mod replicas;
 pub mod script;
 mod sentinel;
@@ -50,6 +52,7 @@ use super::{Outcome, Settled, Source, Store, StoreError};
 use std::sync::Arc;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
 
+pub use self::breaker::{BreakerState, Breaking, OpenFor};
 pub use self::figures::Figures;
 pub use self::key::{RedisKey, Subjects};
 pub use self::options::{Functions, Options, ReadFrom, Time, TlsError, UrlError};
@@ -85,6 +88,16 @@ impl Redis {
     /// Why there is no connection, if there is none; of a cluster, to one of its servers.
     pub fn fault(&self) -> Option<String> {
         self.nodes.fault()
+    }
+
+    /// What the breaker of its server lets through; of a cluster, of the one that lets least.
+    pub fn breaker(&self) -> BreakerState {
+        self.nodes.breaker().0
+    }
+
+    /// How often a breaker has opened or closed.
+    pub fn breaker_changes(&self) -> u64 {
+        self.nodes.breaker().1
     }
 
     /// Gives back to one counter. Says how it then stands, and whether there was anything to give back.
@@ -159,6 +172,10 @@ impl Store for Redis {
 
     fn key_text(&self, key: &RedisKey) -> String {
         self.shared.keys.text(*key).to_string()
+    }
+
+    fn is_away(&self, charges: &[Charge<RedisKey>]) -> bool {
+        self.nodes.is_shut(charges, self.shared.clock.now())
     }
 
     async fn settle(&self, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {

@@ -6,6 +6,7 @@
     reason = "a test that cannot be set up, or indexes wrongly, has failed"
 )]
 
+mod breaking;
 mod clocks;
 mod conforms;
 mod connections;

@@ -72,6 +72,7 @@ impl Site {
         let mut admin = self.admin();
         let keys: Vec<String> = admin.scan().expect("a scan").map(|key| key.expect("a key")).collect();
         let counters = self.counters.lock().expect("no test panics with it");
+        let mut unknown = 0;
         for key in &keys {
             assert!(key.starts_with("tg:{"), "{key} is not ours");
             let mut look = redis::pipe();
@@ -80,7 +81,12 @@ impl Site {
                 look.query(&mut admin).expect("what the key holds");
             let Some(held) = held else { continue };
             assert!(ttl_ms > 0, "{key} has no time to live");
-            let limit = counters.get(key).expect("a counter of this test");
+            let Some(limit) = counters.get(key) else {
+                // What a server is probed with is no counter: there is one such key for each tag.
+                unknown += 1;
+                assert!(unknown <= 1 && ttl_ms <= 61_000, "{key} is no counter of this test");
+                continue;
+            };
             let state = limit.read_packed(&held).expect("a state");
             let now = Timestamp::from_micros(secs * 1_000_000 + micros);
             let fresh_at = limit.fresh_at(&state).expect("a state of this limit");
@@ -92,7 +98,7 @@ impl Site {
             let most = 2 * lasts + since_written + 60_000_000 + 2_000;
             assert!(ttl <= most, "{limit:?}: {ttl} us are more than {most}");
         }
-        keys.len()
+        keys.len() - unknown
     }
 }
 

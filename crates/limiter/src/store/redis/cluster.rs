@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
+use tollgate_core::Timestamp;
 
 /// The servers of a cluster.
 pub(super) struct Cluster {
@@ -228,6 +229,18 @@ impl Cluster {
         nodes
     }
 
+    /// Whether the servers of all these tags are left alone just now.
+    pub(super) fn is_shut(&self, mut tags: impl Iterator<Item = u16>, now: Timestamp) -> bool {
+        let map = self.read();
+        let owner = |tag: u16| map.owners.get(usize::from(tag)).and_then(Option::as_ref);
+        let is_shut = tags.all(|tag| owner(tag).is_some_and(|node| node.breaker.is_shut(now)));
+        if is_shut {
+            // Another may have its slots by now.
+            self.doubt.notify_one();
+        }
+        is_shut
+    }
+
     /// Waits until the map is drawn, for so long at most.
     pub(super) async fn drawn(&self, patience: Duration) {
         let mut is_drawn = self.is_drawn.subscribe();
@@ -363,6 +376,7 @@ const fn is_doubtful(error: StoreError) -> bool {
         StoreError::Unavailable
             | StoreError::Timeout
             | StoreError::Lost
+            | StoreError::BreakerOpen
             | StoreError::Refused(
                 Refusal::ReadOnly | Refusal::ClusterDown | Refusal::MasterDown | Refusal::Moved | Refusal::Ask
             )

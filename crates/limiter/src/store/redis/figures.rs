@@ -33,12 +33,13 @@ pub struct Figures {
 pub struct Count(AtomicU64);
 
 /// Errors that are not refusals, in front of those that are.
-const OWN: [StoreError; 8] = [
+const OWN: [StoreError; 9] = [
     StoreError::Unavailable,
     StoreError::Timeout,
     StoreError::Lost,
     StoreError::Late,
     StoreError::Overloaded,
+    StoreError::BreakerOpen,
     StoreError::Unasked,
     StoreError::Foreign,
     StoreError::Nonsense,

@@ -81,6 +81,12 @@ impl Keys {
         }
     }
 
+    /// A key of this tag that no counter has: for finding out how its server does.
+    pub(super) fn probe(&self, tag: u16) -> RedisKey {
+        let [hash, _] = halves(blake3::keyed_hash(&self.tag_secret, b"probe").as_bytes());
+        RedisKey { tag, hash }
+    }
+
     /// The slot of each tag, in a cluster.
     pub(super) fn slots(&self) -> Box<[u16]> {
         (0..self.tags).map(|tag| slot(decimal(tag, &mut [0; 5]))).collect()

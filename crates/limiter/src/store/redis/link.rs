@@ -17,14 +17,21 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 
-/// How long one attempt to connect may take, the script's loading included.
+/// How long each step of connecting may take.
 const DIAL: Duration = Duration::from_secs(1);
 
 /// The first pause between two attempts, and the longest: each is twice the one before, less up to half of it at random.
 /// Connections whose first call fails are attempts too, or a server that takes them and is too slow, or takes no writes,
 /// would have to take one for each call.
 const PAUSE: Duration = Duration::from_millis(50);
-const PAUSE_MOST: Duration = Duration::from_secs(1);
+const PAUSE_MOST: Duration = Duration::from_millis(250);
+
+/// The longest pause where the server does not let us in: it may lock out who tries too often.
+const PAUSE_OUTSIDE: Duration = Duration::from_secs(2);
+
+/// How often a server that loads its data is asked again on one connection, and the pause between.
+const LOADING_ASKED: u32 = 50;
+const LOADING_PAUSE: Duration = Duration::from_millis(150);
 
 /// The way to one server.
 pub(super) struct Link {
@@ -39,6 +46,8 @@ pub(super) struct Link {
     target: Mutex<Option<Host>>,
     /// Attempts to connect since the script last answered.
     attempts: AtomicU32,
+    /// Whether the server did not let us in.
+    is_outside: AtomicBool,
     lines: AtomicU64,
     /// Why there is no line.
     fault: Mutex<Option<String>>,
@@ -75,6 +84,7 @@ impl Link {
             news: Arc::default(),
             target: Mutex::default(),
             attempts: AtomicU32::new(0),
+            is_outside: AtomicBool::new(false),
             lines: AtomicU64::new(0),
             fault: Mutex::new(Some("not connected yet".to_owned())),
             figures,
@@ -107,6 +117,11 @@ impl Link {
     /// Whether there is a connection.
     pub(super) fn is_up(&self) -> bool {
         self.line.borrow().is_some()
+    }
+
+    /// Whether it leads to a replica, which is only looked at.
+    pub(super) const fn is_to_a_replica(&self) -> bool {
+        matches!(self.finder, Finder::Replica(..))
     }
 
     /// Why there is no connection, if there is none.
@@ -171,7 +186,10 @@ impl Link {
         let Some(doublings) = self.attempts.load(Ordering::Relaxed).checked_sub(1) else {
             return Duration::ZERO;
         };
-        let pause = (PAUSE * (1 << doublings.min(8))).min(PAUSE_MOST);
+        let pause = match self.is_outside.load(Ordering::Relaxed) {
+            true => PAUSE_OUTSIDE,
+            false => (PAUSE * (1 << doublings.min(8))).min(PAUSE_MOST),
+        };
         let random = u32::from(crate::lease::fresh().0 as u16);
         pause - pause / 2 * random / (1 << 16)
     }
@@ -200,11 +218,42 @@ impl Link {
         };
         *self.target() = access.host();
         let connected = self.connect_to(&access).await;
+        let is_outside = connected.as_ref().is_err_and(is_refused_entry);
+        self.is_outside.store(is_outside, Ordering::Relaxed);
         connected.map_err(|error| in_words(&error, access.password()))
     }
 
     async fn connect_to(self: &Arc<Self>, access: &Access) -> Result<Line, RedisError> {
         let number = self.lines.fetch_add(1, Ordering::Relaxed);
+        let connection = in_time(self.greet(access, number)).await?;
+        let purpose = match self.is_to_a_replica() {
+            true => Purpose::Looks,
+            false => Purpose::All,
+        };
+        let mut asked = 0;
+        loop {
+            let opening = Line::open(
+                connection.clone(),
+                access.host(),
+                number,
+                self.functions,
+                purpose,
+                &self.clock,
+            );
+            match in_time(opening).await {
+                // Another connection would be told the same.
+                Err(error) if error.code() == Some("LOADING") && asked < LOADING_ASKED => {
+                    asked += 1;
+                    self.note("the server is loading its data");
+                    sleep(LOADING_PAUSE).await;
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// A connection, and nothing more.
+    async fn greet(self: &Arc<Self>, access: &Access, number: u64) -> Result<MultiplexedConnection, RedisError> {
         let link = Arc::downgrade(self);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -220,12 +269,10 @@ impl Link {
         let client = access.client()?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await?;
-        let mut purpose = Purpose::All;
         match &self.finder {
             Finder::Fixed(_) => {}
             Finder::Sentinel(_) => is_primary(&mut connection).await?,
             Finder::Replica(_, span) => {
-                purpose = Purpose::Looks;
                 is_linked(&role_command().query_async(&mut connection).await?)?;
                 if *span == Span::OneTag {
                     // Without it, a replica in a cluster sends everybody to its primary.
@@ -233,8 +280,20 @@ impl Link {
                 }
             }
         }
-        Line::open(connection, access.host(), number, self.functions, purpose, &self.clock).await
+        Ok(connection)
     }
+}
+
+/// One step of connecting, which may take so long.
+async fn in_time<T>(step: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+    let late = (redis::ErrorKind::Io, "the server did not answer within a second");
+    timeout(DIAL, step).await.unwrap_or_else(|_| Err(late.into()))
+}
+
+/// Whether the server knows us and does not let us in, or does not know us.
+fn is_refused_entry(error: &RedisError) -> bool {
+    error.kind() == redis::ErrorKind::AuthenticationFailed
+        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
 }
 
 /// What went wrong, for whoever reads logs, and never a password: a server that does not know a command repeats what it was
@@ -310,10 +369,8 @@ async fn dial(dialling: Dialling) {
         }
         link.attempts.fetch_add(1, Ordering::Relaxed);
         link.figures.dials.add(1);
-        let dialled = match select(pin!(timeout(DIAL, link.connect())), pin!(news.notified())).await {
-            Either::Left((dialled, _)) => {
-                dialled.unwrap_or_else(|_| Err("the server did not answer within a second".to_owned()))
-            }
+        let dialled = match select(pin!(link.connect()), pin!(news.notified())).await {
+            Either::Left((dialled, _)) => dialled,
             Either::Right(_) => Err("another server is the primary now".to_owned()),
         };
         *link.target() = None;

@@ -6,17 +6,20 @@
 //! are sent in one write all the same.
 
 use super::Time;
+use super::breaker::{Breaker, Went};
 use super::call::{Answer, Call, Clock as Timing, Mode, Told};
 use super::key::RedisKey;
 use super::line::{Failure, Ready};
 use super::link::Link;
 use super::near::Exchange;
+use super::probe;
 use super::replicas::Replicas;
 use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
 use crate::clock;
 use crate::store::{Refusal, Settled, StoreError};
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Charge, Micros, Timestamp};
@@ -38,9 +41,14 @@ const WAITING_MOST: usize = 16_384;
 pub(super) struct Node {
     pub(super) link: Arc<Link>,
     pub(super) shared: Arc<Shared>,
-    pub(super) span: Span,
     /// Who may be looked at in its place.
     pub(super) replicas: Option<Replicas>,
+    pub(super) breaker: Breaker,
+    /// The tag that was asked for last: a probe asks for the same.
+    pub(super) last_tag: AtomicU16,
+    /// For what goes on in the background.
+    me: Weak<Self>,
+    pub(super) span: Span,
     queue: Mutex<Queue>,
 }
 
@@ -107,8 +115,11 @@ struct Batch {
 impl Node {
     /// A server at the other end of `link`.
     pub(super) fn new(link: Arc<Link>, shared: Arc<Shared>, span: Span, replicas: Option<Replicas>) -> Arc<Self> {
-        let node = Arc::new(Self {
+        let node = Arc::new_cyclic(|me| Self {
             link,
+            breaker: Breaker::new(shared.breaking),
+            last_tag: AtomicU16::new(0),
+            me: Weak::clone(me),
             shared,
             span,
             replicas,
@@ -125,6 +136,11 @@ impl Node {
         if works.iter().map(|work| work.charges.len()).sum::<usize>() > REQUEST_MOST {
             return failed(StoreError::Overloaded);
         }
+        if !self.breaker.lets_pass(self.shared.clock.now()) {
+            return failed(StoreError::BreakerOpen);
+        }
+        let tag = works.first().map_or(0, Work::tag);
+        self.last_tag.store(tag, Ordering::Relaxed);
         match self.enter(works, deadline) {
             Ok(Entered::Goes(works, _turn)) => self.go(&works, deadline).await,
             Ok(Entered::Waits(replies)) => {
@@ -220,6 +236,13 @@ impl Node {
     /// Makes one call for those who go together, and tells each of them. If it was too late for the first who gave up, the
     /// others go again.
     async fn settle_together(&self, mut jobs: Vec<Job>) {
+        if self.breaker.is_shut(self.shared.clock.now()) {
+            // It opened while they waited.
+            for job in jobs {
+                let _ = job.reply.send(Err(StoreError::BreakerOpen.into()));
+            }
+            return;
+        }
         let mut late = Timestamp::EPOCH;
         loop {
             jobs = self.still_to_ask(jobs, late);
@@ -276,10 +299,16 @@ impl Node {
 
     /// Makes the calls for works, in one write. They do nothing if they begin after the first of them has given
     /// up, and are waited for until the last of them has.
-    async fn call(&self, works: &[&Work], first: Deadline, until: Instant) -> Vec<Done> {
+    pub(super) async fn call(&self, works: &[&Work], first: Deadline, until: Instant) -> Vec<Done> {
         let batches = self.batches(works);
         let mut done: Vec<Done> = works.iter().map(|_| Err(StoreError::Nonsense.into())).collect();
-        for (batch, answer) in batches.iter().zip(self.exchange(&batches, first.ours, until).await) {
+        let answers = self.exchange(&batches, first.ours, until).await;
+        if let Some(went) = went(&answers)
+            && self.breaker.note(went, self.shared.clock.now())
+        {
+            probe::begin(Weak::clone(&self.me), &self.shared.runtime);
+        }
+        for (batch, answer) in batches.iter().zip(answers) {
             let told = answer.and_then(|(answer, when)| match answer.told {
                 Some(told) => Ok((told, when)),
                 None => Err(StoreError::Late.into()),
@@ -439,6 +468,36 @@ fn is_late(done: &Done) -> bool {
             ..
         })
     )
+}
+
+/// How a call went, if that says anything of the server: it did well if it did any of what it was asked. That a slot is
+/// elsewhere, or that nobody has it, or what one key holds, says nothing.
+pub(super) fn went<T>(answers: &[Result<T, Failure>]) -> Option<Went> {
+    let judged = answers.iter().filter_map(|answer| match answer {
+        Ok(_) => Some(Went::Well),
+        Err(Failure { error, .. }) => is_failure(*error).then_some(Went::Badly),
+    });
+    judged.min_by_key(|went| *went == Went::Badly)
+}
+
+const fn is_failure(error: StoreError) -> bool {
+    match error {
+        StoreError::Unavailable | StoreError::Timeout | StoreError::Lost | StoreError::Nonsense => true,
+        StoreError::Refused(refusal) => !matches!(
+            refusal,
+            Refusal::Moved
+                | Refusal::Ask
+                | Refusal::TryAgain
+                | Refusal::CrossSlot
+                | Refusal::ClusterDown
+                | Refusal::WrongType
+        ),
+        StoreError::Late
+        | StoreError::Overloaded
+        | StoreError::BreakerOpen
+        | StoreError::Unasked
+        | StoreError::Foreign => false,
+    }
 }
 
 /// Whether another connection could do better: this one fell silent or speaks of something else, or leads to a server that

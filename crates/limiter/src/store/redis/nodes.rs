@@ -1,12 +1,13 @@
 //! The servers of a store: one, or those of a cluster.
 
+use super::breaker::BreakerState;
 use super::cluster::Cluster;
 use super::key::RedisKey;
 use super::node::Node;
 use super::work::{Deadline, Reply, Shared, Work};
 use crate::store::StoreError;
 use std::sync::Arc;
-use tollgate_core::Charge;
+use tollgate_core::{Charge, Timestamp};
 
 /// The servers of a store.
 #[derive(Debug)]
@@ -53,6 +54,30 @@ impl Nodes {
     pub(super) fn are_apart(&self, charges: &[Charge<RedisKey>]) -> bool {
         let tags = || charges.iter().map(|charge| charge.key.tag());
         matches!(self, Self::Cluster(_)) && tags().zip(tags().skip(1)).any(|(one, next)| one != next)
+    }
+
+    /// Whether all servers that these charges need are left alone just now.
+    pub(super) fn is_shut(&self, charges: &[Charge<RedisKey>], now: Timestamp) -> bool {
+        match self {
+            Self::One(node) => node.breaker.is_shut(now),
+            Self::Cluster(cluster) => cluster.is_shut(charges.iter().map(|charge| charge.key.tag()), now),
+        }
+    }
+
+    /// The breaker that lets least through, and how often any has opened or closed. Those of servers that have left a
+    /// cluster are not counted any more.
+    pub(super) fn breaker(&self) -> (BreakerState, u64) {
+        let of = |node: &Node| (node.breaker.state(), node.breaker.changes());
+        match self {
+            Self::One(node) => of(node),
+            Self::Cluster(cluster) => cluster
+                .nodes()
+                .iter()
+                .map(|(_, node)| of(node))
+                .fold((BreakerState::Closed, 0), |(worst, sum), (state, changes)| {
+                    (worst.max(state), sum + changes)
+                }),
+        }
     }
 
     /// Why one of them cannot be reached, if one cannot.

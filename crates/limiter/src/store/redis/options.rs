@@ -1,6 +1,7 @@
 //! How a shared store is to be.
 
 use super::Redis;
+use super::breaker::Breaking;
 use super::cluster::Cluster;
 use super::figures::Figures;
 use super::key::Keys;
@@ -34,6 +35,7 @@ pub struct Options {
     tags: u16,
     secret: Option<Vec<u8>>,
     near_cache: bool,
+    breaking: Breaking,
     read_from: ReadFrom,
 }
 
@@ -96,6 +98,7 @@ impl Options {
             tags: 64,
             secret: None,
             near_cache: true,
+            breaking: Breaking::default(),
             read_from: ReadFrom::Primary,
         })
     }
@@ -196,6 +199,12 @@ impl Options {
         Self { read_from, ..self }
     }
 
+    /// When a server is left alone, and for how long. After five failures in a row within ten seconds, until it answers
+    /// probes, unless said.
+    pub fn breaker(self, breaking: Breaking) -> Self {
+        Self { breaking, ..self }
+    }
+
     /// Opens the store: it begins to dial at once.
     ///
     /// # Panics
@@ -221,6 +230,7 @@ impl Options {
             time: self.time,
             slack,
             deadline: self.deadline,
+            breaking: self.breaking,
             orphans: Default::default(),
         });
         let (functions, read_from) = (self.functions, self.read_from);
@@ -260,6 +270,7 @@ impl fmt::Debug for Options {
             .field("prefix", &self.prefix)
             .field("tags", &self.tags)
             .field("near_cache", &self.near_cache)
+            .field("breaking", &self.breaking)
             .field("read_from", &self.read_from)
             .finish_non_exhaustive()
     }

@@ -1,5 +1,6 @@
 //! What is asked of servers, and what all of a store's servers know.
 
+use super::breaker::Breaking;
 use super::call::{Mode, Told};
 use super::key::{Keys, RedisKey};
 use super::line::Failure;
@@ -78,6 +79,7 @@ pub(super) struct Shared {
     pub(super) time: Time,
     pub(super) slack: Micros,
     pub(super) deadline: Duration,
+    pub(super) breaking: Breaking,
     /// How many leases are being given back that were asked for and not answered.
     pub(super) orphans: AtomicUsize,
 }

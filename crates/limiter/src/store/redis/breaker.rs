@@ -1,0 +1,410 @@
+//! Whether a server is worth asking. One that failed again and again is left alone, so that nobody waits for it, until
+//! probes in the background show that it answers.
+//!
+//! Time is an argument. What is noted are calls, not requests: those who went together in one that failed are one failure.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use tollgate_core::{Micros, Timestamp};
+
+/// When a server is left alone, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Breaking {
+    /// After so many calls in a row that failed.
+    pub failures: u32,
+    /// Within this time, or they do not count as a row.
+    pub within: Micros,
+    /// Until when.
+    pub open_for: OpenFor,
+}
+
+/// How long a server that failed is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenFor {
+    /// Until it answers probes in the background. No request is risked.
+    Auto,
+    /// So long; then one request tries.
+    Fixed(Micros),
+}
+
+/// What a breaker lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BreakerState {
+    /// All.
+    Closed = 0,
+    /// Nothing yet, but a probe was answered; or one request, to see how it goes.
+    HalfOpen = 1,
+    /// Nothing.
+    Open = 2,
+}
+
+/// How a call went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Went {
+    Well,
+    /// It failed, or took too long.
+    Badly,
+}
+
+/// Of so many calls in a second, this share may not fail: in percent.
+const CALLS: u32 = 20;
+const SHARE: u32 = 50;
+const SECOND: Micros = Micros::from_secs(1);
+
+/// How many probes in a row must be answered, and the most it can come to: twice as many each time that the server fails
+/// again soon after. So a link that comes and goes is seldom trusted, and one that was away once soon.
+const PROBES: u32 = 2;
+const PROBES_MOST: u32 = 8;
+const SOON: Micros = Micros::from_secs(10);
+
+/// How long one request may try before another does: it may have been left by whoever made it.
+const TRY: Micros = Micros::from_secs(1);
+
+/// A breaker, for many threads.
+#[derive(Debug)]
+pub(super) struct Breaker {
+    breaking: Breaking,
+    /// What `machine` is in, for those who only want to know.
+    state: AtomicU8,
+    machine: Mutex<Machine>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    breaking: Breaking,
+    state: State,
+    /// Failures in a row, and when the first of them was.
+    row: (u32, Timestamp),
+    /// This second: when it began, its calls, and those that failed.
+    second: (Timestamp, u32, u32),
+    /// Probes in a row that close it.
+    needed: u32,
+    closed_at: Option<Timestamp>,
+    changes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    /// With so many probes answered.
+    Open {
+        since: Timestamp,
+        answered: u32,
+    },
+    /// One request tries, since then.
+    Trying(Timestamp),
+}
+
+impl Default for Breaking {
+    fn default() -> Self {
+        Self {
+            failures: 5,
+            within: Micros::from_secs(10),
+            open_for: OpenFor::Auto,
+        }
+    }
+}
+
+impl BreakerState {
+    /// As answers write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
+}
+
+impl Breaker {
+    pub(super) fn new(breaking: Breaking) -> Self {
+        Self {
+            breaking,
+            state: AtomicU8::new(BreakerState::Closed as u8),
+            machine: Mutex::new(Machine::new(breaking)),
+        }
+    }
+
+    pub(super) fn state(&self) -> BreakerState {
+        match self.state.load(Ordering::Relaxed) {
+            0 => BreakerState::Closed,
+            1 => BreakerState::HalfOpen,
+            _ => BreakerState::Open,
+        }
+    }
+
+    /// How often it has opened or closed.
+    pub(super) fn changes(&self) -> u64 {
+        self.machine().changes
+    }
+
+    /// Whether a call may be made now. Where one request is to try, the first that asks is it.
+    pub(super) fn lets_pass(&self, now: Timestamp) -> bool {
+        match (self.state(), self.breaking.open_for) {
+            (BreakerState::Closed, _) => true,
+            (_, OpenFor::Auto) => false,
+            (_, OpenFor::Fixed(_)) => self.change(|machine| machine.lets_pass(now)),
+        }
+    }
+
+    /// Whether nobody may ask just now. Unlike [`Breaker::lets_pass`] it chooses nobody to try.
+    pub(super) fn is_shut(&self, now: Timestamp) -> bool {
+        match (self.state(), self.breaking.open_for) {
+            (BreakerState::Closed, _) => false,
+            (_, OpenFor::Auto) => true,
+            (_, OpenFor::Fixed(_)) => !self.machine().may_try(now),
+        }
+    }
+
+    /// Notes how a call went. True if the server is to be probed from now on.
+    pub(super) fn note(&self, went: Went, now: Timestamp) -> bool {
+        self.change(|machine| {
+            let was_closed = machine.state == State::Closed;
+            machine.note(went, now);
+            was_closed && machine.state != State::Closed && machine.breaking.open_for == OpenFor::Auto
+        })
+    }
+
+    /// Notes how a probe went. False if there is nothing to probe any more.
+    pub(super) fn note_probe(&self, went: Went, now: Timestamp) -> bool {
+        self.change(|machine| {
+            machine.note_probe(went, now);
+            machine.state != State::Closed
+        })
+    }
+
+    fn change<T>(&self, by: impl FnOnce(&mut Machine) -> T) -> T {
+        let mut machine = self.machine();
+        let told = by(&mut machine);
+        let state = match machine.state {
+            State::Closed => BreakerState::Closed,
+            State::Open { answered: 0, .. } => BreakerState::Open,
+            State::Open { .. } | State::Trying(_) => BreakerState::HalfOpen,
+        };
+        self.state.store(state as u8, Ordering::Relaxed);
+        told
+    }
+
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Machine {
+    const fn new(breaking: Breaking) -> Self {
+        Self {
+            breaking,
+            state: State::Closed,
+            row: (0, Timestamp::EPOCH),
+            second: (Timestamp::EPOCH, 0, 0),
+            needed: PROBES,
+            closed_at: None,
+            changes: 0,
+        }
+    }
+
+    fn may_try(&self, now: Timestamp) -> bool {
+        match (self.state, self.breaking.open_for) {
+            (State::Closed, _) => true,
+            (State::Open { .. }, OpenFor::Auto) => false,
+            (State::Open { since, .. }, OpenFor::Fixed(long)) => now >= since + long,
+            (State::Trying(since), _) => now >= since + TRY,
+        }
+    }
+
+    fn lets_pass(&mut self, now: Timestamp) -> bool {
+        let may = self.may_try(now);
+        if may && self.state != State::Closed {
+            self.state = State::Trying(now);
+        }
+        may
+    }
+
+    fn note(&mut self, went: Went, now: Timestamp) {
+        match (self.state, went) {
+            (State::Closed, went) => {
+                if self.is_too_much(went, now) {
+                    self.open(now);
+                }
+            }
+            (State::Trying(_), Went::Well) => self.close(now),
+            (State::Trying(_), Went::Badly) => self.state = shut(now),
+            // It began before.
+            (State::Open { .. }, _) => {}
+        }
+    }
+
+    fn note_probe(&mut self, went: Went, now: Timestamp) {
+        if let State::Open { since, answered } = self.state {
+            match went {
+                Went::Badly => self.state = shut(now),
+                Went::Well if answered + 1 >= self.needed => self.close(now),
+                Went::Well => {
+                    self.state = State::Open {
+                        since,
+                        answered: answered + 1,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts a call, and says whether that is one failure too many.
+    fn is_too_much(&mut self, went: Went, now: Timestamp) -> bool {
+        let (began, calls, failed) = &mut self.second;
+        if now >= *began + SECOND {
+            (*began, *calls, *failed) = (now, 0, 0);
+        }
+        *calls = calls.saturating_add(1);
+        match went {
+            Went::Well => self.row = (0, now),
+            Went::Badly => {
+                *failed = failed.saturating_add(1);
+                let (failures, first) = &mut self.row;
+                if *failures == 0 || now > *first + self.breaking.within {
+                    (*failures, *first) = (0, now);
+                }
+                *failures = failures.saturating_add(1);
+            }
+        }
+        let is_share = *calls >= CALLS && failed.saturating_mul(100) >= calls.saturating_mul(SHARE);
+        self.row.0 >= self.breaking.failures || is_share
+    }
+
+    fn open(&mut self, now: Timestamp) {
+        let is_soon = self.closed_at.is_some_and(|closed_at| now < closed_at + SOON);
+        self.needed = match is_soon {
+            true => (self.needed * 2).min(PROBES_MOST),
+            false => PROBES,
+        };
+        self.state = shut(now);
+        self.changes += 1;
+    }
+
+    fn close(&mut self, now: Timestamp) {
+        self.state = State::Closed;
+        self.row = (0, now);
+        self.second = (now, 0, 0);
+        self.closed_at = Some(now);
+        self.changes += 1;
+    }
+}
+
+const fn shut(now: Timestamp) -> State {
+    State::Open {
+        since: now,
+        answered: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::EPOCH + Micros::from_millis(1_000_000 + ms)
+    }
+
+    fn breaker(open_for: OpenFor) -> Breaker {
+        Breaker::new(Breaking {
+            open_for,
+            ..Breaking::default()
+        })
+    }
+
+    fn fail(breaker: &Breaker, times: u64, from_ms: u64) -> bool {
+        (0..times).any(|n| breaker.note(Went::Badly, at(from_ms + n)))
+    }
+
+    #[test]
+    fn opens_after_five_failures_in_a_row_and_says_once_that_it_must_be_probed() {
+        let breaker = breaker(OpenFor::Auto);
+        assert!(!fail(&breaker, 4, 0));
+        breaker.note(Went::Well, at(10));
+        assert!(!fail(&breaker, 4, 20) && breaker.lets_pass(at(30)));
+        assert!(fail(&breaker, 1, 30));
+        assert!(!breaker.lets_pass(at(31)) && breaker.is_shut(at(31)));
+        assert!(!fail(&breaker, 5, 40), "it is probed already");
+        assert_eq!((breaker.state(), breaker.changes()), (BreakerState::Open, 1));
+    }
+
+    #[test]
+    fn failures_further_apart_are_no_row() {
+        let breaker = breaker(OpenFor::Auto);
+        for n in 0..20 {
+            assert!(!breaker.note(Went::Badly, at(n * 2_600)), "{n}");
+        }
+    }
+
+    #[test]
+    fn opens_when_half_of_twenty_calls_in_a_second_fail() {
+        let breaker = breaker(OpenFor::Auto);
+        let mut calls = 0;
+        let opened = (0..30).find(|n| {
+            calls += 1;
+            let went = if n % 2 == 0 { Went::Badly } else { Went::Well };
+            breaker.note(went, at(n * 10))
+        });
+        // The twentieth, or the next that failed.
+        assert!(opened.is_some() && (20..=21).contains(&calls), "{calls}");
+        let slow = super::tests::breaker(OpenFor::Auto);
+        let opened = (0..100).any(|n| {
+            let went = if n % 2 == 0 { Went::Badly } else { Went::Well };
+            slow.note(went, at(n * 60))
+        });
+        assert!(!opened, "fewer than twenty a second say nothing");
+    }
+
+    #[test]
+    fn closes_after_two_probes_in_a_row() {
+        let breaker = breaker(OpenFor::Auto);
+        fail(&breaker, 5, 0);
+        assert!(breaker.note_probe(Went::Well, at(100)));
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(!breaker.lets_pass(at(101)), "no request is risked");
+        assert!(breaker.note_probe(Went::Badly, at(200)));
+        assert_eq!(breaker.state(), BreakerState::Open);
+        assert!(breaker.note_probe(Went::Well, at(300)));
+        assert!(!breaker.note_probe(Went::Well, at(400)));
+        assert_eq!((breaker.state(), breaker.changes()), (BreakerState::Closed, 2));
+        assert!(breaker.lets_pass(at(401)));
+    }
+
+    #[test]
+    fn a_link_that_comes_and_goes_is_trusted_more_and_more_slowly() {
+        let breaker = breaker(OpenFor::Auto);
+        let mut now = 0;
+        let mut probes = Vec::new();
+        for _ in 0..4 {
+            fail(&breaker, 5, now);
+            let needed = (1..).find(|n| !breaker.note_probe(Went::Well, at(now + n * 150)));
+            probes.extend(needed);
+            now += 2_000;
+        }
+        assert_eq!(probes, [2, 4, 8, 8]);
+        now += 20_000;
+        fail(&breaker, 5, now);
+        assert!(breaker.note_probe(Went::Well, at(now + 100)));
+        assert!(
+            !breaker.note_probe(Went::Well, at(now + 200)),
+            "after a quiet time all is as it was"
+        );
+    }
+
+    #[test]
+    fn for_a_fixed_time_nobody_passes_and_then_one_tries() {
+        let breaker = breaker(OpenFor::Fixed(Micros::from_secs(30)));
+        assert!(!fail(&breaker, 5, 0), "nobody probes in the background");
+        assert!(!breaker.lets_pass(at(29_000)) && breaker.is_shut(at(29_000)));
+        assert!(!breaker.is_shut(at(30_010)) && breaker.lets_pass(at(30_010)));
+        assert_eq!(breaker.state(), BreakerState::HalfOpen);
+        assert!(!breaker.lets_pass(at(30_011)), "one at a time");
+        breaker.note(Went::Badly, at(30_020));
+        assert!(!breaker.lets_pass(at(60_000)));
+        assert!(breaker.lets_pass(at(60_030)));
+        // Whoever tried has left; another may.
+        assert!(breaker.lets_pass(at(61_040)));
+        breaker.note(Went::Well, at(61_050));
+        assert!(breaker.lets_pass(at(61_051)) && breaker.lets_pass(at(61_052)));
+    }
+}

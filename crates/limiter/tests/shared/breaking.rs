@@ -1,0 +1,156 @@
+//! Servers that fail: nobody waits for them for long, and they are asked again when they answer.
+
+use crate::site::{Site, every_limit, rate, settle};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tollgate_core::{Limit, Micros, TokenBucket};
+use tollgate_limiter::store::redis::{BreakerState, Breaking, Functions, OpenFor, Redis, RedisKey};
+use tollgate_limiter::store::{Store, StoreError};
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+fn limit() -> Limit {
+    TokenBucket::new(rate(1_000_000, Micros::from_secs(3_600))).into()
+}
+
+/// A store that has answered, with the deadline it has by default.
+async fn opened(site: &Site, functions: Functions) -> (Redis, RedisKey) {
+    let options = Redis::options(&site.server.url()).expect("a URL");
+    let store = options.functions(functions).near_cache(false).open();
+    let key = site.counter(&store, &limit(), "somebody");
+    until(&store, key, Duration::from_secs(10)).await;
+    (store, key)
+}
+
+/// Asks until the store settles a charge, and says how long that took.
+async fn until(store: &Redis, key: RedisKey, most: Duration) -> Duration {
+    let from = Instant::now();
+    while !settle(store, key, &limit(), 1).await.passes {
+        assert!(from.elapsed() < most, "{:?} {:?}", store.fault(), store.breaker());
+        sleep(Duration::from_millis(1)).await;
+    }
+    from.elapsed()
+}
+
+/// Asks until the breaker opens, and says how many calls that took.
+async fn until_open(store: &Redis, key: RedisKey) -> usize {
+    let from = Instant::now();
+    let mut calls = 0;
+    while store.breaker() != BreakerState::Open {
+        assert!(from.elapsed() < Duration::from_secs(5), "it stays closed");
+        let settled = settle(store, key, &limit(), 1).await;
+        calls += usize::from(settled.outcomes[0].is_err());
+    }
+    calls
+}
+
+/// Nobody waits: a hundred answers in the time that two deadlines take.
+async fn answers_at_once(store: &Redis, key: RedisKey) {
+    let from = Instant::now();
+    for _ in 0..100 {
+        let settled = settle(store, key, &limit(), 1).await;
+        assert_eq!(settled.outcomes, [Err(StoreError::BreakerOpen)]);
+    }
+    assert!(from.elapsed() < Duration::from_millis(20), "{:?}", from.elapsed());
+    assert!(store.is_away(&[crate::site::charge(key, &limit(), 1)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_falls_silent_is_left_alone_and_asked_again_when_it_speaks() {
+    let site = Site::start(Kind::Redis70);
+    let (store, key) = opened(&site, Functions::Auto).await;
+    site.server.freeze();
+    assert_eq!(until_open(&store, key).await, 5);
+    answers_at_once(&store, key).await;
+    sleep(Duration::from_millis(600)).await;
+    assert_eq!(
+        store.breaker(),
+        BreakerState::Open,
+        "it takes connections, and answers nothing"
+    );
+    site.server.thaw();
+    until(&store, key, Duration::from_secs(2)).await;
+    assert_eq!((store.breaker(), store.breaker_changes()), (BreakerState::Closed, 2));
+    assert!(!store.is_away(&[crate::site::charge(key, &limit(), 1)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_died_is_asked_again_when_it_is_back() {
+    let mut site = Site::start(Kind::Valkey);
+    let (store, key) = opened(&site, Functions::Auto).await;
+    site.server.kill();
+    until_open(&store, key).await;
+    answers_at_once(&store, key).await;
+    let dials = store.figures().dials.get();
+    sleep(Duration::from_secs(1)).await;
+    let dials = store.figures().dials.get() - dials;
+    assert!((3..=10).contains(&dials), "{dials} attempts in a second");
+    site.server.revive();
+    until(&store, key, Duration::from_secs(2)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_no_writes_is_not_well_because_it_answers() {
+    // By scripts: a function would be refused before it begins.
+    let mut primary = Server::start(Kind::Redis70);
+    primary.kill();
+    let site = Site::start(Kind::Redis70);
+    let (store, key) = opened(&site, Functions::Off).await;
+    site.ask::<()>(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    until_open(&store, key).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.breaker(), BreakerState::Open);
+    site.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    until(&store, key, Duration::from_secs(2)).await;
+
+    site.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    site.ask::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
+    until_open(&store, key).await;
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(store.breaker(), BreakerState::Open);
+    site.ask::<()>(&["CONFIG", "SET", "maxmemory", "0"]);
+    until(&store, key, Duration::from_secs(3)).await;
+    let counted = |code| {
+        store
+            .figures()
+            .errors()
+            .find(|(name, _)| *name == code)
+            .expect("a code")
+            .1
+    };
+    assert!(counted("readonly") >= 1 && counted("oom") >= 1, "{:?}", store.figures());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn for_a_fixed_time_nobody_asks_and_then_one_request_tries() {
+    let site = Site::start(Kind::Redis70);
+    let breaking = Breaking {
+        failures: 3,
+        open_for: OpenFor::Fixed(Micros::from_millis(500)),
+        ..Breaking::default()
+    };
+    let options = Redis::options(&site.server.url()).expect("a URL");
+    let store = options.breaker(breaking).near_cache(false).open();
+    let key = site.counter(&store, &limit(), "somebody");
+    until(&store, key, Duration::from_secs(10)).await;
+    site.server.freeze();
+    let from = Instant::now();
+    assert_eq!(until_open(&store, key).await, 3);
+    answers_at_once(&store, key).await;
+    site.server.thaw();
+    until(&store, key, Duration::from_secs(2)).await;
+    assert!(from.elapsed() >= Duration::from_millis(500), "{:?}", from.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_key_holds_says_nothing_of_the_server() {
+    let site = Site::start(Kind::Redis70);
+    let (store, key) = opened(&site, Functions::Off).await;
+    let other = every_limit(5, Micros::from_secs(60))[1];
+    let foreign = site.counter(&store, &other, "foreign");
+    site.ask::<()>(&["SET", &store.key_text(&foreign), "of somebody else"]);
+    for _ in 0..50 {
+        assert!(settle(&store, foreign, &other, 1).await.outcomes[0].is_err());
+    }
+    assert_eq!(store.breaker(), BreakerState::Closed);
+    assert!(settle(&store, key, &limit(), 1).await.passes);
+}
