@@ -20,14 +20,15 @@ mod subject;
 mod terms;
 mod verdict;
 
+pub use crate::settle::OnStoreFailure;
 pub use attempt::{Attempt, Attribute};
 pub use explain::{Explanation, Fit, Held, Met, Miss, Story};
 pub use file::{RULES_MAX, Read, Reader, Settings, holds_addresses};
 pub use forget::UnknownRule;
 pub use plan::{Line, Plan};
 pub use rule::{
-    Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, RuleSet, Terms,
-    Test, Variant, Window, Windows,
+    Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, Price, Rule, RuleSet, Terms, Test, Variant,
+    Window, Windows,
 };
 pub use schema::SCHEMA;
 pub use terms::Grounds;

@@ -3,6 +3,7 @@
 use crate::algorithm::{Mark, Step};
 use crate::decision::{Cost, Decision, Standing};
 use crate::limit::{Change, Limit};
+use crate::rate::Rate;
 
 /// One limit that a request meets, and what it costs there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +16,22 @@ pub struct Charge<K> {
     pub cost: Cost,
     /// What a refusal by this limit means.
     pub policy: Policy,
+    /// What decides if the store cannot.
+    pub on_failure: OnStoreFailure,
+}
+
+/// What a rule does while the store is away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStoreFailure {
+    /// Each instance enforces its share.
+    Local,
+    /// All pass, at most at this rate if there is one.
+    Open {
+        /// The cap of each instance.
+        cap: Option<Rate>,
+    },
+    /// None passes.
+    Closed,
 }
 
 /// What a refusal means, and when the charge is kept. Charges of one key come from one rule and so share a policy.

@@ -14,7 +14,9 @@ pub enum Source {
     Near,
     /// The shared coarse counter that new keys meet when the embedded store is full.
     Overflow,
-    /// Nobody: the store could not be asked, and the rule lets pass what it cannot judge.
+    /// This instance, by its share of the limit: the store could not be asked.
+    Local,
+    /// Nobody, or a cap of this instance: the store could not be asked, and the rule lets pass what it cannot judge.
     Open,
     /// Nobody: the store could not be asked, and the rule refuses what it cannot judge.
     Closed,
@@ -22,11 +24,12 @@ pub enum Source {
 
 impl Source {
     /// All there are, most exact first: each at the place that it is as a number.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Memory,
         Self::Shared,
         Self::Near,
         Self::Overflow,
+        Self::Local,
         Self::Open,
         Self::Closed,
     ];
@@ -38,6 +41,7 @@ impl Source {
             Self::Shared => "shared",
             Self::Near => "near",
             Self::Overflow => "overflow",
+            Self::Local => "local",
             Self::Open => "open",
             Self::Closed => "closed",
         }

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread;
 use tollgate_core::{
     Cell, Charge, Concurrency, Cost, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Mark, Micros, Now,
-    Policy, Rate, Receipt, Retry, SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, settle,
+    OnStoreFailure, Policy, Rate, Receipt, Retry, SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, settle,
 };
 
 const SECOND: Micros = Micros::from_secs(1);
@@ -60,6 +60,7 @@ fn two_limits_checked_together_keep_the_token_of_the_one_that_passes() {
         limit,
         cost: Cost::ONE,
         policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Local,
     });
     let (mut wide_state, mut narrow_state) = (None, None);
     let at = now(SECOND);

@@ -5,7 +5,7 @@ use crate::store::memory::{Aim, How, Memory};
 use crate::store::{Settled, Store};
 use std::fmt;
 use std::sync::Arc;
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, Policy};
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, OnStoreFailure, Policy};
 
 /// Limits by rules, over a store. Cheap to clone: all clones share the store.
 ///
@@ -173,6 +173,7 @@ impl<S: Store> Rule<S> {
             limit: self.limit,
             cost,
             policy: self.policy,
+            on_failure: OnStoreFailure::Local,
         }
     }
 

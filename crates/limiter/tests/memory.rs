@@ -4,6 +4,7 @@
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::OnStoreFailure;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::conformance::{Bench, block_on, conformance};
 use tollgate_limiter::core::{
@@ -416,6 +417,7 @@ fn a_refund_of_a_key_that_is_not_there_is_not_given_to_the_shared_counter() {
         limit,
         cost: Cost::ONE,
         policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Local,
     };
     let passes = |subject| block_on(store.settle(&[charge(subject)], LeaseId::default())).passes;
     assert!(passes("a") && passes("b") && passes("c"));

@@ -8,6 +8,7 @@ use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::debt::{self, ByNanos, Debt, NANOS};
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::meter::{Fine, Meter, Pace};
+use crate::muldiv::muldiv;
 use crate::rate::{LimitError, Rate};
 use crate::time::{Micros, Now, Timestamp};
 use std::num::NonZeroU64;
@@ -53,6 +54,20 @@ impl Cell {
         }
         let meter = Meter::with_pace(Pace { parts: NANOS, span }, limit);
         meter.map(|meter| Self { meter }).ok_or(LimitError::CellBurst { limit })
+    }
+
+    /// The same for a part of what it is asked: a part of its capacity, not below one unit, and of its rate.
+    pub(crate) fn portion(&self, part: NonZeroU64, whole: NonZeroU64) -> Self {
+        let (span, rest) = muldiv(self.meter.pace.span.get(), whole.get(), part);
+        let span = NonZeroU64::new(span.saturating_add(u64::from(rest > 0))).unwrap_or(NonZeroU64::MIN);
+        let burst = muldiv(self.meter.burst, part.get(), whole).0.max(1);
+        let pace = Pace { parts: NANOS, span };
+        let meter = Meter::with_pace(pace, burst).or_else(|| Meter::with_pace(pace, 1));
+        // So slow that one unit would take a century is as good as this limit with one unit.
+        let slowest = || Meter::with_pace(self.meter.pace, 1).expect("one unit takes no longer than all");
+        Self {
+            meter: meter.unwrap_or_else(slowest),
+        }
     }
 
     /// The most units at once: `max_burst + 1`.

@@ -1,10 +1,11 @@
 //! Rules that can be taken, but hardly say what was meant. Takes time linear in the rules, whatever they are like.
 
 use super::file::holds_addresses;
-use super::rule::{Choice, Condition, Experiment, Mode, OnStoreFailure, Price, Rule, Terms, Test, Window};
+use super::rule::{Choice, Condition, Experiment, Mode, Price, Rule, Terms, Test, Window};
 use crate::Cost;
 use crate::limit::Limit;
 use crate::problem::Problem;
+use crate::settle::OnStoreFailure;
 use crate::yaml::shown;
 use std::collections::HashMap;
 

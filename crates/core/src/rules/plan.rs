@@ -110,6 +110,7 @@ impl<'r, K> Plan<'r, K> {
                 limit: *window.limit,
                 cost,
                 policy: rule.policy(),
+                on_failure: rule.on_store_failure,
             });
         }
     }

@@ -7,7 +7,7 @@ use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::network::Networks;
 use crate::problem::Place;
-use crate::rate::Rate;
+use crate::settle::OnStoreFailure;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -27,10 +27,10 @@ pub struct Rule {
     pub(crate) price: Price,
     pub(crate) experiment: Option<Box<Experiment>>,
     pub(crate) mode: Mode,
+    pub(crate) on_store_failure: OnStoreFailure,
     pub(crate) choice: Choice,
     pub(crate) id: Box<str>,
     pub(crate) domain: Box<str>,
-    pub(crate) on_store_failure: OnStoreFailure,
     /// Where it is written.
     pub(crate) place: Place,
 }
@@ -250,20 +250,6 @@ pub enum Mode {
     Disabled,
 }
 
-/// What a rule does while the store is away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnStoreFailure {
-    /// Each instance enforces its share.
-    Local,
-    /// All pass, at most at this rate if there is one.
-    Open {
-        /// The cap of each instance.
-        cap: Option<Rate>,
-    },
-    /// None passes.
-    Closed,
-}
-
 /// A part of a rule's subjects is limited in another way.
 #[derive(Debug)]
 pub struct Experiment {
@@ -281,6 +267,16 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
+    /// The same rules for instances that decide nothing on their own: `local` ones are closed while the store is away.
+    pub fn without_local(mut self) -> Self {
+        for rule in &mut self.rules {
+            if rule.on_store_failure == OnStoreFailure::Local {
+                rule.on_store_failure = OnStoreFailure::Closed;
+            }
+        }
+        self
+    }
+
     /// Rules in the order they are written, and the counters their windows name.
     pub(crate) fn new(mut rules: Vec<Rule>, counters: Vec<CounterOf>) -> Self {
         share_parts(&mut rules);

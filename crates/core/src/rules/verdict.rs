@@ -1,8 +1,9 @@
 //! One answer out of many decisions.
 
 use super::plan::{Line, Plan};
-use super::rule::{Mode, OnStoreFailure, Rule, Terms, Variant, Window};
+use super::rule::{Mode, Rule, Terms, Variant, Window};
 use crate::decision::{Decision, Retry};
+use crate::settle::OnStoreFailure;
 use crate::source::Source;
 use crate::time::Micros;
 

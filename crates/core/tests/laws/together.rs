@@ -3,7 +3,7 @@
 use crate::keys::{Key, START, any_divisible, any_limit, capacity, now, units};
 use crate::promise::used;
 use proptest::prelude::*;
-use tollgate_core::{Charge, LeaseId, Policy, Settlement, settle};
+use tollgate_core::{Charge, LeaseId, OnStoreFailure, Policy, Settlement, settle};
 
 /// Settles charges against keys by their place, and keeps what comes of it.
 fn settled(keys: &mut [Key], charges: &[Charge<usize>], us: u64) -> Settlement {
@@ -24,6 +24,7 @@ fn charge(keys: &[Key], key: usize, cost: u64, policy: Policy) -> Charge<usize> 
         limit: keys[key].limit,
         cost: units(cost),
         policy,
+        on_failure: OnStoreFailure::Local,
     }
 }
 

@@ -5,8 +5,8 @@ use super::{Bench, run};
 use crate::store::{Outcome, Settled, Store, StoreError};
 use std::fmt::Debug;
 use tollgate_core::{
-    Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Settlement, State, Timestamp,
-    settle,
+    Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, OnStoreFailure, Policy, Receipt, Settlement,
+    State, Timestamp, settle,
 };
 
 pub(super) struct Twin<'b, S: Store> {
@@ -379,5 +379,6 @@ pub(super) fn charge_as<K>(key: K, limit: &Limit, cost: u64, policy: Policy) -> 
         limit: *limit,
         cost,
         policy,
+        on_failure: OnStoreFailure::Local,
     })
 }

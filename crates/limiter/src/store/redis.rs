@@ -50,7 +50,9 @@ use self::orphans::Asked;
 use self::work::{Reply, Shared, Work, receipt};
 use super::{Outcome, Settled, Source, Store, StoreError};
 use std::sync::Arc;
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
+use tollgate_core::{
+    Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
+};
 
 pub use self::breaker::{BreakerState, Breaking, OpenFor};
 pub use self::figures::Figures;
@@ -117,18 +119,23 @@ impl Redis {
 
     /// Changes one counter, other than by charging it, and says what came of it.
     async fn change(&self, mode: Mode, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<Told, StoreError> {
-        let charge = Charge {
-            key,
-            limit: *limit,
-            cost: receipt.cost,
-            policy: Policy::Enforce,
-        };
+        let charge = self.of_one(key, limit, receipt.cost);
         let reply = self.nodes.ask_one(Work::of_one(mode, charge, *receipt)).await;
         // After the answer: what came before it must not be believed either.
         self.shared.forget(key);
         match reply? {
             Reply::Told(_, told) => told.into_iter().next().ok_or(StoreError::Nonsense),
             Reply::Near(_) => Err(StoreError::Nonsense),
+        }
+    }
+
+    fn of_one(&self, key: RedisKey, limit: &Limit, cost: Cost) -> Charge<RedisKey> {
+        Charge {
+            key,
+            limit: *limit,
+            cost,
+            policy: Policy::Enforce,
+            on_failure: OnStoreFailure::Closed,
         }
     }
 
@@ -208,8 +215,11 @@ impl Store for Redis {
     }
 
     async fn release(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
+        // Unless it is answered, it is tried again in the background: releasing twice is releasing once.
+        let mut asked = Asked::new(&self.nodes, &[self.of_one(key, limit, Cost::ZERO)], lease);
         let receipt = receipt(Cost::ZERO, lease);
         let (_, released) = self.give_back(Mode::Release, key, limit, &receipt).await?;
+        asked.forget();
         Ok(released)
     }
 

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::task::JoinHandle;
-use tollgate_core::{Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, Policy, Rate, Timestamp, TokenBucket};
+use tollgate_core::{
+    Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Timestamp, TokenBucket,
+};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Settled, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
@@ -47,6 +49,7 @@ pub(crate) fn charge(key: RedisKey, limit: &Limit) -> Charge<RedisKey> {
         limit: *limit,
         cost: Cost::ONE,
         policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Local,
     }
 }
 

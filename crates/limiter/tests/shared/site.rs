@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::time::Duration;
 use tollgate_core::{
-    Cell, Charge, Concurrency, Cost, Counter, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, Policy, Rate,
-    SlidingCounter, SlidingLog, Timestamp, TokenBucket,
+    Cell, Charge, Concurrency, Cost, Counter, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, OnStoreFailure,
+    Policy, Rate, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
 };
 use tollgate_limiter::store::redis::{Options, Redis, RedisKey};
 use tollgate_limiter::store::{Settled, Store};
@@ -139,6 +139,7 @@ pub(crate) fn charge(key: RedisKey, limit: &Limit, cost: u64) -> Charge<RedisKey
         limit: *limit,
         cost: Cost::new(cost).expect("in range"),
         policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Local,
     }
 }
 

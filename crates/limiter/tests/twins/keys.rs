@@ -2,7 +2,8 @@
 
 use redis::{Connection, FromRedisValue};
 use tollgate_core::{
-    Charge, Cost, FixedWindow, Gcra, LeaseId, Limit, Micros, Now, Policy, Rate, SlidingLog, Timestamp, TokenBucket,
+    Charge, Cost, FixedWindow, Gcra, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Rate, SlidingLog, Timestamp,
+    TokenBucket,
 };
 use tollgate_limiter::store::redis::call::{Answer, Call, Clock, Mode, Told};
 use tollgate_limiter::store::redis::script::SCRIPT;
@@ -38,6 +39,7 @@ fn charge(key: &str, limit: Limit, units: u64) -> Charge<&str> {
         limit,
         cost: Cost::new(units).expect("in range"),
         policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Local,
     }
 }
 

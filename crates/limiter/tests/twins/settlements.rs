@@ -4,7 +4,9 @@ use redis::Connection;
 use std::collections::HashMap;
 use tollgate_core::testing::life::Life;
 use tollgate_core::testing::random::Random;
-use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Now, Policy, Receipt, State, Timestamp, settle};
+use tollgate_core::{
+    Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, settle,
+};
 use tollgate_limiter::store::redis::call::{Answer, Call, Clock, Mode, Told};
 use tollgate_limiter::store::redis::script::{FUNCTION, LIBRARY, SCRIPT};
 use tollgate_limiter::testing::servers::{Kind, Server};
@@ -177,6 +179,7 @@ impl Bench {
                     limit: charge.limit,
                     cost: charge.cost,
                     policy: charge.policy,
+                    on_failure: charge.on_failure,
                 })
                 .collect();
             call.request(&named, lease);
@@ -252,6 +255,7 @@ impl Bench {
             limit: *limit,
             cost: Cost::new(units.min(1_000_000_000)).expect("in range"),
             policy: *policy,
+            on_failure: OnStoreFailure::Local,
         }
     }
 

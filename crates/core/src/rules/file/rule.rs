@@ -6,7 +6,8 @@ use super::{Reader, domain, name};
 use crate::decision::Cost;
 use crate::problem::{Problem, Problems};
 use crate::quantity;
-use crate::rules::rule::{Dimension, Experiment, Mode, OnStoreFailure, Price, Rule, Variant};
+use crate::rules::rule::{Dimension, Experiment, Mode, Price, Rule, Variant};
+use crate::settle::OnStoreFailure;
 use crate::yaml::{Fields, Key, Kind, Node, shown};
 use std::sync::Arc;
 

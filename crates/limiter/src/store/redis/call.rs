@@ -115,6 +115,7 @@ impl Call {
             limit,
             cost,
             policy,
+            ..
         } in charges
         {
             self.charge(key.as_ref(), limit, *policy, *cost, lease);

@@ -452,6 +452,7 @@ impl Node {
             limit: charge.limit,
             cost: charge.cost,
             policy: charge.policy,
+            on_failure: charge.on_failure,
         }
     }
 

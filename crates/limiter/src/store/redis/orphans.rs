@@ -44,8 +44,13 @@ impl<'n> Asked<'n> {
             Err(StoreError::Timeout | StoreError::Lost | StoreError::Nonsense)
         );
         if !may_be_held {
-            self.charges.clear();
+            self.forget();
         }
+    }
+
+    /// There is nothing to give back.
+    pub(super) fn forget(&mut self) {
+        self.charges.clear();
     }
 }
 

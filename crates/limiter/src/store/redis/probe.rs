@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
-use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Policy, Rate, TokenBucket};
+use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, TokenBucket};
 
 /// The pause before each probe: at least so long, and up to so much longer at random, so that many instances do not all come
 /// at the same moment.
@@ -48,6 +48,7 @@ async fn probe(node: &Node) -> Went {
         limit: limit(),
         cost: Cost::ONE,
         policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Closed,
     };
     // A replica is only ever looked at.
     let mode = match node.link.is_to_a_replica() {

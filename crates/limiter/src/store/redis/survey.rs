@@ -12,7 +12,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
-use tollgate_core::{Charge, Cost, Counter, LeaseId, Limit, Micros, Policy, Rate, SlidingLog, TokenBucket};
+use tollgate_core::{
+    Charge, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, SlidingLog, TokenBucket,
+};
 
 /// What a server is, and what is to be said of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,6 +163,7 @@ impl Redis {
             limit,
             cost: Cost::ONE,
             policy: Policy::Enforce,
+            on_failure: OnStoreFailure::Local,
         };
         let buckets = [charge(key("one", &bucket), bucket), charge(key("two", &bucket), bucket)];
         let log = [charge(key("log", &log), log)];

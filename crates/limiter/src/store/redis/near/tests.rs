@@ -4,7 +4,8 @@ use super::*;
 use crate::store::redis::key::Keys;
 use proptest::prelude::*;
 use tollgate_core::{
-    Cell, Concurrency, Counter, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, TokenBucket,
+    Cell, Concurrency, Counter, FixedWindow, Gcra, LeakyBucket, OnStoreFailure, Rate, SlidingCounter, SlidingLog,
+    TokenBucket,
 };
 
 const UNITS: u64 = 10;
@@ -44,6 +45,7 @@ fn charge(limit: Limit, cost: u64) -> Charge<RedisKey> {
         limit,
         cost: Cost::new(cost).expect("in range"),
         policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Local,
     }
 }
 
