@@ -88,6 +88,10 @@ impl Key for Fingerprint {
         bytes.extend_from_slice(&low.get().to_le_bytes());
     }
 
+    fn bits(&self) -> u128 {
+        u128::from(self.high) << 32 | u128::from(self.low.get())
+    }
+
     fn read(bytes: &[u8]) -> Option<Self> {
         let (high, low) = bytes.split_first_chunk()?;
         Some(Self {

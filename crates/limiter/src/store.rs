@@ -1,5 +1,7 @@
 //! What a store is: it keeps what the core decides, all charges of a request at one moment.
 
+#[cfg(feature = "redis")]
+pub mod local;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
@@ -114,6 +116,9 @@ pub trait Key: Copy + Eq + Send + Sync + fmt::Debug {
 
     /// Adds the bytes that stand for it, here and on every instance that shares the store.
     fn write(&self, bytes: &mut Vec<u8>);
+
+    /// Bits of it that hardly any other key has, for finding it in a table.
+    fn bits(&self) -> u128;
 
     /// The key that these bytes stand for. Nothing if they cannot be one's.
     fn read(bytes: &[u8]) -> Option<Self>;

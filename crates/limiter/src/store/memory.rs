@@ -176,8 +176,13 @@ impl Memory {
         self.settle_one(key, limit, how)
     }
 
+    /// Clears a counter. False if there was nothing to clear.
+    pub(crate) fn forget_key(&self, key: Fingerprint, limit: &Limit) -> bool {
+        with_kind!(limit, kind => self.tables.forget(kind, key, &self.budget))
+    }
+
     /// Settles the charge of a request that has no other: nothing is gathered, and one lock is enough.
-    fn settle_alone(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Settled {
+    pub(crate) fn settle_alone(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Settled {
         let how = How {
             cost: charge.cost,
             policy: charge.policy,
@@ -649,7 +654,7 @@ impl Store for Memory {
     }
 
     async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
-        Ok(with_kind!(limit, kind => self.tables.forget(kind, key, &self.budget)))
+        Ok(self.forget_key(key, limit))
     }
 }
 

@@ -2,6 +2,7 @@
 
 #![allow(
     clippy::expect_used,
+    clippy::float_arithmetic,
     clippy::indexing_slicing,
     reason = "a test that cannot be set up, or indexes wrongly, has failed"
 )]
@@ -13,6 +14,7 @@ mod connections;
 mod flushes;
 mod instances;
 mod lifetimes;
+mod local;
 mod nonsense;
 mod papers;
 mod refusals;

@@ -152,6 +152,10 @@ impl Key for RedisKey {
         bytes.extend_from_slice(&self.hash);
     }
 
+    fn bits(&self) -> u128 {
+        u128::from_le_bytes(self.hash)
+    }
+
     fn read(bytes: &[u8]) -> Option<Self> {
         let (tag, hash) = bytes.split_first_chunk()?;
         Some(Self {

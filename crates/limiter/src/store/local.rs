@@ -1,0 +1,596 @@
+//! The local limiter: a shared store with this instance behind it. While the store cannot be asked, rules that say so are
+//! decided here, by a share of their limits.
+//!
+//! It is a store around a store. What the shared one says of a key is noted; when it falls silent, the counter here begins
+//! where that left off. What is let pass here is noted too, and when the store is back, it is charged there in front of the
+//! key's first request. So neither refills while the other serves.
+//!
+//! Leases of concurrency limits stay where they were taken: one that was taken here can be released and renewed here, also
+//! when the store is back.
+
+mod heartbeat;
+mod instances;
+mod notes;
+mod portions;
+
+use self::instances::Instances;
+use self::notes::{Note, Notes};
+use self::portions::Part;
+use super::memory::{Aim, How, Memory};
+use super::{Key, Outcome, Settled, Source, Store, StoreError};
+use crate::fingerprint::{Fingerprint, Subjects};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::time::timeout;
+use tollgate_core::{
+    Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, TokenBucket,
+};
+
+pub use self::instances::Known;
+
+/// A shared store, and this instance behind it.
+#[derive(Debug)]
+pub struct Local<S> {
+    inner: Arc<S>,
+    here: Arc<Here>,
+}
+
+/// What this instance knows and decides.
+#[derive(Debug)]
+struct Here {
+    own: Memory,
+    subjects: Subjects,
+    notes: Notes,
+    /// Whether the last call to the shared store was answered, or it was left alone since: then what is owed is charged. One
+    /// that falls silent would take it and nobody knew.
+    is_well: AtomicBool,
+    instances: Instances,
+    share_millionths: u64,
+    patience: Duration,
+    mode: AtomicU8,
+    figures: Figures,
+}
+
+/// How a local limiter is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// How much of each limit all instances together enforce while the store is away, in millionths.
+    pub share_millionths: u32,
+    /// How many instances share the limits. Unless said they count each other.
+    pub instances: Option<u32>,
+    /// Who decides.
+    pub mode: Mode,
+    /// How long a decision may take beyond the store's answer: to take back what it took.
+    pub patience: Duration,
+    /// The most bytes of keys and states here.
+    pub max_memory: usize,
+}
+
+/// Who decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The shared store; this instance while that is away.
+    #[default]
+    Auto,
+    /// The shared store only: without it, rules that would be decided here are closed.
+    SharedOnly,
+    /// This instance only, by its share, whatever rules say. The shared store is not asked.
+    LocalOnly,
+}
+
+/// What a local limiter has done.
+#[derive(Debug, Default)]
+pub struct Figures {
+    decided: AtomicU64,
+    seeded: AtomicU64,
+    charged_back: AtomicU64,
+}
+
+/// Who decides a charge that the shared store did not.
+enum Stand {
+    /// A part of its limit.
+    Share(Limit),
+    /// The cap of this instance.
+    Cap(Limit),
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            share_millionths: 800_000,
+            instances: None,
+            mode: Mode::Auto,
+            patience: Duration::from_millis(5),
+            max_memory: 128 << 20,
+        }
+    }
+}
+
+impl<S: Store + 'static> Local<S> {
+    /// Puts this instance behind a store. Unless the number of instances is said, they are counted in the store from now
+    /// on: each keeps a lease there for as long as it lives.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn around(inner: Arc<S>, options: Options) -> Self {
+        Self::over(inner, options, Memory::options())
+    }
+
+    /// The same with this to decide by, for tests: a clock that can be moved.
+    pub fn over(inner: Arc<S>, options: Options, own: super::memory::Options) -> Self {
+        let own = own.max_memory(options.max_memory).build();
+        let here = Here {
+            subjects: own.subjects(&heartbeat::counter(&heartbeat::limit())),
+            own,
+            notes: Notes::new(),
+            is_well: AtomicBool::new(true),
+            instances: Instances::new(options.instances),
+            share_millionths: u64::from(options.share_millionths.clamp(1, 1_000_000)),
+            patience: options.patience,
+            mode: AtomicU8::new(options.mode as u8),
+            figures: Figures::default(),
+        };
+        let here = Arc::new(here);
+        if options.instances.is_none() {
+            heartbeat::begin(&inner, &here);
+        }
+        Self { inner, here }
+    }
+}
+
+impl<S: Store> Local<S> {
+    /// The shared store.
+    pub fn inner(&self) -> &Arc<S> {
+        &self.inner
+    }
+
+    /// Who decides from now on.
+    pub fn set_mode(&self, mode: Mode) {
+        self.here.mode.store(mode as u8, Ordering::Relaxed);
+    }
+
+    /// Who decides.
+    pub fn mode(&self) -> Mode {
+        self.here.mode()
+    }
+
+    /// How many instances share the limits, and how that is known.
+    pub fn instances(&self) -> (u32, Known) {
+        self.here.instances.count()
+    }
+
+    /// What was done here.
+    pub fn figures(&self) -> &Figures {
+        &self.here.figures
+    }
+
+    /// What is kept here.
+    pub fn own(&self) -> &Memory {
+        &self.here.own
+    }
+
+    /// Settles with the shared store, and in front of each key what it has to pay back.
+    async fn settle_shared(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settled {
+        let owed = match self.here.notes.are_owing() && self.here.is_well.load(Ordering::Relaxed) {
+            true => self.here.owed(charges),
+            false => Vec::new(),
+        };
+        if owed.is_empty() {
+            return self.inner.settle(charges, lease).await;
+        }
+        let all: Vec<Charge<S::Key>> = owed.iter().chain(charges).copied().collect();
+        let mut settled = self.inner.settle(&all, lease).await;
+        let rest = settled.outcomes.split_off(owed.len().min(settled.outcomes.len()));
+        let paid = std::mem::replace(&mut settled.outcomes, rest);
+        for (charge, outcome) in owed.iter().zip(paid) {
+            match outcome {
+                // It certainly was not charged: the next request brings it.
+                Err(
+                    StoreError::Unavailable
+                    | StoreError::Late
+                    | StoreError::Overloaded
+                    | StoreError::BreakerOpen
+                    | StoreError::Unasked
+                    | StoreError::Refused(_),
+                ) => self.here.notes.owe(self.here.key(&charge.key), charge.cost.get()),
+                // Nobody knows; it is not charged twice.
+                Ok(_) | Err(_) => drop(
+                    self.here
+                        .figures
+                        .charged_back
+                        .fetch_add(charge.cost.get(), Ordering::Relaxed),
+                ),
+            }
+        }
+        settled
+    }
+
+    /// Decides what the shared store did not. If either refuses, neither keeps anything.
+    async fn stand_in(&self, charges: &[Charge<S::Key>], lease: LeaseId, aim: Aim, settled: &mut Settled) {
+        let failed =
+            |outcome: &Result<Outcome, StoreError>| matches!(outcome, Err(error) if *error != StoreError::Unasked);
+        let mut places = Vec::new();
+        let mut own: Vec<Charge<Fingerprint>> = Vec::new();
+        let mut is_closed = false;
+        for (place, (charge, outcome)) in charges.iter().zip(&settled.outcomes).enumerate() {
+            if !failed(outcome) {
+                continue;
+            }
+            match self.here.stand(charge) {
+                Some(stand) => {
+                    own.push(self.here.charge(charge, &stand));
+                    places.push((place, stand));
+                }
+                None => is_closed |= charge.on_failure == OnStoreFailure::Closed && charge.policy != Policy::Shadow,
+            }
+        }
+        if own.is_empty() {
+            return;
+        }
+        for (charge, (place, stand)) in own.iter().zip(&places) {
+            if let (Stand::Share(portion), Some(shared)) = (stand, charges.get(*place)) {
+                self.here.notes.with(charge.key, |note| {
+                    self.here.seed(note, charge.key, &shared.limit, portion);
+                });
+            }
+        }
+        let aim = match settled.is_refused(charges) || is_closed {
+            true => Aim::Look,
+            false => aim,
+        };
+        let came_to = self.here.own.settle_all(&own, aim, lease);
+        if aim == Aim::Keep && !came_to.passes {
+            // Whoever waits does so for this long; it is taken back all the same.
+            let _ = timeout(self.here.patience, self.inner.take_back(charges, settled)).await;
+        }
+        for ((charge, (place, stand)), outcome) in own.iter().zip(places).zip(&came_to.outcomes) {
+            let Ok(outcome) = outcome else { continue };
+            let is_kept = charge.policy == Policy::Count || (came_to.passes && outcome.decision.is_allow());
+            if aim == Aim::Keep && is_kept && stand.is_paid_back() {
+                self.here.notes.owe(charge.key, charge.cost.get());
+            }
+            if let Some(place) = settled.outcomes.get_mut(place) {
+                *place = Ok(stand.tell(*outcome));
+            }
+        }
+        self.here.figures.decided.fetch_add(own.len() as u64, Ordering::Relaxed);
+        let is_allowed = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
+            charge.policy == Policy::Shadow || outcome.is_ok_and(|outcome| outcome.decision.is_allow())
+        };
+        settled.passes = charges.iter().zip(&settled.outcomes).all(is_allowed);
+    }
+
+    /// Whether the shared store need not be asked.
+    fn is_without(&self, charges: &[Charge<S::Key>]) -> bool {
+        if self.here.mode() == Mode::LocalOnly {
+            return true;
+        }
+        let is_away = !charges.is_empty() && self.inner.is_away(charges);
+        if is_away {
+            // When it is asked again, it will have shown that it answers.
+            self.here.note_well(true);
+        }
+        is_away
+    }
+
+    /// What nobody was asked for.
+    fn unanswered(&self, charges: usize) -> Settled {
+        Settled {
+            passes: false,
+            now: self.here.own.now(),
+            outcomes: vec![Err(StoreError::BreakerOpen); charges],
+        }
+    }
+}
+
+impl Here {
+    fn mode(&self) -> Mode {
+        match self.mode.load(Ordering::Relaxed) {
+            0 => Mode::Auto,
+            1 => Mode::SharedOnly,
+            _ => Mode::LocalOnly,
+        }
+    }
+
+    fn part(&self) -> Part {
+        Part::new(self.share_millionths, self.instances.count().0)
+    }
+
+    #[inline]
+    fn key<K: Key>(&self, key: &K) -> Fingerprint {
+        self.subjects.of(&[&key.bits().to_le_bytes()])
+    }
+
+    /// Who decides a charge, if anybody here does.
+    fn stand<K>(&self, charge: &Charge<K>) -> Option<Stand> {
+        let share = || Some(Stand::Share(self.part().of(&charge.limit)));
+        match (self.mode(), charge.on_failure) {
+            (Mode::LocalOnly, _) | (Mode::Auto, OnStoreFailure::Local) => share(),
+            (_, OnStoreFailure::Open { cap: Some(cap) }) => Some(Stand::Cap(TokenBucket::new(cap).into())),
+            _ => None,
+        }
+    }
+
+    fn charge<K: Key>(&self, charge: &Charge<K>, stand: &Stand) -> Charge<Fingerprint> {
+        Charge {
+            key: self.key(&charge.key),
+            limit: *stand.limit(),
+            cost: charge.cost,
+            policy: charge.policy,
+            on_failure: charge.on_failure,
+        }
+    }
+
+    /// Brings a counter here to what the shared one showed, once until that is asked again.
+    #[inline]
+    fn seed(&self, note: &mut Note, key: Fingerprint, shared: &Limit, portion: &Limit) {
+        if !std::mem::replace(&mut note.is_seeded, true) {
+            self.bring_up(note, key, shared, portion);
+        }
+    }
+
+    #[cold]
+    fn bring_up(&self, note: &Note, key: Fingerprint, shared: &Limit, portion: &Limit) {
+        let (used, whole) = (note.used_now(shared, self.own.now()), shared.capacity());
+        let used = u128::from(used.min(whole)) * u128::from(portion.capacity());
+        let target = u64::try_from(used.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX);
+        let here = self.used(key, portion);
+        let missing = if let Limit::SlidingLog(_) = portion {
+            // What a log holds leaves it all at once, and here earlier than there: it begins anew.
+            self.own.forget_key(key, portion);
+            target.max(here)
+        } else {
+            target.saturating_sub(here)
+        };
+        if let (Ok(cost), true) = (Cost::new(missing), missing > 0) {
+            let how = How {
+                cost,
+                policy: Policy::Count,
+                lease: LeaseId::default(),
+            };
+            self.own.settle_seldom(key, portion, how);
+            self.figures.seeded.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How much of a limit here is used.
+    fn used(&self, key: Fingerprint, portion: &Limit) -> u64 {
+        let look = How {
+            cost: Cost::ZERO,
+            policy: Policy::Enforce,
+            lease: LeaseId::default(),
+        };
+        let standing = *self.own.settle_seldom(key, portion, look).standing();
+        standing.limit.saturating_sub(standing.remaining)
+    }
+
+    /// What the keys of a request have to pay back, as charges: what was let pass here and time has not given back since.
+    fn owed<K: Key>(&self, charges: &[Charge<K>]) -> Vec<Charge<K>> {
+        let mut owed: Vec<Charge<K>> = Vec::new();
+        for charge in charges {
+            if charge.cost == Cost::ZERO || owed.iter().any(|owed| owed.key == charge.key) {
+                continue;
+            }
+            let key = self.key(&charge.key);
+            let admitted = self.notes.take_owed(key);
+            if admitted == 0 {
+                continue;
+            }
+            let still = self.used(key, &self.part().of(&charge.limit));
+            if let (Ok(cost), true) = (Cost::new(admitted.min(still)), still > 0) {
+                owed.push(Charge {
+                    cost,
+                    // It is charged in any case; but what only watches must not refuse for it.
+                    policy: match charge.policy {
+                        Policy::Shadow => Policy::Shadow,
+                        Policy::Enforce | Policy::Count => Policy::Count,
+                    },
+                    ..*charge
+                });
+            }
+        }
+        owed
+    }
+
+    /// Settles the only charge of a request: the usual case, with one lock and no list.
+    fn settle_alone<K: Key>(&self, charge: &Charge<K>, portion: Limit, lease: LeaseId) -> Settled {
+        let stand = Stand::Share(portion);
+        let own = self.charge(charge, &stand);
+        let mut settled = self.notes.with(own.key, |note| {
+            self.seed(note, own.key, &charge.limit, &own.limit);
+            let settled = self.own.settle_alone(&own, lease);
+            let is_allowed =
+                |outcome: &Result<Outcome, StoreError>| outcome.is_ok_and(|outcome| outcome.decision.is_allow());
+            let is_kept = own.policy == Policy::Count || settled.outcomes.iter().all(is_allowed);
+            if is_kept && stand.is_paid_back() {
+                note.admit(own.cost.get());
+            }
+            settled
+        });
+        for outcome in settled.outcomes.iter_mut().flatten() {
+            *outcome = stand.tell(*outcome);
+        }
+        self.figures.decided.fetch_add(1, Ordering::Relaxed);
+        settled
+    }
+
+    fn note_well(&self, is_well: bool) {
+        if self.is_well.load(Ordering::Relaxed) != is_well {
+            self.is_well.store(is_well, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes what the shared store said.
+    fn learn<K: Key>(&self, charges: &[Charge<K>], settled: &Settled) {
+        let is_silent = |outcome: &Result<Outcome, StoreError>| {
+            matches!(
+                outcome,
+                Err(StoreError::Timeout | StoreError::Lost | StoreError::Nonsense)
+            )
+        };
+        self.note_well(!settled.outcomes.iter().any(is_silent));
+        let mut now = None;
+        for (charge, outcome) in charges.iter().zip(&settled.outcomes) {
+            if let Ok(outcome) = outcome
+                && matches!(outcome.source, Source::Shared | Source::Memory)
+                && !matches!(charge.limit, Limit::Concurrency(_))
+            {
+                let at = *now.get_or_insert_with(|| self.own.now());
+                self.notes.learn(self.key(&charge.key), outcome.decision.standing(), at);
+            }
+        }
+    }
+}
+
+impl Stand {
+    const fn limit(&self) -> &Limit {
+        match self {
+            Self::Share(limit) | Self::Cap(limit) => limit,
+        }
+    }
+
+    /// Leases are given back where they were taken, and a cap is nobody's limit.
+    const fn is_paid_back(&self) -> bool {
+        match self {
+            Self::Share(limit) => !matches!(limit, Limit::Concurrency(_)),
+            Self::Cap(_) => false,
+        }
+    }
+
+    const fn tell(&self, outcome: Outcome) -> Outcome {
+        let source = match self {
+            Self::Share(_) => Source::Local,
+            Self::Cap(_) => Source::Open,
+        };
+        Outcome { source, ..outcome }
+    }
+}
+
+impl Figures {
+    /// Charges decided here.
+    pub fn decided(&self) -> u64 {
+        self.decided.load(Ordering::Relaxed)
+    }
+
+    /// Counters here that were brought to what the shared store had shown.
+    pub fn seeded(&self) -> u64 {
+        self.seeded.load(Ordering::Relaxed)
+    }
+
+    /// Units let pass here that were then charged to the shared store.
+    pub fn charged_back(&self) -> u64 {
+        self.charged_back.load(Ordering::Relaxed)
+    }
+}
+
+impl<S: Store> Store for Local<S> {
+    const SOURCE: Source = S::SOURCE;
+
+    type Key = S::Key;
+    type Subjects = S::Subjects;
+
+    fn subjects(&self, counter: &Counter<'_>) -> S::Subjects {
+        self.inner.subjects(counter)
+    }
+
+    fn key(&self, subjects: &S::Subjects, per: &[&[u8]]) -> S::Key {
+        self.inner.key(subjects, per)
+    }
+
+    fn key_text(&self, key: &S::Key) -> String {
+        self.inner.key_text(key)
+    }
+
+    async fn settle(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settled {
+        let mut settled = if self.is_without(charges) {
+            if let [charge] = charges
+                && let Some(Stand::Share(portion)) = self.here.stand(charge)
+            {
+                return self.here.settle_alone(charge, portion, lease);
+            }
+            self.unanswered(charges.len())
+        } else {
+            let settled = self.settle_shared(charges, lease).await;
+            self.here.learn(charges, &settled);
+            settled
+        };
+        self.stand_in(charges, lease, Aim::Keep, &mut settled).await;
+        settled
+    }
+
+    async fn peek(&self, charges: &[Charge<S::Key>]) -> Settled {
+        let mut settled = match self.is_without(charges) {
+            true => self.unanswered(charges.len()),
+            false => self.inner.peek(charges).await,
+        };
+        self.stand_in(charges, LeaseId::default(), Aim::Look, &mut settled)
+            .await;
+        settled
+    }
+
+    /// Of the shared store. What was decided here and kept is not taken back by receipts.
+    async fn undo(&self, key: S::Key, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
+        self.inner.undo(key, limit, receipt).await
+    }
+
+    /// A rule is closed; then nothing was kept here.
+    async fn take_back(&self, charges: &[Charge<S::Key>], settled: &mut Settled) {
+        let is_own = |outcome: &Result<Outcome, StoreError>| {
+            outcome.is_ok_and(|outcome| matches!(outcome.source, Source::Local | Source::Open))
+        };
+        let told = settled.outcomes.clone();
+        for outcome in settled.outcomes.iter_mut().filter(|outcome| is_own(outcome)) {
+            *outcome = Err(StoreError::Unasked);
+        }
+        let _ = timeout(self.here.patience, self.inner.take_back(charges, settled)).await;
+        for (outcome, told) in settled.outcomes.iter_mut().zip(told).filter(|(_, told)| is_own(told)) {
+            *outcome = told;
+        }
+    }
+
+    async fn refund(&self, key: S::Key, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
+        if self.here.mode() == Mode::LocalOnly {
+            let portion = self.here.part().of(limit);
+            return self.here.own.refund(self.here.key(&key), &portion, cost).await;
+        }
+        self.inner.refund(key, limit, cost).await
+    }
+
+    async fn release(&self, key: S::Key, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
+        let portion = self.here.part().of(limit);
+        if self.here.own.release_lease(self.here.key(&key), &portion, lease) {
+            return Ok(true);
+        }
+        match self.here.mode() {
+            Mode::LocalOnly => Err(StoreError::BreakerOpen),
+            Mode::Auto | Mode::SharedOnly => self.inner.release(key, limit, lease).await,
+        }
+    }
+
+    async fn renew(&self, key: S::Key, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
+        let portion = self.here.part().of(limit);
+        if let Some(term) = self.here.own.renew_lease(self.here.key(&key), &portion, lease) {
+            return Ok(Some(term));
+        }
+        match self.here.mode() {
+            Mode::LocalOnly => Err(StoreError::BreakerOpen),
+            Mode::Auto | Mode::SharedOnly => self.inner.renew(key, limit, lease).await,
+        }
+    }
+
+    async fn forget(&self, key: S::Key, limit: &Limit) -> Result<bool, StoreError> {
+        let own = self.here.key(&key);
+        self.here.notes.forget(own);
+        let portion = self.here.part().of(limit);
+        let was_here = self.here.own.forget_key(own, &portion);
+        match self.here.mode() {
+            Mode::LocalOnly => Ok(was_here),
+            Mode::Auto | Mode::SharedOnly => self
+                .inner
+                .forget(key, limit)
+                .await
+                .map(|was_there| was_there || was_here),
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! Instances count each other: each holds a lease of one concurrency limit in the store, and renews it for as long as it
+//! lives. How many are held is how many there are.
+
+use super::{Here, Mode};
+use crate::lease;
+use crate::store::{Store, StoreError};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::time::sleep;
+use tollgate_core::{Charge, Concurrency, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy};
+
+/// How long an instance is believed to live that says nothing, and how often it says something.
+const BELIEVED: Micros = Micros::from_secs(8);
+const EVERY: Duration = Duration::from_millis(1_500);
+
+/// The limit whose leases are counted.
+pub(super) fn limit() -> Limit {
+    let limit = Concurrency::new(Concurrency::MOST, BELIEVED).expect("in range");
+    limit.into()
+}
+
+/// Its counter: no rule can have this name.
+pub(super) const fn counter(limit: &Limit) -> Counter<'_> {
+    Counter {
+        domain: "",
+        rule: " instances",
+        variant: "",
+        limit,
+        per: &[],
+    }
+}
+
+/// Counts in the background for as long as both are there.
+pub(super) fn begin<S: Store + 'static>(store: &Arc<S>, here: &Arc<Here>) {
+    let (store, here) = (Arc::downgrade(store), Arc::downgrade(here));
+    let lease = lease::fresh();
+    tokio::spawn(async move {
+        loop {
+            // A beat that fails, however it fails, is followed by another.
+            let beat = tokio::spawn(beat(Weak::clone(&store), Weak::clone(&here), lease));
+            if let Ok(None) = beat.await {
+                return;
+            }
+            sleep(EVERY).await;
+        }
+    });
+}
+
+/// Says that we live, and counts who does. Nothing if nobody wants to know any more.
+async fn beat<S: Store>(store: Weak<S>, here: Weak<Here>, lease: LeaseId) -> Option<()> {
+    let (store, here) = (store.upgrade()?, here.upgrade()?);
+    if here.mode() == Mode::LocalOnly {
+        return Some(());
+    }
+    if let Ok(count) = count(&*store, lease).await {
+        here.instances.counted(count, here.own.now());
+    }
+    Some(())
+}
+
+async fn count<S: Store>(store: &S, lease: LeaseId) -> Result<u32, StoreError> {
+    let limit = limit();
+    let key = store.key(&store.subjects(&counter(&limit)), &[]);
+    let charge = Charge {
+        key,
+        limit,
+        cost: Cost::ONE,
+        policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Closed,
+    };
+    let standing = if store.renew(key, &limit, lease).await?.is_some() {
+        store.peek(&[charge.at_no_cost()]).await
+    } else {
+        store.settle(&[charge], lease).await
+    };
+    let outcome = standing.outcomes.into_iter().next().ok_or(StoreError::Nonsense)??;
+    let standing = outcome.decision.standing();
+    Ok(u32::try_from(standing.limit.saturating_sub(standing.remaining)).unwrap_or(u32::MAX))
+}

@@ -1,0 +1,224 @@
+//! How much more than a limit passes when its store fails, held against what is promised.
+//!
+//! What passed is held against the ideal: in any interval of length t at most `B + r * t`. The most it is passed by is `X`.
+
+use crate::site::{Site, rate};
+use tollgate_core::{
+    Cell, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, SlidingCounter, SlidingLog, TokenBucket,
+};
+use tollgate_limiter::store::{Source, Store};
+
+const R: f64 = 100.0;
+const B: f64 = 100.0;
+
+fn hot() -> Limit {
+    TokenBucket::new(rate(100, Micros::from_secs(1))).into()
+}
+
+/// What passed, and when.
+#[derive(Default)]
+struct Passed(Vec<f64>);
+
+impl Passed {
+    /// By how much the ideal was passed, over the worst of all intervals.
+    fn excess(&self) -> f64 {
+        let (mut lowest, mut worst) = (f64::INFINITY, 0_f64);
+        for (place, at) in self.0.iter().enumerate() {
+            lowest = lowest.min(place as f64 - R * at);
+            worst = worst.max(place as f64 + 1.0 - R * at - lowest - B);
+        }
+        worst
+    }
+
+    fn between(&self, from: f64, to: f64) -> usize {
+        self.0.iter().filter(|at| **at >= from && **at < to).count()
+    }
+}
+
+/// Every instance is asked in turn, so often for so long: 2,000 times a second in all.
+async fn ask(site: &Site, limit: &Limit, passed: &mut Passed, ms: u64) {
+    for step in 0..2 * ms {
+        if step % 2 == 0 {
+            site.clock.advance(Micros::from_millis(1));
+        }
+        let instance = &site.instances[step as usize % site.instances.len()];
+        let settled = instance.settle(&[site.charge(limit, "hot", 1)], LeaseId(1)).await;
+        let outcome = settled.outcomes[0].expect("somebody decides");
+        assert_eq!(settled.passes, outcome.decision.is_allow());
+        assert!(matches!(outcome.source, Source::Shared | Source::Local));
+        if settled.passes {
+            passed.0.push(site.now_s());
+        }
+    }
+}
+
+#[tokio::test]
+async fn while_all_are_well_nothing_is_passed() {
+    let (site, mut passed) = (Site::new(4, 4), Passed::default());
+    ask(&site, &hot(), &mut passed, 5_000).await;
+    assert!(passed.excess() < 0.001, "{}", passed.excess());
+    assert_eq!(site.decided(), 0);
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_for_all_costs_little_and_no_more_on_return() {
+    let (site, mut passed) = (Site::new(4, 4), Passed::default());
+    ask(&site, &hot(), &mut passed, 3_000).await;
+    site.cut_all(true);
+    ask(&site, &hot(), &mut passed, 10_000).await;
+    site.cut_all(false);
+    ask(&site, &hot(), &mut passed, 3_000).await;
+    assert!(site.decided() > 15_000, "the fault did not bite: {}", site.decided());
+    // M3 allows 200. What was known of a hot key is fresh, so nearly nothing is passed.
+    assert!(passed.excess() <= 5.0, "{}", passed.excess());
+    // Nor is anybody locked out: 95 of 100 of what is due.
+    assert!(passed.between(3.0, 13.0) >= 950, "{}", passed.between(3.0, 13.0));
+    assert!(passed.between(13.0, 16.0) >= 285, "{}", passed.between(13.0, 16.0));
+}
+
+#[tokio::test]
+async fn a_key_that_nobody_has_seen_costs_at_most_its_burst_twice() {
+    let (site, mut passed) = (Site::new(4, 4), Passed::default());
+    // Another instance empties it just before, so those that are asked know nothing.
+    let emptied = site.shared.settle(&[site.charge(&hot(), "hot", 100)], LeaseId(1)).await;
+    assert!(emptied.passes);
+    passed.0.extend([site.now_s(); 100]);
+    site.cut_all(true);
+    ask(&site, &hot(), &mut passed, 10_000).await;
+    site.cut_all(false);
+    ask(&site, &hot(), &mut passed, 3_000).await;
+    assert!(passed.excess() > 90.0, "the fault did not bite: {}", passed.excess());
+    assert!(passed.excess() <= 200.0, "{}", passed.excess());
+}
+
+#[tokio::test]
+async fn a_link_that_comes_and_goes_mints_nothing() {
+    let (site, mut passed) = (Site::new(4, 4), Passed::default());
+    ask(&site, &hot(), &mut passed, 1_000).await;
+    for _ in 0..25 {
+        site.cut_all(true);
+        ask(&site, &hot(), &mut passed, 200).await;
+        site.cut_all(false);
+        ask(&site, &hot(), &mut passed, 200).await;
+    }
+    assert!(site.decided() > 9_000, "the fault did not bite: {}", site.decided());
+    // 2B are promised, and if neither charged the other it would be more than 1,000. An instance that asks in vain lets one
+    // unit pass each time before it dares to charge what it owes.
+    assert!(passed.excess() <= 60.0, "{}", passed.excess());
+    assert!(passed.between(1.0, 11.0) >= 900, "{}", passed.between(1.0, 11.0));
+    let back: u64 = site
+        .instances
+        .iter()
+        .map(|instance| instance.figures().charged_back())
+        .sum();
+    assert!(back > 300, "{back} charged back");
+}
+
+#[tokio::test]
+async fn one_of_four_that_is_cut_off_lets_its_own_part_pass() {
+    let (site, mut passed) = (Site::new(4, 4), Passed::default());
+    ask(&site, &hot(), &mut passed, 2_000).await;
+    site.cut(0, true);
+    ask(&site, &hot(), &mut passed, 10_000).await;
+    site.cut(0, false);
+    ask(&site, &hot(), &mut passed, 2_000).await;
+    // M4: a quarter of the burst, and of the rate for ten seconds.
+    assert!(passed.excess() > 200.0, "the fault did not bite: {}", passed.excess());
+    assert!(passed.excess() <= 275.0 + 1.0, "{}", passed.excess());
+}
+
+#[tokio::test]
+async fn two_more_than_are_thought_to_share_a_limit_cost_their_part() {
+    let (site, mut passed) = (Site::new(6, 4), Passed::default());
+    ask(&site, &hot(), &mut passed, 2_000).await;
+    site.cut_all(true);
+    ask(&site, &hot(), &mut passed, 10_000).await;
+    // M3': (6/4) B + (6/4 - 1) r D + min(B, r D).
+    assert!(passed.excess() > 450.0, "the fault did not bite: {}", passed.excess());
+    assert!(passed.excess() <= 750.0, "{}", passed.excess());
+}
+
+#[tokio::test]
+async fn a_wiped_store_costs_a_burst() {
+    let (site, mut passed) = (Site::new(4, 4), Passed::default());
+    ask(&site, &hot(), &mut passed, 2_000).await;
+    site.cut_all(true);
+    ask(&site, &hot(), &mut passed, 1_000).await;
+    site.shared
+        .forget(site.key(&hot(), "hot"), &hot())
+        .await
+        .expect("memory answers");
+    site.cut_all(false);
+    ask(&site, &hot(), &mut passed, 2_000).await;
+    // M8; what the instances let pass is charged to the new counter too.
+    assert!(passed.excess() <= 100.0 + 1.0, "{}", passed.excess());
+}
+
+#[tokio::test]
+async fn no_algorithm_mints_on_a_link_that_comes_and_goes() {
+    let second = Micros::from_secs(1);
+    let per_second = rate(100, second);
+    let limits: [(Limit, f64); 7] = [
+        (TokenBucket::new(per_second).into(), 200.0),
+        (Gcra::new(per_second).into(), 200.0),
+        (LeakyBucket::new(per_second).into(), 200.0),
+        (Cell::new(99, 100, 1).expect("in range").into(), 200.0),
+        // Windows let up to twice their limit pass in a period with nothing wrong at all.
+        (FixedWindow::new(per_second).into(), 300.0),
+        (SlidingCounter::new(per_second).into(), 300.0),
+        (SlidingLog::new(per_second).expect("in range").into(), 200.0),
+    ];
+    for (limit, most) in limits {
+        let (site, mut passed) = (Site::new(2, 2), Passed::default());
+        ask(&site, &limit, &mut passed, 1_000).await;
+        for _ in 0..15 {
+            site.cut_all(true);
+            ask(&site, &limit, &mut passed, 230).await;
+            site.cut_all(false);
+            ask(&site, &limit, &mut passed, 170).await;
+        }
+        assert!(site.decided() > 5_000, "{limit:?}: the fault did not bite");
+        assert!(passed.excess() <= most, "{limit:?}: {}", passed.excess());
+        // Conservative where it must be, but not shut.
+        let due = passed.between(1.0, 7.0);
+        assert!(due >= 200, "{limit:?}: {due} of 600");
+    }
+}
+
+#[tokio::test]
+async fn what_was_let_pass_is_charged_once_in_front_of_the_first_request() {
+    let limit: Limit = TokenBucket::new(rate(100, Micros::from_secs(1_000))).into();
+    let site = Site::new(2, 2);
+    for instance in &site.instances {
+        assert!(
+            instance
+                .settle(&[site.charge(&limit, "u", 10)], LeaseId(1))
+                .await
+                .passes
+        );
+    }
+    site.cut_all(true);
+    // The first knows of 10 of 100, so 5 of 50 are used there; the other of 20, so 10.
+    for (instance, cost) in [(0, 30), (0, 16), (1, 15), (1, 15)] {
+        let settled = site.instances[instance]
+            .settle(&[site.charge(&limit, "u", cost)], LeaseId(1))
+            .await;
+        assert_eq!(settled.outcomes[0].expect("decided here").source, Source::Local);
+        assert_eq!(settled.passes, (instance, cost) != (0, 16));
+    }
+    assert_eq!(site.used(&limit, "u").await, 20);
+    site.cut_all(false);
+    for _ in 0..2 {
+        for instance in &site.instances {
+            instance.settle(&[site.charge(&limit, "u", 1)], LeaseId(1)).await;
+        }
+    }
+    // 20 shared, 30 and 30 here, and four more.
+    assert_eq!(site.used(&limit, "u").await, 84);
+    let back: Vec<u64> = site
+        .instances
+        .iter()
+        .map(|instance| instance.figures().charged_back())
+        .collect();
+    assert_eq!(back, [30, 30]);
+}

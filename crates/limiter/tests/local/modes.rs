@@ -1,0 +1,145 @@
+//! What rules say of a store that is away, alone and together, and who decides.
+
+use crate::site::{Site, rate};
+use tollgate_core::{Charge, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
+use tollgate_limiter::Fingerprint;
+use tollgate_limiter::store::local::Mode;
+use tollgate_limiter::store::{Settled, Source, Store};
+
+fn limit(units: u64) -> Limit {
+    TokenBucket::new(rate(units, Micros::from_secs(1_000))).into()
+}
+
+fn says(on_failure: OnStoreFailure, charge: Charge<Fingerprint>) -> Charge<Fingerprint> {
+    Charge { on_failure, ..charge }
+}
+
+const OPEN: OnStoreFailure = OnStoreFailure::Open { cap: None };
+
+/// What of a request was decided, and by whom.
+fn told(settled: &Settled) -> Vec<Option<(bool, Source)>> {
+    let told = settled.outcomes.iter().map(|outcome| outcome.ok());
+    told.map(|outcome| outcome.map(|outcome| (outcome.decision.is_allow(), outcome.source)))
+        .collect()
+}
+
+#[tokio::test]
+async fn open_and_closed_stay_without_an_answer_and_a_cap_is_one() {
+    let site = Site::new(1, 1);
+    site.cut_all(true);
+    let store = &site.instances[0];
+    let cap = OnStoreFailure::Open {
+        cap: Some(rate(2, Micros::from_secs(1_000))),
+    };
+    let plain = site.charge(&FixedWindow::new(rate(100, Micros::from_secs(1_000))).into(), "u", 1);
+    for (on_failure, expected) in [
+        (OPEN, None),
+        (OnStoreFailure::Closed, None),
+        (OnStoreFailure::Local, Some((true, Source::Local))),
+        (cap, Some((true, Source::Open))),
+        (cap, Some((true, Source::Open))),
+        (cap, Some((false, Source::Open))),
+    ] {
+        let settled = store.settle(&[says(on_failure, plain)], LeaseId(1)).await;
+        assert_eq!(told(&settled), [expected], "{on_failure:?}");
+    }
+}
+
+#[tokio::test]
+async fn beside_one_that_is_closed_nothing_is_taken_here() {
+    let site = Site::new(1, 1);
+    site.cut_all(true);
+    let store = &site.instances[0];
+    let local = site.charge(&limit(5), "u", 3);
+    let closed = says(OnStoreFailure::Closed, site.charge(&limit(7), "v", 1));
+    for _ in 0..3 {
+        let mut settled = store.settle(&[local, closed], LeaseId(1)).await;
+        assert_eq!(told(&settled), [Some((true, Source::Local)), None]);
+        store.take_back(&[local, closed], &mut settled).await;
+    }
+    let watched = Charge {
+        policy: Policy::Shadow,
+        ..closed
+    };
+    assert!(store.settle(&[local, watched], LeaseId(1)).await.outcomes[0].is_ok());
+    assert!(
+        !store.settle(&[local], LeaseId(1)).await.passes,
+        "what only watches closes nothing"
+    );
+}
+
+#[tokio::test]
+async fn a_request_takes_everywhere_or_nowhere() {
+    // One limit is full: nothing is taken from the other, here as there.
+    let site = Site::new(1, 1);
+    let store = &site.instances[0];
+    let (wide, narrow) = (site.charge(&limit(100), "u", 10), site.charge(&limit(5), "v", 5));
+    site.cut_all(true);
+    assert!(store.settle(&[wide, narrow], LeaseId(1)).await.passes);
+    for _ in 0..5 {
+        let settled = store.settle(&[wide, narrow], LeaseId(1)).await;
+        assert!(!settled.passes);
+    }
+    let looked = store.peek(&[wide.at_no_cost()]).await;
+    assert_eq!(looked.outcomes[0].expect("told").decision.standing().remaining, 90);
+}
+
+#[tokio::test]
+async fn local_only_asks_nobody_whatever_rules_say_and_shared_only_decides_nothing_here() {
+    let site = Site::new(1, 2);
+    let store = &site.instances[0];
+    let plain = site.charge(&limit(100), "u", 1);
+    site.set_mode(Mode::LocalOnly);
+    for on_failure in [OPEN, OnStoreFailure::Closed, OnStoreFailure::Local] {
+        let settled = store.settle(&[says(on_failure, plain)], LeaseId(1)).await;
+        let outcome = settled.outcomes[0].expect("decided here");
+        assert_eq!((outcome.source, outcome.decision.standing().limit), (Source::Local, 50));
+    }
+    assert_eq!(site.used(&limit(100), "u").await, 0);
+    // What passed meanwhile is charged as soon as the store is asked again.
+    site.set_mode(Mode::SharedOnly);
+    assert!(store.settle(&[plain], LeaseId(1)).await.passes);
+    assert_eq!(site.used(&limit(100), "u").await, 4);
+    site.cut_all(true);
+    assert_eq!(told(&store.settle(&[plain], LeaseId(1)).await), [None]);
+}
+
+#[tokio::test]
+async fn a_cost_above_the_share_is_refused_and_one_unit_is_always_there() {
+    let site = Site::new(1, 8);
+    site.cut_all(true);
+    let store = &site.instances[0];
+    let window: Limit = FixedWindow::new(rate(3, Micros::from_secs(1_000))).into();
+    assert!(store.settle(&[site.charge(&window, "u", 1)], LeaseId(1)).await.passes);
+    assert!(!store.settle(&[site.charge(&window, "u", 1)], LeaseId(1)).await.passes);
+    assert!(
+        !store
+            .settle(&[site.charge(&limit(80), "u", 11)], LeaseId(1))
+            .await
+            .passes
+    );
+    assert!(
+        store
+            .settle(&[site.charge(&limit(80), "u", 10)], LeaseId(1))
+            .await
+            .passes
+    );
+}
+
+#[tokio::test]
+async fn what_is_forgotten_is_forgotten_here_too() {
+    let site = Site::new(1, 1);
+    let store = &site.instances[0];
+    let all = site.charge(&limit(5), "u", 5);
+    site.cut_all(true);
+    assert!(store.settle(&[all], LeaseId(1)).await.passes);
+    assert!(
+        store.forget(all.key, &all.limit).await.is_err(),
+        "nobody knows what the store holds"
+    );
+    assert!(store.settle(&[all], LeaseId(1)).await.passes);
+    site.cut_all(false);
+    assert_eq!(store.forget(all.key, &all.limit).await, Ok(true));
+    // Nor is it charged to the shared store.
+    assert!(store.settle(&[all], LeaseId(1)).await.passes);
+}

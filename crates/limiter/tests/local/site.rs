@@ -1,0 +1,196 @@
+//! Several instances over one store that can be taken from each of them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tollgate_core::{
+    Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Receipt, Timestamp,
+};
+use tollgate_limiter::clock::Clock;
+use tollgate_limiter::store::local::{Local, Mode, Options};
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::{Settled, Source, Store, StoreError};
+use tollgate_limiter::{Fingerprint, Subjects};
+
+/// The way of one instance to a store that all share.
+#[derive(Debug)]
+pub(crate) struct Way {
+    shared: Arc<Memory>,
+    is_cut: AtomicBool,
+    /// Whether it is known to be cut, or asked in vain.
+    is_known: bool,
+}
+
+/// Instances over one store.
+pub(crate) struct Site {
+    pub(crate) clock: Clock,
+    pub(crate) shared: Arc<Memory>,
+    pub(crate) instances: Vec<Local<Way>>,
+}
+
+pub(crate) const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
+
+impl Site {
+    /// So many, each told that there are `said`.
+    pub(crate) fn new(live: usize, said: u32) -> Self {
+        let clock = Clock::stopped(START);
+        let memory = || Memory::options().shards(1).clock(clock.clone());
+        let shared = Arc::new(memory().build());
+        let options = Options {
+            instances: Some(said),
+            share_millionths: 1_000_000,
+            patience: Duration::from_secs(5),
+            ..Options::default()
+        };
+        let instances = (0..live).map(|number| {
+            let way = Way {
+                shared: Arc::clone(&shared),
+                is_cut: AtomicBool::new(false),
+                is_known: number % 2 == 0,
+            };
+            Local::over(Arc::new(way), options, memory())
+        });
+        Self {
+            instances: instances.collect(),
+            clock,
+            shared,
+        }
+    }
+
+    pub(crate) fn cut(&self, instance: usize, is_cut: bool) {
+        self.instances[instance].inner().is_cut.store(is_cut, Ordering::SeqCst);
+    }
+
+    pub(crate) fn cut_all(&self, is_cut: bool) {
+        (0..self.instances.len()).for_each(|instance| self.cut(instance, is_cut));
+    }
+
+    pub(crate) fn set_mode(&self, mode: Mode) {
+        self.instances.iter().for_each(|instance| instance.set_mode(mode));
+    }
+
+    pub(crate) fn now_s(&self) -> f64 {
+        self.clock.now().since(START).get() as f64 / 1e6
+    }
+
+    pub(crate) fn key(&self, limit: &Limit, subject: &str) -> Fingerprint {
+        let counter = Counter {
+            domain: "default",
+            rule: limit.algorithm(),
+            variant: "",
+            limit,
+            per: &[],
+        };
+        self.shared.key(&self.shared.subjects(&counter), &[subject.as_bytes()])
+    }
+
+    pub(crate) fn charge(&self, limit: &Limit, subject: &str, cost: u64) -> Charge<Fingerprint> {
+        Charge {
+            key: self.key(limit, subject),
+            limit: *limit,
+            cost: Cost::new(cost).expect("in range"),
+            policy: Policy::Enforce,
+            on_failure: OnStoreFailure::Local,
+        }
+    }
+
+    /// How much of a limit the shared store holds for used.
+    pub(crate) async fn used(&self, limit: &Limit, subject: &str) -> u64 {
+        let looked = self.shared.peek(&[self.charge(limit, subject, 0)]).await;
+        let standing = *looked.outcomes[0].expect("memory answers").decision.standing();
+        standing.limit - standing.remaining
+    }
+
+    /// Charges that were decided by the instances themselves.
+    pub(crate) fn decided(&self) -> u64 {
+        self.instances.iter().map(|instance| instance.figures().decided()).sum()
+    }
+}
+
+impl Way {
+    fn is_cut(&self) -> bool {
+        self.is_cut.load(Ordering::SeqCst)
+    }
+
+    fn lost(&self) -> Result<(), StoreError> {
+        if self.is_cut() {
+            Err(StoreError::Timeout)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn told(&self, charges: usize, settled: Settled) -> Settled {
+        if self.is_cut() {
+            return Settled {
+                passes: false,
+                now: self.shared.now(),
+                outcomes: vec![Err(StoreError::Timeout); charges],
+            };
+        }
+        let mut settled = settled;
+        for outcome in settled.outcomes.iter_mut().flatten() {
+            outcome.source = Source::Shared;
+        }
+        settled
+    }
+}
+
+impl Store for Way {
+    const SOURCE: Source = Source::Shared;
+    type Key = Fingerprint;
+    type Subjects = Subjects;
+
+    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+        self.shared.subjects(counter)
+    }
+
+    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
+        self.shared.key(subjects, per)
+    }
+
+    fn is_away(&self, _: &[Charge<Fingerprint>]) -> bool {
+        self.is_cut() && self.is_known
+    }
+
+    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+        let settled = match self.is_cut() {
+            true => self.shared.peek(charges).await,
+            false => self.shared.settle(charges, lease).await,
+        };
+        self.told(charges.len(), settled)
+    }
+
+    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
+        self.told(charges.len(), self.shared.peek(charges).await)
+    }
+
+    async fn undo(&self, key: Fingerprint, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
+        self.lost()?;
+        self.shared.undo(key, limit, receipt).await
+    }
+
+    async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
+        self.lost()?;
+        self.shared.refund(key, limit, cost).await
+    }
+
+    async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
+        self.lost()?;
+        self.shared.release(key, limit, lease).await
+    }
+
+    async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
+        self.lost()?;
+        self.shared.renew(key, limit, lease).await
+    }
+
+    async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
+        self.lost()?;
+        self.shared.forget(key, limit).await
+    }
+}
+
+pub(crate) fn rate(units: u64, period: Micros) -> Rate {
+    Rate::new(units, period).expect("in range")
+}
