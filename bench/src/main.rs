@@ -13,6 +13,7 @@ mod decide;
 mod exact;
 mod flood;
 mod in_process;
+mod local;
 mod oracle;
 mod planning;
 mod redis;
@@ -43,7 +44,9 @@ enum Command {
     Flood(flood::Args),
     /// Measures the embedded store beside the libraries it is compared with, in one run.
     InProcess(in_process::Args),
-    /// Measures the server beside peers: HTTP checks and the Redis protocol.
+    /// Measures decisions while the shared store is away beside those of the embedded store.
+    Local(local::Args),
+    /// Measures the server beside peers: HTTP checks, gRPC calls and the Redis protocol.
     Servers(servers::Args),
     /// The endpoint that does nothing, as a server of its own.
     #[command(hide = true)]
@@ -73,6 +76,7 @@ fn main() -> std::process::ExitCode {
         Command::Decide(args) => decide::run(&args),
         Command::Flood(args) => flood::run(&args),
         Command::InProcess(args) => in_process::run(&args),
+        Command::Local(args) => local::run(&args),
         Command::Servers(args) => servers::run(&args),
         Command::ServeNothing { address, answer } => servers::serve_nothing(address, answer),
         Command::Abuse(args) => abuse::run(&args),

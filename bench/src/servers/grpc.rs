@@ -58,7 +58,7 @@ fn contestants() -> Vec<Contestant> {
             start: |paths, address| {
                 let mut command = Command::new(&paths.tollgate);
                 command.arg("serve").arg("--config").arg(&paths.config);
-                command.args(["--set", "server.http=disabled"]);
+                command.args(["--set", "server.http=disabled", "--set", "server.resp=disabled"]);
                 command.arg("--set").arg(format!("server.grpc={address}"));
                 command
             },

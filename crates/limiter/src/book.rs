@@ -29,6 +29,15 @@ pub struct RuleBook<S: Store = Memory> {
     leased: HashMap<u64, Limit>,
 }
 
+/// Why counters were not cleared.
+#[derive(Debug)]
+pub enum NotForgotten {
+    /// No rule and no window of the attempt's domain has that name.
+    Unknown(UnknownRule),
+    /// The store could not be asked for all of them. Some may be cleared.
+    Store(StoreError),
+}
+
 /// What a check came to.
 #[derive(Debug)]
 pub struct Checked<'r> {
@@ -140,41 +149,52 @@ impl<S: Store> RuleBook<S> {
     /// is named.
     ///
     /// # Errors
-    /// A name that no rule and no window of the attempt's domain has.
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, UnknownRule> {
+    /// A name that no rule has, or a store that is away.
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, NotForgotten> {
         let mut forgotten = 0;
         let counters = self
             .rules
             .counters_of(attempt, rule, |counter, per| self.key(counter, per))?;
         for (key, limit) in counters {
-            forgotten += u64::from(self.store.forget(key, limit).await == Ok(true));
+            forgotten += u64::from(self.store.forget(key, limit).await?);
         }
         Ok(forgotten)
     }
 
     /// Gives back what a lease holds. False if it holds nothing any more, or is made up.
-    pub async fn release(&self, token: &str) -> bool {
+    ///
+    /// # Errors
+    /// A store that is away. What it holds is given back when it is there again, or ends by itself.
+    pub async fn release(&self, token: &str) -> Result<bool, StoreError> {
         let Some(token) = Token::<S::Key>::read(token) else {
-            return false;
+            return Ok(false);
         };
-        let mut released = false;
+        let (mut released, mut failed) = (false, None);
         for (key, limit) in self.held(&token) {
-            released |= self.store.release(key, limit, token.lease).await == Ok(true);
+            match self.store.release(key, limit, token.lease).await {
+                Ok(was_held) => released |= was_held,
+                Err(error) => failed = Some(error),
+            }
         }
-        released
+        failed.map_or(Ok(released), Err)
     }
 
     /// Lets a lease last a whole term from now, and says how long that is: of several limits the shortest. Nothing if it
     /// is held no more.
-    pub async fn renew(&self, token: &str) -> Option<Micros> {
-        let token = Token::<S::Key>::read(token)?;
+    ///
+    /// # Errors
+    /// A store that is away.
+    pub async fn renew(&self, token: &str) -> Result<Option<Micros>, StoreError> {
+        let Some(token) = Token::<S::Key>::read(token) else {
+            return Ok(None);
+        };
         let mut shortest: Option<Micros> = None;
         for (key, limit) in self.held(&token) {
-            if let Ok(Some(term)) = self.store.renew(key, limit, token.lease).await {
+            if let Some(term) = self.store.renew(key, limit, token.lease).await? {
                 shortest = Some(shortest.map_or(term, |shortest| shortest.min(term)));
             }
         }
-        shortest
+        Ok(shortest)
     }
 
     /// What settling the charges would come to, without taking anything. Of a banned attempt the store cannot know that it
@@ -252,6 +272,29 @@ impl<S: Store> std::fmt::Debug for RuleBook<S> {
         f.debug_struct("RuleBook")
             .field("rules", &self.rules.rules().len())
             .finish_non_exhaustive()
+    }
+}
+
+impl From<UnknownRule> for NotForgotten {
+    fn from(unknown: UnknownRule) -> Self {
+        Self::Unknown(unknown)
+    }
+}
+
+impl std::fmt::Display for NotForgotten {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Unknown(unknown) => unknown.fmt(f),
+            Self::Store(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for NotForgotten {}
+
+impl From<StoreError> for NotForgotten {
+    fn from(error: StoreError) -> Self {
+        Self::Store(error)
     }
 }
 

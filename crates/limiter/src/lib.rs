@@ -20,7 +20,7 @@ pub mod testing;
 mod throttle;
 mod wait;
 
-pub use book::{Checked, Judged, OwnLimit, Part, RuleBook, Together, Way};
+pub use book::{Checked, Judged, NotForgotten, OwnLimit, Part, RuleBook, Together, Way};
 pub use fingerprint::{Fingerprint, Secret, Subjects};
 pub use lease::Permit;
 pub use limiter::{Ask, Limiter, Rule};

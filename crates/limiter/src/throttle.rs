@@ -4,7 +4,7 @@ use crate::store::memory::Memory;
 use crate::store::{Outcome, Source, Store, StoreError};
 use std::sync::Arc;
 use tollgate_core::algorithm::cell::Reply;
-use tollgate_core::{Cell, Charge, Cost, Counter, LeaseId, Limit, Policy};
+use tollgate_core::{Cell, Charge, Cost, Counter, LeaseId, Limit, OnStoreFailure, Policy};
 
 /// Counters over a store whose limits are in the calls. They are apart from those of all rules.
 pub struct Throttles<S: Store = Memory> {
@@ -36,6 +36,7 @@ impl<S: Store> Throttles<S> {
             limit: Limit::Cell(cell),
             cost,
             policy: Policy::Enforce,
+            on_failure: OnStoreFailure::Local,
         }
     }
 

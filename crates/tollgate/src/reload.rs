@@ -1,7 +1,8 @@
 //! Takes changed rules and tokens while the server runs: a file that was written, replaced or linked elsewhere, or a signal.
 
-use crate::config::{Settings, Written};
+use crate::config::{Settings, StoreSettings, Written};
 use crate::server::gate::Gate;
+use crate::server::store::Store;
 use crate::server::tokens::Keyring;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -16,6 +17,7 @@ pub struct Reloads {
     settings: Arc<Mutex<Settings>>,
     /// The settings the server was started with.
     started_with: Arc<Written>,
+    store: Arc<StoreSettings>,
     /// None if it was started without tokens: whether callers need one is settled then.
     keyring: Option<Arc<Keyring>>,
     asked: Arc<Notify>,
@@ -30,12 +32,14 @@ impl Reloads {
     pub fn new(
         settings: Settings,
         started_with: Arc<Written>,
+        store: StoreSettings,
         keyring: Option<Arc<Keyring>>,
         asked: Arc<Notify>,
     ) -> Self {
         Self {
             settings: Arc::new(Mutex::new(settings)),
             started_with,
+            store: Arc::new(store),
             keyring,
             asked,
         }
@@ -51,11 +55,16 @@ impl Reloads {
                 () = self.asked.notified() => Why::Asked,
             };
             let settings = Arc::clone(&self.settings);
-            let started_with = Arc::clone(&self.started_with);
+            let (started_with, store) = (Arc::clone(&self.started_with), Arc::clone(&self.store));
             let (gate, keyring) = (Arc::clone(&gate), self.keyring.clone());
             // A panic ends this reading only; the next look is a new one.
-            let read =
-                tokio::task::spawn_blocking(move || look(&settings, &started_with, why, &gate, keyring.as_deref()));
+            let read = tokio::task::spawn_blocking(move || {
+                let began = Began {
+                    written: &started_with,
+                    store: &store,
+                };
+                look(&settings, &began, why, &gate, keyring.as_deref());
+            });
             if let Err(error) = read.await {
                 tracing::error!(%error, "reading the rules failed; what holds goes on holding");
             }
@@ -69,7 +78,13 @@ enum Why {
     Asked,
 }
 
-fn look(settings: &Mutex<Settings>, started_with: &Written, why: Why, gate: &Gate, keyring: Option<&Keyring>) {
+/// What the server was started with.
+struct Began<'a> {
+    written: &'a Written,
+    store: &'a StoreSettings,
+}
+
+fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, keyring: Option<&Keyring>) {
     let mut settings = settings.lock().unwrap_or_else(PoisonError::into_inner);
     let read = match why {
         Why::Time => settings.load_if_changed(),
@@ -78,13 +93,22 @@ fn look(settings: &Mutex<Settings>, started_with: &Written, why: Why, gate: &Gat
     match read {
         None => {}
         Some(Ok(loaded)) => {
-            let mut changed = loaded.written.changed_since(started_with);
+            let mut changed = loaded.written.changed_since(began.written);
             if let (Some(keyring), Some(tokens)) = (keyring, loaded.config.tokens) {
                 let count = tokens.len();
                 if keyring.take(tokens) {
                     tracing::info!(tokens = count, "took the changed tokens");
                 }
                 changed.retain(|name| name != "auth");
+            }
+            if let (Store::Redis(shared), StoreSettings::Redis(now)) = (gate.store(), &loaded.config.store) {
+                // Who decides can be changed at any time: it is for when something is wrong.
+                shared.set_mode(now.local.mode);
+                if let StoreSettings::Redis(then) = began.store
+                    && then.is_same_but_mode(now)
+                {
+                    changed.retain(|name| name != "store");
+                }
             }
             if !changed.is_empty() {
                 tracing::warn!(

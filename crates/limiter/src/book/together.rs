@@ -4,7 +4,7 @@ use super::{RuleBook, answers, is_leased};
 use crate::lease;
 use crate::store::{Settled, Store};
 use tollgate_core::rules::{Answer, Attempt, Plan, Verdict};
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Policy, Source, Timestamp};
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
 
 /// One attempt of a request that makes several.
 #[derive(Clone, Copy, Debug)]
@@ -129,6 +129,7 @@ impl<S: Store> RuleBook<S> {
                         limit,
                         cost: part.attempt.cost,
                         policy: Policy::Enforce,
+                        on_failure: OnStoreFailure::Local,
                     });
                 }
                 Planned::Own(part.attempt.cost, own)

@@ -95,6 +95,24 @@ enum Stand {
     Cap(Limit),
 }
 
+impl Mode {
+    /// All there are, by the names that settings and answers have for them.
+    pub const NAMES: [(&str, Self); 3] = [
+        ("auto", Self::Auto),
+        ("shared_only", Self::SharedOnly),
+        ("local_only", Self::LocalOnly),
+    ];
+
+    /// As settings and answers write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::SharedOnly => "shared_only",
+            Self::LocalOnly => "local_only",
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

@@ -37,8 +37,8 @@ fn one_lease_holds_all_and_any_instance_gives_it_back() {
         check(&here, &["user=a"], 1),
         "denied by user: all 1 user 0 Unknown watched 0 Unknown rate 98"
     );
-    assert!(block_on(there.release(&first)));
-    assert!(!block_on(there.release(&first)), "once is all");
+    assert_eq!(block_on(there.release(&first)), Ok(true));
+    assert_eq!(block_on(there.release(&first)), Ok(false), "once is all");
     assert_eq!(
         check(&here, &["user=b"], 0),
         "allowed by all: all 2 user 2 watched 1 rate 100"
@@ -48,7 +48,7 @@ fn one_lease_holds_all_and_any_instance_gives_it_back() {
         check(&here, &["user=a"], 0),
         "allowed by user: all 2 user 1 watched 1 rate 98"
     );
-    assert!(block_on(here.release(&second)));
+    assert_eq!(block_on(here.release(&second)), Ok(true));
     assert_eq!(
         check(&here, &["user=a"], 0),
         "allowed by user: all 3 user 2 watched 1 rate 98"
@@ -62,7 +62,7 @@ fn a_lease_is_renewed_for_its_shortest_term() {
     let book = RuleBook::new(rules(SEARCHES), Arc::clone(&store));
     let lease = acquire(&book, "a", 2).expect("a lease");
     clock.advance(Micros::from_secs(4));
-    assert_eq!(block_on(book.renew(&lease)), Some(Micros::from_secs(5)));
+    assert_eq!(block_on(book.renew(&lease)), Ok(Some(Micros::from_secs(5))));
     clock.advance(Micros::from_secs(4));
     assert_eq!(check(&book, &["user=a"], 1).split(':').next(), Some("denied by user"));
     // A rule that is gone holds nothing; what is left of the lease goes on.
@@ -70,10 +70,10 @@ fn a_lease_is_renewed_for_its_shortest_term() {
         rules("rules:\n- { id: all, algorithm: concurrency, limit: 3, lease_ttl: 10s }\n"),
         store,
     );
-    assert_eq!(block_on(fewer.renew(&lease)), Some(Micros::from_secs(10)));
+    assert_eq!(block_on(fewer.renew(&lease)), Ok(Some(Micros::from_secs(10))));
     clock.advance(Micros::from_secs(10));
-    assert_eq!(block_on(book.renew(&lease)), None);
-    assert!(!block_on(book.release(&lease)));
+    assert_eq!(block_on(book.renew(&lease)), Ok(None));
+    assert_eq!(block_on(book.release(&lease)), Ok(false));
 }
 
 #[test]
@@ -99,8 +99,8 @@ fn a_made_up_lease_releases_nothing() {
         made_up.push(String::from_utf8(changed).expect("letters"));
     }
     for token in &made_up {
-        assert!(!block_on(book.release(token)), "{token}");
-        assert_eq!(block_on(book.renew(token)), None, "{token}");
+        assert_eq!(block_on(book.release(token)), Ok(false), "{token}");
+        assert_eq!(block_on(book.renew(token)), Ok(None), "{token}");
     }
     assert_eq!(
         check(&book, &["user=a"], 0),

@@ -94,12 +94,17 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     files::raise_limit(config.bounds.connections);
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
     let hint = banner::Hint::of(&rules);
-    store.warn_of(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));
 
     let asked = Arc::new(Notify::new());
     let keyring = config.tokens.clone().map(|tokens| Arc::new(Keyring::new(tokens)));
-    let reloads = Reloads::new(settings, written, keyring.clone(), Arc::clone(&asked));
+    let reloads = Reloads::new(
+        settings,
+        written,
+        config.store.clone(),
+        keyring.clone(),
+        Arc::clone(&asked),
+    );
     let watcher = tokio::spawn(reloads.watch(Arc::clone(&gate)));
     let keeper = tokio::spawn(store::look(store.counters()).await);
     let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));

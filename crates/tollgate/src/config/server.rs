@@ -231,10 +231,7 @@ pub(super) const LIMITS: [&str; 8] = [
 pub(super) const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
 
 /// Front ends whose addresses are read already, so that a file can be written for them.
-const TO_COME: [(&str, &str); 2] = [
-    ("admin", "admin API"),
-    ("debug", "debug port"),
-];
+const TO_COME: [(&str, &str); 2] = [("admin", "admin API"), ("debug", "debug port")];
 
 const HTTP: &str = "127.0.0.1:8080";
 const GRPC: &str = "127.0.0.1:8081";

@@ -14,6 +14,7 @@ use tollgate_limiter::store::redis::Redis;
 
 /// Where counters are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a server has one of them")]
 pub enum StoreSettings {
     /// In this program's memory.
     Memory(MemorySettings),
@@ -181,10 +182,11 @@ enum StoreKind {
 
 pub(super) const COMMON: [&str; 1] = ["url"];
 pub(super) const OF_MEMORY: [&str; 3] = ["max_memory", "snapshot", "overflow"];
-pub(super) const OF_REDIS: [&str; 14] = [
+pub(super) const OF_REDIS: [&str; 15] = [
     "tls",
     "sentinel_password",
     "deadline",
+    "decision_deadline",
     "clock",
     "skew_tolerance",
     "functions",

@@ -5,8 +5,9 @@ use crate::server::http::{Gateway, Part, RetryAfterFormat};
 use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::{Micros, yaml};
+use tollgate_limiter::store::local;
 use tollgate_limiter::store::memory::Overflow;
-use tollgate_limiter::store::redis::{Functions, ReadFrom, Time};
+use tollgate_limiter::store::redis::{Breaking, Functions, OpenFor, ReadFrom, Time};
 
 /// The settings of a text, and everything that is said of them.
 fn read(text: &str) -> (Option<Config>, String) {
@@ -226,7 +227,6 @@ fn what_this_version_has_not_is_refused_and_not_passed_over() {
             "trusted_proxies: [10.0.0.0/8, '::1']",
             "changes nothing without `forward_auth`",
         ),
-        ("store: { url: 'redis://h', instances: 3 }", "changes nothing"),
     ] {
         let (config, said) = read(text);
         assert!(config.is_some() && said.contains(wanted), "{text}: {said}");
@@ -282,6 +282,55 @@ fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
         assert!(config.is_some(), "{text}: {said}");
         assert_eq!(said.is_empty(), wanted.is_none(), "{text}: {said}");
         assert!(said.contains(wanted.unwrap_or_default()), "{text}: {said}");
+    }
+}
+
+#[test]
+fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
+    let StoreSettings::Redis(redis) = taken("store: redis://h").store else {
+        panic!("a shared store");
+    };
+    assert_eq!(
+        (redis.breaking, redis.local),
+        (Breaking::default(), local::Options::default())
+    );
+    let StoreSettings::Redis(other) = taken(
+        "store: { url: 'redis://h', deadline: 20ms, decision_deadline: 30ms, instances: 3, fallback_share: 50%, \
+         mode: local_only, breaker: { failures: 7, within: 5s, open_for: 30s } }",
+    )
+    .store
+    else {
+        panic!("a shared store");
+    };
+    let breaking = Breaking {
+        failures: 7,
+        within: Micros::from_secs(5),
+        open_for: OpenFor::Fixed(Micros::from_secs(30)),
+    };
+    assert_eq!(other.breaking, breaking);
+    let told = local::Options {
+        share_millionths: 500_000,
+        instances: Some(3),
+        mode: local::Mode::LocalOnly,
+        patience: Duration::from_millis(10),
+        ..local::Options::default()
+    };
+    assert_eq!(other.local, told);
+    assert!(!redis.is_same_but_mode(&other));
+    let StoreSettings::Redis(switched) = taken("store: { url: 'redis://h', mode: shared_only }").store else {
+        panic!("a shared store");
+    };
+    assert!(redis.is_same_but_mode(&switched) && redis != switched);
+    for (text, wanted) in [
+        (
+            "store: { url: 'redis://h', decision_deadline: 5ms }",
+            "no less than `deadline`",
+        ),
+        ("store: { url: 'redis://h', fallback_share: 0 }", "more than nothing"),
+        ("store: { url: 'redis://h', mode: local }", "local_only"),
+    ] {
+        let (config, said) = read(text);
+        assert!(config.is_none() && said.contains(wanted), "{text}: {said}");
     }
 }
 

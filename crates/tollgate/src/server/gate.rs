@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tollgate_limiter::clock::{Started, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
-use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownRule, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
-use tollgate_limiter::{self as limiter, Checked, Fingerprint, Judged, Part, Together, Way};
+use tollgate_limiter::{self as limiter, Checked, Fingerprint, Judged, NotForgotten, Part, Together, Way};
 
 /// The rules in force, their store, and what is counted of them.
 pub struct Gate {
@@ -233,18 +233,24 @@ impl Sitting<'_> {
     /// Clears the counters of one subject, of one rule or of all, and says how many held something.
     ///
     /// # Errors
-    /// A name that no rule and no window of the attempt's domain has.
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, UnknownRule> {
+    /// A name that no rule and no window of the attempt's domain has, or a store that is away.
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, NotForgotten> {
         self.book().forget(attempt, rule).await
     }
 
     /// Gives back what a lease holds.
-    pub async fn release(&self, lease: &str) -> bool {
+    ///
+    /// # Errors
+    /// A store that is away.
+    pub async fn release(&self, lease: &str) -> Result<bool, StoreError> {
         self.book().release(lease).await
     }
 
     /// Lets a lease last a whole term from now, and says how long that is.
-    pub async fn renew(&self, lease: &str) -> Option<Micros> {
+    ///
+    /// # Errors
+    /// A store that is away.
+    pub async fn renew(&self, lease: &str) -> Result<Option<Micros>, StoreError> {
         self.book().renew(lease).await
     }
 

@@ -15,8 +15,8 @@ mod routes;
 pub mod settings;
 mod watch;
 
-pub use forward::{Forward, Gateway, Part};
 pub use super::headers::{Dialect, DialectError, Dialects};
+pub use forward::{Forward, Gateway, Part};
 pub use problem::Problem;
 pub use routes::OPENAPI;
 pub use settings::{Bounds, HttpSettings, RetryAfter, RetryAfterFormat};

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 use tollgate_limiter::core::algorithm::cell::Reply;
-use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, UnknownRule, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Cost, Micros, Source};
 use tollgate_limiter::store::StoreError;
+use tollgate_limiter::store::local::{Local, Mode};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::{self as limiter, Checked, Part, RuleBook, Together};
+use tollgate_limiter::{self as limiter, Checked, NotForgotten, Part, RuleBook, Together};
+
+/// A server that other instances share, and this instance while that is away.
+pub type Shared = Local<Redis>;
 
 /// Where counters are kept.
 #[derive(Clone, Debug)]
@@ -15,7 +19,7 @@ pub enum Store {
     /// In this program.
     Memory(Arc<Memory>),
     /// On a server that other instances share.
-    Redis(Arc<Redis>),
+    Redis(Arc<Shared>),
 }
 
 /// One set of rules over a store.
@@ -24,7 +28,7 @@ pub enum Book {
     /// Over the embedded one.
     Memory(RuleBook<Memory>),
     /// Over the shared one.
-    Redis(RuleBook<Redis>),
+    Redis(RuleBook<Shared>),
 }
 
 /// Calls of `CL.THROTTLE` over a store.
@@ -33,7 +37,7 @@ pub enum Throttles {
     /// Over the embedded one.
     Memory(limiter::Throttles<Memory>),
     /// Over the shared one.
-    Redis(limiter::Throttles<Redis>),
+    Redis(limiter::Throttles<Shared>),
 }
 
 impl Store {
@@ -41,7 +45,13 @@ impl Store {
     pub fn book(&self, rules: RuleSet) -> Book {
         match self {
             Self::Memory(store) => Book::Memory(RuleBook::new(rules, Arc::clone(store))),
-            Self::Redis(store) => Book::Redis(RuleBook::new(rules, Arc::clone(store))),
+            Self::Redis(store) => {
+                let rules = match store.mode() {
+                    Mode::SharedOnly => rules.without_local(),
+                    Mode::Auto | Mode::LocalOnly => rules,
+                };
+                Book::Redis(RuleBook::new(rules, Arc::clone(store)))
+            }
         }
     }
 
@@ -60,8 +70,8 @@ impl From<Arc<Memory>> for Store {
     }
 }
 
-impl From<Arc<Redis>> for Store {
-    fn from(store: Arc<Redis>) -> Self {
+impl From<Arc<Shared>> for Store {
+    fn from(store: Arc<Shared>) -> Self {
         Self::Redis(store)
     }
 }
@@ -134,7 +144,10 @@ impl Book {
     }
 
     /// See [`RuleBook::forget`].
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, UnknownRule> {
+    ///
+    /// # Errors
+    /// Those of [`RuleBook::forget`].
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, NotForgotten> {
         match self {
             Self::Memory(book) => book.forget(attempt, rule).await,
             Self::Redis(book) => book.forget(attempt, rule).await,
@@ -142,7 +155,10 @@ impl Book {
     }
 
     /// See [`RuleBook::release`].
-    pub async fn release(&self, lease: &str) -> bool {
+    ///
+    /// # Errors
+    /// Those of [`RuleBook::release`].
+    pub async fn release(&self, lease: &str) -> Result<bool, StoreError> {
         match self {
             Self::Memory(book) => book.release(lease).await,
             Self::Redis(book) => book.release(lease).await,
@@ -150,7 +166,10 @@ impl Book {
     }
 
     /// See [`RuleBook::renew`].
-    pub async fn renew(&self, lease: &str) -> Option<Micros> {
+    ///
+    /// # Errors
+    /// Those of [`RuleBook::renew`].
+    pub async fn renew(&self, lease: &str) -> Result<Option<Micros>, StoreError> {
         match self {
             Self::Memory(book) => book.renew(lease).await,
             Self::Redis(book) => book.renew(lease).await,

@@ -24,6 +24,7 @@ use std::time::Duration;
 use tollgate::server::store::Store;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::Timestamp;
+use tollgate_limiter::store::local::Local;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Kind, Server};
@@ -120,7 +121,10 @@ fn all_doors_say_the_same_over_redis() {
     // A refusal that is known without asking may name fewer limits.
     let options = Redis::options(&server.url()).unwrap().near_cache(false);
     agree(
-        || Arc::new(options.deadline(Duration::from_secs(5)).open()).into(),
+        || {
+            let shared = Arc::new(options.deadline(Duration::from_secs(5)).open());
+            Arc::new(Local::around(shared, Default::default())).into()
+        },
         "shared",
     );
 }

@@ -177,3 +177,109 @@ fn it_starts_without_the_store_and_tells_no_secret() {
     );
     assert!(!all.contains("hunter2"), "{all}");
 }
+
+/// Asks until an answer is as it should be.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..500 {
+        if is_so() {
+            return;
+        }
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+    panic!("{what} did not come");
+}
+
+#[test]
+fn a_local_rule_is_kept_by_a_share_while_the_store_is_away_and_all_of_it_is_told() {
+    let mut redis = Redis::start(Kind::Redis70);
+    let folder = Folder::with(
+        "tollgate.yaml",
+        "rules:\n- { id: r, when: { kind: plain }, per: user, limit: 10/h }\n\
+         - { id: c, when: { kind: job }, per: user, algorithm: concurrency, limit: 10 }\n",
+    );
+    let store = format!("store={{ url: '{}', deadline: 100ms, instances: 2 }}", redis.url());
+    let [one, other] = [(); 2].map(|()| Server::start(&folder, &["--set", &store]));
+    let (plain, job) = (r#"{"kind":"plain","user":"u"}"#, r#"{"kind":"job","user":"u"}"#);
+    assert_eq!(one.check(plain).json()["remaining"], 9);
+    let shared = one.check(job).json()["lease"].as_str().expect("a lease").to_owned();
+
+    redis.kill();
+    // 0.8 of 10 on two instances; of one it is known that a tenth was used.
+    let passed = |server: &Server| (0..9).filter(|_| server.check(plain).status == 200).count();
+    assert_eq!((passed(&one), passed(&other)), (3, 4));
+    let denied = one.check(plain);
+    assert_eq!((denied.status, &denied.json()["source"]), (429, &"local".into()));
+    assert_eq!(denied.json()["limit"], 4);
+    until("an open breaker", || one.get("/readyz").json()["breaker"] == "open");
+    let ready = one.get("/readyz");
+    assert_eq!((ready.status, &ready.json()["instances"]), (200, &2.into()));
+    assert_eq!(ready.json()["instances_from"], "settings");
+    let metrics = one.get("/metrics").body;
+    for wanted in [
+        "tollgate_breaker_state 2\n",
+        "tollgate_breaker_transitions_total 1\n",
+        "tollgate_instances 2\n",
+    ] {
+        assert!(metrics.contains(wanted), "{wanted}: {metrics}");
+    }
+    let decided = r#"source="local""#;
+    assert!(
+        metrics.contains(decided) && !metrics.contains("tollgate_local_charges_total 0\n"),
+        "{metrics}"
+    );
+
+    // A lease that is taken here is released here; of one that the store has nobody knows.
+    let here = one.check(job).json()["lease"].as_str().expect("a lease").to_owned();
+    let lease = |lease: &str| format!("{{\"lease\":\"{lease}\"}}");
+    assert_eq!(one.post("/v1/renew", &lease(&here)).json()["renewed"], true);
+    assert_eq!(one.post("/v1/release", &lease(&here)).json()["released"], true);
+    for (path, body) in [
+        ("/v1/release", lease(&shared)),
+        ("/v1/renew", lease(&shared)),
+        ("/v1/forget", r#"{"attributes":{"user":"u"}}"#.to_owned()),
+    ] {
+        let answer = one.post(path, &body);
+        assert_eq!(
+            (answer.status, answer.header("retry-after")),
+            (503, Some("1")),
+            "{path}: {}",
+            answer.body
+        );
+    }
+
+    redis.revive();
+    // It begins anew, and is charged what passed meanwhile.
+    until("a shared answer", || {
+        other.check(r#"{"kind":"plain","user":"v"}"#).json()["source"] == "shared"
+    });
+    let left = other.check(plain).json();
+    assert_eq!((&left["source"], &left["remaining"]), (&"shared".into(), &5.into()));
+    assert_eq!(other.get("/readyz").json()["breaker"], "closed");
+    let metrics = other.get("/metrics").body;
+    assert!(
+        !metrics.contains("tollgate_local_charged_back_units_total 0\n"),
+        "{metrics}"
+    );
+}
+
+#[test]
+fn who_decides_is_switched_while_it_runs_and_without_the_store() {
+    let settings = |mode: &str| {
+        format!(
+            "store: {{ url: 'redis://127.0.0.1:1', instances: 1, mode: {mode} }}\nrules: [{{ id: r, limit: 100/h }}]\n"
+        )
+    };
+    let folder = Folder::with("tollgate.yaml", &settings("auto"));
+    let server = Server::start(&folder, &[]);
+    assert_eq!(server.check("{}").json()["source"], "local");
+    folder.replace("tollgate.yaml", &settings("shared_only"));
+    server.wait_for("took the changed rules", 1);
+    let closed = server.check("{}");
+    assert_eq!((closed.status, &closed.json()["source"]), (503, &"closed".into()));
+    assert_eq!(server.get("/readyz").json()["mode"], "shared_only");
+    folder.replace("tollgate.yaml", &settings("local_only"));
+    server.wait_for("took the changed rules", 2);
+    let local = server.check("{}").json();
+    assert_eq!((&local["source"], &local["limit"]), (&"local".into(), &80.into()));
+    assert!(!server.log().contains("need a restart"), "{}", server.log());
+}

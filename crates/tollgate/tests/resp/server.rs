@@ -15,6 +15,7 @@ use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{Reader, RuleSet, Settings};
 use tollgate_limiter::core::{Timestamp, yaml};
+use tollgate_limiter::store::local::Local;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers;
@@ -46,7 +47,7 @@ impl Server {
         let redis = servers::Server::start(servers::Kind::Redis70);
         let options = Redis::options(&redis.url()).unwrap().deadline(Duration::from_secs(5));
         let clock = Clock::stopped(Timestamp::EPOCH);
-        let open = || Arc::new(options.open()).into();
+        let open = || Arc::new(Local::around(Arc::new(options.open()), Default::default())).into();
         Self::over(open, rules, RespSettings::default(), clock, Some(redis))
     }
 

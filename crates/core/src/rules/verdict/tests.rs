@@ -1,4 +1,5 @@
 use super::*;
+use crate::decision::{Cost, Standing};
 use crate::rules::{Attempt, RuleSet, sample};
 
 /// Four limits that every attempt meets, and answers for them.

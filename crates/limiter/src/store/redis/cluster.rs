@@ -260,7 +260,7 @@ impl Cluster {
         }
         drop(map);
         let mut nodes = self.nodes().into_iter();
-        nodes.find_map(|(host, node)| Some(format!("{host}: {}", node.link.fault()?)))
+        nodes.find_map(|(host, node)| Some(format!("{host}: {}", node.fault()?)))
     }
 
     /// Draws the map from what servers tell.

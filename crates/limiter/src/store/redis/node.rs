@@ -6,7 +6,7 @@
 //! are sent in one write all the same.
 
 use super::Time;
-use super::breaker::{Breaker, Went};
+use super::breaker::{Breaker, BreakerState, Went};
 use super::call::{Answer, Call, Clock as Timing, Mode, Told};
 use super::key::RedisKey;
 use super::line::{Failure, Ready};
@@ -46,6 +46,8 @@ pub(super) struct Node {
     pub(super) breaker: Breaker,
     /// The tag that was asked for last: a probe asks for the same.
     pub(super) last_tag: AtomicU16,
+    /// What went wrong last.
+    failed_by: Mutex<Option<StoreError>>,
     /// For what goes on in the background.
     me: Weak<Self>,
     pub(super) span: Span,
@@ -119,6 +121,7 @@ impl Node {
             link,
             breaker: Breaker::new(shared.breaking),
             last_tag: AtomicU16::new(0),
+            failed_by: Mutex::default(),
             me: Weak::clone(me),
             shared,
             span,
@@ -127,6 +130,15 @@ impl Node {
         });
         Replicas::watch(&node);
         node
+    }
+
+    /// Why it is not asked, if it is not.
+    pub(super) fn fault(&self) -> Option<String> {
+        self.link.fault().or_else(|| {
+            let failed_by = self.failed_by.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_closed = self.breaker.state() == BreakerState::Closed;
+            failed_by.filter(|_| !is_closed).map(|error| error.to_string())
+        })
     }
 
     /// Does works of one mode by the next call.
@@ -303,6 +315,9 @@ impl Node {
         let batches = self.batches(works);
         let mut done: Vec<Done> = works.iter().map(|_| Err(StoreError::Nonsense.into())).collect();
         let answers = self.exchange(&batches, first.ours, until).await;
+        if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
+            *self.failed_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.error);
+        }
         if let Some(went) = went(&answers)
             && self.breaker.note(went, self.shared.clock.now())
         {

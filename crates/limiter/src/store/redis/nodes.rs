@@ -83,7 +83,7 @@ impl Nodes {
     /// Why one of them cannot be reached, if one cannot.
     pub(super) fn fault(&self) -> Option<String> {
         match self {
-            Self::One(node) => node.link.fault(),
+            Self::One(node) => node.fault(),
             Self::Cluster(cluster) => cluster.fault(),
         }
     }

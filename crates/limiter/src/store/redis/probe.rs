@@ -58,6 +58,9 @@ async fn probe(node: &Node) -> Went {
     let work = Work::request(mode, vec![charge], LeaseId::default());
     let deadline = node.shared.deadline();
     let done = node.call(&[&work], deadline, deadline.until).await;
+    for error in done.iter().filter_map(|done| done.as_ref().err()) {
+        node.shared.figures.count(error.error);
+    }
     // One that names another server is well.
     went(&done).unwrap_or(Went::Well)
 }

@@ -3,33 +3,59 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
+use tollgate::server::store::Shared;
+use tollgate_limiter::store::local::Mode;
 use tollgate_limiter::store::redis::Redis;
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
+/// How many looks must pass before the log is told of another change: of a link that comes and goes it is told seldom.
+const QUIET: u32 = 8;
+
 /// Watches a store without end. `is_known`: whether it was reached already.
-pub(super) async fn watch(store: Arc<Redis>, mut is_known: bool) {
+pub(super) async fn watch(shared: Arc<Shared>, mut is_known: bool) {
+    let store = shared.inner();
     let mut clock = tokio::time::interval(LOOK_EVERY);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut is_away = !is_known;
+    let (mut is_away, mut since_told) = (!is_known, QUIET);
+    let mut mode = shared.mode();
+    tell_of(mode);
     loop {
         clock.tick().await;
-        match store.fault() {
-            // Told once, however long it lasts.
-            Some(fault) if !is_away => {
-                is_away = true;
-                tracing::error!(fault, "the store cannot be reached; rules say what holds meanwhile");
-            }
-            Some(_) => {}
-            None => {
-                if is_away {
-                    is_away = false;
-                    tracing::info!("the store can be reached again");
-                }
-                if !is_known {
-                    is_known = survey(&store).await;
-                }
-            }
+        since_told = since_told.saturating_add(1);
+        if shared.mode() != mode {
+            mode = shared.mode();
+            tell_of(mode);
+        }
+        let fault = store.fault();
+        if fault.is_none() && !is_known {
+            is_known = survey(store).await;
+        }
+        // Told once, however long it lasts.
+        if fault.is_some() == is_away || since_told < QUIET {
+            continue;
+        }
+        (is_away, since_told) = (fault.is_some(), 0);
+        match fault {
+            Some(fault) => tracing::error!(
+                fault,
+                breaker = store.breaker().name(),
+                "the store cannot be reached; rules say what holds meanwhile"
+            ),
+            None => tracing::info!(
+                decided_here = shared.figures().decided(),
+                "the store can be reached again"
+            ),
+        }
+    }
+}
+
+fn tell_of(mode: Mode) {
+    match mode {
+        Mode::Auto => {}
+        Mode::SharedOnly => tracing::warn!("`mode: shared_only`: while the store is away, `local` rules are closed"),
+        Mode::LocalOnly => {
+            tracing::warn!("`mode: local_only`: the store is not asked, every rule is decided by its share");
         }
     }
 }

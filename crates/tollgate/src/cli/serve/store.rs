@@ -4,9 +4,7 @@ use super::{memory, shared};
 use std::sync::Arc;
 use tollgate::config::{DataDir, StoreSettings};
 use tollgate::data_dir::Held;
-use tollgate::server::store::Store;
-use tollgate_limiter::core::rules::{OnStoreFailure, Rule, RuleSet};
-use tollgate_limiter::store::redis::Redis;
+use tollgate::server::store::{Shared, Store};
 
 /// A store that is open.
 pub(super) enum Opened {
@@ -14,7 +12,7 @@ pub(super) enum Opened {
     Memory(memory::Store),
     /// The shared one, and the folder that was named though nothing is written to it.
     Redis(
-        Arc<Redis>,
+        Arc<Shared>,
         #[expect(dead_code, reason = "held until the server ends")] Option<Held>,
     ),
 }
@@ -29,8 +27,8 @@ impl Opened {
             StoreSettings::Memory(memory) => Ok(Self::Memory(memory::Store::open(memory, data_dir)?)),
             StoreSettings::Redis(redis) => {
                 let folder = hold(data_dir, false)?;
-                let options = redis.options()?;
-                Ok(Self::Redis(Arc::new(options.open()), folder))
+                let store = Arc::new(redis.options()?.open());
+                Ok(Self::Redis(Arc::new(Shared::around(store, redis.local)), folder))
             }
         }
     }
@@ -40,18 +38,6 @@ impl Opened {
         match self {
             Self::Memory(memory) => Store::Memory(memory.counters()),
             Self::Redis(redis, _) => Store::Redis(Arc::clone(redis)),
-        }
-    }
-
-    /// Says what rules want that this store does not do.
-    pub(super) fn warn_of(&self, rules: &RuleSet) {
-        let is_local = |rule: &&Rule| matches!(rule.on_store_failure(), OnStoreFailure::Local);
-        let local = rules.rules().iter().filter(is_local).count();
-        if matches!(self, Self::Redis(..)) && local > 0 {
-            tracing::warn!(
-                rules = local,
-                "`on_store_failure: local` acts as `open` for now: while the store is away these rules let everything pass"
-            );
         }
     }
 
@@ -82,12 +68,12 @@ pub(super) fn hold(data_dir: &DataDir, is_written: bool) -> Result<Option<Held>,
 pub(super) async fn look(store: Store) -> impl Future<Output = ()> + Send {
     let is_known = match &store {
         Store::Memory(_) => true,
-        Store::Redis(redis) => shared::survey(redis).await,
+        Store::Redis(shared) => shared::survey(shared.inner()).await,
     };
     async move {
         match store {
             Store::Memory(memory) => memory::sweep(memory).await,
-            Store::Redis(redis) => shared::watch(redis, is_known).await,
+            Store::Redis(shared) => shared::watch(shared, is_known).await,
         }
     }
 }

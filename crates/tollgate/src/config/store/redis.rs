@@ -4,10 +4,11 @@ use super::super::reading::Reading;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_limiter::core::problem::{Problem, Refusal};
+use tollgate_limiter::core::problem::Refusal;
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
-use tollgate_limiter::store::redis::{Functions, Options, ReadFrom, Redis, Time};
+use tollgate_limiter::store::local::{self, Mode};
+use tollgate_limiter::store::redis::{Breaking, Functions, OpenFor, Options, ReadFrom, Redis, Time};
 
 /// How a store on a Redis or Valkey server is to be.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,6 +29,10 @@ pub struct RedisSettings {
     pub near_cache: bool,
     /// Who is asked for what keeps nothing.
     pub read_from: ReadFrom,
+    /// When a server is left alone, and for how long.
+    pub breaking: Breaking,
+    /// What this instance does while the server is away.
+    pub local: local::Options,
     /// Whom to trust and who we are, over TLS.
     pub tls: Option<StoreTls>,
     sentinel_password: Option<String>,
@@ -55,6 +60,8 @@ impl RedisSettings {
             tags: 64,
             near_cache: true,
             read_from: ReadFrom::Primary,
+            breaking: Breaking::default(),
+            local: local::Options::default(),
             tls: None,
             sentinel_password: None,
             key_secret: None,
@@ -66,6 +73,13 @@ impl RedisSettings {
             key_secret: secret.map(str::to_owned),
             ..self
         }
+    }
+
+    /// Whether others differ only in who decides.
+    pub fn is_same_but_mode(&self, others: &Self) -> bool {
+        let mut same = others.clone();
+        same.local.mode = self.local.mode;
+        same == *self
     }
 
     /// The same as the store takes them. Certificates are read here.
@@ -89,6 +103,7 @@ impl RedisSettings {
             .prefix(&self.prefix)
             .tags(self.tags)
             .near_cache(self.near_cache)
+            .breaker(self.breaking)
             .read_from(self.read_from);
         Ok(match &self.key_secret {
             Some(secret) => options.key_secret(secret.as_bytes()),
@@ -165,46 +180,68 @@ impl Reading<'_> {
         {
             redis.read_from = read_from;
         }
-        self.failure_to_come(fields);
+        self.failure(&mut redis, fields);
         redis
     }
 
-    /// What is said of failures is checked, so that a file can be written for it today.
-    fn failure_to_come(&mut self, fields: &Fields<'_>) {
+    /// What holds when the server fails.
+    fn failure(&mut self, redis: &mut RedisSettings, fields: &Fields<'_>) {
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        redis.local.patience = PATIENCE;
+        if let Some(node) = find("decision_deadline")
+            && let Some(deadline) = self.duration(node, DEADLINE_MAX)
+        {
+            match deadline.checked_sub(redis.deadline) {
+                Some(patience) => redis.local.patience = patience,
+                None => self.problems.error_with(
+                    &node.place,
+                    "a decision takes at least as long as the call to the store",
+                    "write no less than `deadline`",
+                ),
+            }
+        }
         let problems = &mut self.problems;
-        if let Some(node) = find("mode") {
-            let modes = [("auto", ()), ("shared_only", ()), ("local_only", ())];
-            node.word("a value of `mode`", &modes, problems);
+        if let Some(mode) = find("mode").and_then(|node| node.word("a value of `mode`", &Mode::NAMES, problems)) {
+            redis.local.mode = mode;
         }
-        if let Some(node) = find("instances")
-            && node.scalar() != Some("auto")
+        if let Some(node) = find("instances").filter(|node| node.scalar() != Some("auto")) {
+            let count = node.whole("`auto` or a number of instances", 1..=100_000, problems);
+            redis.local.instances = count.and_then(|count| u32::try_from(count).ok());
+        }
+        if let Some(share) = find("fallback_share").and_then(|node| node.read("a share", some_share, problems)) {
+            redis.local.share_millionths = share;
+        }
+        let known = ["failures", "within", "open_for"];
+        let Some(breaker) = find("breaker").and_then(|node| node.fields("`breaker`", &known, problems)) else {
+            return;
+        };
+        let breaker = |key| breaker.find(key).filter(|node: &&Node| !node.is_null());
+        if let Some(node) = breaker("failures")
+            && let Some(failures) = node.whole("a number of failures", 1..=1_000, problems)
         {
-            node.whole("`auto` or a number of instances", 1..=100_000, problems);
+            redis.breaking.failures = u32::try_from(failures).unwrap_or(redis.breaking.failures);
         }
-        if let Some(node) = find("fallback_share") {
-            node.read("a share", quantity::share, problems);
-        }
-        if let Some(node) = find("breaker")
-            && let Some(breaker) = node.fields("`breaker`", &["failures", "within", "open_for"], problems)
+        if let Some(node) = breaker("within")
+            && let Some(within) = node.read("a length of time", quantity::duration, problems)
         {
-            if let Some(node) = breaker.find("failures") {
-                node.whole("a number of failures", 1..=1_000, problems);
-            }
-            for key in ["within", "open_for"] {
-                if let Some(node) = breaker.find(key)
-                    && !(key == "open_for" && node.scalar() == Some("auto"))
-                {
-                    node.read("a length of time", quantity::duration, problems);
-                }
-            }
+            redis.breaking.within = within;
         }
-        for key in ["mode", "instances", "fallback_share", "breaker"] {
-            if let Some((key, _)) = fields.entry(key) {
-                let text = format!("`{}` changes nothing yet", key.text);
-                problems.push(Problem::warning(&key.place, text));
-            }
+        if let Some(node) = breaker("open_for").filter(|node| node.scalar() != Some("auto"))
+            && let Some(long) = node.read("`auto` or a length of time", quantity::duration, problems)
+        {
+            redis.breaking.open_for = OpenFor::Fixed(long);
         }
+    }
+}
+
+/// A share of which something is left, in millionths.
+fn some_share(text: &str) -> Result<u32, Refusal> {
+    match quantity::share(text)?.millionths() {
+        0 => Err(Refusal::new(
+            "without a share nothing would pass",
+            "write more than nothing, such as `0.8`; what shall be refused says `on_store_failure: closed`",
+        )),
+        millionths => Ok(millionths),
     }
 }
 
@@ -228,12 +265,16 @@ impl fmt::Debug for RedisSettings {
             .field("prefix", &self.prefix)
             .field("tags", &self.tags)
             .field("near_cache", &self.near_cache)
+            .field("breaking", &self.breaking)
+            .field("local", &self.local)
             .field("read_from", &self.read_from)
             .finish_non_exhaustive()
     }
 }
 
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
+/// How much longer than the store's call a decision may take.
+const PATIENCE: Duration = Duration::from_millis(5);
 const SKEW_TOLERANCE: Duration = Duration::from_millis(100);
 const READ: [(&str, ReadFrom); 2] = [("primary", ReadFrom::Primary), ("replica", ReadFrom::Replica)];
 const WAYS: [(&str, Functions); 3] = [

@@ -7,6 +7,7 @@ use crate::server::store::Store;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
+use tollgate_limiter::store::local::Known;
 
 /// 200 when requests should be sent here, 503 while starting or draining. A broken edit of the rules is told, and does not
 /// count: those before it are in force. Nor does a store that is away: rules say what then holds.
@@ -28,7 +29,7 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
             integer(&mut out, store.usage().keys as u64);
         }
         Store::Redis(store) => {
-            let fault = store.fault();
+            let fault = store.inner().fault();
             out.extend_from_slice(b"\"redis\",\"reachable\":");
             boolean(&mut out, fault.is_none());
             out.extend_from_slice(b",\"error\":");
@@ -45,7 +46,27 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
         Some(fault) => string(&mut out, fault.as_bytes()),
         None => out.extend_from_slice(b"null"),
     }
-    out.extend_from_slice(b"},\"breaker\":\"closed\",\"instances\":1}");
+    out.extend_from_slice(b"},\"breaker\":");
+    match gate.store() {
+        // It is inside this program: nothing can come between them.
+        Store::Memory(_) => out.extend_from_slice(b"\"closed\",\"instances\":1"),
+        Store::Redis(store) => {
+            string(&mut out, store.inner().breaker().name().as_bytes());
+            let (instances, known) = store.instances();
+            out.extend_from_slice(b",\"instances\":");
+            integer(&mut out, instances.into());
+            out.extend_from_slice(b",\"instances_from\":");
+            let from = match known {
+                Known::Said => "settings",
+                Known::Counted => "heartbeats",
+                Known::Not => "assumed",
+            };
+            string(&mut out, from.as_bytes());
+            out.extend_from_slice(b",\"mode\":");
+            string(&mut out, store.mode().name().as_bytes());
+        }
+    }
+    out.push(b'}');
     let mut response = answer::json(out);
     if phase != Phase::Ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;

@@ -16,13 +16,15 @@ use crate::server::tokens::Rights;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, CONNECTION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use std::net::IpAddr;
 use std::sync::Arc;
+use tollgate_limiter::NotForgotten;
 use tollgate_limiter::core::rules::Attempt;
 use tollgate_limiter::core::{Cost, Timestamp};
+use tollgate_limiter::store::StoreError;
 
 /// The description of this API that machines read.
 pub const OPENAPI: &str = include_str!("openapi.json");
@@ -246,7 +248,10 @@ impl Front {
         let attributes = asked.attributes();
         let sitting = self.gate.sit(Door::Http);
         let forgotten = sitting.forget(&asked.attempt(&attributes), asked.rule()).await;
-        let forgotten = forgotten.map_err(|unknown| Problem::of_field("rule", unknown.to_string()))?;
+        let forgotten = forgotten.map_err(|error| match error {
+            NotForgotten::Unknown(unknown) => Problem::of_field("rule", unknown.to_string()),
+            NotForgotten::Store(error) => away(error, "some counters may be cleared; ask again"),
+        })?;
         let mut out = Vec::new();
         out.extend_from_slice(b"{\"forgotten\":");
         json::integer(&mut out, forgotten);
@@ -258,6 +263,12 @@ impl Front {
         let body = self.body(request.into(), beat).await?;
         let lease = request::lease(&body)?;
         let released = self.gate.sit(Door::Http).release(&lease).await;
+        let released = released.map_err(|error| {
+            away(
+                error,
+                "the lease is released when the store is there again, or ends by itself",
+            )
+        })?;
         let mut out = Vec::new();
         out.extend_from_slice(b"{\"released\":");
         json::boolean(&mut out, released);
@@ -268,7 +279,9 @@ impl Front {
     async fn renew(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let body = self.body(request.into(), beat).await?;
         let lease = request::lease(&body)?;
-        let Some(term) = self.gate.sit(Door::Http).renew(&lease).await else {
+        let renewed = self.gate.sit(Door::Http).renew(&lease).await;
+        let renewed = renewed.map_err(|error| away(error, "the lease lasts as long as it would have; ask again"))?;
+        let Some(term) = renewed else {
             return Err(Problem::new(
                 StatusCode::NOT_FOUND,
                 "the lease is held no more: it was released, or it ran out; check again",
@@ -310,6 +323,12 @@ impl Front {
         let bounds = &self.settings.bounds;
         read(sent, bounds.body_bytes, bounds.body_timeout, beat).await
     }
+}
+
+/// What could not be done because the store could not be asked.
+fn away(error: StoreError, then: &str) -> Problem {
+    let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; {then}"));
+    problem.with(RETRY_AFTER, "1")
 }
 
 fn metrics(gate: &Gate) -> Response<Full<Bytes>> {

@@ -18,20 +18,28 @@ impl Collector for StoreFigures {
             let gauge = ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
-        // Nothing breaks the line to a store yet.
-        gauge("tollgate_breaker_state", "0 closed, 1 half open, 2 open.", 0)?;
+        let breaker = match &self.0 {
+            Store::Memory(_) => 0,
+            Store::Redis(store) => store.inner().breaker() as u64,
+        };
+        let help = "0 closed, 1 half open, 2 open; of several servers the one that lets least through.";
+        gauge("tollgate_breaker_state", help, breaker)?;
         match &self.0 {
             Store::Memory(store) => {
                 gauge("tollgate_keys", "Keys in the store.", store.usage().keys as u64)?;
                 errors(&mut encoder, [("unavailable", 0)])
             }
             Store::Redis(store) => {
-                let is_there = u64::from(store.fault().is_none());
+                let local = store.figures();
+                let (instances, _) = store.instances();
                 gauge(
-                    "tollgate_store_connected",
-                    "1 while there is a connection to the store.",
-                    is_there,
+                    "tollgate_instances",
+                    "How many instances share the limits.",
+                    instances.into(),
                 )?;
+                let store = store.inner();
+                let is_there = u64::from(store.fault().is_none());
+                gauge("tollgate_store_connected", "1 while the store is asked.", is_there)?;
                 let figures = store.figures();
                 let mut count = |name, help, number: u64| {
                     let counter = ConstCounter::new(number);
@@ -44,6 +52,14 @@ impl Collector for StoreFigures {
                 )?;
                 let help = "Charges that those calls settled; over calls, how many went together.";
                 count("tollgate_store_charges", help, figures.charges.get())?;
+                let help = "Times that a server was left alone or asked again.";
+                count("tollgate_breaker_transitions", help, store.breaker_changes())?;
+                let help = "Charges that this instance decided while the store was away.";
+                count("tollgate_local_charges", help, local.decided())?;
+                let help = "Counters of this instance that were brought to what the store had shown.";
+                count("tollgate_local_seeds", help, local.seeded())?;
+                let help = "Units that this instance let pass while the store was away, and then charged to it.";
+                count("tollgate_local_charged_back_units", help, local.charged_back())?;
                 let help = "Times the store had forgotten the script.";
                 count("tollgate_store_script_loads", help, figures.loads.get())?;
                 count(

@@ -1,0 +1,247 @@
+//! What a decision costs while the shared store is away, beside one of the embedded store, and what it costs to be ready
+//! for that while it is there.
+//!
+//! All take turns, round by round, and the medians of the rounds are reported: ratios within one run can be compared where
+//! nanoseconds cannot. The slowest hundredth is of single decisions, timed one by one.
+
+use crate::redis::Which;
+use crate::redis::server::Watched;
+use std::future::Future;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tollgate_limiter::RuleBook;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
+use tollgate_limiter::core::yaml;
+use tollgate_limiter::core::{
+    Charge, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, TokenBucket,
+};
+use tollgate_limiter::store::local::{Local, Options};
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::store::redis::{BreakerState, Redis};
+use tollgate_limiter::store::{Source, Store};
+
+/// Measures decisions while the shared store is away beside those of the embedded store.
+#[derive(clap::Args)]
+#[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- local")]
+pub(crate) struct Args {
+    /// Subjects that are asked for in turn.
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    keys: u64,
+    /// Rounds of 20 ms for each.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(3..=10_000))]
+    rounds: u64,
+}
+
+const ROUND: Duration = Duration::from_millis(20);
+
+/// What was measured of one contestant.
+struct Measured {
+    name: &'static str,
+    /// Nanoseconds per decision, of each round.
+    rounds: Vec<u64>,
+    /// Of single decisions.
+    singles: Vec<u64>,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("tollgate-bench: cannot start: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    match runtime.block_on(measure(args)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            eprintln!("tollgate-bench: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+async fn measure(args: &Args) -> Result<(), String> {
+    let memory = Arc::new(Memory::default());
+    let said = Options {
+        instances: Some(2),
+        ..Options::default()
+    };
+    let well = Arc::new(Local::around(Arc::new(Memory::default()), said));
+    let away = Arc::new(without_a_store(said).await?);
+    let mut stores = [
+        Measured::new("memory"),
+        Measured::new("local, the store is there"),
+        Measured::new("local, the store is away"),
+    ];
+    let (ours, theirs, lone) = (
+        charges(&*memory, args.keys),
+        charges(&*well, args.keys),
+        charges(&*away, args.keys),
+    );
+    let books = (
+        RuleBook::new(rules()?, memory.clone()),
+        RuleBook::new(rules()?, away.clone()),
+    );
+    let names: Vec<String> = (0..args.keys).map(|key| format!("user-{key}")).collect();
+    let mut whole = [Measured::new("memory"), Measured::new("local, the store is away")];
+    for _ in 0..args.rounds {
+        stores[0]
+            .round(|turn| settle(&*memory, at(&ours, turn), Source::Memory))
+            .await;
+        stores[1]
+            .round(|turn| settle(&*well, at(&theirs, turn), Source::Memory))
+            .await;
+        stores[2]
+            .round(|turn| settle(&*away, at(&lone, turn), Source::Local))
+            .await;
+        whole[0]
+            .round(|turn| check(&books.0, at::<String>(&names, turn), Source::Memory))
+            .await;
+        whole[1]
+            .round(|turn| check(&books.1, at::<String>(&names, turn), Source::Local))
+            .await;
+    }
+    println!("{} keys, {} rounds of {ROUND:?} each\n", args.keys, args.rounds);
+    report("settling one charge", &mut stores);
+    report("a check by rules, key and plan included", &mut whole);
+    Ok(())
+}
+
+/// A store that was there, and of which it is known that it is not.
+async fn without_a_store(said: Options) -> Result<Local<Redis>, String> {
+    let server = Watched::start(Which::Redis.kind())?;
+    let options = Redis::options(&server.url()).map_err(|error| error.to_string())?;
+    let store = Local::around(Arc::new(options.open()), said);
+    drop(server);
+    let charge = charges(&store, 1);
+    let from = Instant::now();
+    while store.inner().breaker() != BreakerState::Open {
+        if from.elapsed() > Duration::from_secs(10) {
+            return Err("the breaker does not open".into());
+        }
+        store.settle(&charge, LeaseId(1)).await;
+    }
+    Ok(store)
+}
+
+/// A charge of one unit for each of so many subjects, under a limit that is never reached.
+fn charges<S: Store>(store: &S, keys: u64) -> Vec<Charge<S::Key>> {
+    let rate = Rate::new(1_000_000_000, Micros::from_secs(1)).expect("in range");
+    let limit: Limit = TokenBucket::new(rate).into();
+    let counter = Counter {
+        domain: "bench",
+        rule: "local",
+        variant: "",
+        limit: &limit,
+        per: &[],
+    };
+    let subjects = store.subjects(&counter);
+    let charge = |key: u64| Charge {
+        key: store.key(&subjects, &[&key.to_le_bytes()]),
+        limit,
+        cost: Cost::ONE,
+        policy: Policy::Enforce,
+        on_failure: OnStoreFailure::Local,
+    };
+    (0..keys).map(charge).collect()
+}
+
+fn rules() -> Result<RuleSet, String> {
+    let origin = Origin::new("bench", "rules: [{ id: r, per: user, limit: 1000000000/s }]");
+    let mut reader = Reader::new(Settings::default());
+    reader.file(&yaml::parse(&origin).map_err(|_| "the rules are YAML")?);
+    let read = reader.finish();
+    read.map(|read| read.rules)
+        .map_err(|_| "the rules are sound".to_owned())
+}
+
+fn at<T>(all: &[T], turn: u64) -> &T {
+    all.get(turn as usize % all.len()).expect("there is one at least")
+}
+
+async fn settle<S: Store>(store: &S, charge: &Charge<S::Key>, source: Source) {
+    let settled = store.settle(std::slice::from_ref(charge), LeaseId(1)).await;
+    let outcome = settled
+        .outcomes
+        .first()
+        .copied()
+        .expect("one was asked for")
+        .expect("decided");
+    assert!(settled.passes && outcome.source == source);
+}
+
+async fn check<S: Store>(book: &RuleBook<S>, user: &str, source: Source) {
+    let attributes = [Attribute {
+        name: "user",
+        value: user.as_bytes(),
+    }];
+    let attempt = Attempt {
+        domain: "default",
+        attributes: &attributes,
+        cost: Cost::ONE,
+    };
+    let checked = book.check(&attempt).await;
+    assert!(checked.verdict.allowed && checked.verdict.source == source);
+}
+
+impl Measured {
+    fn new(name: &'static str) -> Self {
+        Self {
+            name,
+            rounds: Vec::new(),
+            singles: Vec::new(),
+        }
+    }
+
+    /// One round of decisions, and after it some that are timed one by one.
+    async fn round<F: Future<Output = ()>>(&mut self, decide: impl Fn(u64) -> F) {
+        let (from, mut turns) = (Instant::now(), 0);
+        while from.elapsed() < ROUND {
+            for turn in 0..100 {
+                decide(turns + turn).await;
+            }
+            turns += 100;
+        }
+        self.rounds.push(from.elapsed().as_nanos() as u64 / turns);
+        for turn in 0..2_000 {
+            let from = Instant::now();
+            decide(turn * 7).await;
+            self.singles.push(from.elapsed().as_nanos() as u64);
+        }
+    }
+
+    fn median(&mut self) -> u64 {
+        quantile(&mut self.rounds, 50)
+    }
+
+    fn slowest_hundredth(&mut self) -> u64 {
+        quantile(&mut self.singles, 99)
+    }
+}
+
+fn quantile(all: &mut [u64], percent: usize) -> u64 {
+    all.sort_unstable();
+    all.get(all.len().saturating_sub(1) * percent / 100)
+        .copied()
+        .unwrap_or_default()
+}
+
+fn report(what: &str, all: &mut [Measured]) {
+    println!(
+        "| {what} | ns, median of rounds | beside the first | p99 of single ones, ns | beside the first |\n|---|---:|---:|---:|---:|"
+    );
+    let first = all.first_mut().map(|first| (first.median(), first.slowest_hundredth()));
+    let (median, slow) = first.unwrap_or((1, 1));
+    for measured in all {
+        let (own, own_slow) = (measured.median(), measured.slowest_hundredth());
+        println!(
+            "| {} | {own} | {:.2} | {own_slow} | {:.2} |",
+            measured.name,
+            own as f64 / median as f64,
+            own_slow as f64 / slow as f64
+        );
+    }
+    println!();
+}
