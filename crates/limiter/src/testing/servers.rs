@@ -28,6 +28,8 @@ pub struct Server {
     program: PathBuf,
     settings: Vec<String>,
     environment: Vec<(&'static str, PathBuf)>,
+    /// Where it writes what it must, such as what it is sent by its primary.
+    folder: PathBuf,
 }
 
 /// How often another port is tried when one is taken between finding it free and using it.
@@ -84,9 +86,10 @@ impl Server {
         );
         let mut log = String::new();
         let settings: Vec<String> = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let folder = folder("server");
         for _ in 0..ATTEMPTS {
             let started = free_port().and_then(|port| {
-                let process = run(&program, &settings, &environment, port)?;
+                let process = run(&program, &settings, &environment, &folder, port)?;
                 Ok((process, port))
             });
             match started {
@@ -97,6 +100,7 @@ impl Server {
                         program,
                         settings,
                         environment,
+                        folder,
                     };
                 }
                 Err(said) => log = said,
@@ -135,7 +139,13 @@ impl Server {
         self.kill();
         let mut log = String::new();
         for _ in 0..ATTEMPTS {
-            match run(&self.program, &self.settings, &self.environment, self.port) {
+            match run(
+                &self.program,
+                &self.settings,
+                &self.environment,
+                &self.folder,
+                self.port,
+            ) {
                 Ok(process) => {
                     self.process = process;
                     return;
@@ -190,17 +200,18 @@ fn run(
     program: &Path,
     settings: &[String],
     environment: &[(&'static str, PathBuf)],
+    folder: &Path,
     port: u16,
 ) -> Result<Child, String> {
     let mut process = Command::new(program)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
-        // A replica gets its first data as a file. Another server must not take it for its own, now or later.
-        .args(["--dbfilename", &file_of(port), "--rdb-del-sync-files", "yes"])
+        // A replica gets its first data as a file, which others in the same folder must not take for their own.
+        .args(["--dbfilename", &format!("{port}.rdb")])
         .args(["--repl-diskless-sync-delay", "0"])
         .args(settings)
         .envs(environment.iter().map(|(name, path)| (name, path)))
-        .current_dir(std::env::temp_dir())
+        .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -223,15 +234,10 @@ fn run(
     Err(log)
 }
 
-/// What a server calls its data when it writes them down.
-fn file_of(port: u16) -> String {
-    format!("tollgate-{port}.rdb")
-}
-
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
-        // It deletes that itself, unless it is killed before.
-        let _ = std::fs::remove_file(std::env::temp_dir().join(file_of(self.port)));
+        // What is left behind does no harm.
+        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }

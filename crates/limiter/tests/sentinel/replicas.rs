@@ -61,9 +61,11 @@ async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
             break;
         }
     }
+    // It may have been the primary for a moment, when sentinels did not agree at once.
+    let wrote = crate::site::calls(other);
     let before = looks(other);
     while looks(other) < before + 10 {
         look().await;
     }
-    assert!(crate::site::calls(other) == 0);
+    assert_eq!(crate::site::calls(other), wrote);
 }
