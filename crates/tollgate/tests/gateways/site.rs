@@ -161,7 +161,9 @@ fn tollgate(folder: &Folder) -> (Process, u16) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.args(["serve", "--config", SETTINGS]);
     // Tests run side by side: what they do not ask for must not want the same port.
-    command.env("TOLLGATE_SERVER__GRPC", "disabled");
+    for name in ["TOLLGATE_SERVER__GRPC", "TOLLGATE_SERVER__RESP"] {
+        command.env(name, "disabled");
+    }
     let mut process = Process::spawn(command, folder, "tollgate.log");
     for _ in 0..LOOKS {
         let said = folder.read("tollgate.log");

@@ -241,7 +241,7 @@ fn off_loopback_it_does_not_start_until_it_knows_whom_to_answer() {
 fn what_this_version_has_not_is_refused() {
     for words in [
         ["--set", "server.admin=127.0.0.1:0"],
-        ["--set", "forward_auth={gateway: nginx}"],
+        ["--set", "server.debug=127.0.0.1:0"],
     ] {
         let (code, _, complained) = run(&Folder::new(), &[&["serve"][..], &words].concat());
         assert_eq!(code, Some(2), "{words:?}");
