@@ -33,7 +33,7 @@ pub(crate) const DOORS: &[(&str, &str, Ask)] = &[
     ("grpc", "grpc", calls),
 ];
 
-fn check(site: &Site, name: &str, attempts: &[Wanted]) -> Vec<Said> {
+pub(crate) fn check(site: &Site, name: &str, attempts: &[Wanted]) -> Vec<Said> {
     let mut client = http::Client::connect(site.http);
     let ask = |wanted: &Wanted| verdict(&client.post("/v1/check", wanted.body(name).to_string()).json());
     attempts.iter().map(ask).collect()
@@ -78,6 +78,40 @@ fn calls(site: &Site, name: &str, attempts: &[Wanted]) -> Vec<Said> {
         status(&response.statuses[0])
     };
     attempts.iter().map(ask).collect()
+}
+
+/// A gateway asks at the cost of one, and hears of a limit that lets pass what its headers tell.
+pub(crate) fn forward(site: &Site, name: &str, attempts: &[Wanted]) -> Vec<Said> {
+    let mut client = http::Client::connect(site.http);
+    let ask = |wanted: &Wanted| {
+        assert_eq!(wanted.cost, 1);
+        let headers: String = wanted
+            .entries(name)
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        client.send(format!(
+            "GET /v1/forward/default HTTP/1.1\r\nHost: test\r\n{headers}\r\n"
+        ));
+        let answer = client.answer();
+        if answer.status != 200 {
+            return verdict(&answer.json());
+        }
+        let remaining = answer.header("x-ratelimit-remaining");
+        Said {
+            allowed: true,
+            rule: None,
+            remaining: remaining.map(|remaining| remaining.parse().unwrap()),
+        }
+    };
+    attempts.iter().map(ask).collect()
+}
+
+/// What a gateway hears of it.
+pub(crate) fn heard(said: Said) -> Said {
+    Said {
+        rule: said.rule.filter(|_| !said.allowed),
+        ..said
+    }
 }
 
 fn verdict(body: &Value) -> Said {

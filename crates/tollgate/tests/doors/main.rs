@@ -16,7 +16,7 @@ mod grpc;
 mod http;
 mod site;
 
-use doors::{DOORS, Said, Wanted};
+use doors::{DOORS, Said, Wanted, check, forward, heard};
 use site::Site;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,6 +107,18 @@ fn agree(store: impl FnOnce() -> Store, source: &str) {
         *entry += count.parse::<usize>().unwrap();
     }
     assert_eq!(counted, wanted);
+
+    // A gateway cannot say what a request costs.
+    let ones: Vec<Wanted> = attempts.into_iter().filter(|wanted| wanted.cost == 1).collect();
+    let expected: Vec<Said> = check(&site, "ones", &ones).into_iter().map(heard).collect();
+    assert!(expected.iter().any(|said| said.allowed) && expected.iter().any(|said| !said.allowed));
+    let said = forward(&site, "forward", &ones);
+    for (place, (said, expected)) in said.iter().zip(&expected).enumerate() {
+        assert_eq!(said, expected, "a gateway beside check: {:?}", ones[place]);
+    }
+    let denied = said.iter().filter(|said| !said.allowed).count();
+    let line = format!("tollgate_checks_total{{result=\"deny\",source=\"{source}\",door=\"forward\"}} {denied}\n");
+    assert!(site.gate.metrics().contains(&line), "{line}");
 }
 
 #[test]

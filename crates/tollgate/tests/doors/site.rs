@@ -5,12 +5,23 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
-use tollgate::server::http::{self, HttpSettings};
+use tollgate::server::http::{self, Forward, Gateway, HttpSettings, Part};
 use tollgate::server::listen::{Address, Listener};
 use tollgate::server::store::Store;
+use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{Reader, Settings};
 use tollgate_limiter::core::yaml;
+
+/// What a gateway hands on of its clients' requests: each attribute in a header of its name.
+fn forward() -> Forward {
+    let header = |name: &str| (name.into(), Part::named(&format!("header:{name}")).unwrap());
+    Forward {
+        gateway: Gateway::Traefik,
+        attributes: ["door", "user", "tier", "path", "points"].map(header).to_vec(),
+        trusted_proxies: Networks::default(),
+    }
+}
 
 pub(crate) struct Site {
     pub(crate) gate: Arc<Gate>,
@@ -47,7 +58,10 @@ impl Site {
         runtime.spawn(http::serve(
             listener,
             Arc::clone(&gate),
-            HttpSettings::default(),
+            HttpSettings {
+                forward: Some(forward()),
+                ..HttpSettings::default()
+            },
             never(),
         ));
         runtime.spawn(grpc::serve(calls, Arc::clone(&gate), GrpcSettings::default(), never()));
