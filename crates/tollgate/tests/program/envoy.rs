@@ -187,7 +187,7 @@ fn limits(words: &[&str]) {
     let site = Site::start(words);
     // A tenant's requests count down.
     let acme = "x-tenant: acme\r\n";
-    for left in ["99", "98"] {
+    for taken in 1..=2_u32 {
         let answer = site.ask("/orders", acme);
         assert_eq!(answer.status, 200);
         assert_eq!(
@@ -196,7 +196,17 @@ fn limits(words: &[&str]) {
             "{}",
             answer.head
         );
-        assert_eq!(answer.all("x-ratelimit-remaining"), [left]);
+        // On a busy machine a unit may have come back between two of them.
+        let left: Vec<u32> = answer
+            .all("x-ratelimit-remaining")
+            .iter()
+            .map(|text| text.parse().unwrap())
+            .collect();
+        assert!(
+            left.len() == 1 && (100 - taken..=99).contains(&left[0]),
+            "{}",
+            answer.head
+        );
         assert_eq!(answer.all("x-ratelimit-reset").len(), 1);
         assert_eq!(answer.all("ratelimit-policy"), ["\"tenant\";q=100;w=60"]);
         assert_eq!(answer.all("ratelimit").len(), 1);
