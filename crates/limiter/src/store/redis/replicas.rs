@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
+use tollgate_core::Timestamp;
 
 /// The replicas of one primary.
 #[derive(Debug)]
@@ -113,11 +114,12 @@ impl Replicas {
     }
 
     /// One that can be asked. They take turns.
-    fn pick(&self) -> Option<Arc<Node>> {
+    fn pick(&self, now: Timestamp) -> Option<Arc<Node>> {
         let nodes = self.nodes.read().unwrap_or_else(PoisonError::into_inner);
         let first = self.next.fetch_add(1, Ordering::Relaxed) % nodes.len().max(1);
         let in_turn = nodes.iter().skip(first).chain(nodes.iter().take(first));
-        in_turn.map(|(_, node)| node).find(|node| node.link.is_up()).cloned()
+        let is_well = |node: &&Arc<Node>| node.link.is_up() && !node.breaker.is_shut(now);
+        in_turn.map(|(_, node)| node).find(is_well).cloned()
     }
 
     /// Why none of them can be asked, if so.
@@ -143,7 +145,7 @@ impl Node {
     pub(super) async fn ask_or_look(self: &Arc<Self>, works: Vec<Work>, deadline: Deadline) -> Vec<Done> {
         let is_look = |work: &Work| work.mode == Mode::Peek && work.manner == Manner::Together;
         let replica = self.replicas.as_ref().filter(|_| works.iter().all(is_look));
-        let Some(replica) = replica.and_then(Replicas::pick) else {
+        let Some(replica) = replica.and_then(|replicas| replicas.pick(self.shared.clock.now())) else {
             return self.ask(works, deadline).await;
         };
         let half = deadline.earlier_by(self.shared.deadline / 2);
