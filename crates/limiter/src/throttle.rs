@@ -83,7 +83,11 @@ impl Throttles {
 
 #[inline]
 fn told<K>(charge: &Charge<K>, outcome: &Outcome) -> (Reply, Source) {
-    let reply = cell(charge).reply(&outcome.decision, &outcome.receipt.mark, charge.cost);
+    let reply = match outcome.source {
+        // By a part of the limit: its receipt is not one of the limit's.
+        Source::Local | Source::Open => Cell::reply_by(&outcome.decision),
+        _ => cell(charge).reply(&outcome.decision, &outcome.receipt.mark, charge.cost),
+    };
     (reply, outcome.source)
 }
 

@@ -108,6 +108,21 @@ impl Cell {
         }
     }
 
+    /// The reply to a call that a part of this limit decided, or another limit in its place: by what that says.
+    pub fn reply_by(decision: &Decision) -> Reply {
+        let standing = decision.standing();
+        Reply {
+            limited: !decision.is_allow(),
+            limit: standing.limit,
+            remaining: standing.remaining,
+            retry_after_s: match decision.retry() {
+                Some(Retry::After(wait)) => Some(seconds(wait)),
+                _ => None,
+            },
+            reset_after_s: seconds(standing.reset_after),
+        }
+    }
+
     /// The reply to a call that gave back and left its key standing so.
     pub fn given_back(&self, standing: &Standing) -> Reply {
         Reply {
