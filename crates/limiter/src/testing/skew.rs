@@ -51,9 +51,9 @@ impl Skew {
         written.expect("the file of the clock can be written to");
     }
 
-    /// What a server's environment must hold.
-    pub(super) fn environment(&self) -> [(&'static str, PathBuf); 2] {
-        [("LD_PRELOAD", self.library()), ("TOLLGATE_SKEW", self.file())]
+    /// What the environment of a program with this clock must hold.
+    pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
+        [("LD_PRELOAD", self.library()), ("SKEWED_CLOCK", self.file())]
     }
 
     fn file(&self) -> PathBuf {
@@ -86,11 +86,20 @@ const SOURCE: &str = r#"
 
 static const volatile long long *ahead;
 
+/* What asks before the environment is there, such as an allocator, sees the machine's time. */
 static long long ahead_us(void) {
     if (!ahead) {
-        int file = open(getenv("TOLLGATE_SKEW"), O_RDONLY);
-        ahead = mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, file, 0);
+        const char *name = getenv("SKEWED_CLOCK");
+        int file = name ? open(name, O_RDONLY) : -1;
+        if (file < 0) {
+            return 0;
+        }
+        void *memory = mmap(NULL, sizeof *ahead, PROT_READ, MAP_SHARED, file, 0);
         close(file);
+        if (memory == MAP_FAILED) {
+            return 0;
+        }
+        ahead = memory;
     }
     return *ahead;
 }
