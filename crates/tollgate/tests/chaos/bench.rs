@@ -1,0 +1,324 @@
+//! The bench that rows run on: nodes over a store, and a load with one hot key and many others.
+
+use crate::envelope::over_admission;
+use crate::figures::Figures;
+use crate::load::{Load, Sample, Traffic};
+use crate::node::Node;
+use crate::plan::Plan;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+use tokio::time::Instant;
+use tollgate_core::testing::random::Random;
+
+/// The hot key's rate and capacity.
+pub(crate) const RATE: u64 = 100;
+pub(crate) const CAPACITY: u64 = 100;
+/// How often it is asked for, and the others together: ten times what it allows, and as much again by others.
+const HOT: u32 = 1_000;
+const MANY: u32 = 500;
+const KEYS: u64 = 10_000;
+
+/// The subject that many keys share in samples; hot ones are counted from 0.
+pub(crate) const OTHERS: u16 = u16::MAX;
+
+/// What a bench is to be.
+pub(crate) struct Setup {
+    /// The store of each node.
+    pub(crate) stores: Vec<String>,
+    /// Further settings of the store, as in a YAML map in one line.
+    pub(crate) store_settings: String,
+    pub(crate) rules: String,
+    pub(crate) traffic: Traffic,
+    pub(crate) environments: Vec<Vec<(&'static str, PathBuf)>>,
+}
+
+/// Nodes, a load on them, and the threads that make it.
+pub(crate) struct Bench {
+    pub(crate) nodes: Vec<Node>,
+    load: Option<Load>,
+    traffic: Traffic,
+    seed: u64,
+    runtime: Arc<Runtime>,
+    built: Instant,
+}
+
+/// What was seen of a load.
+pub(crate) struct Seen {
+    pub(crate) samples: Vec<Sample>,
+}
+
+impl Setup {
+    /// Two nodes over one store.
+    pub(crate) fn over(store: &str) -> Self {
+        Self {
+            stores: vec![store.to_owned(); 2],
+            store_settings: String::new(),
+            rules: hot_and_many("local"),
+            traffic: traffic(&["h0"], HOT, MANY),
+            environments: Vec::new(),
+        }
+    }
+
+    /// The settings of one of its nodes.
+    pub(crate) fn settings(&self, plan: &Plan, store: &str) -> String {
+        // A debug build on a machine that runs all tests at once needs more time than the product.
+        let deadline = plan.pick("50ms", "10ms");
+        let store = match store {
+            "memory" => "store: memory".to_owned(),
+            url => format!("store: {{ url: '{url}', deadline: {deadline}{} }}", self.store_settings),
+        };
+        format!("{store}\nlog: info\n{}", self.rules)
+    }
+
+    pub(crate) fn start(self, plan: &Plan) -> Bench {
+        let runtime = runtime();
+        let nodes: Vec<Node> = self
+            .stores
+            .iter()
+            .enumerate()
+            .map(|(number, store)| {
+                let environment = self.environments.get(number).cloned().unwrap_or_default();
+                Node::start_in(&self.settings(plan, store), environment)
+            })
+            .collect();
+        Bench {
+            nodes,
+            load: None,
+            traffic: self.traffic,
+            seed: plan.seed,
+            runtime,
+            built: Instant::now(),
+        }
+    }
+}
+
+impl Bench {
+    /// Waits until every node has reached its store and knows of all others, and starts the load.
+    pub(crate) fn load(&mut self) {
+        let all = self.nodes.len() as u64;
+        for node in &self.nodes {
+            wait_until("every node knows its store and the others", || {
+                let ready = node.json("/readyz");
+                let knows_all = self.nodes.len() == 1 || ready["instances"].as_u64() >= Some(all);
+                ready["store"]["reachable"] == true && knows_all
+            });
+        }
+        self.load_as_it_is();
+    }
+
+    /// Starts the load, whatever nodes know.
+    pub(crate) fn load_as_it_is(&mut self) {
+        let addresses: Vec<_> = self.nodes.iter().map(Node::address).collect();
+        let load = Load::start(self.runtime.handle(), &addresses, &self.traffic, self.seed);
+        self.load = Some(load);
+    }
+
+    /// Lets the load go on for so long.
+    pub(crate) fn pause(&self, time: Duration) -> u64 {
+        pause(time);
+        self.now_us()
+    }
+
+    /// Since the bench was built.
+    pub(crate) fn now(&self) -> Duration {
+        self.built.elapsed()
+    }
+
+    pub(crate) fn now_us(&self) -> u64 {
+        self.load.as_ref().map_or(0, Load::now_us)
+    }
+
+    pub(crate) fn end_load(&mut self) -> Seen {
+        let samples = self.load.take().map(|load| load.end(self.runtime.handle()));
+        Seen {
+            samples: samples.unwrap_or_default(),
+        }
+    }
+
+    /// The sum of a metric over the nodes.
+    pub(crate) fn metric(&self, name: &str, labels: &str) -> f64 {
+        self.nodes.iter().map(|node| node.metric(name, labels)).sum()
+    }
+}
+
+impl Seen {
+    pub(crate) fn of(&self, subject: u16) -> impl Iterator<Item = &Sample> {
+        self.samples.iter().filter(move |sample| sample.subject == subject)
+    }
+
+    /// The worst over-admission of the hot key.
+    pub(crate) fn excess(&self) -> f64 {
+        over_admission(self.of(0), RATE, CAPACITY)
+    }
+
+    /// Those that were answered in a stretch of time.
+    pub(crate) fn between(&self, from_us: u64, to_us: u64) -> impl Iterator<Item = &Sample> {
+        self.samples
+            .iter()
+            .filter(move |sample| (from_us..to_us).contains(&sample.received_us))
+    }
+
+    pub(crate) fn failed(&self) -> f64 {
+        self.samples.iter().filter(|sample| sample.is_failed()).count() as f64
+    }
+
+    /// The share of decisions in a stretch that the store made.
+    pub(crate) fn shared(&self, from_us: u64, to_us: u64) -> f64 {
+        share(self.between(from_us, to_us), Sample::is_shared)
+    }
+
+    pub(crate) fn fallbacks(&self, from_us: u64, to_us: u64) -> f64 {
+        self.between(from_us, to_us)
+            .filter(|sample| sample.is_fallback())
+            .count() as f64
+    }
+
+    /// How long after a moment the store decided 99 of 100 again.
+    pub(crate) fn shared_again(&self, after_us: u64) -> Option<Duration> {
+        let end = self.samples.last().map_or(0, |sample| sample.received_us);
+        let mut from = after_us;
+        while from + WINDOW_US <= end {
+            if self.shared(from, from + WINDOW_US) >= 0.99 {
+                return Some(Duration::from_micros(from - after_us));
+            }
+            from += STEP_US;
+        }
+        None
+    }
+
+    /// The latency that this share of the decisions in a stretch kept within.
+    pub(crate) fn latency(&self, share: f64, from_us: u64, to_us: u64) -> Option<Duration> {
+        let mut all: Vec<u64> = self.between(from_us, to_us).map(|sample| sample.latency_us).collect();
+        all.sort_unstable();
+        let place = ((all.len() as f64 * share).ceil() as usize).clamp(1, all.len().max(1)) - 1;
+        all.get(place).copied().map(Duration::from_micros)
+    }
+
+    pub(crate) fn end_us(&self) -> u64 {
+        self.samples.last().map_or(0, |sample| sample.received_us + 1)
+    }
+
+    /// What holds for every outage: nothing failed, nobody waited, and afterwards all is as before.
+    pub(crate) fn common(&self, figures: &mut Figures, plan: &Plan, outage: Outage) {
+        let Outage { from_us, back_us } = outage;
+        figures.none("requests that failed", self.failed());
+        figures.at_least(
+            "decided without the store while it was away",
+            self.fallbacks(from_us, back_us),
+            1.0,
+        );
+        let again = self.shared_again(back_us);
+        figures.within("shared again", again, plan.seconds(4.0, 3.0));
+        let end = self.end_us();
+        figures.quick("shared again after", again, Duration::from_secs(1));
+        figures.quick("p99.9", self.latency(0.999, 0, end), Duration::from_millis(20));
+        figures.quick("max", self.latency(1.0, 0, end), Duration::from_millis(50));
+        let slow = self
+            .between(from_us, end)
+            .filter(|sample| sample.latency_us > 5_000)
+            .count();
+        let nodes = 1 + self.samples.iter().map(|sample| sample.node).max().unwrap_or(0);
+        figures.seldom("decisions above 5 ms, per node", slow as f64 / nodes as f64, 100.0);
+        let open_us = from_us + 500_000;
+        if open_us < back_us {
+            figures.quick(
+                "p99 while the store was away",
+                self.latency(0.99, open_us, back_us),
+                Duration::from_millis(2),
+            );
+        }
+        let control = self.latency(0.99, 500_000, from_us).unwrap_or_default();
+        let bound = control.mul_f64(1.5).max(Duration::from_millis(2));
+        figures.quick(
+            "p99 afterwards, against 1.5 x before",
+            self.latency(0.99, back_us + 1_000_000, end),
+            bound,
+        );
+    }
+}
+
+/// From when the store was away, and from when it answered again.
+#[derive(Clone, Copy)]
+pub(crate) struct Outage {
+    pub(crate) from_us: u64,
+    pub(crate) back_us: u64,
+}
+
+impl Outage {
+    /// What may pass beyond the limit when all nodes go on with their shares: formula M3.
+    pub(crate) fn excess(self) -> f64 {
+        let refilled = RATE as f64 * (self.back_us - self.from_us) as f64 / 1e6;
+        CAPACITY as f64 + refilled.min(CAPACITY as f64)
+    }
+}
+
+pub(crate) fn share<'s>(samples: impl Iterator<Item = &'s Sample>, is_it: impl Fn(&Sample) -> bool) -> f64 {
+    let (mut all, mut those) = (0_u32, 0_u32);
+    for sample in samples {
+        all += 1;
+        those += u32::from(is_it(sample));
+    }
+    f64::from(those) / f64::from(all.max(1))
+}
+
+/// A rule for the hot key and one for the others, with what holds while the store is away.
+pub(crate) fn hot_and_many(on_store_failure: &str) -> String {
+    format!(
+        "rules:\n- {{ id: hot, when: {{ kind: hot }}, per: user, limit: {RATE}/s, on_store_failure: {on_store_failure} }}\n\
+         - {{ id: many, when: {{ kind: many }}, per: user, limit: {RATE}/s, on_store_failure: {on_store_failure} }}\n"
+    )
+}
+
+/// Hot users, so often a second each, and others among [`KEYS`] so often together.
+pub(crate) fn traffic(users: &[&str], hot: u32, many: u32) -> Traffic {
+    let users: Vec<String> = users.iter().map(|&user| user.to_owned()).collect();
+    let all_hot = hot * users.len() as u32;
+    let next = move |random: &mut Random| {
+        let chosen = random.below(u64::from(all_hot + many));
+        let place = (chosen / u64::from(hot)) as usize;
+        match users.get(place).filter(|_| chosen < u64::from(all_hot)) {
+            Some(user) => (place as u16, check("hot", user)),
+            None => (OTHERS, check("many", &format!("m{}", random.below(KEYS)))),
+        }
+    };
+    Traffic {
+        per_second: all_hot + many,
+        next: Arc::new(next),
+    }
+}
+
+pub(crate) fn check(kind: &str, user: &str) -> String {
+    format!(r#"{{"attributes":{{"kind":"{kind}","user":"{user}"}}}}"#)
+}
+
+pub(crate) fn runtime() -> Arc<Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    Arc::new(runtime.unwrap())
+}
+
+/// Waits for something that tells nobody when it happens.
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let happened = (0..LOOKS).any(|_| {
+        let holds = holds();
+        if !holds {
+            pause(LOOK_EVERY);
+        }
+        holds
+    });
+    assert!(happened, "not so within {LOOKS} looks: {what}");
+}
+
+#[expect(clippy::disallowed_methods, reason = "a phase of a row is a length of real time")]
+pub(crate) fn pause(time: Duration) {
+    std::thread::sleep(time);
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+const LOOKS: u32 = 3_000;
+const WINDOW_US: u64 = 200_000;
+const STEP_US: u64 = 20_000;

@@ -1,0 +1,147 @@
+//! What a row found, each figure beside its bound.
+
+use std::time::Duration;
+
+#[derive(Debug, Default)]
+pub(crate) struct Figures(pub(crate) Vec<Figure>);
+
+#[derive(Debug)]
+pub(crate) struct Figure {
+    pub(crate) what: String,
+    pub(crate) value: String,
+    pub(crate) bound: String,
+    pub(crate) passed: bool,
+    kind: Kind,
+}
+
+/// A figure that must hold every time, or one that a busy machine may spoil.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Count,
+    Latency,
+}
+
+impl Figures {
+    /// A row that did not come to its end.
+    pub(crate) fn broken(said: &str) -> Self {
+        let mut figures = Self::default();
+        let said = said.lines().next().unwrap_or_default();
+        figures.push(Kind::Count, "came to its end", said.to_owned(), "yes".to_owned(), false);
+        figures
+    }
+
+    pub(crate) fn at_most(&mut self, what: &str, value: f64, bound: f64) {
+        self.push(
+            Kind::Count,
+            what,
+            short(value),
+            format!("<= {}", short(bound)),
+            value <= bound,
+        );
+    }
+
+    pub(crate) fn at_least(&mut self, what: &str, value: f64, bound: f64) {
+        self.push(
+            Kind::Count,
+            what,
+            short(value),
+            format!(">= {}", short(bound)),
+            value >= bound,
+        );
+    }
+
+    pub(crate) fn none(&mut self, what: &str, value: f64) {
+        self.push(Kind::Count, what, short(value), "0".to_owned(), value == 0.0);
+    }
+
+    pub(crate) fn holds(&mut self, what: &str, holds: bool) {
+        let value = if holds { "yes" } else { "no" };
+        self.push(Kind::Count, what, value.to_owned(), "yes".to_owned(), holds);
+    }
+
+    /// A time that must keep its bound where latencies count.
+    pub(crate) fn quick(&mut self, what: &str, value: Option<Duration>, bound: Duration) {
+        let passed = value.is_some_and(|value| value <= bound);
+        let value = value.map_or_else(|| "never".to_owned(), milliseconds);
+        self.push(
+            Kind::Latency,
+            what,
+            value,
+            format!("<= {}", milliseconds(bound)),
+            passed,
+        );
+    }
+
+    /// A number that depends on latencies.
+    pub(crate) fn seldom(&mut self, what: &str, value: f64, bound: f64) {
+        self.push(
+            Kind::Latency,
+            what,
+            short(value),
+            format!("<= {}", short(bound)),
+            value <= bound,
+        );
+    }
+
+    /// A share that depends on latencies.
+    pub(crate) fn mostly(&mut self, what: &str, value: f64, bound: f64) {
+        self.push(
+            Kind::Latency,
+            what,
+            short(value),
+            format!(">= {}", short(bound)),
+            value >= bound,
+        );
+    }
+
+    /// A time that must keep a loose bound at all times.
+    pub(crate) fn within(&mut self, what: &str, value: Option<Duration>, bound: Duration) {
+        let passed = value.is_some_and(|value| value <= bound);
+        let value = value.map_or_else(|| "never".to_owned(), milliseconds);
+        self.push(Kind::Count, what, value, format!("<= {}", milliseconds(bound)), passed);
+    }
+
+    pub(crate) fn counts_hold(&self) -> bool {
+        self.hold(Kind::Count)
+    }
+
+    pub(crate) fn latencies_hold(&self) -> bool {
+        self.hold(Kind::Latency)
+    }
+
+    /// For runs that are no measurement.
+    pub(crate) fn drop_latencies(&mut self) {
+        self.0.retain(|figure| figure.kind == Kind::Count);
+    }
+
+    fn hold(&self, kind: Kind) -> bool {
+        self.0
+            .iter()
+            .filter(|figure| figure.kind == kind)
+            .all(|figure| figure.passed)
+    }
+
+    fn push(&mut self, kind: Kind, what: &str, value: String, bound: String, passed: bool) {
+        self.0.push(Figure {
+            what: what.to_owned(),
+            value,
+            bound,
+            passed,
+            kind,
+        });
+    }
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{} ms", short(time.as_secs_f64() * 1_000.0))
+}
+
+/// Without digits that say nothing.
+fn short(value: f64) -> String {
+    let digits = match value.abs() {
+        size if size >= 100.0 || value.fract() == 0.0 => 0,
+        size if size >= 1.0 => 1,
+        _ => 3,
+    };
+    format!("{value:.digits$}")
+}

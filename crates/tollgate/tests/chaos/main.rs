@@ -1,0 +1,101 @@
+//! What happens when things break: nodes, a store, load, one fault, and figures that must hold. See docs/reliability.md.
+//!
+//! The suite moves itself into a network and a mount namespace of its own before it starts anything, so that no packet of
+//! it can leave and no rule of it can touch the machine. A row is a function in `rows/`; what it says is in its figures.
+
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::unwrap_used,
+    clippy::indexing_slicing,
+    clippy::float_arithmetic,
+    reason = "all of it is a test that measures, and the lints know only the functions that are marked as one"
+)]
+
+mod audit;
+mod bench;
+mod envelope;
+mod figures;
+mod load;
+mod node;
+mod plan;
+mod proxy;
+mod report;
+mod resp;
+mod rows;
+mod space;
+
+use figures::Figures;
+use plan::{Pace, Plan};
+use rows::{Row, Run};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let plan = match Plan::read(&words) {
+        Ok(plan) => plan,
+        Err(help) => {
+            eprintln!("{help}");
+            return ExitCode::from(2);
+        }
+    };
+    if plan.lists {
+        for row in rows::ALL.iter().filter(|row| plan.wants(row)) {
+            println!("{}: test", row.title());
+        }
+        return ExitCode::SUCCESS;
+    }
+    if let Some(code) = space::enter(&words) {
+        return code;
+    }
+    let results: Vec<report::Result> = rows::ALL
+        .iter()
+        .filter(|row| plan.wants(row))
+        .map(|row| {
+            let result = report::Result {
+                row,
+                figures: run(row, &plan),
+            };
+            print!("{result}");
+            result
+        })
+        .collect();
+    report::end(&plan, &results)
+}
+
+/// Runs a row, again if only its latencies are not what they should be: on a machine that does other things too, two runs
+/// of three must be good. Counts must hold every time.
+fn run(row: &Row, plan: &Plan) -> Figures {
+    let Run::Here(play) = row.run else {
+        return Figures::default();
+    };
+    let mut good = 0;
+    let mut last = Figures::default();
+    for turn in 1..=RUNS {
+        let played = catch_unwind(AssertUnwindSafe(|| play(&plan.of(row, turn))));
+        last = played.unwrap_or_else(|panic| {
+            let said = panic.downcast_ref::<String>().map(String::as_str);
+            Figures::broken(
+                said.or_else(|| panic.downcast_ref::<&str>().copied())
+                    .unwrap_or("a panic"),
+            )
+        });
+        if plan.pace == Pace::Fast {
+            last.drop_latencies();
+            break;
+        }
+        if !last.counts_hold() {
+            break;
+        }
+        good += u32::from(last.latencies_hold());
+        if good >= ENOUGH || turn - good > RUNS - ENOUGH || (turn == 1 && good == 1) {
+            // Good at once is good enough; what was not must be good twice.
+            break;
+        }
+    }
+    last
+}
+
+const RUNS: u32 = 3;
+const ENOUGH: u32 = 2;

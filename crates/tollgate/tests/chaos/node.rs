@@ -1,0 +1,169 @@
+//! `tollgate serve` as a process, and what can be seen of it from outside.
+
+use crate::space;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// A running node. Ends when it is dropped.
+pub(crate) struct Node {
+    child: Child,
+    port: u16,
+    log: Arc<Mutex<String>>,
+    folder: PathBuf,
+    environment: Vec<(&'static str, PathBuf)>,
+}
+
+impl Node {
+    /// Starts one with these settings, in YAML, beside where it listens.
+    pub(crate) fn start(settings: &str) -> Self {
+        Self::start_in(settings, Vec::new())
+    }
+
+    /// The same with something in its environment.
+    pub(crate) fn start_in(settings: &str, environment: Vec<(&'static str, PathBuf)>) -> Self {
+        let port = space::port();
+        let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-{port}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let listening = format!("server: {{ http: '127.0.0.1:{port}' }}\n");
+        fs::write(folder.join("tollgate.yaml"), listening + settings).unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let child = spawn(&folder, &environment, &log);
+        Self {
+            child,
+            port,
+            log,
+            folder,
+            environment,
+        }
+    }
+
+    /// Starts it again where it was, with the same settings. It must have ended.
+    pub(crate) fn start_again(&mut self) {
+        let _ = self.child.wait();
+        self.child = spawn(&self.folder, &self.environment, &self.log);
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        ([127, 0, 0, 1], self.port).into()
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to stop and waits until it has. False if it does not end well.
+    pub(crate) fn stop(&mut self) -> bool {
+        space::must("kill", &["-TERM", &self.child.id().to_string()]);
+        self.child.wait().is_ok_and(|status| status.success())
+    }
+
+    pub(crate) fn is_alive(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    pub(crate) fn get(&self, path: &str) -> Option<(u16, String)> {
+        self.request(&format!(
+            "GET {path} HTTP/1.1\r\nhost: chaos\r\nconnection: close\r\n\r\n"
+        ))
+    }
+
+    pub(crate) fn post(&self, path: &str, body: &str) -> Option<(u16, String)> {
+        let length = body.len();
+        self.request(&format!(
+            "POST {path} HTTP/1.1\r\nhost: chaos\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        ))
+    }
+
+    pub(crate) fn json(&self, path: &str) -> serde_json::Value {
+        let body = self.get(path).map(|(_, body)| body).unwrap_or_default();
+        serde_json::from_str(&body).unwrap_or_default()
+    }
+
+    fn request(&self, text: &str) -> Option<(u16, String)> {
+        let mut stream = TcpStream::connect_timeout(&self.address(), PATIENCE).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        stream.write_all(text.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        Some((status, body.to_owned()))
+    }
+
+    /// The sum of the series of a metric whose labels hold this text.
+    pub(crate) fn metric(&self, name: &str, labels: &str) -> f64 {
+        let (_, text) = self.get("/metrics").unwrap_or_default();
+        let series = text.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let is_it = rest.starts_with(['{', ' ']) && rest.contains(labels);
+            is_it.then(|| rest.rsplit(' ').next()?.parse::<f64>().ok()).flatten()
+        });
+        series.sum()
+    }
+
+    pub(crate) fn open_files(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
+    }
+
+    /// Bytes of memory that are really there.
+    pub(crate) fn resident(&self) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+        kib.unwrap_or(0.0) * 1024.0
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn spawn(folder: &PathBuf, environment: &[(&'static str, PathBuf)], log: &Arc<Mutex<String>>) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command
+        .arg("serve")
+        .current_dir(folder)
+        .envs(environment.iter().map(|(name, path)| (name, path)));
+    for front_end in ["GRPC", "RESP", "ADMIN", "DEBUG"] {
+        command.env(format!("TOLLGATE_SERVER__{front_end}"), "disabled");
+    }
+    let piped = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    let (stderr, heard) = (child.stderr.take().unwrap(), Arc::clone(log));
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            let mut log = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+    let mut lines = BufReader::new(child.stdout.take().unwrap())
+        .lines()
+        .map_while(Result::ok);
+    if !lines.any(|line| line == "ready") {
+        let _ = child.wait();
+        panic!(
+            "a node does not start: {}",
+            log.lock().unwrap_or_else(PoisonError::into_inner)
+        );
+    }
+    child
+}
+
+const PATIENCE: Duration = Duration::from_secs(10);

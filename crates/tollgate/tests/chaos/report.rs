@@ -1,0 +1,95 @@
+//! The table, for people and for the document.
+
+use crate::figures::Figures;
+use crate::plan::{Pace, Plan};
+use crate::rows::{Row, Run};
+use std::fmt;
+use std::process::{Command, ExitCode};
+
+pub(crate) struct Result<'r> {
+    pub(crate) row: &'r Row,
+    pub(crate) figures: Figures,
+}
+
+impl Result<'_> {
+    fn passed(&self) -> bool {
+        self.figures.counts_hold() && self.figures.latencies_hold()
+    }
+}
+
+impl fmt::Display for Result<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let title = self.row.title();
+        if let Run::Missing(reason) = self.row.run {
+            return writeln!(f, "{title}\n    not run: {reason}");
+        }
+        writeln!(f, "{title}")?;
+        for figure in &self.figures.0 {
+            let mark = if figure.passed { "ok" } else { "FAILED" };
+            writeln!(
+                f,
+                "    {:<58} {:>12}   {:<12} {mark}",
+                figure.what, figure.value, figure.bound
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Says how many passed, and writes the table where it is wanted.
+pub(crate) fn end(plan: &Plan, results: &[Result<'_>]) -> ExitCode {
+    let (missing, run): (Vec<&Result<'_>>, _) = results
+        .iter()
+        .partition(|result| matches!(result.row.run, Run::Missing(_)));
+    let passed = run.iter().filter(|result| result.passed()).count();
+    let failed = run.len() - passed;
+    println!(
+        "\nseed {}: {passed} passed, {failed} failed, {} not run for want of what they need",
+        plan.seed,
+        missing.len()
+    );
+    if let Some(path) = &plan.write {
+        write(path, plan, results);
+    }
+    ExitCode::from(u8::from(failed > 0))
+}
+
+/// Puts the table between the marks of a document.
+fn write(path: &str, plan: &Plan, results: &[Result<'_>]) {
+    let text = std::fs::read_to_string(path).unwrap();
+    let (before, rest) = text.split_once(BEGIN).unwrap();
+    let (_, after) = rest.split_once(END).unwrap();
+    let date = Command::new("date")
+        .args(["-u", "+%Y-%m-%d %H:%M UTC"])
+        .output()
+        .unwrap();
+    let date = String::from_utf8_lossy(&date.stdout);
+    let pace = match plan.pace {
+        Pace::Fast => "short phases, latencies not judged",
+        Pace::Full => "full phases",
+    };
+    let mut table = format!("\n{}, seed {}, {pace}.\n\n", date.trim(), plan.seed);
+    table.push_str("| row | what | figure | value | bound | |\n|---:|---|---|---:|---:|---|\n");
+    for result in results {
+        let row = result.row;
+        if let Run::Missing(reason) = row.run {
+            table.push_str(&format!(
+                "| {} | {} | not run: {reason} | | | |\n",
+                row.number, row.what
+            ));
+        }
+        let mut name = format!("{} | {}", row.number, row.what);
+        for figure in &result.figures.0 {
+            let mark = if figure.passed { "pass" } else { "**fail**" };
+            table.push_str(&format!(
+                "| {name} | {} | {} | {} | {mark} |\n",
+                figure.what, figure.value, figure.bound
+            ));
+            name = " | ".to_owned();
+        }
+    }
+    std::fs::write(path, format!("{before}{BEGIN}\n{table}\n{END}{after}")).unwrap();
+}
+
+const BEGIN: &str = "<!-- results -->";
+const END: &str = "<!-- end of results -->";

@@ -1,0 +1,315 @@
+//! Three primaries with the slots between them, each with a replica.
+
+use super::process::over;
+use crate::audit::audit;
+use crate::bench::{Bench, Outage, Seen, Setup, share, traffic};
+use crate::envelope::over_admission;
+use crate::figures::Figures;
+use crate::load::{Sample, Traffic};
+use crate::node::Node;
+use crate::plan::Plan;
+use crate::resp::{ask, info};
+use crate::space;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_core::testing::random::Random;
+use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+/// Each shard has a hot key of its own, with this rate and capacity, asked for ten times as often.
+const EACH: u64 = 30;
+const SHARDS: usize = 3;
+
+/// A bench whose hot user `n` lies on primary `n`.
+fn loaded(plan: &Plan, cluster: &Cluster) -> (Bench, crate::audit::Baseline) {
+    let mut setup = Setup::over(&cluster.url());
+    setup.rules = format!(
+        "rules:\n- {{ id: hot, when: {{ kind: hot }}, per: user, limit: {EACH}/s }}\n\
+         - {{ id: many, when: {{ kind: many }}, per: user, limit: {EACH}/s }}\n"
+    );
+    let users = one_on_each(plan, &setup, cluster);
+    let users: Vec<&str> = users.iter().map(String::as_str).collect();
+    setup.traffic = traffic(&users, 10 * EACH as u32, 300);
+    over(plan, setup)
+}
+
+/// A user for each primary, the first whose slot is low enough to be moved away.
+fn one_on_each(plan: &Plan, setup: &Setup, cluster: &Cluster) -> Vec<String> {
+    let node = Node::start(&setup.settings(plan, &cluster.url()));
+    let mut found = vec![None; SHARDS];
+    for number in 0..1_000 {
+        let user = format!("h{number}");
+        let slot = slot_of(&node, cluster, &user);
+        let shard = slot * SHARDS / SLOTS;
+        if found[shard].is_none() && (shard > 0 || slot < 4_000) {
+            found[shard] = Some(user);
+        }
+        if found.iter().all(Option::is_some) {
+            break;
+        }
+    }
+    found.into_iter().flatten().collect()
+}
+
+/// The slot of a user's counter.
+fn slot_of(node: &Node, cluster: &Cluster, user: &str) -> usize {
+    let (_, said) = node.post("/v1/explain", &crate::bench::check("hot", user)).unwrap();
+    let key = said
+        .split_once("\"key\":\"")
+        .and_then(|(_, rest)| rest.split('"').next());
+    let key = key.unwrap_or_else(|| panic!("no key in {said}"));
+    let slot = cluster.ask(0, &format!("CLUSTER KEYSLOT {key}")).unwrap();
+    slot.parse().unwrap()
+}
+
+/// The ports of servers that have keys and answer.
+fn primaries(cluster: &Cluster) -> Vec<u16> {
+    let ports = cluster.servers.iter().map(Server::port);
+    ports
+        .filter(|&port| ask(port, "ROLE").is_ok_and(|role| role[0] == "master"))
+        .collect()
+}
+
+fn excess(seen: &Seen, shard: usize) -> f64 {
+    over_admission(seen.of(shard as u16), EACH, EACH)
+}
+
+/// What may pass beyond the limit of a hot key here: formula M3.
+fn bound(outage: Outage) -> f64 {
+    let seconds = (outage.back_us - outage.from_us) as f64 / 1e6;
+    EACH as f64 + EACH as f64 * seconds.min(1.0)
+}
+
+/// Whether a sample is of a hot key on another shard than the first.
+fn is_elsewhere(sample: &Sample) -> bool {
+    (1..SHARDS as u16).contains(&sample.subject)
+}
+
+pub(super) fn killed(plan: &Plan) -> Figures {
+    let mut figures = Figures::default();
+    for coverage in plan.pick(&["no"][..], &["no", "yes"]) {
+        let mut cluster = Cluster::start_with(Kind::Redis70, &["--cluster-require-full-coverage", coverage]);
+        let (mut bench, baseline) = loaded(plan, &cluster);
+        let from_us = bench.now_us();
+        cluster.servers[0].kill();
+        cluster.wait_until("led by the replica", |cluster| {
+            cluster.says(3, "INFO replication", "role:master")
+        });
+        let outage = Outage {
+            from_us,
+            back_us: bench.now_us(),
+        };
+        bench.pause(plan.seconds(3.0, 5.0));
+        let seen = bench.end_load();
+        audit(&mut figures, &mut bench, &seen, &baseline, (&primaries(&cluster), 0.0));
+        seen.common(&mut figures, plan, outage);
+        figures.at_most(
+            "over-admission on the shard (M3 + M6)",
+            excess(&seen, 0),
+            bound(outage) + 3.0,
+        );
+        if *coverage == "no" {
+            let others = seen
+                .between(from_us, outage.back_us)
+                .filter(|sample| is_elsewhere(sample));
+            figures.at_least(
+                "share of other shards that the store decided",
+                share(others, Sample::is_shared),
+                plan.pick(0.95, 0.999),
+            );
+            for shard in 1..SHARDS {
+                figures.at_most(
+                    "over-admission on another shard",
+                    excess(&seen, shard),
+                    plan.pick(EACH as f64, 1.0),
+                );
+            }
+        }
+    }
+    figures
+}
+
+pub(super) fn failover(plan: &Plan) -> Figures {
+    let cluster = Cluster::start(Kind::Redis70);
+    let (mut bench, baseline) = loaded(plan, &cluster);
+    let from_us = bench.now_us();
+    cluster.ask(3, "CLUSTER FAILOVER").unwrap();
+    cluster.wait_until("led by the replica", |cluster| {
+        cluster.says(3, "INFO replication", "role:master")
+    });
+    bench.pause(plan.seconds(2.5, 5.0));
+    let seen = bench.end_load();
+    let mut figures = Figures::default();
+    audit(&mut figures, &mut bench, &seen, &baseline, (&primaries(&cluster), 0.0));
+    figures.none("requests that failed", seen.failed());
+    let redirects = bench.metric("tollgate_store_redirects_total", "");
+    figures.at_least("redirects that were followed", redirects, 1.0);
+    let fallback = 1.0 - seen.shared(from_us, seen.end_us());
+    figures.at_most("share decided without the store", fallback, plan.pick(0.05, 0.005));
+    let bound = plan.pick(EACH as f64, 1.0);
+    for shard in 0..SHARDS {
+        figures.at_most("over-admission", excess(&seen, shard), bound);
+    }
+    figures.quick("max", seen.latency(1.0, 0, seen.end_us()), Duration::from_millis(100));
+    figures
+}
+
+pub(super) fn resharded(plan: &Plan) -> Figures {
+    let cluster = Cluster::start(Kind::Redis70);
+    let (mut bench, baseline) = loaded(plan, &cluster);
+    let from_us = bench.now_us();
+    let at = format!("127.0.0.1:{}", cluster.servers[0].port());
+    let (source, target) = (cluster.id(0), cluster.id(1));
+    let slots = plan.pick("500", "5000");
+    let words = [
+        "--cluster",
+        "reshard",
+        &at,
+        "--cluster-from",
+        &source,
+        "--cluster-to",
+        &target,
+    ];
+    let more = ["--cluster-slots", slots, "--cluster-yes"];
+    space::must("redis-cli", &[&words[..], &more].concat());
+    let until_us = bench.pause(plan.seconds(1.0, 2.0));
+    let seen = bench.end_load();
+    let mut figures = Figures::default();
+    audit(&mut figures, &mut bench, &seen, &baseline, (&primaries(&cluster), 0.0));
+    figures.none("requests that failed", seen.failed());
+    let redirects = bench.metric("tollgate_store_redirects_total", "");
+    figures.at_least("redirects that were followed", redirects, 1.0);
+    figures.at_most("redirects, per request", redirects / seen.samples.len() as f64, 2.0);
+    figures.at_least(
+        "share decided by the store",
+        seen.shared(from_us, until_us),
+        plan.pick(0.95, 0.99),
+    );
+    for shard in 0..SHARDS {
+        figures.at_most("over-admission", excess(&seen, shard), plan.pick(EACH as f64, 1.0));
+    }
+    figures.none("calls across slots", crossings(&cluster));
+    figures
+}
+
+pub(super) fn lost(plan: &Plan) -> Figures {
+    let mut cluster = Cluster::start(Kind::Redis70);
+    let (mut bench, baseline) = loaded(plan, &cluster);
+    let from_us = bench.now_us();
+    cluster.servers[0].kill();
+    cluster.servers[3].kill();
+    let long = plan.seconds(3.0, 60.0);
+    let until_us = bench.pause(long);
+    let seen = bench.end_load();
+    let mut figures = Figures::default();
+    figures.none("requests that failed", seen.failed());
+    let outage = Outage {
+        from_us,
+        back_us: until_us,
+    };
+    let gone = |sample: &&Sample| sample.subject == 0;
+    let local = share(seen.between(from_us, until_us).filter(gone), Sample::is_fallback);
+    figures.at_least("share of the lost shard decided without the store", local, 0.9);
+    figures.at_most("over-admission on the lost shard (M3)", excess(&seen, 0), bound(outage));
+    for shard in 1..SHARDS {
+        figures.at_most(
+            "over-admission on another shard",
+            excess(&seen, shard),
+            plan.pick(EACH as f64, 1.0),
+        );
+    }
+    let others = seen.between(from_us, until_us).filter(|sample| is_elsewhere(sample));
+    figures.at_least(
+        "share of other shards that the store decided",
+        share(others, Sample::is_shared),
+        plan.pick(0.95, 0.999),
+    );
+    // As many in the last third as in the one before: the share does not fade.
+    let admitted = |from: u64, to: u64| {
+        seen.between(from, to)
+            .filter(gone)
+            .filter(|sample| sample.is_admitted())
+            .count() as f64
+    };
+    let third = (until_us - from_us) / 3;
+    let ratio = admitted(until_us - third, until_us) / admitted(until_us - 2 * third, until_us - third).max(1.0);
+    figures.at_least("admitted on the lost shard, last third to the one before", ratio, 0.8);
+    figures.quick(
+        "p99 afterwards",
+        seen.latency(0.99, from_us + 500_000, until_us),
+        Duration::from_millis(5),
+    );
+    // Its breaker stays open, so that of the audits only those of nodes are asked.
+    figures.none(
+        "panics",
+        bench
+            .nodes
+            .iter()
+            .map(|node| node.log().matches("panicked").count())
+            .sum::<usize>() as f64,
+    );
+    drop(baseline);
+    figures
+}
+
+pub(super) fn several_slots(plan: &Plan) -> Figures {
+    let cluster = Cluster::start(Kind::Redis70);
+    let mut setup = Setup::over(&cluster.url());
+    setup.rules = "rules:\n- { id: ledger, limit: 1/day burst 50000, on_store_failure: open }\n\
+                   - { id: each, per: user, limit: 3/s, on_store_failure: open }\n\
+                   - { id: place, per: place, limit: 20/s, on_store_failure: open }\n"
+        .to_owned();
+    setup.store_settings = ", near_cache: false".to_owned();
+    let next = |random: &mut Random| {
+        let (user, place) = (random.below(200), random.below(40));
+        (
+            0,
+            format!(r#"{{"attributes":{{"user":"u{user}","place":"p{place}"}}}}"#),
+        )
+    };
+    setup.traffic = Traffic {
+        per_second: plan.pick(800, 2_000),
+        next: Arc::new(next),
+    };
+    let mut bench = setup.start(plan);
+    bench.load();
+    bench.pause(plan.seconds(5.0, 50.0));
+    let seen = bench.end_load();
+    bench.pause(Duration::from_millis(200));
+    let debits = super::process::debited(&bench);
+    let mut figures = Figures::default();
+    figures.none("requests that failed", seen.failed());
+    figures.at_least(
+        "requests under three limits",
+        seen.samples.len() as f64,
+        plan.pick(3_000.0, 99_000.0),
+    );
+    figures.none("calls across slots", crossings(&cluster));
+    let undone = bench.metric("tollgate_store_undone_total", "");
+    figures.at_least("charges taken back", undone, 1.0);
+    let admitted = seen
+        .samples
+        .iter()
+        .filter(|sample| sample.is_admitted() && sample.is_shared())
+        .count() as f64;
+    let untold = seen.samples.iter().filter(|sample| sample.is_fallback()).count() as f64;
+    let stranded = bench.metric("tollgate_store_stranded_total", "");
+    figures.at_most("charged beyond what passed", debits - admitted, untold + stranded);
+    figures.at_least("charged beyond what passed, from below", debits - admitted, -untold);
+    figures.at_most(
+        "share decided without the store",
+        untold / seen.samples.len() as f64,
+        plan.pick(0.05, 0.001),
+    );
+    figures
+}
+
+/// Calls that named keys of several slots, as servers counted them.
+fn crossings(cluster: &Cluster) -> f64 {
+    let ports = cluster.servers.iter().map(Server::port);
+    ports
+        .map(|port| info(port, "errorstats", "errorstat_CROSSSLOT", Some("count")))
+        .sum::<u64>() as f64
+}
+
+const SLOTS: usize = 16_384;

@@ -1,0 +1,255 @@
+//! The network between nodes and server: reset, silent, slow, lossy, lying, cut for some, on and off.
+
+use super::process::{over, settle, under_admission};
+use crate::audit::audit;
+use crate::bench::{CAPACITY, OTHERS, Outage, RATE, Setup, check};
+use crate::figures::Figures;
+use crate::load::{Sample, Traffic};
+use crate::plan::Plan;
+use crate::proxy::{Fault, Proxy, Spoil};
+use crate::resp::script_calls;
+use crate::space;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tollgate_core::testing::random::Random;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+pub(super) fn reset(plan: &Plan) -> Figures {
+    let server = Server::start(Kind::Redis70);
+    let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
+    let dials = bench.metric("tollgate_store_dials_total", "");
+    let from_us = bench.now_us();
+    space::on_arrival(Some(&format!("tcp dport {} reject with tcp reset", server.port())));
+    bench.pause(plan.seconds(2.0, 5.0));
+    let dials = bench.metric("tollgate_store_dials_total", "") - dials;
+    space::on_arrival(None);
+    let outage = Outage {
+        from_us,
+        back_us: bench.now_us(),
+    };
+    let mut figures = Figures::default();
+    let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
+    seen.common(&mut figures, plan, outage);
+    figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
+    let seconds = (outage.back_us - from_us) as f64 / 1e6;
+    figures.at_most("attempts to connect, per node and second", dials / 2.0 / seconds, 10.0);
+    figures
+}
+
+pub(super) fn swallowed(plan: &Plan) -> Figures {
+    let server = Server::start(Kind::Redis70);
+    let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
+    let sockets = space::connections_to(server.port());
+    let from_us = bench.now_us();
+    space::on_arrival(Some(&format!("tcp dport {} drop", server.port())));
+    bench.pause(plan.seconds(2.5, 20.0));
+    space::on_arrival(None);
+    let outage = Outage {
+        from_us,
+        back_us: bench.now_us(),
+    };
+    let mut figures = Figures::default();
+    let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
+    seen.common(&mut figures, plan, outage);
+    figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
+    for node in 0..2 {
+        let first = seen
+            .between(from_us, outage.back_us)
+            .find(|sample| sample.node == node && sample.is_fallback());
+        let noticed = first.map(|sample| Duration::from_micros(sample.received_us.saturating_sub(from_us)));
+        figures.quick("noticed after", noticed, Duration::from_millis(100));
+    }
+    under_admission(&mut figures, &seen, outage);
+    let left = space::connections_to(server.port());
+    figures.at_most("connections to the server, against before", left as f64, sockets as f64);
+    figures
+}
+
+pub(super) fn slow(plan: &Plan) -> Figures {
+    let mut figures = Figures::default();
+    for (late, more) in [(50, 0), (200, 0), (20, 60)] {
+        let server = Server::start(Kind::Redis70);
+        let runtime = crate::bench::runtime();
+        let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
+        let (mut bench, baseline) = over(plan, Setup::over(&proxy.url()));
+        let changes = bench.metric("tollgate_breaker_transitions_total", "");
+        let from_us = bench.now_us();
+        proxy.set(Fault::Slow(Duration::from_millis(late), Duration::from_millis(more)));
+        bench.pause(plan.seconds(2.0, 8.0));
+        let changes = bench.metric("tollgate_breaker_transitions_total", "") - changes;
+        proxy.set(Fault::None);
+        let outage = Outage {
+            from_us,
+            back_us: bench.now_us(),
+        };
+        let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
+        seen.common(&mut figures, plan, outage);
+        let name = |what: &str| format!("{late} to {} ms: {what}", late + more);
+        figures.at_most(&name("over-admission (M3)"), seen.excess(), outage.excess());
+        figures.at_most(&name("changes of the breaker, per node"), changes / 2.0, 4.0);
+    }
+    figures
+}
+
+pub(super) fn lossy(plan: &Plan) -> Figures {
+    let mut figures = Figures::default();
+    let rules = [
+        ("numgen random mod 100 < 5 drop", 0.8),
+        ("limit rate over 125 kbytes/second drop", 0.0),
+    ];
+    for (rule, shared) in rules {
+        let server = Server::start(Kind::Redis70);
+        let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
+        let from_us = bench.now_us();
+        space::on_arrival(Some(&format!("tcp dport {} {rule}", server.port())));
+        bench.pause(plan.seconds(3.0, 10.0));
+        space::on_arrival(None);
+        let outage = Outage {
+            from_us,
+            back_us: bench.now_us(),
+        };
+        let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
+        let name = |what: &str| format!("{rule}: {what}");
+        figures.none(&name("requests that failed"), seen.failed());
+        figures.within(
+            &name("shared again"),
+            seen.shared_again(outage.back_us),
+            plan.seconds(4.0, 3.0),
+        );
+        figures.mostly(
+            &name("share decided by the store"),
+            seen.shared(from_us, outage.back_us),
+            shared,
+        );
+        figures.quick(
+            &name("p99.9"),
+            seen.latency(0.999, 0, seen.end_us()),
+            Duration::from_millis(20),
+        );
+        figures.at_most(&name("over-admission (M3)"), seen.excess(), outage.excess());
+    }
+    figures
+}
+
+pub(super) fn spoiled(plan: &Plan) -> Figures {
+    let server = Server::start(Kind::Redis70);
+    let runtime = crate::bench::runtime();
+    let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
+    let mut setup = Setup::over(&proxy.url());
+    setup.traffic = never_twice();
+    let (mut bench, baseline) = over(plan, setup);
+    let from_us = bench.now_us();
+    for spoil in [Spoil::Cut, Spoil::Type, Spoil::Giant, Spoil::Drop] {
+        proxy.set(Fault::Reply(spoil, 20));
+        bench.pause(plan.seconds(1.0, 5.0));
+    }
+    proxy.set(Fault::None);
+    let outage = Outage {
+        from_us,
+        back_us: bench.now_us(),
+    };
+    let mut figures = Figures::default();
+    bench.pause(plan.seconds(2.5, 5.0));
+    let seen = bench.end_load();
+    audit(&mut figures, &mut bench, &seen, &baseline, (&[server.port()], 0.0));
+    figures.none("requests that failed", seen.failed());
+    figures.within(
+        "shared again",
+        seen.shared_again(outage.back_us),
+        plan.seconds(4.0, 3.0),
+    );
+    figures.at_least("replies that were spoiled", proxy.bites() as f64, 1.0);
+    figures.none(
+        "calls without a known outcome that were sent again",
+        proxy.replays() as f64,
+    );
+    // Each of the others was asked for once, so it was new: whoever has less left got another's answer.
+    let strangers = seen.of(OTHERS).filter(|sample| {
+        let answer = sample.answer.filter(|_| sample.is_shared());
+        answer.is_some_and(|answer| answer.status != 200 || answer.remaining != Some(CAPACITY - 1))
+    });
+    figures.none("answers that were another's", strangers.count() as f64);
+    figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
+    figures
+}
+
+/// The hot key, and others that are asked for once each.
+fn never_twice() -> Traffic {
+    let number = AtomicU64::new(0);
+    let next = move |random: &mut Random| match random.below(3) {
+        0 | 1 => (0, check("hot", "h0")),
+        _ => (
+            OTHERS,
+            check("many", &format!("n{}", number.fetch_add(1, Ordering::Relaxed))),
+        ),
+    };
+    Traffic {
+        per_second: 1_500,
+        next: Arc::new(next),
+    }
+}
+
+pub(super) fn partitioned(plan: &Plan) -> Figures {
+    let server = Server::start(Kind::Redis70);
+    let runtime = crate::bench::runtime();
+    let proxies = [(); 2].map(|()| Proxy::start(runtime.handle(), server.port(), plan.seed));
+    let mut setup = Setup::over("");
+    setup.stores = proxies.iter().map(Proxy::url).collect();
+    let (mut bench, baseline) = over(plan, setup);
+    let from_us = bench.now_us();
+    proxies[0].set(Fault::Silent);
+    bench.pause(plan.seconds(3.0, 10.0));
+    proxies[0].set(Fault::None);
+    let outage = Outage {
+        from_us,
+        back_us: bench.now_us(),
+    };
+    let mut figures = Figures::default();
+    let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
+    seen.common(&mut figures, plan, outage);
+    let seconds = (outage.back_us - from_us) as f64 / 1e6;
+    let bound = (CAPACITY as f64 + RATE as f64 * seconds) / 2.0;
+    figures.at_most("over-admission (M4)", seen.excess(), bound);
+    let other = seen.between(from_us, outage.back_us).filter(|sample| sample.node == 1);
+    let shared = crate::bench::share(other, Sample::is_shared);
+    figures.at_least(
+        "share of the other node that the store decided",
+        shared,
+        plan.pick(0.95, 0.99),
+    );
+    figures
+}
+
+pub(super) fn flapping(plan: &Plan) -> Figures {
+    let server = Server::start(Kind::Redis70);
+    let runtime = crate::bench::runtime();
+    let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
+    let (mut bench, baseline) = over(plan, Setup::over(&proxy.url()));
+    let changes = bench.metric("tollgate_breaker_transitions_total", "");
+    let (calls, commands) = (script_calls(server.port()), proxy.commands());
+    let from_us = bench.now_us();
+    // About 200 ms each, by the seed.
+    let mut random = Random::new(plan.seed);
+    for _ in 0..plan.pick(8, 25) {
+        proxy.set(Fault::Silent);
+        bench.pause(Duration::from_millis(random.between(180, 220)));
+        proxy.set(Fault::None);
+        bench.pause(Duration::from_millis(random.between(180, 220)));
+    }
+    let outage = Outage {
+        from_us,
+        back_us: bench.now_us(),
+    };
+    let changes = bench.metric("tollgate_breaker_transitions_total", "") - changes;
+    let commands = proxy.commands() - commands;
+    let mut figures = Figures::default();
+    let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
+    seen.common(&mut figures, plan, outage);
+    figures.at_most("over-admission in all (2 B)", seen.excess(), 2.0 * CAPACITY as f64);
+    figures.at_most("changes of the breaker, per node", changes / 2.0, 10.0);
+    let requests = seen.between(from_us, outage.back_us).count() as f64;
+    figures.at_most("commands to the server, per request", commands as f64 / requests, 1.1);
+    figures.at_least("calls of the script", (script_calls(server.port()) - calls) as f64, 1.0);
+    figures
+}

@@ -1,0 +1,81 @@
+//! The script at the server: forgotten again and again.
+
+use super::process::{LEDGER, debited, over};
+use crate::audit::audit;
+use crate::bench::Setup;
+use crate::figures::Figures;
+use crate::plan::{Pace, Plan};
+use crate::resp::tell;
+use std::time::Duration;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+pub(super) fn flushed(plan: &Plan) -> Figures {
+    let kinds: &[Kind] = match plan.pace {
+        Pace::Fast => &[Kind::Redis70],
+        Pace::Full => &Kind::ALL,
+    };
+    let mut figures = Figures::default();
+    for kind in kinds {
+        forgetting(plan, &mut figures, *kind, ("off", "SCRIPT FLUSH"));
+    }
+    figures
+}
+
+pub(super) fn functions_flushed(plan: &Plan) -> Figures {
+    let mut figures = Figures::default();
+    for kind in [Kind::Redis70, Kind::Valkey] {
+        forgetting(plan, &mut figures, kind, ("on", "FUNCTION FLUSH"));
+    }
+    figures
+}
+
+fn forgetting(plan: &Plan, figures: &mut Figures, kind: Kind, (functions, flush): (&str, &str)) {
+    let server = Server::start(kind);
+    let mut setup = Setup::over(&server.url());
+    setup.rules.push_str(LEDGER);
+    setup.store_settings = format!(", functions: {functions}");
+    let (mut bench, baseline) = over(plan, setup);
+    let loads = bench.metric("tollgate_store_script_loads_total", "");
+    let from_us = bench.now_us();
+    let flushes = plan.pick(20, 100);
+    for _ in 0..flushes {
+        tell(server.port(), flush);
+        bench.pause(Duration::from_millis(100));
+    }
+    let loads = bench.metric("tollgate_store_script_loads_total", "") - loads;
+    let until_us = bench.pause(plan.seconds(0.5, 1.0));
+    let seen = bench.end_load();
+    let debits = debited(&bench);
+    audit(figures, &mut bench, &seen, &baseline, (&[server.port()], 1.0));
+    let name = |what: &str| format!("{kind:?}: {what}");
+    figures.none(&name("requests that failed"), seen.failed());
+    figures.at_least(&name("times it had forgotten the script"), loads, 1.0);
+    figures.at_most(
+        &name("loads, per flush and node"),
+        loads / f64::from(flushes) / 2.0,
+        2.0,
+    );
+    figures.at_most(
+        &name("share decided without the store"),
+        1.0 - seen.shared(from_us, until_us),
+        plan.pick(0.05, 0.001),
+    );
+    figures.at_most(&name("over-admission"), seen.excess(), plan.pick(100.0, 1.0));
+    let passed = seen
+        .samples
+        .iter()
+        .filter(|sample| sample.is_admitted() && sample.is_shared())
+        .count();
+    let untold = seen.samples.iter().filter(|sample| sample.is_fallback()).count();
+    // What was decided without the store may have been charged by it all the same.
+    figures.at_most(
+        &name("charged beyond what passed"),
+        debits - passed as f64,
+        untold as f64,
+    );
+    figures.at_least(
+        &name("charged beyond what passed, from below"),
+        debits - passed as f64,
+        0.0,
+    );
+}

@@ -1,0 +1,153 @@
+//! A primary, replicas and sentinels.
+
+use super::process::over;
+use crate::audit::audit;
+use crate::bench::{CAPACITY, Outage, RATE, Setup, wait_until};
+use crate::figures::Figures;
+use crate::plan::Plan;
+use crate::resp::{ask, script_calls};
+use std::time::Duration;
+use tollgate_limiter::testing::sentinel::Watched;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+/// What passes beyond the limit because the new primary has not heard of it: replication here takes milliseconds.
+const UNHEARD: f64 = 7.0;
+
+/// Waits until another server than this one takes writes, and says which.
+fn promoted(watched: &Watched, old: u16) -> u16 {
+    let mut port = old;
+    wait_until("sentinels name another primary that takes writes", || {
+        port = watched.primary_port();
+        port != old && ask(port, "SET chaos:probe 1 PX 1").is_ok()
+    });
+    port
+}
+
+fn server(watched: &mut Watched, port: u16) -> &mut Server {
+    watched.servers.iter_mut().find(|server| server.port() == port).unwrap()
+}
+
+pub(super) fn failover(plan: &Plan) -> Figures {
+    let mut watched = Watched::start(Kind::Redis70);
+    let (mut bench, baseline) = over(plan, Setup::over(&watched.url()));
+    let old = watched.primary_port();
+    let from_us = bench.now_us();
+    server(&mut watched, old).kill();
+    let new = promoted(&watched, old);
+    let outage = Outage {
+        from_us,
+        back_us: bench.now_us(),
+    };
+    bench.pause(plan.seconds(2.5, 5.0));
+    let seen = bench.end_load();
+    let mut figures = Figures::default();
+    audit(&mut figures, &mut bench, &seen, &baseline, (&[new], 0.0));
+    seen.common(&mut figures, plan, outage);
+    let again = seen.shared_again(outage.back_us);
+    figures.quick(
+        "shared again after the new primary took writes",
+        again,
+        Duration::from_millis(500),
+    );
+    figures.at_most("over-admission (M3 + M6)", seen.excess(), outage.excess() + UNHEARD);
+    figures
+}
+
+pub(super) fn zombie(plan: &Plan) -> Figures {
+    let mut watched = Watched::start(Kind::Redis70);
+    let (mut bench, baseline) = over(plan, Setup::over(&watched.url()));
+    let old = watched.primary_port();
+    let from_us = bench.now_us();
+    let before = script_calls(old);
+    server(&mut watched, old).freeze();
+    let new = promoted(&watched, old);
+    let outage = Outage {
+        from_us,
+        back_us: bench.now_us(),
+    };
+    bench.pause(Duration::from_millis(500));
+    server(&mut watched, old).thaw();
+    bench.pause(Duration::from_millis(300));
+    let thawed = script_calls(old);
+    bench.pause(plan.seconds(2.5, 5.0));
+    let later = script_calls(old);
+    let seen = bench.end_load();
+    let mut figures = Figures::default();
+    audit(&mut figures, &mut bench, &seen, &baseline, (&[new], 0.0));
+    seen.common(&mut figures, plan, outage);
+    figures.at_least("calls of the old primary before it was frozen", before as f64, 1.0);
+    figures.none("calls that reached it after it came back", (later - thawed) as f64);
+    // One call of each node may have been on its way when it froze.
+    figures.at_most("calls that had waited in it", (thawed - before) as f64, 64.0);
+    figures.at_most("over-admission (M3 + M6)", seen.excess(), outage.excess() + UNHEARD);
+    figures
+}
+
+pub(super) fn alone(plan: &Plan) -> Figures {
+    let mut watched = Watched::start(Kind::Redis70);
+    let (mut bench, baseline) = over(plan, Setup::over(&watched.url()));
+    let primary = watched.primary_port();
+    let from_us = bench.now_us();
+    for sentinel in &mut watched.sentinels {
+        sentinel.kill();
+    }
+    let until_us = bench.pause(plan.seconds(2.0, 8.0));
+    let seen = bench.end_load();
+    let mut figures = Figures::default();
+    audit(&mut figures, &mut bench, &seen, &baseline, (&[primary], 0.0));
+    figures.none("requests that failed", seen.failed());
+    figures.at_least(
+        "share decided by the store",
+        seen.shared(from_us, until_us),
+        plan.pick(0.95, 0.999),
+    );
+    figures.at_most("over-admission", seen.excess(), plan.pick(100.0, 1.0));
+    // A node that starts now knows no primary, and serves all the same.
+    bench.nodes[0].stop();
+    let started = bench.now();
+    bench.nodes[0].start_again();
+    let answered = bench.nodes[0].post("/v1/check", &crate::bench::check("hot", "h0"));
+    let took = bench.now() - started;
+    figures.holds(
+        "a node that starts meanwhile answers",
+        answered.is_some_and(|(status, _)| status == 200),
+    );
+    figures.within("and does so after", Some(took), plan.seconds(5.0, 1.0));
+    figures
+}
+
+pub(super) fn lagging(plan: &Plan) -> Figures {
+    let mut watched = Watched::start(Kind::Redis70);
+    let (mut bench, baseline) = over(plan, Setup::over(&watched.url()));
+    let old = watched.primary_port();
+    let replicas: Vec<u16> = watched
+        .servers
+        .iter()
+        .map(Server::port)
+        .filter(|port| *port != old)
+        .collect();
+    for replica in &replicas {
+        server(&mut watched, *replica).freeze();
+    }
+    let lag = Duration::from_millis(200);
+    bench.pause(lag);
+    let from_us = bench.now_us();
+    server(&mut watched, old).kill();
+    for replica in &replicas {
+        server(&mut watched, *replica).thaw();
+    }
+    let new = promoted(&watched, old);
+    let outage = Outage {
+        from_us,
+        back_us: bench.now_us(),
+    };
+    bench.pause(plan.seconds(2.5, 5.0));
+    let seen = bench.end_load();
+    let mut figures = Figures::default();
+    audit(&mut figures, &mut bench, &seen, &baseline, (&[new], 0.0));
+    seen.common(&mut figures, plan, outage);
+    // At the limit no more than its rate was admitted while the replicas heard nothing.
+    let lost = (RATE as f64 * lag.as_secs_f64()).min(CAPACITY as f64) + UNHEARD;
+    figures.at_most("over-admission (M3 + M6)", seen.excess(), outage.excess() + lost);
+    figures
+}

@@ -1,0 +1,208 @@
+//! Nodes as a whole: floods of keys, restarts, and what they cost while the store is away.
+
+use super::process::over;
+use crate::bench::{Bench, CAPACITY, Setup, check, traffic, wait_until};
+use crate::figures::Figures;
+use crate::node::Node;
+use crate::plan::Plan;
+use crate::resp::tell;
+use std::time::Duration;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+const MIB: f64 = 1_048_576.0;
+
+/// A node with a store in memory that is much too small for the flood, and one whose store is away.
+pub(super) fn flood(plan: &Plan) -> Figures {
+    let mut figures = Figures::default();
+    let rules = "rules:\n- { id: victim, when: { kind: hot }, per: user, limit: 3/day }\n\
+                 - { id: many, when: { kind: many }, per: user, limit: 3/day }\n";
+    let cap = 32.0;
+    let node = Node::start(&format!("store: {{ url: memory, max_memory: 32MiB }}\n{rules}"));
+    flooded(plan, &mut figures, &node, ("memory", cap));
+
+    let mut server = Server::start(Kind::Redis70);
+    let node = Node::start(&format!(
+        "store: {{ url: '{}', deadline: 10ms }}\n{rules}",
+        server.url()
+    ));
+    wait_until("the store is reached", || {
+        node.json("/readyz")["store"]["reachable"] == true
+    });
+    server.kill();
+    flooded(plan, &mut figures, &node, ("local", LOCAL_MIB));
+    figures
+}
+
+/// What the local limiter may take beside everything else.
+const LOCAL_MIB: f64 = 134.0;
+
+fn flooded(plan: &Plan, figures: &mut Figures, node: &Node, (store, cap): (&str, f64)) {
+    let name = |what: &str| format!("{store}: {what}");
+    let victim = check("hot", "victim");
+    let statuses: Vec<u16> = (0..8)
+        .filter_map(|_| Some(node.post("/v1/check", &victim)?.0))
+        .collect();
+    figures.holds(&name("the victim is at its limit"), statuses.last() == Some(&429));
+    let before = node.resident() / MIB;
+    let (mut failed, mut let_pass) = (0, 0);
+    for batch in 0..plan.pick(100, 1_000) {
+        let requests: Vec<String> = (0..1_000).map(|n| check("many", &format!("f{batch}-{n}"))).collect();
+        let answered = node.post("/v1/check/batch", &format!("[{}]", requests.join(",")));
+        failed += u32::from(answered.is_none_or(|(status, _)| status != 200));
+        let asked = node.post("/v1/check", &victim);
+        let_pass += u32::from(asked.is_none_or(|(status, _)| status != 429));
+    }
+    figures.none(&name("batches of a thousand new keys that failed"), f64::from(failed));
+    figures.none(
+        &name("times the victim passed or was not answered"),
+        f64::from(let_pass),
+    );
+    // Besides keys there are a batch and its answer.
+    figures.at_most(
+        &name("MiB more than before"),
+        node.resident() / MIB - before,
+        cap * 1.1 + 4.0,
+    );
+}
+
+/// Nodes are stopped and started one after the other, and one is killed that holds slots.
+pub(super) fn rolling(plan: &Plan) -> Figures {
+    let server = Server::start(Kind::Redis70);
+    let mut setup = Setup::over(&server.url());
+    setup
+        .rules
+        .push_str("- { id: slots, when: { kind: job }, algorithm: concurrency, limit: 5, lease_ttl: 2s }\n");
+    let (mut bench, _) = over(plan, setup);
+    let from_us = bench.now_us();
+    let mut ended_well = true;
+    for round in 0..plan.pick(1, 4) {
+        for number in 0..2 {
+            ended_well &= bench.nodes[number].stop();
+            bench.nodes[number].start_again();
+            bench.pause(plan.seconds(0.5, 1.0 + f64::from(round) * 0.1));
+        }
+    }
+    bench.pause(plan.seconds(1.0, 10.0));
+    let seen = bench.end_load();
+    let mut figures = Figures::default();
+    figures.none("requests that failed", seen.failed());
+    figures.at_least("requests", seen.samples.len() as f64, 5_000.0);
+    figures.holds("every node ended well", ended_well);
+    figures.at_least(
+        "requests while nodes came and went",
+        seen.between(from_us, seen.end_us()).count() as f64,
+        1_000.0,
+    );
+    figures.at_most(
+        "over-admission (M3, once for each restart)",
+        seen.excess(),
+        8.0 * 2.0 * CAPACITY as f64,
+    );
+    slots(&mut figures, &mut bench);
+    herd(plan, &mut figures, &mut bench, server);
+    figures
+}
+
+/// A node dies with slots in use. They come back when their leases end.
+fn slots(figures: &mut Figures, bench: &mut Bench) {
+    let job = r#"{"attributes":{"kind":"job"}}"#;
+    wait_until("nodes are ready", || {
+        bench
+            .nodes
+            .iter()
+            .all(|node| node.json("/readyz")["store"]["reachable"] == true)
+    });
+    let taken = (0..5)
+        .filter(|_| {
+            bench.nodes[0]
+                .post("/v1/check", job)
+                .is_some_and(|(status, _)| status == 200)
+        })
+        .count();
+    figures.at_least("slots taken", taken as f64, 5.0);
+    bench.nodes[0].kill();
+    let began = bench.now();
+    let refused = bench.nodes[1]
+        .post("/v1/check", job)
+        .is_some_and(|(status, _)| status == 429);
+    figures.holds("they are taken for others", refused);
+    wait_until("slots come back", || {
+        bench.nodes[1]
+            .post("/v1/check", job)
+            .is_some_and(|(status, _)| status == 200)
+    });
+    figures.within(
+        "they come back after",
+        Some(bench.now() - began),
+        Duration::from_secs(3),
+    );
+    let again = 1
+        + (0..4)
+            .filter(|_| {
+                bench.nodes[1]
+                    .post("/v1/check", job)
+                    .is_some_and(|(status, _)| status == 200)
+            })
+            .count();
+    figures.at_least("all of them", again as f64, 5.0);
+    bench.nodes[0].start_again();
+}
+
+/// The server is away and comes back with the nodes waiting for it.
+fn herd(plan: &Plan, figures: &mut Figures, bench: &mut Bench, mut server: Server) {
+    bench.load();
+    bench.pause(Duration::from_secs(1));
+    server.kill();
+    bench.pause(plan.seconds(1.0, 3.0));
+    server.revive();
+    bench.pause(Duration::from_secs(1));
+    let connects: f64 = crate::resp::info(server.port(), "stats", "total_connections_received", None) as f64;
+    figures.at_most(
+        "connections in the first second after the server is back",
+        connects,
+        50.0,
+    );
+    let seen = bench.end_load();
+    figures.none("requests that failed then", seen.failed());
+    let keys: f64 = tell(server.port(), "DBSIZE").parse().unwrap();
+    figures.at_least("keys there again", keys, 1.0);
+}
+
+/// Decisions while the breaker is open, beside the same load on a store in memory, in turns.
+pub(super) fn beside_memory(plan: &Plan) -> Figures {
+    let mut server = Server::start(Kind::Redis70);
+    let mut setups = [Setup::over(&server.url()), Setup::over("memory")];
+    for setup in &mut setups {
+        setup.stores.truncate(1);
+        setup.traffic = traffic(&["h0"], 700, 300);
+    }
+    let [mut away, mut memory] = setups.map(|setup| setup.start(plan));
+    wait_until("the store is reached", || {
+        away.nodes[0].json("/readyz")["store"]["reachable"] == true
+    });
+    server.kill();
+    let mut p99s = [Vec::new(), Vec::new()];
+    let mut fallbacks = 0.0;
+    for _ in 0..5 {
+        for (bench, p99s) in [&mut away, &mut memory].into_iter().zip(&mut p99s) {
+            bench.load_as_it_is();
+            bench.pause(plan.seconds(1.0, 2.0));
+            let seen = bench.end_load();
+            fallbacks += seen.fallbacks(0, seen.end_us());
+            p99s.extend(seen.latency(0.99, 200_000, seen.end_us()));
+        }
+    }
+    let median = |mut all: Vec<Duration>| {
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    let [away, memory] = p99s.map(median);
+    let mut figures = Figures::default();
+    figures.at_least("decided without the store", fallbacks, 1_000.0);
+    figures.quick(
+        "p99 while the breaker is open, against 1.2 x memory",
+        Some(away),
+        memory.mul_f64(1.2),
+    );
+    figures
+}

@@ -1,0 +1,82 @@
+//! A network and a mount namespace of its own: what is sent here goes nowhere else, and what is mounted is seen nowhere else.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// Starts this program again inside, unless this is inside already. The result of that run is the result.
+pub(crate) fn enter(words: &[String]) -> Option<ExitCode> {
+    if words.iter().any(|word| word == INSIDE) {
+        must("ip", &["link", "set", "lo", "up"]);
+        must(
+            "nft",
+            &["add table inet chaos; add chain inet chaos in { type filter hook input priority 0; }"],
+        );
+        return None;
+    }
+    let program = std::env::current_exe().unwrap();
+    // Without rights of its own, whoever it is is root of the new user namespace only.
+    let status = Command::new("unshare")
+        .args(["--map-root-user", "--net", "--mount", "--"])
+        .arg(program)
+        .args(words)
+        .arg(INSIDE)
+        .status();
+    match status {
+        Ok(status) => Some(ExitCode::from(u8::try_from(status.code().unwrap_or(2)).unwrap_or(2))),
+        Err(error) => {
+            eprintln!("the chaos suite needs `unshare` of util-linux: {error}");
+            Some(ExitCode::from(2))
+        }
+    }
+}
+
+/// A rule for what arrives at a port, in the words of nft; none takes all rules away.
+pub(crate) fn on_arrival(rule: Option<&str>) {
+    match rule {
+        Some(rule) => must("nft", &[&format!("add rule inet chaos in {rule}")]),
+        None => must("nft", &["flush chain inet chaos in"]),
+    }
+}
+
+/// A file system in memory of so many bytes, at a folder, seen in here only.
+pub(crate) fn mount_small(folder: &Path, bytes: u32) {
+    let size = format!("size={bytes}");
+    must(
+        "mount",
+        &["-t", "tmpfs", "-o", &size, "tmpfs", &folder.to_string_lossy()],
+    );
+}
+
+/// A port that nobody has: below those that the system gives to clients, and nobody else is in here.
+pub(crate) fn port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(10_000);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// How many connections to a port are there, other than those that are over.
+pub(crate) fn connections_to(port: u16) -> usize {
+    let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
+    let wanted = format!(":{port:04X}");
+    let rows = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    rows.filter(|row| row[2].ends_with(&wanted) && row[3] != TIME_WAIT && row[3] != CLOSED)
+        .count()
+}
+
+pub(crate) fn must(program: &str, words: &[&str]) {
+    let output = Command::new(program).args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("the chaos suite needs `{program}`: {error}"));
+    assert!(
+        output.status.success(),
+        "{program} {words:?}: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
+}
+
+const INSIDE: &str = "--inside";
+const TIME_WAIT: &str = "06";
+const CLOSED: &str = "07";
