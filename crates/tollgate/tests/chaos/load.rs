@@ -13,12 +13,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tollgate_core::testing::random::Random;
 
+/// Makes requests: whose each is, and its body.
+pub(crate) type Next = Arc<dyn Fn(&mut Random) -> (u16, String) + Send + Sync>;
+
 /// What is asked, and how often.
 #[derive(Clone)]
 pub(crate) struct Traffic {
     pub(crate) per_second: u32,
-    /// The next request: whose it is, and its body.
-    pub(crate) next: Arc<dyn Fn(&mut Random) -> (u16, String) + Send + Sync>,
+    pub(crate) next: Next,
 }
 
 /// One request and what came of it. Times are from the start of the load.

@@ -197,16 +197,9 @@ fn limits(words: &[&str]) {
             answer.head
         );
         // On a busy machine a unit may have come back between two of them.
-        let left: Vec<u32> = answer
-            .all("x-ratelimit-remaining")
-            .iter()
-            .map(|text| text.parse().unwrap())
-            .collect();
-        assert!(
-            left.len() == 1 && (100 - taken..=99).contains(&left[0]),
-            "{}",
-            answer.head
-        );
+        let left = answer.all("x-ratelimit-remaining");
+        let may = (100 - taken..=99).map(|left| left.to_string());
+        assert!(may.into_iter().any(|may| left == [may]), "{}", answer.head);
         assert_eq!(answer.all("x-ratelimit-reset").len(), 1);
         assert_eq!(answer.all("ratelimit-policy"), ["\"tenant\";q=100;w=60"]);
         assert_eq!(answer.all("ratelimit").len(), 1);
