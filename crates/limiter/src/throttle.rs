@@ -84,8 +84,8 @@ impl Throttles {
 #[inline]
 fn told<K>(charge: &Charge<K>, outcome: &Outcome) -> (Reply, Source) {
     let reply = match outcome.source {
-        // By a part of the limit: its receipt is not one of the limit's.
-        Source::Local | Source::Open => Cell::reply_by(&outcome.decision),
+        // By a part of the limit: its receipt is not one of the limit's. Where there is no room for a key, there may be none.
+        Source::Local | Source::Open | Source::Overflow => Cell::reply_by(&outcome.decision),
         _ => cell(charge).reply(&outcome.decision, &outcome.receipt.mark, charge.cost),
     };
     (reply, outcome.source)

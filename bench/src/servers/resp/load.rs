@@ -44,8 +44,6 @@ impl Load {
     pub(super) fn run(&self, server: &Server, seconds: u64) -> Result<Measured, String> {
         self.block_on(async {
             self.wait().await?;
-            // Every key once, so that all servers hold as many.
-            self.all_keys().await?;
             self.turn(WARM_UP).await?;
             let cpu = server.cpu()?;
             let begun = Instant::now();

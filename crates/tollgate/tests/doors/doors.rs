@@ -1,7 +1,7 @@
 //! The ways in. A further one is a line in [`DOORS`] and a function.
 
 use crate::site::Site;
-use crate::{grpc, http};
+use crate::{grpc, http, resp};
 use serde_json::{Value, json};
 use tollgate::server::envoy::rate_limit_response::{Code, DescriptorStatus};
 
@@ -31,6 +31,7 @@ pub(crate) const DOORS: &[(&str, &str, Ask)] = &[
     ("batch", "http", batch),
     ("json", "http", envoy_json),
     ("grpc", "grpc", calls),
+    ("resp", "resp", commands),
 ];
 
 pub(crate) fn check(site: &Site, name: &str, attempts: &[Wanted]) -> Vec<Said> {
@@ -112,6 +113,29 @@ pub(crate) fn heard(said: Said) -> Said {
         rule: said.rule.filter(|_| !said.allowed),
         ..said
     }
+}
+
+fn commands(site: &Site, name: &str, attempts: &[Wanted]) -> Vec<Said> {
+    let mut client = resp::Client::connect(site.resp);
+    // All of them at once: a pipeline is decided in order.
+    for wanted in attempts {
+        let cost = wanted.cost.to_string();
+        let pairs = wanted.entries(name).flat_map(|(key, value)| [key, value]);
+        let words: Vec<&str> = ["TOLLGATE.CHECK", "default", &cost].into_iter().chain(pairs).collect();
+        client.send(resp::command(&words));
+    }
+    let heard = |_: &Wanted| {
+        assert_eq!(client.line(), "*6");
+        let [limited, _, remaining, _, _, rule] = std::array::from_fn(|_| client.line());
+        let allowed = limited == ":0";
+        let rule = (rule != "$-1").then(|| client.line());
+        Said {
+            allowed,
+            remaining: remaining[1..].parse().ok().filter(|_| allowed && rule.is_some()),
+            rule,
+        }
+    };
+    attempts.iter().map(heard).collect()
 }
 
 fn verdict(body: &Value) -> Said {

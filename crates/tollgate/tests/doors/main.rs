@@ -14,6 +14,9 @@ mod grpc;
 #[path = "../http/client.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod http;
+#[path = "../resp/client.rs"]
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod resp;
 mod site;
 
 use doors::{DOORS, Said, Wanted, check, forward, heard};

@@ -7,6 +7,7 @@ use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, Forward, Gateway, HttpSettings, Part};
 use tollgate::server::listen::{Address, Listener};
+use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::Store;
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Origin;
@@ -27,6 +28,7 @@ pub(crate) struct Site {
     pub(crate) gate: Arc<Gate>,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
+    pub(crate) resp: SocketAddr,
     pub(crate) runtime: Runtime,
 }
 
@@ -53,7 +55,7 @@ impl Site {
             };
             (listener, address)
         };
-        let ((listener, http), (calls, grpc)) = (bind(), bind());
+        let ((listener, http), (calls, grpc), (commands, resp)) = (bind(), bind(), bind());
         let never = std::future::pending;
         runtime.spawn(http::serve(
             listener,
@@ -64,11 +66,18 @@ impl Site {
             },
             never(),
         ));
+        runtime.spawn(resp::serve(
+            commands,
+            Arc::clone(&gate),
+            RespSettings::default(),
+            never(),
+        ));
         runtime.spawn(grpc::serve(calls, Arc::clone(&gate), GrpcSettings::default(), never()));
         Self {
             gate,
             http,
             grpc,
+            resp,
             runtime,
         }
     }
