@@ -3,9 +3,9 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The most bytes of all connections together, beyond what each has free.
-const ROOM: usize = 32 << 20;
+const ROOM: usize = 16 << 20;
 /// What every connection may hold without asking: more than a pipeline of usual commands and its replies.
-const FREE: usize = 8 << 10;
+const FREE: usize = 4 << 10;
 
 /// What is taken of it.
 #[derive(Debug, Default)]
