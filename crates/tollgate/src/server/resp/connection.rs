@@ -30,8 +30,10 @@ pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: watch::Recei
         None => converse(stream, &front, stage).await,
         Some(tls) => {
             let within = settings.command_timeout;
-            if let Some(stream) = shake_hands(stream, tls, within, stage.clone()).await {
-                converse(stream, &front, stage).await;
+            // Apart: what TLS needs would be kept for connections without it, too.
+            let shaken = Box::pin(shake_hands(stream, tls, within, stage.clone()));
+            if let Some(stream) = shaken.await {
+                Box::pin(converse(stream, &front, stage)).await;
             }
         }
     }
