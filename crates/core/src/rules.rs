@@ -5,6 +5,7 @@
 //! - [`Plan::verdict`] makes one [`Verdict`] of what the store answers.
 
 mod attempt;
+pub mod envoy;
 mod explain;
 mod few;
 mod file;

@@ -1,0 +1,359 @@
+//! Reads the files. What is wrong is said in the words of envoyproxy/ratelimit, because alerts look for them; the place
+//! and the advice are ours.
+
+use super::lint::lint;
+use super::tree::{Branch, Descriptors, Limited, Node as Descriptor};
+use super::unit::Unit;
+use super::wildcard::Pattern;
+use crate::problem::{Problem, Problems, meant};
+use crate::yaml::{Fields, Kind, Node, shown};
+use std::collections::hash_map::Entry;
+
+/// Reads files one after the other, and then makes one tree of them or none.
+#[derive(Debug)]
+pub struct Files {
+    descriptors: Descriptors,
+    problems: Problems,
+    merges: bool,
+    limits: usize,
+}
+
+impl Files {
+    /// Nothing read yet. Of two files with one domain the second is an error, unless domains are to be merged.
+    pub fn new(merges_domains: bool) -> Self {
+        Self {
+            descriptors: Descriptors::default(),
+            problems: Problems::new(),
+            merges: merges_domains,
+            limits: 0,
+        }
+    }
+
+    /// Reads one file.
+    pub fn file(&mut self, node: &Node) {
+        self.keys(node);
+        let Kind::Map(_) = node.kind else {
+            self.problems.error_with(
+                &node.place,
+                "config file cannot have empty domain",
+                "begin it with `domain: …` and put `descriptors:` below it",
+            );
+            return;
+        };
+        let errors = self.problems.errors();
+        let Some(fields) = node.fields("a file", &KEYS, &mut Problems::new()) else {
+            return;
+        };
+        let domain = fields.find("domain").and_then(Node::scalar).unwrap_or_default();
+        if domain.is_empty() {
+            self.problems.error_with(
+                &node.place,
+                "config file cannot have empty domain",
+                "add one: `domain: my_api`; it is what Envoy's filter names",
+            );
+        }
+        self.misplaced(&fields, &["domain", "descriptors"], "a file");
+        let mut branch = match self.descriptors.domains.entry(domain.into()) {
+            Entry::Occupied(found) if self.merges => found.remove(),
+            Entry::Occupied(_) if !domain.is_empty() => {
+                let text = format!("duplicate domain '{}' in config file", shown(domain));
+                let hint = "put the descriptors of one domain into one file, or merge them (MERGE_DOMAIN_CONFIG=true)";
+                self.problems.error_with(&node.place, text, hint);
+                return;
+            }
+            Entry::Occupied(_) | Entry::Vacant(_) => Branch::default(),
+        };
+        self.branch(&mut branch, &fields, domain, 0);
+        if self.problems.errors() == errors || self.merges {
+            self.descriptors.domains.insert(domain.into(), branch);
+        } else {
+            // For the next file that names it.
+            self.descriptors.domains.entry(domain.into()).or_default();
+        }
+    }
+
+    /// What was read, and what of it is hardly meant.
+    ///
+    /// # Errors
+    /// Everything that is wrong. Files are taken together or not at all.
+    pub fn finish(mut self) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
+        if self.problems.has_errors() {
+            return Err(self.problems.sorted());
+        }
+        lint(&self.descriptors, &mut self.problems);
+        Ok((self.descriptors, self.problems.sorted()))
+    }
+
+    fn branch(&mut self, branch: &mut Branch, fields: &Fields<'_>, above: &str, depth: usize) {
+        let Some(node) = fields.find("descriptors").filter(|node| !node.is_null()) else {
+            return;
+        };
+        let Some(items) = node.list("a list of descriptors", &mut self.problems) else {
+            return;
+        };
+        if depth == DEPTH_MAX {
+            self.problems.error_with(
+                &node.place,
+                format!("descriptors are nested more than {DEPTH_MAX} levels deep"),
+                "a request with so many entries is refused; take the levels away",
+            );
+            return;
+        }
+        for item in items {
+            self.descriptor(branch, item, above, depth);
+        }
+    }
+
+    fn descriptor(&mut self, branch: &mut Branch, node: &Node, above: &str, depth: usize) {
+        let Some(fields) = node.fields("a descriptor", &KEYS, &mut Problems::new()) else {
+            return;
+        };
+        self.misplaced(&fields, &DESCRIPTOR_KEYS, "a descriptor");
+        let text = |key| fields.find(key).and_then(Node::scalar).unwrap_or_default();
+        let (key, value) = (text("key"), text("value"));
+        if key.is_empty() {
+            let hint = "add one: `key: remote_address`; it is the key of an entry that Envoy sends";
+            self.problems.error_with(&node.place, "descriptor has empty key", hint);
+            return;
+        }
+        let name = if value.is_empty() {
+            key.to_owned()
+        } else {
+            format!("{key}_{value}")
+        };
+        let path = format!("{above}.{name}");
+        if branch.by_name.contains_key(&*name) {
+            self.problems.error_with(
+                &node.place,
+                format!("duplicate descriptor composite key '{}'", shown(&path)),
+                "a key and its value are joined by an underscore, and what comes of it must be new in its list",
+            );
+            return;
+        }
+        let shares = self.flag(&fields, "share_threshold");
+        let pattern = Pattern::of(&name);
+        if shares && !name.ends_with('*') {
+            let hint = "let the value end in a star, or take `share_threshold` away";
+            let text = format!(
+                "share_threshold needs a value that ends in '*', and '{}' does not",
+                shown(&path)
+            );
+            self.problems.error_with(&node.place, text, hint);
+        }
+        let limit = fields.find("rate_limit").filter(|node| !node.is_null());
+        let limit = limit.and_then(|node| self.limit(node, &fields));
+        let mut below = Branch::default();
+        self.branch(&mut below, &fields, &path, depth + 1);
+        branch.by_name.insert(name.as_str().into(), branch.nodes.len());
+        branch.nodes.push(Descriptor {
+            key: key.into(),
+            name: name.into(),
+            has_value: !value.is_empty(),
+            pattern,
+            shares,
+            tells_value: self.flag(&fields, "value_to_metric"),
+            limit,
+            below,
+            place: node.place.clone(),
+        });
+    }
+
+    fn limit(&mut self, node: &Node, around: &Fields<'_>) -> Option<Limited> {
+        let fields = node.fields("a rate_limit", &KEYS, &mut Problems::new())?;
+        self.misplaced(&fields, &LIMIT_KEYS, "a rate_limit");
+        self.limits += 1;
+        if self.limits > LIMITS_MAX {
+            let hint = "let a descriptor without a value stand for all values that have the same limit";
+            self.problems
+                .error_with(&node.place, format!("there are more than {LIMITS_MAX} limits"), hint);
+            return None;
+        }
+        let unit = fields.find("unit").and_then(Node::scalar).unwrap_or_default();
+        let rate = match (Unit::named(unit), self.flag(&fields, "unlimited")) {
+            (Some(_), true) => {
+                self.problems.error_with(
+                    &node.place,
+                    "should not specify rate limit unit when unlimited",
+                    "take `unit` or `unlimited` away",
+                );
+                return None;
+            }
+            (None, true) => None,
+            (Some(unit), false) => Some((self.requests(&fields)?, unit)),
+            (None, false) => {
+                let names = || Unit::ALL.into_iter().map(Unit::name);
+                let lower: Vec<String> = names().map(str::to_lowercase).collect();
+                self.problems.error_with(
+                    fields.find("unit").map_or(&node.place, |unit| &unit.place),
+                    format!("invalid rate limit unit '{}'", shown(unit)),
+                    meant(unit, || lower.iter().map(String::as_str)),
+                );
+                return None;
+            }
+        };
+        let name = fields.find("name").and_then(Node::scalar).unwrap_or_default();
+        Some(Limited {
+            rate,
+            name: name.into(),
+            replaces: self.replaces(&fields, name),
+            shadow: self.flag(around, "shadow_mode"),
+            quota: self.flag(around, "quota_mode"),
+            detailed: self.flag(around, "detailed_metric"),
+            metadata: around.find("metadata").cloned(),
+            place: node.place.clone(),
+        })
+    }
+
+    fn requests(&mut self, fields: &Fields<'_>) -> Option<u32> {
+        match fields.find("requests_per_unit").filter(|node| !node.is_null()) {
+            // What is left out is zero there, and so it is a ban.
+            None => Some(0),
+            Some(node) => {
+                let most = u64::from(u32::MAX);
+                let number = node.whole("a number of requests", 0..=most, &mut self.problems);
+                number.and_then(|number| u32::try_from(number).ok())
+            }
+        }
+    }
+
+    fn replaces(&mut self, fields: &Fields<'_>, own: &str) -> Box<[Box<str>]> {
+        let Some(node) = fields.find("replaces").filter(|node| !node.is_null()) else {
+            return Box::default();
+        };
+        let Some(items) = node.list("a list of names", &mut self.problems) else {
+            return Box::default();
+        };
+        let mut names = Vec::new();
+        for item in items {
+            let fields = item.fields("a replaced limit", &KEYS, &mut Problems::new());
+            let name = fields.and_then(|fields| fields.find("name").and_then(Node::scalar));
+            match name {
+                None | Some("") => self.problems.error_with(
+                    &item.place,
+                    "should not have an empty replaces entry",
+                    "write the name of the limit that is replaced: `- name: …`",
+                ),
+                Some(name) if name == own => self.problems.error_with(
+                    &item.place,
+                    "replaces should not contain name of same descriptor",
+                    "name another limit, or take it away",
+                ),
+                Some(name) => names.push(name.into()),
+            }
+        }
+        names.into()
+    }
+
+    fn flag(&mut self, fields: &Fields<'_>, key: &str) -> bool {
+        let node = fields.find(key).filter(|node| !node.is_null());
+        node.and_then(|node| node.flag(&mut self.problems)).unwrap_or_default()
+    }
+
+    /// Warns of keys that are known and mean nothing where they stand: they are read over.
+    fn misplaced(&mut self, fields: &Fields<'_>, meaningful: &[&str], what: &str) {
+        for key in KEYS.iter().filter(|key| !meaningful.contains(key)) {
+            if let Some((key, _)) = fields.entry(key) {
+                let text = format!("`{}` means nothing in {what}, and is read over", key.text);
+                let hint = format!("{what} has {}", meaningful.join(", "));
+                self.problems.push(Problem::warning(&key.place, text).hint(hint));
+            }
+        }
+    }
+
+    /// Every key of a file is one of a single list, wherever it stands; below `metadata` anything goes.
+    fn keys(&mut self, node: &Node) {
+        let Kind::Map(entries) = &node.kind else { return };
+        for (key, value) in entries {
+            if !KEYS.contains(&&*key.text) {
+                let text = if is_a_number(&key.text) {
+                    format!("config error, key is not of type string: {}", key.text)
+                } else {
+                    format!("config error, unknown key '{}'", shown(&key.text))
+                };
+                self.problems
+                    .error_with(&key.place, text, meant(&key.text, || KEYS.into_iter()));
+            } else if &*key.text != "metadata" {
+                self.value(value);
+            }
+        }
+    }
+
+    fn value(&mut self, node: &Node) {
+        match &node.kind {
+            Kind::Map(_) => self.keys(node),
+            Kind::List(items) => {
+                for item in items {
+                    match &item.kind {
+                        Kind::Map(_) => self.keys(item),
+                        _ => {
+                            let found = item.scalar().unwrap_or(item.what());
+                            self.problems.error_with(
+                                &item.place,
+                                format!(
+                                    "config error, yaml file contains list of type other than map: {}",
+                                    shown(found)
+                                ),
+                                "write each as a map: `- key: …`",
+                            );
+                        }
+                    }
+                }
+            }
+            Kind::Number(text) if !is_whole(text) => {
+                self.problems.error_with(
+                    &node.place,
+                    "error checking config",
+                    "write a whole number, or a text in quotes",
+                );
+            }
+            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {}
+        }
+    }
+}
+
+fn is_whole(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    digits.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Whether a key without quotes was a number. Keys are texts when they come here.
+fn is_a_number(text: &str) -> bool {
+    text.parse::<f64>().is_ok_and(f64::is_finite)
+}
+
+/// Every key there is, in any place.
+const KEYS: [&str; 16] = [
+    "domain",
+    "key",
+    "value",
+    "descriptors",
+    "rate_limit",
+    "unit",
+    "requests_per_unit",
+    "unlimited",
+    "name",
+    "replaces",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+const DESCRIPTOR_KEYS: [&str; 10] = [
+    "key",
+    "value",
+    "descriptors",
+    "rate_limit",
+    "shadow_mode",
+    "quota_mode",
+    "detailed_metric",
+    "value_to_metric",
+    "share_threshold",
+    "metadata",
+];
+const LIMIT_KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+/// Deeper than any request is read.
+const DEPTH_MAX: usize = 16;
+/// As many as there may be rules.
+const LIMITS_MAX: usize = crate::rules::RULES_MAX as usize;

@@ -1,0 +1,90 @@
+//! What one look at a counter adds to the statistics of its limit, as envoyproxy/ratelimit counts them.
+
+/// Hits by how near the limit they were. Those near it are among those within it, or were before it was passed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Beyond the limit.
+    pub over: u64,
+    /// Within the limit, and beyond the share of it that counts as near.
+    pub near: u64,
+    /// Within the limit.
+    pub within: u64,
+}
+
+/// From which count on a limit is near, given the share that counts as near: 0.8 unless it is set.
+#[expect(
+    clippy::float_arithmetic,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a figure of statistics, and the one that alerts were tuned to comes of these single-precision numbers"
+)]
+pub fn near_from(limit: u32, share: f32) -> u64 {
+    (limit as f32 * share).floor() as u64
+}
+
+impl Tally {
+    /// What `hits` come to that brought a counter to `after`, under a limit that is near from `near` on.
+    pub fn of(limit: u32, near: u64, after: u64, hits: u64) -> Self {
+        let limit = u64::from(limit);
+        let before = after.saturating_sub(hits);
+        if after > limit {
+            if before >= limit {
+                return Self {
+                    over: hits,
+                    ..Self::default()
+                };
+            }
+            return Self {
+                over: after - limit,
+                near: limit - near.max(before).min(limit),
+                within: 0,
+            };
+        }
+        let near = match after > near {
+            true if before >= near => hits,
+            true => after - near,
+            false => 0,
+        };
+        Self {
+            over: 0,
+            near,
+            within: hits,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_sorted_by_how_near_the_limit_they_were() {
+        // Limit, count after, hits: over, near, within.
+        for (limit, after, hits, over, near, within) in [
+            (15, 11, 1, 0, 0, 1),
+            (15, 13, 1, 0, 1, 1),
+            (15, 16, 1, 1, 0, 0),
+            (20, 5, 3, 0, 0, 3),
+            (8, 7, 3, 0, 1, 3),
+            (20, 19, 3, 0, 3, 3),
+            (20, 22, 3, 2, 1, 0),
+            (10, 22, 3, 3, 0, 0),
+            (10, 22, 7, 7, 0, 0),
+            (10, 12, 10, 2, 2, 0),
+            (0, 1, 1, 1, 0, 0),
+            (10, 10, 0, 0, 0, 0),
+        ] {
+            let told = Tally::of(limit, near_from(limit, 0.8), after, hits);
+            assert_eq!(told, Tally { over, near, within }, "{limit} {after} {hits}");
+        }
+    }
+
+    #[test]
+    fn the_near_share_is_cut_to_a_whole_number_in_single_precision() {
+        assert_eq!(near_from(10, 0.8), 8);
+        assert_eq!(near_from(15, 0.8), 12);
+        assert_eq!(near_from(1, 0.8), 0);
+        assert_eq!(near_from(u32::MAX, 1.0), 1 << 32);
+    }
+}

@@ -1,0 +1,303 @@
+//! Which limit a descriptor meets, under which name it is counted, and what is said of files that cannot be used.
+
+use super::{Descriptors, Entry, Files, Unit};
+use crate::problem::Origin;
+use crate::yaml;
+
+fn read(merges: bool, texts: &[&str]) -> Result<(Descriptors, Vec<String>), Vec<String>> {
+    let mut files = Files::new(merges);
+    for (number, text) in texts.iter().enumerate() {
+        let origin = Origin::new(format!("{number}.yaml"), *text);
+        files.file(&yaml::parse(&origin).unwrap_or_else(|problems| panic!("{problems:?}")));
+    }
+    let told = |problems: Vec<crate::problem::Problem>| problems.into_iter().map(|problem| problem.text).collect();
+    match files.finish() {
+        Ok((descriptors, warnings)) => Ok((descriptors, told(warnings))),
+        Err(problems) => Err(told(problems)),
+    }
+}
+
+fn sound(text: &str) -> Descriptors {
+    read(false, &[text]).unwrap_or_else(|problems| panic!("{problems:?}")).0
+}
+
+/// The entries of `key=value, key=value`.
+fn entries(text: &str) -> Vec<Entry<'_>> {
+    let pairs = text.split(", ").map(|part| part.split_once('=').unwrap());
+    pairs.map(|(key, value)| Entry { key, value }).collect()
+}
+
+/// How many pass in what, and the name of the statistics; or nothing.
+fn found(descriptors: &Descriptors, domain: &str, descriptor: &str) -> Option<(u32, Unit, String)> {
+    let entries = entries(descriptor);
+    let found = descriptors.find(domain, &entries)?;
+    let (requests, unit) = found.limit.rate.unwrap_or((u32::MAX, Unit::Year));
+    Some((requests, unit, found.path(domain, &entries)))
+}
+
+const BASIC: &str = "
+domain: d
+descriptors:
+- key: key1
+  value: value1
+  descriptors:
+  - key: subkey1
+    rate_limit: { unit: second, requests_per_unit: 5 }
+  - key: subkey1
+    value: subvalue1
+    rate_limit: { unit: SECOND, requests_per_unit: 10 }
+- key: key1
+  descriptors:
+  - key: other
+    rate_limit: { unit: minute, requests_per_unit: 7 }
+- key: key2
+  rate_limit: { unit: Minute, requests_per_unit: 20 }
+- key: key2
+  value: value2
+  rate_limit: { unit: hour, requests_per_unit: 30 }
+- key: key2
+  value: white
+- key: key3
+  rate_limit: { unit: day, requests_per_unit: 1 }
+- key: key4
+  rate_limit: { unlimited: true }
+- key: week
+  rate_limit: { unit: week, requests_per_unit: 1 }
+- key: month
+  rate_limit: { unit: month, requests_per_unit: 1 }
+- key: year
+  rate_limit: { unit: year }
+";
+
+#[test]
+fn a_limit_is_found_entry_by_entry_and_only_at_the_last() {
+    let descriptors = sound(BASIC);
+    let some = |requests, unit, path: &str| Some((requests, unit, path.to_owned()));
+    for (domain, descriptor, expected) in [
+        ("unknown", "key2=x", None),
+        ("d", "unknown=x", None),
+        ("d", "key1=value1", None),
+        (
+            "d",
+            "key1=value1, subkey1=x",
+            some(5, Unit::Second, "d.key1_value1.subkey1"),
+        ),
+        (
+            "d",
+            "key1=value1, subkey1=subvalue1",
+            some(10, Unit::Second, "d.key1_value1.subkey1_subvalue1"),
+        ),
+        ("d", "key1=value1, subkey1=x, more=y", None),
+        // There is no way back from the value of its own to the key alone.
+        ("d", "key1=value1, other=x", None),
+        ("d", "key1=elsewhere, other=x", some(7, Unit::Minute, "d.key1.other")),
+        ("d", "key2=", some(20, Unit::Minute, "d.key2")),
+        ("d", "key2=x", some(20, Unit::Minute, "d.key2")),
+        ("d", "key2=value2", some(30, Unit::Hour, "d.key2_value2")),
+        ("d", "key2=white", None),
+        ("d", "key2=x, key3=y", None),
+        ("d", "key3=x", some(1, Unit::Day, "d.key3")),
+        ("d", "key4=x", some(u32::MAX, Unit::Year, "d.key4")),
+        ("d", "week=x", some(1, Unit::Week, "d.week")),
+        ("d", "month=x", some(1, Unit::Month, "d.month")),
+        ("d", "year=x", some(0, Unit::Year, "d.year")),
+    ] {
+        assert_eq!(
+            found(&descriptors, domain, descriptor),
+            expected,
+            "{domain} {descriptor}"
+        );
+    }
+    assert!(descriptors.find("d", &[]).is_none());
+}
+
+const WILD: &str = "
+domain: d
+descriptors:
+- key: path
+  value: /a/*
+  rate_limit: { unit: minute, requests_per_unit: 1 }
+- key: path
+  value: /a/b*
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: path
+  value: /a/exact
+  rate_limit: { unit: minute, requests_per_unit: 3 }
+- key: path
+  rate_limit: { unit: minute, requests_per_unit: 4 }
+- key: told
+  value: t*
+  value_to_metric: true
+  rate_limit: { unit: minute, requests_per_unit: 5 }
+- key: told
+  value_to_metric: true
+  rate_limit: { unit: minute, requests_per_unit: 6 }
+- key: shared
+  value: s*
+  share_threshold: true
+  value_to_metric: true
+  descriptors:
+  - key: leaf
+    detailed_metric: true
+    rate_limit: { unit: minute, requests_per_unit: 7 }
+- key: star*
+  rate_limit: { unit: minute, requests_per_unit: 8 }
+";
+
+#[test]
+fn the_first_pattern_that_fits_is_taken_behind_the_exact_value() {
+    let descriptors = sound(WILD);
+    for (descriptor, requests, path) in [
+        ("path=/a/x", 1, "d.path_/a/*"),
+        ("path=/a/bc", 1, "d.path_/a/*"),
+        ("path=/a/exact", 3, "d.path_/a/exact"),
+        ("path=/a/b*", 2, "d.path_/a/b*"),
+        ("path=/other", 4, "d.path"),
+        ("told=tx", 5, "d.told_tx"),
+        ("told=x", 6, "d.told_x"),
+        ("shared=sx, leaf=y", 7, "d.shared_s*.leaf_y"),
+        ("starlight=x", 8, "d.star*"),
+    ] {
+        let found = found(&descriptors, "d", descriptor);
+        assert_eq!(found, Some((requests, Unit::Minute, path.to_owned())), "{descriptor}");
+    }
+}
+
+#[test]
+fn a_shared_pattern_is_counted_as_one_value() {
+    let descriptors = sound(WILD);
+    let counted = |descriptor| {
+        let entries = entries(descriptor);
+        let found = descriptors.find("d", &entries).unwrap();
+        let values: Vec<String> = found.counted(&entries).map(|(_, value)| value.to_owned()).collect();
+        values
+    };
+    assert_eq!(counted("shared=sx, leaf=y"), ["s*", "y"]);
+    assert_eq!(counted("path=/a/x"), ["/a/x"]);
+}
+
+#[test]
+fn limits_are_listed_under_their_whole_names() {
+    let descriptors = sound(BASIC);
+    let names: Vec<String> = descriptors.limits().into_iter().map(|(name, _)| name).collect();
+    assert!(names.is_sorted());
+    assert!(
+        names.contains(&"d.key1_value1.subkey1_subvalue1".to_owned()),
+        "{names:?}"
+    );
+    assert_eq!(names.len(), 10);
+}
+
+#[test]
+fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
+    let limit = "rate_limit: { unit: minute, requests_per_unit: 1 }";
+    for (text, told) in [
+        ("descriptors: []", "config file cannot have empty domain"),
+        ("domain: \"\"", "config file cannot have empty domain"),
+        ("domain: d\ndescriptors: [{ value: x }]", "descriptor has empty key"),
+        (
+            "domain: d\ndescriptors: [{ key: key1, value: value1 }, { key: key1, value: value1 }]",
+            "duplicate descriptor composite key 'd.key1_value1'",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, value: b_c }, { key: a_b, value: c }]",
+            "duplicate descriptor composite key 'd.a_b_c'",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: foo, requests_per_unit: 1 } }]",
+            "invalid rate limit unit 'foo'",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: unknown, requests_per_unit: 1 } }]",
+            "invalid rate limit unit 'unknown'",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { requests_per_unit: 1 } }]",
+            "invalid rate limit unit ''",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, unlimited: true } }]",
+            "should not specify rate limit unit when unlimited",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, name: n, replaces: [{ name: n }] } }]",
+            "replaces should not contain name of same descriptor",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, replaces: [{ name: \"\" }] } }]",
+            "should not have an empty replaces entry",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, ratelimit: {} }]",
+            "config error, unknown key 'ratelimit'",
+        ),
+        ("domain: d\n0.25: a", "config error, key is not of type string: 0.25"),
+        (
+            "domain: d\ndescriptors: [a]",
+            "config error, yaml file contains list of type other than map: a",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: 1.5 } }]",
+            "error checking config",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, value: b, share_threshold: true }]",
+            "share_threshold needs a value that ends in '*', and 'd.a_b' does not",
+        ),
+    ] {
+        let problems = read(false, &[text]).expect_err(text);
+        assert!(problems.iter().any(|problem| problem == told), "{text}\n{problems:?}");
+    }
+    let file = format!("domain: d\ndescriptors: [{{ key: a, {limit} }}]");
+    let other = format!("domain: d\ndescriptors: [{{ key: b, {limit} }}]");
+    let problems = read(false, &[&file, &other]).unwrap_err();
+    assert_eq!(problems, ["duplicate domain 'd' in config file"]);
+    let problems = read(true, &[&file, &file]).unwrap_err();
+    assert_eq!(problems, ["duplicate descriptor composite key 'd.a'"]);
+    let (merged, _) = read(true, &[&file, &other]).unwrap();
+    assert!(found(&merged, "d", "a=x").is_some() && found(&merged, "d", "b=x").is_some());
+}
+
+#[test]
+fn anything_may_stand_below_metadata() {
+    let descriptors = sound(
+        "domain: d\ndescriptors:\n- key: a\n  metadata: { plan: { anything: [1, 2.5] } }\n  \
+         rate_limit: { unit: day, requests_per_unit: 1 }\n",
+    );
+    let entries = [Entry { key: "a", value: "x" }];
+    assert!(descriptors.find("d", &entries).unwrap().limit.metadata.is_some());
+}
+
+#[test]
+fn what_is_hardly_meant_is_warned_of() {
+    let limit = "rate_limit: { unit: minute, requests_per_unit: 1 }";
+    for (text, begins) in [
+        (
+            format!("domain: d\ndescriptors: [{{ key: a, value: b*, {limit} }}, {{ key: a, value: bc*, {limit} }}]"),
+            "`a_bc*` is never reached by a pattern",
+        ),
+        (
+            format!("domain: d\ndescriptors: [{{ key: a, {limit} }}, {{ key: a_b, value: c, {limit} }}]"),
+            "`a_b_c` also takes requests whose key is `a` and whose value is `b_c`",
+        ),
+        (
+            format!(
+                "domain: d\ndescriptors:\n- {{ key: a, value: v, descriptors: [{{ key: x, {limit} }}] }}\n\
+                 - {{ key: a, descriptors: [{{ key: y, {limit} }}] }}"
+            ),
+            "requests of `a_v` do not come to `y` below `a`",
+        ),
+        (
+            format!("domain: d\nunit: day\ndescriptors: [{{ key: a, {limit} }}]"),
+            "`unit` means nothing in a file",
+        ),
+    ] {
+        let (_, warnings) = read(false, &[&text]).unwrap();
+        assert!(
+            warnings.iter().any(|warning| warning.starts_with(begins)),
+            "{text}\n{warnings:?}"
+        );
+    }
+    let (_, warnings) = read(false, &[WILD]).unwrap();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+}

@@ -1,0 +1,173 @@
+//! Which limit a descriptor meets: a walk down a tree, one entry a level.
+
+use super::unit::Unit;
+use super::wildcard::Pattern;
+use crate::problem::Place;
+use std::collections::HashMap;
+
+/// One entry of a descriptor. Their order matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Its key.
+    pub key: &'a str,
+    /// Its value, which may be empty.
+    pub value: &'a str,
+}
+
+/// The descriptors of all domains.
+#[derive(Debug, Default)]
+pub struct Descriptors {
+    pub(super) domains: HashMap<Box<str>, Branch>,
+}
+
+/// What stands below a domain or an entry.
+#[derive(Debug, Default)]
+pub(super) struct Branch {
+    /// In the order they are written.
+    pub(super) nodes: Vec<Node>,
+    /// By name: a node's key, and its value if it has one, joined by an underscore.
+    pub(super) by_name: HashMap<Box<str>, usize>,
+}
+
+/// One descriptor as it is written.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) key: Box<str>,
+    pub(super) name: Box<str>,
+    pub(super) has_value: bool,
+    /// Its name, if there is a star in it.
+    pub(super) pattern: Option<Pattern>,
+    /// Values that fit the pattern are counted together.
+    pub(super) shares: bool,
+    /// Statistics name the value that came instead of the pattern or the key.
+    pub(super) tells_value: bool,
+    pub(super) limit: Option<Limited>,
+    pub(super) below: Branch,
+    pub(super) place: Place,
+}
+
+/// What a descriptor is held to.
+#[derive(Debug)]
+pub struct Limited {
+    /// How much passes in a window. None: as much as comes.
+    pub rate: Option<(u32, Unit)>,
+    /// Its name, by which others replace it; empty if it has none.
+    pub name: Box<str>,
+    /// The names of the limits that do not hold where this one does.
+    pub replaces: Box<[Box<str>]>,
+    /// It decides and counts, but never refuses.
+    pub shadow: bool,
+    /// It refuses only together with all others of its kind.
+    pub quota: bool,
+    /// Statistics name every value that came.
+    pub detailed: bool,
+    /// What stands under `metadata`, as it is written.
+    pub metadata: Option<crate::yaml::Node>,
+    /// Where it is written.
+    pub place: Place,
+}
+
+/// The limit that a descriptor meets, and the way there.
+#[derive(Debug)]
+pub struct Found<'d> {
+    /// The limit.
+    pub limit: &'d Limited,
+    /// One node for each entry.
+    way: Vec<&'d Node>,
+}
+
+impl Descriptors {
+    /// Whether there is such a domain.
+    pub fn has(&self, domain: &str) -> bool {
+        self.domains.contains_key(domain)
+    }
+
+    /// The limit of a descriptor: that of the node its last entry leads to. At each level the node of exactly this key and
+    /// value is taken, else the first whose pattern fits, else that of the key alone; there is no way back to another.
+    pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Found<'_>> {
+        let mut branch = self.domains.get(domain)?;
+        let mut way = Vec::with_capacity(entries.len());
+        for entry in entries {
+            let node = branch.node(entry)?;
+            way.push(node);
+            branch = &node.below;
+        }
+        let limit = way.last()?.limit.as_ref()?;
+        Some(Found { limit, way })
+    }
+
+    /// Every limit there is, under the names of the nodes that lead to it joined by dots, the domain's first. Sorted.
+    pub fn limits(&self) -> Vec<(String, &Limited)> {
+        let mut limits = Vec::new();
+        for (domain, branch) in &self.domains {
+            branch.limits(domain, &mut limits);
+        }
+        limits.sort_by(|(one, _), (other, _)| one.cmp(other));
+        limits
+    }
+}
+
+impl Branch {
+    fn node(&self, entry: &Entry<'_>) -> Option<&Node> {
+        let joined = entry.joined();
+        let exact = self.by_name.get(&*joined);
+        let place = exact.copied().or_else(|| {
+            let fits = |node: &Node| node.pattern.as_ref().is_some_and(|pattern| pattern.fits(&joined));
+            self.nodes.iter().position(fits)
+        });
+        let place = place.or_else(|| self.by_name.get(entry.key).copied());
+        self.nodes.get(place?)
+    }
+
+    fn limits<'d>(&'d self, above: &str, limits: &mut Vec<(String, &'d Limited)>) {
+        for node in &self.nodes {
+            let path = format!("{above}.{}", node.name);
+            if let Some(limit) = &node.limit {
+                limits.push((path.clone(), limit));
+            }
+            node.below.limits(&path, limits);
+        }
+    }
+}
+
+impl Entry<'_> {
+    fn joined(&self) -> String {
+        format!("{}_{}", self.key, self.value)
+    }
+}
+
+impl Found<'_> {
+    /// For each entry the value it is counted by: its own, or the pattern where all that fit are counted together.
+    pub fn counted<'a>(&'a self, entries: &'a [Entry<'a>]) -> impl Iterator<Item = (&'a str, &'a str)> {
+        self.way.iter().zip(entries).map(|(node, entry)| {
+            let shared = node.shared();
+            (entry.key, shared.unwrap_or(entry.value))
+        })
+    }
+
+    /// The name of its statistics: the domain, and for each level what stands for it, joined by dots.
+    pub fn path(&self, domain: &str, entries: &[Entry<'_>]) -> String {
+        let mut path = domain.to_owned();
+        for (node, entry) in self.way.iter().zip(entries) {
+            path.push('.');
+            match node.shared() {
+                None if self.limit.detailed || node.tells_came() => path.push_str(&entry.joined()),
+                Some(_) | None => path.push_str(&node.name),
+            }
+        }
+        path
+    }
+}
+
+impl Node {
+    /// The pattern of the value, where all that fit it are counted together.
+    fn shared(&self) -> Option<&str> {
+        let behind_key = self.name.get(self.key.len() + 1..);
+        behind_key.filter(|_| self.shares)
+    }
+
+    /// Whether statistics name the value that came: a value that is written stands in the name anyway.
+    const fn tells_came(&self) -> bool {
+        self.tells_value && (!self.has_value || self.pattern.is_some())
+    }
+}
