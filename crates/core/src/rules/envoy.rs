@@ -1,17 +1,18 @@
 //! Files of envoyproxy/ratelimit as they are: what they say, and which of their limits a descriptor meets.
 //!
 //! `file.rs` reads them, with the words that its users know for what is wrong; `tree.rs` finds the limit of a descriptor,
-//! entry by entry and without a way back; `lint.rs` warns of what can be read and is hardly meant; `near.rs` is the
+//! entry by entry and without a way back; `lint.rs` warns of what can be read and is hardly meant; `import.rs` writes them as rules of our own; `near.rs` is the
 //! arithmetic of its statistics.
 
 mod file;
+mod import;
 mod lint;
 mod near;
 mod tree;
 mod unit;
 mod wildcard;
 
-pub use file::Files;
+pub use file::{Files, is_one};
 pub use near::{Tally, near_from};
 pub use tree::{Descriptors, Entry, Found, Limited};
 pub use unit::Unit;

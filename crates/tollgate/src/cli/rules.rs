@@ -4,12 +4,13 @@ use super::DONE;
 use super::ask::say;
 use clap::Subcommand;
 use serde_json::{Value, json};
-use std::fmt::Write;
-use std::path::PathBuf;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use tollgate::config::{Settings, Sources, is_settings, read_text, schema};
 use tollgate_limiter::core::problem::{Problem, Problems, Severity};
-use tollgate_limiter::core::rules::{self, Reader};
+use tollgate_limiter::core::rules::{self, Reader, envoy};
 use tollgate_limiter::core::yaml;
 
 /// What can be typed after `tollgate rules`.
@@ -31,6 +32,13 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Converts files of envoyproxy/ratelimit to rules, with comments on what is different then
+    #[command(after_help = "Example:\n  tollgate rules import-envoy config/*.yaml > rules/imported.yaml")]
+    ImportEnvoy {
+        /// Files of envoyproxy/ratelimit; several of one domain are merged
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
     /// Prints the JSON Schema of settings and rules, for editors
     #[command(after_help = "Example:\n  tollgate rules schema > tollgate.schema.json")]
     Schema,
@@ -40,6 +48,7 @@ impl Rules {
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
             Command::Check { files, json } => check(&files, json),
+            Command::ImportEnvoy { files } => import_envoy(&files),
             Command::Schema => {
                 say(&format!("{:#}", schema()));
                 ExitCode::from(DONE)
@@ -51,12 +60,10 @@ impl Rules {
 fn check(files: &[PathBuf], json: bool) -> ExitCode {
     let mut problems = Problems::new();
     let mut reader = Reader::new(rules::Settings::default());
+    let mut envoy = envoy::Files::new(false);
     for path in files {
-        let root = match read_text(path) {
-            Ok(origin) => yaml::parse(&origin),
-            Err(problem) => Err(vec![problem]),
-        };
-        match root {
+        match read(path) {
+            Ok(root) if envoy::is_one(&root) => envoy.file(&root),
             Ok(root) if is_settings(&root) => {
                 let sources = Sources {
                     file: Some(path.clone()),
@@ -75,6 +82,10 @@ fn check(files: &[PathBuf], json: bool) -> ExitCode {
         Ok(read) => problems.extend(read.warnings),
         Err(found) => problems.extend(found),
     }
+    match envoy.finish() {
+        Ok((_, warnings)) => problems.extend(warnings),
+        Err(found) => problems.extend(found),
+    }
     let errors = problems.errors();
     let found = problems.sorted();
     if json {
@@ -84,6 +95,46 @@ fn check(files: &[PathBuf], json: bool) -> ExitCode {
         say(&as_text(&found, errors, files.len()));
     }
     ExitCode::from(if errors == 0 { DONE } else { WRONG })
+}
+
+/// Prints the rules on stdout and what is odd about the files on stderr, so that one can be kept.
+fn import_envoy(files: &[PathBuf]) -> ExitCode {
+    let mut problems = Problems::new();
+    let mut envoy = envoy::Files::new(true);
+    for path in files {
+        match read(path) {
+            Ok(root) => envoy.file(&root),
+            Err(found) => problems.extend(found),
+        }
+    }
+    let converted = match envoy.finish() {
+        Ok((descriptors, warnings)) => {
+            problems.extend(warnings);
+            Some(descriptors.as_rules())
+        }
+        Err(found) => {
+            problems.extend(found);
+            None
+        }
+    };
+    let errors = problems.errors();
+    let mut out = anstream::stderr().lock();
+    for problem in problems.sorted() {
+        // What nobody reads needs no printing.
+        let _ = writeln!(out, "{}", coloured(&problem));
+    }
+    match converted.filter(|_| errors == 0) {
+        Some(rules) => {
+            say(rules.trim_end());
+            ExitCode::from(DONE)
+        }
+        None => ExitCode::from(WRONG),
+    }
+}
+
+fn read(path: &Path) -> Result<yaml::Node, Vec<Problem>> {
+    let origin = read_text(path).map_err(|problem| vec![problem])?;
+    yaml::parse(&origin)
 }
 
 /// Every problem, and how many there are.

@@ -227,3 +227,37 @@ fn check(words: &[&str], code: i32, stream: Stream, text: &str) {
     assert!(said.contains(text), "tollgate {words:?} said: {said}");
     assert_eq!(silent, "", "tollgate {words:?} on the other stream");
 }
+
+#[test]
+fn rules_import_envoy_converts_files_that_rules_check_knows() {
+    let folder = Folder::new();
+    folder.write(
+        "envoy.yaml",
+        "domain: shop\ndescriptors:\n- key: plan\n  value: free\n  descriptors:\n  - key: user\n    \
+         rate_limit: { unit: minute, requests_per_unit: 3 }\n- { key: plan, valeu: x }\n",
+    );
+    let (code, said, _) = run(&folder, &["rules", "check", "envoy.yaml"]);
+    assert!(
+        code == Some(1) && said.contains("config error, unknown key 'valeu'"),
+        "{said}"
+    );
+    let (code, said, complained) = run(&folder, &["rules", "import-envoy", "envoy.yaml"]);
+    assert!(
+        code == Some(1) && said.is_empty() && complained.contains("'valeu'"),
+        "{complained}"
+    );
+    folder.write(
+        "envoy.yaml",
+        "domain: shop\ndescriptors:\n- key: plan\n  value: free\n  descriptors:\n  - key: user\n    \
+         rate_limit: { unit: minute, requests_per_unit: 3 }\n",
+    );
+    let (code, said, complained) = run(&folder, &["rules", "import-envoy", "envoy.yaml"]);
+    assert!(code == Some(0) && complained.is_empty(), "{complained}");
+    folder.write("rules.yaml", &said);
+    let (code, said, _) = run(&folder, &["rules", "check", "rules.yaml", "envoy.yaml"]);
+    assert!(code == Some(0) && said.contains("2 files: sound"), "{said}");
+    let server = Server::start(&folder, &["--set", "rules_files=[rules.yaml]"]);
+    let asked = r#"{"domain":"shop","attributes":{"plan":"free","user":"u"}}"#;
+    let statuses: Vec<u16> = (0..4).map(|_| server.post("/v1/check", asked).status).collect();
+    assert_eq!(statuses, [200, 200, 200, 429]);
+}

@@ -9,6 +9,13 @@ use crate::problem::{Problem, Problems, meant};
 use crate::yaml::{Fields, Kind, Node, shown};
 use std::collections::hash_map::Entry;
 
+/// Whether a file is one of envoyproxy/ratelimit and not one of ours: it has descriptors.
+pub fn is_one(node: &Node) -> bool {
+    let Kind::Map(entries) = &node.kind else { return false };
+    let has = |name: &str| entries.iter().any(|(key, _)| &*key.text == name);
+    has("descriptors") && !has("rules")
+}
+
 /// Reads files one after the other, and then makes one tree of them or none.
 #[derive(Debug)]
 pub struct Files {

@@ -301,3 +301,43 @@ fn what_is_hardly_meant_is_warned_of() {
     let (_, warnings) = read(false, &[WILD]).unwrap();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
 }
+
+#[test]
+fn converted_rules_can_be_read_and_mean_what_they_can() {
+    for (file, rules, words) in [
+        (BASIC, 8, "- { key2: value2, limit: 30/h }"),
+        (BASIC, 8, "- { key2: white, limit: unlimited }"),
+        (BASIC, 8, "- { subkey1: subvalue1, limit: 10/s }"),
+        (WILD, 6, "# Not converted: a key with a star"),
+        (WILD, 6, "when: { path: \"/a/*\" }\n  per: [path]"),
+        (WILD, 6, "when: { shared: \"s*\" }\n  per: [leaf]"),
+        ("domain: \"a: b\"", 0, "rules: []"),
+    ] {
+        let text = sound(file).as_rules();
+        assert!(text.contains(words), "{text}");
+        let set = crate::rules::sample(&text);
+        assert_eq!(set.rules().len(), rules, "{text}");
+    }
+    let named = "domain: d\ndescriptors:\n- { key: \"it is a \\\"key\\\"\", quota_mode: true, \
+                 rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: x }] } }";
+    let text = sound(named).as_rules();
+    assert!(
+        text.contains("# quota_mode has no equivalent") && text.contains("# replaces has no"),
+        "{text}"
+    );
+    assert_eq!(
+        crate::rules::sample(&text).rules()[0].per()[0].attribute(),
+        "it is a \"key\""
+    );
+}
+
+#[test]
+fn rules_of_several_domains_name_theirs() {
+    let file = |domain| {
+        format!("domain: {domain}\ndescriptors: [{{ key: a, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]")
+    };
+    let (both, _) = read(false, &[&file("one"), &file("two")]).unwrap();
+    let set = crate::rules::sample(&both.as_rules());
+    let domains: Vec<_> = set.rules().iter().map(crate::rules::Rule::domain).collect();
+    assert_eq!(domains, ["one", "two"]);
+}

@@ -96,6 +96,11 @@ impl Descriptors {
         Some(Found { limit, way })
     }
 
+    /// A file of rules of our own that come nearest to them, with comments on what is different.
+    pub fn as_rules(&self) -> String {
+        super::import::rules(self)
+    }
+
     /// Every limit there is, under the names of the nodes that lead to it joined by dots, the domain's first. Sorted.
     pub fn limits(&self) -> Vec<(String, &Limited)> {
         let mut limits = Vec::new();
