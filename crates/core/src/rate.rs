@@ -85,6 +85,11 @@ impl Rate {
         Ok(Self { units, period })
     }
 
+    /// A rate of so many units that is only counted against, and may be larger than one that is to be kept.
+    pub(crate) const fn counted(units: u64, period: Micros) -> Self {
+        Self { units, period }
+    }
+
     /// Units per period.
     pub const fn units(self) -> u64 {
         self.units

@@ -4,6 +4,7 @@
 //! entry by entry and without a way back; `lint.rs` warns of what can be read and is hardly meant; `import.rs` writes them as rules of our own; `near.rs` is the
 //! arithmetic of its statistics.
 
+mod compile;
 mod file;
 mod import;
 mod lint;
@@ -12,9 +13,10 @@ mod tree;
 mod unit;
 mod wildcard;
 
+pub use compile::Descriptor;
 pub use file::{Files, is_one};
 pub use near::{Tally, near_from};
-pub use tree::{Descriptors, Entry, Found, Limited};
+pub use tree::{Descriptors, Found, Limited};
 pub use unit::Unit;
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod rule;
 mod when;
 
 use super::attempt::Attempt;
+use super::envoy::Descriptors;
 use super::lint::lint;
 use super::rule::{CounterOf, Rule, RuleSet};
 use crate::problem::{Place, Problem, Problems};
@@ -47,6 +48,8 @@ pub struct Reader {
     seen: u32,
     /// Subjects that overrides have named.
     subjects: usize,
+    /// What files of envoyproxy/ratelimit say, and whether what they refuse is not counted.
+    envoy: Option<(Descriptors, bool)>,
 }
 
 /// Whose a name is: the rule by its number, and where that is written.
@@ -88,7 +91,14 @@ impl Reader {
             names: HashMap::new(),
             seen: 0,
             subjects: 0,
+            envoy: None,
         }
+    }
+
+    /// Takes descriptors of envoyproxy/ratelimit beside rules. `strict` ones are all or nothing, as rules are; others count
+    /// what they refuse, as they did where they come from.
+    pub fn envoy(&mut self, descriptors: Descriptors, strict: bool) {
+        self.envoy = Some((descriptors, strict));
     }
 
     /// Reads a rules file: a map of `domain`, if its rules share one, and `rules`.
@@ -138,12 +148,24 @@ impl Reader {
     /// # Errors
     /// Every problem there is, warnings too, sorted by place. Rules are taken whole or not at all.
     pub fn finish(mut self) -> Result<Read, Vec<Problem>> {
+        let (mut descriptors, strict) = self.envoy.take().unwrap_or_default();
+        if let Some(rule) = self.rules.iter().find(|rule| descriptors.has(&rule.domain)) {
+            self.problems.error_with(
+                &rule.place,
+                format!(
+                    "the domain `{}` is one of envoyproxy/ratelimit's files",
+                    shown(&rule.domain)
+                ),
+                "rules of our own need another domain: the two settle requests in different ways",
+            );
+        }
         if self.problems.has_errors() {
             return Err(self.problems.sorted());
         }
         self.problems.extend(lint(&self.rules));
+        descriptors.compile(strict, &mut self.rules, &mut self.counters);
         Ok(Read {
-            rules: RuleSet::new(self.rules, self.counters),
+            rules: RuleSet::new(self.rules, self.counters, descriptors),
             warnings: self.problems.sorted(),
         })
     }

@@ -73,7 +73,7 @@ impl Index {
             rules
                 .iter()
                 .zip(0_u32..)
-                .filter(|(rule, _)| rule.mode != Mode::Disabled)
+                .filter(|(rule, _)| rule.mode != Mode::Disabled && rule.descriptor.is_none())
         };
         let mut users: HashMap<(&str, Hook<'_>), usize> = HashMap::new();
         for (rule, _) in asked() {

@@ -56,6 +56,11 @@ impl RuleSet {
                 plan.add(rule, attempt, &mut key);
             }
         }
+        if let Some(place) = self.descriptors.rule(attempt)
+            && let Some(rule) = self.rules.get(place as usize)
+        {
+            plan.add(rule, attempt, &mut key);
+        }
         plan
     }
 }
@@ -107,7 +112,10 @@ impl<'r, K> Plan<'r, K> {
             });
             self.charges.push(Charge {
                 key: key(window.counter, parts.as_slice()),
-                limit: *window.limit,
+                limit: match &rule.descriptor {
+                    None => *window.limit,
+                    Some(descriptor) => descriptor.charged(&window.limit),
+                },
                 cost,
                 policy: rule.policy(),
                 on_failure: rule.on_store_failure,
@@ -126,7 +134,12 @@ impl<'r, K> Plan<'r, K> {
 
 impl Rule {
     /// What a refusal by it means. A disabled one is never asked.
-    pub(crate) const fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
+        if let Some(descriptor) = &self.descriptor
+            && descriptor.counts.is_some()
+        {
+            return Policy::Count;
+        }
         match self.mode {
             Mode::Enforce => Policy::Enforce,
             Mode::Shadow | Mode::Disabled => Policy::Shadow,

@@ -1,5 +1,6 @@
 //! Rules as they are meant: checked, complete, immutable. What stands here cannot be wrong any more.
 
+use super::envoy::{Descriptor, Descriptors};
 use super::index::Index;
 use super::short::Short;
 use crate::counter::Counter;
@@ -33,6 +34,8 @@ pub struct Rule {
     pub(crate) domain: Box<str>,
     /// Where it is written.
     pub(crate) place: Place,
+    /// What it was made of, if that was a descriptor: then it is met by the way to it, and not by its conditions.
+    pub(crate) descriptor: Option<Box<Descriptor>>,
 }
 
 /// What one attribute must be like for a rule to be met.
@@ -264,6 +267,7 @@ pub struct RuleSet {
     pub(crate) rules: Box<[Rule]>,
     pub(crate) counters: Box<[CounterOf]>,
     pub(crate) index: Index,
+    pub(crate) descriptors: Descriptors,
 }
 
 impl RuleSet {
@@ -278,13 +282,14 @@ impl RuleSet {
     }
 
     /// Rules in the order they are written, and the counters their windows name.
-    pub(crate) fn new(mut rules: Vec<Rule>, counters: Vec<CounterOf>) -> Self {
+    pub(crate) fn new(mut rules: Vec<Rule>, counters: Vec<CounterOf>, descriptors: Descriptors) -> Self {
         share_parts(&mut rules);
         let index = Index::new(&rules);
         Self {
             rules: rules.into(),
             counters: counters.into(),
             index,
+            descriptors,
         }
     }
 
@@ -399,6 +404,11 @@ impl Rule {
     /// The trial it runs, if any.
     pub fn experiment(&self) -> Option<&Experiment> {
         self.experiment.as_deref()
+    }
+
+    /// What it was made of, if that was a descriptor of envoyproxy/ratelimit.
+    pub fn descriptor(&self) -> Option<&Descriptor> {
+        self.descriptor.as_deref()
     }
 
     /// Where it is written.

@@ -64,7 +64,7 @@ impl<'r, K> Plan<'r, K> {
             .filter_map(|line| {
                 let (decision, source) = match line.terms {
                     Terms::Limited(_) => match answers.next().unwrap_or(Answer::Failed) {
-                        Answer::Decided(decision, source) => (Some(decision), source),
+                        Answer::Decided(decision, source) => (Some(line.rule.judged(decision)), source),
                         Answer::Failed => (None, line.rule.without_store()),
                         Answer::Unasked => return None,
                     },
@@ -156,6 +156,15 @@ impl<'r> Line<'r> {
 }
 
 impl Rule {
+    /// What a decision of the store comes to.
+    #[inline]
+    fn judged(&self, decision: Decision) -> Decision {
+        match &self.descriptor {
+            None => decision,
+            Some(descriptor) => descriptor.judged(decision),
+        }
+    }
+
     /// What it says when its store cannot be asked. A shadow refuses nothing in this case either.
     const fn without_store(&self) -> Source {
         match (self.on_store_failure, self.mode) {

@@ -1,5 +1,6 @@
 //! Rule books over the embedded store, as front ends use them.
 
+mod envoy;
 mod leases;
 mod model;
 mod payments;

@@ -208,6 +208,7 @@ impl Files {
             detailed: self.flag(around, "detailed_metric"),
             metadata: around.find("metadata").cloned(),
             place: node.place.clone(),
+            rule: 0,
         })
     }
 

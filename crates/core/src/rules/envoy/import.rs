@@ -1,5 +1,6 @@
 //! Files of envoyproxy/ratelimit as rules of our own, with comments where they do not mean the same.
 
+use super::compile::fresh_id;
 use super::tree::{Branch, Descriptors, Limited, Node};
 use super::unit::Unit;
 use std::collections::HashSet;
@@ -100,7 +101,7 @@ impl Writer<'_> {
             rule.push_str("\n  overrides:");
         }
         for other in overrides {
-            let value = other.name.get(other.key.len() + 1..).unwrap_or_default();
+            let value = other.value().unwrap_or_default();
             let limit = other.limit.as_ref().map_or("unlimited".to_owned(), rate);
             let _ = write!(
                 rule,
@@ -138,19 +139,7 @@ impl Writer<'_> {
         } else {
             limit.name.to_string()
         };
-        let sound = |letter: char| letter.is_ascii_alphanumeric() || "_.:/-".contains(letter);
-        let mut id: String = name
-            .chars()
-            .map(|letter| if sound(letter) { letter } else { '-' })
-            .collect();
-        id.truncate(ID_LENGTH);
-        let mut fresh = id.clone();
-        let mut number = 2;
-        while !self.ids.insert(fresh.clone()) {
-            fresh = format!("{id}-{number}");
-            number += 1;
-        }
-        fresh
+        fresh_id(&name, &mut self.ids)
     }
 }
 
@@ -159,8 +148,7 @@ impl Way {
         let mut way = self.clone();
         way.path.push(node.name.to_string());
         way.has_starred_key |= node.key.contains('*');
-        let value = node.name.get(node.key.len() + 1..).filter(|_| node.has_value);
-        match value {
+        match node.value() {
             // A star stands for any run of characters there too, and for those that fit are counted apart or together.
             Some(value) => {
                 way.when.push((node.key.to_string(), text(value)));
@@ -233,6 +221,3 @@ fn text(text: &str) -> String {
     quoted.push('"');
     quoted
 }
-
-/// Leaves room for a number behind it.
-const ID_LENGTH: usize = 58;

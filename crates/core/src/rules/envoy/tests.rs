@@ -1,7 +1,8 @@
 //! Which limit a descriptor meets, under which name it is counted, and what is said of files that cannot be used.
 
-use super::{Descriptors, Entry, Files, Unit};
+use super::{Descriptors, Files, Unit};
 use crate::problem::Origin;
+use crate::rules::Attribute;
 use crate::yaml;
 
 fn read(merges: bool, texts: &[&str]) -> Result<(Descriptors, Vec<String>), Vec<String>> {
@@ -22,9 +23,14 @@ fn sound(text: &str) -> Descriptors {
 }
 
 /// The entries of `key=value, key=value`.
-fn entries(text: &str) -> Vec<Entry<'_>> {
+fn entries(text: &str) -> Vec<Attribute<'_>> {
     let pairs = text.split(", ").map(|part| part.split_once('=').unwrap());
-    pairs.map(|(key, value)| Entry { key, value }).collect()
+    pairs
+        .map(|(name, value)| Attribute {
+            name,
+            value: value.as_bytes(),
+        })
+        .collect()
 }
 
 /// How many pass in what, and the name of the statistics; or nothing.
@@ -169,7 +175,10 @@ fn a_shared_pattern_is_counted_as_one_value() {
     let counted = |descriptor| {
         let entries = entries(descriptor);
         let found = descriptors.find("d", &entries).unwrap();
-        let values: Vec<String> = found.counted(&entries).map(|(_, value)| value.to_owned()).collect();
+        let values: Vec<String> = found
+            .counted(&entries)
+            .map(|(_, value)| String::from_utf8(value.to_vec()).unwrap())
+            .collect();
         values
     };
     assert_eq!(counted("shared=sx, leaf=y"), ["s*", "y"]);
@@ -264,7 +273,7 @@ fn anything_may_stand_below_metadata() {
         "domain: d\ndescriptors:\n- key: a\n  metadata: { plan: { anything: [1, 2.5] } }\n  \
          rate_limit: { unit: day, requests_per_unit: 1 }\n",
     );
-    let entries = [Entry { key: "a", value: "x" }];
+    let entries = entries("a=x");
     assert!(descriptors.find("d", &entries).unwrap().limit.metadata.is_some());
 }
 

@@ -3,16 +3,8 @@
 use super::unit::Unit;
 use super::wildcard::Pattern;
 use crate::problem::Place;
+use crate::rules::attempt::{Attempt, Attribute};
 use std::collections::HashMap;
-
-/// One entry of a descriptor. Their order matters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry<'a> {
-    /// Its key.
-    pub key: &'a str,
-    /// Its value, which may be empty.
-    pub value: &'a str,
-}
 
 /// The descriptors of all domains.
 #[derive(Debug, Default)]
@@ -65,6 +57,8 @@ pub struct Limited {
     pub metadata: Option<crate::yaml::Node>,
     /// Where it is written.
     pub place: Place,
+    /// The rule that was made of it, by its place in its set.
+    pub(in crate::rules) rule: u32,
 }
 
 /// The limit that a descriptor meets, and the way there.
@@ -84,7 +78,7 @@ impl Descriptors {
 
     /// The limit of a descriptor: that of the node its last entry leads to. At each level the node of exactly this key and
     /// value is taken, else the first whose pattern fits, else that of the key alone; there is no way back to another.
-    pub fn find(&self, domain: &str, entries: &[Entry<'_>]) -> Option<Found<'_>> {
+    pub fn find(&self, domain: &str, entries: &[Attribute<'_>]) -> Option<Found<'_>> {
         let mut branch = self.domains.get(domain)?;
         let mut way = Vec::with_capacity(entries.len());
         for entry in entries {
@@ -94,6 +88,15 @@ impl Descriptors {
         }
         let limit = way.last()?.limit.as_ref()?;
         Some(Found { limit, way })
+    }
+
+    /// The place of the rule that was made of an attempt's limit: its attributes are the entries of a descriptor.
+    pub(in crate::rules) fn rule(&self, attempt: &Attempt<'_>) -> Option<u32> {
+        if self.domains.is_empty() {
+            return None;
+        }
+        let found = self.find(attempt.domain, attempt.attributes)?;
+        Some(found.limit.rule)
     }
 
     /// A file of rules of our own that come nearest to them, with comments on what is different.
@@ -113,14 +116,14 @@ impl Descriptors {
 }
 
 impl Branch {
-    fn node(&self, entry: &Entry<'_>) -> Option<&Node> {
-        let joined = entry.joined();
+    fn node(&self, entry: &Attribute<'_>) -> Option<&Node> {
+        let joined = joined(entry);
         let exact = self.by_name.get(&*joined);
         let place = exact.copied().or_else(|| {
             let fits = |node: &Node| node.pattern.as_ref().is_some_and(|pattern| pattern.fits(&joined));
             self.nodes.iter().position(fits)
         });
-        let place = place.or_else(|| self.by_name.get(entry.key).copied());
+        let place = place.or_else(|| self.by_name.get(entry.name).copied());
         self.nodes.get(place?)
     }
 
@@ -135,28 +138,26 @@ impl Branch {
     }
 }
 
-impl Entry<'_> {
-    fn joined(&self) -> String {
-        format!("{}_{}", self.key, self.value)
-    }
+fn joined(entry: &Attribute<'_>) -> String {
+    format!("{}_{}", entry.name, String::from_utf8_lossy(entry.value))
 }
 
 impl Found<'_> {
     /// For each entry the value it is counted by: its own, or the pattern where all that fit are counted together.
-    pub fn counted<'a>(&'a self, entries: &'a [Entry<'a>]) -> impl Iterator<Item = (&'a str, &'a str)> {
+    pub fn counted<'a>(&'a self, entries: &'a [Attribute<'a>]) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         self.way.iter().zip(entries).map(|(node, entry)| {
-            let shared = node.shared();
-            (entry.key, shared.unwrap_or(entry.value))
+            let shared = node.shared().map(str::as_bytes);
+            (entry.name, shared.unwrap_or(entry.value))
         })
     }
 
     /// The name of its statistics: the domain, and for each level what stands for it, joined by dots.
-    pub fn path(&self, domain: &str, entries: &[Entry<'_>]) -> String {
+    pub fn path(&self, domain: &str, entries: &[Attribute<'_>]) -> String {
         let mut path = domain.to_owned();
         for (node, entry) in self.way.iter().zip(entries) {
             path.push('.');
             match node.shared() {
-                None if self.limit.detailed || node.tells_came() => path.push_str(&entry.joined()),
+                None if self.limit.detailed || node.tells_came() => path.push_str(&joined(entry)),
                 Some(_) | None => path.push_str(&node.name),
             }
         }
@@ -167,8 +168,12 @@ impl Found<'_> {
 impl Node {
     /// The pattern of the value, where all that fit it are counted together.
     fn shared(&self) -> Option<&str> {
-        let behind_key = self.name.get(self.key.len() + 1..);
-        behind_key.filter(|_| self.shares)
+        self.value().filter(|_| self.shares)
+    }
+
+    /// The value that is written, if one is.
+    pub(super) fn value(&self) -> Option<&str> {
+        self.name.get(self.key.len() + 1..).filter(|_| self.has_value)
     }
 
     /// Whether statistics name the value that came: a value that is written stands in the name anyway.

@@ -140,6 +140,7 @@ impl Reader {
                 on_store_failure: on_store_failure.flatten().unwrap_or(OnStoreFailure::Local),
                 experiment: experiment.flatten().map(Box::new),
                 place: place.clone(),
+                descriptor: None,
             });
         }
     }

@@ -1,0 +1,209 @@
+//! Makes rules of descriptors, so that they are planned, settled and told like all others. What differs is how one is
+//! found, and that it may count what it refuses.
+
+use super::tree::{Branch, Descriptors, Limited, Node};
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::limit::Limit;
+use crate::rate::Rate;
+use crate::rules::rule::{
+    Choice, Condition, CounterId, CounterOf, Dimension, Mode, OnStoreFailure, Price, Rule, Terms, Test, Variant,
+    Window, Windows,
+};
+use std::collections::HashSet;
+use std::sync::Arc;
+
+/// What a rule keeps of the descriptor it was made of.
+#[derive(Debug)]
+pub struct Descriptor {
+    /// The name others replace it by; empty if it has none.
+    pub name: Box<str>,
+    /// The names of those that do not hold where it does.
+    pub replaces: Box<[Box<str>]>,
+    /// It refuses only together with all others of its kind.
+    pub is_quota: bool,
+    /// How much passes in a window, where what is refused is counted too.
+    pub(crate) counts: Option<u32>,
+}
+
+/// More than is ever counted: a window of so many never refuses, and so all hits stay in it.
+const ENDLESS: u64 = 1 << 40;
+
+impl Descriptor {
+    /// What is held against the store in place of `limit`: where what is refused counts too, a window that takes all.
+    pub(crate) fn charged(&self, limit: &Limit) -> Limit {
+        match (self.counts, limit) {
+            (Some(_), Limit::FixedWindow(window)) => {
+                Limit::FixedWindow(FixedWindow::new(Rate::counted(ENDLESS, window.rate().period())))
+            }
+            _ => *limit,
+        }
+    }
+
+    /// What was counted, as a decision: refused beyond the limit, and not at it.
+    pub(crate) fn judged(&self, decision: Decision) -> Decision {
+        let Some(requests) = self.counts.map(u64::from) else {
+            return decision;
+        };
+        let counted = *decision.standing();
+        let used = ENDLESS.saturating_sub(counted.remaining);
+        let standing = Standing {
+            limit: requests,
+            remaining: requests.saturating_sub(used),
+            ..counted
+        };
+        if used > requests || !decision.is_allow() {
+            return Decision::Deny {
+                standing,
+                retry: Retry::After(standing.reset_after),
+            };
+        }
+        Decision::allow(standing)
+    }
+}
+
+impl Descriptors {
+    /// Adds a rule for each of its limits. `strict` ones take nothing when they refuse.
+    pub(in crate::rules) fn compile(&mut self, strict: bool, rules: &mut Vec<Rule>, counters: &mut Vec<CounterOf>) {
+        let mut domains: Vec<_> = self.domains.iter_mut().collect();
+        domains.sort_by_key(|(name, _)| *name);
+        for (domain, branch) in domains {
+            let mut compiler = Compiler {
+                domain,
+                strict,
+                ids: HashSet::new(),
+                rules,
+                counters,
+            };
+            compiler.branch(branch, &Way::default());
+        }
+    }
+}
+
+/// What leads to a node.
+#[derive(Clone, Default)]
+struct Way {
+    path: Vec<Box<str>>,
+    when: Vec<(Arc<str>, Box<str>)>,
+    per: Vec<Arc<str>>,
+}
+
+struct Compiler<'c> {
+    domain: &'c str,
+    strict: bool,
+    ids: HashSet<String>,
+    rules: &'c mut Vec<Rule>,
+    counters: &'c mut Vec<CounterOf>,
+}
+
+impl Compiler<'_> {
+    fn branch(&mut self, branch: &mut Branch, way: &Way) {
+        for node in &mut branch.nodes {
+            let mut way = way.clone();
+            way.add(node);
+            if let Some(limit) = &mut node.limit {
+                limit.rule = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
+                let rule = self.rule(limit, &way);
+                self.rules.push(rule);
+            }
+            self.branch(&mut node.below, &way);
+        }
+    }
+
+    fn rule(&mut self, limit: &Limited, way: &Way) -> Rule {
+        let id = fresh_id(&way.path.join("."), &mut self.ids);
+        let terms = match limit.rate {
+            None => Terms::Unlimited,
+            Some((0, _)) => Terms::Banned,
+            Some((requests, unit)) => {
+                let window = FixedWindow::new(Rate::counted(requests.into(), unit.period()));
+                self.window(&id, Limit::FixedWindow(window))
+            }
+        };
+        let condition = |(key, value): &(Arc<str>, Box<str>)| Condition {
+            attribute: Arc::clone(key),
+            test: match value.contains('*') {
+                true => Test::Glob(value.split('*').map(Box::from).collect()),
+                false => Test::OneOf([value.clone()].into()),
+            },
+        };
+        let dimension = |key: &Arc<str>| Dimension {
+            attribute: Arc::clone(key),
+            ipv6_prefix: None,
+        };
+        Rule {
+            when: way.when.iter().map(condition).collect(),
+            per: way.per.iter().map(dimension).collect(),
+            price: Price::Fixed(Cost::ONE),
+            experiment: None,
+            mode: if limit.shadow { Mode::Shadow } else { Mode::Enforce },
+            choice: Choice {
+                overrides: Box::default(),
+                by: None,
+                limit: terms,
+            },
+            id: id.into(),
+            domain: self.domain.into(),
+            on_store_failure: OnStoreFailure::Local,
+            place: limit.place.clone(),
+            descriptor: Some(Box::new(Descriptor {
+                name: limit.name.clone(),
+                replaces: limit.replaces.clone(),
+                is_quota: limit.quota,
+                counts: limit.rate.filter(|_| !self.strict).map(|(requests, _)| requests),
+            })),
+        }
+    }
+
+    fn window(&mut self, id: &str, limit: Limit) -> Terms {
+        let counter = CounterId(u32::try_from(self.counters.len()).unwrap_or(u32::MAX));
+        let name: Arc<str> = id.into();
+        self.counters.push(CounterOf {
+            domain: self.domain.into(),
+            name: Arc::clone(&name),
+            variant: Variant::Control,
+            limit,
+            rule: u32::try_from(self.rules.len()).unwrap_or(u32::MAX),
+        });
+        Terms::Limited(Windows::One(Window {
+            name,
+            limit: Arc::new(limit),
+            counter,
+        }))
+    }
+}
+
+impl Way {
+    /// Whoever comes here has this key, with this value if there is one, and is counted by it unless all are counted
+    /// together.
+    fn add(&mut self, node: &Node) {
+        let key: Arc<str> = (*node.key).into();
+        self.path.push(node.name.clone());
+        if let Some(value) = node.value() {
+            self.when.push((Arc::clone(&key), value.into()));
+        }
+        if !node.shares && !self.per.contains(&key) {
+            self.per.push(key);
+        }
+    }
+}
+
+/// A name as rules have them, new among these.
+pub(super) fn fresh_id(name: &str, ids: &mut HashSet<String>) -> String {
+    let sound = |letter: char| letter.is_ascii_alphanumeric() || "_.:/-".contains(letter);
+    let mut id: String = name
+        .chars()
+        .map(|letter| if sound(letter) { letter } else { '-' })
+        .collect();
+    id.truncate(ID_LENGTH);
+    let mut fresh = id.clone();
+    let mut number = 2;
+    while !ids.insert(fresh.clone()) {
+        fresh = format!("{id}-{number}");
+        number += 1;
+    }
+    fresh
+}
+
+/// Leaves room for a number behind it.
+const ID_LENGTH: usize = 58;

@@ -1,0 +1,139 @@
+//! Descriptors of envoyproxy/ratelimit in a rule book: counted as there, or strictly.
+
+use super::{attributes, stopped, told};
+use std::sync::Arc;
+use tollgate_limiter::RuleBook;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::envoy::Files;
+use tollgate_limiter::core::rules::{Attempt, Reader, Settings};
+use tollgate_limiter::core::{Cost, Micros, yaml};
+
+const FILE: &str = "
+domain: shop
+descriptors:
+- key: plan
+  value: free
+  descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+- key: banned
+  rate_limit: { unit: minute, requests_per_unit: 0 }
+- key: free
+  rate_limit: { unlimited: true }
+- key: shadow
+  shadow_mode: true
+  rate_limit: { unit: hour, requests_per_unit: 1 }
+- key: path
+  value: /a/*
+  share_threshold: true
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: large
+  rate_limit: { unit: second, requests_per_unit: 4294967295 }
+";
+
+fn reader(strict: bool) -> Reader {
+    let mut files = Files::new(false);
+    files.file(&yaml::parse(&Origin::new("shop.yaml", FILE)).unwrap());
+    let (descriptors, _) = files.finish().unwrap();
+    let mut reader = Reader::new(Settings::default());
+    reader.envoy(descriptors, strict);
+    reader
+}
+
+/// The answers to several attempts, one after the other, and a minute later to the last of them again.
+fn answers(strict: bool, attempts: &[(&[&str], u64)]) -> Vec<String> {
+    let (store, clock) = stopped();
+    let book = RuleBook::new(reader(strict).finish().unwrap().rules, Arc::clone(&store));
+    let ask = |(pairs, cost): &(&[&str], u64)| {
+        let attempt = Attempt {
+            domain: "shop",
+            attributes: &attributes(pairs),
+            cost: Cost::new(*cost).unwrap(),
+        };
+        told(&book.check_now(&attempt).verdict)
+    };
+    let mut answers: Vec<String> = attempts.iter().map(ask).collect();
+    clock.advance(Micros::from_secs(60));
+    answers.extend(attempts.last().map(ask));
+    answers
+}
+
+const USER: &[&str] = &["plan=free", "user=u"];
+
+#[test]
+fn what_is_refused_is_counted_and_a_look_is_refused_beyond_the_limit() {
+    let deny = "denied by plan_free.user: plan_free.user 0 After(Micros(60000000))";
+    assert_eq!(
+        answers(false, &[(USER, 2), (USER, 1), (USER, 0), (USER, 1), (USER, 0)]),
+        [
+            "allowed by plan_free.user: plan_free.user 1",
+            "allowed by plan_free.user: plan_free.user 0",
+            "allowed by plan_free.user: plan_free.user 0",
+            deny,
+            deny,
+            "allowed by plan_free.user: plan_free.user 3",
+        ]
+    );
+    // More than is left: nothing of it passes, and all of it counts.
+    assert_eq!(
+        answers(false, &[(USER, 2), (USER, 2), (USER, 1)]),
+        [
+            "allowed by plan_free.user: plan_free.user 1",
+            deny,
+            deny,
+            "allowed by plan_free.user: plan_free.user 2",
+        ]
+    );
+}
+
+#[test]
+fn strictly_what_is_refused_takes_nothing() {
+    let deny = "denied by plan_free.user: plan_free.user 1 After(Micros(60000000))";
+    assert_eq!(
+        answers(true, &[(USER, 2), (USER, 2), (USER, 1)]),
+        [
+            "allowed by plan_free.user: plan_free.user 1",
+            deny,
+            "allowed by plan_free.user: plan_free.user 0",
+            "allowed by plan_free.user: plan_free.user 2",
+        ]
+    );
+}
+
+#[test]
+fn each_kind_of_limit_is_told_as_what_it_is() {
+    for strict in [false, true] {
+        let told = |pairs: &[&str], times: usize| answers(strict, &vec![(pairs, 1); times])[times - 1].clone();
+        assert_eq!(told(&["banned=x"], 1), "denied by banned: banned 0 Never");
+        assert_eq!(told(&["free=x"], 9), "allowed by -: free free");
+        assert_eq!(told(&["large=x"], 1), "allowed by large: large 4294967294");
+        assert_eq!(told(&["unknown=x"], 1), "allowed by -:");
+        // Never refuses, whatever it says.
+        assert!(
+            told(&["shadow=x"], 3).starts_with("allowed by -: shadow 0 After"),
+            "{strict}"
+        );
+        // Depth and order are those of the file.
+        assert_eq!(told(&["user=u", "plan=free"], 9), "allowed by -:");
+        assert_eq!(told(&["plan=free", "user=u", "more=x"], 9), "allowed by -:");
+    }
+    let shared: &[(&[&str], u64)] = &[(&["path=/a/1"], 1), (&["path=/a/2"], 1), (&["path=/a/3"], 1)];
+    let answers = answers(false, shared);
+    assert!(
+        answers[1].starts_with("allowed") && answers[2].starts_with("denied"),
+        "{answers:?}"
+    );
+}
+
+#[test]
+fn a_domain_is_of_one_kind() {
+    let mut reader = reader(false);
+    let rules = "domain: shop\nrules: [{ id: a, limit: 1/s }]\n";
+    reader.file(&yaml::parse(&Origin::new("rules.yaml", rules)).unwrap());
+    let problems = reader.finish().unwrap_err();
+    assert!(
+        problems[0]
+            .text
+            .contains("the domain `shop` is one of envoyproxy/ratelimit's files")
+    );
+}
