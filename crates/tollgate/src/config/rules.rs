@@ -1,7 +1,12 @@
 //! Where rules are written, reading them, and noticing that they have changed.
 
+mod envoy;
 mod seen;
 
+#[cfg(test)]
+pub(super) use self::envoy::ENVOY_KEYS;
+
+use self::envoy::EnvoyRules;
 use self::seen::Seen;
 use super::layers::{Sources, Written, read_text};
 use super::reading::without_text;
@@ -11,6 +16,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
+use tollgate_limiter::core::rules::envoy::Files;
 use tollgate_limiter::core::rules::{self, Attempt, Reader, RuleSet};
 use tollgate_limiter::core::yaml::{self, Kind, Node};
 
@@ -46,18 +52,28 @@ pub struct Loaded {
 #[derive(Clone, Debug)]
 struct Texts {
     settings: Result<Arc<Written>, Vec<Problem>>,
-    files: Vec<Result<Arc<Origin>, Problem>>,
+    files: Vec<(Grammar, Result<Arc<Origin>, Problem>)>,
     /// What the file of tokens holds, as a digest: the tokens themselves are not kept.
     tokens: Option<[u8; 32]>,
     /// What was wrong with the patterns of files.
     problems: Vec<Problem>,
 }
 
-/// An entry of `rules_files`.
+/// An entry of `rules_files` or `envoy_rules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
+    grammar: Grammar,
     place: Place,
     path: PathBuf,
+}
+
+/// How a file of rules is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grammar {
+    /// As ours are.
+    Own,
+    /// As those of envoyproxy/ratelimit are.
+    Envoy,
 }
 
 impl Settings {
@@ -152,7 +168,7 @@ impl Settings {
                     problems.error(&pattern.place, text);
                     break;
                 }
-                files.push(file);
+                files.push((pattern.grammar, file));
             }
         }
         self.seen = seen;
@@ -197,7 +213,8 @@ impl Texts {
     fn rules(&self, written: &Written, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
         let ipv6_prefix = config.map_or(super::IPV6_PREFIX, |config| config.ipv6_prefix);
         let mut reader = Reader::new(rules::Settings { ipv6_prefix });
-        match (setting(written, "rules"), setting(written, "rules_files")) {
+        let named = setting(written, "rules_files").or(setting(written, "envoy_rules"));
+        match (setting(written, "rules"), named) {
             (Some(rules), _) => reader.rules(rules, Attempt::DOMAIN),
             (None, Some(_)) => {}
             (None, None) if written.file.is_some() => problems.push(
@@ -209,11 +226,26 @@ impl Texts {
             ),
             (None, None) => add_file(&mut reader, &Origin::new("quickstart.yaml", QUICKSTART), problems),
         }
-        for file in &self.files {
-            match file {
-                Ok(origin) => add_file(&mut reader, origin, problems),
-                Err(problem) => problems.push(problem.clone()),
+        let envoy = EnvoyRules::of(written, &mut Problems::new());
+        let mut descriptors = Files::new(envoy.merges_domains);
+        for (grammar, file) in &self.files {
+            match (
+                grammar,
+                file.as_ref()
+                    .map_err(|problem| vec![problem.clone()])
+                    .and_then(yaml::parse),
+            ) {
+                (Grammar::Own, Ok(root)) => reader.file(&root),
+                (Grammar::Envoy, Ok(root)) => descriptors.file(&root),
+                (_, Err(found)) => problems.extend(found),
             }
+        }
+        match descriptors.finish() {
+            Ok((descriptors, warnings)) => {
+                problems.extend(warnings);
+                reader.envoy(descriptors, envoy.strict);
+            }
+            Err(found) => problems.extend(found),
         }
         match reader.finish() {
             Ok(read) => {
@@ -300,19 +332,19 @@ pub fn is_settings(root: &Node) -> bool {
 }
 
 fn patterns(written: &Written, problems: &mut Problems) -> Vec<Pattern> {
-    let Some(node) = setting(written, "rules_files") else {
-        return Vec::new();
-    };
-    node.one_or_more()
-        .iter()
-        .filter_map(|node| {
-            let text = node.text("a file or a pattern of files", problems)?;
-            Some(Pattern {
-                place: node.place.clone(),
-                path: written.folder_of(&node.place).join(text),
-            })
+    let own = setting(written, "rules_files").map_or(&[][..], Node::one_or_more);
+    let envoy = EnvoyRules::of(written, problems).files;
+    let own = own.iter().map(|node| (Grammar::Own, node));
+    let all = own.chain(envoy.iter().map(|node| (Grammar::Envoy, node)));
+    all.filter_map(|(grammar, node)| {
+        let text = node.text("a file or a pattern of files", problems)?;
+        Some(Pattern {
+            grammar,
+            place: node.place.clone(),
+            path: written.folder_of(&node.place).join(text),
         })
-        .collect()
+    })
+    .collect()
 }
 
 /// The file that `auth` names, if it names one.
@@ -325,7 +357,7 @@ fn tokens_file(written: &Written) -> Option<PathBuf> {
 }
 
 /// A setting at the top, unless nothing stands there.
-fn setting<'w>(written: &'w Written, name: &str) -> Option<&'w Node> {
+pub(super) fn setting<'w>(written: &'w Written, name: &str) -> Option<&'w Node> {
     let Kind::Map(entries) = &written.root.kind else {
         return None;
     };

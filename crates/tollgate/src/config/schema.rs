@@ -32,6 +32,7 @@ const SETTINGS: &str = include_str!("settings.schema.json");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::rules::ENVOY_KEYS;
     use crate::config::{KEYS, server, store};
     use crate::server::http::{Dialect, Gateway};
     use crate::server::tokens::Rights;
@@ -71,6 +72,7 @@ mod tests {
                 "/$defs/settings/properties/forward_auth/properties/gateway/enum",
                 &Gateway::NAMES.map(|(name, _)| name),
             ),
+            ("/$defs/settings/properties/envoy_rules/oneOf/2/properties", &ENVOY_KEYS),
             ("/$defs/right/enum", &rights),
             ("/$defs/dialect/enum", &[&dialects[..], &["none"]].concat()),
         ] {

@@ -213,7 +213,6 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
 fn what_this_version_has_not_is_refused_and_not_passed_over() {
     for (text, wanted) in [
         ("server: { admin: 127.0.0.1:8090 }", "no admin API yet"),
-        ("envoy_rules: [a.yaml]", "no reader for Envoy's rule files yet"),
     ] {
         let (config, said) = read(text);
         assert!(config.is_none() && said.contains(wanted), "{text}: {said}");

@@ -262,3 +262,33 @@ fn tokens_are_taken_anew_when_their_file_changes_and_a_broken_one_keeps_those_th
     assert!(!server.log().contains("they need a restart"), "{}", server.log());
     assert!(!server.get("/readyz").body.contains("tokens.yaml"));
 }
+
+#[test]
+fn descriptors_of_envoys_files_hold_and_are_taken_anew() {
+    let file = |requests: u32| {
+        format!(
+            "domain: shop\ndescriptors:\n- key: user\n  rate_limit: {{ unit: hour, requests_per_unit: {requests} }}\n"
+        )
+    };
+    let folder = Folder::with("tollgate.yaml", "envoy_rules: [envoy/*.yaml]\n");
+    std::fs::create_dir(folder.path().join("envoy")).unwrap();
+    folder.write("envoy/shop.yaml", &file(2));
+    let server = Server::start(&folder, &[]);
+    let ask = || {
+        server
+            .post("/v1/check", r#"{"domain":"shop","attributes":{"user":"u"}}"#)
+            .status
+    };
+    assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
+    folder.replace("envoy/shop.yaml", &file(5));
+    server.wait_for("took the changed rules", 1);
+    // The one that was refused was counted too.
+    assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
+    folder.replace(
+        "envoy/shop.yaml",
+        "domain: shop\ndescriptors: [{ key: user, rate_limits: {} }]\n",
+    );
+    server.wait_for("unknown key 'rate_limits'", 1);
+    assert_eq!(ask(), 429);
+    server.stop();
+}
