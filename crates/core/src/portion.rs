@@ -19,7 +19,8 @@ impl Limit {
         }
         let units = |units: u64| muldiv(units, part.get(), whole).0.max(1);
         let rate = |rate: Rate| slowed(rate, part, whole);
-        let window = |rate: Rate| Rate::new(units(rate.units()), rate.period()).expect("no more than it was");
+        // No more than it was, and so in range if that was.
+        let window = |rate: Rate| Rate::counted(units(rate.units()), rate.period());
         match self {
             Self::TokenBucket(limit) => {
                 let slow = TokenBucket::new(rate(limit.rate()));

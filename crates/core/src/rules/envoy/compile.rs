@@ -5,12 +5,14 @@ use super::tree::{Branch, Descriptors, Limited, Node};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::limit::Limit;
+use crate::muldiv::muldiv;
 use crate::rate::Rate;
 use crate::rules::rule::{
-    Choice, Condition, CounterId, CounterOf, Dimension, Mode, OnStoreFailure, Price, Rule, Terms, Test, Variant,
-    Window, Windows,
+    Choice, Condition, CounterId, CounterOf, Dimension, Mode, Price, Rule, Terms, Test, Variant, Window, Windows,
 };
+use crate::settle::OnStoreFailure;
 use std::collections::HashSet;
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 /// What a rule keeps of the descriptor it was made of.
@@ -28,6 +30,7 @@ pub struct Descriptor {
 
 /// More than is ever counted: a window of so many never refuses, and so all hits stay in it.
 const ENDLESS: u64 = 1 << 40;
+const PARTS: NonZeroU64 = NonZeroU64::new(ENDLESS).expect("more than nothing");
 
 impl Descriptor {
     /// What is held against the store in place of `limit`: where what is refused counts too, a window that takes all.
@@ -46,13 +49,18 @@ impl Descriptor {
             return decision;
         };
         let counted = *decision.standing();
-        let used = ENDLESS.saturating_sub(counted.remaining);
+        let used = counted.limit.saturating_sub(counted.remaining);
+        // Whoever counts for a share of the window holds it against the same share.
+        let most = match counted.limit {
+            ENDLESS => requests,
+            part => muldiv(requests, part, PARTS).0.max(requests.min(1)),
+        };
         let standing = Standing {
             limit: requests,
-            remaining: requests.saturating_sub(used),
+            remaining: most.saturating_sub(used),
             ..counted
         };
-        if used > requests || !decision.is_allow() {
+        if used > most || !decision.is_allow() {
             return Decision::Deny {
                 standing,
                 retry: Retry::After(standing.reset_after),

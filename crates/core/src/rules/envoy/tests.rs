@@ -350,3 +350,38 @@ fn rules_of_several_domains_name_theirs() {
     let domains: Vec<_> = set.rules().iter().map(crate::rules::Rule::domain).collect();
     assert_eq!(domains, ["one", "two"]);
 }
+
+#[test]
+fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
+    use crate::rules::{Answer, Attempt, Reader, Settings};
+    use crate::{Cost, Decision, Limit, Micros, Source, Standing};
+    use std::num::NonZeroU64;
+
+    let mut reader = Reader::new(Settings::default());
+    let file = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: minute, requests_per_unit: 100 } }]";
+    reader.envoy(sound(file), false);
+    let set = reader.finish().unwrap().rules;
+    let attempt = Attempt {
+        domain: "d",
+        attributes: &entries("a=x"),
+        cost: Cost::ONE,
+    };
+    let plan = set.plan(&attempt, |_, _| ());
+    let whole = plan.charges[0].limit;
+    let (part, of) = (NonZeroU64::new(2).unwrap(), NonZeroU64::new(5).unwrap());
+    let passes = |limit: Limit, used: u64| {
+        let standing = Standing {
+            limit: limit.capacity(),
+            remaining: limit.capacity() - used,
+            reset_after: Micros::from_secs(1),
+        };
+        let verdict = plan.verdict(
+            Source::Memory,
+            [Answer::Decided(Decision::allow(standing), Source::Memory)],
+        );
+        verdict.allowed
+    };
+    assert!(passes(whole, 100) && !passes(whole, 101));
+    let share = whole.portion(part, of);
+    assert!(passes(share, 39) && !passes(share, 41));
+}
