@@ -28,8 +28,9 @@ pub struct Descriptor {
     pub(crate) counts: Option<u32>,
 }
 
-/// More than is ever counted: a window of so many never refuses, and so all hits stay in it.
-const ENDLESS: u64 = 1 << 40;
+/// More than is ever counted, and what answers of the shared store still have room for: a window of so many never refuses,
+/// and so all hits stay in it.
+const ENDLESS: u64 = (1 << 32) - 1;
 const PARTS: NonZeroU64 = NonZeroU64::new(ENDLESS).expect("more than nothing");
 
 impl Descriptor {
