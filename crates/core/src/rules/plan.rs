@@ -123,6 +123,23 @@ impl<'r, K> Plan<'r, K> {
         }
     }
 
+    /// The names of the limits that do not hold for a request that this is a part of.
+    pub fn replaces(&self) -> impl Iterator<Item = &'r str> {
+        let descriptors = self.lines.iter().filter_map(|line| line.rule.descriptor());
+        descriptors.flat_map(|descriptor| descriptor.replaces.iter().map(|name| &**name))
+    }
+
+    /// Leaves out the limits of these names, and what they would charge.
+    pub fn leave_out(&mut self, replaced: &[&str]) {
+        let is_replaced = |line: &Line<'_>| {
+            let name = line.rule.descriptor().map(|descriptor| &*descriptor.name);
+            name.is_some_and(|name| replaced.contains(&name))
+        };
+        let mut limited = self.lines.iter().filter(|line| line.window.is_some());
+        self.charges.retain(|_| !limited.next().is_some_and(is_replaced));
+        self.lines.retain(|line| !is_replaced(line));
+    }
+
     /// Whether an enforced rule bans it: then nothing may be charged, and the store is only to be looked at.
     pub fn is_banned(&self) -> bool {
         let bans = |line: &Line<'_>| matches!(line.terms, Terms::Banned) && line.cost > Cost::ZERO;
@@ -135,10 +152,11 @@ impl<'r, K> Plan<'r, K> {
 impl Rule {
     /// What a refusal by it means. A disabled one is never asked.
     pub(crate) fn policy(&self) -> Policy {
-        if let Some(descriptor) = &self.descriptor
-            && descriptor.counts.is_some()
-        {
-            return Policy::Count;
+        match &self.descriptor {
+            Some(descriptor) if descriptor.counts.is_some() => return Policy::Count,
+            // Whether it refuses is known when all are.
+            Some(descriptor) if descriptor.is_quota => return Policy::Shadow,
+            Some(_) | None => {}
         }
         match self.mode {
             Mode::Enforce => Policy::Enforce,

@@ -3,7 +3,7 @@
 use super::{RuleBook, answers, is_leased};
 use crate::lease;
 use crate::store::{Settled, Store};
-use tollgate_core::rules::{Answer, Attempt, Plan, Verdict};
+use tollgate_core::rules::{Answer, Attempt, Plan, Ruling, Verdict};
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
 
 /// One attempt of a request that makes several.
@@ -88,22 +88,41 @@ impl<S: Store> RuleBook<S> {
                 parts: vec![Judged::Rules(checked.verdict)],
             };
         }
+        let mut planned: Vec<Planned<'_, S::Key>> = parts.iter().map(|part| self.planned(part)).collect();
         let mut charges: Vec<Charge<S::Key>> = Vec::new();
-        let planned: Vec<Planned<'_, S::Key>> = parts.iter().map(|part| self.planned(part, &mut charges)).collect();
+        let replaced: Vec<&str> = planned.iter().flat_map(Planned::replaces).collect();
+        for (planned, part) in planned.iter_mut().zip(parts) {
+            match planned {
+                Planned::Rules(plan) => {
+                    if !replaced.is_empty() {
+                        plan.leave_out(&replaced);
+                    }
+                    charges.append(&mut plan.charges);
+                }
+                Planned::Own(cost, OwnLimit::Limited(limit)) => charges.push(Charge {
+                    key: self.own_key(&part.attempt, limit),
+                    limit: *limit,
+                    cost: *cost,
+                    policy: Policy::Enforce,
+                    on_failure: OnStoreFailure::Local,
+                }),
+                Planned::Own(_, OwnLimit::Banned) | Planned::GiveBack => {}
+            }
+        }
         let odd_costs = planned.iter().map(Planned::odd_costs).sum();
         let is_banned = planned.iter().any(Planned::is_banned);
         let mut settled = self.settle_or_look(&charges, is_banned).await;
         let mut judged = judge::<S>(&planned, settled.as_ref());
         if let Some(settled) = &mut settled
             && !is_banned
-            && !judged.iter().flatten().all(Judged::is_allow)
+            && !is_allowed(&judged)
             && !settled.is_refused(&charges)
         {
             // A rule is closed because its part of the store is away; another part has taken charges.
             self.store.take_back(&charges, settled).await;
             judged = judge::<S>(&planned, Some(settled));
         }
-        let allowed = judged.iter().flatten().all(Judged::is_allow);
+        let allowed = is_allowed(&judged);
         let mut all = Vec::with_capacity(parts.len());
         for (part, judged) in parts.iter().zip(judged) {
             all.push(match judged {
@@ -119,26 +138,11 @@ impl<S: Store> RuleBook<S> {
         }
     }
 
-    fn planned(&self, part: &Part<'_>, charges: &mut Vec<Charge<S::Key>>) -> Planned<'_, S::Key> {
+    fn planned(&self, part: &Part<'_>) -> Planned<'_, S::Key> {
         match (part.way, part.own) {
             (Way::GiveBack, _) => Planned::GiveBack,
-            (Way::Take, Some(own)) => {
-                if let OwnLimit::Limited(limit) = own {
-                    charges.push(Charge {
-                        key: self.own_key(&part.attempt, &limit),
-                        limit,
-                        cost: part.attempt.cost,
-                        policy: Policy::Enforce,
-                        on_failure: OnStoreFailure::Local,
-                    });
-                }
-                Planned::Own(part.attempt.cost, own)
-            }
-            (Way::Take, None) => {
-                let mut plan = self.plan(&part.attempt);
-                charges.append(&mut plan.charges);
-                Planned::Rules(plan)
-            }
+            (Way::Take, Some(own)) => Planned::Own(part.attempt.cost, own),
+            (Way::Take, None) => Planned::Rules(self.plan(&part.attempt)),
         }
     }
 
@@ -189,7 +193,16 @@ impl<S: Store> RuleBook<S> {
 /// What stands for the rule's id in the counter of a limit that a caller brings: no id has a space in it.
 const OWN: &str = "brought along";
 
-impl<K> Planned<'_, K> {
+impl<'r, K> Planned<'r, K> {
+    /// The names of limits that do not hold because of it.
+    fn replaces(&self) -> impl Iterator<Item = &'r str> {
+        let plan = match self {
+            Self::Rules(plan) => Some(plan),
+            Self::Own(..) | Self::GiveBack => None,
+        };
+        plan.into_iter().flat_map(Plan::replaces)
+    }
+
     fn odd_costs(&self) -> u32 {
         match self {
             Self::Rules(plan) => plan.odd_costs,
@@ -206,7 +219,29 @@ impl<K> Planned<'_, K> {
     }
 }
 
+/// Whether the request goes on: every part does, except that quotas refuse only all together.
+fn is_allowed(judged: &[Option<Judged<'_>>]) -> bool {
+    let (mut quotas, mut spent) = (0, 0);
+    for judged in judged.iter().flatten() {
+        match (judged.is_quota(), judged.is_allow()) {
+            (false, false) => return false,
+            (false, true) => {}
+            (true, is_allow) => {
+                quotas += 1;
+                spent += u32::from(!is_allow);
+            }
+        }
+    }
+    quotas == 0 || spent < quotas
+}
+
 impl Judged<'_> {
+    /// Whether it is held to a quota.
+    fn is_quota(&self) -> bool {
+        let of_rule = |ruling: &Ruling<'_>| ruling.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
+        matches!(self, Self::Rules(verdict) if verdict.rulings.iter().any(of_rule))
+    }
+
     /// Whether its own limits let the part pass.
     pub fn is_allow(&self) -> bool {
         match self {

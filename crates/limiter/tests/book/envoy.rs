@@ -1,12 +1,14 @@
 //! Descriptors of envoyproxy/ratelimit in a rule book: counted as there, or strictly.
 
 use super::{attributes, stopped, told};
+use std::pin::pin;
 use std::sync::Arc;
-use tollgate_limiter::RuleBook;
+use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::Files;
 use tollgate_limiter::core::rules::{Attempt, Reader, Settings};
 use tollgate_limiter::core::{Cost, Micros, yaml};
+use tollgate_limiter::{Part, RuleBook, Way};
 
 const FILE: &str = "
 domain: shop
@@ -29,6 +31,17 @@ descriptors:
   rate_limit: { unit: minute, requests_per_unit: 2 }
 - key: large
   rate_limit: { unit: second, requests_per_unit: 4294967295 }
+- key: all
+  rate_limit: { unit: minute, requests_per_unit: 1, name: everybody }
+- key: special
+  rate_limit: { unit: minute, requests_per_unit: 3, replaces: [{ name: everybody }] }
+- key: quota
+  quota_mode: true
+  rate_limit: { unit: minute, requests_per_unit: 1 }
+- key: quota
+  value: large
+  quota_mode: true
+  rate_limit: { unit: minute, requests_per_unit: 2 }
 ";
 
 fn reader(strict: bool) -> Reader {
@@ -136,4 +149,51 @@ fn a_domain_is_of_one_kind() {
             .text
             .contains("the domain `shop` is one of envoyproxy/ratelimit's files")
     );
+}
+
+/// Whether a request of these descriptors goes on, asked so many times.
+fn together(strict: bool, descriptors: &[&str], times: usize) -> Vec<bool> {
+    let (store, _) = stopped();
+    let book = RuleBook::new(reader(strict).finish().unwrap().rules, store);
+    let entries: Vec<_> = descriptors.iter().map(|entry| attributes(&[entry])).collect();
+    let part = |attributes| Part {
+        attempt: Attempt {
+            domain: "shop",
+            attributes,
+            cost: Cost::ONE,
+        },
+        way: Way::Take,
+        own: None,
+    };
+    let parts: Vec<Part<'_>> = entries.iter().map(|entries| part(entries)).collect();
+    let ask = || match pin!(book.check_together(&parts)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(together) => together.allowed,
+        Poll::Pending => unreachable!("the embedded store never waits"),
+    };
+    (0..times).map(|_| ask()).collect()
+}
+
+#[test]
+fn a_limit_is_left_out_where_another_replaces_it() {
+    for strict in [false, true] {
+        assert_eq!(together(strict, &["all=x", "unknown=x"], 2), [true, false]);
+        assert_eq!(together(strict, &["all=x", "special=x"], 4), [true, true, true, false]);
+    }
+}
+
+#[test]
+fn quotas_refuse_only_all_together() {
+    for strict in [false, true] {
+        assert_eq!(
+            together(strict, &["quota=x", "quota=large"], 3),
+            [true, true, false],
+            "{strict}"
+        );
+        assert_eq!(together(strict, &["quota=x", "free=x"], 2), [true, false], "{strict}");
+        assert_eq!(
+            together(strict, &["quota=large", "all=x"], 2),
+            [true, false],
+            "{strict}"
+        );
+    }
 }
