@@ -211,10 +211,8 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
 
 #[test]
 fn what_this_version_has_not_is_refused_and_not_passed_over() {
-    for (text, wanted) in [("server: { admin: 127.0.0.1:8090 }", "no admin API yet")] {
-        let (config, said) = read(text);
-        assert!(config.is_none() && said.contains(wanted), "{text}: {said}");
-    }
+    let (config, said) = read("server: { admin: 127.0.0.1:8090 }");
+    assert!(config.is_none() && said.contains("no admin API yet"), "{said}");
     for (text, wanted) in [
         (
             "attributes: { merchant: header:x-merchant-id, ip: client_ip }",

@@ -27,8 +27,10 @@ pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: channel::Rec
         (Ok(peer), None) => converse(stream, peer, &front, stage).await,
         (Ok(peer), Some(tls)) => {
             let within = settings.bounds.header_timeout;
-            if let Some(stream) = shake_hands(stream, tls, within, stage.clone()).await {
-                converse(stream, peer, &front, stage).await;
+            // Apart: what TLS needs would be kept for connections without it, too.
+            let shaken = Box::pin(shake_hands(stream, tls, within, stage.clone()));
+            if let Some(stream) = shaken.await {
+                Box::pin(converse(stream, peer, &front, stage)).await;
             }
         }
     }
