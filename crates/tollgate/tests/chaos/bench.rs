@@ -153,6 +153,15 @@ impl Seen {
         over_admission(self.of(0), RATE, CAPACITY)
     }
 
+    /// How many of a subject passed without the store: what the store decided itself is exact, so that no more than these
+    /// can be too many.
+    pub(crate) fn passed_locally(&self, subject: u16) -> f64 {
+        let those = self
+            .of(subject)
+            .filter(|sample| sample.is_admitted() && sample.is_fallback());
+        those.count() as f64
+    }
+
     /// Those that were answered in a stretch of time.
     pub(crate) fn between(&self, from_us: u64, to_us: u64) -> impl Iterator<Item = &Sample> {
         self.samples
@@ -160,8 +169,10 @@ impl Seen {
             .filter(move |sample| (from_us..to_us).contains(&sample.received_us))
     }
 
+    /// Those without a verdict, and those that had to be sent again: nodes that live end no connection.
     pub(crate) fn failed(&self) -> f64 {
-        self.samples.iter().filter(|sample| sample.is_failed()).count() as f64
+        let failed = |sample: &&Sample| sample.is_failed() || sample.is_resent;
+        self.samples.iter().filter(failed).count() as f64
     }
 
     /// The share of decisions in a stretch that the store made.

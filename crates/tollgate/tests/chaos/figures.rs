@@ -1,5 +1,6 @@
 //! What a row found, each figure beside its bound.
 
+use crate::plan::{Pace, Plan};
 use std::time::Duration;
 
 #[derive(Debug, Default)]
@@ -94,6 +95,15 @@ impl Figures {
         );
     }
 
+    /// A share of decisions that a slow machine spoils as well: one bound where latencies are judged, and a loose one where
+    /// they are not, which must hold all the same.
+    pub(crate) fn share(&mut self, what: &str, value: f64, (fast, full): (f64, f64), plan: &Plan) {
+        match plan.pace {
+            Pace::Fast => self.at_least(what, value, fast),
+            Pace::Full => self.mostly(what, value, full),
+        }
+    }
+
     /// A time that must keep a loose bound at all times.
     pub(crate) fn within(&mut self, what: &str, value: Option<Duration>, bound: Duration) {
         let passed = value.is_some_and(|value| value <= bound);
@@ -141,7 +151,7 @@ fn short(value: f64) -> String {
     let digits = match value.abs() {
         size if size >= 100.0 || value.fract() == 0.0 => 0,
         size if size >= 1.0 => 1,
-        _ => 3,
+        _ => 4,
     };
     format!("{value:.digits$}")
 }

@@ -34,6 +34,8 @@ pub(crate) struct Sample {
     /// From when it was due.
     pub(crate) latency_us: u64,
     pub(crate) answer: Option<Answer>,
+    /// Its connection ended without a byte of an answer, and it was sent again on another.
+    pub(crate) is_resent: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,7 @@ impl Load {
                     nodes: nodes.to_vec(),
                     node: number % nodes.len(),
                     stream: None,
+                    has_ended: false,
                     from,
                 };
                 let mut random = Random::new(seed ^ (number as u64) << 32);
@@ -137,6 +140,8 @@ struct Connection {
     nodes: Vec<SocketAddr>,
     node: usize,
     stream: Option<TcpStream>,
+    /// Whether it ended before a byte of an answer came.
+    has_ended: bool,
     from: Instant,
 }
 
@@ -161,7 +166,13 @@ impl Connection {
                 self.connect().await;
             }
             let sent_us = since(self.from);
-            let answer = timeout(PATIENCE, self.converse(&request)).await.ok().flatten();
+            let was_used = self.stream.is_some();
+            let mut answer = timeout(PATIENCE, self.converse(&request)).await.ok().flatten();
+            let is_resent = answer.is_none() && was_used && self.has_ended;
+            if is_resent {
+                self.connect().await;
+                answer = timeout(PATIENCE, self.converse(&request)).await.ok().flatten();
+            }
             if answer.is_none() {
                 self.stream = None;
             }
@@ -172,6 +183,7 @@ impl Connection {
                 received_us: since(self.from),
                 latency_us: since(counted_from),
                 answer,
+                is_resent,
             });
             due += every;
         }
@@ -199,12 +211,14 @@ impl Connection {
 
     async fn converse(&mut self, request: &[u8]) -> Option<Answer> {
         let stream = self.stream.as_mut()?;
+        self.has_ended = true;
         stream.write_all(request).await.ok()?;
         let mut bytes = Vec::with_capacity(2048);
         let (head, length) = loop {
             if stream.read_buf(&mut bytes).await.ok()? == 0 {
                 return None;
             }
+            self.has_ended = false;
             if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
                 let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
                 let length = field(&head, "content-length: ")?.parse::<usize>().ok()?;

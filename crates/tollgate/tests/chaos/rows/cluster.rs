@@ -8,7 +8,7 @@ use crate::figures::Figures;
 use crate::load::{Sample, Traffic};
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::resp::{ask, info};
+use crate::resp::{ask, info, script_calls};
 use crate::space;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,17 +112,16 @@ pub(super) fn killed(plan: &Plan) -> Figures {
             let others = seen
                 .between(from_us, outage.back_us)
                 .filter(|sample| is_elsewhere(sample));
-            figures.at_least(
+            let shared = share(others, Sample::is_shared);
+            figures.share(
                 "share of other shards that the store decided",
-                share(others, Sample::is_shared),
-                plan.pick(0.95, 0.999),
+                shared,
+                (0.95, 0.999),
+                plan,
             );
             for shard in 1..SHARDS {
-                figures.at_most(
-                    "over-admission on another shard",
-                    excess(&seen, shard),
-                    plan.pick(EACH as f64, 1.0),
-                );
+                let bound = seen.passed_locally(shard as u16) + 1.0;
+                figures.at_most("over-admission on another shard", excess(&seen, shard), bound);
             }
         }
     }
@@ -142,12 +141,13 @@ pub(super) fn failover(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     audit(&mut figures, &mut bench, &seen, &baseline, (&primaries(&cluster), 0.0));
     figures.none("requests that failed", seen.failed());
-    let redirects = bench.metric("tollgate_store_redirects_total", "");
-    figures.at_least("redirects that were followed", redirects, 1.0);
-    let fallback = 1.0 - seen.shared(from_us, seen.end_us());
-    figures.at_most("share decided without the store", fallback, plan.pick(0.05, 0.005));
-    let bound = plan.pick(EACH as f64, 1.0);
+    let calls = script_calls(cluster.servers[3].port());
+    figures.at_least("calls of the new primary", calls as f64, 1.0);
+    let shared = seen.shared(from_us, seen.end_us());
+    figures.share("share decided by the store", shared, (0.95, 0.995), plan);
     for shard in 0..SHARDS {
+        // Nothing is lost in this, so that nothing may be too much; a machine that is slow as well is forgiven in fast runs.
+        let bound = plan.pick(seen.passed_locally(shard as u16) + 1.0, 1.0);
         figures.at_most("over-admission", excess(&seen, shard), bound);
     }
     figures.quick("max", seen.latency(1.0, 0, seen.end_us()), Duration::from_millis(100));
@@ -180,14 +180,14 @@ pub(super) fn resharded(plan: &Plan) -> Figures {
     let redirects = bench.metric("tollgate_store_redirects_total", "");
     figures.at_least("redirects that were followed", redirects, 1.0);
     figures.at_most("redirects, per request", redirects / seen.samples.len() as f64, 2.0);
-    figures.at_least(
-        "share decided by the store",
-        seen.shared(from_us, until_us),
-        plan.pick(0.95, 0.99),
-    );
+    let shared = seen.shared(from_us, until_us);
+    figures.share("share decided by the store", shared, (0.9, 0.95), plan);
     for shard in 0..SHARDS {
-        figures.at_most("over-admission", excess(&seen, shard), plan.pick(EACH as f64, 1.0));
+        // Nothing is lost in this, so that nothing may be too much; a machine that is slow as well is forgiven in fast runs.
+        let bound = plan.pick(seen.passed_locally(shard as u16) + 1.0, 1.0);
+        figures.at_most("over-admission", excess(&seen, shard), bound);
     }
+    figures.quick("max", seen.latency(1.0, 0, seen.end_us()), Duration::from_millis(100));
     figures.none("calls across slots", crossings(&cluster));
     figures
 }
@@ -212,17 +212,16 @@ pub(super) fn lost(plan: &Plan) -> Figures {
     figures.at_least("share of the lost shard decided without the store", local, 0.9);
     figures.at_most("over-admission on the lost shard (M3)", excess(&seen, 0), bound(outage));
     for shard in 1..SHARDS {
-        figures.at_most(
-            "over-admission on another shard",
-            excess(&seen, shard),
-            plan.pick(EACH as f64, 1.0),
-        );
+        let bound = seen.passed_locally(shard as u16) + 1.0;
+        figures.at_most("over-admission on another shard", excess(&seen, shard), bound);
     }
     let others = seen.between(from_us, until_us).filter(|sample| is_elsewhere(sample));
-    figures.at_least(
+    let shared = share(others, Sample::is_shared);
+    figures.share(
         "share of other shards that the store decided",
-        share(others, Sample::is_shared),
-        plan.pick(0.95, 0.999),
+        shared,
+        (0.95, 0.999),
+        plan,
     );
     // As many in the last third as in the one before: the share does not fade.
     let admitted = |from: u64, to: u64| {
@@ -296,11 +295,8 @@ pub(super) fn several_slots(plan: &Plan) -> Figures {
     let stranded = bench.metric("tollgate_store_stranded_total", "");
     figures.at_most("charged beyond what passed", debits - admitted, untold + stranded);
     figures.at_least("charged beyond what passed, from below", debits - admitted, -untold);
-    figures.at_most(
-        "share decided without the store",
-        untold / seen.samples.len() as f64,
-        plan.pick(0.05, 0.001),
-    );
+    let shared = 1.0 - untold / seen.samples.len() as f64;
+    figures.share("share decided by the store", shared, (0.95, 0.999), plan);
     figures
 }
 

@@ -60,7 +60,7 @@ pub(super) fn swallowed(plan: &Plan) -> Figures {
         let noticed = first.map(|sample| Duration::from_micros(sample.received_us.saturating_sub(from_us)));
         figures.quick("noticed after", noticed, Duration::from_millis(100));
     }
-    under_admission(&mut figures, &seen, outage);
+    under_admission(&mut figures, plan, &seen, outage);
     let left = space::connections_to(server.port());
     figures.at_most("connections to the server, against before", left as f64, sockets as f64);
     figures
@@ -213,10 +213,11 @@ pub(super) fn partitioned(plan: &Plan) -> Figures {
     figures.at_most("over-admission (M4)", seen.excess(), bound);
     let other = seen.between(from_us, outage.back_us).filter(|sample| sample.node == 1);
     let shared = crate::bench::share(other, Sample::is_shared);
-    figures.at_least(
+    figures.share(
         "share of the other node that the store decided",
         shared,
-        plan.pick(0.95, 0.99),
+        (0.95, 0.99),
+        plan,
     );
     figures
 }
@@ -245,7 +246,21 @@ pub(super) fn flapping(plan: &Plan) -> Figures {
     let commands = proxy.commands() - commands;
     let mut figures = Figures::default();
     let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
-    seen.common(&mut figures, plan, outage);
+    figures.none("requests that failed", seen.failed());
+    let fallbacks = seen.fallbacks(from_us, outage.back_us);
+    figures.at_least("decided without the store", fallbacks, 1.0);
+    // Trusted more slowly each time, on purpose.
+    figures.within(
+        "shared again",
+        seen.shared_again(outage.back_us),
+        plan.seconds(4.0, 3.0),
+    );
+    figures.quick(
+        "p99.9",
+        seen.latency(0.999, 0, seen.end_us()),
+        Duration::from_millis(20),
+    );
+    figures.quick("max", seen.latency(1.0, 0, seen.end_us()), Duration::from_millis(50));
     figures.at_most("over-admission in all (2 B)", seen.excess(), 2.0 * CAPACITY as f64);
     figures.at_most("changes of the breaker, per node", changes / 2.0, 10.0);
     let requests = seen.between(from_us, outage.back_us).count() as f64;

@@ -54,12 +54,12 @@ pub(super) fn killed(plan: &Plan) -> Figures {
     );
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
     figures.at_most("attempts to connect, per node and second", dials / 2.0 / seconds, 10.0);
-    under_admission(&mut figures, &seen, outage);
+    under_admission(&mut figures, plan, &seen, outage);
     figures
 }
 
 /// While nodes serve their shares, the hot key gets most of what it is due.
-pub(super) fn under_admission(figures: &mut Figures, seen: &Seen, outage: Outage) {
+pub(super) fn under_admission(figures: &mut Figures, plan: &Plan, seen: &Seen, outage: Outage) {
     let seconds = (outage.back_us - outage.from_us) as f64 / 1e6;
     let admitted = seen
         .of(0)
@@ -67,7 +67,8 @@ pub(super) fn under_admission(figures: &mut Figures, seen: &Seen, outage: Outage
         .count();
     // The default share is 0.8 of the rate.
     let due = 0.8 * RATE as f64 * seconds;
-    figures.at_least("admitted while it was away, of what is due", admitted as f64 / due, 0.9);
+    let share = admitted as f64 / due;
+    figures.share("admitted while it was away, of what is due", share, (0.6, 0.9), plan);
 }
 
 pub(super) fn frozen(plan: &Plan) -> Figures {
@@ -151,11 +152,8 @@ pub(super) fn wiped(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
     figures.none("requests that failed", seen.failed());
-    figures.at_most(
-        "share decided without the store",
-        1.0 - seen.shared(from_us, seen.end_us()),
-        plan.pick(0.05, 0.005),
-    );
+    let shared = seen.shared(from_us, seen.end_us());
+    figures.share("share decided by the store", shared, (0.95, 0.995), plan);
     figures.at_least("keys that were wiped", keys, 100.0);
     figures.at_least("over-admission, to show that it was wiped", seen.excess(), 1.0);
     figures.at_most("over-admission (M8)", seen.excess(), CAPACITY as f64);

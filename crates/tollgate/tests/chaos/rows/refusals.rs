@@ -84,11 +84,8 @@ pub(super) fn evicted(plan: &Plan) -> Figures {
         info(server.port(), "stats", "evicted_keys", None) as f64,
         1.0,
     );
-    figures.at_least(
-        "share decided by the store",
-        seen.shared(from_us, seen.end_us()),
-        plan.pick(0.95, 0.995),
-    );
+    let shared = seen.shared(from_us, seen.end_us());
+    figures.share("share decided by the store", shared, (0.95, 0.995), plan);
     let warned = bench
         .nodes
         .iter()
@@ -205,10 +202,12 @@ pub(super) fn crowded(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
     figures.none("requests that failed", seen.failed());
-    figures.at_least(
-        "share decided by the store, over the connections there were",
-        seen.shared(from_us, crowded_us),
-        plan.pick(0.95, 0.995),
+    let shared = seen.shared(from_us, crowded_us);
+    figures.share(
+        "share decided over the connections there were",
+        shared,
+        (0.95, 0.995),
+        plan,
     );
     figures.holds("another client is turned away", turned_away);
     let outage = Outage {

@@ -55,12 +55,9 @@ fn forgetting(plan: &Plan, figures: &mut Figures, kind: Kind, (functions, flush)
         loads / f64::from(flushes) / 2.0,
         2.0,
     );
-    figures.at_most(
-        &name("share decided without the store"),
-        1.0 - seen.shared(from_us, until_us),
-        plan.pick(0.05, 0.001),
-    );
-    figures.at_most(&name("over-admission"), seen.excess(), plan.pick(100.0, 1.0));
+    let shared = seen.shared(from_us, until_us);
+    figures.share(&name("share decided by the store"), shared, (0.95, 0.999), plan);
+    figures.at_most(&name("over-admission"), seen.excess(), seen.passed_locally(0) + 1.0);
     let passed = seen
         .samples
         .iter()

@@ -96,12 +96,13 @@ pub(super) fn alone(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     audit(&mut figures, &mut bench, &seen, &baseline, (&[primary], 0.0));
     figures.none("requests that failed", seen.failed());
-    figures.at_least(
+    figures.share(
         "share decided by the store",
         seen.shared(from_us, until_us),
-        plan.pick(0.95, 0.999),
+        (0.95, 0.999),
+        plan,
     );
-    figures.at_most("over-admission", seen.excess(), plan.pick(100.0, 1.0));
+    figures.at_most("over-admission", seen.excess(), seen.passed_locally(0) + 1.0);
     // A node that starts now knows no primary, and serves all the same.
     bench.nodes[0].stop();
     let started = bench.now();
