@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The most bytes of all connections together, beyond what each has free.
-const ROOM: usize = 16 << 20;
+const ROOM: usize = 8 << 20;
 /// What every connection may hold without asking: more than a pipeline of usual commands and its replies.
 const FREE: usize = 4 << 10;
 
