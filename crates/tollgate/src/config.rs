@@ -111,9 +111,6 @@ impl Reading<'_> {
         let tokens = find("auth").and_then(|node| self.auth(node));
         let resp_password = find("auth").and_then(|node| self.resp_password(node));
         let forward = self.forward(&fields);
-        if let Some(node) = find("envoy_rules") {
-            self.not_yet(&node.place, "reader for Envoy's rule files", "take `envoy_rules` out");
-        }
         let log = find("log").and_then(|node| node.word("a level of the log", &LEVELS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
             .and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems))
