@@ -46,7 +46,7 @@ pub enum Gateway {
 /// A part of the original request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Its path without the query, as [normalized](original) as all its spellings have in common.
+    /// Its path without the query, as all its spellings have it in common.
     Path,
     /// Its method.
     Method,
