@@ -3,10 +3,12 @@
 use super::gate::{Gate, Phase};
 use super::listen::{Listener, Stream};
 use super::tls::Tls;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{Sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
 /// How far the server is on its way to its end.
@@ -86,5 +88,60 @@ pub(super) async fn shake_hands(
             }
         },
         _ = stage.wait_for(|stage| *stage != Stage::Running) => None,
+    }
+}
+
+/// Why a conversation is looked at.
+pub(super) enum Turn<T> {
+    /// It came to something.
+    Came(T),
+    /// It is time to look whether it goes on.
+    Look,
+    /// The server stops.
+    Stage,
+}
+
+/// What is still to be waited for beside a conversation. Waiting for a change of the stage takes a lock that all connections
+/// share, and waiting for a time some work, so each is done once; then a glance tells.
+pub(super) struct Awaited {
+    pub(super) look: bool,
+    stage: bool,
+}
+
+impl Awaited {
+    /// All of it.
+    pub(super) const fn new() -> Self {
+        Self {
+            look: true,
+            stage: true,
+        }
+    }
+
+    /// The next turn of a conversation.
+    pub(super) fn poll<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        talk: Poll<T>,
+        mut look: Pin<&mut Sleep>,
+        changed: Pin<&mut impl Future>,
+        stage: &watch::Receiver<Stage>,
+    ) -> Poll<Turn<T>> {
+        if let Poll::Ready(came) = talk {
+            return Poll::Ready(Turn::Came(came));
+        }
+        let is_due = match std::mem::take(&mut self.look) {
+            true => look.as_mut().poll(cx).is_ready(),
+            false => look.is_elapsed(),
+        };
+        if is_due {
+            return Poll::Ready(Turn::Look);
+        }
+        if std::mem::take(&mut self.stage) && changed.poll(cx).is_ready() {
+            return Poll::Ready(Turn::Stage);
+        }
+        match stage.has_changed() {
+            Ok(false) => Poll::Pending,
+            Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::inline::Inline;
 use super::service::Front;
 use super::settings::GrpcSettings;
-use crate::server::accept::{Stage, shake_hands};
+use crate::server::accept::{Awaited, Stage, Turn, shake_hands};
 use crate::server::listen::Stream;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
@@ -15,7 +15,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch as channel;
@@ -36,13 +35,6 @@ pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: channel::Rec
     }
 }
 
-/// Why a connection is looked at.
-enum Turn<T> {
-    Ended(T),
-    Look,
-    Stage,
-}
-
 async fn converse<T>(stream: T, front: &Arc<Front>, mut stage: channel::Receiver<Stage>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -60,34 +52,17 @@ where
     let mut connection = pin!(builder(settings).serve_connection(TokioIo::new(stream), service));
     let oldest = Instant::now() + aged(settings.connection_age);
     let mut look = pin!(sleep(settings.idle_timeout.min(settings.connection_age)));
-    // Waiting for a change takes a lock that all connections share, and waiting for a time some work, so it is done once;
-    // then a glance tells.
     let mut changing = stage.clone();
     let mut changed = pin!(changing.changed());
-    let (mut awaits_look, mut awaits_stage) = (true, true);
+    let mut awaited = Awaited::new();
     let mut seen = 0;
     loop {
         let turn = poll_fn(|cx| {
-            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-                return Poll::Ready(Turn::Ended(ended));
-            }
-            let is_due = match std::mem::take(&mut awaits_look) {
-                true => look.as_mut().poll(cx).is_ready(),
-                false => look.is_elapsed(),
-            };
-            if is_due {
-                return Poll::Ready(Turn::Look);
-            }
-            if std::mem::take(&mut awaits_stage) && changed.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Turn::Stage);
-            }
-            match stage.has_changed() {
-                Ok(false) => Poll::Pending,
-                Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
-            }
+            let talk = connection.as_mut().poll(cx);
+            awaited.poll(cx, talk, look.as_mut(), changed.as_mut(), &stage)
         });
         match turn.await {
-            Turn::Ended(ended) => {
+            Turn::Came(ended) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended badly");
                 }
@@ -105,7 +80,7 @@ where
                 }
                 seen = calls;
                 look.as_mut().reset(oldest.min(now + settings.idle_timeout));
-                awaits_look = true;
+                awaited.look = true;
             }
             Turn::Stage => break,
         }

@@ -3,7 +3,7 @@
 use super::routes::Front;
 use super::settings::Bounds;
 use super::watch::{Heard, Look, Pulse, Watch};
-use crate::server::accept::{Stage, shake_hands};
+use crate::server::accept::{Awaited, Stage, Turn, shake_hands};
 use crate::server::listen::Stream;
 use hyper::service::service_fn;
 use hyper::{Request, Version, body::Incoming};
@@ -14,7 +14,6 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch as channel;
 use tokio::time::{Instant, sleep};
@@ -36,13 +35,6 @@ pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: channel::Rec
     }
 }
 
-/// Why a connection is looked at.
-enum Turn<T> {
-    Ended(T),
-    Look,
-    Stage,
-}
-
 async fn converse<T>(stream: T, peer: IpAddr, front: &Arc<Front>, mut stage: channel::Receiver<Stage>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
@@ -62,33 +54,16 @@ where
     let builder = builder(&bounds);
     let mut connection = pin!(builder.serve_connection(io, service));
     let mut look = pin!(sleep(watch.every()));
-    // Waiting for a change takes a lock that all connections share, and waiting for a time some work, so it is done once;
-    // then a glance tells.
     let mut changing = stage.clone();
     let mut changed = pin!(changing.changed());
-    let (mut awaits_look, mut awaits_stage) = (true, true);
+    let mut awaited = Awaited::new();
     loop {
         let turn = poll_fn(|cx| {
-            if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-                return Poll::Ready(Turn::Ended(ended));
-            }
-            let is_due = match std::mem::take(&mut awaits_look) {
-                true => look.as_mut().poll(cx).is_ready(),
-                false => look.is_elapsed(),
-            };
-            if is_due {
-                return Poll::Ready(Turn::Look);
-            }
-            if std::mem::take(&mut awaits_stage) && changed.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Turn::Stage);
-            }
-            match stage.has_changed() {
-                Ok(false) => Poll::Pending,
-                Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
-            }
+            let talk = connection.as_mut().poll(cx);
+            awaited.poll(cx, talk, look.as_mut(), changed.as_mut(), &stage)
         });
         match turn.await {
-            Turn::Ended(ended) => {
+            Turn::Came(ended) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended badly");
                 }
@@ -102,7 +77,7 @@ where
                     return;
                 }
                 look.as_mut().reset(now + watch.every());
-                awaits_look = true;
+                awaited.look = true;
             }
             Turn::Stage => break,
         }

@@ -10,7 +10,7 @@ use super::room::Share;
 use super::session::Session;
 use super::watch::{Seen, Waits, Watch};
 use super::write::Replies;
-use crate::server::accept::{Stage, shake_hands};
+use crate::server::accept::{Awaited, Stage, Turn, shake_hands};
 use crate::server::listen::Stream;
 use crate::server::store::Throttles;
 use std::cell::RefCell;
@@ -39,13 +39,12 @@ pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: watch::Recei
     }
 }
 
-/// Why a connection is looked at.
-enum Turn {
+/// What reading and answering came to.
+enum Came {
+    /// The client is gone, or is let go.
     Ended,
     /// Commands wait for a store that is asked over a network.
     Decide,
-    Look,
-    Stage,
 }
 
 async fn converse<T>(stream: T, front: &Front, stage: watch::Receiver<Stage>)
@@ -55,34 +54,17 @@ where
     let mut talk = Talk::new(stream, front);
     let mut watch = Watch::new(&front.settings, Instant::now());
     let mut look = pin!(sleep(watch.every()));
-    // Waiting for a change takes a lock that all connections share, and waiting for a time some work, so it is done once;
-    // then a glance tells.
     let (mut changing, mut cutting) = (stage.clone(), stage.clone());
     let mut changed = pin!(changing.changed());
-    let (mut awaits_look, mut awaits_stage) = (true, true);
+    let mut awaited = Awaited::new();
     loop {
         let turn = poll_fn(|cx| {
-            if let Poll::Ready(turn) = talk.poll(cx) {
-                return Poll::Ready(turn);
-            }
-            let is_due = match std::mem::take(&mut awaits_look) {
-                true => look.as_mut().poll(cx).is_ready(),
-                false => look.is_elapsed(),
-            };
-            if is_due {
-                return Poll::Ready(Turn::Look);
-            }
-            if std::mem::take(&mut awaits_stage) && changed.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Turn::Stage);
-            }
-            match stage.has_changed() {
-                Ok(false) => Poll::Pending,
-                Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
-            }
+            let talk = talk.poll(cx);
+            awaited.poll(cx, talk, look.as_mut(), changed.as_mut(), &stage)
         });
         match turn.await {
-            Turn::Ended => return,
-            Turn::Decide => tokio::select! {
+            Turn::Came(Came::Ended) => return,
+            Turn::Came(Came::Decide) => tokio::select! {
                 goes_on = talk.decide() => if !goes_on {
                     return;
                 },
@@ -95,7 +77,7 @@ where
                     return;
                 }
                 look.as_mut().reset(now + watch.every());
-                awaits_look = true;
+                awaited.look = true;
             }
             Turn::Stage => break,
         }
@@ -169,10 +151,10 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
     }
 
     /// Receives, answers and sends as long as that goes on.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Turn> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
         for _ in 0..ROUNDS {
             if let Poll::Ready(Err(_)) = self.poll_send(cx) {
-                return Poll::Ready(Turn::Ended);
+                return Poll::Ready(Came::Ended);
             }
             if self.linger.is_some() && self.out.is_empty() {
                 // Whoever said goodbye, or something that is no command, is told so and heard no more.
@@ -186,7 +168,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
                 Ok(Some(turn)) => return Poll::Ready(turn),
                 Err(error) => {
                     tracing::debug!(%error, "a connection ended");
-                    return Poll::Ready(Turn::Ended);
+                    return Poll::Ready(Came::Ended);
                 }
             }
         }
@@ -219,7 +201,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Turn>>> {
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Came>>> {
         SCRATCH.with_borrow_mut(|Scratch { input, desk }| {
             let mut buffer = ReadBuf::new(input);
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
@@ -227,18 +209,18 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
             if bytes.is_empty() {
                 // Nobody sends any more; what was answered may still be read.
                 return match self.out.is_empty() {
-                    true => Poll::Ready(Ok(Some(Turn::Ended))),
-                    false => self.poll_close(cx).map_ok(|()| Some(Turn::Ended)),
+                    true => Poll::Ready(Ok(Some(Came::Ended))),
+                    false => self.poll_close(cx).map_ok(|()| Some(Came::Ended)),
                 };
             }
             if let Some(linger) = &mut self.linger {
                 *linger = linger.saturating_sub(bytes.len());
-                let turn = (*linger == 0).then_some(Turn::Ended);
+                let turn = (*linger == 0).then_some(Came::Ended);
                 return Poll::Ready(Ok(turn));
             }
             self.session.look_up(&self.front.settings);
             let Throttles::Memory(throttles) = self.front.gate.throttles() else {
-                return Poll::Ready(self.hold(bytes).map(|()| self.is_whole().then_some(Turn::Decide)));
+                return Poll::Ready(self.hold(bytes).map(|()| self.is_whole().then_some(Came::Decide)));
             };
             if self.held.is_empty() {
                 let end = at_once(self.front, throttles, &mut self.session, bytes, desk);
