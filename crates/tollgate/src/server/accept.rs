@@ -3,7 +3,7 @@
 use super::gate::{Gate, Phase};
 use super::listen::{Listener, Stream};
 use super::tls::Tls;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(super) enum Stage {
 }
 
 /// Lets `converse` have each connection on `listener`, at most so many at a time, until `shutdown` comes to an end. Then
-/// it accepts no more, tells every conversation to come to its end, and after the time to drain that it is over.
+/// it accepts no more than those that have just connected, tells every conversation to come to its end, and after the time to drain that it is over.
 ///
 /// At the cap of connections the next ones wait in the system's queue until one ends: a client that was let in is served.
 pub(super) async fn accept<C>(
@@ -53,19 +53,27 @@ pub(super) async fn accept<C>(
             });
         }
     };
-    tokio::select! {
-        () = shutdown => {}
-        () = accept => {}
+    {
+        let mut accept = pin!(accept);
+        tokio::select! {
+            () = shutdown => {}
+            () = &mut accept => {}
+        }
+        gate.enter(Phase::Draining);
+        stage.send_replace(Stage::Draining);
+        // Who has connected already would be cut off with the listener.
+        let _ = timeout(LATECOMERS.min(drain / 2), accept).await;
     }
     drop(listener);
-    gate.enter(Phase::Draining);
-    stage.send_replace(Stage::Draining);
     if timeout(drain, room.acquire_many(all)).await.is_err() {
         tracing::warn!(?drain, "cutting off connections that did not end in time");
         stage.send_replace(Stage::Cut);
         let _ = room.acquire_many(all).await;
     }
 }
+
+/// How long those are accepted that had connected when the server stopped.
+const LATECOMERS: Duration = Duration::from_millis(20);
 
 /// TLS with a client, unless it takes longer than `within` or the server stops.
 pub(super) async fn shake_hands(

@@ -7,6 +7,7 @@ mod envoy_json;
 mod explain;
 pub mod forward;
 mod json;
+mod opening;
 mod problem;
 mod ready;
 pub mod request;

@@ -5,6 +5,7 @@ use crate::server::{Server, settings};
 use serde_json::json;
 use std::net::TcpStream;
 use std::time::Duration;
+use tollgate::server::gate::Phase;
 use tollgate::server::http::HttpSettings;
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
@@ -23,17 +24,40 @@ fn in_flight(server: &Server) -> Client {
 fn what_is_in_flight_is_answered_and_told_to_go() {
     let mut server = Server::start(RULES);
     let mut client = in_flight(&server);
-    let mut idle = server.connect();
-    assert_eq!(idle.get("/healthz").status, 200);
     server.stop();
-    assert!(idle.is_closed());
-    assert!(TcpStream::connect(server.address).is_err());
+    while server.gate.phase() != Phase::Draining {
+        std::thread::yield_now();
+    }
     client.send(r#"{"attributes":{}}"#);
     let answer = client.answer();
     assert_eq!(answer.status, 200);
     assert_eq!(answer.json()["remaining"], json!(99));
     assert_eq!(answer.header("connection"), Some("close"));
     assert!(client.is_closed());
+    server.wait();
+    assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn a_request_that_is_just_being_sent_is_answered_and_who_sends_none_is_closed() {
+    let mut server = Server::start(RULES);
+    let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+    for client in clients.iter_mut().skip(1) {
+        assert_eq!(client.get("/healthz").status, 200);
+    }
+    server.stop();
+    while server.gate.phase() != Phase::Draining {
+        std::thread::yield_now();
+    }
+    let [new, busy, idle] = &mut *clients else {
+        panic!("three")
+    };
+    for client in [new, busy] {
+        let answer = client.get("/healthz");
+        assert_eq!((answer.status, answer.header("connection")), (200, Some("close")));
+        assert!(client.is_closed());
+    }
+    assert!(idle.is_closed());
     server.wait();
 }
 

@@ -24,7 +24,7 @@ fn a_server_is_alive_and_says_when_it_is_ready() {
     server.gate.enter(Phase::Draining);
     let draining = client.get("/readyz");
     assert_eq!((draining.status, &draining.json()["status"]), (503, &json!("draining")));
-    assert_eq!(client.get("/healthz").status, 200);
+    assert_eq!(server.connect().get("/healthz").status, 200);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::settings::HttpSettings;
 use super::watch::Beat;
 use super::{auth, envoy_json, explain, forward, json, ready, request};
 use crate::server::envoy::request::gives_back;
-use crate::server::gate::Gate;
+use crate::server::gate::{Gate, Phase};
 use crate::server::telemetry::{Door, Telemetry};
 use crate::server::tokens::Rights;
 use bytes::Bytes;
@@ -95,12 +95,19 @@ impl Front {
 
     /// The answer to a request, whatever it is.
     pub(super) async fn answer(&self, asked: Asked, beat: Beat) -> Response<Full<Bytes>> {
-        match asked {
+        let mut response = match asked {
             Asked::Check(sent) => self.check(sent, &beat).await,
             Asked::Other(route, request, peer) => Box::pin(self.other(route, *request, peer, &beat)).await,
             Asked::Nothing(problem) => Err(*problem),
         }
-        .unwrap_or_else(Problem::into_response)
+        .unwrap_or_else(Problem::into_response);
+        // HTTP/2 has frames for it.
+        if self.gate.phase() == Phase::Draining && !beat.is_multiplexed() {
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
     }
 
     /// What is asked, if there is such a thing and the client may.

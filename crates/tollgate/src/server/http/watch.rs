@@ -71,6 +71,8 @@ pub(super) struct Watch {
 pub(super) struct Heard<T> {
     stream: T,
     pulse: Arc<Pulse>,
+    /// What was read and is to be read again.
+    again: Vec<u8>,
 }
 
 impl Pulse {
@@ -90,6 +92,11 @@ impl Pulse {
 }
 
 impl Beat {
+    /// Whether others may be on their way beside it.
+    pub(super) const fn is_multiplexed(&self) -> bool {
+        self.is_multiplexed
+    }
+
     /// Waits for a body, at most for the time it may take; nothing if it takes longer.
     ///
     /// The requests of a plain connection are polled with it, so the watch can tell them that their time is up. Those of
@@ -193,13 +200,28 @@ impl Watch {
 
 impl<T> Heard<T> {
     pub(super) fn new(stream: T, pulse: Arc<Pulse>) -> Self {
-        Self { stream, pulse }
+        Self {
+            stream,
+            pulse,
+            again: Vec::new(),
+        }
+    }
+
+    /// Lets these bytes be read before all others.
+    pub(super) fn hand_back(&mut self, bytes: Vec<u8>) {
+        self.again = bytes;
     }
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, pulse } = self.get_mut();
+        let Self { stream, pulse, again } = self.get_mut();
+        if !again.is_empty() {
+            let (now, later) = again.split_at(again.len().min(buffer.remaining()));
+            buffer.put_slice(now);
+            *again = later.to_vec();
+            return Poll::Ready(Ok(()));
+        }
         let before = buffer.filled().len();
         let read = Pin::new(stream).poll_read(cx, buffer);
         if buffer.filled().len() > before {

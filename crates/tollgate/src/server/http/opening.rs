@@ -1,0 +1,130 @@
+//! The head of a connection's first request, waited for in little room: what serves requests takes ten times as much, and is
+//! made when there is one. So whoever connects and is slow costs no more than what he sends and a task.
+
+use super::watch::Heard;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::Poll;
+use tokio::io::{AsyncRead, ReadBuf};
+
+/// What a client speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spoken {
+    Http1,
+    Http2,
+}
+
+/// Reads the first head, or so much that waiting for the rest is of no use, and hands it back to the stream.
+///
+/// # Errors
+/// Those of the stream.
+pub(super) async fn open<T: AsyncRead + Unpin>(stream: &mut Heard<T>) -> io::Result<Spoken> {
+    let mut said = Vec::new();
+    let read = poll_fn(|cx| {
+        loop {
+            let mut piece = [0; PIECE];
+            let mut buffer = ReadBuf::new(&mut piece);
+            match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
+                Poll::Ready(Ok(())) => {}
+            }
+            let is_end = buffer.filled().is_empty();
+            said.extend_from_slice(buffer.filled());
+            if is_end || !is_to_go_on(&said) {
+                return Poll::Ready(Ok(()));
+            }
+        }
+    });
+    read.await?;
+    let spoken = match said.starts_with(PREFACE) {
+        true => Spoken::Http2,
+        false => Spoken::Http1,
+    };
+    stream.hand_back(said);
+    Ok(spoken)
+}
+
+/// Whether this is the beginning of a head of HTTP/1 that is worth waiting for. All else is answered by who reads requests.
+fn is_to_go_on(said: &[u8]) -> bool {
+    let line_end = said.iter().position(|byte| *byte == b'\n');
+    let (line, rest) = said.split_at(line_end.unwrap_or(said.len()));
+    let is_text = |byte: &u8| matches!(byte, b' '..=b'~' | b'\r') || *byte >= 0x80;
+    let is_line = line_end.is_none()
+        || line.trim_ascii_end().ends_with(b" HTTP/1.1")
+        || line.trim_ascii_end().ends_with(b" HTTP/1.0");
+    let is_whole = || rest.windows(2).any(|pair| pair == b"\n\n") || rest.windows(3).any(|three| three == b"\n\r\n");
+    said.len() < MOST && line.iter().all(is_text) && is_line && !is_whole()
+}
+
+/// How HTTP/2 begins.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0";
+/// Longer heads are read where requests are.
+const MOST: usize = 4 * 1024;
+/// Most heads come in one.
+const PIECE: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::http::watch::Pulse;
+    use std::sync::Arc;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+
+    #[test]
+    fn a_head_is_waited_for_until_it_is_whole() {
+        for part in [
+            "",
+            "G",
+            "PRI * HT",
+            "GET / HTTP/1.1",
+            "GET / HTTP/1.1\r\n",
+            "GET /\u{e9} HTTP/1.0\nA: b\r\n",
+        ] {
+            assert!(is_to_go_on(part.as_bytes()), "{part:?}");
+        }
+        for whole in [
+            "GET / HTTP/1.1\r\n\r\n",
+            "GET / HTTP/1.1\nA: b\n\nbody",
+            "GET / HTTP/1.1\nA: b\n\r\n",
+        ] {
+            assert!(!is_to_go_on(whole.as_bytes()), "{whole:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_head_is_not_waited_for() {
+        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(MOST));
+        for other in [
+            "PING\r\n",
+            "PRI * HTTP/2.0\r\n",
+            "\u{16}\u{3}\u{1}",
+            "\r\n",
+            "GET / HTTP/9\n",
+            long.as_str(),
+        ] {
+            assert!(!is_to_go_on(other.as_bytes()), "{other:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_read_is_read_again_and_then_the_rest() {
+        for (head, spoken) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Spoken::Http1),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Spoken::Http2),
+        ] {
+            let (mut client, server) = duplex(7);
+            let mut heard = Heard::new(server, Arc::new(Pulse::default()));
+            let sent = tokio::spawn(async move {
+                client.write_all(head.as_bytes()).await.unwrap();
+                client.write_all(b"more").await.unwrap();
+            });
+            assert_eq!(open(&mut heard).await.unwrap(), spoken);
+            let mut all = String::new();
+            heard.read_to_string(&mut all).await.unwrap();
+            assert_eq!(all, format!("{head}more"));
+            sent.await.unwrap();
+        }
+    }
+}
