@@ -11,9 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = std::env::var_os("OUT_DIR").ok_or("cargo names no folder to write to")?;
     let description = PathBuf::from(out).join("envoy.bin");
     std::fs::write(description, compiler.encode_file_descriptor_set())?;
-    tonic_prost_build::configure()
-        .build_client(false)
-        .build_transport(false)
+    prost_build::Config::new()
         .include_file("envoy.rs")
         .compile_fds(compiler.file_descriptor_set())?;
     Ok(())

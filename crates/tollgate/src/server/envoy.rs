@@ -12,9 +12,7 @@ use super::telemetry::Door;
 
 pub use self::messages::envoy::config::core::v3::HeaderValue;
 pub use self::messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
-pub use self::messages::envoy::service::ratelimit::v3::{
-    RateLimitRequest, RateLimitResponse, rate_limit_response, rate_limit_service_server,
-};
+pub use self::messages::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response};
 pub use self::messages::envoy::r#type::v3::RateLimitUnit;
 
 /// The messages of `proto/`.

@@ -4,12 +4,12 @@ mod connection;
 mod inline;
 mod service;
 mod settings;
+mod unary;
 
 pub use self::settings::GrpcSettings;
 
 use self::service::Front;
 use super::accept::accept;
-use super::envoy::rate_limit_service_server::SERVICE_NAME;
 use super::gate::Gate;
 use super::listen::Listener;
 use std::sync::Arc;
@@ -32,3 +32,6 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, 
     let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
     accept(listener, &gate, room, stopped, converse).await;
 }
+
+/// What health calls Envoy's service.
+const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";

@@ -4,7 +4,7 @@ mod deadline;
 
 use self::deadline::{named, within};
 use super::settings::GrpcSettings;
-use crate::server::envoy::rate_limit_service_server::{RateLimitService, RateLimitServiceServer, SERVICE_NAME};
+use super::unary::{Reply, read, refused, written};
 use crate::server::envoy::request::gives_back;
 use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitRequest, RateLimitResponse, Refusal};
 use crate::server::gate::Gate;
@@ -13,7 +13,7 @@ use crate::server::tokens::Rights;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Request, Response, StatusCode};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use tonic::Status;
 use tonic::body::Body;
@@ -24,36 +24,26 @@ use tonic_health::server::{HealthReporter, HealthService};
 /// What every connection of one listener shares.
 pub(super) struct Front {
     pub(super) settings: GrpcSettings,
-    envoy: RateLimitServiceServer<Envoy>,
+    gate: Arc<Gate>,
     /// What is seldom asked: health, reflection.
     others: Box<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// Envoy's rate limit service.
-struct Envoy {
-    gate: Arc<Gate>,
-    settings: GrpcSettings,
-}
-
 impl Front {
     pub(super) fn new(gate: Arc<Gate>, settings: GrpcSettings, health: &HealthReporter) -> Self {
-        let envoy = Envoy {
-            gate,
-            settings: settings.clone(),
-        };
         Self {
-            envoy: RateLimitServiceServer::new(envoy).max_decoding_message_size(MESSAGE_BYTES_MAX),
+            gate,
             others: others(health),
             settings,
         }
     }
 
     /// The answer to a call, whatever it is.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Reply> {
         if !is_grpc(request.headers()) {
-            let mut response = Response::new(Body::empty());
+            let mut response = Response::new(Reply::Other(Body::empty()));
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return response;
         }
@@ -61,41 +51,28 @@ impl Front {
             Some(limit) => limit.min(self.settings.call_timeout),
             None => self.settings.call_timeout,
         };
-        let answering = match service_of(request.uri().path()) {
-            SERVICE_NAME => {
-                let answering = self.envoy.clone().call(request);
-                return match within(limit, answering).await {
-                    Some(Ok(response)) => response,
-                    None => late(),
-                };
-            }
-            _ => (self.others)(request),
-        };
-        within(limit, answering).await.unwrap_or_else(late)
-    }
-}
-
-fn late() -> Response<Body> {
-    Status::deadline_exceeded("it took longer than the call may take").into_http()
-}
-
-#[tonic::async_trait]
-impl RateLimitService for Envoy {
-    async fn should_rate_limit(
-        &self,
-        request: tonic::Request<RateLimitRequest>,
-    ) -> Result<tonic::Response<RateLimitResponse>, Status> {
-        let (metadata, _, request) = request.into_parts();
-        self.permit(metadata.as_ref(), &request)?;
-        match envoy::ask(&self.gate, Door::Grpc, &request, self.settings.headers).await {
-            Ok(response) => Ok(tonic::Response::new(response)),
-            Err(Refusal::Invalid(what)) => Err(Status::invalid_argument(what.to_string())),
-            Err(Refusal::Closed) => Err(Status::unavailable(CLOSED)),
+        if request.uri().path() != SHOULD_RATE_LIMIT {
+            let answered = within(limit, (self.others)(request)).await;
+            return answered.map_or_else(late, |response| response.map(Reply::Other));
+        }
+        match within(limit, pin!(self.should_rate_limit(request))).await {
+            None => late(),
+            Some(Ok(response)) => written(&response),
+            Some(Err(status)) => refused(status),
         }
     }
-}
 
-impl Envoy {
+    async fn should_rate_limit(&self, request: Request<Incoming>) -> Result<RateLimitResponse, Status> {
+        let (head, body) = request.into_parts();
+        let request = read(body).await?;
+        self.permit(&head.headers, &request)?;
+        let answered = envoy::ask(&self.gate, Door::Grpc, &request, self.settings.headers).await;
+        answered.map_err(|refusal| match refusal {
+            Refusal::Invalid(what) => Status::invalid_argument(what.to_string()),
+            Refusal::Closed => Status::unavailable(CLOSED),
+        })
+    }
+
     /// Lets a call pass whose token has the rights it needs.
     fn permit(&self, metadata: &HeaderMap, request: &RateLimitRequest) -> Result<(), Status> {
         let Some(tokens) = &self.settings.tokens else {
@@ -116,6 +93,10 @@ impl Envoy {
         let words = format!("this needs the rights `{needed}`, which the token does not have");
         Err(Status::permission_denied(words))
     }
+}
+
+fn late() -> Response<Reply> {
+    refused(Status::deadline_exceeded("it took longer than the call may take"))
 }
 
 /// Health and reflection, and what is said to all others. They are open to everybody, as health is over HTTP.
@@ -158,5 +139,5 @@ fn is_grpc(headers: &HeaderMap) -> bool {
     kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
 }
 
-/// The largest message of a caller.
-const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// The one call of Envoy's service.
+const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
