@@ -13,8 +13,11 @@ use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, OnStoreFailure, Policy
 
 /// The pause before each probe: at least so long, and up to so much longer at random, so that many instances do not all come
 /// at the same moment.
-const PAUSE: Duration = Duration::from_millis(100);
-const SPREAD: Duration = Duration::from_millis(150);
+const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(150));
+
+/// The same after one that was answered: whoever needs eight of them in a row is trusted within a third of a second, and a
+/// link that is up for less than that is not.
+const NEXT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(20));
 
 /// Probes a server until it answers or is not wanted any more.
 pub(super) fn begin(node: Weak<Node>, runtime: &Handle) {
@@ -23,9 +26,10 @@ pub(super) fn begin(node: Weak<Node>, runtime: &Handle) {
 
 /// One call at a time.
 async fn until_it_answers(node: Weak<Node>) {
+    let (mut least, mut spread) = PAUSE;
     loop {
         let random = u32::from(crate::lease::fresh().0 as u16);
-        sleep(PAUSE + SPREAD * random / (1 << 16)).await;
+        sleep(least + spread * random / (1 << 16)).await;
         let Some(node) = node.upgrade() else { return };
         let now = || node.shared.clock.now();
         // On its own, so that nothing that goes wrong in it ends the probing.
@@ -37,6 +41,10 @@ async fn until_it_answers(node: Weak<Node>) {
         if !node.breaker.note_probe(went, now()) {
             return;
         }
+        (least, spread) = match went {
+            Went::Well => NEXT,
+            Went::Badly => PAUSE,
+        };
     }
 }
 
