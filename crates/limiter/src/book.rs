@@ -260,10 +260,20 @@ impl<S: Store> RuleBook<S> {
 impl RuleBook {
     /// The same as [`RuleBook::check`], without async: the embedded store answers at once.
     pub fn check_now(&self, attempt: &Attempt<'_>) -> Checked<'_> {
-        match pin!(self.check(attempt)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(checked) => checked,
-            Poll::Pending => unreachable!("the embedded store never waits"),
-        }
+        at_once(self.check(attempt))
+    }
+
+    /// The same as [`RuleBook::check_together`], without async.
+    pub fn check_together_now(&self, parts: &[Part<'_>]) -> Together<'_> {
+        at_once(self.check_together(parts))
+    }
+}
+
+/// What comes of asking the embedded store.
+fn at_once<T>(asked: impl Future<Output = T>) -> T {
+    match pin!(asked).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("the embedded store never waits"),
     }
 }
 

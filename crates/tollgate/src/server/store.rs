@@ -109,21 +109,21 @@ impl Book {
         }
     }
 
-    /// See [`RuleBook::check`].
+    /// See [`RuleBook::check`]. What waits stands apart, because whoever asks is moved about with the room for it.
     #[inline]
     pub async fn check(&self, attempt: &Attempt<'_>) -> Checked<'_> {
         match self {
-            Self::Memory(book) => book.check(attempt).await,
-            Self::Redis(book) => book.check(attempt).await,
+            Self::Memory(book) => book.check_now(attempt),
+            Self::Redis(book) => Box::pin(book.check(attempt)).await,
         }
     }
 
-    /// See [`RuleBook::check_together`].
+    /// See [`RuleBook::check_together`]. What waits stands apart here, too.
     #[inline]
     pub async fn check_together(&self, parts: &[Part<'_>]) -> Together<'_> {
         match self {
-            Self::Memory(book) => book.check_together(parts).await,
-            Self::Redis(book) => book.check_together(parts).await,
+            Self::Memory(book) => book.check_together_now(parts),
+            Self::Redis(book) => Box::pin(book.check_together(parts)).await,
         }
     }
 
