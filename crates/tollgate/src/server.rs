@@ -8,6 +8,7 @@ pub mod envoy;
 pub mod gate;
 pub mod grpc;
 pub mod headers;
+mod heard;
 pub mod http;
 pub mod listen;
 pub mod resp;

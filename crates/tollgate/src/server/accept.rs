@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::unconstrained;
 use tokio::time::{Sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
@@ -68,14 +69,24 @@ pub(super) async fn accept<C>(
     if timeout(drain, room.acquire_many(all)).await.is_err() {
         tracing::warn!(?drain, "cutting off connections that did not end in time");
         stage.send_replace(Stage::Cut);
-        let _ = room.acquire_many(all).await;
+        if timeout(CUTTING, room.acquire_many(all)).await.is_err() {
+            tracing::error!("connections that were cut off did not end; stopping without them");
+        }
     }
 }
+
+/// How long a connection without a request is kept when the server stops: one may be under way already.
+pub(super) fn parting(drain: Duration) -> Duration {
+    Duration::from_secs(1).min(drain / 2)
+}
+
+/// How long cutting off may take.
+const CUTTING: Duration = Duration::from_secs(5);
 
 /// How long those are accepted that had connected when the server stopped.
 const LATECOMERS: Duration = Duration::from_millis(20);
 
-/// TLS with a client, unless it takes longer than `within` or the server stops.
+/// TLS with a client, unless it takes longer than `within` or the server has stopped.
 pub(super) async fn shake_hands(
     stream: Stream,
     tls: &Tls,
@@ -95,7 +106,7 @@ pub(super) async fn shake_hands(
                 None
             }
         },
-        _ = stage.wait_for(|stage| *stage != Stage::Running) => None,
+        _ = stage.wait_for(|stage| *stage == Stage::Cut) => None,
     }
 }
 
@@ -137,19 +148,52 @@ impl Awaited {
         if let Poll::Ready(came) = talk {
             return Poll::Ready(Turn::Came(came));
         }
+        // Not held to the task's budget: who has used it up would not be noted as waiting, and never be woken.
         let is_due = match std::mem::take(&mut self.look) {
-            true => look.as_mut().poll(cx).is_ready(),
+            true => pin!(unconstrained(look.as_mut())).poll(cx).is_ready(),
             false => look.is_elapsed(),
         };
         if is_due {
             return Poll::Ready(Turn::Look);
         }
-        if std::mem::take(&mut self.stage) && changed.poll(cx).is_ready() {
+        if std::mem::take(&mut self.stage) && pin!(unconstrained(changed)).poll(cx).is_ready() {
             return Poll::Ready(Turn::Stage);
         }
         match stage.has_changed() {
             Ok(false) => Poll::Pending,
             Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::task::coop::{consume_budget, has_budget_remaining};
+    use tokio::time::{Instant, sleep};
+
+    const WAIT: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn who_has_used_up_its_budget_is_woken_all_the_same() {
+        let waited = tokio::spawn(async {
+            let (_sender, stage) = watch::channel(Stage::Running);
+            let began = Instant::now();
+            let mut look = pin!(sleep(WAIT));
+            let mut changing = stage.clone();
+            let mut changed = pin!(changing.changed());
+            let mut awaited = Awaited::new();
+            let turn = poll_fn(|cx| {
+                if awaited.look {
+                    while has_budget_remaining() && pin!(consume_budget()).poll(cx).is_ready() {}
+                }
+                awaited.poll::<()>(cx, Poll::Pending, look.as_mut(), changed.as_mut(), &stage)
+            });
+            assert!(matches!(turn.await, Turn::Look));
+            began.elapsed()
+        });
+        let waited = timeout(Duration::from_secs(9), waited).await;
+        assert!(waited.expect("it is woken").expect("it ends") >= WAIT);
     }
 }

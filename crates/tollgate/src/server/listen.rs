@@ -28,7 +28,8 @@ pub struct Listener(Kind);
 #[derive(Debug)]
 enum Kind {
     Tcp(TcpListener),
-    Unix(UnixListener, SocketFile),
+    /// The file goes before the listener: a successor that finds nobody listening would otherwise lose its own.
+    Unix(SocketFile, UnixListener),
 }
 
 /// Takes the socket's file away with the listener.
@@ -85,7 +86,7 @@ impl Listener {
                     }
                     bound => bound?,
                 };
-                Ok(Self(Kind::Unix(listener, SocketFile(path.clone()))))
+                Ok(Self(Kind::Unix(SocketFile(path.clone()), listener)))
             }
         }
     }
@@ -97,7 +98,7 @@ impl Listener {
     pub fn address(&self) -> io::Result<Address> {
         match &self.0 {
             Kind::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Kind::Unix(_, file) => Ok(Address::Unix(file.0.clone())),
+            Kind::Unix(file, _) => Ok(Address::Unix(file.0.clone())),
         }
     }
 
@@ -107,7 +108,7 @@ impl Listener {
         loop {
             let accepted = match &self.0 {
                 Kind::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
-                Kind::Unix(listener, _) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+                Kind::Unix(_, listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
             };
             match accepted {
                 Ok(stream) => {

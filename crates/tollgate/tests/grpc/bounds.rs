@@ -97,11 +97,25 @@ fn a_connection_without_calls_is_told_to_go() {
     client.ask(&asks([of(&[])]));
     // In good order.
     server.runtime.block_on(client.connection).unwrap().unwrap();
-    // One that never says a word, too.
-    let silent = std::net::TcpStream::connect(server.address).unwrap();
-    silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let mut said = Vec::new();
-    std::io::Read::read_to_end(&mut &silent, &mut said).unwrap();
+}
+
+#[test]
+fn who_says_nothing_is_cut_off_long_before() {
+    let server = Server::start_with(
+        RULES,
+        GrpcSettings {
+            header_timeout: Duration::from_millis(50),
+            ..settings()
+        },
+    );
+    let mut speaks = server.connect();
+    for words in [&b""[..], b"PRI * HTTP/2.0"] {
+        let mut silent = std::net::TcpStream::connect(server.address).unwrap();
+        silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        std::io::Write::write_all(&mut silent, words).unwrap();
+        std::io::Read::read_to_end(&mut silent, &mut Vec::new()).unwrap();
+    }
+    speaks.ask(&asks([of(&[])]));
 }
 
 #[test]

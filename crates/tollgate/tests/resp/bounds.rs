@@ -2,7 +2,7 @@
 
 use crate::client::command;
 use crate::server::Server;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 use tollgate::server::resp::RespSettings;
 
@@ -113,4 +113,36 @@ fn at_the_cap_of_connections_the_next_waits_until_one_ends() {
     drop(first);
     second.stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(second.line(), "+PONG");
+}
+
+#[test]
+fn replies_that_were_not_sent_are_nobody_elses() {
+    let server = Server::start();
+    let mut stranger = server.connect();
+    stranger.expect("PING", "+PONG\r\n");
+    // As much as all clients together may leave with the server: 512 KiB each.
+    let argument = [b"$8192\r\n".as_slice(), &[b'a'; 8192], b"\r\n"].concat();
+    let half = [b"*64\r\n".as_slice(), &argument.repeat(63)].concat();
+    let _fillers: Vec<_> = (0..20)
+        .map(|_| {
+            let mut filler = server.connect();
+            // The last ones find no room and are cut off.
+            let _ = filler.stream.write_all(&half);
+            filler
+        })
+        .collect();
+    let (mut cut, mut others) = (0, Vec::new());
+    for _ in 0..300 {
+        let mut client = server.connect();
+        let whole = command(&["ECHO", "not yours"]);
+        client.send([whole.as_slice(), b"*64\r\n", &argument[..8000]].concat());
+        // Whoever finds room is told what it said, all others nothing.
+        cut += u32::from(client.stream.read(&mut [0; 64]).unwrap_or(0) == 0);
+        stranger.expect("PING", "+PONG\r\n");
+        others.push(client);
+        if cut > 3 {
+            break;
+        }
+    }
+    assert!(cut > 3, "there was always room");
 }

@@ -1,6 +1,8 @@
 //! The end of a server.
 
+use crate::client::command;
 use crate::server::Server;
+use tollgate::server::gate::Phase;
 
 #[test]
 fn what_has_arrived_is_answered_and_connections_end() {
@@ -11,6 +13,24 @@ fn what_has_arrived_is_answered_and_connections_end() {
         client.expect("CL.THROTTLE k 15 30 60", "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n");
         server.stop();
         assert_eq!((client.rest(), half.rest()), (String::new(), String::new()));
+        server.wait();
+    }
+}
+
+#[test]
+fn commands_that_are_just_being_sent_are_answered() {
+    for mut server in Server::both("") {
+        let mut client = server.connect();
+        client.expect("PING", "+PONG\r\n");
+        let call = command(&["CL.THROTTLE", "k", "100000", "1", "60"]);
+        client.send(call.repeat(2_000));
+        server.stop();
+        while server.gate.phase() != Phase::Draining {
+            std::thread::yield_now();
+        }
+        client.send(call.repeat(10));
+        let replies = client.rest();
+        assert_eq!(replies.matches("*5\r\n").count(), 2_010);
         server.wait();
     }
 }

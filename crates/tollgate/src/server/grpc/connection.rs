@@ -4,6 +4,7 @@ use super::inline::Inline;
 use super::service::Front;
 use super::settings::GrpcSettings;
 use crate::server::accept::{Awaited, Stage, Turn, shake_hands};
+use crate::server::heard::Heard;
 use crate::server::listen::Stream;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
@@ -18,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch as channel;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 /// Serves one connection until its client, its time or the server ends it.
 pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: channel::Receiver<Stage>) {
@@ -49,9 +50,17 @@ where
         let front = Arc::clone(&own);
         async move { Ok::<_, Infallible>(front.answer(request).await) }
     });
+    let heard = Arc::new(AtomicU64::new(0));
+    let hearing = Arc::clone(&heard);
+    let stream = Heard::new(stream, move |bytes| {
+        hearing.fetch_add(bytes as u64, Ordering::Relaxed);
+    });
     let mut connection = pin!(builder(settings).serve_connection(TokioIo::new(stream), service));
-    let oldest = Instant::now() + aged(settings.connection_age);
-    let mut look = pin!(sleep(settings.idle_timeout.min(settings.connection_age)));
+    let begun_at = Instant::now();
+    let oldest = begun_at + aged(settings.connection_age);
+    let idle_until = begun_at + settings.idle_timeout.min(settings.connection_age);
+    // First whether it speaks at all.
+    let mut look = pin!(sleep_until(idle_until.min(begun_at + settings.header_timeout)));
     let mut changing = stage.clone();
     let mut changed = pin!(changing.changed());
     let mut awaited = Awaited::new();
@@ -71,6 +80,11 @@ where
             Turn::Look => {
                 let now = Instant::now();
                 let calls = begun.load(Ordering::Relaxed);
+                if now < idle_until && heard.load(Ordering::Relaxed) >= GREETING {
+                    look.as_mut().reset(idle_until);
+                    awaited.look = true;
+                    continue;
+                }
                 if calls == 0 {
                     tracing::debug!("a client that called nothing was cut off");
                     return;
@@ -120,6 +134,8 @@ fn aged(age: Duration) -> Duration {
     age.saturating_sub(Duration::from_millis(u64::try_from(less).unwrap_or(0)))
 }
 
+/// How HTTP/2 begins: the preface, and the head of the frame behind it.
+const GREETING: u64 = 24 + 9;
 /// Streams that a client opened and took back before they were seen: more than that is an attack.
 const PENDING_RESETS: usize = 20;
 /// Streams that we had to take back because of what the client sent on them: the same.

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
 /// Polls each call once where it arrives. Over the embedded store a call whose message is there needs no more, so no task is
-/// made for it, nobody is woken, and the answers to all calls of one read are written together.
+/// made for it and nobody is woken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inline;
 

@@ -4,9 +4,9 @@ mod deadline;
 
 use self::deadline::{named, within};
 use super::settings::GrpcSettings;
-use super::unary::{Reply, read, refused, written};
+use super::unary::{MESSAGE_BYTES_MAX, Reply, read, refused, written};
 use crate::server::envoy::request::gives_back;
-use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitRequest, RateLimitResponse, Refusal};
+use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitResponse, Refusal};
 use crate::server::gate::Gate;
 use crate::server::telemetry::Door;
 use crate::server::tokens::Rights;
@@ -64,8 +64,12 @@ impl Front {
 
     async fn should_rate_limit(&self, request: Request<Incoming>) -> Result<RateLimitResponse, Status> {
         let (head, body) = request.into_parts();
+        // Before anything is kept for whoever may not ask.
+        self.permit(&head.headers, Rights::CHECK)?;
         let request = read(body).await?;
-        self.permit(&head.headers, &request)?;
+        if gives_back(&request) {
+            self.permit(&head.headers, Rights::CHECK | Rights::REFUND)?;
+        }
         let answered = envoy::ask(&self.gate, Door::Grpc, &request, self.settings.headers).await;
         answered.map_err(|refusal| match refusal {
             Refusal::Invalid(what) => Status::invalid_argument(what.to_string()),
@@ -74,7 +78,7 @@ impl Front {
     }
 
     /// Lets a call pass whose token has the rights it needs.
-    fn permit(&self, metadata: &HeaderMap, request: &RateLimitRequest) -> Result<(), Status> {
+    fn permit(&self, metadata: &HeaderMap, needed: Rights) -> Result<(), Status> {
         let Some(tokens) = &self.settings.tokens else {
             return Ok(());
         };
@@ -82,10 +86,6 @@ impl Front {
         let Some(caller) = tokens.caller_of(metadata) else {
             let words = "show a token that this server knows, in the metadata: authorization: Bearer …";
             return Err(Status::unauthenticated(words));
-        };
-        let needed = match gives_back(request) {
-            true => Rights::CHECK | Rights::REFUND,
-            false => Rights::CHECK,
         };
         if caller.rights.cover(needed) {
             return Ok(());
@@ -102,6 +102,7 @@ fn late() -> Response<Reply> {
 /// Health and reflection, and what is said to all others. They are open to everybody, as health is over HTTP.
 fn others(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> Answering + Send + Sync> {
     let health = HealthServer::new(HealthService::from_health_reporter(health.clone()));
+    let health = health.max_decoding_message_size(MESSAGE_BYTES_MAX);
     let reflect = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTION)
@@ -109,7 +110,9 @@ fn others(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> Answering
     };
     let described = "what describes the messages was made together with them";
     let reflection = reflect().build_v1().expect(described);
+    let reflection = reflection.max_decoding_message_size(MESSAGE_BYTES_MAX);
     let reflection_alpha = reflect().build_v1alpha().expect(described);
+    let reflection_alpha = reflection_alpha.max_decoding_message_size(MESSAGE_BYTES_MAX);
     Box::new(move |request| match service_of(request.uri().path()) {
         "grpc.health.v1.Health" => finished(health.clone().call(request)),
         "grpc.reflection.v1.ServerReflection" => finished(reflection.clone().call(request)),

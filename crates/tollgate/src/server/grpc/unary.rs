@@ -9,6 +9,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
 use tonic::Status;
+use tonic::metadata::MetadataValue;
 
 /// What is sent back.
 pub(super) enum Reply {
@@ -51,8 +52,15 @@ fn message<M: Message + Default>(mut bytes: impl Buf) -> Result<M, Status> {
     let (Ok(compressed), Ok(length)) = (bytes.try_get_u8(), bytes.try_get_u32()) else {
         return Err(Status::internal("there is no message"));
     };
-    if compressed != 0 {
-        return Err(Status::unimplemented("messages are not read compressed"));
+    match compressed {
+        0 => {}
+        1 => {
+            let mut status = Status::unimplemented("messages are not read compressed");
+            let identity = MetadataValue::from_static("identity");
+            status.metadata_mut().insert("grpc-accept-encoding", identity);
+            return Err(status);
+        }
+        _ => return Err(Status::internal("a message begins with 0 or 1")),
     }
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if length > MESSAGE_BYTES_MAX {
@@ -124,4 +132,4 @@ const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Whether it is compressed, and its length.
 const HEAD: usize = 5;
 /// The largest message of a caller.
-const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+pub(super) const MESSAGE_BYTES_MAX: usize = 64 * 1024;

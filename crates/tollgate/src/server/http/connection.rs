@@ -3,8 +3,9 @@
 use super::opening::{Spoken, open};
 use super::routes::Front;
 use super::settings::Bounds;
-use super::watch::{Heard, Look, Pulse, Watch};
-use crate::server::accept::{Awaited, Stage, Turn, shake_hands};
+use super::watch::{Look, Pulse, Watch};
+use crate::server::accept::{Awaited, Stage, Turn, parting, shake_hands};
+use crate::server::heard::Heard;
 use crate::server::listen::Stream;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -15,7 +16,6 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch as channel;
 use tokio::time::{Instant, sleep, timeout};
@@ -44,7 +44,8 @@ where
     let pulse = Arc::new(Pulse::default());
     let bounds = front.settings.bounds;
     let mut watch = Watch::new(Arc::clone(&pulse), bounds, Instant::now());
-    let mut heard = Heard::new(stream, Arc::clone(&pulse));
+    let hearing = Arc::clone(&pulse);
+    let mut heard = Heard::new(stream, move |_| hearing.hear());
     let spoken = {
         let mut opening = pin!(open(&mut heard));
         let opened = match watched(opening.as_mut(), &mut watch, &stage).await {
@@ -146,9 +147,8 @@ async fn watched<F: Future>(
 /// Goes on for a moment while the server stops, because a request may be under way already: what is answered now says that
 /// the connection ends, and then it does. None if there was none.
 async fn part<F: Future>(talk: Pin<&mut F>, front: &Front, mut stage: channel::Receiver<Stage>) -> Option<F::Output> {
-    let moment = PARTING.min(front.settings.drain / 2);
     tokio::select! {
-        ended = timeout(moment, talk) => ended.ok(),
+        ended = timeout(parting(front.settings.drain), talk) => ended.ok(),
         _ = stage.wait_for(|stage| *stage == Stage::Cut) => None,
     }
 }
@@ -185,8 +185,6 @@ fn http2_builder(bounds: &Bounds) -> http2::Builder<TokioExecutor> {
     builder
 }
 
-/// How long a connection without a request is kept when the server stops.
-const PARTING: Duration = Duration::from_secs(1);
 /// What hyper takes if it is not told: it has the room for them ready, and otherwise makes it for every request.
 const HEADERS: usize = 100;
 /// The least that hyper takes.

@@ -1,7 +1,7 @@
 //! The head of a connection's first request, waited for in little room: what serves requests takes ten times as much, and is
 //! made when there is one. So whoever connects and is slow costs no more than what he sends and a task.
 
-use super::watch::Heard;
+use crate::server::heard::Heard;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,11 @@ pub(super) enum Spoken {
 ///
 /// # Errors
 /// Those of the stream.
-pub(super) async fn open<T: AsyncRead + Unpin>(stream: &mut Heard<T>) -> io::Result<Spoken> {
+pub(super) async fn open<T, N>(stream: &mut Heard<T, N>) -> io::Result<Spoken>
+where
+    T: AsyncRead + Unpin,
+    N: Fn(usize) + Unpin,
+{
     let mut said = Vec::new();
     let read = poll_fn(|cx| {
         loop {
@@ -68,8 +72,6 @@ const PIECE: usize = 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::http::watch::Pulse;
-    use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
     #[test]
@@ -115,7 +117,7 @@ mod tests {
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Spoken::Http2),
         ] {
             let (mut client, server) = duplex(7);
-            let mut heard = Heard::new(server, Arc::new(Pulse::default()));
+            let mut heard = Heard::new(server, |_| {});
             let sent = tokio::spawn(async move {
                 client.write_all(head.as_bytes()).await.unwrap();
                 client.write_all(b"more").await.unwrap();

@@ -6,13 +6,11 @@
 
 use super::settings::Bounds;
 use std::future::poll_fn;
-use std::io;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::task::{Context, Poll};
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
 /// What happens on one connection.
@@ -66,16 +64,12 @@ pub(super) struct Watch {
     reading: (u32, Instant),
 }
 
-/// A stream whose bytes are heard.
-#[derive(Debug)]
-pub(super) struct Heard<T> {
-    stream: T,
-    pulse: Arc<Pulse>,
-    /// What was read and is to be read again.
-    again: Vec<u8>,
-}
-
 impl Pulse {
+    /// Bytes came.
+    pub(super) fn hear(&self) {
+        self.heard.store(true, Ordering::Relaxed);
+    }
+
     /// A request begins; it ends when the beat is dropped.
     pub(super) fn begin(self: &Arc<Self>, is_multiplexed: bool) -> Beat {
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
@@ -198,68 +192,10 @@ impl Watch {
     }
 }
 
-impl<T> Heard<T> {
-    pub(super) fn new(stream: T, pulse: Arc<Pulse>) -> Self {
-        Self {
-            stream,
-            pulse,
-            again: Vec::new(),
-        }
-    }
-
-    /// Lets these bytes be read before all others.
-    pub(super) fn hand_back(&mut self, bytes: Vec<u8>) {
-        self.again = bytes;
-    }
-}
-
-impl<T: AsyncRead + Unpin> AsyncRead for Heard<T> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, pulse, again } = self.get_mut();
-        if !again.is_empty() {
-            let (now, later) = again.split_at(again.len().min(buffer.remaining()));
-            buffer.put_slice(now);
-            *again = later.to_vec();
-            return Poll::Ready(Ok(()));
-        }
-        let before = buffer.filled().len();
-        let read = Pin::new(stream).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            pulse.heard.store(true, Ordering::Relaxed);
-        }
-        read
-    }
-}
-
-impl<T: AsyncWrite + Unpin> AsyncWrite for Heard<T> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::Context;
 
     const SECOND: Duration = Duration::from_secs(1);
 

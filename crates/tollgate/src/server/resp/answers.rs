@@ -78,6 +78,12 @@ pub(super) fn at_once(
 }
 
 impl Desk {
+    /// Leaves nothing for the next turn.
+    pub(super) fn clear(&mut self) {
+        self.out.clear();
+        self.charges.clear();
+    }
+
     #[inline]
     fn settle(&mut self, front: &Front, throttles: &Throttles) {
         if self.charges.is_empty() {
@@ -121,8 +127,21 @@ pub(super) async fn together(front: &Front, session: &mut Session, input: &[u8])
             break Ok(used);
         }
     };
-    let replies = join_all(later.into_iter().map(|(later, protocol)| later.reply(front, protocol)));
-    (replies.await.concat(), end)
+    let mut replies = Vec::new();
+    let mut together = Vec::new();
+    for (later, protocol) in later {
+        // What is given back is there for those behind it, and not for those before it.
+        let is_alone = later.gives_back();
+        if is_alone {
+            replies.extend(join_all(together.drain(..)).await);
+        }
+        together.push(later.reply(front, protocol));
+        if is_alone {
+            replies.extend(join_all(together.drain(..)).await);
+        }
+    }
+    replies.extend(join_all(together).await);
+    (replies.concat(), end)
 }
 
 /// A reply that is known, or must be asked for.
@@ -133,6 +152,10 @@ enum Later<'a> {
 }
 
 impl Later<'_> {
+    fn gives_back(&self) -> bool {
+        matches!(self, Self::Throttle(call) if matches!(call.quantity, Quantity::GiveBack(_)))
+    }
+
     async fn reply(self, front: &Front, protocol: Protocol) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut replies = Replies(&mut bytes);

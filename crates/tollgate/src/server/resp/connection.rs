@@ -10,7 +10,7 @@ use super::room::Share;
 use super::session::Session;
 use super::watch::{Seen, Waits, Watch};
 use super::write::Replies;
-use crate::server::accept::{Awaited, Stage, Turn, shake_hands};
+use crate::server::accept::{Awaited, Stage, Turn, parting, shake_hands};
 use crate::server::listen::Stream;
 use crate::server::store::Throttles;
 use std::cell::RefCell;
@@ -19,9 +19,10 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Serves one connection until its client, its time or the server ends it.
 pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: watch::Receiver<Stage>) {
@@ -83,9 +84,25 @@ where
         }
     }
     tokio::select! {
-        _ = poll_fn(|cx| talk.poll_close(cx)) => {}
+        () = part(&mut talk, front) => {}
         _ = cutting.wait_for(|stage| *stage == Stage::Cut) => {}
     }
+}
+
+/// Goes on for a moment while the server stops, because commands may be under way already; then sends what was answered and
+/// hangs up.
+async fn part<T: AsyncRead + AsyncWrite + Unpin>(talk: &mut Talk<'_, T>, front: &Front) {
+    let go_on = async {
+        while let Came::Decide = poll_fn(|cx| talk.poll(cx)).await
+            && talk.decide().await
+        {}
+    };
+    if timeout(parting(front.settings.drain), go_on).await.is_ok() {
+        return;
+    }
+    let _ = poll_fn(|cx| talk.poll_close(cx)).await;
+    // If what still comes were not read, the system would take back what was just sent.
+    let _ = timeout(LINGER, poll_fn(|cx| talk.poll_ignore(cx))).await;
 }
 
 /// What a thread needs while it answers, whichever connection's turn it is.
@@ -105,6 +122,8 @@ const UNKNOWN_MAX: usize = 16 * 1024;
 /// How much a client may still send after a reply that says why it is not listened to any more: if nobody read it, it would
 /// not get the reply.
 const LINGER_BYTES: usize = 256 * 1024;
+/// How long that is waited for when the server stops.
+const LINGER: Duration = Duration::from_millis(100);
 /// A buffer that grew larger than this is not kept.
 const KEPT_BYTES: usize = 64 * 1024;
 
@@ -182,6 +201,21 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 
+    /// Reads what still comes, for nothing.
+    fn poll_ignore(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut left = LINGER_BYTES;
+        SCRATCH.with_borrow_mut(|Scratch { input, .. }| {
+            while left > 0 {
+                let mut buffer = ReadBuf::new(input);
+                match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
+                    Ok(()) if !buffer.filled().is_empty() => left = left.saturating_sub(buffer.filled().len()),
+                    Ok(()) | Err(_) => break,
+                }
+            }
+            Poll::Ready(())
+        })
+    }
+
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.out.get(self.sent..)
             && !rest.is_empty()
@@ -203,6 +237,8 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Came>>> {
         SCRATCH.with_borrow_mut(|Scratch { input, desk }| {
+            // Whatever ended a turn before its replies were sent: they are nobody else's.
+            desk.clear();
             let mut buffer = ReadBuf::new(input);
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
             let bytes = buffer.filled();
@@ -220,7 +256,12 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
             }
             self.session.look_up(&self.front.settings);
             let Throttles::Memory(throttles) = self.front.gate.throttles() else {
-                return Poll::Ready(self.hold(bytes).map(|()| self.is_whole().then_some(Came::Decide)));
+                self.hold(bytes)?;
+                let is_whole = self.is_whole();
+                if !is_whole {
+                    self.is_bounded()?;
+                }
+                return Poll::Ready(Ok(is_whole.then_some(Came::Decide)));
             };
             if self.held.is_empty() {
                 let end = at_once(self.front, throttles, &mut self.session, bytes, desk);
@@ -232,8 +273,8 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
                 let used = self.end(end, &mut desk.out);
                 self.release(used);
             }
+            self.is_bounded()?;
             let sent = self.send(&desk.out, cx);
-            desk.out.clear();
             desk.out.shrink_to(KEPT_BYTES);
             Poll::Ready(sent.map(|()| None))
         })
@@ -261,10 +302,17 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
             return Ok(());
         }
         self.held.extend_from_slice(bytes);
-        let is_too_long = !self.session.is_known() && self.held.len() > UNKNOWN_MAX;
-        match !is_too_long && self.share.hold(self.held.capacity() + self.out.capacity()) {
+        match self.share.hold(self.held.capacity() + self.out.capacity()) {
             true => Ok(()),
-            false => Err(io::Error::other("a client sends more than is held for it")),
+            false => Err(more_than_is_held()),
+        }
+    }
+
+    /// Whether a client that has not shown who it is has left no more than it may, now that what is whole is answered.
+    fn is_bounded(&self) -> io::Result<()> {
+        match self.session.is_known() || self.held.len() <= UNKNOWN_MAX {
+            true => Ok(()),
+            false => Err(more_than_is_held()),
         }
     }
 
@@ -328,4 +376,8 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         };
         Seen { waits, moved }
     }
+}
+
+fn more_than_is_held() -> io::Error {
+    io::Error::other("a client sends more than is held for it")
 }
