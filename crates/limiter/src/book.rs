@@ -1,19 +1,21 @@
 //! A rule book: rules that are data, and the store their counters are in. What every front end asks.
 
+mod counted;
 mod together;
 mod token;
 
 pub use self::together::{Judged, OwnLimit, Part, Together, Way};
 
+use self::counted::Counted;
 use self::token::Token;
 use crate::lease;
 use crate::store::memory::Memory;
-use crate::store::{Settled, Store, StoreError};
+use crate::store::{Act, Hit, Settled, Store, StoreError};
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use tollgate_core::rules::{Answer, Attempt, CounterId, Explanation, Plan, RuleSet, UnknownRule, Verdict};
+use tollgate_core::rules::{Answer, Attempt, CounterId, Explanation, Line, Plan, RuleSet, UnknownRule, Verdict};
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
 /// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
@@ -96,10 +98,11 @@ impl<S: Store> RuleBook<S> {
         }
         let is_leased = plan.charges.iter().any(is_leased);
         let lease = if is_leased { lease::fresh() } else { LeaseId::default() };
+        let counted = self.counted(attempt, &plan, 0);
         let mut settled = if plan.is_banned() {
-            self.look(&plan.charges, true).await
+            self.look(&plan.charges, counted.as_slice(), true).await
         } else {
-            self.store.settle(&plan.charges, lease).await
+            self.settle(&plan.charges, counted.as_slice(), lease).await
         };
         let mut verdict = plan.verdict(S::SOURCE, answers(&settled));
         if !verdict.allowed && !plan.is_banned() && !settled.is_refused(&plan.charges) {
@@ -119,11 +122,19 @@ impl<S: Store> RuleBook<S> {
     /// Why an attempt would be answered as it would be, rule by rule. Takes nothing.
     pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
         let plan = self.plan(attempt);
+        let counted = self.counted(attempt, &plan, 0);
         let verdict = match &*plan.charges {
             [] => plan.verdict(S::SOURCE, []),
-            _ => plan.verdict(S::SOURCE, answers(&self.look(&plan.charges, plan.is_banned()).await)),
+            charges => {
+                let looked = self.look(charges, counted.as_slice(), plan.is_banned()).await;
+                plan.verdict(S::SOURCE, answers(&looked))
+            }
         };
-        let key = |counter, per: &[&[u8]]| self.store.key_text(&self.key(counter, per));
+        let key = |counter, per: &[&[u8]]| {
+            let key = self.key(counter, per);
+            let hit = counted::hits(&plan.charges, counted.as_slice()).find(|hit| hit.charge.key == key);
+            hit.map_or_else(|| self.store.key_text(&key), |hit| self.store.hit_text(&hit))
+        };
         self.rules.explain(attempt, verdict, key)
     }
 
@@ -132,7 +143,13 @@ impl<S: Store> RuleBook<S> {
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
         let mut plan = self.plan(attempt);
         let mut answers: Vec<Answer> = Vec::with_capacity(plan.charges.len());
-        for charge in &plan.charges {
+        let counted = self.counted(attempt, &plan, 0);
+        for (place, charge) in plan.charges.iter().enumerate() {
+            if let Some(counting) = counted::counting(counted.as_slice(), place) {
+                let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
+                answers.extend(self::answers(&given));
+                continue;
+            }
             // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.
             let cost = if is_leased(charge) { Cost::ZERO } else { charge.cost };
             let standing = self.store.refund(charge.key, &charge.limit, cost).await;
@@ -146,7 +163,7 @@ impl<S: Store> RuleBook<S> {
 
     /// Clears the counters of one subject, and says how many held something: of every rule whose `per` attributes are all
     /// given and whose conditions no given attribute contradicts. One that counts for everybody is cleared only when it
-    /// is named.
+    /// is named. Of counters of envoyproxy/ratelimit it is the one that the attempt itself would be counted in.
     ///
     /// # Errors
     /// A name that no rule has, or a store that is away.
@@ -157,6 +174,17 @@ impl<S: Store> RuleBook<S> {
             .counters_of(attempt, rule, |counter, per| self.key(counter, per))?;
         for (key, limit) in counters {
             forgotten += u64::from(self.store.forget(key, limit).await?);
+        }
+        let plan = self.plan(attempt);
+        let counted = self.counted(attempt, &plan, 0);
+        let is_meant = |line: &Line<'_>| match rule {
+            Some(rule) => line.rule.id() == rule,
+            None => !line.rule.per().is_empty(),
+        };
+        if plan.lines.iter().all(is_meant) {
+            for hit in counted::hits(&plan.charges, counted.as_slice()) {
+                forgotten += u64::from(self.store.forget_hits(&hit).await?);
+            }
         }
         Ok(forgotten)
     }
@@ -199,11 +227,11 @@ impl<S: Store> RuleBook<S> {
 
     /// What settling the charges would come to, without taking anything. Of a banned attempt the store cannot know that it
     /// does not pass: what would have let it pass is told as it stands.
-    async fn look(&self, charges: &[Charge<S::Key>], is_banned: bool) -> Settled {
-        let mut looked = self.store.peek(charges).await;
+    async fn look(&self, charges: &[Charge<S::Key>], counted: &[Counted], is_banned: bool) -> Settled {
+        let mut looked = self.peek(charges, counted).await;
         if is_banned {
             let as_they_are: Vec<_> = charges.iter().map(Charge::at_no_cost).collect();
-            let standings = self.store.peek(&as_they_are).await;
+            let standings = self.peek(&as_they_are, counted).await;
             for (outcome, standing) in looked.outcomes.iter_mut().zip(standings.outcomes) {
                 if outcome.is_ok_and(|outcome| outcome.decision.is_allow()) {
                     *outcome = standing;

@@ -22,6 +22,7 @@ enum Kind {
         us_per_tick: u64,
     },
     Set(Arc<AtomicU64>),
+    Wall,
 }
 
 impl Clock {
@@ -41,6 +42,12 @@ impl Clock {
         })
     }
 
+    /// The machine's wall clock, also where it is set while the program runs: for counting together with others who go by
+    /// theirs.
+    pub const fn of_the_wall() -> Self {
+        Self(Kind::Wall)
+    }
+
     /// A clock that stands still until it is moved: for tests and simulations.
     pub fn stopped(at: Timestamp) -> Self {
         Self(Kind::Set(Arc::new(AtomicU64::new(at.as_micros()))))
@@ -54,6 +61,7 @@ impl Clock {
                 us.fetch_max(moment.as_micros(), Ordering::SeqCst);
                 self
             }
+            Kind::Wall => self,
         }
     }
 
@@ -88,6 +96,7 @@ impl Clock {
                 Timestamp::from_micros(origin_us.saturating_add(elapsed_us))
             }
             Kind::Set(us) => Timestamp::from_micros(us.load(Ordering::SeqCst)),
+            Kind::Wall => wall(),
         }
     }
 }

@@ -1,10 +1,13 @@
 //! What a store is: it keeps what the core decides, all charges of a request at one moment.
 
+mod hits;
 #[cfg(feature = "redis")]
 pub mod local;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+
+pub use self::hits::{Act, Hit};
 
 use std::fmt;
 use std::future::Future;
@@ -107,6 +110,34 @@ pub trait Store: Send + Sync {
 
     /// Clears a counter. False if there was nothing to clear.
     fn forget(&self, key: Self::Key, limit: &Limit) -> impl Future<Output = Result<bool, StoreError>> + Send;
+
+    /// Whether it counts as envoyproxy/ratelimit does, in that one's keys. Then charges that are counted so are brought as
+    /// hits, and not settled.
+    fn takes_hits(&self) -> bool {
+        false
+    }
+
+    /// Counts hits, all of one request. None refuses: outcomes tell what is counted.
+    fn hit(&self, hits: &[Hit<'_, Self::Key>], act: Act) -> impl Future<Output = Settled> + Send {
+        let nobody = Settled {
+            passes: false,
+            now: Timestamp::EPOCH,
+            outcomes: vec![Err(StoreError::Unavailable); hits.len()],
+        };
+        let _ = act;
+        async move { nobody }
+    }
+
+    /// Clears what was hit in the window that runs. False if there was nothing to clear.
+    fn forget_hits(&self, hit: &Hit<'_, Self::Key>) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        let _ = hit;
+        async { Err(StoreError::Unavailable) }
+    }
+
+    /// How the key of a hit is printed, for whoever wants to look it up in the store.
+    fn hit_text(&self, hit: &Hit<'_, Self::Key>) -> String {
+        self.key_text(&hit.charge.key)
+    }
 }
 
 /// How a store names a counter: of a fixed size, without a caller's bytes in it.

@@ -2,9 +2,10 @@
 //!
 //! `file.rs` reads them, with the words that its users know for what is wrong; `tree.rs` finds the limit of a descriptor,
 //! entry by entry and without a way back; `lint.rs` warns of what can be read and is hardly meant; `import.rs` writes them as rules of our own; `near.rs` is the
-//! arithmetic of its statistics.
+//! arithmetic of its statistics, and `counting.rs` says under which name an attempt is counted.
 
 mod compile;
+mod counting;
 mod file;
 mod import;
 mod lint;
@@ -14,6 +15,7 @@ mod unit;
 mod wildcard;
 
 pub use compile::Descriptor;
+pub use counting::Counting;
 pub use file::{Files, is_one};
 pub use near::{Tally, near_from};
 pub use tree::{Descriptors, Found, Limited};

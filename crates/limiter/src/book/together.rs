@@ -1,6 +1,6 @@
 //! Several attempts of one request, settled as one: all of them go on, or none does.
 
-use super::{RuleBook, answers, is_leased};
+use super::{Counted, RuleBook, answers, is_leased};
 use crate::lease;
 use crate::store::{Settled, Store};
 use tollgate_core::rules::{Answer, Attempt, Plan, Ruling, Verdict};
@@ -90,6 +90,7 @@ impl<S: Store> RuleBook<S> {
         }
         let mut planned: Vec<Planned<'_, S::Key>> = parts.iter().map(|part| self.planned(part)).collect();
         let mut charges: Vec<Charge<S::Key>> = Vec::new();
+        let mut counted: Vec<Counted> = Vec::new();
         let replaced: Vec<&str> = planned.iter().flat_map(Planned::replaces).collect();
         for (planned, part) in planned.iter_mut().zip(parts) {
             match planned {
@@ -97,6 +98,7 @@ impl<S: Store> RuleBook<S> {
                     if !replaced.is_empty() {
                         plan.leave_out(&replaced);
                     }
+                    counted.extend(self.counted(&part.attempt, plan, charges.len()));
                     charges.append(&mut plan.charges);
                 }
                 Planned::Own(cost, OwnLimit::Limited(limit)) => charges.push(Charge {
@@ -111,7 +113,7 @@ impl<S: Store> RuleBook<S> {
         }
         let odd_costs = planned.iter().map(Planned::odd_costs).sum();
         let is_banned = planned.iter().any(Planned::is_banned);
-        let mut settled = self.settle_or_look(&charges, is_banned).await;
+        let mut settled = self.settle_or_look(&charges, &counted, is_banned).await;
         let mut judged = judge::<S>(&planned, settled.as_ref());
         if let Some(settled) = &mut settled
             && !is_banned
@@ -147,18 +149,23 @@ impl<S: Store> RuleBook<S> {
     }
 
     /// Settles them, unless one of the attempts is banned, or there is nothing to settle.
-    async fn settle_or_look(&self, charges: &[Charge<S::Key>], is_banned: bool) -> Option<Settled> {
+    async fn settle_or_look(
+        &self,
+        charges: &[Charge<S::Key>],
+        counted: &[Counted],
+        is_banned: bool,
+    ) -> Option<Settled> {
         if charges.is_empty() {
             return None;
         }
         if is_banned {
-            return Some(self.look(charges, is_banned).await);
+            return Some(self.look(charges, counted, is_banned).await);
         }
         let lease = match charges.iter().any(is_leased) {
             true => lease::fresh(),
             false => LeaseId::default(),
         };
-        Some(self.store.settle(charges, lease).await)
+        Some(self.settle(charges, counted, lease).await)
     }
 
     /// Gives the cost of a part back if the request goes on, and tells how its limits stand.

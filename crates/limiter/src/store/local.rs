@@ -17,7 +17,7 @@ use self::instances::Instances;
 use self::notes::{Note, Notes};
 use self::portions::Part;
 use super::memory::{Aim, How, Memory};
-use super::{Key, Outcome, Settled, Source, Store, StoreError};
+use super::{Act, Hit, Key, Outcome, Settled, Source, Store, StoreError};
 use crate::fingerprint::{Fingerprint, Subjects};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -85,6 +85,14 @@ pub struct Figures {
     decided: AtomicU64,
     seeded: AtomicU64,
     charged_back: AtomicU64,
+}
+
+/// Whether what is let pass here is charged to the shared store when that is back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Afterwards {
+    PaidBack,
+    /// It is others' counters that would be charged, and they did not ask for it.
+    Forgiven,
 }
 
 /// Who decides a charge that the shared store did not.
@@ -225,7 +233,13 @@ impl<S: Store> Local<S> {
     }
 
     /// Decides what the shared store did not. If either refuses, neither keeps anything.
-    async fn stand_in(&self, charges: &[Charge<S::Key>], lease: LeaseId, aim: Aim, settled: &mut Settled) {
+    async fn stand_in(
+        &self,
+        charges: &[Charge<S::Key>],
+        lease: LeaseId,
+        (aim, afterwards): (Aim, Afterwards),
+        settled: &mut Settled,
+    ) {
         let failed =
             |outcome: &Result<Outcome, StoreError>| matches!(outcome, Err(error) if *error != StoreError::Unasked);
         let mut places = Vec::new();
@@ -265,7 +279,7 @@ impl<S: Store> Local<S> {
         for ((charge, (place, stand)), outcome) in own.iter().zip(places).zip(&came_to.outcomes) {
             let Ok(outcome) = outcome else { continue };
             let is_kept = charge.policy == Policy::Count || (came_to.passes && outcome.decision.is_allow());
-            if aim == Aim::Keep && is_kept && stand.is_paid_back() {
+            if aim == Aim::Keep && is_kept && stand.is_paid_back() && afterwards == Afterwards::PaidBack {
                 self.here.notes.owe(charge.key, charge.cost.get());
             }
             if let Some(place) = settled.outcomes.get_mut(place) {
@@ -448,6 +462,11 @@ impl Here {
             )
         };
         self.note_well(!settled.outcomes.iter().any(is_silent));
+        self.learn_standings(charges, settled);
+    }
+
+    /// Notes how the shared store said that keys stand.
+    fn learn_standings<K: Key>(&self, charges: &[Charge<K>], settled: &Settled) {
         let mut now = None;
         for (charge, outcome) in charges.iter().zip(&settled.outcomes) {
             if let Ok(outcome) = outcome
@@ -533,7 +552,8 @@ impl<S: Store> Store for Local<S> {
             self.here.learn(charges, &settled);
             settled
         };
-        self.stand_in(charges, lease, Aim::Keep, &mut settled).await;
+        let kept = (Aim::Keep, Afterwards::PaidBack);
+        self.stand_in(charges, lease, kept, &mut settled).await;
         settled
     }
 
@@ -542,8 +562,8 @@ impl<S: Store> Store for Local<S> {
             true => self.unanswered(charges.len()),
             false => self.inner.peek(charges).await,
         };
-        self.stand_in(charges, LeaseId::default(), Aim::Look, &mut settled)
-            .await;
+        let looked = (Aim::Look, Afterwards::PaidBack);
+        self.stand_in(charges, LeaseId::default(), looked, &mut settled).await;
         settled
     }
 
@@ -610,5 +630,56 @@ impl<S: Store> Store for Local<S> {
                 .await
                 .map(|was_there| was_there || was_here),
         }
+    }
+
+    fn takes_hits(&self) -> bool {
+        self.inner.takes_hits()
+    }
+
+    /// What cannot be counted there is decided here as all else is, except that it is not paid back.
+    async fn hit(&self, hits: &[Hit<'_, S::Key>], act: Act) -> Settled {
+        let is_here_only = self.here.mode() == Mode::LocalOnly;
+        let mut settled = match is_here_only {
+            true => self.unanswered(hits.len()),
+            false => self.inner.hit(hits, act).await,
+        };
+        let charges: Vec<Charge<S::Key>> = hits.iter().map(|hit| *hit.charge).collect();
+        let aim = match act {
+            Act::Add => {
+                self.here.learn_standings(&charges, &settled);
+                Aim::Keep
+            }
+            Act::Look => Aim::Look,
+            Act::GiveBack => {
+                for (charge, outcome) in charges.iter().zip(&mut settled.outcomes).filter(|_| is_here_only) {
+                    let given = self.refund(charge.key, &charge.limit, charge.cost).await;
+                    *outcome = given.map(|decision| Outcome {
+                        decision,
+                        receipt: Receipt {
+                            cost: charge.cost,
+                            mark: Default::default(),
+                            lease: LeaseId::default(),
+                        },
+                        source: Source::Local,
+                    });
+                }
+                return settled;
+            }
+        };
+        let forgiven = (aim, Afterwards::Forgiven);
+        self.stand_in(&charges, LeaseId::default(), forgiven, &mut settled)
+            .await;
+        settled
+    }
+
+    async fn forget_hits(&self, hit: &Hit<'_, S::Key>) -> Result<bool, StoreError> {
+        match self.here.mode() {
+            Mode::LocalOnly => Ok(false),
+            Mode::Auto | Mode::SharedOnly => self.inner.forget_hits(hit).await,
+        }
+    }
+
+    fn hit_text(&self, hit: &Hit<'_, S::Key>) -> String {
+        self.inner.hit_text(hit)
     }
 }

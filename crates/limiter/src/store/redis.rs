@@ -24,6 +24,7 @@ mod apart;
 mod breaker;
 pub mod call;
 mod cluster;
+mod envoy;
 mod figures;
 mod key;
 mod line;
@@ -45,16 +46,18 @@ mod view;
 mod work;
 
 use self::call::{Mode, Told};
+use self::envoy::Envoy;
 use self::nodes::Nodes;
 use self::orphans::Asked;
 use self::work::{Reply, Shared, Work, receipt};
-use super::{Outcome, Settled, Source, Store, StoreError};
+use super::{Act, Hit, Outcome, Settled, Source, Store, StoreError};
 use std::sync::Arc;
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
 
 pub use self::breaker::{BreakerState, Breaking, OpenFor};
+pub use self::envoy::EnvoyCounters;
 pub use self::figures::Figures;
 pub use self::key::{RedisKey, Subjects};
 pub use self::options::{Functions, Options, ReadFrom, Time, TlsError, UrlError};
@@ -71,6 +74,8 @@ pub use self::survey::Survey;
 pub struct Redis {
     shared: Arc<Shared>,
     nodes: Arc<Nodes>,
+    /// Counters of envoyproxy/ratelimit, if they are kept here.
+    envoy: Option<Box<Envoy>>,
 }
 
 impl Redis {
@@ -237,6 +242,31 @@ impl Store for Redis {
         match self.change(Mode::Forget, key, limit, &receipt).await? {
             Told::Forgotten(was_there) => Ok(was_there),
             Told::Charge { .. } | Told::Foreign => Err(StoreError::Nonsense),
+        }
+    }
+
+    fn takes_hits(&self) -> bool {
+        self.envoy.is_some()
+    }
+
+    async fn hit(&self, hits: &[Hit<'_, RedisKey>], act: Act) -> Settled {
+        match &self.envoy {
+            Some(envoy) => self.hit_envoy(envoy, hits, act).await,
+            None => failed(self.shared.clock.now(), hits.len(), StoreError::Unavailable),
+        }
+    }
+
+    async fn forget_hits(&self, hit: &Hit<'_, RedisKey>) -> Result<bool, StoreError> {
+        match &self.envoy {
+            Some(envoy) => self.forget_envoy(envoy, hit).await,
+            None => Err(StoreError::Unavailable),
+        }
+    }
+
+    fn hit_text(&self, hit: &Hit<'_, RedisKey>) -> String {
+        match &self.envoy {
+            Some(envoy) => self.text_envoy(envoy, hit),
+            None => self.key_text(&hit.charge.key),
         }
     }
 }

@@ -40,6 +40,9 @@ struct Map {
     /// Who has the slot of each tag.
     owners: Vec<Option<Arc<Node>>>,
     nodes: HashMap<Host, Member>,
+    /// What servers told of all slots, and where others were since.
+    views: Vec<View>,
+    elsewhere: HashMap<u16, Host>,
     /// All servers anybody told of.
     known: Vec<Host>,
     /// Why it is not drawn.
@@ -144,7 +147,7 @@ impl Cluster {
                 }
                 (StoreError::Refused(Refusal::Ask), Some(host)) if !asked => {
                     asked = true;
-                    (Some(self.node_at(&mut self.write(), &host)), Manner::Asking)
+                    (Some(self.server_at(&host)), Manner::Asking)
                 }
                 (StoreError::Refused(Refusal::TryAgain), _) if !alone && !asked => {
                     alone = true;
@@ -153,9 +156,7 @@ impl Cluster {
                 _ => (None, Manner::Together),
             };
             let Some(node) = node else {
-                if is_doubtful(error) {
-                    self.doubt.notify_one();
-                }
+                self.doubt_if(error);
                 self.shared.figures.count(error);
                 return Err(error);
             };
@@ -196,6 +197,45 @@ impl Cluster {
         drop(map);
         self.doubt.notify_one();
         node
+    }
+
+    /// Who has a slot, of a tag of ours or not, as soon as anybody has told. Nothing if nobody has it.
+    pub(super) async fn owner_of(&self, slot: u16, deadline: Deadline) -> Option<Arc<Node>> {
+        if !*self.is_drawn.borrow() {
+            let mut is_drawn = self.is_drawn.subscribe();
+            let _ = timeout_at(deadline.until, is_drawn.wait_for(|is_drawn| *is_drawn)).await;
+        }
+        let map = self.read();
+        let host = map.elsewhere.get(&slot).or_else(|| View::owner(&map.views, slot))?;
+        match map.nodes.get(host) {
+            Some(member) if member.is_wanted => Some(Arc::clone(&member.node)),
+            _ => {
+                let host = host.clone();
+                drop(map);
+                Some(self.server_at(&host))
+            }
+        }
+    }
+
+    /// Learns that a slot is elsewhere.
+    pub(super) fn slot_moved(&self, slot: u16, host: &Host) -> Arc<Node> {
+        let mut map = self.write();
+        map.elsewhere.insert(slot, host.clone());
+        let node = self.node_at(&mut map, host);
+        drop(map);
+        self.doubt.notify_one();
+        node
+    }
+
+    pub(super) fn server_at(&self, host: &Host) -> Arc<Node> {
+        self.node_at(&mut self.write(), host)
+    }
+
+    /// Draws the map anew if an error may mean that it is wrong.
+    pub(super) fn doubt_if(&self, error: StoreError) {
+        if is_doubtful(error) {
+            self.doubt.notify_one();
+        }
     }
 
     fn node_at(&self, map: &mut Map, host: &Host) -> Arc<Node> {
@@ -287,9 +327,11 @@ impl Cluster {
             }
         }
         map.owners = owners;
-        map.known = views.into_iter().flat_map(|view| view.hosts).collect();
+        map.known = views.iter().flat_map(|view| view.hosts.iter().cloned()).collect();
         map.known.sort_by_key(ToString::to_string);
         map.known.dedup();
+        map.views = views;
+        map.elsewhere.clear();
         drop(map);
         self.is_drawn.send_replace(true);
     }

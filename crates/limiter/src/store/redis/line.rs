@@ -186,13 +186,35 @@ impl Line {
         calls.iter().map(answer).collect()
     }
 
+    /// Sends commands other than the script, in one write, and gives what is answered to each.
+    pub(super) async fn send_all(&mut self, commands: &[&redis::Cmd]) -> Vec<Result<Value, Failure>> {
+        let mut pipe = redis::Pipeline::with_capacity(commands.len());
+        for &command in commands {
+            pipe.add_command(command.clone());
+        }
+        match self.connection.send_packed_commands(&pipe, 0, commands.len()).await {
+            Ok(answers) => answers.into_iter().map(|answer| self.answer(answer)).collect(),
+            Err(error) => vec![Err(classify(&error).into()); commands.len()],
+        }
+    }
+
     fn read(&self, answer: Value) -> Result<Vec<u8>, Failure> {
-        match answer {
+        match self.answer(answer)? {
             Value::BulkString(answer) => Ok(answer),
+            _ => Err(StoreError::Nonsense.into()),
+        }
+    }
+
+    fn answer(&self, answer: Value) -> Result<Value, Failure> {
+        match answer {
             Value::ServerError(error) => {
                 let (refusal, words) = (refusal(&error), error.details().unwrap_or_default());
+                let is_no_number = words.starts_with("value is not an integer") || words.contains("would overflow");
                 Err(Failure {
-                    error: StoreError::Refused(refusal),
+                    error: match refusal {
+                        Refusal::Other if is_no_number => StoreError::Foreign,
+                        refusal => StoreError::Refused(refusal),
+                    },
                     elsewhere: match refusal {
                         // The slot, and who has it.
                         Refusal::Moved | Refusal::Ask => words
@@ -202,7 +224,7 @@ impl Line {
                     },
                 })
             }
-            _ => Err(StoreError::Nonsense.into()),
+            answer => Ok(answer),
         }
     }
 

@@ -17,6 +17,7 @@ use super::replicas::Replicas;
 use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
 use crate::clock;
 use crate::store::{Refusal, Settled, StoreError};
+use redis::{Cmd, Value};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -315,14 +316,7 @@ impl Node {
         let batches = self.batches(works);
         let mut done: Vec<Done> = works.iter().map(|_| Err(StoreError::Nonsense.into())).collect();
         let answers = self.exchange(&batches, first.ours, until).await;
-        if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
-            *self.failed_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.error);
-        }
-        if let Some(went) = went(&answers)
-            && self.breaker.note(went, self.shared.clock.now())
-        {
-            probe::begin(Weak::clone(&self.me), &self.shared.runtime);
-        }
+        self.note(&answers);
         for (batch, answer) in batches.iter().zip(answers) {
             let told = answer.and_then(|(answer, when)| match answer.told {
                 Some(told) => Ok((told, when)),
@@ -350,6 +344,43 @@ impl Node {
             }
         }
         done
+    }
+
+    /// Sends commands other than the script, in one write and at once, and gives what is answered to each.
+    pub(super) async fn send_all(&self, commands: &[&Cmd], deadline: Deadline) -> Vec<Result<Value, Failure>> {
+        if !self.breaker.lets_pass(self.shared.clock.now()) {
+            return vec![Err(StoreError::BreakerOpen.into()); commands.len()];
+        }
+        let answers = match timeout_at(deadline.until, self.link.line()).await {
+            Err(_) => vec![Err(StoreError::Unavailable.into()); commands.len()],
+            Ok(mut line) => {
+                let answers = timeout_at(deadline.until, line.send_all(commands)).await;
+                let answers = answers.unwrap_or_else(|_| vec![Err(StoreError::Timeout.into()); commands.len()]);
+                let errors = answers.iter().filter_map(|answer| answer.as_ref().err());
+                match errors
+                    .map(|failure| failure.error)
+                    .find(|error| is_the_connections(*error))
+                {
+                    Some(error) => self.link.hang_up(line.number(), &error.to_string()),
+                    None => self.link.answered(),
+                }
+                answers
+            }
+        };
+        self.note(&answers);
+        answers
+    }
+
+    /// Notes how a call went.
+    fn note<T>(&self, answers: &[Result<T, Failure>]) {
+        if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
+            *self.failed_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.error);
+        }
+        if let Some(went) = went(answers)
+            && self.breaker.note(went, self.shared.clock.now())
+        {
+            probe::begin(Weak::clone(&self.me), &self.shared.runtime);
+        }
     }
 
     /// Which works go in which call.

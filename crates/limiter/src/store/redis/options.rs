@@ -3,6 +3,7 @@
 use super::Redis;
 use super::breaker::Breaking;
 use super::cluster::Cluster;
+use super::envoy::{Envoy, EnvoyCounters};
 use super::figures::Figures;
 use super::key::Keys;
 use super::link::{Finder, Link};
@@ -37,6 +38,7 @@ pub struct Options {
     near_cache: bool,
     breaking: Breaking,
     read_from: ReadFrom,
+    envoy: Option<EnvoyCounters>,
 }
 
 /// Whose clock decides.
@@ -100,6 +102,7 @@ impl Options {
             near_cache: true,
             breaking: Breaking::default(),
             read_from: ReadFrom::Primary,
+            envoy: None,
         })
     }
 
@@ -199,6 +202,15 @@ impl Options {
         Self { read_from, ..self }
     }
 
+    /// That what envoyproxy/ratelimit counts is counted in its keys, as it does. Unless said, it is a limit like all others,
+    /// in keys of our own.
+    pub fn envoy_counters(self, counters: EnvoyCounters) -> Self {
+        Self {
+            envoy: Some(counters),
+            ..self
+        }
+    }
+
     /// When a server is left alone, and for how long. After five failures in a row within ten seconds, until it answers
     /// probes, unless said.
     pub fn breaker(self, breaking: Breaking) -> Self {
@@ -257,6 +269,7 @@ impl Options {
         Redis {
             shared,
             nodes: Arc::new(nodes),
+            envoy: self.envoy.map(|counters| Box::new(Envoy::open(counters))),
         }
     }
 }
@@ -272,6 +285,7 @@ impl fmt::Debug for Options {
             .field("near_cache", &self.near_cache)
             .field("breaking", &self.breaking)
             .field("read_from", &self.read_from)
+            .field("envoy", &self.envoy)
             .finish_non_exhaustive()
     }
 }

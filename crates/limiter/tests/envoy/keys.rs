@@ -1,0 +1,195 @@
+//! What is written: names, commands and lifetimes.
+
+use crate::site::{Ear, ask, attempt, book, calls, counters, entries, hit, hit_together, keys, open, rules};
+use std::sync::Arc;
+use tollgate_limiter::RuleBook;
+use tollgate_limiter::core::Source;
+use tollgate_limiter::core::rules::Fit;
+use tollgate_limiter::store::redis::EnvoyCounters;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+/// Descriptors, the keys they are counted in, and the length of the window.
+const KEYS: [(&[&str], &str, u64); 13] = [
+    (&["second=x"], "shop_second_x_1773491237", 1),
+    (&["minute=x"], "shop_minute_x_1773491220", 60),
+    (&["hour=x"], "shop_hour_x_1773489600", 3_600),
+    (&["day=x"], "shop_day_x_1773446400", 86_400),
+    (&["week=x"], "shop_week_x_1773273600", 604_800),
+    (&["month=x"], "shop_month_x_1772928000", 2_592_000),
+    (&["year=x"], "shop_year_x_1766016000", 31_536_000),
+    (&["minute="], "shop_minute__1773491220", 60),
+    (&["plan=free", "user=u 1"], "shop_plan_free_user_u 1_1773491220", 60),
+    (&["plan=free", "user="], "shop_plan_free_user__1773491220", 60),
+    // All that fit it are one.
+    (&["path=/a/1"], "shop_path_/a/*_1773491220", 60),
+    (&["path=/a/"], "shop_path_/a/*_1773491220", 60),
+    (&["path=/b/1"], "shop_path_/b/1_1773491220", 60),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_commands_and_lifetimes_are_those_of_envoyproxy() {
+    for (kind, prefix, jitter) in [
+        (Kind::Redis62, "", 300),
+        (Kind::Redis70, "rl:{eu}:", 10),
+        (Kind::Valkey, "p_", 0),
+    ] {
+        let server = Server::start(kind);
+        let how = EnvoyCounters {
+            prefix: prefix.into(),
+            jitter,
+            ..counters()
+        };
+        let book = book(&server.url(), how);
+        let mut ear = Ear::at(&server);
+        for (descriptor, key, unit) in &KEYS {
+            for hits in [1, 0, 7] {
+                book.check(&attempt(&entries(descriptor), hits)).await;
+                let heard = ear.next(2);
+                assert_eq!(heard[0], format!("INCRBY {prefix}{key} {hits}"), "{kind:?}");
+                let lifetime = heard[1].strip_prefix(&format!("EXPIRE {prefix}{key} "));
+                let lifetime: u64 = lifetime.expect(&heard[1]).parse().expect("a number");
+                let most = unit + u64::from(jitter).max(1);
+                assert!((*unit..most).contains(&lifetime), "{kind:?}: {}", heard[1]);
+            }
+        }
+        // What has no limit, or none in this file, is not counted.
+        for descriptor in [&["free=x"][..], &["unknown=x"], &["plan=free"]] {
+            book.check(&attempt(&entries(descriptor), 1)).await;
+        }
+        let mut expected: Vec<String> = KEYS.iter().map(|(_, key, _)| format!("{prefix}{key}")).collect();
+        expected.sort();
+        expected.dedup();
+        let is_long = |key: &String| !key.contains("second");
+        let kept: Vec<String> = keys(&server).into_iter().filter(is_long).collect();
+        expected.retain(is_long);
+        assert_eq!(kept, expected, "{kind:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lifetimes_are_spread_over_all_of_the_jitter() {
+    let server = Server::start(Kind::Redis70);
+    let how = EnvoyCounters {
+        jitter: 4,
+        ..counters()
+    };
+    let book = book(&server.url(), how);
+    let mut ear = Ear::at(&server);
+    let mut seen = [0; 4];
+    for _ in 0..200 {
+        hit(&book, &["hour=x"], 1).await;
+        let lifetime: usize = ear.next(2)[1]
+            .rsplit(' ')
+            .next()
+            .expect("a word")
+            .parse()
+            .expect("a number");
+        seen[lifetime - 3_600] += 1;
+    }
+    assert!(seen.iter().all(|times| *times > 20), "{seen:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_look_asks_and_a_key_is_told_as_it_is_written() {
+    let server = Server::start(Kind::Redis70);
+    let book = book(&server.url(), counters());
+    assert_eq!(hit(&book, &["minute=x"], 1).await, (true, 1, Source::Shared));
+    let mut ear = Ear::at(&server);
+    let entries = entries(&["minute=x"]);
+    let told = book.explain(&attempt(&entries, 2)).await;
+    assert_eq!(ear.next(1), ["GET shop_minute_x_1773491220"]);
+    assert!(!told.verdict.allowed);
+    let met = told.stories.iter().find_map(|story| match &story.fit {
+        Fit::Met(met) => met.limits[0].key.clone(),
+        Fit::Missed(_) => None,
+    });
+    assert_eq!(met.as_deref(), Some("shop_minute_x_1773491220"));
+    assert_eq!(hit(&book, &["minute=x"], 0).await, (true, 1, Source::Shared));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_given_back_or_forgotten_is_so_for_all() {
+    let server = Server::start(Kind::Redis70);
+    let how = EnvoyCounters {
+        local_cache: 1 << 20,
+        ..counters()
+    };
+    let book = book(&server.url(), how);
+    let key = "shop_minute_x_1773491220";
+    let entries = entries(&["minute=x"]);
+    assert_eq!(hit(&book, &["minute=x"], 5).await, (false, 0, Source::Shared));
+    let given = book.refund(&attempt(&entries, 4)).await;
+    assert!(given.allowed);
+    assert_eq!(ask::<String>(&server, &["GET", key]), "1");
+    // Nor is it remembered here that it was over its limit.
+    assert_eq!(hit(&book, &["minute=x"], 1).await, (true, 0, Source::Shared));
+    // Never below nothing, and no key that was not there.
+    book.refund(&attempt(&entries, 9)).await;
+    assert_eq!(ask::<String>(&server, &["GET", key]), "0");
+    assert_eq!(hit(&book, &["minute=x"], 1).await, (true, 1, Source::Shared));
+    assert_eq!(book.forget(&attempt(&entries, 1), None).await.expect("a store"), 1);
+    assert_eq!(
+        book.forget(&attempt(&entries, 1), Some("minute"))
+            .await
+            .expect("a store"),
+        0
+    );
+    book.refund(&attempt(&entries, 1)).await;
+    assert_eq!(keys(&server), [""; 0]);
+    // What is counted for everybody is cleared only by its name.
+    let shared = crate::site::entries(&["path=/a/1"]);
+    assert_eq!(hit(&book, &["path=/a/2"], 1).await, (true, 9, Source::Shared));
+    assert_eq!(book.forget(&attempt(&shared, 1), None).await.expect("a store"), 0);
+    let named = book
+        .rules()
+        .rules()
+        .iter()
+        .find(|rule| rule.per().is_empty())
+        .expect("one")
+        .id();
+    assert_eq!(
+        book.forget(&attempt(&shared, 1), Some(named)).await.expect("a store"),
+        1
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn those_who_give_back_at_once_leave_nothing_below_zero() {
+    let server = Server::start(Kind::Redis70);
+    let book = Arc::new(book(&server.url(), counters()));
+    for _ in 0..20 {
+        hit(&book, &["minute=x"], 3).await;
+        let giving = (0..8).map(|_| {
+            let book = Arc::clone(&book);
+            tokio::spawn(async move { book.refund(&attempt(&entries(&["minute=x"]), 2)).await.allowed })
+        });
+        for given in giving.collect::<Vec<_>>() {
+            assert!(given.await.expect("it gives back"));
+        }
+        assert_eq!(ask::<String>(&server, &["GET", "shop_minute_x_1773491220"]), "0");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strictly_counters_are_our_own() {
+    let server = Server::start(Kind::Redis70);
+    let strict = RuleBook::new(rules(true), Arc::new(open(&server.url(), counters())));
+    assert!(hit(&strict, &["minute=x"], 1).await.0);
+    assert_eq!((keys(&server), calls(&server, "incrby")), (Vec::new(), 0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_number_is_left_alone_and_costs_no_other_key() {
+    let server = Server::start(Kind::Redis70);
+    let book = book(&server.url(), counters());
+    let _: String = ask(&server, &["SET", "shop_minute_x_1773491220", "x"]);
+    let _: u64 = ask(&server, &["RPUSH", "shop_minute_list_1773491220", "x"]);
+    for _ in 0..10 {
+        for odd in ["minute=x", "minute=list"] {
+            let checked = book.check(&attempt(&entries(&[odd]), 1)).await;
+            assert_eq!(checked.verdict.source, Source::Open, "{odd}");
+        }
+    }
+    assert_eq!(hit(&book, &["minute=y"], 1).await, (true, 1, Source::Shared));
+    assert_eq!(hit_together(&book, &["hour=a", "hour=a"]).await, (true, vec![9, 8]));
+}

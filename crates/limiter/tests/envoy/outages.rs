@@ -1,0 +1,130 @@
+//! What holds while the server is away.
+
+use crate::site::{ask, attempt, counters, entries, hit, open, rules, until};
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_limiter::RuleBook;
+use tollgate_limiter::core::Source;
+use tollgate_limiter::store::local::{Local, Mode, Options};
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+const KEY: &str = "shop_year_x_1766016000";
+
+fn around(server: &Server, mode: Mode) -> Arc<Local<Redis>> {
+    let store = Redis::options(&server.url()).expect("a URL");
+    let store = store
+        .deadline(Duration::from_millis(200))
+        .envoy_counters(counters())
+        .open();
+    let options = Options {
+        instances: Some(2),
+        mode,
+        ..Options::default()
+    };
+    Arc::new(Local::around(Arc::new(store), options))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid_back() {
+    let mut server = Server::start(Kind::Redis70);
+    let store = around(&server, Mode::Auto);
+    let book = RuleBook::new(rules(false), Arc::clone(&store));
+    until("an answer", async || {
+        hit(&book, &["year=y"], 1).await.2 == Source::Shared
+    })
+    .await;
+    // Four fifths of a hundred, for one of two instances; of what was counted there, this one has its part.
+    assert_eq!(hit(&book, &["year=x"], 50).await, (true, 50, Source::Shared));
+    server.kill();
+    until("an outage", async || {
+        hit(&book, &["year=y"], 0).await.2 == Source::Local
+    })
+    .await;
+    let mut admitted = 0;
+    for _ in 0..100 {
+        let (is_allowed, _, source) = hit(&book, &["year=x"], 1).await;
+        assert_eq!(source, Source::Local);
+        admitted += u32::from(is_allowed);
+    }
+    assert_eq!(admitted, 20);
+    // A look tells the same.
+    let x = entries(&["year=x"]);
+    let told = book.explain(&attempt(&x, 1)).await;
+    assert_eq!((told.verdict.allowed, told.verdict.source), (false, Source::Local));
+    server.revive();
+    until("its return", async || {
+        hit(&book, &["year=y"], 0).await.2 == Source::Shared
+    })
+    .await;
+    // It came back with nothing, and is told nothing of what was let pass.
+    assert_eq!(hit(&book, &["year=x"], 1).await, (true, 99, Source::Shared));
+    assert_eq!(ask::<u64>(&server, &["GET", KEY]), 1);
+    assert_eq!(store.figures().charged_back(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_is_to_decide_does() {
+    let mut server = Server::start(Kind::Redis70);
+    let store = around(&server, Mode::LocalOnly);
+    let book = RuleBook::new(rules(false), Arc::clone(&store));
+    assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Local);
+    let x = entries(&["year=x"]);
+    assert!(book.refund(&attempt(&x, 1)).await.allowed);
+    assert_eq!(ask::<Option<u64>>(&server, &["GET", KEY]), None);
+    store.set_mode(Mode::SharedOnly);
+    let closed = RuleBook::new(rules(false).without_local(), Arc::clone(&store));
+    until("an answer", async || {
+        hit(&closed, &["year=x"], 1).await.2 == Source::Shared
+    })
+    .await;
+    server.kill();
+    let attempt = attempt(&x, 1);
+    until("an outage", async || {
+        closed.check(&attempt).await.verdict.source == Source::Closed
+    })
+    .await;
+    assert!(!closed.check(&attempt).await.verdict.allowed);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
+    let server = Server::start(Kind::Redis70);
+    let book = RuleBook::new(rules(false), around(&server, Mode::Auto));
+    until("an answer", async || {
+        hit(&book, &["year=x"], 1).await.2 == Source::Shared
+    })
+    .await;
+    let shared = book.store().inner();
+    server.freeze();
+    until("left alone", async || {
+        hit(&book, &["year=x"], 1).await;
+        shared.breaker() != tollgate_limiter::store::redis::BreakerState::Closed
+    })
+    .await;
+    assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Local);
+    server.thaw();
+    until("its return", async || {
+        hit(&book, &["year=x"], 1).await.2 == Source::Shared
+    })
+    .await;
+    // No hit was sent twice: those that are counted were asked for.
+    let sent: u64 = crate::site::calls(&server, "incrby");
+    assert_eq!(ask::<u64>(&server, &["GET", KEY]), sent);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_takes_no_writes_is_left() {
+    let primary = Server::start(Kind::Redis70);
+    let server = Server::start(Kind::Redis70);
+    let book = RuleBook::new(rules(false), Arc::new(open(&server.url(), counters())));
+    assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Shared);
+    let dials = book.store().figures().dials.get();
+    let _: String = ask(&server, &["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
+    let checked = book.check(&attempt(&entries(&["year=x"]), 1)).await;
+    assert_eq!(checked.verdict.source, Source::Open);
+    until("another connection", async || {
+        book.store().figures().dials.get() > dials
+    })
+    .await;
+}

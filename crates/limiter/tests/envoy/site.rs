@@ -1,0 +1,236 @@
+//! Rules of envoyproxy/ratelimit over a server, and that one's own way to it.
+
+use redis::{Connection, FromRedisValue};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_limiter::clock::Clock;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::envoy::Files;
+use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
+use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
+use tollgate_limiter::store::Store;
+use tollgate_limiter::store::redis::{EnvoyCounters, Redis};
+use tollgate_limiter::testing::servers::Server;
+use tollgate_limiter::{Checked, Part, RuleBook, Way};
+
+/// 2026-03-14 12:27:17 and a half: within a window of each length, and at the start of none.
+pub(crate) const NOW: Timestamp = Timestamp::from_micros(1_773_491_237_500_000);
+
+pub(crate) const FILE: &str = "
+domain: shop
+descriptors:
+- key: second
+  rate_limit: { unit: second, requests_per_unit: 2 }
+- key: minute
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: hour
+  rate_limit: { unit: hour, requests_per_unit: 10 }
+- key: day
+  rate_limit: { unit: day, requests_per_unit: 10 }
+- key: week
+  rate_limit: { unit: week, requests_per_unit: 10 }
+- key: month
+  rate_limit: { unit: month, requests_per_unit: 10 }
+- key: year
+  rate_limit: { unit: year, requests_per_unit: 100 }
+- key: plan
+  value: free
+  descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: path
+  value: /a/*
+  share_threshold: true
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: path
+  value: /b/*
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: free
+  rate_limit: { unlimited: true }
+- key: shadow
+  shadow_mode: true
+  rate_limit: { unit: minute, requests_per_unit: 1 }
+";
+
+pub(crate) fn rules(strict: bool) -> RuleSet {
+    let mut files = Files::new(false);
+    files.file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
+    let (descriptors, _) = files.finish().expect("a sound file");
+    let mut reader = Reader::new(Settings::default());
+    reader.envoy(descriptors, strict);
+    reader.finish().expect("sound descriptors").rules
+}
+
+/// As that one counts, at a time that stands still.
+pub(crate) fn counters() -> EnvoyCounters {
+    EnvoyCounters {
+        clock: Clock::stopped(NOW),
+        ..EnvoyCounters::default()
+    }
+}
+
+/// A store that counts so, with a deadline that a busy machine keeps.
+pub(crate) fn open(url: &str, counters: EnvoyCounters) -> Redis {
+    let options = Redis::options(url).expect("a URL");
+    options.deadline(Duration::from_secs(5)).envoy_counters(counters).open()
+}
+
+pub(crate) fn book(url: &str, counters: EnvoyCounters) -> RuleBook<Redis> {
+    RuleBook::new(rules(false), Arc::new(open(url, counters)))
+}
+
+/// Entries written as `key=value`.
+pub(crate) fn entries<'a>(pairs: &[&'a str]) -> Vec<Attribute<'a>> {
+    let entry = |pair: &&'a str| {
+        let (name, value) = pair.split_once('=').expect("key=value");
+        Attribute {
+            name,
+            value: value.as_bytes(),
+        }
+    };
+    pairs.iter().map(entry).collect()
+}
+
+pub(crate) fn attempt<'a>(entries: &'a [Attribute<'a>], hits: u64) -> Attempt<'a> {
+    Attempt {
+        domain: "shop",
+        attributes: entries,
+        cost: Cost::new(hits).expect("in range"),
+    }
+}
+
+/// Whether so many hits pass, what remains, and who says so.
+pub(crate) async fn hit<S: Store>(book: &RuleBook<S>, pairs: &[&str], hits: u64) -> (bool, u64, Source) {
+    told(&book.check(&attempt(&entries(pairs), hits)).await)
+}
+
+pub(crate) fn told(checked: &Checked<'_>) -> (bool, u64, Source) {
+    let ruling = &checked.verdict.rulings[0];
+    let remaining = ruling.decision.expect("a decision").standing().remaining;
+    (checked.verdict.allowed, remaining, checked.verdict.source)
+}
+
+/// Whether a request of several descriptors of one entry each passes, and what remains of each.
+pub(crate) async fn hit_together<S: Store>(book: &RuleBook<S>, descriptors: &[&str]) -> (bool, Vec<u64>) {
+    let all: Vec<_> = descriptors.iter().map(|entry| entries(&[entry])).collect();
+    let part = |entries| Part {
+        attempt: attempt(entries, 1),
+        way: Way::Take,
+        own: None,
+    };
+    let parts: Vec<Part<'_>> = all.iter().map(|entries| part(entries)).collect();
+    let together = book.check_together(&parts).await;
+    let remaining = together.parts.iter().map(|judged| match judged {
+        tollgate_limiter::Judged::Rules(verdict) => {
+            let decision = verdict.rulings[0].decision.expect("a decision");
+            decision.standing().remaining
+        }
+        tollgate_limiter::Judged::Own(..) => panic!("nobody brought a limit"),
+    });
+    (together.allowed, remaining.collect())
+}
+
+/// A connection of the test's own.
+pub(crate) fn admin(server: &Server) -> Connection {
+    let client = redis::Client::open(server.url()).expect("a URL");
+    client.get_connection().expect("a server")
+}
+
+pub(crate) fn ask<T: FromRedisValue>(server: &Server, words: &[&str]) -> T {
+    let (name, rest) = words.split_first().expect("a command");
+    redis::cmd(name).arg(rest).query(&mut admin(server)).expect("an answer")
+}
+
+/// All keys of a server that are no counters of ours, sorted.
+pub(crate) fn keys(server: &Server) -> Vec<String> {
+    let keys: Vec<String> = ask(server, &["KEYS", "*"]);
+    let mut keys: Vec<String> = keys.into_iter().filter(|key| !key.starts_with("tg:{")).collect();
+    keys.sort();
+    keys
+}
+
+/// How often a server has run a command.
+pub(crate) fn calls(server: &Server, command: &str) -> u64 {
+    let stats: String = ask(server, &["INFO", "commandstats"]);
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |rest| {
+        let number = rest.split(',').next().expect("a number");
+        number.parse().expect("a number")
+    })
+}
+
+/// Another instance, as envoyproxy/ratelimit is one: it sends what that sends, and nothing else.
+pub(crate) struct Other {
+    stream: BufReader<TcpStream>,
+}
+
+impl Other {
+    pub(crate) fn of(server: &Server) -> Self {
+        let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a server");
+        stream.set_nodelay(true).expect("a socket");
+        Self {
+            stream: BufReader::new(stream),
+        }
+    }
+
+    /// Counts one hit, and says what is counted then.
+    pub(crate) fn hit(&mut self, key: &str, lifetime: u32) -> u64 {
+        let (length, digits) = (key.len(), lifetime.to_string());
+        let words = format!(
+            "*3\r\n$6\r\nINCRBY\r\n${length}\r\n{key}\r\n$1\r\n1\r\n\
+             *3\r\n$6\r\nEXPIRE\r\n${length}\r\n{key}\r\n${}\r\n{digits}\r\n",
+            digits.len(),
+        );
+        self.stream.get_mut().write_all(words.as_bytes()).expect("a write");
+        let counted = self.line();
+        assert_eq!(self.line(), ":1");
+        counted.strip_prefix(':').expect("a number").parse().expect("a number")
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stream.read_line(&mut line).expect("a line");
+        line.trim_end().to_owned()
+    }
+}
+
+/// Hears every command that a server is sent.
+pub(crate) struct Ear(Other);
+
+impl Ear {
+    pub(crate) fn at(server: &Server) -> Self {
+        let mut other = Other::of(server);
+        other.stream.get_mut().write_all(b"MONITOR\r\n").expect("a write");
+        assert_eq!(other.line(), "+OK");
+        Self(other)
+    }
+
+    /// The next so many commands on single keys, as a server writes them.
+    pub(crate) fn next(&mut self, count: usize) -> Vec<String> {
+        let mut heard = Vec::new();
+        while heard.len() < count {
+            let line = self.0.line();
+            let (_, words) = line.split_once("] ").expect("a command");
+            let is_ours = ["\"INCRBY\"", "\"EXPIRE\"", "\"GET\"", "\"DEL\""];
+            if is_ours.iter().any(|name| words.starts_with(name)) && !line.contains("lua]") {
+                heard.push(words.replace('"', ""));
+            }
+        }
+        heard
+    }
+}
+
+/// Waits until something holds.
+pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    for _ in 0..3_000 {
+        if holds().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("{what} never came");
+}
