@@ -18,7 +18,7 @@ pub use environment::variables;
 pub use layers::{FILE, File, Sources, Written, read_text};
 pub use rules::{Loaded, QUICKSTART, Settings, is_settings};
 pub use schema::schema;
-pub use store::{MemorySettings, RedisSettings, Snapshot, StoreSettings, StoreTls};
+pub use store::{EnvoyCounterSettings, MemorySettings, RedisSettings, Snapshot, StoreSettings, StoreTls};
 
 use self::reading::Reading;
 use crate::server::http::{Bounds, Dialects, Forward, RetryAfter};
@@ -121,6 +121,7 @@ impl Reading<'_> {
             // Fingerprints in memory are keyed anyway, by a secret that nobody shares.
             memory @ StoreSettings::Memory(_) => memory,
         };
+        let store = self.with_envoy_counters(store, find("envoy_rules"));
         self.is_guarded(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),

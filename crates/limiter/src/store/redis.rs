@@ -94,7 +94,10 @@ impl Redis {
 
     /// Why there is no connection, if there is none; of a cluster, to one of its servers.
     pub fn fault(&self) -> Option<String> {
-        self.nodes.fault()
+        self.nodes.fault().or_else(|| {
+            let fault = self.envoy.as_ref()?.second()?.nodes.fault()?;
+            Some(format!("windows of a second: {fault}"))
+        })
     }
 
     /// What the breaker of its server lets through; of a cluster, of the one that lets least.

@@ -73,6 +73,10 @@ mod tests {
                 &Gateway::NAMES.map(|(name, _)| name),
             ),
             ("/$defs/settings/properties/envoy_rules/oneOf/2/properties", &ENVOY_KEYS),
+            (
+                "/$defs/settings/properties/envoy_rules/oneOf/2/properties/counters/properties",
+                &store::COUNTERS,
+            ),
             ("/$defs/right/enum", &rights),
             ("/$defs/dialect/enum", &[&dialects[..], &["none"]].concat()),
         ] {

@@ -1,7 +1,11 @@
 //! `store`: where counters are kept.
 
+mod envoy;
 mod redis;
 
+#[cfg(test)]
+pub(super) use self::envoy::COUNTERS;
+pub use self::envoy::EnvoyCounterSettings;
 pub use self::redis::{RedisSettings, StoreTls};
 
 use super::reading::{Reading, without_text};

@@ -428,3 +428,44 @@ fn no_secret_is_repeated_in_what_is_said() {
         assert!(config.is_none() && !said.contains("hunter2"), "{said}");
     }
 }
+
+#[test]
+fn counters_of_envoyproxy_are_kept_as_is_said() {
+    let counters = |text: &str| match taken(text).store {
+        StoreSettings::Redis(redis) => redis.envoy,
+        StoreSettings::Memory(_) => panic!("{text}"),
+    };
+    assert_eq!(counters("store: redis://a"), None);
+    for plain in ["[a.yaml]", "{ files: a.yaml }", "{ files: a.yaml, counters: {} }"] {
+        let text = format!("store: redis://a\nenvoy_rules: {plain}");
+        assert_eq!(counters(&text), Some(EnvoyCounterSettings::default()), "{plain}");
+    }
+    let all = counters(
+        "store: redis://a\nenvoy_rules:\n  files: a.yaml\n  counters:\n    prefix: 'rl:'\n    jitter: 0s\n    local_cache: 1MiB\n    \
+         stop_when_over: true\n    per_second: { url: 'redis+cluster://b', deadline: 20ms }\n",
+    );
+    let all = all.expect("counters");
+    assert_eq!(
+        (&*all.prefix, all.jitter, all.local_cache, all.stop_when_over),
+        ("rl:", 0, 1 << 20, true)
+    );
+    assert_eq!(all.per_second.expect("a server").deadline, Duration::from_millis(20));
+    for (counters, what) in [
+        ("{ jitter: 1500ms }", "write whole seconds"),
+        ("{ jitter: 300 }", "300"),
+        ("{ per_second: memory }", "this is not a Redis server"),
+        ("{ per_second: 'http://a' }", "this is not a store"),
+        ("{ prefx: a }", "did you mean `prefix`"),
+        ("7", "`counters` of `envoy_rules`"),
+    ] {
+        let (config, said) = read(&format!(
+            "store: redis://a\nenvoy_rules: {{ files: a.yaml, counters: {counters} }}"
+        ));
+        assert!(config.is_none() && said.contains(what), "{counters}: {said}");
+    }
+    let (config, said) = read("envoy_rules: { files: a.yaml, counters: { prefix: x } }");
+    assert!(
+        config.is_some() && said.contains("nobody else can count in the memory"),
+        "{said}"
+    );
+}

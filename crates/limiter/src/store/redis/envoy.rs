@@ -72,6 +72,11 @@ impl Envoy {
         }
     }
 
+    /// Where windows of a second are counted, if not where all others are.
+    pub(super) fn second(&self) -> Option<&Redis> {
+        self.per_second.as_ref()
+    }
+
     /// The key of a window.
     fn key(&self, counting: &Counting, start: u64) -> Vec<u8> {
         let start = start.to_string();
@@ -270,13 +275,17 @@ impl Redis {
                 false => here.push((place, ask)),
             }
         }
-        let second = envoy.per_second.as_ref().map(|second| &second.nodes);
+        let second = envoy.second().map(|second| &second.nodes);
         let (here, there) = futures_util::future::join(
             ask_for(Some(&self.nodes), here, doing.deadline),
             ask_for(second, there, doing.deadline),
         )
         .await;
         for (place, count) in here.into_iter().chain(there) {
+            match count {
+                Ok(_) => self.shared.figures.charges.add(1),
+                Err(error) => self.shared.figures.count(error),
+            }
             if let Some(counted) = counts.get_mut(place) {
                 *counted = count;
             }

@@ -45,4 +45,4 @@ impl<'w> EnvoyRules<'w> {
 }
 
 /// The keys of `envoy_rules`.
-pub(in crate::config) const ENVOY_KEYS: [&str; 3] = ["files", "strict", "merge_domains"];
+pub(in crate::config) const ENVOY_KEYS: [&str; 4] = ["files", "strict", "merge_domains", "counters"];

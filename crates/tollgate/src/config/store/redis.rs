@@ -1,6 +1,7 @@
 //! A store on a Redis or Valkey server.
 
 use super::super::reading::Reading;
+use super::EnvoyCounterSettings;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub struct RedisSettings {
     sentinel_password: Option<String>,
     /// Without which nobody can work out the key of a subject.
     key_secret: Option<String>,
+    /// How counters of envoyproxy/ratelimit are kept there, if there are any.
+    pub envoy: Option<EnvoyCounterSettings>,
 }
 
 /// Where the certificates for a `rediss://` server are. All files are PEM.
@@ -65,6 +68,14 @@ impl RedisSettings {
             tls: None,
             sentinel_password: None,
             key_secret: None,
+            envoy: None,
+        }
+    }
+
+    pub(super) fn with_envoy_counters(self, counters: EnvoyCounterSettings) -> Self {
+        Self {
+            envoy: Some(counters),
+            ..self
         }
     }
 
@@ -105,6 +116,10 @@ impl RedisSettings {
             .near_cache(self.near_cache)
             .breaker(self.breaking)
             .read_from(self.read_from);
+        let options = match &self.envoy {
+            Some(envoy) => options.envoy_counters(envoy.counters()?),
+            None => options,
+        };
         Ok(match &self.key_secret {
             Some(secret) => options.key_secret(secret.as_bytes()),
             None => options,
@@ -268,6 +283,7 @@ impl fmt::Debug for RedisSettings {
             .field("breaking", &self.breaking)
             .field("local", &self.local)
             .field("read_from", &self.read_from)
+            .field("envoy", &self.envoy)
             .finish_non_exhaustive()
     }
 }

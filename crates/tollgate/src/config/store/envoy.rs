@@ -1,0 +1,153 @@
+//! `envoy_rules.counters`: how counters of envoyproxy/ratelimit are kept, where the store is a Redis server.
+
+use super::super::reading::Reading;
+use super::{RedisSettings, StoreSettings};
+use tollgate_limiter::core::Micros;
+use tollgate_limiter::core::problem::{Problem, Refusal};
+use tollgate_limiter::core::quantity;
+use tollgate_limiter::core::yaml::{Fields, Kind, Node};
+use tollgate_limiter::store::redis::EnvoyCounters;
+
+/// How they are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnvoyCounterSettings {
+    /// What their keys begin with.
+    pub prefix: String,
+    /// Keys live as long as their window, and less than so many seconds longer.
+    pub jitter: u32,
+    /// How many bytes of keys that are over their limit are remembered here.
+    pub local_cache: usize,
+    /// Whether a request that one limit refuses is counted by that one only.
+    pub stop_when_over: bool,
+    /// Where windows of a second are counted, if not where all others are.
+    pub per_second: Option<Box<RedisSettings>>,
+}
+
+impl Default for EnvoyCounterSettings {
+    fn default() -> Self {
+        Self {
+            prefix: String::new(),
+            jitter: 300,
+            local_cache: 0,
+            stop_when_over: false,
+            per_second: None,
+        }
+    }
+}
+
+impl EnvoyCounterSettings {
+    /// The same as the store takes them.
+    ///
+    /// # Errors
+    /// Those of the server for windows of a second: see [`RedisSettings::options`].
+    pub(super) fn counters(&self) -> Result<EnvoyCounters, String> {
+        let per_second = match &self.per_second {
+            Some(second) => Some(Box::new(second.options()?)),
+            None => None,
+        };
+        Ok(EnvoyCounters {
+            prefix: self.prefix.clone().into_bytes(),
+            jitter: self.jitter,
+            local_cache: self.local_cache,
+            stop_when_over: self.stop_when_over,
+            per_second,
+            ..EnvoyCounters::default()
+        })
+    }
+}
+
+impl Reading<'_> {
+    /// A store that keeps the counters of `envoy_rules`, if there are any, as these say.
+    pub(in super::super) fn with_envoy_counters(
+        &mut self,
+        store: StoreSettings,
+        envoy_rules: Option<&Node>,
+    ) -> StoreSettings {
+        let Some(envoy_rules) = envoy_rules else { return store };
+        let written = match &envoy_rules.kind {
+            Kind::Map(entries) => entries.iter().find(|(key, _)| &*key.text == "counters"),
+            _ => None,
+        };
+        let written = written.map(|(_, node)| node).filter(|node| !node.is_null());
+        let counters = written.map(|node| self.envoy_counters(node)).unwrap_or_default();
+        match store {
+            StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_envoy_counters(counters)),
+            memory @ StoreSettings::Memory(_) => {
+                if let Some(node) = written.filter(|_| counters != EnvoyCounterSettings::default()) {
+                    let unused = Problem::warning(&node.place, "nobody else can count in the memory of this program");
+                    self.problems
+                        .push(unused.hint("take it out, or name a Redis server under `store`"));
+                }
+                memory
+            }
+        }
+    }
+
+    fn envoy_counters(&mut self, node: &Node) -> EnvoyCounterSettings {
+        let mut counters = EnvoyCounterSettings::default();
+        let Some(fields) = node.fields("`counters` of `envoy_rules`", &COUNTERS, &mut self.problems) else {
+            return counters;
+        };
+        let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        let problems = &mut self.problems;
+        if let Some(prefix) = find("prefix").and_then(|node| node.read("a prefix of keys", prefix, problems)) {
+            counters.prefix = prefix;
+        }
+        if let Some(jitter) = find("jitter").and_then(|node| node.read("a length of time", seconds, problems)) {
+            counters.jitter = jitter;
+        }
+        if let Some(bytes) =
+            find("local_cache").and_then(|node| node.read("a number of bytes", quantity::size, problems))
+        {
+            counters.local_cache = usize::try_from(bytes).unwrap_or(usize::MAX);
+        }
+        if let Some(stops) = find("stop_when_over").and_then(|node| node.flag(problems)) {
+            counters.stop_when_over = stops;
+        }
+        counters.per_second = self.per_second(&fields);
+        counters
+    }
+
+    fn per_second(&mut self, fields: &Fields<'_>) -> Option<Box<RedisSettings>> {
+        let node = fields.find("per_second").filter(|node| !node.is_null())?;
+        match self.store(Some(node)) {
+            StoreSettings::Redis(second) => Some(Box::new(second)),
+            StoreSettings::Memory(_) => {
+                let hint = "write `redis://host:6379`, or leave it out: then all windows are counted in `store`";
+                self.problems
+                    .error_with(&super::without_text(&node.place), "this is not a Redis server", hint);
+                None
+            }
+        }
+    }
+}
+
+fn prefix(text: &str) -> Result<String, Refusal> {
+    match text.len() <= PREFIX_MAX {
+        true => Ok(text.to_owned()),
+        false => Err(Refusal::new(
+            "this cannot be a prefix of keys",
+            format!("write at most {PREFIX_MAX} bytes"),
+        )),
+    }
+}
+
+/// Whole seconds, also none.
+fn seconds(text: &str) -> Result<u32, Refusal> {
+    let span = quantity::duration(text)?;
+    let second = Micros::from_secs(1).get();
+    match u32::try_from(span.get() / second) {
+        Ok(seconds) if seconds <= JITTER_MAX && span.get() % second == 0 => Ok(seconds),
+        _ => Err(Refusal::new(
+            "this is out of range",
+            format!("write whole seconds, at most `{JITTER_MAX}s`"),
+        )),
+    }
+}
+
+/// The keys of `counters`.
+pub(in super::super) const COUNTERS: [&str; 5] = ["prefix", "jitter", "local_cache", "stop_when_over", "per_second"];
+
+const PREFIX_MAX: usize = 256;
+/// A year.
+const JITTER_MAX: u32 = 31_536_000;

@@ -1,0 +1,71 @@
+//! Counters that a server shares with envoyproxy/ratelimit, whose part is played by the bytes that one sends.
+
+use crate::running::{Folder, Server};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use tollgate_limiter::testing::servers::{Kind, Server as Redis};
+
+const FILE: &str = "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: year, requests_per_unit: 30 }\n- key: path\n  rate_limit: { unit: second, requests_per_unit: 1000 }\n";
+
+/// Sends commands to a server, and gives so many lines of its answers.
+fn send(redis: &Redis, commands: &str, lines: usize) -> Vec<String> {
+    let stream = TcpStream::connect(("127.0.0.1", redis.port())).expect("a server");
+    let mut stream = BufReader::new(stream);
+    stream.get_mut().write_all(commands.as_bytes()).expect("a write");
+    let lines = stream.lines().take(lines);
+    lines
+        .map(|line| line.expect("a line").trim_start_matches(':').to_owned())
+        .collect()
+}
+
+/// The key that envoyproxy/ratelimit counts a user in now, with a prefix that both are set to.
+fn key(redis: &Redis) -> String {
+    // Two texts behind their lengths: seconds and microseconds.
+    let time = send(redis, "TIME\r\n", 3).pop().expect("a time");
+    let now: u64 = time.parse().expect("a number");
+    format!("rl:shop_user_u_{}", now - now % 31_536_000)
+}
+
+#[test]
+fn two_servers_and_envoyproxy_count_on_one_key() {
+    let (redis, second) = (Redis::start(Kind::Redis70), Redis::start(Kind::Valkey));
+    let settings = format!(
+        "store: {{ url: '{}', deadline: 5s }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ prefix: 'rl:', per_second: '{}' }}\n",
+        redis.url(),
+        second.url()
+    );
+    let folder = Folder::with("tollgate.yaml", &settings);
+    folder.write("shop.yaml", FILE);
+    let servers = [(); 2].map(|()| Server::start(&folder, &[]));
+    let body =
+        |key: &str| format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{{"key":"{key}","value":"u"}}]}}]}}"#);
+    let key = key(&redis);
+    let other = format!(
+        "*3\r\n$6\r\nINCRBY\r\n${0}\r\n{key}\r\n$1\r\n1\r\n*3\r\n$6\r\nEXPIRE\r\n${0}\r\n{key}\r\n$8\r\n31536100\r\n",
+        key.len()
+    );
+    let mut passed = 0;
+    for turn in 0..45 {
+        passed += match servers.get(turn % 3) {
+            Some(server) => u32::from(server.post("/json", &body("user")).status == 200),
+            None => {
+                let answers = send(&redis, &other, 2);
+                assert_eq!(answers[1], "1");
+                u32::from(answers[0].parse::<u32>().expect("a number") <= 30)
+            }
+        };
+    }
+    assert_eq!(passed, 30);
+    assert_eq!(send(&redis, &format!("GET {key}\r\n"), 2)[1], "45");
+    // Windows of a second stand on the other server.
+    assert_eq!(servers[0].post("/json", &body("path")).status, 200);
+    assert_ne!(send(&second, "DBSIZE\r\n", 1), ["0"]);
+    let metrics = servers[0].get("/metrics").body;
+    assert!(
+        metrics.contains("tollgate_store_errors_total{code=\"timeout\"} 0\n"),
+        "{metrics}"
+    );
+    for server in servers {
+        server.stop();
+    }
+}
