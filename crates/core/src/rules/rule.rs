@@ -303,6 +303,11 @@ impl RuleSet {
         self.index.has_domain(domain)
     }
 
+    /// What files of envoyproxy/ratelimit say.
+    pub fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
     /// All kinds of counters. A [`CounterId`] is a place in this list.
     pub fn counters(&self) -> &[CounterOf] {
         &self.counters

@@ -1,6 +1,7 @@
 //! Envoy's rate limit request, as the gRPC and the HTTP front end both take it: each descriptor is one attempt, and all
 //! descriptors of a request settle together.
 
+mod compat;
 pub mod json;
 mod reply;
 pub mod request;
@@ -9,6 +10,8 @@ use self::request::{Asked, Invalid};
 use super::gate::Gate;
 use super::headers::Dialects;
 use super::telemetry::Door;
+
+pub use self::compat::{Calls, Compat, HeaderNames, Modes};
 
 pub use self::messages::envoy::config::core::v3::HeaderValue;
 pub use self::messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
@@ -47,14 +50,31 @@ pub async fn ask(
     request: &RateLimitRequest,
     dialects: Dialects,
 ) -> Result<RateLimitResponse, Refusal> {
+    let answer = answered(gate, door, request, dialects).await;
+    gate.compat().calls.add(&answer);
+    answer
+}
+
+async fn answered(
+    gate: &Gate,
+    door: Door,
+    request: &RateLimitRequest,
+    dialects: Dialects,
+) -> Result<RateLimitResponse, Refusal> {
     let sitting = gate.sit(door);
+    let rules = sitting.book().rules();
     let attributes = request::attributes(request).map_err(Refusal::Invalid)?;
-    let asked = Asked::read(request, &attributes, sitting.book().rules()).map_err(Refusal::Invalid)?;
+    let asked = Asked::read(request, &attributes, rules).map_err(Refusal::Invalid)?;
     let together = sitting.check_together(&asked.parts).await;
     if reply::is_closed(&together) {
         return Err(Refusal::Closed);
     }
-    Ok(reply::written(request, &asked.parts, &together, dialects))
+    if !rules.descriptors().has(&request.domain) {
+        return Ok(reply::written(request, &asked.parts, &together, dialects));
+    }
+    let mut answer = reply::written(request, &asked.parts, &together, Dialects::NONE);
+    gate.compat().apply(&mut answer, &together);
+    Ok(answer)
 }
 
 /// How a refusal by `closed` is told.

@@ -1,11 +1,12 @@
 //! The gate: where every front end asks, and the only place where verdicts are timed and counted.
 
+use super::envoy::Compat;
 use super::store::{Book, Store, Throttles};
 use super::telemetry::{Door, Figures, RuleCounts, Tally, Telemetry};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use tollgate_limiter::clock::{Started, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
@@ -20,6 +21,9 @@ pub struct Gate {
     in_force: ArcSwap<InForce>,
     /// Why the rules that were last seen are not the ones in force.
     rules_fault: ArcSwapOption<String>,
+    /// Whether it began without the rules it was to have.
+    began_without: AtomicBool,
+    compat: Compat,
     phase: AtomicU8,
     telemetry: Telemetry,
     stopwatch: Stopwatch,
@@ -60,6 +64,8 @@ impl Gate {
             store,
             in_force: ArcSwap::from_pointee(in_force),
             rules_fault: ArcSwapOption::empty(),
+            began_without: AtomicBool::new(false),
+            compat: Compat::default(),
             phase: AtomicU8::new(Phase::Starting as u8),
             telemetry,
             stopwatch: Stopwatch::new(),
@@ -132,6 +138,28 @@ impl Gate {
     pub fn keep_rules(&self, fault: &str) {
         self.rules_fault.store(Some(Arc::new(fault.to_owned())));
         self.telemetry.figures().reload_errors.add(1);
+    }
+
+    /// Notes that it begins without the rules it was to have, and why. Others are taken when they come.
+    pub fn begin_without_rules(&self, fault: &str) {
+        self.began_without.store(true, Ordering::Relaxed);
+        self.keep_rules(fault);
+    }
+
+    /// How often rules were taken, from the first on.
+    pub fn rules_taken(&self) -> u64 {
+        let first = u64::from(!self.began_without.load(Ordering::Relaxed));
+        first + self.telemetry.figures().reloads.get()
+    }
+
+    /// How often changed rules could not be used.
+    pub fn rules_refused(&self) -> u64 {
+        self.telemetry.figures().reload_errors.get()
+    }
+
+    /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
+    pub fn compat(&self) -> &Compat {
+        &self.compat
     }
 
     /// Why the rules that were last seen are not in force, if they are not.

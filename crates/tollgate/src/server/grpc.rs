@@ -21,11 +21,13 @@ use tonic_health::server::HealthReporter;
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, shutdown: impl Future<Output = ()>) {
     let room = (settings.connections, settings.drain);
     let health = HealthReporter::new();
-    health.set_service_status(SERVICE_NAME, ServingStatus::Serving).await;
+    for name in [SERVICE_NAME, AS_RATELIMIT] {
+        health.set_service_status(name, ServingStatus::Serving).await;
+    }
     let front = Arc::new(Front::new(Arc::clone(&gate), settings, &health));
     let stopped = async {
         shutdown.await;
-        for name in ["", SERVICE_NAME] {
+        for name in ["", SERVICE_NAME, AS_RATELIMIT] {
             health.set_service_status(name, ServingStatus::NotServing).await;
         }
     };
@@ -35,3 +37,5 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, 
 
 /// What health calls Envoy's service.
 const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
+/// What probes ask for that were written for envoyproxy/ratelimit.
+const AS_RATELIMIT: &str = "ratelimit";

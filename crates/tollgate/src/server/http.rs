@@ -3,6 +3,7 @@
 mod answer;
 mod auth;
 mod connection;
+mod debug;
 mod envoy_json;
 mod explain;
 pub mod forward;
@@ -33,8 +34,28 @@ use std::sync::Arc;
 ///
 /// Trouble with a connection ends that connection, and trouble with accepting is waited out.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: HttpSettings, shutdown: impl Future<Output = ()>) {
+    serve_routes(listener, gate, settings, shutdown, &routes::ROUTES).await;
+}
+
+/// The same for the debug port: what the limits of envoyproxy/ratelimit's files are, and what was counted.
+pub async fn serve_debug(
+    listener: Listener,
+    gate: Arc<Gate>,
+    settings: HttpSettings,
+    shutdown: impl Future<Output = ()>,
+) {
+    serve_routes(listener, gate, settings, shutdown, &debug::ROUTES).await;
+}
+
+async fn serve_routes(
+    listener: Listener,
+    gate: Arc<Gate>,
+    settings: HttpSettings,
+    shutdown: impl Future<Output = ()>,
+    routes: &'static [routes::Entry],
+) {
     let room = (settings.bounds.connections, settings.drain);
-    let front = Arc::new(Front::new(Arc::clone(&gate), settings));
+    let front = Arc::new(Front::new(Arc::clone(&gate), settings, routes));
     let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
     accept(listener, &gate, room, shutdown, converse).await;
 }

@@ -46,6 +46,14 @@ pub enum Stream {
 }
 
 impl Address {
+    /// The port; a socket in the file system has none.
+    pub fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(address) => Some(address.port()),
+            Self::Unix(_) => None,
+        }
+    }
+
     /// Whether only this machine can reach it.
     pub fn is_local(&self) -> bool {
         match self {

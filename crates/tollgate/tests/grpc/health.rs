@@ -23,7 +23,7 @@ fn asks(service: &str) -> Vec<u8> {
 fn the_server_and_its_service_are_serving_and_nobody_else_is_known() {
     let server = Server::start("- { id: x, limit: 10/min }\n");
     let mut client = server.connect();
-    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
         let answer = client.call(CHECK, &asks(service));
         assert_eq!((answer.status, &*answer.message), (Some(0), &SERVING[..]), "{service}");
     }

@@ -99,6 +99,11 @@ impl Descriptors {
         Some(found.limit.rule)
     }
 
+    /// Makes quotas of all limits: they refuse only all together.
+    pub fn make_quotas(&mut self) {
+        self.domains.values_mut().for_each(Branch::make_quotas);
+    }
+
     /// A file of rules of our own that come nearest to them, with comments on what is different.
     pub fn as_rules(&self) -> String {
         super::import::rules(self)
@@ -125,6 +130,15 @@ impl Branch {
         });
         let place = place.or_else(|| self.by_name.get(entry.name).copied());
         self.nodes.get(place?)
+    }
+
+    fn make_quotas(&mut self) {
+        for node in &mut self.nodes {
+            if let Some(limit) = &mut node.limit {
+                limit.quota = true;
+            }
+            node.below.make_quotas();
+        }
     }
 
     fn limits<'d>(&'d self, above: &str, limits: &mut Vec<(String, &'d Limited)>) {

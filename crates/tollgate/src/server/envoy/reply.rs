@@ -54,7 +54,9 @@ fn status(descriptor: &RateLimitDescriptor, judged: &Judged<'_>) -> DescriptorSt
 }
 
 fn of_rules(verdict: &Verdict<'_>) -> DescriptorStatus {
-    let Some(nearest) = verdict.nearest() else {
+    // A descriptor that only looks tells how its limit stands all the same.
+    let looks = |ruling: &&Ruling<'_>| ruling.rule.descriptor().is_some() && ruling.decision.is_some();
+    let Some(nearest) = verdict.nearest().or_else(|| verdict.rulings.iter().find(looks)) else {
         let is_unlimited =
             |ruling: &Ruling<'_>| ruling.mode == Mode::Enforce && ruling.decision.is_none() && ruling.window.is_none();
         return DescriptorStatus {
@@ -116,7 +118,11 @@ fn configured(ruling: &Ruling<'_>) -> RateLimit {
     RateLimit {
         requests_per_unit: clamped(rate.map_or(limit.map_or(0, Limit::capacity), |rate| rate.units())),
         unit: rate.map_or(Unit::Unknown, |rate| unit(rate.period())).into(),
-        name: ruling.name.to_owned(),
+        // Where the name is for people to choose, it is the one they chose or none.
+        name: match ruling.rule.descriptor() {
+            Some(descriptor) => descriptor.name.to_string(),
+            None => ruling.name.to_owned(),
+        },
     }
 }
 

@@ -8,7 +8,7 @@ use super::forward::Target;
 use super::problem::Problem;
 use super::settings::HttpSettings;
 use super::watch::Beat;
-use super::{auth, envoy_json, explain, forward, json, ready, request};
+use super::{auth, debug, envoy_json, explain, forward, json, ready, request};
 use crate::server::envoy::request::gives_back;
 use crate::server::gate::{Gate, Phase};
 use crate::server::telemetry::{Door, Telemetry};
@@ -34,7 +34,11 @@ pub const OPENAPI: &str = include_str!("openapi.json");
 pub(super) struct Front {
     pub(super) gate: Arc<Gate>,
     pub(super) settings: HttpSettings,
+    routes: &'static [Entry],
 }
+
+/// Where something is asked, how, and which right that takes; without one it is open to everybody.
+pub(super) type Entry = (&'static str, Method, Route, Option<Rights>);
 
 /// What can be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,8 +54,12 @@ pub(super) enum Route {
     Envoy,
     Healthz,
     Readyz,
+    Healthcheck,
     Metrics,
     OpenApi,
+    DebugIndex,
+    RlConfig,
+    Stats,
 }
 
 /// A request that was sorted. Whatever waits is moved about, so this carries no head, and what is asked less often stands
@@ -63,8 +71,8 @@ pub(super) enum Asked {
     Nothing(Box<Problem>),
 }
 
-/// How each can be asked, and which right that takes; health is open to everybody.
-const ROUTES: [(&str, Method, Route, Option<Rights>); 12] = [
+/// What is asked of the front end itself.
+pub(super) const ROUTES: [Entry; 13] = [
     ("/v1/check", Method::POST, Route::Check, Some(Rights::CHECK)),
     ("/v1/check/batch", Method::POST, Route::Batch, Some(Rights::CHECK)),
     ("/v1/refund", Method::POST, Route::Refund, Some(Rights::REFUND)),
@@ -75,13 +83,14 @@ const ROUTES: [(&str, Method, Route, Option<Rights>); 12] = [
     ("/json", Method::POST, Route::Envoy, Some(Rights::CHECK)),
     ("/healthz", Method::GET, Route::Healthz, None),
     ("/readyz", Method::GET, Route::Readyz, None),
+    ("/healthcheck", Method::GET, Route::Healthcheck, None),
     ("/metrics", Method::GET, Route::Metrics, Some(Rights::METRICS)),
     ("/openapi.json", Method::GET, Route::OpenApi, None),
 ];
 
 impl Front {
-    pub(super) fn new(gate: Arc<Gate>, settings: HttpSettings) -> Self {
-        Self { gate, settings }
+    pub(super) fn new(gate: Arc<Gate>, settings: HttpSettings, routes: &'static [Entry]) -> Self {
+        Self { gate, settings, routes }
     }
 
     /// Finds out what is asked, before anything is waited for.
@@ -114,7 +123,7 @@ impl Front {
     fn route(&self, request: &Request<Incoming>) -> Result<Route, Problem> {
         host(request)?;
         let path = request.uri().path();
-        let Some((_, method, route, needed)) = ROUTES.iter().find(|(known, ..)| *known == path) else {
+        let Some((_, method, route, needed)) = self.routes.iter().find(|(known, ..)| *known == path) else {
             return self.route_of_gateway(path, request.headers());
         };
         if request.method() != method && !(request.method() == Method::HEAD && method == Method::GET) {
@@ -129,9 +138,14 @@ impl Front {
         Ok(*route)
     }
 
+    /// Whether it is the port for those who look after the server.
+    fn is_debug(&self) -> bool {
+        self.routes.iter().all(|(.., route, _)| !matches!(route, Route::Check))
+    }
+
     fn route_of_gateway(&self, path: &str, headers: &HeaderMap) -> Result<Route, Problem> {
-        if Target::of(path).is_none() {
-            return Err(Problem::new(StatusCode::NOT_FOUND, nowhere(path)));
+        if Target::of(path).is_none() || self.is_debug() {
+            return Err(Problem::new(StatusCode::NOT_FOUND, self.nowhere(path)));
         }
         if let Some(tokens) = &self.settings.tokens {
             auth::permit_gateway(&tokens.tokens(), headers)?;
@@ -200,8 +214,12 @@ impl Front {
             Route::Envoy => self.envoy(request, beat).await,
             Route::Healthz => Ok(answer::json(b"{\"status\":\"alive\"}".to_vec())),
             Route::Readyz => Ok(ready::readiness(&self.gate)),
+            Route::Healthcheck => Ok(debug::health(&self.gate)),
             Route::Metrics => Ok(metrics(&self.gate)),
             Route::OpenApi => Ok(answer::json(OPENAPI.into())),
+            Route::DebugIndex => Ok(debug::index()),
+            Route::RlConfig => Ok(debug::limits(&self.gate)),
+            Route::Stats => Ok(debug::figures(&self.gate)),
         }
     }
 
@@ -326,6 +344,19 @@ impl Front {
         envoy_json::answered(&self.gate, &asked, self.settings.headers).await
     }
 
+    /// What is said of a path that nothing is at.
+    fn nowhere(&self, path: &str) -> String {
+        let of_gateways = if self.is_debug() { &[][..] } else { &forward::PATHS };
+        let paths = || self.routes.iter().map(|(known, ..)| known).chain(of_gateways).copied();
+        match paths().find(|known| path.trim_end_matches('/') == *known || path.strip_prefix("/v1") == Some(*known)) {
+            Some(meant) => format!("there is nothing at this path; did you mean {meant}?"),
+            None => format!(
+                "there is nothing at this path; there is {}",
+                paths().collect::<Vec<_>>().join(", ")
+            ),
+        }
+    }
+
     async fn body(&self, sent: Sent, beat: &Beat) -> Result<Bytes, Problem> {
         let bounds = &self.settings.bounds;
         read(sent, bounds.body_bytes, bounds.body_timeout, beat).await
@@ -376,17 +407,6 @@ fn wants_text(headers: &HeaderMap) -> bool {
     accept.contains("text/plain") && !accept.contains("json")
 }
 
-fn nowhere(path: &str) -> String {
-    let paths = || ROUTES.iter().map(|(known, ..)| *known).chain(forward::PATHS);
-    match paths().find(|known| path.trim_end_matches('/') == *known || path.strip_prefix("/v1") == Some(*known)) {
-        Some(meant) => format!("there is nothing at this path; did you mean {meant}?"),
-        None => format!(
-            "there is nothing at this path; there is {}",
-            paths().collect::<Vec<_>>().join(", ")
-        ),
-    }
-}
-
-const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
+pub(super) const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 /// Room for the usual answer.
 const ELEMENT_BYTES: usize = 512;

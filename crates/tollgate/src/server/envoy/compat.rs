@@ -1,0 +1,129 @@
+//! How requests for descriptors of envoyproxy/ratelimit's files are answered, as its users know it: headers under its names,
+//! looking without refusing, and what is counted of calls.
+
+use super::rate_limit_response::{Code, DescriptorStatus};
+use super::{HeaderValue, RateLimitResponse, Refusal};
+use crate::server::telemetry::Count;
+use arc_swap::{ArcSwap, Guard};
+use std::sync::Arc;
+use tollgate_limiter::core::rules::Ruling;
+use tollgate_limiter::{Judged, Together};
+
+/// The modes in force, and what was counted.
+#[derive(Debug, Default)]
+pub struct Compat {
+    modes: ArcSwap<Modes>,
+    /// Calls of all front ends.
+    pub calls: Calls,
+}
+
+/// What can be set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Modes {
+    /// Requests pass whatever their limits say; each status tells what its own said.
+    pub shadow: bool,
+    /// The headers that answers carry; none: none.
+    pub headers: Option<HeaderNames>,
+    /// A server that began without rules is not healthy before it has some.
+    pub healthy_with_rules: bool,
+}
+
+/// The names of the three headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderNames {
+    /// What passes in a window.
+    pub limit: String,
+    /// What is left of it.
+    pub remaining: String,
+    /// Seconds until the next window.
+    pub reset: String,
+}
+
+/// What came of calls.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// All of them.
+    pub all: Count,
+    /// Those that made no sense.
+    pub invalid: Count,
+    /// Those that nobody could judge, because the store was away.
+    pub closed: Count,
+    /// Those that passed only because nothing is refused.
+    pub shadowed: Count,
+}
+
+impl Compat {
+    /// The modes in force.
+    pub fn modes(&self) -> Guard<Arc<Modes>> {
+        self.modes.load()
+    }
+
+    /// Takes others.
+    pub fn set_modes(&self, modes: Modes) {
+        self.modes.store(Arc::new(modes));
+    }
+
+    /// Makes an answer what the modes say.
+    pub(super) fn apply(&self, answer: &mut RateLimitResponse, together: &Together<'_>) {
+        let modes = self.modes();
+        if let Some(names) = &modes.headers {
+            answer.response_headers_to_add = names.told(&answer.statuses, &together.parts);
+        }
+        if modes.shadow && answer.overall_code() == Code::OverLimit {
+            answer.set_overall_code(Code::Ok);
+            self.calls.shadowed.add(1);
+        }
+    }
+}
+
+impl Calls {
+    pub(super) fn add(&self, answer: &Result<RateLimitResponse, Refusal>) {
+        self.all.add(1);
+        match answer {
+            Ok(_) => {}
+            Err(Refusal::Invalid(_)) => self.invalid.add(1),
+            Err(Refusal::Closed) => self.closed.add(1),
+        }
+    }
+}
+
+impl HeaderNames {
+    /// The headers of an answer. They speak of the last limit that refuses by itself, else of the one with the least left,
+    /// the first of several.
+    fn told(&self, statuses: &[DescriptorStatus], parts: &[Judged<'_>]) -> Vec<HeaderValue> {
+        let refuses = |(status, part): &(&DescriptorStatus, &Judged<'_>)| {
+            status.code() == Code::OverLimit && !is_quota(part) && status.current_limit.is_some()
+        };
+        let refusing = statuses.iter().zip(parts).rfind(refuses).map(|(status, _)| status);
+        let limited = statuses.iter().filter(|status| status.current_limit.is_some());
+        let Some(status) = refusing.or_else(|| limited.min_by_key(|status| status.limit_remaining)) else {
+            return Vec::new();
+        };
+        let limit = status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+        let reset = status.duration_until_reset.map_or(0, |until| until.seconds);
+        let header = |key: &String, value: String| HeaderValue {
+            key: key.clone(),
+            value,
+        };
+        vec![
+            header(&self.limit, limit.to_string()),
+            header(&self.remaining, status.limit_remaining.to_string()),
+            header(&self.reset, reset.to_string()),
+        ]
+    }
+}
+
+impl Default for HeaderNames {
+    fn default() -> Self {
+        Self {
+            limit: "RateLimit-Limit".into(),
+            remaining: "RateLimit-Remaining".into(),
+            reset: "RateLimit-Reset".into(),
+        }
+    }
+}
+
+fn is_quota(part: &Judged<'_>) -> bool {
+    let of_rule = |ruling: &Ruling<'_>| ruling.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
+    matches!(part, Judged::Rules(verdict) if verdict.rulings.iter().any(of_rule))
+}

@@ -1,0 +1,84 @@
+//! What is known from envoyproxy/ratelimit: `/healthcheck`, and on the debug port `/rlconfig` and `/stats`, as plain text.
+
+use super::routes::{Entry, PLAIN_TEXT, Route};
+use crate::server::gate::{Gate, Phase};
+use crate::server::telemetry::Door;
+use crate::server::tokens::Rights;
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::CONTENT_TYPE;
+use hyper::{Method, Response, StatusCode};
+use tollgate_limiter::core::rules::envoy::Limited;
+
+/// What is asked of the debug port.
+pub(super) const ROUTES: [Entry; 3] = [
+    ("/", Method::GET, Route::DebugIndex, None),
+    ("/rlconfig", Method::GET, Route::RlConfig, Some(Rights::METRICS)),
+    ("/stats", Method::GET, Route::Stats, Some(Rights::METRICS)),
+];
+
+/// 200 and `OK` while requests should be sent here, else 500. Why changed files are not in force stands below it.
+pub(super) fn health(gate: &Gate) -> Response<Full<Bytes>> {
+    let is_without_rules = gate.rules_taken() == 0 && gate.compat().modes().healthy_with_rules;
+    let is_well = gate.phase() == Phase::Ready && !is_without_rules;
+    let mut said = match (is_well, gate.phase()) {
+        (true, _) => "OK",
+        (false, Phase::Starting) => "starting",
+        (false, Phase::Draining) => "draining",
+        (false, Phase::Ready) => "no rules yet",
+    }
+    .to_owned();
+    if let Some(fault) = gate.rules_fault() {
+        said.push_str("\nthe files as they are now are refused: ");
+        said.push_str(&fault);
+        said.push('\n');
+    }
+    let mut response = text(said);
+    if !is_well {
+        *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
+    }
+    response
+}
+
+/// What the debug port has.
+pub(super) fn index() -> Response<Full<Bytes>> {
+    text("/rlconfig: print out the limits of the files in force\n/stats: print out what was counted\n".to_owned())
+}
+
+/// Each limit in force, a line each.
+pub(super) fn limits(gate: &Gate) -> Response<Full<Bytes>> {
+    let sitting = gate.sit(Door::Http);
+    let limits = sitting.book().rules().descriptors().limits();
+    text(limits.iter().map(|(path, limit)| line(path, limit)).collect())
+}
+
+fn line(path: &str, limit: &Limited) -> String {
+    let (requests, unit) = match limit.rate {
+        Some((requests, unit)) => (requests, unit.name()),
+        None => (0, "UNKNOWN"),
+    };
+    let (shadow, quota) = (limit.shadow, limit.quota);
+    format!("{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}\n")
+}
+
+/// What was counted, a line each, by name.
+pub(super) fn figures(gate: &Gate) -> Response<Full<Bytes>> {
+    let calls = &gate.compat().calls;
+    let of_calls = "ratelimit.service.call.should_rate_limit";
+    let mut lines = [
+        format!("ratelimit.service.config_load_success: {}\n", gate.rules_taken()),
+        format!("ratelimit.service.config_load_error: {}\n", gate.rules_refused()),
+        format!("ratelimit.service.global_shadow_mode: {}\n", calls.shadowed.get()),
+        format!("{of_calls}.redis_error: {}\n", calls.closed.get()),
+        format!("{of_calls}.service_error: {}\n", calls.invalid.get()),
+        format!("ratelimit_server.ShouldRateLimit.total_requests: {}\n", calls.all.get()),
+    ];
+    lines.sort_unstable();
+    text(lines.concat())
+}
+
+fn text(said: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(said));
+    response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
+    response
+}
