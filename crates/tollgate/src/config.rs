@@ -21,13 +21,14 @@ pub use schema::schema;
 pub use store::{EnvoyCounterSettings, MemorySettings, RedisSettings, Snapshot, StoreSettings, StoreTls};
 
 use self::reading::Reading;
+use crate::server::envoy::Modes;
 use crate::server::http::{Bounds, Dialects, Forward, RetryAfter};
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
 use crate::server::tokens::Tokens;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_limiter::core::problem::Problem;
+use tollgate_limiter::core::problem::{Problem, Problems};
 
 /// All settings as they are meant, but the rules: those change while a server runs.
 #[derive(Clone, Debug)]
@@ -36,6 +37,8 @@ pub struct Config {
     pub http: Option<Address>,
     /// Where the gRPC front end listens; none: it is turned off.
     pub grpc: Option<Address>,
+    /// Where the debug port is; none: it is turned off, or there are no files of envoyproxy/ratelimit.
+    pub debug: Option<Address>,
     /// Where the front end for the Redis protocol listens; none: it is turned off.
     pub resp: Option<Address>,
     /// Its password, if it has one.
@@ -44,6 +47,8 @@ pub struct Config {
     pub resp_idle_timeout: Option<Duration>,
     /// Certificates; none: without TLS.
     pub tls: Option<TlsFiles>,
+    /// The listeners that have it; none: all of them.
+    pub tls_only: Option<Vec<&'static str>>,
     /// What clients may use up.
     pub bounds: Bounds,
     /// Where counters are kept.
@@ -64,6 +69,8 @@ pub struct Config {
     pub log: tracing::level_filters::LevelFilter,
     /// How many leading bits of an IPv6 address are one caller.
     pub ipv6_prefix: u8,
+    /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
+    pub envoy: Modes,
 }
 
 /// The folder a server writes to.
@@ -76,6 +83,12 @@ pub struct DataDir {
 }
 
 impl Config {
+    /// Whether a listener has TLS.
+    pub fn has_tls(&self, listener: &str) -> bool {
+        let is_among = |only: &Vec<&str>| only.contains(&listener);
+        self.tls.is_some() && self.tls_only.as_ref().is_none_or(is_among)
+    }
+
     /// What the settings mean, and what is hardly meant.
     ///
     /// # Errors
@@ -96,7 +109,7 @@ impl Reading<'_> {
     fn config(&mut self) -> Option<Config> {
         let fields = self.written.root.fields("the settings", &KEYS, &mut self.problems)?;
         let find = |key| fields.find(key).filter(|node| !node.is_null());
-        let server = self.server(find("server"));
+        let server = self.server(find("server"), find("envoy_rules").is_some());
         let store = self.store(find("store"));
         let data_dir = match find("data_dir").and_then(|node| self.path(node, "a folder")) {
             Some(path) => DataDir { path, is_named: true },
@@ -126,10 +139,12 @@ impl Reading<'_> {
         Some(Config {
             http: server.http.map(|(address, _)| address),
             grpc: server.grpc.map(|(address, _)| address),
+            debug: server.debug.map(|(address, _)| address),
             resp: server.resp.map(|(address, _)| address),
             resp_password,
             resp_idle_timeout: server.resp_idle_timeout,
             tls: server.tls,
+            tls_only: server.tls_only,
             bounds: server.bounds,
             store,
             data_dir,
@@ -140,6 +155,8 @@ impl Reading<'_> {
             forward,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
             ipv6_prefix: ipv6_prefix.unwrap_or(IPV6_PREFIX),
+            // What is wrong with it is told where its files are read.
+            envoy: rules::EnvoyRules::of(self.written, &mut Problems::new()).modes,
         })
     }
 }

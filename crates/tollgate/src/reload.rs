@@ -119,16 +119,12 @@ fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, ke
             for warning in &loaded.warnings {
                 tracing::warn!("{}", one_line(warning));
             }
+            gate.compat().set_modes(loaded.config.envoy);
             gate.take_rules(loaded.rules);
             tracing::info!(rules = gate.rules_loaded(), "took the changed rules");
         }
         Some(Err(problems)) => {
-            let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
-            let mut faults: Vec<String> = errors.iter().take(TOLD).map(|problem| one_line(problem)).collect();
-            let more: usize = errors.iter().skip(TOLD).map(|problem| problem.errors()).sum();
-            if more > 0 {
-                faults.push(format!("and {more} more; `tollgate rules check` tells them all"));
-            }
+            let faults = faults(&problems);
             gate.keep_rules(&faults.join("\n"));
             for fault in &faults {
                 tracing::error!("{fault}");
@@ -136,6 +132,17 @@ fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, ke
             tracing::error!("the changed rules are refused; what holds goes on holding");
         }
     }
+}
+
+/// The errors among problems, each in one line, and of many the first.
+pub fn faults(problems: &[Problem]) -> Vec<String> {
+    let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
+    let mut faults: Vec<String> = errors.iter().take(TOLD).map(|problem| one_line(problem)).collect();
+    let more: usize = errors.iter().skip(TOLD).map(|problem| problem.errors()).sum();
+    if more > 0 {
+        faults.push(format!("and {more} more; `tollgate rules check` tells them all"));
+    }
+    faults
 }
 
 /// A problem in one line, for the log and for `/readyz`.

@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate::config::{Config, Loaded, Settings, Sources, variables};
-use tollgate::reload::{Reloads, one_line};
+use tollgate::reload::{Reloads, faults, one_line};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
@@ -77,7 +77,11 @@ impl Serve {
 /// What keeps it from starting, or from keeping the counters at the end.
 async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let Loaded {
-        config, rules, written, ..
+        config,
+        rules,
+        written,
+        missing,
+        ..
     } = loaded;
     let store = store::Opened::open(&config.store, &config.data_dir)?;
     let tls = match &config.tls {
@@ -88,6 +92,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let http = fronts.bind("http", config.http.as_ref()).await?;
     let grpc = fronts.bind("grpc", config.grpc.as_ref()).await?;
     let resp = fronts.bind("resp", config.resp.as_ref()).await?;
+    let debug = fronts.bind("debug", config.debug.as_ref()).await?;
     if fronts.bound().is_empty() {
         return Err("no front end is left to listen".into());
     }
@@ -95,6 +100,8 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
     let hint = banner::Hint::of(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));
+    gate.compat().set_modes(config.envoy.clone());
+    begin_without(&gate, &missing);
 
     let asked = Arc::new(Notify::new());
     let keyring = config.tokens.clone().map(|tokens| Arc::new(Keyring::new(tokens)));
@@ -109,18 +116,24 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let keeper = tokio::spawn(store::look(store.counters()).await);
     let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));
 
+    let tls_of = |listener| tls.clone().filter(|_| config.has_tls(listener));
     if let Some(listener) = resp {
-        let settings = resp_settings(&config, tls.clone(), keyring.clone());
+        let settings = resp_settings(&config, tls_of("resp"), keyring.clone());
         let serve = resp::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
         fronts.open("resp", serve);
     }
     if let Some(listener) = http {
-        let settings = http_settings(&config, tls.clone(), keyring.clone());
+        let settings = http_settings(&config, tls_of("http"), keyring.clone());
         let serve = http::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
         fronts.open("http", serve);
     }
+    if let Some(listener) = debug {
+        let settings = http_settings(&config, tls_of("debug"), keyring.clone());
+        let serve = http::serve_debug(listener, Arc::clone(&gate), settings, fronts.stopping());
+        fronts.open("debug", serve);
+    }
     if let Some(listener) = grpc {
-        let settings = grpc_settings(&config, tls, keyring);
+        let settings = grpc_settings(&config, tls_of("grpc"), keyring);
         let serve = grpc::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
         fronts.open("grpc", serve);
     }
@@ -135,6 +148,19 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     ended?;
     tracing::info!("stopped");
     kept
+}
+
+/// Says which files a server starts without.
+fn begin_without(gate: &Gate, missing: &[Problem]) {
+    if missing.is_empty() {
+        return;
+    }
+    let faults = faults(missing);
+    for fault in &faults {
+        tracing::error!("{fault}");
+    }
+    tracing::warn!("starting without these files, so that they limit nothing; they are taken when they can be read");
+    gate.begin_without_rules(&faults.join("\n"));
 }
 
 fn resp_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> RespSettings {

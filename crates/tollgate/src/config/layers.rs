@@ -349,7 +349,7 @@ fn is_same(a: &Node, b: &Node) -> bool {
 pub const FILE: &str = "tollgate.yaml";
 
 /// Taken anew when a file changes; everything else is held on to from the start.
-const TAKEN_ANEW: [&str; 2] = ["rules", "rules_files"];
+const TAKEN_ANEW: [&str; 3] = ["rules", "rules_files", "envoy_rules"];
 
 /// Variables for the commands that ask a server.
 const CLIENTS: [&str; 2] = ["URL", "TOKEN"];

@@ -5,8 +5,8 @@ mod seen;
 
 #[cfg(test)]
 pub(super) use self::envoy::ENVOY_KEYS;
+pub(super) use self::envoy::EnvoyRules;
 
-use self::envoy::EnvoyRules;
 use self::seen::Seen;
 use super::layers::{Sources, Written, read_text};
 use super::reading::without_text;
@@ -44,6 +44,8 @@ pub struct Loaded {
     pub rules: RuleSet,
     /// What is taken and hardly meant.
     pub warnings: Vec<Problem>,
+    /// What is wrong with files that a server may start without, and that are not among the rules.
+    pub missing: Vec<Problem>,
     /// The settings as they are written.
     pub written: Arc<Written>,
 }
@@ -55,8 +57,9 @@ struct Texts {
     files: Vec<(Grammar, Result<Arc<Origin>, Problem>)>,
     /// What the file of tokens holds, as a digest: the tokens themselves are not kept.
     tokens: Option<[u8; 32]>,
-    /// What was wrong with the patterns of files.
+    /// What was wrong with the patterns of files, of the settings and of envoyproxy/ratelimit's.
     problems: Vec<Problem>,
+    of_envoy: Vec<Problem>,
 }
 
 /// An entry of `rules_files` or `envoy_rules`.
@@ -97,9 +100,14 @@ impl Settings {
     /// Everything that is wrong with settings and rules.
     pub fn load(&mut self) -> Result<Loaded, Vec<Problem>> {
         let texts = self.read();
-        let loaded = discreet(texts.load());
+        let is_first = self.texts.is_none();
+        let loaded = texts.load();
+        let loaded = match loaded {
+            Err(problems) if is_first && texts.may_begin_without_envoy() => texts.load_without_envoy(problems),
+            loaded => loaded,
+        };
         self.texts = Some(texts);
-        loaded
+        discreet(loaded)
     }
 
     /// Reads everything again if files have changed since it was last read. None if they have not.
@@ -150,12 +158,16 @@ impl Settings {
             let file = read_text(path).ok()?;
             Some(Sha256::digest(file.text.as_bytes()).into())
         });
+        let mut of_envoy = Problems::new();
         let mut files = Vec::new();
         let mut known = HashSet::new();
         let mut bytes = 0;
         for pattern in &self.patterns {
             let (paths, fault) = pattern.files();
-            problems.extend(fault);
+            match pattern.grammar {
+                Grammar::Own => problems.extend(fault),
+                Grammar::Envoy => of_envoy.extend(fault),
+            }
             for path in paths {
                 seen.add(&path);
                 if !known.insert(path.clone()) {
@@ -177,15 +189,37 @@ impl Settings {
             files,
             tokens,
             problems: problems.sorted(),
+            of_envoy: of_envoy.sorted(),
         }
     }
 }
 
 impl Texts {
+    /// Whether the settings let a server start without the files of envoyproxy/ratelimit.
+    fn may_begin_without_envoy(&self) -> bool {
+        let settings = self.settings.as_ref();
+        settings.is_ok_and(|written| EnvoyRules::of(written, &mut Problems::new()).may_be_missing)
+    }
+
+    /// All but those files, if that is sound; they are what is missing then.
+    fn load_without_envoy(&self, problems: Vec<Problem>) -> Result<Loaded, Vec<Problem>> {
+        let own = self.files.iter().filter(|(grammar, _)| *grammar == Grammar::Own);
+        let others = Self {
+            files: own.cloned().collect(),
+            of_envoy: Vec::new(),
+            ..self.clone()
+        };
+        let loaded = others.load().map_err(|_| problems.clone())?;
+        Ok(Loaded {
+            missing: problems,
+            ..loaded
+        })
+    }
+
     fn load(&self) -> Result<Loaded, Vec<Problem>> {
         let written = self.settings.as_ref().map_err(Vec::clone)?;
         let mut problems = Problems::new();
-        problems.extend(self.problems.iter().cloned());
+        problems.extend(self.problems.iter().chain(&self.of_envoy).cloned());
         let config = match Config::read(written) {
             Ok((config, warnings)) => {
                 problems.extend(warnings);
@@ -203,6 +237,7 @@ impl Texts {
                 config,
                 rules,
                 warnings: problems.sorted(),
+                missing: Vec::new(),
                 written: Arc::clone(written),
             }),
             _ => Err(problems.sorted()),
@@ -241,8 +276,11 @@ impl Texts {
             }
         }
         match descriptors.finish() {
-            Ok((descriptors, warnings)) => {
+            Ok((mut descriptors, warnings)) => {
                 problems.extend(warnings);
+                if envoy.quotas {
+                    descriptors.make_quotas();
+                }
                 reader.envoy(descriptors, envoy.strict);
             }
             Err(found) => problems.extend(found),
@@ -266,7 +304,11 @@ impl Texts {
             (Err(a), Err(b)) => a == b,
             _ => false,
         };
-        settings && self.files == other.files && self.tokens == other.tokens && self.problems == other.problems
+        settings
+            && self.files == other.files
+            && self.tokens == other.tokens
+            && self.problems == other.problems
+            && self.of_envoy == other.of_envoy
     }
 }
 

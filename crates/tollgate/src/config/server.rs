@@ -15,7 +15,9 @@ pub(super) struct Server {
     pub(super) http: Listen,
     pub(super) grpc: Listen,
     pub(super) resp: Listen,
+    pub(super) debug: Listen,
     pub(super) tls: Option<TlsFiles>,
+    pub(super) tls_only: Option<Vec<&'static str>>,
     pub(super) bounds: Bounds,
     pub(super) resp_idle_timeout: Option<Duration>,
 }
@@ -24,13 +26,18 @@ pub(super) struct Server {
 pub(super) type Listen = Option<(Address, Option<Place>)>;
 
 impl Reading<'_> {
-    pub(super) fn server(&mut self, node: Option<&Node>) -> Server {
+    /// The debug port is for those who look after files of envoyproxy/ratelimit.
+    pub(super) fn server(&mut self, node: Option<&Node>, has_envoy_rules: bool) -> Server {
         let fields = node.and_then(|node| node.fields("`server`", &KEYS, &mut self.problems));
         let find = |key| fields.as_ref()?.find(key).filter(|node| !node.is_null());
         let mut server = Server {
             http: self.listen(find("http"), HTTP),
             grpc: self.listen(find("grpc"), GRPC),
             resp: self.listen(find("resp"), RESP),
+            debug: match (find("debug"), has_envoy_rules) {
+                (None, false) => None,
+                (node, _) => self.listen(node, DEBUG),
+            },
             ..Server::default()
         };
         let listeners = [&server.http, &server.grpc, &server.resp];
@@ -50,7 +57,10 @@ impl Reading<'_> {
                 self.not_yet(&node.place, what, &format!("take it out, or write `{key}: {DISABLED}`"));
             }
         }
-        server.tls = find("tls").and_then(|node| self.tls(node));
+        if let Some(node) = find("tls") {
+            server.tls = self.tls(node);
+            server.tls_only = self.tls_only(node);
+        }
         if let Some(node) = find("limits") {
             self.bounds(node, &mut server);
         }
@@ -60,17 +70,20 @@ impl Reading<'_> {
     /// Whoever can be reached from other machines must know whom he answers.
     pub(super) fn is_guarded(&mut self, server: &Server, has_tokens: bool, has_password: bool) {
         let asks_clients = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        if has_tokens || asks_clients {
+        if has_tokens {
             return;
         }
+        let shows_certificate =
+            |name: &str| asks_clients && server.tls_only.as_ref().is_none_or(|only| only.contains(&name));
         let password = "set a password (`auth: { resp_password: … }`), or ";
         let listeners = [
-            (&server.http, false, ""),
-            (&server.grpc, false, ""),
-            (&server.resp, has_password, password),
+            ("http", &server.http, false, ""),
+            ("grpc", &server.grpc, false, ""),
+            ("resp", &server.resp, has_password, password),
+            ("debug", &server.debug, false, ""),
         ];
-        for (listen, is_guarded, or) in listeners {
-            if let (Some((address, Some(place))), false) = (listen, is_guarded)
+        for (name, listen, is_guarded, or) in listeners {
+            if let (Some((address, Some(place))), false) = (listen, is_guarded || shows_certificate(name))
                 && !address.is_local()
             {
                 self.problems.error_with(
@@ -120,7 +133,7 @@ impl Reading<'_> {
     fn tls(&mut self, node: &Node) -> Option<TlsFiles> {
         let fields = node.fields(
             "`tls`",
-            &["cert", "key", "client_ca", "client_names"],
+            &["cert", "key", "client_ca", "client_names", "only"],
             &mut self.problems,
         )?;
         let certificate = fields.need("`tls`", "cert", "cert: server.pem", &mut self.problems);
@@ -148,6 +161,16 @@ impl Reading<'_> {
                 None => None,
             },
         })
+    }
+
+    /// The listeners that have TLS, if it is not all of them.
+    fn tls_only(&mut self, node: &Node) -> Option<Vec<&'static str>> {
+        let Kind::Map(entries) = &node.kind else { return None };
+        let (_, only) = entries.iter().find(|(key, _)| &*key.text == "only")?;
+        let names = only.one_or_more().iter();
+        names
+            .map(|node| node.word("a listener", &LISTENERS, &mut self.problems))
+            .collect()
     }
 
     fn client_names(&mut self, node: &Node) -> Option<Box<[Box<str>]>> {
@@ -231,11 +254,15 @@ pub(super) const LIMITS: [&str; 8] = [
 pub(super) const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
 
 /// Front ends whose addresses are read already, so that a file can be written for them.
-const TO_COME: [(&str, &str); 2] = [("admin", "admin API"), ("debug", "debug port")];
+const TO_COME: [(&str, &str); 1] = [("admin", "admin API")];
+
+/// Those that can have TLS each by itself.
+const LISTENERS: [(&str, &str); 4] = [("http", "http"), ("grpc", "grpc"), ("resp", "resp"), ("debug", "debug")];
 
 const HTTP: &str = "127.0.0.1:8080";
 const GRPC: &str = "127.0.0.1:8081";
 const RESP: &str = "127.0.0.1:6380";
+const DEBUG: &str = "127.0.0.1:6070";
 const DISABLED: &str = "disabled";
 const TIMEOUT_MAX: Duration = Duration::from_secs(3_600);
 /// Clients of this protocol keep connections for as long as they live.

@@ -13,6 +13,7 @@ mod certificates;
 mod checks;
 mod client;
 mod draining;
+mod envoy_files;
 mod envoy_json;
 mod forward;
 mod headers;

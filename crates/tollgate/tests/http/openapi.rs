@@ -149,6 +149,9 @@ fn real_answers_are_as_described() {
             }
         }
     }
+    let health = client.get("/healthcheck");
+    assert_eq!((health.status, &*health.body), (200, "OK"));
+    assert!(document["paths"]["/healthcheck"]["get"]["responses"]["200"].is_object());
     let metrics = client.get("/metrics");
     conforms(
         &document,

@@ -34,9 +34,13 @@ impl Server {
     }
 
     pub(crate) fn start_with(rules: &str, settings: HttpSettings) -> Self {
+        Self::start_rules(rule_set(rules), settings)
+    }
+
+    pub(crate) fn start_rules(rules: RuleSet, settings: HttpSettings) -> Self {
         let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = Arc::new(Memory::options().clock(clock.clone()).build());
-        let gate = Arc::new(Gate::new(rule_set(rules), store));
+        let gate = Arc::new(Gate::new(rules, store));
         gate.enter(Phase::Ready);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

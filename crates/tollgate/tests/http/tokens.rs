@@ -92,7 +92,7 @@ fn without_a_known_token_nothing_opens_but_health() {
             assert_eq!(answer.header("content-type"), Some("application/problem+json"));
         }
     }
-    for path in ["/healthz", "/readyz", "/openapi.json"] {
+    for path in ["/healthz", "/readyz", "/healthcheck", "/openapi.json"] {
         assert_eq!(client.get(path).status, 200, "{path}");
     }
     // Nothing was charged.

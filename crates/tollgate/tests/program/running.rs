@@ -63,7 +63,11 @@ pub(crate) fn tollgate(folder: &Folder, words: &[&str]) -> Command {
         command.env_remove(name);
     }
     // Tests run side by side: what they do not ask for must not want the same port.
-    for name in ["TOLLGATE_SERVER__GRPC", "TOLLGATE_SERVER__RESP"] {
+    for name in [
+        "TOLLGATE_SERVER__GRPC",
+        "TOLLGATE_SERVER__RESP",
+        "TOLLGATE_SERVER__DEBUG",
+    ] {
         command.env(name, "disabled");
     }
     command

@@ -46,9 +46,9 @@ pub(super) fn print(bound: &[(&str, Address)], config: &Config, hint: &Hint) {
 fn text(bound: &[(&str, Address)], config: &Config, hint: &Hint) -> String {
     let mut text = String::new();
     for (name, address) in bound {
-        let scheme = match (*name, config.tls.is_some()) {
-            ("http", true) => "https://",
-            ("http", false) => "http://",
+        let scheme = match (*name, config.has_tls(name)) {
+            ("http" | "debug", true) => "https://",
+            ("http" | "debug", false) => "http://",
             ("resp", true) => "rediss://",
             ("resp", false) => "redis://",
             _ => "",
@@ -64,7 +64,7 @@ fn text(bound: &[(&str, Address)], config: &Config, hint: &Hint) -> String {
 
 /// A line that asks, to be pasted into a shell.
 fn curl(http: &Address, config: &Config, hint: &Hint) -> String {
-    let scheme = if config.tls.is_some() { "https" } else { "http" };
+    let scheme = if config.has_tls("http") { "https" } else { "http" };
     let asked = match http {
         Address::Tcp(address) => {
             // An address that stands for all is reached by the one that is always there.

@@ -2,21 +2,29 @@
 
 use super::setting;
 use crate::config::Written;
-use tollgate_limiter::core::problem::Problems;
+use crate::server::envoy::{HeaderNames, Modes};
+use hyper::header::HeaderName;
+use tollgate_limiter::core::problem::{Problems, Refusal};
 use tollgate_limiter::core::yaml::{Kind, Node};
 
 /// The setting.
 #[derive(Default)]
-pub(super) struct EnvoyRules<'w> {
+pub(in crate::config) struct EnvoyRules<'w> {
     pub(super) files: &'w [Node],
     /// All or nothing, as our own rules are.
     pub(super) strict: bool,
     pub(super) merges_domains: bool,
+    /// Every limit is a quota.
+    pub(super) quotas: bool,
+    /// A server starts though the files cannot be used, and takes them when they can.
+    pub(super) may_be_missing: bool,
+    /// How requests are answered.
+    pub(in crate::config) modes: Modes,
 }
 
 impl<'w> EnvoyRules<'w> {
     /// As it is written: files, or a map.
-    pub(super) fn of(written: &'w Written, problems: &mut Problems) -> Self {
+    pub(in crate::config) fn of(written: &'w Written, problems: &mut Problems) -> Self {
         let Some(node) = setting(written, "envoy_rules") else {
             return Self::default();
         };
@@ -30,6 +38,7 @@ impl<'w> EnvoyRules<'w> {
             return Self::default();
         };
         let files = fields.need("`envoy_rules`", "files", "files: [config/*.yaml]", problems);
+        let headers = fields.find("response_headers").and_then(|node| headers(node, problems));
         let mut flag = |key| {
             fields
                 .find(key)
@@ -40,9 +49,60 @@ impl<'w> EnvoyRules<'w> {
             files: files.map_or(&[], Node::one_or_more),
             strict: flag("strict"),
             merges_domains: flag("merge_domains"),
+            quotas: flag("quota_mode"),
+            may_be_missing: flag("force_start"),
+            modes: Modes {
+                shadow: flag("shadow_mode"),
+                healthy_with_rules: flag("healthy_with_rules"),
+                headers,
+            },
         }
     }
 }
 
+/// Whether answers carry headers, or how those are called.
+fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
+    let Kind::Map(_) = node.kind else {
+        return node.flag(problems)?.then(HeaderNames::default);
+    };
+    let fields = node.fields("`response_headers`", &HEADER_KEYS, problems)?;
+    let mut name = |key, usual: String| match fields.find(key).filter(|node| !node.is_null()) {
+        Some(node) => node.read("the name of a header", header_name, problems),
+        None => Some(usual),
+    };
+    let usual = HeaderNames::default();
+    Some(HeaderNames {
+        limit: name("limit", usual.limit)?,
+        remaining: name("remaining", usual.remaining)?,
+        reset: name("reset", usual.reset)?,
+    })
+}
+
+/// As it is written: Envoy writes it in lower case anyway.
+fn header_name(text: &str) -> Result<String, Refusal> {
+    match HeaderName::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(Refusal::new(
+            "this cannot be the name of a header",
+            "write for example `X-RateLimit-Limit`",
+        )),
+    }
+}
+
 /// The keys of `envoy_rules`.
-pub(in crate::config) const ENVOY_KEYS: [&str; 4] = ["files", "strict", "merge_domains", "counters"];
+pub(in crate::config) const ENVOY_KEYS: [&str; 11] = [
+    "files",
+    "strict",
+    "merge_domains",
+    "counters",
+    "dynamic_metadata",
+    "near_limit_ratio",
+    "shadow_mode",
+    "quota_mode",
+    "response_headers",
+    "force_start",
+    "healthy_with_rules",
+];
+
+/// The keys of `response_headers`.
+const HEADER_KEYS: [&str; 3] = ["limit", "remaining", "reset"];

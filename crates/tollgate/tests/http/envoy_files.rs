@@ -1,0 +1,224 @@
+//! Requests for descriptors of envoyproxy/ratelimit's files, and what its users ask besides.
+
+use crate::server::{Server, settings};
+use serde_json::{Value, json};
+use tollgate::server::envoy::{HeaderNames, Modes};
+use tollgate::server::gate::Phase;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::envoy::Files;
+use tollgate_limiter::core::rules::{Reader, Settings};
+use tollgate_limiter::core::yaml;
+
+const FILE: &str = "
+domain: shop
+descriptors:
+- key: a
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: b
+  rate_limit: { unit: hour, requests_per_unit: 5, name: five }
+- key: c
+  rate_limit: { unit: hour, requests_per_unit: 1 }
+- key: q
+  quota_mode: true
+  rate_limit: { unit: hour, requests_per_unit: 1 }
+- key: s
+  shadow_mode: true
+  rate_limit: { unit: hour, requests_per_unit: 1 }
+- key: free
+  rate_limit: { unlimited: true }
+";
+
+/// A server of these files, in which the minute ends in 55 seconds and the hour in 1,555.
+fn start(modes: Modes, all_are_quotas: bool) -> Server {
+    let mut files = Files::new(false);
+    files.file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
+    let (mut descriptors, _) = files.finish().expect("a sound file");
+    if all_are_quotas {
+        descriptors.make_quotas();
+    }
+    let mut reader = Reader::new(Settings::default());
+    reader.envoy(descriptors, false);
+    let rules = reader.finish().expect("sound descriptors").rules;
+    let server = Server::start_rules(rules, settings());
+    server.gate.compat().set_modes(modes);
+    server
+}
+
+/// Asks for descriptors, each `key`, or `key*hits`.
+fn ask(server: &Server, descriptors: &[&str]) -> (u16, Value) {
+    let descriptor = |text: &&str| {
+        let (key, hits) = text.split_once('*').unwrap_or((*text, "1"));
+        json!({ "entries": [{ "key": key, "value": "x" }], "hitsAddend": hits })
+    };
+    let descriptors: Vec<Value> = descriptors.iter().map(descriptor).collect();
+    let answer = server.connect().post(
+        "/json",
+        json!({ "domain": "shop", "descriptors": descriptors }).to_string(),
+    );
+    (answer.status, answer.json())
+}
+
+/// The values of the headers, in order.
+fn headers(answer: &Value) -> Vec<&str> {
+    let headers = answer["responseHeadersToAdd"].as_array().map_or(&[][..], Vec::as_slice);
+    headers.iter().filter_map(|header| header["value"].as_str()).collect()
+}
+
+#[test]
+fn headers_speak_of_the_least_left_or_of_the_last_that_refuses() {
+    let with_headers = || Modes {
+        headers: Some(HeaderNames::default()),
+        ..Modes::default()
+    };
+    // What is asked before, what is asked then, and what its headers say.
+    for (before, asked, status, told) in [
+        (&[][..], &["a"][..], 200, &["10", "9", "55"][..]),
+        (&[], &["a", "b"], 200, &["5", "4", "1555"]),
+        (&[], &["a*6", "b"], 200, &["10", "4", "55"]),
+        (&[], &["b", "a*6"], 200, &["5", "4", "1555"]),
+        (&["a*10"], &["a", "b"], 429, &["10", "0", "55"]),
+        (&["a*10", "c"], &["a", "b", "c", "b"], 429, &["1", "0", "1555"]),
+        (&["a*10", "c"], &["c", "b", "a"], 429, &["10", "0", "55"]),
+        // A quota that is spent has the least left, and is not what refuses.
+        (&["q"], &["a*10", "q"], 429, &["10", "0", "55"]),
+        (&["q", "c"], &["c", "q"], 429, &["1", "0", "1555"]),
+        (&["s"], &["a", "s"], 200, &["1", "0", "1555"]),
+        (&[], &["unknown"], 200, &[]),
+        (&[], &["free"], 200, &[]),
+        (&[], &["free", "a"], 200, &["10", "9", "55"]),
+    ] {
+        let server = start(with_headers(), false);
+        for one in before {
+            ask(&server, &[one]);
+        }
+        let (answered, answer) = ask(&server, asked);
+        assert_eq!(
+            (answered, &*headers(&answer)),
+            (status, told),
+            "{before:?} {asked:?}: {answer}"
+        );
+    }
+}
+
+#[test]
+fn there_are_no_headers_unless_they_are_asked_for_and_then_under_any_name() {
+    let plain = start(Modes::default(), false);
+    assert_eq!(ask(&plain, &["a"]).1["responseHeadersToAdd"], Value::Null);
+    let named = HeaderNames {
+        limit: "X-Limit".into(),
+        ..HeaderNames::default()
+    };
+    let named = start(
+        Modes {
+            headers: Some(named),
+            ..Modes::default()
+        },
+        false,
+    );
+    let wanted = json!([
+        { "key": "X-Limit", "value": "10" },
+        { "key": "RateLimit-Remaining", "value": "9" },
+        { "key": "RateLimit-Reset", "value": "55" },
+    ]);
+    assert_eq!(ask(&named, &["a"]).1["responseHeadersToAdd"], wanted);
+}
+
+#[test]
+fn a_status_names_its_limit_and_the_whole_window_and_shadows_tell_too() {
+    let server = start(Modes::default(), false);
+    ask(&server, &["s"]);
+    let (status, answer) = ask(&server, &["b", "s", "free", "unknown"]);
+    let wanted = json!([
+        {
+            "code": "OK", "limitRemaining": 4, "durationUntilReset": "1555s",
+            "currentLimit": { "requestsPerUnit": 5, "unit": "HOUR", "name": "five" },
+        },
+        { "code": "OK", "durationUntilReset": "1555s", "currentLimit": { "requestsPerUnit": 1, "unit": "HOUR" } },
+        { "code": "OK", "limitRemaining": u32::MAX },
+        { "code": "OK" },
+    ]);
+    assert_eq!((status, &answer["statuses"]), (200, &wanted));
+}
+
+#[test]
+fn in_shadow_mode_all_pass_and_statuses_tell_what_their_limits_say() {
+    let shadow = Modes {
+        shadow: true,
+        ..Modes::default()
+    };
+    let server = start(shadow, false);
+    for (code, shadowed) in [("OK", 0), ("OVER_LIMIT", 1), ("OVER_LIMIT", 2)] {
+        let (status, answer) = ask(&server, &["c", "a"]);
+        assert_eq!((status, &answer["overallCode"]), (200, &"OK".into()), "{answer}");
+        assert_eq!(answer["statuses"][0]["code"], code, "{answer}");
+        assert_eq!(server.gate.compat().calls.shadowed.get(), shadowed);
+    }
+    // And back, while it runs.
+    server.gate.compat().set_modes(Modes::default());
+    assert_eq!(ask(&server, &["c"]).0, 429);
+}
+
+#[test]
+fn as_quotas_limits_refuse_only_all_together() {
+    let server = start(Modes::default(), true);
+    ask(&server, &["c", "a"]);
+    let (status, answer) = ask(&server, &["c", "a"]);
+    assert_eq!((status, &answer["statuses"][0]["code"]), (200, &"OVER_LIMIT".into()));
+    assert_eq!(ask(&server, &["c", "a*10"]).0, 429);
+    assert_eq!(ask(&server, &["c"]).0, 429);
+    assert_eq!(ask(&server, &["c", "unknown"]).0, 429);
+}
+
+#[test]
+fn what_makes_no_sense_is_told_apart_from_what_is_refused() {
+    let server = start(Modes::default(), false);
+    let mut client = server.connect();
+    for (body, wanted) in [
+        ("", "not JSON"),
+        ("{}", "rate limit domain must not be empty"),
+        (r#"{"domain":"shop"}"#, "rate limit descriptor list must not be empty"),
+        (r#"{"domain":"shop","descriptors":[{"entries":[{"kye":"a"}]}]}"#, "kye"),
+    ] {
+        let answer = client.post("/json", body);
+        assert_eq!(answer.status, 400, "{body}");
+        assert!(answer.body.contains(wanted), "{body}: {}", answer.body);
+    }
+    assert_eq!(server.gate.compat().calls.invalid.get(), 2);
+}
+
+#[test]
+fn a_health_check_is_ok_until_the_server_drains_and_tells_the_last_fault() {
+    let server = start(Modes::default(), false);
+    let ask = || {
+        let answer = server.connect().get("/healthcheck");
+        (answer.status, answer.body)
+    };
+    assert_eq!(ask(), (200, "OK".into()));
+    server
+        .gate
+        .keep_rules("shop.yaml: duplicate domain 'shop' in config file");
+    let (status, body) = ask();
+    assert!(
+        status == 200 && body.starts_with("OK\n") && body.contains("duplicate domain"),
+        "{body}"
+    );
+    server.gate.enter(Phase::Draining);
+    assert_eq!(ask().0, 500);
+}
+
+#[test]
+fn a_server_that_began_without_rules_is_healthy_unless_it_is_said_otherwise() {
+    let server = start(Modes::default(), false);
+    server.gate.begin_without_rules("no file fits this pattern");
+    let status = || server.connect().get("/healthcheck").status;
+    assert_eq!(status(), 200);
+    server.gate.compat().set_modes(Modes {
+        healthy_with_rules: true,
+        ..Modes::default()
+    });
+    assert_eq!(status(), 500);
+    server
+        .gate
+        .take_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
+    assert_eq!(status(), 200);
+}
