@@ -66,6 +66,7 @@ const TROUBLE: u8 = 2;
 
 const SERVE_EXAMPLE: &str = "\
 Settings come from the file, then from variables such as TOLLGATE_SERVER__HTTP, then from flags; the later wins.
+With RUNTIME_ROOT set, the variables of envoyproxy/ratelimit are settings too, below all of them.
 
 Examples:
   tollgate serve

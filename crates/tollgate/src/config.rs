@@ -7,6 +7,7 @@ mod auth;
 mod environment;
 mod forward;
 mod layers;
+mod ratelimit;
 mod reading;
 mod rules;
 mod schema;
@@ -67,10 +68,22 @@ pub struct Config {
     pub forward: Option<Forward>,
     /// How much the log says.
     pub log: tracing::level_filters::LevelFilter,
+    /// What each line of it is.
+    pub log_format: LogFormat,
     /// How many leading bits of an IPv6 address are one caller.
     pub ipv6_prefix: u8,
     /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
     pub envoy: Modes,
+}
+
+/// What each line of the log is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// An object with `@timestamp`, `@message` and `level`, and what else is told.
+    Json,
 }
 
 /// The folder a server writes to.
@@ -125,6 +138,8 @@ impl Reading<'_> {
         let resp_password = find("auth").and_then(|node| self.resp_password(node));
         let forward = self.forward(&fields);
         let log = find("log").and_then(|node| node.word("a level of the log", &LEVELS, &mut self.problems));
+        let log_format =
+            find("log_format").and_then(|node| node.word("a format of the log", &FORMATS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
             .and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems))
             .and_then(|bits| u8::try_from(bits).ok());
@@ -154,6 +169,7 @@ impl Reading<'_> {
             tokens,
             forward,
             log: log.unwrap_or(tracing::level_filters::LevelFilter::INFO),
+            log_format: log_format.unwrap_or_default(),
             ipv6_prefix: ipv6_prefix.unwrap_or(IPV6_PREFIX),
             // What is wrong with it is told where its files are read.
             envoy: rules::EnvoyRules::of(self.written, &mut Problems::new()).modes,
@@ -162,7 +178,7 @@ impl Reading<'_> {
 }
 
 /// Every setting there is.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "server",
     "store",
     "data_dir",
@@ -179,7 +195,10 @@ const KEYS: [&str; 16] = [
     "ipv6_prefix",
     "key_secret",
     "log",
+    "log_format",
 ];
+
+const FORMATS: [(&str, LogFormat); 2] = [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
 const LEVELS: [(&str, tracing::level_filters::LevelFilter); 6] = {
     use tracing::level_filters::LevelFilter as Level;

@@ -56,8 +56,11 @@ impl Serve {
                 return refuse(&format!("{errors} to mend before it can start:\n{list}"));
             }
         };
-        log::begin(loaded.config.log);
-        for warning in &loaded.warnings {
+        log::begin(loaded.config.log, loaded.config.log_format);
+        if !loaded.written.of_ratelimit.is_empty() {
+            tracing::info!("RUNTIME_ROOT is set: the environment of envoyproxy/ratelimit is taken as settings");
+        }
+        for warning in loaded.written.notes.iter().chain(&loaded.warnings) {
             tracing::warn!("{}", one_line(warning));
         }
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

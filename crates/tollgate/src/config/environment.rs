@@ -1,6 +1,8 @@
 //! The only file that reads the environment.
 
-/// Every variable that may be a setting. What is not Unicode cannot be one; such a value is handed on with its odd bytes
+use super::ratelimit;
+
+/// Every variable that may be a setting, ours or one of envoyproxy/ratelimit. What is not Unicode cannot be one; such a value is handed on with its odd bytes
 /// replaced, so that the setting is refused and not passed over.
 #[expect(
     clippy::disallowed_methods,
@@ -9,7 +11,7 @@
 pub fn variables() -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-        .filter(|(name, _)| name.starts_with("TOLLGATE_"))
+        .filter(|(name, _)| name.starts_with("TOLLGATE_") || ratelimit::is_known(name))
         .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
         .collect();
     // The order of the environment is nobody's intention.

@@ -1,6 +1,7 @@
 //! Settings as they are written: the file, over it the environment, over that the flags. The later wins, and every value
-//! still knows where it was written.
+//! still knows where it was written. Below all of them may be the environment of envoyproxy/ratelimit.
 
+use super::ratelimit::Layer;
 use super::reading::without_text;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,7 +13,8 @@ use tollgate_limiter::core::yaml::{self, Key, Kind, Node};
 pub struct Sources {
     /// `--config`. None: `tollgate.yaml` in the working folder, if there is one.
     pub file: Option<PathBuf>,
-    /// Variables of the environment; those that do not begin with `TOLLGATE_` are passed over.
+    /// Variables of the environment: those that begin with `TOLLGATE_`, and those of envoyproxy/ratelimit. Others are passed
+    /// over.
     pub variables: Vec<(String, String)>,
     /// `--store`.
     pub store: Option<String>,
@@ -27,6 +29,10 @@ pub struct Written {
     pub root: Node,
     /// The file that was read.
     pub file: Option<File>,
+    /// What of it stands in the environment of envoyproxy/ratelimit; empty: that is not used.
+    pub of_ratelimit: Vec<Arc<Origin>>,
+    /// What is different from what that environment asks for.
+    pub notes: Vec<Problem>,
 }
 
 /// The configuration file.
@@ -45,7 +51,13 @@ impl Sources {
     /// All that cannot be read, in every layer.
     pub fn read(&self) -> Result<Written, Vec<Problem>> {
         let mut problems = Problems::new();
-        let mut written = self.read_file(&mut problems);
+        let mut written = Written::empty();
+        if let Some(layer) = Layer::of(&self.variables, &mut problems) {
+            written.root = layer.root;
+            written.of_ratelimit = layer.origins;
+            written.notes = layer.notes;
+        }
+        self.read_file(&mut written, &mut problems);
         for (name, value) in &self.variables {
             if let Some(path) = setting_of(name)
                 && !value.is_empty()
@@ -74,18 +86,12 @@ impl Sources {
             .or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)))
     }
 
-    fn read_file(&self, problems: &mut Problems) -> Written {
-        let Some(path) = self.path() else {
-            return Written::empty();
-        };
+    fn read_file(&self, written: &mut Written, problems: &mut Problems) {
+        let Some(path) = self.path() else { return };
         let origin = match read_text(&path) {
             Ok(origin) => origin,
-            Err(problem) => {
-                problems.push(problem);
-                return Written::empty();
-            }
+            Err(problem) => return problems.push(problem),
         };
-        let mut written = Written::empty();
         match yaml::parse(&origin) {
             // One that is just being written may be empty for a moment; that must not switch every limit off.
             Ok(root) if root.is_null() => problems.error_with(
@@ -93,7 +99,10 @@ impl Sources {
                 "the file of settings is empty",
                 "write `rules: []` into it to limit nothing",
             ),
-            Ok(root) if matches!(root.kind, Kind::Map(_)) => written.root = root,
+            Ok(root) if matches!(root.kind, Kind::Map(_)) => {
+                written.root.place = root.place.clone();
+                lay(&mut written.root, root);
+            }
             Ok(root) => root.unexpected(
                 "a map of settings",
                 "write each on a line of its own: `drain: 10s`",
@@ -102,19 +111,27 @@ impl Sources {
             Err(found) => problems.extend(found),
         }
         written.file = Some(File { path, origin });
-        written
     }
 }
 
 impl Written {
-    fn empty() -> Self {
+    pub(super) fn empty() -> Self {
         Self {
             root: Node {
                 place: Place::start(&Origin::new("settings", "")),
                 kind: Kind::Map(Vec::new()),
             },
             file: None,
+            of_ratelimit: Vec::new(),
+            notes: Vec::new(),
         }
+    }
+
+    /// Whether a place is in the environment of envoyproxy/ratelimit.
+    pub fn is_of_ratelimit(&self, place: &Place) -> bool {
+        self.of_ratelimit
+            .iter()
+            .any(|origin| Arc::ptr_eq(origin, &place.origin))
     }
 
     /// The folder that a path written there is relative to: the file's for what the file says, else the working folder.
@@ -469,7 +486,7 @@ mod tests {
             let origin = Origin::new("tollgate.yaml", text);
             Written {
                 root: yaml::parse(&origin).unwrap(),
-                file: None,
+                ..Written::empty()
             }
         };
         let old = read("drain: 1s\nserver: { http: a, grpc: b }\nrules: []\n");

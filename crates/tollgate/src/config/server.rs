@@ -5,7 +5,7 @@ use crate::server::http::Bounds;
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
 use std::time::Duration;
-use tollgate_limiter::core::problem::Place;
+use tollgate_limiter::core::problem::{Place, Problem};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Kind, Node};
 
@@ -86,6 +86,10 @@ impl Reading<'_> {
             if let (Some((address, Some(place))), false) = (listen, is_guarded || shows_certificate(name))
                 && !address.is_local()
             {
+                if self.written.is_of_ratelimit(place) {
+                    self.is_open(name, address, place);
+                    continue;
+                }
                 self.problems.error_with(
                     place,
                     format!("other machines can reach {address}, and nothing says who may ask there"),
@@ -96,6 +100,17 @@ impl Reading<'_> {
                 );
             }
         }
+    }
+
+    /// Who comes from envoyproxy/ratelimit finds it as open as it was, and hears of it.
+    fn is_open(&mut self, name: &str, address: &Address, place: &Place) {
+        let text = format!("ANYBODY can ask at {address}, as with envoyproxy/ratelimit: nothing says who may");
+        let hint = format!(
+            "close it with `server.{name}` (TOLLGATE_SERVER__{}=127.0.0.1:{}), or give callers tokens (`auth`)",
+            name.to_uppercase(),
+            address.port().unwrap_or_default()
+        );
+        self.problems.push(Problem::warning(place, text).hint(hint));
     }
 
     fn listen(&mut self, node: Option<&Node>, default: &str) -> Listen {

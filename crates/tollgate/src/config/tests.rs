@@ -1,6 +1,7 @@
 //! What settings mean, and what is said of those that mean nothing. Over all sections, as a person writes them.
 
 use super::*;
+use crate::server::envoy::HeaderNames;
 use crate::server::http::{Gateway, Part, RetryAfterFormat};
 use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;
@@ -21,7 +22,11 @@ fn read(text: &str) -> (Option<Config>, String) {
         origin,
     });
     let said = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
-    match Config::read(&Written { root, file }) {
+    match Config::read(&Written {
+        root,
+        file,
+        ..Written::empty()
+    }) {
         Ok((config, warnings)) => (Some(config), said(warnings)),
         Err(problems) => (None, said(problems)),
     }
@@ -468,4 +473,58 @@ fn counters_of_envoyproxy_are_kept_as_is_said() {
         config.is_some() && said.contains("nobody else can count in the memory"),
         "{said}"
     );
+}
+
+#[test]
+fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
+    assert_eq!(taken("").debug, None);
+    assert_eq!(taken("").envoy, Modes::default());
+    let config = taken("envoy_rules: [a.yaml]");
+    let debug = config.debug.map(|address| address.to_string());
+    assert_eq!(
+        (debug.as_deref(), config.envoy),
+        (Some("127.0.0.1:6070"), Modes::default())
+    );
+    let off = taken("server: { debug: disabled }\nenvoy_rules: [a.yaml]");
+    assert_eq!(off.debug, None);
+    let own = taken("server: { debug: '127.0.0.1:7' }")
+        .debug
+        .map(|address| address.to_string());
+    assert_eq!(own.as_deref(), Some("127.0.0.1:7"));
+    let config = taken(
+        "log_format: json\nenvoy_rules: { files: a.yaml, shadow_mode: true, healthy_with_rules: true, response_headers: { reset: X-Reset } }",
+    );
+    let names = HeaderNames {
+        reset: "X-Reset".into(),
+        ..HeaderNames::default()
+    };
+    let modes = Modes {
+        shadow: true,
+        healthy_with_rules: true,
+        headers: Some(names),
+    };
+    assert_eq!((config.envoy, config.log_format), (modes, LogFormat::Json));
+    let on = taken("envoy_rules: { files: a.yaml, response_headers: true }").envoy;
+    assert_eq!(on.headers, Some(HeaderNames::default()));
+}
+
+#[test]
+fn tls_may_be_for_some_listeners_only_and_the_others_must_be_guarded_otherwise() {
+    let tls = |only: &str| format!("{{ cert: a, key: b, client_ca: c{only} }}");
+    let all = taken(&format!("server: {{ http: 0.0.0.0:1, tls: {} }}", tls("")));
+    assert!(all.has_tls("http") && all.has_tls("grpc"));
+    let some = taken(&format!("server: {{ grpc: 0.0.0.0:1, tls: {} }}", tls(", only: grpc")));
+    assert!(some.has_tls("grpc") && !some.has_tls("http") && !taken("").has_tls("grpc"));
+    let (config, said) = read(&format!(
+        "server: {{ http: 0.0.0.0:1, grpc: 0.0.0.0:2, tls: {} }}",
+        tls(", only: [grpc]")
+    ));
+    assert!(
+        config.is_none() && said.contains("can reach 0.0.0.0:1,") && !said.contains("can reach 0.0.0.0:2"),
+        "{said}"
+    );
+    let (config, said) = read(&format!("server: {{ tls: {} }}", tls(", only: [grcp]")));
+    assert!(config.is_none() && said.contains("did you mean `grpc`?"), "{said}");
+    let (config, said) = read("server: { debug: 0.0.0.0:1 }");
+    assert!(config.is_none() && said.contains("can reach 0.0.0.0:1,"), "{said}");
 }

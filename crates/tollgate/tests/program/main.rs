@@ -5,6 +5,7 @@ mod counters;
 mod envoy;
 mod listeners;
 mod pages;
+mod ratelimit;
 mod reload;
 mod resp;
 mod running;

@@ -1,16 +1,84 @@
 //! The log, on stderr.
 
+use serde_json::{Map, Value};
+use std::fmt;
 use std::io::IsTerminal;
+use tollgate::config::LogFormat;
+use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 /// From here on everything that is logged is written, from this level on.
-pub(super) fn begin(level: LevelFilter) {
+pub(super) fn begin(level: LevelFilter, format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .finish();
+        .with_writer(std::io::stderr);
     // Only one is ever begun.
-    let _ = tracing::subscriber::set_global_default(log);
+    let _ = match format {
+        LogFormat::Text => {
+            let is_seen = std::io::stderr().is_terminal();
+            tracing::subscriber::set_global_default(log.with_ansi(is_seen).with_target(false).finish())
+        }
+        LogFormat::Json => tracing::subscriber::set_global_default(log.event_format(Json).finish()),
+    };
+}
+
+/// An object a line, with the names that envoyproxy/ratelimit has for its parts.
+struct Json;
+
+impl<S, N> FormatEvent<S, N> for Json
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let mut told = Told(Map::new());
+        told.0.insert("@timestamp".into(), time.into());
+        let level = event.metadata().level().as_str().to_ascii_lowercase();
+        told.0.insert("level".into(), level.into());
+        event.record(&mut told);
+        writeln!(writer, "{}", Value::from(told.0))
+    }
+}
+
+/// What an event tells.
+struct Told(Map<String, Value>);
+
+impl Told {
+    fn add(&mut self, field: &Field, value: Value) {
+        let name = if field.name() == "message" {
+            "@message"
+        } else {
+            field.name()
+        };
+        self.0.insert(name.into(), value);
+    }
+}
+
+impl Visit for Told {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value.into());
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value.into());
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value.into());
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value.into());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.add(field, format!("{value:?}").into());
+    }
 }

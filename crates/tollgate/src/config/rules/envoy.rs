@@ -106,3 +106,31 @@ pub(in crate::config) const ENVOY_KEYS: [&str; 11] = [
 
 /// The keys of `response_headers`.
 const HEADER_KEYS: [&str; 3] = ["limit", "remaining", "reset"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tollgate_limiter::core::problem::Origin;
+    use tollgate_limiter::core::yaml;
+
+    #[test]
+    fn what_cannot_be_the_name_of_a_header_is_refused() {
+        for (text, wanted) in [
+            ("response_headers: { limit: 'a b' }", "cannot be the name of a header"),
+            ("response_headers: { rest: a }", "did you mean `reset`?"),
+            ("response_headers: yes", "write `true`"),
+            ("shadow_mode: 1", "true or false"),
+            ("shadow_mod: true", "did you mean `shadow_mode`?"),
+        ] {
+            let origin = Origin::new("tollgate.yaml", format!("envoy_rules: {{ files: a, {text} }}"));
+            let written = Written {
+                root: yaml::parse(&origin).expect("yaml"),
+                ..Written::empty()
+            };
+            let mut problems = Problems::new();
+            EnvoyRules::of(&written, &mut problems);
+            let said: String = problems.sorted().iter().map(ToString::to_string).collect();
+            assert!(said.contains(wanted), "{text}: {said}");
+        }
+    }
+}

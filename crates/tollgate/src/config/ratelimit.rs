@@ -1,0 +1,257 @@
+//! The environment of envoyproxy/ratelimit as settings of ours: the lowest layer, for those who change the image and nothing
+//! else. It is there when `RUNTIME_ROOT` is set.
+
+mod names;
+mod server;
+mod store;
+
+pub(super) use self::names::is_known;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
+use tollgate_limiter::core::yaml::{Key, Kind, Node};
+
+/// What the variables come to.
+#[derive(Debug)]
+pub(super) struct Layer {
+    /// The settings, a map.
+    pub(super) root: Node,
+    /// What the values were written in.
+    pub(super) origins: Vec<Arc<Origin>>,
+    /// What is different from what a variable asks for.
+    pub(super) notes: Vec<Problem>,
+}
+
+/// Variables half read.
+struct Reading<'v> {
+    variables: HashMap<&'v str, &'v str>,
+    layer: Layer,
+    problems: &'v mut Problems,
+}
+
+impl Layer {
+    /// The layer of these variables, if they are meant for it. What is empty counts as not set.
+    pub(super) fn of(variables: &[(String, String)], problems: &mut Problems) -> Option<Self> {
+        let set = variables.iter().filter(|(_, value)| !value.is_empty());
+        let variables: HashMap<&str, &str> = set.map(|(name, value)| (&**name, &**value)).collect();
+        let root = *variables.get(ROOT)?;
+        let mut reading = Reading {
+            variables,
+            layer: Self {
+                root: Node {
+                    place: Place::start(&Origin::new(ROOT, "")),
+                    kind: Kind::Map(Vec::new()),
+                },
+                origins: Vec::new(),
+                notes: Vec::new(),
+            },
+            problems,
+        };
+        reading.files(root);
+        reading.server();
+        reading.modes();
+        reading.log();
+        reading.store();
+        reading.others();
+        Some(reading.layer)
+    }
+}
+
+impl<'v> Reading<'v> {
+    fn find(&self, name: &str) -> Option<&'v str> {
+        self.variables.get(name).copied()
+    }
+
+    /// A place that tells the name of a variable and never its value, which may be a secret.
+    fn place(&mut self, name: &str) -> Place {
+        let known = self.layer.origins.iter().find(|origin| &*origin.name == name);
+        if let Some(origin) = known {
+            return Place::start(origin);
+        }
+        let origin = Origin::new(name, "");
+        self.layer.origins.push(Arc::clone(&origin));
+        Place::start(&origin)
+    }
+
+    /// Puts a value at the path of a setting, on account of a variable.
+    fn put(&mut self, path: &[&str], name: &str, kind: Kind) {
+        let place = self.place(name);
+        let mut under = &mut self.layer.root;
+        for part in path {
+            if !matches!(under.kind, Kind::Map(_)) {
+                under.kind = Kind::Map(Vec::new());
+            }
+            let Kind::Map(entries) = &mut under.kind else { return };
+            let at = match entries.iter().position(|(key, _)| &*key.text == *part) {
+                Some(at) => at,
+                None => {
+                    let key = Key {
+                        place: place.clone(),
+                        text: (*part).into(),
+                    };
+                    let kind = Kind::Null;
+                    let place = place.clone();
+                    entries.push((key, Node { place, kind }));
+                    entries.len() - 1
+                }
+            };
+            let Some((_, node)) = entries.get_mut(at) else { return };
+            under = node;
+        }
+        under.kind = kind;
+        under.place = place;
+    }
+
+    fn error(&mut self, name: &str, text: impl Into<String>, hint: impl Into<String>) {
+        let place = self.place(name);
+        self.problems.error_with(&place, text, hint);
+    }
+
+    fn note(&mut self, name: &str, text: impl Into<String>, hint: impl Into<String>) {
+        let place = self.place(name);
+        self.layer.notes.push(Problem::warning(&place, text).hint(hint));
+    }
+
+    /// `true` or `false`, in any of the ways Go reads them. None if it is not set or neither.
+    fn flag(&mut self, name: &str) -> Option<bool> {
+        match self.find(name)? {
+            "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+            "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+            _ => {
+                self.error(name, "expected true or false", format!("write `{name}=true`"));
+                None
+            }
+        }
+    }
+
+    /// A number that is not negative.
+    fn number(&mut self, name: &str, example: &str) -> Option<u64> {
+        let number = self.find(name)?.parse().ok();
+        if number.is_none() {
+            let hint = format!("write for example `{name}={example}`");
+            self.error(name, "expected a whole number that is not negative", hint);
+        }
+        number
+    }
+
+    /// The folder of files, and what holds for them.
+    fn files(&mut self, root: &str) {
+        let below = |name| self.find(name).unwrap_or_default().trim_matches('/');
+        let subdirectory = below("RUNTIME_SUBDIRECTORY");
+        let directory = match below("RUNTIME_APPDIRECTORY") {
+            "" => "config",
+            named => named,
+        };
+        let root = root.trim_end_matches('/');
+        let folder = match subdirectory {
+            "" => format!("{root}/{directory}"),
+            between => format!("{root}/{between}/{directory}"),
+        };
+        let pattern = format!("{}/*.y*ml", glob::Pattern::escape(&folder));
+        self.put(&["envoy_rules", "files"], ROOT, Kind::Text(pattern.into()));
+        self.flags(&[
+            ("MERGE_DOMAIN_CONFIG", "merge_domains"),
+            ("FORCE_START_WITHOUT_INITIAL_CONFIG", "force_start"),
+            ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules"),
+        ]);
+        // Both are so whatever they say: a look at each file sees a link that was swapped and a file that was written.
+        for name in ["RUNTIME_WATCH_ROOT", "RUNTIME_IGNOREDOTFILES"] {
+            self.flag(name);
+        }
+    }
+
+    /// Flags that are settings of `envoy_rules`.
+    fn flags(&mut self, flags: &[(&str, &str)]) {
+        for (name, key) in flags {
+            if let Some(flag) = self.flag(name) {
+                self.put(&["envoy_rules", key], name, Kind::Bool(flag));
+            }
+        }
+    }
+
+    /// How requests are answered.
+    fn modes(&mut self) {
+        self.flags(&[
+            ("SHADOW_MODE", "shadow_mode"),
+            ("QUOTA_MODE", "quota_mode"),
+            ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata"),
+        ]);
+        if let Some(ratio) = self.find("NEAR_LIMIT_RATIO") {
+            match ratio.parse::<f32>() {
+                Ok(share) if (0.0..=1.0).contains(&share) => {
+                    let kind = Kind::Number(ratio.into());
+                    self.put(&["envoy_rules", "near_limit_ratio"], "NEAR_LIMIT_RATIO", kind);
+                }
+                _ => self.error(
+                    "NEAR_LIMIT_RATIO",
+                    "expected a share of a limit, from 0 to 1",
+                    "write for example `NEAR_LIMIT_RATIO=0.8`",
+                ),
+            }
+        }
+        if self.flag("LIMIT_RESPONSE_HEADERS_ENABLED") == Some(true) {
+            let at = ["envoy_rules", "response_headers"];
+            self.put(&at, "LIMIT_RESPONSE_HEADERS_ENABLED", Kind::Bool(true));
+            for (name, key) in [
+                ("LIMIT_LIMIT_HEADER", "limit"),
+                ("LIMIT_REMAINING_HEADER", "remaining"),
+                ("LIMIT_RESET_HEADER", "reset"),
+            ] {
+                if let Some(header) = self.find(name) {
+                    self.put(&[at[0], at[1], key], name, Kind::Text(header.into()));
+                }
+            }
+        }
+    }
+
+    fn log(&mut self) {
+        if let Some(level) = self.find("LOG_LEVEL") {
+            let level = match level.to_ascii_lowercase().as_str() {
+                "panic" | "fatal" | "error" => Some("error"),
+                "warn" | "warning" => Some("warn"),
+                "info" => Some("info"),
+                "debug" => Some("debug"),
+                "trace" => Some("trace"),
+                _ => None,
+            };
+            match level {
+                Some(level) => self.put(&["log"], "LOG_LEVEL", Kind::Text(level.into())),
+                None => self.error(
+                    "LOG_LEVEL",
+                    "this is not a level of the log",
+                    "write one of panic, fatal, error, warn, info, debug, trace: `LOG_LEVEL=info`",
+                ),
+            }
+        }
+        match self.find("LOG_FORMAT") {
+            Some(format @ ("text" | "json")) => self.put(&["log_format"], "LOG_FORMAT", Kind::Text(format.into())),
+            Some(_) => self.error(
+                "LOG_FORMAT",
+                "this is not a format of the log",
+                "write `LOG_FORMAT=text` or `LOG_FORMAT=json`",
+            ),
+            None => {}
+        }
+    }
+
+    /// What has no setting here.
+    fn others(&mut self) {
+        for (name, text, hint) in names::others() {
+            let is_asked = match self.find(name) {
+                Some("false" | "False" | "FALSE" | "f" | "F" | "0") | None => false,
+                Some("FILE") if name == "CONFIG_TYPE" => false,
+                Some(_) => true,
+            };
+            if is_asked {
+                self.note(name, text, hint);
+            }
+        }
+    }
+}
+
+/// The variable that says where the files are, and that this environment is meant.
+pub(super) const ROOT: &str = "RUNTIME_ROOT";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Where it listens, and with which certificates.
+
+use super::Reading;
+use tollgate_limiter::core::yaml::{Kind, Node};
+
+impl Reading<'_> {
+    pub(super) fn server(&mut self) {
+        self.listen("http", ("HOST", "PORT"), 8080);
+        self.listen("debug", ("DEBUG_HOST", "DEBUG_PORT"), 6070);
+        match self.find("GRPC_UDS") {
+            Some(path) => self.put(
+                &["server", "grpc"],
+                "GRPC_UDS",
+                Kind::Text(format!("unix:{path}").into()),
+            ),
+            None => self.listen("grpc", ("GRPC_HOST", "GRPC_PORT"), 8081),
+        }
+        // It had none, and on many machines a second Redis is at the usual port.
+        self.put(&["server", "resp"], super::ROOT, Kind::Text("disabled".into()));
+        if self.flag("GRPC_SERVER_USE_TLS") == Some(true) {
+            self.tls();
+        }
+    }
+
+    /// Its defaults can be reached from everywhere, and whoever comes from there relies on it.
+    fn listen(&mut self, key: &str, (host, port): (&str, &str), usual: u16) {
+        let number = match self.find(port).map(str::parse::<u16>) {
+            None => usual,
+            Some(Ok(number)) => number,
+            Some(Err(_)) => {
+                let hint = format!("write for example `{port}={usual}`");
+                return self.error(port, "expected the number of a port", hint);
+            }
+        };
+        let address = self.find(host).unwrap_or("0.0.0.0");
+        let bare = address.trim_start_matches('[').trim_end_matches(']');
+        let address = if bare.contains(':') {
+            format!("[{bare}]")
+        } else {
+            bare.to_owned()
+        };
+        let is_address = address == "localhost" || bare.parse::<std::net::IpAddr>().is_ok();
+        if !is_address {
+            let hint = format!("write an IP address of this machine: `{host}=0.0.0.0`");
+            return self.error(host, "expected an IP address", hint);
+        }
+        let from = if self.find(port).is_none() && self.find(host).is_some() {
+            host
+        } else {
+            port
+        };
+        self.put(&["server", key], from, Kind::Text(format!("{address}:{number}").into()));
+    }
+
+    /// Only gRPC had TLS: probes go to the HTTP port without.
+    fn tls(&mut self) {
+        for (name, key) in [
+            ("GRPC_SERVER_TLS_CERT", "cert"),
+            ("GRPC_SERVER_TLS_KEY", "key"),
+            ("GRPC_CLIENT_TLS_CACERT", "client_ca"),
+            ("GRPC_CLIENT_TLS_SAN", "client_names"),
+        ] {
+            match self.find(name) {
+                Some(value) => self.put(&["server", "tls", key], name, Kind::Text(value.into())),
+                None if matches!(key, "cert" | "key") => {
+                    let hint = format!("write for example `{name}=/certs/{key}.pem`");
+                    self.error(name, "GRPC_SERVER_USE_TLS needs a certificate and its key", hint);
+                }
+                None => {}
+            }
+        }
+        let place = self.place("GRPC_SERVER_USE_TLS");
+        let kind = Kind::Text("grpc".into());
+        let only = Kind::List(vec![Node { place, kind }]);
+        self.put(&["server", "tls", "only"], "GRPC_SERVER_USE_TLS", only);
+    }
+}

@@ -1,0 +1,192 @@
+//! Where counters are kept, and how those are that it shares with envoyproxy/ratelimit.
+
+use super::Reading;
+use tollgate_limiter::core::yaml::Kind;
+use tollgate_limiter::store::redis::Redis;
+
+/// The variables of one Redis.
+struct Names {
+    url: &'static str,
+    socket: &'static str,
+    kind: &'static str,
+    auth: &'static str,
+    sentinel_auth: &'static str,
+    tls: &'static str,
+}
+
+const USUAL: Names = Names {
+    url: "REDIS_URL",
+    socket: "REDIS_SOCKET_TYPE",
+    kind: "REDIS_TYPE",
+    auth: "REDIS_AUTH",
+    sentinel_auth: "REDIS_SENTINEL_AUTH",
+    tls: "REDIS_TLS",
+};
+
+const PER_SECOND: Names = Names {
+    url: "REDIS_PERSECOND_URL",
+    socket: "REDIS_PERSECOND_SOCKET_TYPE",
+    kind: "REDIS_PERSECOND_TYPE",
+    auth: "REDIS_PERSECOND_AUTH",
+    sentinel_auth: "REDIS_PERSECOND_SENTINEL_AUTH",
+    tls: "REDIS_PERSECOND_TLS",
+};
+
+impl Reading<'_> {
+    pub(super) fn store(&mut self) {
+        match self.find("BACKEND_TYPE") {
+            None | Some("redis") => {}
+            Some("memcache") => {
+                return self.note(
+                    "BACKEND_TYPE",
+                    "counters are not kept in memcached: each instance keeps its own in memory",
+                    "keep them on Redis or Valkey: `BACKEND_TYPE=redis REDIS_SOCKET_TYPE=tcp REDIS_URL=host:6379`",
+                );
+            }
+            Some(_) => {
+                return self.error(
+                    "BACKEND_TYPE",
+                    "this is not a place for counters",
+                    "write `BACKEND_TYPE=redis`",
+                );
+            }
+        }
+        if self.find(USUAL.url).is_none() {
+            return self.note(
+                USUAL.url,
+                "it is not set, so each instance keeps counters of its own, in memory",
+                "name a server for all of them: `REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379`",
+            );
+        }
+        self.redis(&["store"], &USUAL);
+        self.counters();
+    }
+
+    /// One Redis, at the path of a setting.
+    fn redis(&mut self, path: &[&str], names: &Names) {
+        let has_tls = self.flag(names.tls) == Some(true);
+        let Some(url) = self.url(names, has_tls) else { return };
+        if Redis::options(&url).is_err() {
+            let hint = format!("write for example `{}=tcp {}=redis:6379`", names.socket, names.url);
+            return self.error(names.url, "this is not the address of a server", hint);
+        }
+        let at = |key| [path, &[key]].concat();
+        self.put(&at("url"), names.url, Kind::Text(url.into()));
+        if let Some(auth) = self.find(names.sentinel_auth) {
+            let password = match auth.split_once(':') {
+                Some((_, password)) => {
+                    let text = "sentinels are shown a password and no user";
+                    self.note(names.sentinel_auth, text, "give their default user that password");
+                    password
+                }
+                None => auth,
+            };
+            self.put(
+                &at("sentinel_password"),
+                names.sentinel_auth,
+                Kind::Text(password.into()),
+            );
+        }
+        if has_tls {
+            for (name, key) in [
+                ("REDIS_TLS_CACERT", "ca"),
+                ("REDIS_TLS_CLIENT_CERT", "cert"),
+                ("REDIS_TLS_CLIENT_KEY", "key"),
+            ] {
+                if let Some(file) = self.find(name) {
+                    self.put(&[&at("tls")[..], &[key]].concat(), name, Kind::Text(file.into()));
+                }
+            }
+        }
+    }
+
+    /// What the variables name, as an address of ours.
+    fn url(&mut self, names: &Names, has_tls: bool) -> Option<String> {
+        let Some(written) = self.find(names.url) else {
+            let hint = format!("write for example `{}=tcp {}=redis:6379`", names.socket, names.url);
+            self.error(names.url, "no server is named", hint);
+            return None;
+        };
+        let (has_tls, written) = match written.split_once("://") {
+            Some(("rediss", rest)) => (true, rest),
+            Some(("redis", rest)) => (has_tls, rest),
+            _ => (has_tls, written),
+        };
+        let scheme = if has_tls { "rediss" } else { "redis" };
+        let auth = self.find(names.auth).map(|auth| match auth.split_once(':') {
+            Some((user, password)) => (encoded(user), encoded(password)),
+            None => (String::new(), encoded(auth)),
+        });
+        let user = auth
+            .as_ref()
+            .map_or(String::new(), |(user, password)| format!("{user}:{password}@"));
+        let kind = self.find(names.kind).unwrap_or("SINGLE").to_ascii_uppercase();
+        match kind.as_str() {
+            "SINGLE" if self.is_socket(written, names) => {
+                let query = auth.map_or(String::new(), |(user, password)| match user.as_str() {
+                    "" => format!("?pass={password}"),
+                    user => format!("?user={user}&pass={password}"),
+                });
+                Some(format!("redis+unix://{written}{query}"))
+            }
+            "SINGLE" => Some(format!("{scheme}://{user}{written}")),
+            "CLUSTER" => Some(format!("{scheme}+cluster://{user}{written}")),
+            "SENTINEL" => match written.split_once(',') {
+                Some((name, sentinels)) => Some(format!("{scheme}+sentinel://{user}{sentinels}/{name}")),
+                None => {
+                    let hint = format!("write for example `{}=mymaster,s1:26379,s2:26379`", names.url);
+                    self.error(
+                        names.url,
+                        "expected the name of a primary, and behind it its sentinels",
+                        hint,
+                    );
+                    None
+                }
+            },
+            _ => {
+                let hint = format!("write `{0}=SINGLE`, `{0}=SENTINEL` or `{0}=CLUSTER`", names.kind);
+                self.error(names.kind, "this is not a kind of Redis", hint);
+                None
+            }
+        }
+    }
+
+    /// Whether it is a socket in the file system: many say so for a host by leaving the kind of socket at its default.
+    fn is_socket(&self, written: &str, names: &Names) -> bool {
+        written.starts_with('/') || (self.find(names.socket) == Some("unix") && !written.contains(':'))
+    }
+
+    /// What it takes to count together with a running envoyproxy/ratelimit.
+    fn counters(&mut self) {
+        let at = |key| ["envoy_rules", "counters", key];
+        let prefix = self.find("CACHE_KEY_PREFIX").unwrap_or_default();
+        self.put(&at("prefix"), "CACHE_KEY_PREFIX", Kind::Text(prefix.into()));
+        if let Some(seconds) = self.number("EXPIRATION_JITTER_MAX_SECONDS", "300") {
+            let jitter = Kind::Text(format!("{seconds}s").into());
+            self.put(&at("jitter"), "EXPIRATION_JITTER_MAX_SECONDS", jitter);
+        }
+        if let Some(bytes) = self.number("LOCAL_CACHE_SIZE_IN_BYTES", "1000000") {
+            let bytes = Kind::Number(bytes.to_string().into());
+            self.put(&at("local_cache"), "LOCAL_CACHE_SIZE_IN_BYTES", bytes);
+        }
+        if let Some(stops) = self.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
+            let name = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
+            self.put(&at("stop_when_over"), name, Kind::Bool(stops));
+        }
+        if self.flag("REDIS_PERSECOND") == Some(true) {
+            self.redis(&at("per_second"), &PER_SECOND);
+        }
+    }
+}
+
+/// A user or a password as it stands in a URL.
+fn encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
+    text.bytes().fold(String::new(), |mut encoded, byte| {
+        match plain(byte) {
+            true => encoded.push(char::from(byte)),
+            false => encoded.push_str(&format!("%{byte:02X}")),
+        }
+        encoded
+    })
+}

@@ -1,0 +1,412 @@
+//! Variable by variable what it comes to, and what is said of those that come to nothing.
+
+use crate::config::{Config, Sources, StoreSettings, Written};
+use tollgate_limiter::core::problem::Problem;
+use tollgate_limiter::core::yaml::{Kind, Node};
+
+fn sources(variables: &[(&str, &str)]) -> Sources {
+    let root = [("RUNTIME_ROOT", "/data")];
+    let all = root.iter().chain(variables);
+    Sources {
+        file: None,
+        variables: all.map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+        ..Sources::default()
+    }
+}
+
+fn laid(variables: &[(&str, &str)]) -> Written {
+    let read = sources(variables).read();
+    read.unwrap_or_else(|problems| panic!("{variables:?}: {}", said(&problems)))
+}
+
+fn said(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect()
+}
+
+/// The value at a path, as text.
+fn at(written: &Written, path: &str) -> Option<String> {
+    fn text(node: &Node) -> String {
+        match &node.kind {
+            Kind::Bool(flag) => flag.to_string(),
+            Kind::List(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
+            _ => node.scalar().unwrap_or("?").to_owned(),
+        }
+    }
+    let mut node = &written.root;
+    for name in path.split('.') {
+        let Kind::Map(entries) = &node.kind else { return None };
+        node = &entries.iter().find(|(key, _)| &*key.text == name)?.1;
+    }
+    Some(text(node))
+}
+
+#[test]
+fn each_variable_is_the_setting_it_stands_for() {
+    let redis = ("REDIS_URL", "redis:6379");
+    for (variables, path, value) in [
+        (&[][..], "envoy_rules.files", "/data/config/*.y*ml"),
+        (
+            &[("RUNTIME_SUBDIRECTORY", "ratelimit")],
+            "envoy_rules.files",
+            "/data/ratelimit/config/*.y*ml",
+        ),
+        (
+            &[("RUNTIME_SUBDIRECTORY", "a/b/"), ("RUNTIME_APPDIRECTORY", "limits")],
+            "envoy_rules.files",
+            "/data/a/b/limits/*.y*ml",
+        ),
+        (&[("MERGE_DOMAIN_CONFIG", "true")], "envoy_rules.merge_domains", "true"),
+        (
+            &[("FORCE_START_WITHOUT_INITIAL_CONFIG", "1")],
+            "envoy_rules.force_start",
+            "true",
+        ),
+        (
+            &[("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "T")],
+            "envoy_rules.healthy_with_rules",
+            "true",
+        ),
+        (&[("SHADOW_MODE", "true")], "envoy_rules.shadow_mode", "true"),
+        (&[("QUOTA_MODE", "false")], "envoy_rules.quota_mode", "false"),
+        (
+            &[("RESPONSE_DYNAMIC_METADATA", "true")],
+            "envoy_rules.dynamic_metadata",
+            "true",
+        ),
+        (&[("NEAR_LIMIT_RATIO", "0.75")], "envoy_rules.near_limit_ratio", "0.75"),
+        (
+            &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")],
+            "envoy_rules.response_headers",
+            "true",
+        ),
+        (
+            &[
+                ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+                ("LIMIT_RESET_HEADER", "X-Reset"),
+            ],
+            "envoy_rules.response_headers.reset",
+            "X-Reset",
+        ),
+        (&[], "server.http", "0.0.0.0:8080"),
+        (&[], "server.grpc", "0.0.0.0:8081"),
+        (&[], "server.debug", "0.0.0.0:6070"),
+        (&[], "server.resp", "disabled"),
+        (&[("HOST", "127.0.0.1")], "server.http", "127.0.0.1:8080"),
+        (&[("HOST", "::1"), ("PORT", "80")], "server.http", "[::1]:80"),
+        (&[("GRPC_PORT", "9")], "server.grpc", "0.0.0.0:9"),
+        (&[("GRPC_HOST", "10.0.0.1")], "server.grpc", "10.0.0.1:8081"),
+        (
+            &[("GRPC_UDS", "/run/rl.sock"), ("GRPC_PORT", "9")],
+            "server.grpc",
+            "unix:/run/rl.sock",
+        ),
+        (
+            &[("DEBUG_HOST", "localhost"), ("DEBUG_PORT", "7")],
+            "server.debug",
+            "localhost:7",
+        ),
+        (&[("LOG_LEVEL", "WARN")], "log", "warn"),
+        (&[("LOG_LEVEL", "panic")], "log", "error"),
+        (&[("LOG_FORMAT", "json")], "log_format", "json"),
+        (&[redis], "store.url", "redis://redis:6379"),
+        (
+            &[redis, ("REDIS_AUTH", "pass/word")],
+            "store.url",
+            "redis://:pass%2Fword@redis:6379",
+        ),
+        (
+            &[redis, ("REDIS_AUTH", "user:pa:ss"), ("REDIS_TLS", "true")],
+            "store.url",
+            "rediss://user:pa%3Ass@redis:6379",
+        ),
+        (
+            &[redis, ("REDIS_TLS", "true"), ("REDIS_TLS_CACERT", "/ca.pem")],
+            "store.tls.ca",
+            "/ca.pem",
+        ),
+        (&[("REDIS_URL", "redis://h:1/2")], "store.url", "redis://h:1/2"),
+        (&[("REDIS_URL", "/run/r.sock")], "store.url", "redis+unix:///run/r.sock"),
+        (
+            &[("REDIS_URL", "/run/r.sock"), ("REDIS_AUTH", "me:x&y")],
+            "store.url",
+            "redis+unix:///run/r.sock?user=me&pass=x%26y",
+        ),
+        (
+            &[("REDIS_URL", "main,s1:26379,s2:26379"), ("REDIS_TYPE", "SENTINEL")],
+            "store.url",
+            "redis+sentinel://s1:26379,s2:26379/main",
+        ),
+        (
+            &[
+                ("REDIS_URL", "main,s1:1"),
+                ("REDIS_TYPE", "SENTINEL"),
+                ("REDIS_SENTINEL_AUTH", "hush"),
+            ],
+            "store.sentinel_password",
+            "hush",
+        ),
+        (
+            &[("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "cluster"), ("REDIS_TLS", "1")],
+            "store.url",
+            "rediss+cluster://a:1,b:2",
+        ),
+        (&[redis], "envoy_rules.counters.prefix", ""),
+        (
+            &[redis, ("CACHE_KEY_PREFIX", "p:")],
+            "envoy_rules.counters.prefix",
+            "p:",
+        ),
+        (
+            &[redis, ("EXPIRATION_JITTER_MAX_SECONDS", "0")],
+            "envoy_rules.counters.jitter",
+            "0s",
+        ),
+        (
+            &[redis, ("LOCAL_CACHE_SIZE_IN_BYTES", "4096")],
+            "envoy_rules.counters.local_cache",
+            "4096",
+        ),
+        (
+            &[redis, ("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")],
+            "envoy_rules.counters.stop_when_over",
+            "true",
+        ),
+        (
+            &[
+                redis,
+                ("REDIS_PERSECOND", "true"),
+                ("REDIS_PERSECOND_URL", "second:6380"),
+                ("REDIS_PERSECOND_AUTH", "x"),
+            ],
+            "envoy_rules.counters.per_second.url",
+            "redis://:x@second:6380",
+        ),
+    ] {
+        assert_eq!(
+            at(&laid(variables), path).as_deref(),
+            Some(value),
+            "{variables:?} {path}"
+        );
+    }
+}
+
+#[test]
+fn only_grpc_has_the_certificates_that_were_for_grpc() {
+    let written = laid(&[
+        ("GRPC_SERVER_USE_TLS", "true"),
+        ("GRPC_SERVER_TLS_CERT", "/c.pem"),
+        ("GRPC_SERVER_TLS_KEY", "/k.pem"),
+        ("GRPC_CLIENT_TLS_CACERT", "/ca.pem"),
+        ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
+    ]);
+    let (config, warnings) = Config::read(&written).expect("sound settings");
+    let tls = config.tls.clone().expect("certificates are named");
+    assert_eq!(
+        (tls.certificate.to_str(), tls.key.to_str()),
+        (Some("/c.pem"), Some("/k.pem"))
+    );
+    assert_eq!(tls.client_ca.as_deref().and_then(|path| path.to_str()), Some("/ca.pem"));
+    assert_eq!(tls.client_names.as_deref(), Some(&["envoy.example".into()][..]));
+    assert!(config.has_tls("grpc") && !config.has_tls("http") && !config.has_tls("debug"));
+    // Whoever must show a certificate is known; the other two ports are as open as they were.
+    let warned = said(&warnings);
+    assert!(!warned.contains("0.0.0.0:8081"), "{warned}");
+    assert!(
+        warned.contains("0.0.0.0:8080") && warned.contains("0.0.0.0:6070"),
+        "{warned}"
+    );
+}
+
+#[test]
+fn it_is_as_open_as_it_was_and_says_how_to_close_it() {
+    let (config, warnings) = Config::read(&laid(&[])).expect("open is allowed here");
+    assert_eq!(
+        config.http.map(|address| address.to_string()).as_deref(),
+        Some("0.0.0.0:8080")
+    );
+    assert_eq!((config.resp, config.store), (None, StoreSettings::default()));
+    let warned = said(&warnings);
+    for wanted in [
+        "PORT",
+        "GRPC_PORT",
+        "DEBUG_PORT",
+        "TOLLGATE_SERVER__GRPC=127.0.0.1:8081",
+        "ANYBODY",
+    ] {
+        assert!(warned.contains(wanted), "{wanted} in {warned}");
+    }
+    // Only what that environment says is.
+    let mut other = sources(&[]);
+    other.set = vec!["server.http=0.0.0.0:1".into()];
+    let refused = Config::read(&other.read().expect("it can be read")).expect_err("it is refused");
+    assert!(said(&refused).contains("--set server.http"), "{}", said(&refused));
+}
+
+#[test]
+fn what_cannot_be_read_names_its_variable_and_an_example_but_never_a_secret() {
+    let redis = ("REDIS_URL", "hunter2@@:x");
+    for (variables, name, example) in [
+        (&[("SHADOW_MODE", "yes")][..], "SHADOW_MODE", "`SHADOW_MODE=true`"),
+        (&[("PORT", "http")], "PORT", "`PORT=8080`"),
+        (&[("GRPC_PORT", "70000")], "GRPC_PORT", "`GRPC_PORT=8081`"),
+        (&[("DEBUG_HOST", "gate.example")], "DEBUG_HOST", "`DEBUG_HOST=0.0.0.0`"),
+        (&[("LOG_LEVEL", "loud")], "LOG_LEVEL", "`LOG_LEVEL=info`"),
+        (&[("LOG_FORMAT", "xml")], "LOG_FORMAT", "`LOG_FORMAT=json`"),
+        (
+            &[("NEAR_LIMIT_RATIO", "80%")],
+            "NEAR_LIMIT_RATIO",
+            "`NEAR_LIMIT_RATIO=0.8`",
+        ),
+        (
+            &[("NEAR_LIMIT_RATIO", "NaN")],
+            "NEAR_LIMIT_RATIO",
+            "`NEAR_LIMIT_RATIO=0.8`",
+        ),
+        (&[("BACKEND_TYPE", "etcd")], "BACKEND_TYPE", "`BACKEND_TYPE=redis`"),
+        (
+            &[("REDIS_URL", "r:1"), ("REDIS_TYPE", "RING")],
+            "REDIS_TYPE",
+            "`REDIS_TYPE=CLUSTER`",
+        ),
+        (
+            &[("REDIS_URL", "r:1"), ("REDIS_TYPE", "SENTINEL")],
+            "REDIS_URL",
+            "`REDIS_URL=mymaster,s1:26379,s2:26379`",
+        ),
+        (&[redis], "REDIS_URL", "REDIS_URL=redis:6379"),
+        (
+            &[("REDIS_URL", "r:1"), ("REDIS_PERSECOND", "true")],
+            "REDIS_PERSECOND_URL",
+            "REDIS_PERSECOND_URL=redis:6379",
+        ),
+        (
+            &[("REDIS_URL", "r:1"), ("EXPIRATION_JITTER_MAX_SECONDS", "-1")],
+            "EXPIRATION_JITTER_MAX_SECONDS",
+            "`EXPIRATION_JITTER_MAX_SECONDS=300`",
+        ),
+        (
+            &[("GRPC_SERVER_USE_TLS", "true")],
+            "GRPC_SERVER_TLS_KEY",
+            "`GRPC_SERVER_TLS_KEY=/certs/key.pem`",
+        ),
+        (
+            &[("REDIS_URL", "r:1"), ("REDIS_TLS", "hunter2")],
+            "REDIS_TLS",
+            "`REDIS_TLS=true`",
+        ),
+    ] {
+        let problems = sources(variables).read().expect_err(name);
+        let text = said(&problems);
+        assert!(text.contains(&format!("{name}:1:1: error: ")), "{name}: {text}");
+        assert!(text.contains(example) && !text.contains("hunter2"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn what_has_no_setting_here_is_taken_and_told_of() {
+    for (name, value, wanted) in [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW", "xDS"),
+        ("CONFIG_GRPC_XDS_SERVER_URL", "x:1", "xDS"),
+        ("XDS_CLIENT_BACKOFF_JITTER", "true", "xDS"),
+        ("USE_STATSD", "true", "`/metrics`"),
+        ("STATSD_HOST", "h", "`/stats`"),
+        ("USE_DOG_STATSD", "true", "Datadog"),
+        ("EXTRA_TAGS", "a:b", "Datadog"),
+        ("USE_PROMETHEUS", "true", "`/metrics` on the HTTP port"),
+        ("PROMETHEUS_ADDR", ":9090", "`/metrics` on the HTTP port"),
+        ("MEMCACHE_HOST_PORT", "h:1", "Redis or Valkey"),
+        ("BACKEND_TYPE", "memcache", "in memory"),
+        ("TRACING_ENABLED", "true", "there is no equivalent"),
+        ("REDIS_POOL_SIZE", "10", "store.deadline"),
+        ("REDIS_PIPELINE_WINDOW", "150us", "store.deadline"),
+        ("REDIS_POOL_ON_EMPTY_BEHAVIOR", "CREATE", "store.deadline"),
+        ("REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", "true", "/readyz"),
+        ("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true", "always verified"),
+        ("GRPC_MAX_CONNECTION_AGE", "24h", "an hour"),
+        ("DISABLE_STATS", "true", "always counted"),
+    ] {
+        let notes = laid(&[(name, value)]).notes;
+        let note = notes.iter().find(|note| &*note.place.origin.name == name);
+        let text = note.map_or(String::new(), ToString::to_string);
+        assert!(text.contains(wanted) && text.contains("warning"), "{name}: {text}");
+        assert!(super::is_known(name), "{name}");
+    }
+    for (name, value) in [
+        ("USE_STATSD", "false"),
+        ("USE_PROMETHEUS", "false"),
+        ("TRACING_ENABLED", "0"),
+        ("CONFIG_TYPE", "FILE"),
+        ("RUNTIME_WATCH_ROOT", "false"),
+        ("RUNTIME_IGNOREDOTFILES", "true"),
+    ] {
+        let notes = laid(&[(name, value), ("REDIS_URL", "r:1")]).notes;
+        assert!(notes.is_empty(), "{name}={value}: {}", said(&notes));
+    }
+}
+
+#[test]
+fn without_its_root_none_of_it_is_a_setting() {
+    let mut sources = sources(&[("PORT", "http"), ("REDIS_URL", "r:1"), ("SHADOW_MODE", "true")]);
+    sources.variables.retain(|(name, _)| name != "RUNTIME_ROOT");
+    let written = sources.read().expect("nothing of it is read");
+    assert!(written.lasting().is_empty() && written.of_ratelimit.is_empty());
+    sources.variables.push(("RUNTIME_ROOT".into(), String::new()));
+    assert!(sources.read().expect("an empty one is none").lasting().is_empty());
+}
+
+#[test]
+fn the_file_our_own_variables_and_flags_win_over_it() {
+    let mut all = sources(&[
+        ("PORT", "1"),
+        ("GRPC_PORT", "2"),
+        ("REDIS_URL", "r:1"),
+        ("SHADOW_MODE", "true"),
+    ]);
+    all.variables
+        .push(("TOLLGATE_SERVER__GRPC".into(), "127.0.0.1:3".into()));
+    all.variables
+        .push(("TOLLGATE_ENVOY_RULES__STRICT".into(), "true".into()));
+    all.set = vec!["store.deadline=5s".into(), "server.http=127.0.0.1:4".into()];
+    let written = all.read().expect("sound settings");
+    for (path, value) in [
+        ("server.http", "127.0.0.1:4"),
+        ("server.grpc", "127.0.0.1:3"),
+        ("envoy_rules.strict", "true"),
+        ("envoy_rules.shadow_mode", "true"),
+        ("store.url", "redis://r:1"),
+        ("store.deadline", "5s"),
+    ] {
+        assert_eq!(at(&written, path).as_deref(), Some(value), "{path}");
+    }
+    let folder = std::env::temp_dir().join(format!("tollgate-below-{}", std::process::id()));
+    std::fs::write(
+        &folder,
+        "server: { http: 127.0.0.1:5 }\nenvoy_rules: { shadow_mode: false }\n",
+    )
+    .unwrap();
+    let mut below = sources(&[("SHADOW_MODE", "true")]);
+    below.file = Some(folder.clone());
+    let written = below.read().expect("sound settings");
+    std::fs::remove_file(folder).unwrap();
+    for (path, value) in [
+        ("server.http", "127.0.0.1:5"),
+        ("server.debug", "0.0.0.0:6070"),
+        ("envoy_rules.shadow_mode", "false"),
+        ("envoy_rules.files", "/data/config/*.y*ml"),
+    ] {
+        assert_eq!(at(&written, path).as_deref(), Some(value), "{path}");
+    }
+}
+
+#[test]
+fn the_page_for_its_users_has_every_variable() {
+    const PAGE: &str = include_str!("../../../../../docs/migrating-from-envoy-ratelimit.md");
+    let words: Vec<&str> = PAGE.split('`').skip(1).step_by(2).collect();
+    for name in super::names::all() {
+        let is_named = |word: &&str| match word.strip_suffix('*') {
+            Some(start) => name.starts_with(start),
+            None => word.split('=').next() == Some(name),
+        };
+        assert!(words.iter().any(is_named), "{name}");
+    }
+}

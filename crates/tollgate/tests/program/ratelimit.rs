@@ -1,0 +1,382 @@
+//! In the place of envoyproxy/ratelimit: started by nothing but its environment and a folder of its files.
+
+use crate::running::{Answer, Folder, Server, tollgate};
+use bytes::{BufMut, Bytes, BytesMut};
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+use tollgate::server::envoy::rate_limit_response::Code;
+use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
+use tollgate_limiter::testing::servers::{Kind, Server as Redis};
+
+/// What its log says each time changed files are taken, or are not.
+const TAKEN: &str = "took the changed rules";
+const REFUSED: &str = "the changed rules are refused";
+
+fn file(requests: u32) -> String {
+    format!("domain: shop\ndescriptors:\n- key: user\n  rate_limit: {{ unit: day, requests_per_unit: {requests} }}\n")
+}
+
+/// `tollgate serve` with these variables, on free ports of this machine, and no other settings.
+fn command(folder: &Folder, variables: &[(&str, &str)]) -> Command {
+    let mut command = tollgate(folder, &["serve"]);
+    for listener in ["GRPC", "RESP", "DEBUG"] {
+        command.env_remove(format!("TOLLGATE_SERVER__{listener}"));
+    }
+    for listener in ["", "GRPC_", "DEBUG_"] {
+        command.env(format!("{listener}HOST"), "127.0.0.1");
+        command.env(format!("{listener}PORT"), "0");
+    }
+    command.env("RUNTIME_ROOT", folder.path().join("data"));
+    command.envs(variables.iter().copied());
+    command
+}
+
+fn start(folder: &Folder, variables: &[(&str, &str)]) -> Server {
+    Server::spawn(command(folder, variables))
+}
+
+/// A server with one file.
+fn started(variables: &[(&str, &str)]) -> (Folder, Server) {
+    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    let server = start(&folder, variables);
+    (folder, server)
+}
+
+/// Where a listener is: 127.0.0.1:port.
+fn address<'s>(server: &'s Server, listener: &str) -> &'s str {
+    let line = server.said.lines().find_map(|line| line.strip_prefix(listener));
+    let address = line.and_then(|line| line.strip_prefix(": "));
+    let address = address.unwrap_or_else(|| panic!("no {listener} in {}", server.said));
+    address.trim_start_matches("http://")
+}
+
+/// What the debug port answers.
+fn debug(server: &Server, path: &str) -> Answer {
+    let mut stream = TcpStream::connect(address(server, "debug")).expect("the port is open");
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("it reads");
+    Answer::read(&mut stream)
+}
+
+fn json(server: &Server, user: &str) -> Answer {
+    let body = format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{{"key":"user","value":"{user}"}}]}}]}}"#);
+    server.post("/json", &body)
+}
+
+/// One call over gRPC, to a service and with a message.
+fn call(server: &Server, path: &str, message: &[u8]) -> Bytes {
+    let address = address(server, "grpc").to_owned();
+    let path = format!("http://{address}{path}");
+    let mut body = BytesMut::new();
+    body.put_u8(0);
+    body.put_u32(message.len().try_into().expect("it is short"));
+    body.put_slice(message);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(&address)
+            .await
+            .expect("the port is open");
+        let (mut sender, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .expect("HTTP/2");
+        let connection = tokio::spawn(connection);
+        let request = Request::post(path)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers");
+        let request = request.body(Full::new(body.freeze())).expect("a request");
+        let answer = sender.send_request(request).await.expect("an answer").into_body();
+        let answer = answer.collect().await.expect("all of it").to_bytes();
+        connection.abort();
+        answer.slice(5.min(answer.len())..)
+    })
+}
+
+fn grpc(server: &Server, user: &str) -> RateLimitResponse {
+    let entry = rate_limit_descriptor::Entry {
+        key: "user".into(),
+        value: user.into(),
+    };
+    let request = RateLimitRequest {
+        domain: "shop".into(),
+        descriptors: vec![RateLimitDescriptor {
+            entries: vec![entry],
+            ..RateLimitDescriptor::default()
+        }],
+        hits_addend: 0,
+    };
+    let path = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+    RateLimitResponse::decode(call(server, path, &request.encode_to_vec())).expect("a response")
+}
+
+#[test]
+fn its_environment_and_files_are_all_it_takes() {
+    let (_folder, server) = started(&[
+        ("LIMIT_RESPONSE_HEADERS_ENABLED", "true"),
+        ("LIMIT_LIMIT_HEADER", "X-Limit"),
+    ]);
+    server.wait_for("the environment of envoyproxy/ratelimit is taken as settings", 1);
+    let first = grpc(&server, "u");
+    assert_eq!((first.overall_code(), first.statuses.len()), (Code::Ok, 1));
+    let headers: Vec<_> = first
+        .response_headers_to_add
+        .iter()
+        .map(|header| (&*header.key, &*header.value))
+        .collect();
+    assert_eq!(headers[..2], [("X-Limit", "2"), ("RateLimit-Remaining", "1")]);
+    assert_eq!(json(&server, "u").status, 200);
+    assert_eq!(grpc(&server, "u").overall_code(), Code::OverLimit);
+    assert_eq!(json(&server, "u").status, 429);
+    assert_eq!(json(&server, "v").status, 200);
+
+    let health = server.get("/healthcheck");
+    assert_eq!((health.status, &*health.body), (200, "OK"));
+    let mut named = vec![0x0a, 9];
+    named.extend_from_slice(b"ratelimit");
+    assert_eq!(call(&server, "/grpc.health.v1.Health/Check", &named)[..], [0x08, 1]);
+
+    assert_eq!(
+        debug(&server, "/rlconfig").body,
+        "shop.user: unit=DAY requests_per_unit=2, shadow_mode: false, quota_mode: false\n"
+    );
+    let stats = debug(&server, "/stats").body;
+    let lines: Vec<&str> = stats.lines().collect();
+    assert!(lines.is_sorted(), "{stats}");
+    for line in [
+        "ratelimit.service.config_load_success: 1",
+        "ratelimit.service.config_load_error: 0",
+        "ratelimit.service.global_shadow_mode: 0",
+        "ratelimit_server.ShouldRateLimit.total_requests: 5",
+    ] {
+        assert!(lines.contains(&line), "{line}: {stats}");
+    }
+    let index = debug(&server, "/").body;
+    assert!(index.contains("/rlconfig: ") && index.contains("/stats: "), "{index}");
+    assert_eq!(debug(&server, "/v1/check").status, 404);
+    assert!(!server.said.contains("resp:"), "{}", server.said);
+    assert!(server.stop().success());
+}
+
+#[test]
+fn it_says_loudly_that_others_can_reach_it_and_how_to_close_it() {
+    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    let mut open = command(&folder, &[]);
+    for name in ["HOST", "GRPC_HOST", "DEBUG_HOST"] {
+        open.env_remove(name);
+    }
+    let server = Server::spawn(open);
+    assert!(server.said.contains("http: http://0.0.0.0:"), "{}", server.said);
+    server.wait_for("ANYBODY can ask", 3);
+    server.wait_for("TOLLGATE_SERVER__DEBUG=127.0.0.1", 1);
+    server.wait_for("WARN", 3);
+    // Of our own settings it is not so.
+    let mut own = command(&folder, &[]);
+    own.args(["--set", "server.http=0.0.0.0:0"]);
+    let refused = own.output().expect("it can be run");
+    assert_eq!(refused.status.code(), Some(2));
+}
+
+#[test]
+fn a_config_map_that_is_swapped_and_a_file_that_is_written_are_both_seen() {
+    let folder = Folder::new();
+    // As Kubernetes mounts it: files are links into `..data`, which is a link to the folder of the day.
+    folder.write("data/config/..monday/shop.yaml", &file(1));
+    let mounted = folder.path().join("data/config");
+    symlink("..monday", mounted.join("..data")).unwrap();
+    symlink("..data/shop.yaml", mounted.join("shop.yaml")).unwrap();
+    folder.write("data/config/.hidden.yaml", "not: [a file of its");
+    let limits = |server: &Server| debug(server, "/rlconfig").body;
+    for watch in ["true", "false"] {
+        let server = start(&folder, &[("RUNTIME_WATCH_ROOT", watch)]);
+        assert!(limits(&server).contains("requests_per_unit=1,"), "{}", limits(&server));
+        folder.write("data/config/..tuesday/shop.yaml", &file(20));
+        symlink("..tuesday", mounted.join("..new")).unwrap();
+        fs::rename(mounted.join("..new"), mounted.join("..data")).unwrap();
+        server.wait_for(TAKEN, 1);
+        assert!(limits(&server).contains("requests_per_unit=20,"), "{}", limits(&server));
+        folder.write("data/config/..tuesday/shop.yaml", &file(300));
+        server.wait_for(TAKEN, 2);
+        assert!(
+            limits(&server).contains("requests_per_unit=300,"),
+            "{}",
+            limits(&server)
+        );
+        symlink("..monday", mounted.join("..new")).unwrap();
+        fs::rename(mounted.join("..new"), mounted.join("..data")).unwrap();
+        server.wait_for(TAKEN, 3);
+    }
+}
+
+#[test]
+fn a_root_that_is_a_link_may_be_swapped_too() {
+    let folder = Folder::new();
+    folder.write("one/rl/config/shop.yaml", &file(1));
+    folder.write("two/rl/config/shop.yaml", &file(2));
+    symlink("one", folder.path().join("data")).unwrap();
+    let server = start(&folder, &[("RUNTIME_SUBDIRECTORY", "rl")]);
+    symlink("two", folder.path().join("new")).unwrap();
+    fs::rename(folder.path().join("new"), folder.path().join("data")).unwrap();
+    server.wait_for(TAKEN, 1);
+    assert!(debug(&server, "/rlconfig").body.contains("requests_per_unit=2,"));
+}
+
+#[test]
+fn a_broken_file_keeps_the_old_limits_and_shows_until_it_is_mended() {
+    let (folder, server) = started(&[]);
+    folder.write("data/config/other.yaml", &file(9));
+    server.wait_for(REFUSED, 1);
+    let health = server.get("/healthcheck");
+    assert_eq!(health.status, 200);
+    assert!(health.body.starts_with("OK\n"), "{}", health.body);
+    assert!(
+        health.body.contains("duplicate domain 'shop' in config file"),
+        "{}",
+        health.body
+    );
+    assert_eq!(
+        [
+            json(&server, "u").status,
+            json(&server, "u").status,
+            json(&server, "u").status
+        ],
+        [200, 200, 429]
+    );
+    assert!(debug(&server, "/stats").body.contains("config_load_error: 1\n"));
+    fs::remove_file(folder.path().join("data/config/other.yaml")).unwrap();
+    server.wait_for(TAKEN, 1);
+    assert_eq!(server.get("/healthcheck").body, "OK");
+    assert!(debug(&server, "/stats").body.contains("config_load_success: 2\n"));
+}
+
+#[test]
+fn without_files_it_does_not_start_unless_it_is_told_to_and_then_takes_them_when_they_come() {
+    let folder = Folder::new();
+    let refused = command(&folder, &[]).output().expect("it can be run");
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        said.contains("RUNTIME_ROOT:1:1") && said.contains("no file fits"),
+        "{said}"
+    );
+
+    let force = ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true");
+    let server = start(&folder, &[force, ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]);
+    server.wait_for("starting without these files", 1);
+    assert_eq!(
+        (json(&server, "u").status, server.get("/healthcheck").status),
+        (200, 500)
+    );
+    folder.write(
+        "data/config/shop.yaml",
+        "domain: shop\ndescriptors: [{ key: user, rate_limits: {} }]\n",
+    );
+    server.wait_for("unknown key 'rate_limits'", 1);
+    assert_eq!(server.get("/healthcheck").status, 500);
+    folder.write("data/config/shop.yaml", &file(1));
+    server.wait_for(TAKEN, 1);
+    assert_eq!(server.get("/healthcheck").body, "OK");
+    assert_eq!([json(&server, "u").status, json(&server, "u").status], [200, 429]);
+    assert!(debug(&server, "/stats").body.contains("config_load_success: 1\n"));
+    // What is wrong with other settings keeps it from starting all the same.
+    let bad = command(&folder, &[force, ("PORT", "x")])
+        .output()
+        .expect("it can be run");
+    assert_eq!(bad.status.code(), Some(2));
+}
+
+#[test]
+fn two_of_them_count_together_on_its_redis() {
+    let redis = Redis::start(Kind::Redis70);
+    let url = format!("127.0.0.1:{}", redis.port());
+    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    let variables = [
+        ("REDIS_SOCKET_TYPE", "tcp"),
+        ("REDIS_TYPE", "SINGLE"),
+        ("REDIS_URL", &*url),
+        ("TOLLGATE_STORE__DEADLINE", "5s"),
+    ];
+    let [one, other] = [(); 2].map(|()| start(&folder, &variables));
+    let answers = [json(&one, "u"), json(&other, "u"), json(&one, "u"), json(&other, "u")];
+    assert_eq!(answers.map(|answer| answer.status), [200, 200, 429, 429]);
+    assert_eq!(one.get("/readyz").json()["store"]["kind"], "redis");
+}
+
+#[test]
+fn modes_are_its_modes_and_what_cannot_be_done_is_told() {
+    let (_folder, server) = started(&[
+        ("SHADOW_MODE", "true"),
+        ("QUOTA_MODE", "true"),
+        ("USE_STATSD", "true"),
+        ("LOG_FORMAT", "json"),
+        ("LOG_LEVEL", "WARN"),
+    ]);
+    let answers = [(); 3].map(|()| json(&server, "u"));
+    assert_eq!(answers.each_ref().map(|answer| answer.status), [200; 3]);
+    assert_eq!(answers[2].json()["statuses"][0]["code"], "OVER_LIMIT");
+    assert!(debug(&server, "/stats").body.contains("global_shadow_mode: 1\n"));
+    assert!(debug(&server, "/rlconfig").body.contains("quota_mode: true"));
+    server.wait_for("figures are not sent to statsd", 1);
+    let log = server.log();
+    assert!(!log.contains("is taken as settings"), "{log}");
+    for line in log.lines() {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert_eq!(line["level"], "warn");
+        assert!(line["@message"].is_string() && line["@timestamp"].is_string(), "{line}");
+    }
+}
+
+#[test]
+fn only_grpc_speaks_tls_where_only_grpc_was_to() {
+    let papers = rcgen::generate_simple_self_signed(vec!["localhost".into()]).expect("a certificate");
+    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    folder.write("cert.pem", &papers.cert.pem());
+    folder.write("key.pem", &papers.signing_key.serialize_pem());
+    let server = start(
+        &folder,
+        &[
+            ("GRPC_SERVER_USE_TLS", "true"),
+            ("GRPC_SERVER_TLS_CERT", "cert.pem"),
+            ("GRPC_SERVER_TLS_KEY", "key.pem"),
+        ],
+    );
+    assert_eq!(server.get("/healthcheck").body, "OK");
+    assert_eq!(debug(&server, "/").status, 200);
+    let mut plain = TcpStream::connect(address(&server, "grpc")).expect("the port is open");
+    plain.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").expect("it reads");
+    let mut answer = Vec::new();
+    let _ = plain.read_to_end(&mut answer);
+    // An alert, or nothing at all; certainly no settings of HTTP/2.
+    assert!(answer.first().is_none_or(|kind| *kind == 0x15), "{answer:?}");
+}
+
+#[test]
+fn with_tokens_it_is_no_longer_open_and_the_debug_port_asks_for_one_too() {
+    let tokens = "[{ name: operator, token: 0123456789abcdef, rights: [check, metrics] }]";
+    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    let mut closed = command(&folder, &[("TOLLGATE_AUTH__TOKENS", tokens)]);
+    closed.env_remove("HOST");
+    let server = Server::spawn(closed);
+    assert_eq!(json(&server, "u").status, 401);
+    let stats = |token: &str| {
+        let mut stream = TcpStream::connect(address(&server, "debug")).expect("the port is open");
+        let request = format!("GET /stats HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{token}\r\n");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        Answer::read(&mut stream).status
+    };
+    assert_eq!(stats(""), 401);
+    assert_eq!(stats("authorization: Bearer 0123456789abcdef\r\n"), 200);
+    assert_eq!(
+        (debug(&server, "/").status, server.get("/healthcheck").status),
+        (200, 200)
+    );
+    assert!(!server.log().contains("ANYBODY"), "{}", server.log());
+}
