@@ -123,7 +123,12 @@ fn each_kind_of_limit_is_told_as_what_it_is() {
             let mut answers = answers(strict, &vec![(pairs, 1); times]);
             answers.swap_remove(times - 1)
         };
-        assert_eq!(told(&["banned=x"], 1), "denied by banned: banned 0 Never");
+        let retry = if strict { "Never" } else { "After(Micros(60000000))" };
+        assert_eq!(
+            told(&["banned=x"], 1),
+            format!("denied by banned: banned 0 {retry}"),
+            "{strict}"
+        );
         assert_eq!(told(&["free=x"], 9), "allowed by -: free free");
         assert_eq!(told(&["large=x"], 1), "allowed by large: large 4294967294");
         assert_eq!(told(&["unknown=x"], 1), "allowed by -:");
@@ -161,6 +166,10 @@ fn a_domain_is_of_one_kind() {
 fn together(strict: bool, descriptors: &[&str], times: usize) -> Vec<bool> {
     let (store, _) = stopped();
     let book = RuleBook::new(reader(strict).finish().expect("sound descriptors").rules, store);
+    together_in(&book, descriptors, times)
+}
+
+fn together_in(book: &RuleBook, descriptors: &[&str], times: usize) -> Vec<bool> {
     let entries: Vec<_> = descriptors.iter().map(|entry| attributes(&[entry])).collect();
     let part = |attributes| Part {
         attempt: Attempt {
@@ -201,5 +210,15 @@ fn quotas_refuse_only_all_together() {
             [true, false],
             "{strict}"
         );
+    }
+}
+
+#[test]
+fn what_is_banned_keeps_others_from_being_charged_only_strictly() {
+    for (strict, left) in [(false, [true, false]), (true, [true, true])] {
+        let (store, _) = stopped();
+        let book = RuleBook::new(reader(strict).finish().expect("sound descriptors").rules, store);
+        assert_eq!(together_in(&book, &["quota=large", "banned=x"], 1), [false]);
+        assert_eq!(together_in(&book, &["quota=large", "unknown=x"], 2), left, "{strict}");
     }
 }

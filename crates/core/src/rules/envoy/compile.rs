@@ -123,7 +123,8 @@ impl Compiler<'_> {
         let id = fresh_id(&way.path.join("."), &mut self.ids);
         let terms = match limit.rate {
             None => Terms::Unlimited,
-            Some((0, _)) => Terms::Banned,
+            // Where all is counted, what a ban refuses is too.
+            Some((0, _)) if self.strict => Terms::Banned,
             Some((requests, unit)) => {
                 let window = FixedWindow::new(Rate::counted(requests.into(), unit.period()));
                 self.window(&id, Limit::FixedWindow(window))
