@@ -112,6 +112,14 @@ impl Decision {
         }
     }
 
+    /// What it says of how things stand, to one who takes nothing: that is always allowed.
+    pub const fn as_look(self) -> Self {
+        match self {
+            Self::Deny { standing, .. } => Self::allow(standing),
+            allow @ Self::Allow { .. } => allow,
+        }
+    }
+
     /// Whether the cost passes.
     pub const fn is_allow(&self) -> bool {
         matches!(self, Self::Allow { .. })

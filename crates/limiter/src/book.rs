@@ -141,7 +141,7 @@ impl<S: Store> RuleBook<S> {
     /// Gives the cost of an attempt back to every rule it meets, never above full, and tells how they then stand: as a
     /// look would, so that it is always allowed.
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
-        let mut plan = self.plan(attempt);
+        let plan = self.plan(attempt);
         let mut answers: Vec<Answer> = Vec::with_capacity(plan.charges.len());
         let counted = self.counted(attempt, &plan, 0);
         for (place, charge) in plan.charges.iter().enumerate() {
@@ -155,10 +155,7 @@ impl<S: Store> RuleBook<S> {
             let standing = self.store.refund(charge.key, &charge.limit, cost).await;
             answers.push(standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE)));
         }
-        for line in &mut plan.lines {
-            line.cost = Cost::ZERO;
-        }
-        plan.verdict(S::SOURCE, answers)
+        plan.standings(S::SOURCE, answers)
     }
 
     /// Clears the counters of one subject, and says how many held something: of every rule whose `per` attributes are all

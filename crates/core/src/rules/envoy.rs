@@ -2,22 +2,29 @@
 //!
 //! `file.rs` reads them, with the words that its users know for what is wrong; `tree.rs` finds the limit of a descriptor,
 //! entry by entry and without a way back; `lint.rs` warns of what can be read and is hardly meant; `import.rs` writes them as rules of our own; `near.rs` is the
-//! arithmetic of its statistics, and `counting.rs` says under which name an attempt is counted.
+//! arithmetic of its statistics, and `path.rs` their names; `brought.rs` is a limit that comes with a request; `counting.rs`
+//! says under which name an attempt is counted where counters are its own.
 
+mod brought;
 mod compile;
 mod counting;
 mod file;
 mod import;
 mod lint;
 mod near;
+mod options;
+mod path;
 mod tree;
 mod unit;
 mod wildcard;
 
+pub use brought::Brought;
 pub use compile::Descriptor;
 pub use counting::Counting;
 pub use file::{Files, is_one};
 pub use near::{Tally, near_from};
+pub use options::Options;
+pub use path::{Path, brought_path};
 pub use tree::{Descriptors, Found, Limited};
 pub use unit::Unit;
 

@@ -11,7 +11,7 @@ mod rule;
 mod when;
 
 use super::attempt::Attempt;
-use super::envoy::Descriptors;
+use super::envoy::{Descriptors, Options};
 use super::lint::lint;
 use super::rule::{CounterOf, Rule, RuleSet};
 use crate::problem::{Place, Problem, Problems};
@@ -48,8 +48,8 @@ pub struct Reader {
     seen: u32,
     /// Subjects that overrides have named.
     subjects: usize,
-    /// What files of envoyproxy/ratelimit say, and whether what they refuse is not counted.
-    envoy: Option<(Descriptors, bool)>,
+    /// What files of envoyproxy/ratelimit say.
+    envoy: Descriptors,
 }
 
 /// Whose a name is: the rule by its number, and where that is written.
@@ -91,14 +91,15 @@ impl Reader {
             names: HashMap::new(),
             seen: 0,
             subjects: 0,
-            envoy: None,
+            envoy: Descriptors::default(),
         }
     }
 
-    /// Takes descriptors of envoyproxy/ratelimit beside rules. `strict` ones are all or nothing, as rules are; others count
+    /// Takes descriptors of envoyproxy/ratelimit beside rules. Strict ones are all or nothing, as rules are; others count
     /// what they refuse, as they did where they come from.
-    pub fn envoy(&mut self, descriptors: Descriptors, strict: bool) {
-        self.envoy = Some((descriptors, strict));
+    pub fn envoy(&mut self, descriptors: Descriptors, options: Options) {
+        self.envoy = descriptors;
+        self.envoy.options = options;
     }
 
     /// Reads a rules file: a map of `domain`, if its rules share one, and `rules`.
@@ -148,7 +149,7 @@ impl Reader {
     /// # Errors
     /// Every problem there is, warnings too, sorted by place. Rules are taken whole or not at all.
     pub fn finish(mut self) -> Result<Read, Vec<Problem>> {
-        let (mut descriptors, strict) = self.envoy.take().unwrap_or_default();
+        let mut descriptors = std::mem::take(&mut self.envoy);
         if let Some(rule) = self.rules.iter().find(|rule| descriptors.has(&rule.domain)) {
             self.problems.error_with(
                 &rule.place,
@@ -163,7 +164,7 @@ impl Reader {
             return Err(self.problems.sorted());
         }
         self.problems.extend(lint(&self.rules));
-        descriptors.compile(strict, &mut self.rules, &mut self.counters);
+        descriptors.compile(&mut self.rules, &mut self.counters);
         Ok(Read {
             rules: RuleSet::new(self.rules, self.counters, descriptors),
             warnings: self.problems.sorted(),

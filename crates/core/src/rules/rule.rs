@@ -298,14 +298,14 @@ impl RuleSet {
         &self.rules
     }
 
+    /// The descriptors of envoyproxy/ratelimit among them.
+    pub const fn descriptors(&self) -> &Descriptors {
+        &self.descriptors
+    }
+
     /// Whether a rule that is asked is of this domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.index.has_domain(domain)
-    }
-
-    /// What files of envoyproxy/ratelimit say.
-    pub fn descriptors(&self) -> &Descriptors {
-        &self.descriptors
     }
 
     /// All kinds of counters. A [`CounterId`] is a place in this list.

@@ -51,20 +51,34 @@ pub struct Ruling<'r> {
     pub decision: Option<Decision>,
     /// Who decided.
     pub source: Source,
+    /// What its window holds with this attempt, where what is refused is counted too.
+    pub counted: Option<u64>,
 }
 
 impl<'r, K> Plan<'r, K> {
     /// One verdict out of what the store answered to each charge, in order. A charge without an answer is one the store
     /// could not be asked for; one that was left unasked has no ruling. `own` is the source of what needs no asking: the one of a store that is well.
     pub fn verdict(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
+        Verdict::new(own, self.rulings(own, answers))
+    }
+
+    /// How the limits stand, from what the store answered, for one who takes nothing: that is always allowed.
+    pub fn standings(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
+        let mut rulings = self.rulings(own, answers);
+        for ruling in &mut rulings {
+            ruling.decision = ruling.decision.map(Decision::as_look);
+        }
+        Verdict::new(own, rulings)
+    }
+
+    fn rulings(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Vec<Ruling<'r>> {
         let mut answers = answers.into_iter();
-        let rulings: Vec<Ruling<'r>> = self
-            .lines
+        self.lines
             .iter()
             .filter_map(|line| {
                 let (decision, source) = match line.terms {
                     Terms::Limited(_) => match answers.next().unwrap_or(Answer::Failed) {
-                        Answer::Decided(decision, source) => (Some(line.rule.judged(decision)), source),
+                        Answer::Decided(decision, source) => (Some(decision), source),
                         Answer::Failed => (None, line.rule.without_store()),
                         Answer::Unasked => return None,
                     },
@@ -73,8 +87,7 @@ impl<'r, K> Plan<'r, K> {
                 };
                 Some(line.ruling(decision, source))
             })
-            .collect();
-        Verdict::new(own, rulings)
+            .collect()
     }
 }
 
@@ -143,6 +156,13 @@ impl Ruling<'_> {
 
 impl<'r> Line<'r> {
     fn ruling(&self, decision: Option<Decision>, source: Source) -> Ruling<'r> {
+        let (decision, counted) = match (decision, &self.rule.descriptor) {
+            (Some(decision), Some(descriptor)) if self.window.is_some() => {
+                let (decision, counted) = descriptor.judged(decision);
+                (Some(decision), counted)
+            }
+            (decision, _) => (decision, None),
+        };
         Ruling {
             rule: self.rule,
             name: self.window.map_or(&self.rule.id, |window| &window.name),
@@ -151,20 +171,12 @@ impl<'r> Line<'r> {
             mode: self.rule.mode,
             decision,
             source,
+            counted,
         }
     }
 }
 
 impl Rule {
-    /// What a decision of the store comes to.
-    #[inline]
-    fn judged(&self, decision: Decision) -> Decision {
-        match &self.descriptor {
-            None => decision,
-            Some(descriptor) => descriptor.judged(decision),
-        }
-    }
-
     /// What it says when its store cannot be asked. A shadow refuses nothing in this case either.
     const fn without_store(&self) -> Source {
         match (self.on_store_failure, self.mode) {

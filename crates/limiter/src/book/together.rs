@@ -3,6 +3,7 @@
 use super::{Counted, RuleBook, answers, is_leased};
 use crate::lease;
 use crate::store::{Settled, Store};
+use tollgate_core::rules::envoy::Brought;
 use tollgate_core::rules::{Answer, Attempt, Plan, Ruling, Verdict};
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
 
@@ -26,13 +27,16 @@ pub enum Way {
     GiveBack,
 }
 
-/// A limit that a caller brings along. It has a counter of its own for each domain and list of attributes.
+/// A limit that a caller brings along. It has a counter of its own for each domain and list of attributes, or that of the
+/// descriptor whose place it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OwnLimit {
     /// So much.
     Limited(Limit),
     /// Nothing passes.
     Banned,
+    /// So much, in the place of a descriptor of envoyproxy/ratelimit.
+    Descriptor(Brought),
 }
 
 /// What the parts of a request came to.
@@ -54,8 +58,8 @@ pub enum Judged<'r> {
     /// The rules do.
     Rules(Verdict<'r>),
     /// The limit it brought does. Nothing is decided if the store could not be asked, or another part was refused without
-    /// asking for this one: then it passes.
-    Own(Option<Decision>, Source),
+    /// asking for this one: then it passes. Last what its window holds with this part, where what is refused is counted too.
+    Own(Option<Decision>, Source, Option<u64>),
 }
 
 /// What a part is to be charged for.
@@ -70,7 +74,7 @@ impl<S: Store> RuleBook<S> {
     /// May all of these attempts go on? If so, every rule that one of them meets is charged; if not, none is. Attempts that
     /// meet the same counter add up.
     ///
-    /// What is to be given back is given when the others have passed.
+    /// What is to be given back is given when the others have passed, or in any case where refusals are counted.
     pub async fn check_together(&self, parts: &[Part<'_>]) -> Together<'_> {
         if let [
             Part {
@@ -101,14 +105,8 @@ impl<S: Store> RuleBook<S> {
                     counted.extend(self.counted(&part.attempt, plan, charges.len()));
                     charges.append(&mut plan.charges);
                 }
-                Planned::Own(cost, OwnLimit::Limited(limit)) => charges.push(Charge {
-                    key: self.own_key(&part.attempt, limit),
-                    limit: *limit,
-                    cost: *cost,
-                    policy: Policy::Enforce,
-                    on_failure: OnStoreFailure::Local,
-                }),
-                Planned::Own(_, OwnLimit::Banned) | Planned::GiveBack => {}
+                Planned::Own(cost, own) => charges.extend(self.own_charge(&part.attempt, own, *cost)),
+                Planned::GiveBack => {}
             }
         }
         let odd_costs = planned.iter().map(Planned::odd_costs).sum();
@@ -171,15 +169,42 @@ impl<S: Store> RuleBook<S> {
     /// Gives the cost of a part back if the request goes on, and tells how its limits stand.
     async fn give_back(&self, part: &Part<'_>, allowed: bool) -> Judged<'_> {
         let Part { attempt, own, .. } = part;
-        let cost = if allowed { attempt.cost } else { Cost::ZERO };
+        // Where every descriptor is counted by itself, so is this one.
+        let descriptors = self.rules.descriptors();
+        let is_apart = !descriptors.options.strict && descriptors.has(attempt.domain);
+        let cost = if allowed || is_apart { attempt.cost } else { Cost::ZERO };
         match own {
             None => Judged::Rules(self.refund(&Attempt { cost, ..*attempt }).await),
-            Some(OwnLimit::Banned) => Judged::Own(Some(Decision::of_a_ban(Cost::ZERO)), S::SOURCE),
-            Some(OwnLimit::Limited(limit)) => {
-                let standing = self.store.refund(self.own_key(attempt, limit), limit, cost).await;
-                Judged::own::<S>(standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE)))
+            Some(own) => {
+                let Some(charge) = self.own_charge(attempt, own, cost) else {
+                    return Judged::Own(Some(Decision::of_a_ban(Cost::ZERO)), S::SOURCE, None);
+                };
+                let standing = self.store.refund(charge.key, &charge.limit, cost).await;
+                let answer = standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE));
+                Judged::own::<S>(own, answer).looked_at()
             }
         }
+    }
+
+    /// What a limit that a caller brings is charged for, unless it lets nothing pass.
+    fn own_charge(&self, attempt: &Attempt<'_>, own: &OwnLimit, cost: Cost) -> Option<Charge<S::Key>> {
+        let (limit, policy, beside) = match own {
+            OwnLimit::Banned => return None,
+            OwnLimit::Limited(limit) => (*limit, Policy::Enforce, None),
+            OwnLimit::Descriptor(brought) => {
+                let beside = self
+                    .rules
+                    .counter_beside(attempt, brought.unit(), |counter, per| self.key(counter, per));
+                (brought.charged(), brought.policy(), beside)
+            }
+        };
+        Some(Charge {
+            key: beside.unwrap_or_else(|| self.own_key(attempt, &limit)),
+            limit,
+            cost,
+            policy,
+            on_failure: OnStoreFailure::Local,
+        })
     }
 
     /// The counter of a limit that a caller brings: no rule's, whatever its id.
@@ -221,7 +246,7 @@ impl<'r, K> Planned<'r, K> {
         match self {
             Self::Rules(plan) => plan.is_banned(),
             Self::Own(cost, OwnLimit::Banned) => *cost > Cost::ZERO,
-            Self::Own(_, OwnLimit::Limited(_)) | Self::GiveBack => false,
+            Self::Own(_, OwnLimit::Limited(_) | OwnLimit::Descriptor(_)) | Self::GiveBack => false,
         }
     }
 }
@@ -253,15 +278,27 @@ impl Judged<'_> {
     pub fn is_allow(&self) -> bool {
         match self {
             Self::Rules(verdict) => verdict.allowed,
-            Self::Own(decision, _) => decision.is_none_or(|decision| decision.is_allow()),
+            Self::Own(decision, ..) => decision.is_none_or(|decision| decision.is_allow()),
         }
     }
 
-    fn own<S: Store>(answer: Answer) -> Self {
-        match answer {
-            Answer::Decided(decision, source) => Self::Own(Some(decision), source),
-            Answer::Failed => Self::Own(None, Source::Open),
-            Answer::Unasked => Self::Own(None, S::SOURCE),
+    fn own<S: Store>(own: &OwnLimit, answer: Answer) -> Self {
+        match (answer, own) {
+            (Answer::Decided(decision, source), OwnLimit::Descriptor(brought)) => {
+                let (decision, counted) = brought.judged(decision);
+                Self::Own(Some(decision), source, counted)
+            }
+            (Answer::Decided(decision, source), _) => Self::Own(Some(decision), source, None),
+            (Answer::Failed, _) => Self::Own(None, Source::Open, None),
+            (Answer::Unasked, _) => Self::Own(None, S::SOURCE, None),
+        }
+    }
+
+    /// The same of a part that takes nothing: how a limit stands refuses nothing.
+    fn looked_at(self) -> Self {
+        match self {
+            Self::Own(decision, source, counted) => Self::Own(decision.map(Decision::as_look), source, counted),
+            rules @ Self::Rules(_) => rules,
         }
     }
 }
@@ -271,8 +308,8 @@ fn judge<'r, S: Store>(planned: &[Planned<'r, S::Key>], settled: Option<&Settled
     let mut answers = settled.into_iter().flat_map(answers);
     let each = planned.iter().map(|planned| match planned {
         Planned::Rules(plan) => Some(Judged::Rules(plan.verdict(S::SOURCE, &mut answers))),
-        Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::of_a_ban(*cost)), S::SOURCE)),
-        Planned::Own(_, OwnLimit::Limited(_)) => Some(Judged::own::<S>(answers.next().unwrap_or(Answer::Failed))),
+        Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::of_a_ban(*cost)), S::SOURCE, None)),
+        Planned::Own(_, own) => Some(Judged::own::<S>(own, answers.next().unwrap_or(Answer::Failed))),
         Planned::GiveBack => None,
     });
     each.collect()

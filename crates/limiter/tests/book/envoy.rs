@@ -5,10 +5,10 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::Files;
+use tollgate_limiter::core::rules::envoy::{Brought, Files, Options, Unit};
 use tollgate_limiter::core::rules::{Attempt, Reader, Settings};
 use tollgate_limiter::core::{Cost, Micros, yaml};
-use tollgate_limiter::{Part, RuleBook, Way};
+use tollgate_limiter::{Judged, OwnLimit, Part, RuleBook, Way};
 
 const FILE: &str = "
 domain: shop
@@ -49,7 +49,13 @@ fn reader(strict: bool) -> Reader {
     files.file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
     let mut reader = Reader::new(Settings::default());
-    reader.envoy(descriptors, strict);
+    reader.envoy(
+        descriptors,
+        Options {
+            strict,
+            ..Options::default()
+        },
+    );
     reader
 }
 
@@ -221,4 +227,109 @@ fn what_is_banned_keeps_others_from_being_charged_only_strictly() {
         assert_eq!(together_in(&book, &["quota=large", "banned=x"], 1), [false]);
         assert_eq!(together_in(&book, &["quota=large", "unknown=x"], 2), left, "{strict}");
     }
+}
+
+/// Whether one descriptor passes that may bring a limit along, how much is then left, and what its window holds.
+fn one(book: &RuleBook, entry: &str, way: Way, cost: u64, own: Option<Brought>) -> (bool, Option<u64>, Option<u64>) {
+    let part = Part {
+        attempt: Attempt {
+            domain: "shop",
+            attributes: &attributes(&[entry]),
+            cost: Cost::new(cost).expect("in range"),
+        },
+        way,
+        own: own.map(OwnLimit::Descriptor),
+    };
+    let parts = [part];
+    let together = match pin!(book.check_together(&parts)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(together) => together,
+        Poll::Pending => unreachable!("the embedded store never waits"),
+    };
+    let (decision, counted) = match &together.parts[..] {
+        [Judged::Own(decision, _, counted)] => (*decision, *counted),
+        [Judged::Rules(verdict)] => {
+            let ruling = verdict.rulings.first();
+            (
+                ruling.and_then(|ruling| ruling.decision),
+                ruling.and_then(|ruling| ruling.counted),
+            )
+        }
+        _ => panic!("one part, one answer"),
+    };
+    (
+        together.allowed,
+        decision.map(|decision| decision.standing().remaining),
+        counted,
+    )
+}
+
+#[test]
+fn a_limit_that_a_request_brings_is_counted_where_the_files_limit_is() {
+    use Way::Take;
+    let (store, _) = stopped();
+    let book = RuleBook::new(reader(false).finish().expect("sound descriptors").rules, store);
+    let brought = |requests, unit| Some(Brought::new(requests, unit, false));
+    // The file lets one of a minute pass.
+    assert_eq!(one(&book, "all=x", Take, 1, None), (true, Some(0), Some(1)));
+    assert_eq!(
+        one(&book, "all=x", Take, 1, brought(5, Unit::Minute)),
+        (true, Some(3), Some(2))
+    );
+    assert_eq!(one(&book, "all=x", Take, 1, None), (false, Some(0), Some(3)));
+    // Windows of another length, another value, and what no file knows have counters of their own.
+    assert_eq!(
+        one(&book, "all=x", Take, 1, brought(5, Unit::Hour)),
+        (true, Some(4), Some(1))
+    );
+    assert_eq!(
+        one(&book, "all=y", Take, 1, brought(5, Unit::Minute)),
+        (true, Some(4), Some(1))
+    );
+    assert_eq!(
+        one(&book, "new=x", Take, 1, brought(5, Unit::Minute)),
+        (true, Some(4), Some(1))
+    );
+    // What is counted together in the file is not here.
+    assert_eq!(one(&book, "path=/a/1", Take, 2, None), (true, Some(0), Some(2)));
+    assert_eq!(
+        one(&book, "path=/a/1", Take, 1, brought(5, Unit::Minute)),
+        (true, Some(4), Some(1))
+    );
+    // Beyond it is refused and counted; zero is a ban; no shadow, no quota and nothing unlimited.
+    assert_eq!(
+        one(&book, "shadow=x", Take, 6, brought(5, Unit::Hour)),
+        (false, Some(0), Some(6))
+    );
+    assert_eq!(
+        one(&book, "quota=x", Take, 1, brought(0, Unit::Minute)),
+        (false, Some(0), Some(1))
+    );
+    assert_eq!(
+        one(&book, "free=x", Take, 2, brought(1, Unit::Minute)),
+        (false, Some(0), Some(2))
+    );
+}
+
+#[test]
+fn strictly_a_limit_that_a_request_brings_takes_nothing_when_it_refuses() {
+    let (store, _) = stopped();
+    let book = RuleBook::new(reader(true).finish().expect("sound descriptors").rules, store);
+    let brought = Some(Brought::new(5, Unit::Minute, true));
+    assert_eq!(one(&book, "special=x", Way::Take, 2, None), (true, Some(1), None));
+    assert_eq!(one(&book, "special=x", Way::Take, 4, brought), (false, Some(3), None));
+    assert_eq!(one(&book, "special=x", Way::Take, 3, brought), (true, Some(0), None));
+}
+
+#[test]
+fn what_is_given_back_is_taken_off_and_never_refused() {
+    let (store, _) = stopped();
+    let book = RuleBook::new(reader(false).finish().expect("sound descriptors").rules, store);
+    assert_eq!(one(&book, "all=x", Way::Take, 5, None), (false, Some(0), Some(5)));
+    // Still beyond the limit.
+    assert_eq!(one(&book, "all=x", Way::GiveBack, 3, None), (true, Some(0), Some(2)));
+    assert_eq!(one(&book, "all=x", Way::GiveBack, 9, None), (true, Some(1), Some(0)));
+    let brought = Some(Brought::new(5, Unit::Minute, false));
+    assert_eq!(one(&book, "all=x", Way::Take, 7, brought), (false, Some(0), Some(7)));
+    assert_eq!(one(&book, "all=x", Way::GiveBack, 1, brought), (true, Some(0), Some(6)));
+    assert_eq!(one(&book, "banned=x", Way::GiveBack, 1, None), (true, Some(0), Some(0)));
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::Files;
+use tollgate_limiter::core::rules::envoy::{Files, Options};
 use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
 use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
 use tollgate_limiter::store::Store;
@@ -59,7 +59,13 @@ pub(crate) fn rules(strict: bool) -> RuleSet {
     files.file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
     let mut reader = Reader::new(Settings::default());
-    reader.envoy(descriptors, strict);
+    reader.envoy(
+        descriptors,
+        Options {
+            strict,
+            ..Options::default()
+        },
+    );
     reader.finish().expect("sound descriptors").rules
 }
 

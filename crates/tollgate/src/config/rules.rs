@@ -281,7 +281,7 @@ impl Texts {
                 if envoy.quotas {
                     descriptors.make_quotas();
                 }
-                reader.envoy(descriptors, envoy.strict);
+                reader.envoy(descriptors, envoy.options);
             }
             Err(found) => problems.extend(found),
         }

@@ -2,7 +2,7 @@
 
 use super::envoy::Compat;
 use super::store::{Book, Store, Throttles};
-use super::telemetry::{Door, Figures, RuleCounts, Tally, Telemetry};
+use super::telemetry::{Door, EnvoyCounts, Figures, RuleCounts, Tally, Telemetry};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
@@ -33,6 +33,7 @@ pub struct Gate {
 struct InForce {
     book: Book,
     counts: RuleCounts,
+    envoy: EnvoyCounts,
 }
 
 /// The rules in force when a request came: it is answered by them, whatever comes after.
@@ -196,6 +197,11 @@ impl Gate {
         self.telemetry.figures()
     }
 
+    /// What envoyproxy/ratelimit counts of descriptors, as its debug port tells it: `name: number`, one a line and sorted.
+    pub fn envoy_stats(&self) -> String {
+        self.figures().envoy.text()
+    }
+
     /// All metrics as text.
     pub fn metrics(&self) -> String {
         self.telemetry.text()
@@ -209,12 +215,16 @@ impl Sitting<'_> {
         let Gate {
             telemetry, stopwatch, ..
         } = self.gate;
-        let InForce { book, counts } = &**self.in_force;
+        let InForce { book, counts, envoy } = &**self.in_force;
         let started = stopwatch.start();
         let checked = book.check(attempt).await;
         let figures = telemetry.figures();
         figures.seconds.add(stopwatch.elapsed_ns(started));
         figures.decisions.add(counts, book.rules(), &checked.verdict, self.door);
+        let passes = checked.verdict.allowed;
+        figures
+            .envoy
+            .add(envoy, book.rules(), attempt, &checked.verdict, passes);
         if checked.odd_costs > 0 {
             figures.odd_costs.add(checked.odd_costs.into());
         }
@@ -227,19 +237,36 @@ impl Sitting<'_> {
         let Gate {
             telemetry, stopwatch, ..
         } = self.gate;
-        let InForce { book, counts } = &**self.in_force;
+        let InForce { book, counts, envoy } = &**self.in_force;
         let started = stopwatch.start();
         let together = book.check_together(parts).await;
         let figures = telemetry.figures();
         figures.seconds.add(stopwatch.elapsed_ns(started));
-        let taken = parts
-            .iter()
-            .zip(&together.parts)
-            .filter(|(part, _)| part.way == Way::Take);
-        for (_, judged) in taken {
-            match judged {
-                Judged::Rules(verdict) => figures.decisions.add(counts, book.rules(), verdict, self.door),
-                Judged::Own(_, source) => figures.decisions.add_own(judged.is_allow(), *source, self.door),
+        for (part, judged) in parts.iter().zip(&together.parts) {
+            match (part.way, judged) {
+                (Way::Take, Judged::Rules(verdict)) => {
+                    figures.decisions.add(counts, book.rules(), verdict, self.door);
+                    let passes = together.allowed;
+                    figures.envoy.add(envoy, book.rules(), &part.attempt, verdict, passes);
+                }
+                (Way::Take, Judged::Own(_, source, _)) => {
+                    figures.decisions.add_own(judged.is_allow(), *source, self.door);
+                    if book.rules().descriptors().has(part.attempt.domain) {
+                        figures
+                            .envoy
+                            .add_brought(envoy, &part.attempt, judged, together.allowed);
+                    }
+                }
+                (Way::GiveBack, Judged::Rules(verdict)) => {
+                    figures
+                        .envoy
+                        .add_given_back(envoy, book.rules(), &part.attempt, verdict);
+                }
+                (Way::GiveBack, Judged::Own(..)) => {
+                    if book.rules().descriptors().has(part.attempt.domain) {
+                        figures.envoy.add_brought_back(&part.attempt);
+                    }
+                }
             }
         }
         if together.odd_costs > 0 {
@@ -291,10 +318,12 @@ impl Sitting<'_> {
 impl InForce {
     fn new(rules: RuleSet, store: &Store, figures: &Figures) -> Self {
         let counts = figures.decisions.counts(&rules);
+        let envoy = figures.envoy.counts(&rules);
         figures.rules_loaded.set(rules.rules().len() as u64);
         Self {
             book: store.book(rules),
             counts,
+            envoy,
         }
     }
 }

@@ -1,14 +1,18 @@
 //! What is counted, and how it is told: metrics in the OpenMetrics text format.
 //!
 //! Counting is a few additions to atomics whose places are found when rules are loaded. Labels hold rule ids, variants,
-//! doors, results and sources, all of which the operator or this program chose: no caller can add a series.
+//! doors, results and sources, all of which the operator or this program chose: no caller can add a series, except for the
+//! names of descriptors that are told with their values, which are bounded.
 
 mod decisions;
+mod envoy;
 mod histogram;
 mod store;
 
 pub(super) use decisions::Tally;
 pub use decisions::{Door, RuleCounts};
+pub(super) use envoy::EnvoyCounts;
+pub use envoy::EnvoyFigures;
 
 use self::store::StoreFigures;
 use super::store::Store;
@@ -34,6 +38,8 @@ pub struct Telemetry {
 #[derive(Debug, Default)]
 pub struct Figures {
     pub(super) decisions: Decisions,
+    /// What envoyproxy/ratelimit counts.
+    pub envoy: EnvoyFigures,
     /// From the moment the gate was asked to the verdict.
     pub(super) seconds: Histogram,
     /// Cost attributes that were no whole number.
@@ -125,6 +131,7 @@ impl Count {
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.decisions.encode(&mut encoder)?;
+        self.envoy.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "How long verdicts took.",

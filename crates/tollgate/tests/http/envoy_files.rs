@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tollgate::server::envoy::{HeaderNames, Modes};
 use tollgate::server::gate::Phase;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::Files;
+use tollgate_limiter::core::rules::envoy::{Files, Options};
 use tollgate_limiter::core::rules::{Reader, Settings};
 use tollgate_limiter::core::yaml;
 
@@ -37,7 +37,7 @@ fn start(modes: Modes, all_are_quotas: bool) -> Server {
         descriptors.make_quotas();
     }
     let mut reader = Reader::new(Settings::default());
-    reader.envoy(descriptors, false);
+    reader.envoy(descriptors, Options::default());
     let rules = reader.finish().expect("sound descriptors").rules;
     let server = Server::start_rules(rules, settings());
     server.gate.compat().set_modes(modes);

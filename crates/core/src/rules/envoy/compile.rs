@@ -1,6 +1,7 @@
 //! Makes rules of descriptors, so that they are planned, settled and told like all others. What differs is how one is
 //! found, and that it may count what it refuses.
 
+use super::path::{Level, Path};
 use super::tree::{Branch, Descriptors, Limited, Node};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::{Cost, Decision, Retry, Standing};
@@ -24,6 +25,8 @@ pub struct Descriptor {
     pub replaces: Box<[Box<str>]>,
     /// It refuses only together with all others of its kind.
     pub is_quota: bool,
+    /// The name of its statistics.
+    pub path: Path,
     /// How much passes in a window, where what is refused is counted too.
     pub(crate) counts: Option<u32>,
 }
@@ -36,44 +39,62 @@ const PARTS: NonZeroU64 = NonZeroU64::new(ENDLESS).expect("more than nothing");
 impl Descriptor {
     /// What is held against the store in place of `limit`: where what is refused counts too, a window that takes all.
     pub(crate) fn charged(&self, limit: &Limit) -> Limit {
-        match (self.counts, limit) {
-            (Some(_), Limit::FixedWindow(window)) => {
-                Limit::FixedWindow(FixedWindow::new(Rate::counted(ENDLESS, window.rate().period())))
-            }
-            _ => *limit,
+        match self.counts {
+            Some(_) => charged(limit),
+            None => *limit,
         }
     }
 
-    /// What was counted, as a decision: refused beyond the limit, and not at it.
-    pub(crate) fn judged(&self, decision: Decision) -> Decision {
-        let Some(requests) = self.counts.map(u64::from) else {
-            return decision;
-        };
-        let counted = *decision.standing();
-        let used = counted.limit.saturating_sub(counted.remaining);
-        // Whoever counts for a share of the window holds it against the same share.
-        let most = match counted.limit {
-            ENDLESS => requests,
-            part => muldiv(requests, part, PARTS).0.max(requests.min(1)),
-        };
-        let standing = Standing {
-            limit: requests,
-            remaining: most.saturating_sub(used),
-            ..counted
-        };
-        if used > most || !decision.is_allow() {
-            return Decision::Deny {
-                standing,
-                retry: Retry::After(standing.reset_after),
-            };
+    /// What was counted, as a decision, and where what is refused is counted too, the count.
+    pub(crate) fn judged(&self, decision: Decision) -> (Decision, Option<u64>) {
+        match self.counts {
+            None => (decision, None),
+            Some(requests) => {
+                let (decision, counted) = judged(requests, decision);
+                (decision, Some(counted))
+            }
         }
-        Decision::allow(standing)
     }
 }
 
+/// A window that takes all, as long as this one.
+pub(super) const fn charged(limit: &Limit) -> Limit {
+    match limit {
+        Limit::FixedWindow(window) => {
+            Limit::FixedWindow(FixedWindow::new(Rate::counted(ENDLESS, window.rate().period())))
+        }
+        _ => *limit,
+    }
+}
+
+/// What was counted, as a decision under a limit: refused beyond it, and not at it. Beside it the count.
+pub(super) fn judged(requests: u32, decision: Decision) -> (Decision, u64) {
+    let requests = u64::from(requests);
+    let counted = *decision.standing();
+    let used = counted.limit.saturating_sub(counted.remaining);
+    // Whoever counts for a share of the window holds it against the same share.
+    let most = match counted.limit {
+        ENDLESS => requests,
+        part => muldiv(requests, part, PARTS).0.max(requests.min(1)),
+    };
+    let standing = Standing {
+        limit: requests,
+        remaining: most.saturating_sub(used),
+        ..counted
+    };
+    // As if others had used up their shares.
+    let count = (requests - most).saturating_add(used);
+    if used > most || !decision.is_allow() {
+        let retry = Retry::After(standing.reset_after);
+        return (Decision::Deny { standing, retry }, count);
+    }
+    (Decision::allow(standing), count)
+}
+
 impl Descriptors {
-    /// Adds a rule for each of its limits. `strict` ones take nothing when they refuse.
-    pub(in crate::rules) fn compile(&mut self, strict: bool, rules: &mut Vec<Rule>, counters: &mut Vec<CounterOf>) {
+    /// Adds a rule for each of its limits.
+    pub(in crate::rules) fn compile(&mut self, rules: &mut Vec<Rule>, counters: &mut Vec<CounterOf>) {
+        let strict = self.options.strict;
         let mut domains: Vec<_> = self.domains.iter_mut().collect();
         domains.sort_by_key(|(name, _)| *name);
         for (domain, branch) in domains {
@@ -93,6 +114,7 @@ impl Descriptors {
 #[derive(Clone, Default)]
 struct Way {
     path: Vec<Box<str>>,
+    levels: Vec<Level>,
     when: Vec<(Arc<str>, Box<str>)>,
     per: Vec<Arc<str>>,
 }
@@ -160,6 +182,7 @@ impl Compiler<'_> {
                 name: limit.name.clone(),
                 replaces: limit.replaces.clone(),
                 is_quota: limit.quota,
+                path: Path::of(self.domain, &way.levels, limit.detailed),
                 counts: limit.rate.filter(|_| !self.strict).map(|(requests, _)| requests),
             })),
         }
@@ -189,6 +212,7 @@ impl Way {
     fn add(&mut self, node: &Node) {
         let key: Arc<str> = (*node.key).into();
         self.path.push(node.name.clone());
+        self.levels.push(Level::of(node));
         if let Some(value) = node.value() {
             self.when.push((Arc::clone(&key), value.into()));
         }

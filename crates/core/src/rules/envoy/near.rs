@@ -1,5 +1,7 @@
 //! What one look at a counter adds to the statistics of its limit, as envoyproxy/ratelimit counts them.
 
+use crate::decision::Decision;
+
 /// Hits by how near the limit they were. Those near it are among those within it, or were before it was passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
@@ -24,6 +26,28 @@ pub fn near_from(limit: u32, share: f32) -> u64 {
 }
 
 impl Tally {
+    /// What `hits` add to the statistics of a limit that decided so of them. `counted` is what its window then held, where
+    /// what is refused is counted too; `passes` whether everything that their request met let it pass.
+    pub fn told(decision: &Decision, counted: Option<u64>, hits: u64, near_share: f32, passes: bool) -> Self {
+        let standing = decision.standing();
+        let limit = u32::try_from(standing.limit).unwrap_or(u32::MAX);
+        let after = match counted {
+            Some(counted) => counted,
+            // Nothing of it was taken, so all of it is beyond the limit.
+            None if !decision.is_allow() => {
+                return Self {
+                    over: hits,
+                    ..Self::default()
+                };
+            }
+            None => {
+                let used = standing.limit.saturating_sub(standing.remaining);
+                if passes { used } else { used.saturating_add(hits) }
+            }
+        };
+        Self::of(limit, near_from(limit, near_share), after, hits)
+    }
+
     /// What `hits` come to that brought a counter to `after`, under a limit that is near from `near` on.
     pub fn of(limit: u32, near: u64, after: u64, hits: u64) -> Self {
         let limit = u64::from(limit);

@@ -359,7 +359,7 @@ fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
 
     let mut reader = Reader::new(Settings::default());
     let file = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: minute, requests_per_unit: 100 } }]";
-    reader.envoy(sound(file), false);
+    reader.envoy(sound(file), super::Options::default());
     let set = reader.finish().unwrap().rules;
     let attempt = Attempt {
         domain: "d",

@@ -1,5 +1,7 @@
 //! Which limit a descriptor meets: a walk down a tree, one entry a level.
 
+use super::options::Options;
+use super::path::{Level, Path};
 use super::unit::Unit;
 use super::wildcard::Pattern;
 use crate::problem::Place;
@@ -10,6 +12,8 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub struct Descriptors {
     pub(super) domains: HashMap<Box<str>, Branch>,
+    /// How they are meant.
+    pub options: Options,
 }
 
 /// What stands below a domain or an entry.
@@ -71,6 +75,11 @@ pub struct Found<'d> {
 }
 
 impl Descriptors {
+    /// Whether there is no domain at all.
+    pub fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
     /// Whether there is such a domain.
     pub fn has(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
@@ -92,7 +101,7 @@ impl Descriptors {
 
     /// The place of the rule that was made of an attempt's limit: its attributes are the entries of a descriptor.
     pub(in crate::rules) fn rule(&self, attempt: &Attempt<'_>) -> Option<u32> {
-        if self.domains.is_empty() {
+        if self.is_empty() {
             return None;
         }
         let found = self.find(attempt.domain, attempt.attributes)?;
@@ -165,23 +174,23 @@ impl Found<'_> {
         })
     }
 
-    /// The name of its statistics: the domain, and for each level what stands for it, joined by dots.
+    /// Whether all values of a pattern on the way are counted together.
+    pub(super) fn shares(&self) -> bool {
+        self.way.iter().any(|node| node.shared().is_some())
+    }
+
+    /// The name of its statistics.
     pub fn path(&self, domain: &str, entries: &[Attribute<'_>]) -> String {
-        let mut path = domain.to_owned();
-        for (node, entry) in self.way.iter().zip(entries) {
-            path.push('.');
-            match node.shared() {
-                None if self.limit.detailed || node.tells_came() => path.push_str(&joined(entry)),
-                Some(_) | None => path.push_str(&node.name),
-            }
-        }
-        path
+        let mut name = String::new();
+        let way: Vec<Level> = self.way.iter().map(|node| Level::of(node)).collect();
+        Path::of(domain, &way, self.limit.detailed).write(domain, entries, &mut name);
+        name
     }
 }
 
 impl Node {
     /// The pattern of the value, where all that fit it are counted together.
-    fn shared(&self) -> Option<&str> {
+    pub(super) fn shared(&self) -> Option<&str> {
         self.value().filter(|_| self.shares)
     }
 
@@ -191,7 +200,7 @@ impl Node {
     }
 
     /// Whether statistics name the value that came: a value that is written stands in the name anyway.
-    const fn tells_came(&self) -> bool {
+    pub(super) const fn tells_came(&self) -> bool {
         self.tells_value && (!self.has_value || self.pattern.is_some())
     }
 }

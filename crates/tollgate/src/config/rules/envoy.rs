@@ -5,14 +5,14 @@ use crate::config::Written;
 use crate::server::envoy::{HeaderNames, Modes};
 use hyper::header::HeaderName;
 use tollgate_limiter::core::problem::{Problems, Refusal};
+use tollgate_limiter::core::quantity::share;
+use tollgate_limiter::core::rules::envoy::Options;
 use tollgate_limiter::core::yaml::{Kind, Node};
 
 /// The setting.
 #[derive(Default)]
 pub(in crate::config) struct EnvoyRules<'w> {
     pub(super) files: &'w [Node],
-    /// All or nothing, as our own rules are.
-    pub(super) strict: bool,
     pub(super) merges_domains: bool,
     /// Every limit is a quota.
     pub(super) quotas: bool,
@@ -20,6 +20,7 @@ pub(in crate::config) struct EnvoyRules<'w> {
     pub(super) may_be_missing: bool,
     /// How requests are answered.
     pub(in crate::config) modes: Modes,
+    pub(super) options: Options,
 }
 
 impl<'w> EnvoyRules<'w> {
@@ -45,15 +46,25 @@ impl<'w> EnvoyRules<'w> {
                 .and_then(|node| node.flag(problems))
                 .unwrap_or_default()
         };
+        let (strict, merges_domains) = (flag("strict"), flag("merge_domains"));
+        let (quotas, may_be_missing) = (flag("quota_mode"), flag("force_start"));
+        let (shadow, healthy_with_rules) = (flag("shadow_mode"), flag("healthy_with_rules"));
+        let tells_metadata = flag("dynamic_metadata");
+        let near = fields.find("near_limit_ratio");
+        let near = near.and_then(|node| node.read("a share of a limit like 0.8", share, problems));
         Self {
             files: files.map_or(&[], Node::one_or_more),
-            strict: flag("strict"),
-            merges_domains: flag("merge_domains"),
-            quotas: flag("quota_mode"),
-            may_be_missing: flag("force_start"),
+            merges_domains,
+            options: Options {
+                strict,
+                near_share: near.map_or(Options::default().near_share, Options::near),
+                tells_metadata,
+            },
+            quotas,
+            may_be_missing,
             modes: Modes {
-                shadow: flag("shadow_mode"),
-                healthy_with_rules: flag("healthy_with_rules"),
+                shadow,
+                healthy_with_rules,
                 headers,
             },
         }

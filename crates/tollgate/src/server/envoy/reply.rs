@@ -37,7 +37,7 @@ const fn code(allowed: bool) -> Code {
 fn status(descriptor: &RateLimitDescriptor, judged: &Judged<'_>) -> DescriptorStatus {
     match judged {
         Judged::Rules(verdict) => of_rules(verdict),
-        Judged::Own(decision, _) => {
+        Judged::Own(decision, ..) => {
             let brought = descriptor.limit.map(|limit| RateLimit {
                 requests_per_unit: limit.requests_per_unit,
                 // The numbers of the two lists are the same, as far as one is known.

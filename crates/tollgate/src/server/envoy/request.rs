@@ -4,6 +4,7 @@ use super::rate_limit_descriptor::RateLimitOverride;
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 use std::borrow::Cow;
 use std::fmt;
+use tollgate_limiter::core::rules::envoy::{Brought, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
 use tollgate_limiter::core::{Cost, Micros, Rate, TokenBucket};
 use tollgate_limiter::{OwnLimit, Part, Way};
@@ -91,7 +92,11 @@ impl<'a> Asked<'a> {
         let mut parts = Vec::with_capacity(request.descriptors.len());
         let mut rest = attributes;
         for descriptor in &request.descriptors {
-            let own = descriptor.limit.as_ref().map(brought).transpose()?;
+            let own = match &descriptor.limit {
+                None => None,
+                Some(limit) if rules.descriptors().has(&request.domain) => in_place(limit, rules),
+                Some(limit) => Some(brought(limit)?).filter(|_| rules.has_domain(&request.domain)),
+            };
             let (entries, behind) = rest.split_at_checked(descriptor.entries.len()).unwrap_or((rest, &[]));
             rest = behind;
             parts.push(Part {
@@ -105,7 +110,7 @@ impl<'a> Asked<'a> {
                 } else {
                     Way::Take
                 },
-                own: own.filter(|_| rules.has_domain(&request.domain)),
+                own,
             });
         }
         Ok(Self { parts })
@@ -120,6 +125,25 @@ pub fn gives_back(request: &RateLimitRequest) -> bool {
 /// What is more than a cost can be is more than any limit holds.
 fn cost(hits: u64) -> Cost {
     Cost::new(hits).unwrap_or(Cost::MAX.plus(Cost::ONE))
+}
+
+/// The limit that a descriptor brings along in a domain of envoyproxy/ratelimit's files. Without a unit that is known it is
+/// read over, and the file's holds.
+fn in_place(limit: &RateLimitOverride, rules: &RuleSet) -> Option<OwnLimit> {
+    let unit = match limit.unit {
+        1 => Unit::Second,
+        2 => Unit::Minute,
+        3 => Unit::Hour,
+        4 => Unit::Day,
+        5 => Unit::Month,
+        6 => Unit::Year,
+        7 => Unit::Week,
+        _ => return None,
+    };
+    match (limit.requests_per_unit, rules.descriptors().options.strict) {
+        (0, true) => Some(OwnLimit::Banned),
+        (requests, strict) => Some(OwnLimit::Descriptor(Brought::new(requests, unit, strict))),
+    }
 }
 
 /// The limit that a descriptor brings along.

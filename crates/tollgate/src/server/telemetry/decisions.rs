@@ -191,7 +191,7 @@ impl Tally {
 }
 
 /// Where a rule stands in its set.
-fn place(rules: &RuleSet, rule: &Rule) -> usize {
+pub(super) fn place(rules: &RuleSet, rule: &Rule) -> usize {
     let from_start = ptr::from_ref(rule).addr().wrapping_sub(rules.rules().as_ptr().addr());
     from_start / size_of::<Rule>()
 }

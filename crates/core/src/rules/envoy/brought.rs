@@ -1,0 +1,85 @@
+//! A limit that a request brings along, in a domain of these files.
+
+use super::compile::{charged, judged};
+use super::unit::Unit;
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::decision::Decision;
+use crate::limit::Limit;
+use crate::rate::Rate;
+use crate::rules::attempt::Attempt;
+use crate::rules::rule::{CounterId, RuleSet, Terms};
+use crate::settle::Policy;
+
+/// So much passes in a window, whatever the file says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Brought {
+    requests: u32,
+    unit: Unit,
+    /// Nothing is taken of what is refused.
+    strict: bool,
+}
+
+impl Brought {
+    /// As the settings have it for all descriptors.
+    pub const fn new(requests: u32, unit: Unit, strict: bool) -> Self {
+        Self { requests, unit, strict }
+    }
+
+    /// How much passes in a window.
+    pub const fn requests(&self) -> u32 {
+        self.requests
+    }
+
+    /// The length of the window.
+    pub const fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// What is held against the store.
+    pub fn charged(&self) -> Limit {
+        let window = Limit::FixedWindow(FixedWindow::new(Rate::counted(
+            self.requests.into(),
+            self.unit.period(),
+        )));
+        if self.strict { window } else { charged(&window) }
+    }
+
+    /// What a refusal by it means. It is never a shadow and never a quota.
+    pub const fn policy(&self) -> Policy {
+        if self.strict { Policy::Enforce } else { Policy::Count }
+    }
+
+    /// What the store's decision comes to, and where what is refused is counted too, the count.
+    pub fn judged(&self, decision: Decision) -> (Decision, Option<u64>) {
+        if self.strict {
+            return (decision, None);
+        }
+        let (decision, counted) = judged(self.requests, decision);
+        (decision, Some(counted))
+    }
+}
+
+impl RuleSet {
+    /// The counter of the limit that a file has for an attempt, if that has windows of this length: one that is brought
+    /// along is counted there too. Where all values of a pattern are counted together it is not.
+    pub fn counter_beside<K>(
+        &self,
+        attempt: &Attempt<'_>,
+        unit: Unit,
+        key: impl FnOnce(CounterId, &[&[u8]]) -> K,
+    ) -> Option<K> {
+        let found = self.descriptors.find(attempt.domain, attempt.attributes)?;
+        let rule = self.rules.get(found.limit.rule as usize)?;
+        let Terms::Limited(windows) = &rule.choice.limit else {
+            return None;
+        };
+        let [window] = windows.as_slice() else { return None };
+        if found.shares()
+            || !matches!(&*window.limit, Limit::FixedWindow(fixed) if fixed.rate().period() == unit.period())
+        {
+            return None;
+        }
+        let subject = rule.subject(attempt)?;
+        Some(key(window.counter, subject.parts().as_slice()))
+    }
+}

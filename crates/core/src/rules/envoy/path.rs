@@ -1,0 +1,165 @@
+//! Under which name the hits of a limit are counted in statistics.
+
+use super::tree::Node;
+use crate::rules::attempt::Attribute;
+
+/// The name of a limit in statistics: the domain, and for each level what stands for it, joined by dots.
+#[derive(Debug)]
+pub struct Path {
+    /// What stands for each level. None: the key and the value that came.
+    levels: Box<[Option<Box<str>>]>,
+    /// The whole name, where nothing that came stands in it.
+    fixed: Option<Box<str>>,
+}
+
+/// What a node has to do with the names of the limits below it.
+#[derive(Clone, Debug)]
+pub(super) struct Level {
+    name: Box<str>,
+    tells: Tells,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Tells {
+    /// The key and the value that came.
+    Came,
+    /// The node's own name, unless the limit is told in detail.
+    NameUnlessDetailed,
+    /// The node's own name: all that fit its pattern are counted together.
+    Name,
+}
+
+impl Level {
+    pub(super) fn of(node: &Node) -> Self {
+        let tells = match node.shared() {
+            Some(_) => Tells::Name,
+            None if node.tells_came() => Tells::Came,
+            None => Tells::NameUnlessDetailed,
+        };
+        Self {
+            name: node.name.clone(),
+            tells,
+        }
+    }
+}
+
+impl Path {
+    /// That of the limit that these nodes lead to. `detailed`: every value that came is told.
+    pub(super) fn of<'n>(domain: &str, way: impl IntoIterator<Item = &'n Level>, detailed: bool) -> Self {
+        let told = |level: &Level| match level.tells {
+            Tells::Came => None,
+            Tells::NameUnlessDetailed if detailed => None,
+            Tells::NameUnlessDetailed | Tells::Name => Some(level.name.clone()),
+        };
+        let levels = way.into_iter().map(told).collect();
+        let mut path = Self { levels, fixed: None };
+        if path.levels.iter().all(Option::is_some) {
+            let mut name = String::new();
+            path.write(domain, &[], &mut name);
+            path.fixed = Some(name.into());
+        }
+        path
+    }
+
+    /// The whole name, if it is the same for all who meet the limit.
+    pub fn fixed(&self) -> Option<&str> {
+        self.fixed.as_deref()
+    }
+
+    /// Writes the name for these entries in place of what `name` holds.
+    pub fn write(&self, domain: &str, entries: &[Attribute<'_>], name: &mut String) {
+        name.clear();
+        name.push_str(domain);
+        for (place, level) in self.levels.iter().enumerate() {
+            name.push('.');
+            match (level, entries.get(place)) {
+                (Some(known), _) => name.push_str(known),
+                (None, Some(entry)) => came(entry, name),
+                (None, None) => {}
+            }
+        }
+        mend(name);
+    }
+}
+
+/// Writes the name of a limit that a request brought along in place of what `name` holds: every value stands in it.
+pub fn brought_path(domain: &str, entries: &[Attribute<'_>], name: &mut String) {
+    name.clear();
+    name.push_str(domain);
+    for entry in entries {
+        name.push('.');
+        came(entry, name);
+    }
+    mend(name);
+}
+
+fn came(entry: &Attribute<'_>, name: &mut String) {
+    name.push_str(entry.name);
+    name.push('_');
+    name.push_str(&String::from_utf8_lossy(entry.value));
+}
+
+/// Puts underscores for what parts statistics from each other where they are sent: colons, bars, and the dots of IPv4
+/// addresses, which would look like levels.
+fn mend(name: &mut String) {
+    if name.contains([':', '|']) {
+        *name = name.replace([':', '|'], "_");
+    }
+    let mut from = 0;
+    while let Some(start) = name
+        .get(from..)
+        .and_then(|rest| rest.find(|c: char| c.is_ascii_digit()))
+    {
+        let start = from + start;
+        from = match address_end(name.as_bytes(), start) {
+            Some(end) => {
+                let address = name.get(start..end).unwrap_or_default().replace('.', "_");
+                name.replace_range(start..end, &address);
+                end
+            }
+            None => start + 1,
+        };
+    }
+}
+
+/// Where an IPv4 address ends that begins here: four runs of one to three digits.
+fn address_end(bytes: &[u8], start: usize) -> Option<usize> {
+    let mut at = start;
+    for group in 0..4 {
+        if group > 0 {
+            (bytes.get(at) == Some(&b'.')).then_some(())?;
+            at += 1;
+        }
+        let rest = bytes.get(at..)?.iter().take(3);
+        let digits = rest.take_while(|byte| byte.is_ascii_digit()).count();
+        (digits > 0).then_some(())?;
+        at += digits;
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colons_bars_and_the_dots_of_addresses_become_underscores() {
+        for (name, mended) in [
+            ("d.key", "d.key"),
+            ("d.a:b|c", "d.a_b_c"),
+            ("d.remote_address_10.0.0.1", "d.remote_address_10_0_0_1"),
+            ("d.ip_1.2.3.4.path_5.6.7.8", "d.ip_1_2_3_4.path_5_6_7_8"),
+            ("d.net_10.0.0.0/24", "d.net_10_0_0_0/24"),
+            ("d.version_1.2.3", "d.version_1.2.3"),
+            ("d.long_1234.5.6.7", "d.long_1234_5_6_7"),
+            ("d.more_1.2.3.4.5", "d.more_1_2_3_4.5"),
+            ("d.ip_::1", "d.ip___1"),
+            ("d.ü_1.2.3.4ü", "d.ü_1_2_3_4ü"),
+            ("d.end_1.2.3.", "d.end_1.2.3."),
+        ] {
+            let mut text = name.to_owned();
+            mend(&mut text);
+            assert_eq!(text, mended, "{name}");
+        }
+    }
+}

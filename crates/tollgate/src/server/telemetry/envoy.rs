@@ -1,0 +1,377 @@
+//! What envoyproxy/ratelimit counts of descriptors, under the names it has there.
+//!
+//! Names of limits that are the same for all requests are found when rules are loaded. Where values that came stand in a
+//! name there may be ever more of them, so these are bounded: what comes after counts for all others of its domain.
+
+use super::decisions::place;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::{self, Write};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use tollgate_limiter::Judged;
+use tollgate_limiter::core::Source;
+use tollgate_limiter::core::rules::envoy::{Tally, brought_path};
+use tollgate_limiter::core::rules::{Attempt, Mode, RuleSet, Ruling, Verdict};
+
+/// Everything since the start.
+#[derive(Debug, Default)]
+pub struct EnvoyFigures {
+    paths: RwLock<Paths>,
+}
+
+/// The counters of one set of rules, found once when it is loaded.
+#[derive(Debug)]
+pub(crate) struct EnvoyCounts {
+    /// For each rule, if its name is always the same.
+    fixed: Box<[Option<Arc<Cells>>]>,
+    near_share: f32,
+    has_domains: bool,
+}
+
+#[derive(Debug, Default)]
+struct Paths {
+    /// By the whole name.
+    known: HashMap<Box<str>, Known>,
+    /// How many of them came with requests.
+    came: usize,
+    /// Descriptors of domains that no file has.
+    lost: BTreeMap<Box<str>, AtomicU64>,
+}
+
+#[derive(Debug)]
+struct Known {
+    cells: Arc<Cells>,
+    /// The name begins with so many bytes of a domain.
+    domain: usize,
+    is_fixed: bool,
+}
+
+/// The figures of one name, in the order of [`STATS`].
+#[derive(Debug, Default)]
+struct Cells([AtomicU64; STATS.len()]);
+
+#[derive(Clone, Copy)]
+enum Stat {
+    TotalHits,
+    OverLimit,
+    NearLimit,
+    OverLimitWithLocalCache,
+    WithinLimit,
+    ShadowMode,
+    TotalNegativeHits,
+}
+
+const STATS: [(&str, &str); 7] = [
+    ("total_hits", "Hits of a descriptor."),
+    ("over_limit", "Hits beyond the limit of a descriptor."),
+    ("near_limit", "Hits within the limit of a descriptor and near it."),
+    (
+        "over_limit_with_local_cache",
+        "Hits that were refused without asking the store.",
+    ),
+    ("within_limit", "Hits within the limit of a descriptor."),
+    ("shadow_mode", "Hits that passed beyond a limit because it is a shadow."),
+    ("total_negative_hits", "Hits that were given back."),
+];
+
+impl EnvoyFigures {
+    /// The counters of these rules: names that were there before go on.
+    pub(crate) fn counts(&self, rules: &RuleSet) -> EnvoyCounts {
+        let mut paths = self.paths.write().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::take(&mut paths.known);
+        let mut fixed = Vec::with_capacity(rules.rules().len());
+        for rule in rules.rules() {
+            let name = rule.descriptor().and_then(|descriptor| descriptor.path.fixed());
+            fixed.push(name.map(|name| {
+                let known = paths.known.entry(name.into()).or_insert_with(|| Known {
+                    cells: before
+                        .get(name)
+                        .map_or_else(Arc::default, |known| Arc::clone(&known.cells)),
+                    domain: rule.domain().len(),
+                    is_fixed: true,
+                });
+                Arc::clone(&known.cells)
+            }));
+        }
+        // Names that came with requests stay; they have a bound of their own.
+        let came = before.into_iter().filter(|(_, known)| !known.is_fixed);
+        for (name, known) in came {
+            paths.known.entry(name).or_insert(known);
+        }
+        paths.came = paths.known.values().filter(|known| !known.is_fixed).count();
+        EnvoyCounts {
+            fixed: fixed.into(),
+            near_share: rules.descriptors().options.near_share,
+            has_domains: !rules.descriptors().is_empty(),
+        }
+    }
+
+    /// Counts what one descriptor came to. `passes`: whether its request does.
+    #[inline]
+    pub(crate) fn add(
+        &self,
+        counts: &EnvoyCounts,
+        rules: &RuleSet,
+        attempt: &Attempt<'_>,
+        verdict: &Verdict<'_>,
+        passes: bool,
+    ) {
+        if counts.has_domains {
+            self.add_verdict(counts, rules, attempt, verdict, passes);
+        }
+    }
+
+    fn add_verdict(
+        &self,
+        counts: &EnvoyCounts,
+        rules: &RuleSet,
+        attempt: &Attempt<'_>,
+        verdict: &Verdict<'_>,
+        passes: bool,
+    ) {
+        let hits = attempt.cost.get();
+        // The windows of a limit stand side by side, and are one limit here.
+        for windows in verdict.rulings.chunk_by(|one, next| ptr::eq(one.rule, next.rule)) {
+            let Some(first) = windows.first().filter(|ruling| counts_hits(ruling)) else {
+                continue;
+            };
+            let tally = |ruling: &Ruling<'_>| {
+                let decision = ruling.decision.as_ref()?;
+                Some(Tally::told(decision, ruling.counted, hits, counts.near_share, passes))
+            };
+            let tally = windows.iter().filter_map(tally).reduce(worst).unwrap_or_default();
+            let is_cached = windows
+                .iter()
+                .any(|ruling| ruling.source == Source::Near && !ruling.is_allow());
+            self.with(counts, rules, attempt, first, |cells| {
+                cells.add(Stat::TotalHits, hits);
+                cells.add_tally(&tally, is_cached);
+                if first.mode == Mode::Shadow && windows.iter().any(|ruling| !ruling.is_allow()) {
+                    cells.add(Stat::ShadowMode, hits);
+                }
+            });
+        }
+        if verdict.rulings.is_empty() {
+            self.add_lost(rules, attempt.domain);
+        }
+    }
+
+    /// Counts what a limit came to that a descriptor brought along.
+    pub(crate) fn add_brought(&self, counts: &EnvoyCounts, attempt: &Attempt<'_>, judged: &Judged<'_>, passes: bool) {
+        let Judged::Own(decision, source, counted) = judged else {
+            return;
+        };
+        let hits = attempt.cost.get();
+        let tally = decision
+            .as_ref()
+            .map(|decision| Tally::told(decision, *counted, hits, counts.near_share, passes))
+            .unwrap_or_default();
+        self.with_brought(attempt, |cells| {
+            cells.add(Stat::TotalHits, hits);
+            cells.add_tally(&tally, *source == Source::Near && tally.over > 0);
+        });
+    }
+
+    /// Counts what a descriptor gave back to a limit that it brought along.
+    pub(crate) fn add_brought_back(&self, attempt: &Attempt<'_>) {
+        self.with_brought(attempt, |cells| cells.add(Stat::TotalNegativeHits, attempt.cost.get()));
+    }
+
+    /// Counts what one descriptor gave back.
+    pub(crate) fn add_given_back(
+        &self,
+        counts: &EnvoyCounts,
+        rules: &RuleSet,
+        attempt: &Attempt<'_>,
+        verdict: &Verdict<'_>,
+    ) {
+        let Some(ruling) = verdict.rulings.first().filter(|ruling| counts_hits(ruling)) else {
+            return;
+        };
+        self.with(counts, rules, attempt, ruling, |cells| {
+            cells.add(Stat::TotalNegativeHits, attempt.cost.get());
+        });
+    }
+
+    /// Notes a descriptor of a domain that neither a file nor a rule has.
+    fn add_lost(&self, rules: &RuleSet, domain: &str) {
+        if rules.has_domain(domain) || rules.descriptors().has(domain) {
+            return;
+        }
+        {
+            let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(count) = paths.lost.get(domain) {
+                count.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        }
+        let mut paths = self.paths.write().unwrap_or_else(PoisonError::into_inner);
+        let is_room = paths.lost.len() < DOMAINS_MAX && domain.len() <= NAME_BYTES_MAX;
+        let name = if is_room { domain } else { OTHER };
+        let count = paths.lost.entry(name.into()).or_default();
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Finds the figures of a ruling.
+    fn with(
+        &self,
+        counts: &EnvoyCounts,
+        rules: &RuleSet,
+        attempt: &Attempt<'_>,
+        ruling: &Ruling<'_>,
+        add: impl FnOnce(&Cells),
+    ) {
+        let fixed = counts.fixed.get(place(rules, ruling.rule));
+        if let Some(cells) = fixed.and_then(Option::as_deref) {
+            return add(cells);
+        }
+        let Some(descriptor) = ruling.rule.descriptor() else {
+            return;
+        };
+        NAME.with_borrow_mut(|name| {
+            descriptor.path.write(attempt.domain, attempt.attributes, name);
+            self.named(name, attempt.domain, add);
+        });
+    }
+
+    /// Finds the figures of a limit that a descriptor brought along.
+    fn with_brought(&self, attempt: &Attempt<'_>, add: impl FnOnce(&Cells)) {
+        NAME.with_borrow_mut(|name| {
+            brought_path(attempt.domain, attempt.attributes, name);
+            self.named(name, attempt.domain, add);
+        });
+    }
+
+    /// Finds the figures of a name that came with a request, or those of all others.
+    fn named(&self, name: &str, domain: &str, add: impl FnOnce(&Cells)) {
+        {
+            let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(known) = paths.known.get(name) {
+                return add(&known.cells);
+            }
+        }
+        let mut paths = self.paths.write().unwrap_or_else(PoisonError::into_inner);
+        let is_room = paths.came < PATHS_MAX && name.len() <= NAME_BYTES_MAX;
+        let name: Box<str> = match is_room {
+            true => name.into(),
+            false => format!("{domain}.{OTHER}").into(),
+        };
+        if !paths.known.contains_key(&name) {
+            paths.came += usize::from(is_room);
+        }
+        let fresh = || Known {
+            cells: Arc::default(),
+            domain: domain.len(),
+            is_fixed: false,
+        };
+        add(&paths.known.entry(name).or_insert_with(fresh).cells);
+    }
+
+    /// All of it, one figure a line and sorted: `ratelimit.service.rate_limit.<domain>.<path>.<stat>: <number>`.
+    pub fn text(&self) -> String {
+        let mut lines: Vec<(String, u64)> = Vec::new();
+        let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
+        for (path, known) in &paths.known {
+            for ((stat, _), cell) in STATS.iter().zip(&known.cells.0) {
+                lines.push((format!("{path}.{stat}"), cell.load(Ordering::Relaxed)));
+            }
+        }
+        for (domain, count) in &paths.lost {
+            lines.push((format!("{domain}.domain_not_found"), count.load(Ordering::Relaxed)));
+        }
+        drop(paths);
+        lines.sort_unstable();
+        let mut text = String::new();
+        for (name, count) in lines {
+            // A name is one line, whatever came.
+            let name = name.replace(char::is_control, "_");
+            let _ = writeln!(text, "ratelimit.service.rate_limit.{name}: {count}");
+        }
+        text
+    }
+
+    /// The same as series, where there are such descriptors.
+    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
+        if paths.known.is_empty() && paths.lost.is_empty() {
+            return Ok(());
+        }
+        let mut known: Vec<(&Box<str>, &Known)> = paths.known.iter().collect();
+        known.sort_unstable_by_key(|(name, _)| *name);
+        for (stat, (name, help)) in STATS.iter().enumerate() {
+            let name = format!("tollgate_envoy_{name}");
+            let mut family = encoder.encode_descriptor(&name, help, None, COUNTER)?;
+            for (name, known) in &known {
+                let (domain, path) = name.split_at_checked(known.domain).unwrap_or((name, ""));
+                let labels = [("domain", domain), ("path", path.strip_prefix('.').unwrap_or(path))];
+                let count = known.cells.0.get(stat).map_or(0, |cell| cell.load(Ordering::Relaxed));
+                ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
+            }
+        }
+        let mut lost = encoder.encode_descriptor(
+            "tollgate_envoy_domain_not_found",
+            "Descriptors of domains that no file has.",
+            None,
+            COUNTER,
+        )?;
+        for (domain, count) in &paths.lost {
+            let count = ConstCounter::new(count.load(Ordering::Relaxed));
+            count.encode(lost.encode_family(&[("domain", &**domain)])?)?;
+        }
+        Ok(())
+    }
+}
+
+impl Cells {
+    fn add(&self, stat: Stat, hits: u64) {
+        if let Some(cell) = self.0.get(stat as usize).filter(|_| hits > 0) {
+            cell.fetch_add(hits, Ordering::Relaxed);
+        }
+    }
+
+    fn add_tally(&self, tally: &Tally, is_cached: bool) {
+        self.add(Stat::OverLimit, tally.over);
+        self.add(Stat::NearLimit, tally.near);
+        self.add(Stat::WithinLimit, tally.within);
+        if is_cached {
+            self.add(Stat::OverLimitWithLocalCache, tally.over);
+        }
+    }
+}
+
+/// Whether hits of a limit are counted: those of one that limits nothing are not.
+fn counts_hits(ruling: &Ruling<'_>) -> bool {
+    let is_limited = ruling.window.is_some() || ruling.decision.is_some();
+    ruling.rule.descriptor().is_some() && is_limited
+}
+
+/// What two windows of one limit come to: what one refuses is refused.
+fn worst(one: Tally, other: Tally) -> Tally {
+    Tally {
+        over: one.over.max(other.over),
+        near: one.near.max(other.near),
+        within: one.within.min(other.within),
+    }
+}
+
+thread_local! {
+    /// The name that is being looked up, so that one that is known costs no memory.
+    static NAME: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+const COUNTER: MetricType = MetricType::Counter;
+/// So many names may come with requests, each so long. What is beyond counts under [`OTHER`].
+const PATHS_MAX: usize = 10_000;
+const NAME_BYTES_MAX: usize = 512;
+/// So many domains that are not there are told apart.
+const DOMAINS_MAX: usize = 100;
+/// Stands for all names for which there is no room.
+const OTHER: &str = "__other__";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,258 @@
+//! What is counted of descriptors, and under which names.
+
+use crate::server::gate::Gate;
+use crate::server::telemetry::Door;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::envoy::{Files, Options};
+use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
+use tollgate_limiter::core::{Cost, yaml};
+use tollgate_limiter::store::memory::Memory;
+use tollgate_limiter::{Part, Way};
+
+const FILE: &str = "
+domain: shop
+descriptors:
+- key: user
+  rate_limit: { unit: year, requests_per_unit: 10 }
+- key: user
+  value: vip
+  rate_limit: { unit: year, requests_per_unit: 10 }
+- key: path
+  value: /a/*
+  rate_limit: { unit: year, requests_per_unit: 10 }
+- key: told
+  value_to_metric: true
+  rate_limit: { unit: year, requests_per_unit: 1 }
+- key: ip
+  detailed_metric: true
+  rate_limit: { unit: year, requests_per_unit: 1 }
+- key: shadow
+  shadow_mode: true
+  rate_limit: { unit: year, requests_per_unit: 1 }
+- key: banned
+  rate_limit: { unit: year, requests_per_unit: 0 }
+- key: free
+  rate_limit: { unlimited: true }
+";
+
+fn rules(file: &str, options: Options) -> RuleSet {
+    let mut files = Files::new(false);
+    files.file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
+    let (descriptors, _) = files.finish().expect("a sound file");
+    let mut reader = Reader::new(Settings::default());
+    reader.envoy(descriptors, options);
+    reader.finish().expect("sound descriptors").rules
+}
+
+fn gate(options: Options) -> Gate {
+    Gate::new(rules(FILE, options), Arc::new(Memory::default()))
+}
+
+fn strict() -> Options {
+    Options {
+        strict: true,
+        ..Options::default()
+    }
+}
+
+fn now<T>(answer: impl Future<Output = T>) -> T {
+    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("the embedded store never waits"),
+    }
+}
+
+/// Asks for descriptors of one entry each, and says whether they pass.
+fn ask(gate: &Gate, domain: &str, way: Way, descriptors: &[(&str, u64)]) -> bool {
+    let entries: Vec<[Attribute<'_>; 1]> = descriptors
+        .iter()
+        .map(|(entry, _)| {
+            let (name, value) = entry.split_once('=').expect("key=value");
+            let value = value.as_bytes();
+            [Attribute { name, value }]
+        })
+        .collect();
+    let mut parts: Vec<Part<'_>> = Vec::new();
+    for (attributes, (_, hits)) in entries.iter().zip(descriptors) {
+        parts.push(Part {
+            attempt: Attempt {
+                domain,
+                attributes,
+                cost: Cost::new(*hits).expect("in range"),
+            },
+            way,
+            own: None,
+        });
+    }
+    now(gate.sit(Door::Grpc).check_together(&parts)).allowed
+}
+
+/// What is told of one name: what is not zero.
+fn told(gate: &Gate, path: &str) -> Vec<String> {
+    let begin = format!("ratelimit.service.rate_limit.{path}.");
+    let text = gate.envoy_stats();
+    let lines = text.lines().filter_map(|line| line.strip_prefix(&begin));
+    lines.filter(|line| !line.ends_with(": 0")).map(str::to_owned).collect()
+}
+
+#[test]
+fn hits_are_counted_by_how_near_the_limit_they_were() {
+    let gate = gate(Options::default());
+    assert!(ask(&gate, "shop", Way::Take, &[("user=a", 7)]));
+    assert_eq!(told(&gate, "shop.user"), ["total_hits: 7", "within_limit: 7"]);
+    assert!(ask(&gate, "shop", Way::Take, &[("user=a", 2)]));
+    assert_eq!(
+        told(&gate, "shop.user"),
+        ["near_limit: 1", "total_hits: 9", "within_limit: 9"]
+    );
+    // One is within and near, three are beyond.
+    assert!(!ask(&gate, "shop", Way::Take, &[("user=a", 4)]));
+    assert_eq!(
+        told(&gate, "shop.user"),
+        ["near_limit: 2", "over_limit: 3", "total_hits: 13", "within_limit: 9"]
+    );
+    assert!(!ask(&gate, "shop", Way::Take, &[("user=a", 5)]));
+    assert_eq!(
+        told(&gate, "shop.user"),
+        ["near_limit: 2", "over_limit: 8", "total_hits: 18", "within_limit: 9"]
+    );
+}
+
+#[test]
+fn the_share_that_is_near_can_be_set() {
+    let gate = gate(Options {
+        near_share: 0.5,
+        ..Options::default()
+    });
+    ask(&gate, "shop", Way::Take, &[("user=a", 7)]);
+    assert_eq!(
+        told(&gate, "shop.user"),
+        ["near_limit: 2", "total_hits: 7", "within_limit: 7"]
+    );
+}
+
+#[test]
+fn strictly_all_that_is_refused_is_beyond_the_limit() {
+    let gate = gate(strict());
+    assert!(ask(&gate, "shop", Way::Take, &[("user=a", 9)]));
+    assert!(!ask(&gate, "shop", Way::Take, &[("user=a", 4), ("user=vip", 9)]));
+    assert_eq!(
+        told(&gate, "shop.user"),
+        ["near_limit: 1", "over_limit: 4", "total_hits: 13", "within_limit: 9"]
+    );
+    // Would have passed, and was not taken.
+    assert_eq!(
+        told(&gate, "shop.user_vip"),
+        ["near_limit: 1", "total_hits: 9", "within_limit: 9"]
+    );
+    assert!(!ask(&gate, "shop", Way::Take, &[("banned=x", 2)]));
+    assert_eq!(told(&gate, "shop.banned"), ["over_limit: 2", "total_hits: 2"]);
+}
+
+#[test]
+fn each_kind_of_limit_is_counted_as_what_it_is() {
+    let gate = gate(Options::default());
+    for _ in 0..2 {
+        let each = [("path=/a/1", 1), ("shadow=x", 1), ("free=x", 1), ("unknown=x", 1)];
+        assert!(ask(&gate, "shop", Way::Take, &each));
+    }
+    assert!(!ask(&gate, "shop", Way::Take, &[("banned=x", 1)]));
+    assert_eq!(told(&gate, "shop.path_/a/*"), ["total_hits: 2", "within_limit: 2"]);
+    assert_eq!(
+        told(&gate, "shop.shadow"),
+        [
+            "near_limit: 1",
+            "over_limit: 1",
+            "shadow_mode: 1",
+            "total_hits: 2",
+            "within_limit: 1"
+        ]
+    );
+    assert_eq!(told(&gate, "shop.banned"), ["over_limit: 1", "total_hits: 1"]);
+    assert_eq!(told(&gate, "shop.free"), [""; 0]);
+    ask(&gate, "shop", Way::GiveBack, &[("path=/a/1", 2)]);
+    assert_eq!(
+        told(&gate, "shop.path_/a/*"),
+        ["total_hits: 2", "total_negative_hits: 2", "within_limit: 2"]
+    );
+}
+
+#[test]
+fn values_that_came_stand_in_names_where_the_file_says_so() {
+    let gate = gate(Options::default());
+    ask(&gate, "shop", Way::Take, &[("told=a|b", 1), ("ip=10.0.0.1", 1)]);
+    assert_eq!(told(&gate, "shop.told_a_b")[1..], ["total_hits: 1", "within_limit: 1"]);
+    assert_eq!(
+        told(&gate, "shop.ip_10_0_0_1")[1..],
+        ["total_hits: 1", "within_limit: 1"]
+    );
+}
+
+#[test]
+fn names_that_come_with_requests_are_bounded() {
+    let gate = gate(Options::default());
+    let most = super::PATHS_MAX;
+    for number in 0..most + 5 {
+        ask(&gate, "shop", Way::Take, &[(&format!("told={number}"), 1)]);
+    }
+    let long = "x".repeat(super::NAME_BYTES_MAX);
+    ask(&gate, "shop", Way::Take, &[(&format!("told={long}"), 1)]);
+    assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 6", "within_limit: 6"]);
+    let text = gate.envoy_stats();
+    assert_eq!(text.matches("shop.told_").count(), most * super::STATS.len());
+    // One that is known goes on, and the names of the file have their own places.
+    ask(&gate, "shop", Way::Take, &[("told=1", 1), ("user=a", 1)]);
+    assert_eq!(told(&gate, "shop.told_1")[2], "total_hits: 2");
+    assert_eq!(told(&gate, "shop.user"), ["total_hits: 1", "within_limit: 1"]);
+    // After other rules as well.
+    gate.take_rules(rules(FILE, Options::default()));
+    ask(&gate, "shop", Way::Take, &[("told=new", 1), ("user=a", 1)]);
+    assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 7", "within_limit: 7"]);
+    assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
+}
+
+#[test]
+fn domains_that_are_not_there_are_counted_and_bounded() {
+    let gate = gate(Options::default());
+    for number in 0..super::DOMAINS_MAX + 9 {
+        ask(
+            &gate,
+            &format!("no-{number}"),
+            Way::Take,
+            &[("user=a", 1), ("user=b", 1)],
+        );
+    }
+    let text = gate.envoy_stats();
+    assert!(
+        text.contains("ratelimit.service.rate_limit.no-0.domain_not_found: 2\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("ratelimit.service.rate_limit.__other__.domain_not_found: 18\n"),
+        "{text}"
+    );
+}
+
+#[test]
+fn the_same_figures_are_series() {
+    let gate = gate(Options::default());
+    ask(&gate, "shop", Way::Take, &[("user=a", 7), ("path=/a/1", 1)]);
+    ask(&gate, "nowhere", Way::Take, &[("user=a", 7)]);
+    let text = gate.metrics();
+    for line in [
+        "tollgate_envoy_total_hits_total{domain=\"shop\",path=\"user\"} 7\n",
+        "tollgate_envoy_within_limit_total{domain=\"shop\",path=\"path_/a/*\"} 1\n",
+        "tollgate_envoy_over_limit_total{domain=\"shop\",path=\"user\"} 0\n",
+        "tollgate_envoy_domain_not_found_total{domain=\"nowhere\"} 1\n",
+    ] {
+        assert!(text.contains(line), "{line} {text}");
+    }
+    let own = Gate::new(
+        Reader::new(Settings::default()).finish().expect("no rules").rules,
+        Arc::new(Memory::default()),
+    );
+    assert!(!own.metrics().contains("tollgate_envoy"));
+}
