@@ -6,7 +6,7 @@
 
 mod expressions;
 mod limits;
-mod method;
+pub(super) mod method;
 mod rule;
 mod when;
 

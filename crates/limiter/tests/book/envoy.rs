@@ -35,6 +35,8 @@ descriptors:
   rate_limit: { unit: minute, requests_per_unit: 1, name: everybody }
 - key: special
   rate_limit: { unit: minute, requests_per_unit: 3, replaces: [{ name: everybody }] }
+- key: exact
+  rate_limit: { limit: 2/min burst 3, algorithm: token_bucket }
 - key: quota
   quota_mode: true
   rate_limit: { unit: minute, requests_per_unit: 1 }
@@ -332,4 +334,35 @@ fn what_is_given_back_is_taken_off_and_never_refused() {
     assert_eq!(one(&book, "all=x", Way::Take, 7, brought), (false, Some(0), Some(7)));
     assert_eq!(one(&book, "all=x", Way::GiveBack, 1, brought), (true, Some(0), Some(6)));
     assert_eq!(one(&book, "banned=x", Way::GiveBack, 1, None), (true, Some(0), Some(0)));
+}
+
+#[test]
+fn a_limit_of_our_own_takes_nothing_when_it_refuses() {
+    for strict in [false, true] {
+        let exact = &["exact=x"][..];
+        let told = answers(strict, &[(exact, 2), (exact, 2), (exact, 1)]);
+        let begin: Vec<&str> = told.iter().filter_map(|answer| answer.split(" After").next()).collect();
+        assert_eq!(
+            begin,
+            [
+                "allowed by exact: exact 1",
+                "denied by exact: exact 1",
+                "allowed by exact: exact 0",
+                "allowed by exact: exact 1",
+            ],
+            "{strict}"
+        );
+    }
+}
+
+#[test]
+fn a_limit_of_our_own_is_charged_only_if_the_request_goes_on_and_others_are_counted_all_the_same() {
+    let (store, _) = stopped();
+    let book = RuleBook::new(reader(false).finish().expect("sound descriptors").rules, store);
+    // The window lets one pass, the bucket three.
+    assert_eq!(together_in(&book, &["all=x", "exact=x"], 3), [true, false, false]);
+    assert_eq!(together_in(&book, &["exact=x", "unknown=x"], 3), [true, true, false]);
+    // The window is used up by what the bucket refuses.
+    assert_eq!(together_in(&book, &["quota=large", "exact=x"], 2), [false, false]);
+    assert_eq!(together_in(&book, &["quota=large", "unknown=x"], 1), [false]);
 }

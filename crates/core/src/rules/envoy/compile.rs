@@ -144,7 +144,10 @@ impl Compiler<'_> {
     fn rule(&mut self, limit: &Limited, way: &Way) -> Rule {
         let id = fresh_id(&way.path.join("."), &mut self.ids);
         let terms = match limit.rate {
-            None => Terms::Unlimited,
+            None => match &limit.exact {
+                Some(exact) => self.window(&id, exact.limit),
+                None => Terms::Unlimited,
+            },
             // Where all is counted, what a ban refuses is too.
             Some((0, _)) if self.strict => Terms::Banned,
             Some((requests, unit)) => {

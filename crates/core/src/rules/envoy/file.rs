@@ -1,6 +1,7 @@
 //! Reads the files. What is wrong is said in the words of envoyproxy/ratelimit, because alerts look for them; the place
 //! and the advice are ours.
 
+use super::exact::{self, EXACT_KEYS, Exact};
 use super::lint::lint;
 use super::tree::{Branch, Descriptors, Limited, Node as Descriptor};
 use super::unit::Unit;
@@ -38,7 +39,7 @@ impl Files {
 
     /// Reads one file.
     pub fn file(&mut self, node: &Node) {
-        self.keys(node);
+        self.keys(node, &[]);
         let Kind::Map(_) = node.kind else {
             self.problems.error_with(
                 &node.place,
@@ -166,7 +167,7 @@ impl Files {
     }
 
     fn limit(&mut self, node: &Node, around: &Fields<'_>) -> Option<Limited> {
-        let fields = node.fields("a rate_limit", &KEYS, &mut Problems::new())?;
+        let fields = node.fields("a rate_limit", &[&KEYS[..], &EXACT_KEYS].concat(), &mut Problems::new())?;
         self.misplaced(&fields, &LIMIT_KEYS, "a rate_limit");
         self.limits += 1;
         if self.limits > LIMITS_MAX {
@@ -175,32 +176,15 @@ impl Files {
                 .error_with(&node.place, format!("there are more than {LIMITS_MAX} limits"), hint);
             return None;
         }
-        let unit = fields.find("unit").and_then(Node::scalar).unwrap_or_default();
-        let rate = match (Unit::named(unit), self.flag(&fields, "unlimited")) {
-            (Some(_), true) => {
-                self.problems.error_with(
-                    &node.place,
-                    "should not specify rate limit unit when unlimited",
-                    "take `unit` or `unlimited` away",
-                );
-                return None;
-            }
-            (None, true) => None,
-            (Some(unit), false) => Some((self.requests(&fields)?, unit)),
-            (None, false) => {
-                let names = || Unit::ALL.into_iter().map(Unit::name);
-                let lower: Vec<String> = names().map(str::to_lowercase).collect();
-                self.problems.error_with(
-                    fields.find("unit").map_or(&node.place, |unit| &unit.place),
-                    format!("invalid rate limit unit '{}'", shown(unit)),
-                    meant(unit, || lower.iter().map(String::as_str)),
-                );
-                return None;
-            }
+        let (rate, exact) = if exact::is_one(&fields) {
+            (None, Some(exact::read(node, &fields, &mut self.problems)?))
+        } else {
+            self.window(node, &fields)?
         };
         let name = fields.find("name").and_then(Node::scalar).unwrap_or_default();
         Some(Limited {
             rate,
+            exact,
             name: name.into(),
             replaces: self.replaces(&fields, name),
             shadow: self.flag(around, "shadow_mode"),
@@ -210,6 +194,33 @@ impl Files {
             place: node.place.clone(),
             rule: 0,
         })
+    }
+
+    /// How much passes in a window, unless it is unlimited.
+    fn window(&mut self, node: &Node, fields: &Fields<'_>) -> Option<(Option<(u32, Unit)>, Option<Exact>)> {
+        let unit = fields.find("unit").and_then(Node::scalar).unwrap_or_default();
+        match (Unit::named(unit), self.flag(fields, "unlimited")) {
+            (Some(_), true) => {
+                self.problems.error_with(
+                    &node.place,
+                    "should not specify rate limit unit when unlimited",
+                    "take `unit` or `unlimited` away",
+                );
+                None
+            }
+            (None, true) => Some((None, None)),
+            (Some(unit), false) => Some((Some((self.requests(fields)?, unit)), None)),
+            (None, false) => {
+                let names = || Unit::ALL.into_iter().map(Unit::name);
+                let lower: Vec<String> = names().map(str::to_lowercase).collect();
+                self.problems.error_with(
+                    fields.find("unit").map_or(&node.place, |unit| &unit.place),
+                    format!("invalid rate limit unit '{}'", shown(unit)),
+                    meant(unit, || lower.iter().map(String::as_str)),
+                );
+                None
+            }
+        }
     }
 
     fn requests(&mut self, fields: &Fields<'_>) -> Option<u32> {
@@ -268,31 +279,36 @@ impl Files {
         }
     }
 
-    /// Every key of a file is one of a single list, wherever it stands; below `metadata` anything goes.
-    fn keys(&mut self, node: &Node) {
+    /// Every key of a file is one of a single list, wherever it stands; below `metadata` anything goes. `own` are keys of
+    /// ours that may stand here as well, which are read as those of rules are.
+    fn keys(&mut self, node: &Node, own: &[&str]) {
         let Kind::Map(entries) = &node.kind else { return };
         for (key, value) in entries {
+            if own.contains(&&*key.text) {
+                continue;
+            }
             if !KEYS.contains(&&*key.text) {
                 let text = if is_a_number(&key.text) {
                     format!("config error, key is not of type string: {}", key.text)
                 } else {
                     format!("config error, unknown key '{}'", shown(&key.text))
                 };
-                self.problems
-                    .error_with(&key.place, text, meant(&key.text, || KEYS.into_iter()));
+                let known = || KEYS.into_iter().chain(own.iter().copied());
+                self.problems.error_with(&key.place, text, meant(&key.text, known));
             } else if &*key.text != "metadata" {
-                self.value(value);
+                let own: &[&str] = if &*key.text == "rate_limit" { &EXACT_KEYS } else { &[] };
+                self.value(value, own);
             }
         }
     }
 
-    fn value(&mut self, node: &Node) {
+    fn value(&mut self, node: &Node, own: &[&str]) {
         match &node.kind {
-            Kind::Map(_) => self.keys(node),
+            Kind::Map(_) => self.keys(node, own),
             Kind::List(items) => {
                 for item in items {
                     match &item.kind {
-                        Kind::Map(_) => self.keys(item),
+                        Kind::Map(_) => self.keys(item, &[]),
                         _ => {
                             let found = item.scalar().unwrap_or(item.what());
                             self.problems.error_with(

@@ -2,7 +2,6 @@
 
 use super::compile::fresh_id;
 use super::tree::{Branch, Descriptors, Limited, Node};
-use super::unit::Unit;
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -89,7 +88,12 @@ impl Writer<'_> {
                 list(way.per.iter().map(|key| text(key)).collect())
             );
         }
-        let _ = write!(rule, "\n  limit: {}", rate(limit));
+        match &limit.exact {
+            Some(exact) => rule.push_str(&exact.written),
+            None => {
+                let _ = write!(rule, "\n  limit: {}", rate(limit));
+            }
+        }
         if limit.rate.is_some() {
             rule.push_str("\n  algorithm: fixed_window");
         }
@@ -165,10 +169,13 @@ impl Way {
 /// Whether a node is a single value of a node for all values, so that both are one rule.
 fn overrides(all: &Node, one: &Node) -> bool {
     let is_alike = |limit: &Limited| {
-        let plain = |limit: &Limited| !limit.quota && limit.replaces.is_empty() && limit.name.is_empty();
-        plain(limit) && all.limit.as_ref().is_some_and(|of_all| of_all.shadow == limit.shadow)
+        let plain = !limit.quota && limit.replaces.is_empty() && limit.name.is_empty() && limit.exact.is_none();
+        plain && all.limit.as_ref().is_some_and(|of_all| of_all.shadow == limit.shadow)
     };
+    // Windows are no overrides of another algorithm.
+    let is_window = |limit: &Limited| limit.exact.is_none();
     !all.has_value
+        && all.limit.as_ref().is_none_or(is_window)
         && one.has_value
         && one.key == all.key
         && one.pattern.is_none()
@@ -184,20 +191,11 @@ fn rate(limit: &Limited) -> String {
     let Some((requests, unit)) = limit.rate else {
         return "unlimited".into();
     };
-    let period = match unit {
-        Unit::Second => "s",
-        Unit::Minute => "min",
-        Unit::Hour => "h",
-        Unit::Day => "day",
-        Unit::Week => "week",
-        Unit::Month => "30day",
-        Unit::Year => "365day",
-    };
-    format!("{requests}/{period}")
+    format!("{requests}/{}", unit.short())
 }
 
 /// A text as YAML, in quotes unless it surely needs none.
-fn text(text: &str) -> String {
+pub(super) fn text(text: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_./-".contains(letter);
     let is_plain = text.starts_with(|letter: char| letter.is_ascii_alphabetic()) && text.chars().all(plain);
     if is_plain

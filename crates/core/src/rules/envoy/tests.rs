@@ -341,6 +341,96 @@ fn converted_rules_can_be_read_and_mean_what_they_can() {
 }
 
 #[test]
+fn a_limit_may_be_one_of_our_own() {
+    let file = |limit: &str| format!("domain: d\ndescriptors:\n- key: a\n  rate_limit: {{ {limit} }}\n");
+    for (limit, means) in [
+        ("limit: 100/10s", "limit: 100/10s\n  algorithm: token_bucket"),
+        (
+            "limit: 100/s burst 20, algorithm: gcra, name: n",
+            "limit: 100/s burst 20\n  algorithm: gcra",
+        ),
+        (
+            "unit: month, requests_per_unit: 100, algorithm: sliding_counter",
+            "limit: 100/30day\n  algorithm: sliding_counter",
+        ),
+        (
+            "limit: 10/min, algorithm: sliding_log, min_interval: 50ms",
+            "limit: 10/min\n  algorithm: sliding_log\n  min_interval: \"50ms\"",
+        ),
+        (
+            "limit: 5/s, algorithm: leaky_bucket, shape: true",
+            "limit: 5/s\n  algorithm: leaky_bucket\n  shape: true",
+        ),
+        (
+            "limit: 20, algorithm: concurrency, lease_ttl: 5s",
+            "limit: 20\n  algorithm: concurrency\n  lease_ttl: \"5s\"",
+        ),
+        (
+            "unit: day, requests_per_unit: 9, algorithm: fixed_window",
+            "limit: 9/day\n  algorithm: fixed_window",
+        ),
+    ] {
+        let descriptors = sound(&file(limit));
+        let (_, held) = descriptors.limits().remove(0);
+        let exact = held.exact.as_ref().expect("a limit of our own");
+        assert_eq!(held.rate, None);
+        let text = descriptors.as_rules();
+        assert!(text.contains(means), "{text}");
+        // What it is converted to is the same limit.
+        let set = crate::rules::sample(&text);
+        assert_eq!(set.counters()[0].limit, exact.limit, "{text}");
+    }
+    for (limit, told, column) in [
+        ("algorithm: gcra", "an algorithm needs a limit", 15),
+        ("algorithm: gcra, unit: day", "an algorithm needs a limit", 15),
+        ("limit: 5/s, unit: day", "`unit` has no place beside `limit`", 29),
+        (
+            "limit: 5/s, unlimited: true",
+            "`unlimited` has no place beside `limit`",
+            29,
+        ),
+        ("limit: 5/s, algorithm: bucket", "`bucket` is not an algorithm", 40),
+        ("limit: often", "`often` is not a limit", 24),
+        (
+            "limit: [5/s, 10/min]",
+            "expected one limit like 100/min, found a list",
+            24,
+        ),
+        ("limit: 0/s", "a ban needs no algorithm", 24),
+        ("limit: unlimited", "what is not limited needs no algorithm", 24),
+        (
+            "limit: 5/s burst 9, algorithm: fixed_window",
+            "`fixed_window` takes no burst",
+            24,
+        ),
+        (
+            "limit: 5/s, shape: true",
+            "`shape` is an option of `leaky_bucket`, and this is `token_bucket`",
+            29,
+        ),
+        ("limt: 5/s", "config error, unknown key 'limt'", 17),
+    ] {
+        let mut files = Files::new(false);
+        let origin = Origin::new("d.yaml", file(limit));
+        files.file(&yaml::parse(&origin).unwrap());
+        let problems = files.finish().expect_err(limit);
+        let found: Vec<String> = problems
+            .iter()
+            .map(|problem| format!("{}: {}", problem.place, problem.text))
+            .collect();
+        assert!(
+            found.contains(&format!("d.yaml:4:{column}: {told}")),
+            "{limit} {found:?}"
+        );
+    }
+    let elsewhere = "domain: d\ndescriptors: [{ key: a, limit: 5/s }]";
+    assert_eq!(
+        read(false, &[elsewhere]).unwrap_err(),
+        ["config error, unknown key 'limit'"]
+    );
+}
+
+#[test]
 fn rules_of_several_domains_name_theirs() {
     let file = |domain| {
         format!("domain: {domain}\ndescriptors: [{{ key: a, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]")

@@ -1,5 +1,6 @@
 //! Which limit a descriptor meets: a walk down a tree, one entry a level.
 
+use super::exact::Exact;
 use super::options::Options;
 use super::path::{Level, Path};
 use super::unit::Unit;
@@ -45,8 +46,10 @@ pub(super) struct Node {
 /// What a descriptor is held to.
 #[derive(Debug)]
 pub struct Limited {
-    /// How much passes in a window. None: as much as comes.
+    /// How much passes in a window. None: as much as comes, or what `exact` says.
     pub rate: Option<(u32, Unit)>,
+    /// A limit of our own in its place.
+    pub exact: Option<Exact>,
     /// Its name, by which others replace it; empty if it has none.
     pub name: Box<str>,
     /// The names of the limits that do not hold where this one does.

@@ -47,6 +47,19 @@ impl Unit {
         }
     }
 
+    /// As rules of our own write it.
+    pub(super) const fn short(self) -> &'static str {
+        match self {
+            Self::Second => "s",
+            Self::Minute => "min",
+            Self::Hour => "h",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "30day",
+            Self::Year => "365day",
+        }
+    }
+
     /// How long it is.
     pub const fn seconds(self) -> u32 {
         match self {

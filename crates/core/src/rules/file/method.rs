@@ -13,7 +13,7 @@ use crate::yaml::Fields;
 
 /// How a rule limits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Method {
+pub(in crate::rules) struct Method {
     name: &'static str,
     kind: Kind,
 }
@@ -30,7 +30,7 @@ enum Kind {
 }
 
 /// What a quota comes to.
-pub(super) enum Ruled {
+pub(in crate::rules) enum Ruled {
     Limited(Limit, Option<Micros>),
     Banned,
     Unlimited,
@@ -59,7 +59,7 @@ const LEASE_TTL: Micros = Micros::from_secs(60);
 
 impl Method {
     /// The algorithm and the options that stand beside it, in a rule or in an experiment.
-    pub(super) fn read(fields: &Fields<'_>, default: &'static str, problems: &mut Problems) -> Option<Self> {
+    pub(in crate::rules) fn read(fields: &Fields<'_>, default: &'static str, problems: &mut Problems) -> Option<Self> {
         let known = ALGORITHMS.map(|name| (name, name));
         let name = match fields.find("algorithm") {
             Some(node) => node.word("an algorithm", &known, problems)?,
@@ -109,7 +109,7 @@ impl Method {
     }
 
     /// What it makes of a limit as it is written.
-    pub(super) fn rule(&self, quota: Quota) -> Result<Ruled, Refusal> {
+    pub(in crate::rules) fn rule(&self, quota: Quota) -> Result<Ruled, Refusal> {
         match (quota, self.kind) {
             (Quota::Unlimited, _) => Ok(Ruled::Unlimited),
             (Quota::Slots(0), Kind::Concurrency { .. }) => Ok(Ruled::Banned),

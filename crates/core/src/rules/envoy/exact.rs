@@ -1,0 +1,99 @@
+//! A limit of our own in a file of envoyproxy/ratelimit: any algorithm and any period, in the words of rules. It is exact:
+//! what it refuses takes nothing from it.
+
+use super::import::text;
+use super::unit::Unit;
+use crate::limit::Limit;
+use crate::problem::{Problems, Refusal};
+use crate::quantity::quota;
+use crate::rules::file::method::{Method, OPTIONS, Ruled};
+use crate::yaml::{Fields, Node};
+use std::fmt::Write;
+
+/// What stands in place of a window that counts what it refuses.
+#[derive(Debug)]
+pub struct Exact {
+    /// The limit.
+    pub limit: Limit,
+    /// The lines of a rule that say the same.
+    pub(super) written: Box<str>,
+}
+
+/// The keys that make a limit one of our own.
+pub(super) const EXACT_KEYS: [&str; 5] = ["limit", "algorithm", "min_interval", "lease_ttl", "shape"];
+
+/// Whether a `rate_limit` is one of our own.
+pub(super) fn is_one(fields: &Fields<'_>) -> bool {
+    EXACT_KEYS.iter().any(|key| fields.find(key).is_some())
+}
+
+/// Reads it: as `limit` says it, or as `requests_per_unit` and `unit` do.
+pub(super) fn read(node: &Node, fields: &Fields<'_>, problems: &mut Problems) -> Option<Exact> {
+    let method = Method::read(fields, "token_bucket", problems);
+    let place = fields.find("limit").map_or(&node.place, |limit| &limit.place);
+    let text = match fields.find("limit") {
+        Some(limit) => {
+            for key in ["unit", "requests_per_unit", "unlimited"] {
+                if let Some((key, _)) = fields.entry(key) {
+                    problems.error_with(
+                        &key.place,
+                        format!("`{}` has no place beside `limit`", key.text),
+                        "say it once: `limit: 100/min`, or `requests_per_unit` and `unit`",
+                    );
+                }
+            }
+            limit.text("one limit like 100/min", problems)?.to_owned()
+        }
+        None => {
+            let unit = fields.find("unit").and_then(Node::scalar).and_then(Unit::named);
+            let requests = fields.find("requests_per_unit").and_then(Node::scalar);
+            let (Some(unit), Some(requests)) = (unit, requests) else {
+                problems.error_with(
+                    &node.place,
+                    "an algorithm needs a limit",
+                    "add one: `limit: 100/min`, or `requests_per_unit: 100` and `unit: minute`",
+                );
+                return None;
+            };
+            format!("{requests}/{}", unit.short())
+        }
+    };
+    let method = method?;
+    let read = quota(&text).and_then(|quota| match method.rule(quota)? {
+        Ruled::Limited(limit, _) => Ok(limit),
+        Ruled::Banned => Err(Refusal::new(
+            "a ban needs no algorithm",
+            "write `requests_per_unit: 0` and a `unit`, and nothing else",
+        )),
+        Ruled::Unlimited => Err(Refusal::new(
+            "what is not limited needs no algorithm",
+            "write `unlimited: true`, and nothing else",
+        )),
+    });
+    match read {
+        Ok(limit) => Some(Exact {
+            limit,
+            written: written(&text, limit.algorithm(), fields),
+        }),
+        Err(refusal) => {
+            problems.push(refusal.at(place));
+            None
+        }
+    }
+}
+
+/// The same as lines of a rule.
+fn written(limit: &str, algorithm: &str, fields: &Fields<'_>) -> Box<str> {
+    let mut lines = format!("\n  limit: {}\n  algorithm: {algorithm}", limit.trim());
+    for (option, _) in OPTIONS {
+        if let Some(value) = fields.find(option).and_then(Node::scalar) {
+            let value = if option == "shape" {
+                value.to_owned()
+            } else {
+                text(value)
+            };
+            let _ = write!(lines, "\n  {option}: {value}");
+        }
+    }
+    lines.into()
+}
