@@ -3,6 +3,7 @@
 
 mod compat;
 pub mod json;
+mod metadata;
 mod reply;
 pub mod request;
 
@@ -69,11 +70,15 @@ async fn answered(
     if reply::is_closed(&together) {
         return Err(Refusal::Closed);
     }
-    if !rules.descriptors().has(&request.domain) {
-        return Ok(reply::written(request, &asked.parts, &together, dialects));
+    let is_descriptors = rules.descriptors().has(&request.domain);
+    let dialects = if is_descriptors { Dialects::NONE } else { dialects };
+    let mut answer = reply::written(request, &asked.parts, &together, dialects);
+    if is_descriptors {
+        gate.compat().apply(&mut answer, &together);
     }
-    let mut answer = reply::written(request, &asked.parts, &together, Dialects::NONE);
-    gate.compat().apply(&mut answer, &together);
+    if rules.descriptors().options.tells_metadata && !rules.has_domain(&request.domain) {
+        answer.dynamic_metadata = Some(metadata::told(request, &together));
+    }
     Ok(answer)
 }
 

@@ -9,6 +9,7 @@ mod bounds;
 #[path = "../parts/certificates.rs"]
 mod certificates;
 mod client;
+mod descriptors;
 mod draining;
 mod golden;
 mod health;

@@ -13,6 +13,7 @@ use tollgate::server::listen::{Address, Listener};
 use tollgate::server::store::Store;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::envoy::{Files, Options};
 use tollgate_limiter::core::rules::{Reader, RuleSet, Settings};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;
@@ -41,14 +42,31 @@ impl Server {
         Self::over(store, &clock, rules, settings)
     }
 
+    /// With a file of envoyproxy/ratelimit.
+    pub(crate) fn start_envoy(file: &str, options: Options) -> Self {
+        let node = yaml::parse(&Origin::new("shop.yaml", file)).unwrap_or_else(|problems| panic!("{problems:?}"));
+        let mut files = Files::new(false);
+        files.file(&node);
+        let (descriptors, _) = files.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
+        let mut reader = Reader::new(Settings::default());
+        reader.envoy(descriptors, options);
+        let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
+        let store = || Arc::new(Memory::options().clock(clock.clone()).build()).into();
+        Self::with(store, &clock, reader.finish().unwrap().rules, settings())
+    }
+
     /// Over a store that is made inside a runtime.
     pub(crate) fn over(store: impl FnOnce() -> Store, clock: &Clock, rules: &str, settings: GrpcSettings) -> Self {
+        Self::with(store, clock, rule_set(rules), settings)
+    }
+
+    fn with(store: impl FnOnce() -> Store, clock: &Clock, rules: RuleSet, settings: GrpcSettings) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
             .build()
             .unwrap();
-        let gate = runtime.block_on(async { Arc::new(Gate::new(rule_set(rules), store())) });
+        let gate = runtime.block_on(async { Arc::new(Gate::new(rules, store())) });
         gate.enter(Phase::Ready);
         let listener = runtime
             .block_on(Listener::bind(&"127.0.0.1:0".parse().unwrap()))

@@ -34,7 +34,8 @@ fn the_metrics_page_names_every_metric_and_no_other() {
     let redis = Redis::start(Kind::Redis70);
     let text: String = [&[][..], &["--store", &redis.url()]]
         .map(|store| {
-            let server = Server::start(&Folder::new(), store);
+            let folder = Folder::with("shop.yaml", "domain: shop");
+            let server = Server::start(&folder, &[&["--set", "envoy_rules=shop.yaml"], store].concat());
             server.check("{\"user\":\"u_1\"}");
             server.get("/metrics").body
         })

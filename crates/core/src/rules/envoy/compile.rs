@@ -12,6 +12,7 @@ use crate::rules::rule::{
     Choice, Condition, CounterId, CounterOf, Dimension, Mode, Price, Rule, Terms, Test, Variant, Window, Windows,
 };
 use crate::settle::OnStoreFailure;
+use crate::yaml;
 use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -27,6 +28,8 @@ pub struct Descriptor {
     pub is_quota: bool,
     /// The name of its statistics.
     pub path: Path,
+    /// What is told to whoever it lets pass, a map.
+    pub metadata: Option<yaml::Node>,
     /// How much passes in a window, where what is refused is counted too.
     pub(crate) counts: Option<u32>,
 }
@@ -186,6 +189,7 @@ impl Compiler<'_> {
                 replaces: limit.replaces.clone(),
                 is_quota: limit.quota,
                 path: Path::of(self.domain, &way.levels, limit.detailed),
+                metadata: limit.metadata.clone(),
                 counts: limit.rate.filter(|_| !self.strict).map(|(requests, _)| requests),
             })),
         }

@@ -190,7 +190,7 @@ impl Files {
             shadow: self.flag(around, "shadow_mode"),
             quota: self.flag(around, "quota_mode"),
             detailed: self.flag(around, "detailed_metric"),
-            metadata: around.find("metadata").cloned(),
+            metadata: self.metadata(around),
             place: node.place.clone(),
             rule: 0,
         })
@@ -261,6 +261,17 @@ impl Files {
             }
         }
         names.into()
+    }
+
+    fn metadata(&mut self, fields: &Fields<'_>) -> Option<Node> {
+        let node = fields.find("metadata").filter(|node| !node.is_null())?;
+        if !matches!(node.kind, Kind::Map(_)) {
+            let text = format!("error loading config file: metadata is {}, not a map", node.what());
+            self.problems
+                .error_with(&node.place, text, "write names and values below it");
+            return None;
+        }
+        Some(node.clone())
     }
 
     fn flag(&mut self, fields: &Fields<'_>, key: &str) -> bool {

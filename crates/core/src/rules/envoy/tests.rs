@@ -250,6 +250,10 @@ fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
             "error checking config",
         ),
         (
+            "domain: d\ndescriptors: [{ key: a, metadata: [x], rate_limit: { unit: day } }]",
+            "error loading config file: metadata is a list, not a map",
+        ),
+        (
             "domain: d\ndescriptors: [{ key: a, value: b, share_threshold: true }]",
             "share_threshold needs a value that ends in '*', and 'd.a_b' does not",
         ),

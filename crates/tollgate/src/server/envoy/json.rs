@@ -4,6 +4,8 @@
 use super::rate_limit_descriptor::{Entry, RateLimitOverride};
 use super::rate_limit_response::{DescriptorStatus, RateLimit};
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
+use prost_types::Struct;
+use prost_types::value::Kind;
 use serde_json::{Map, Value, json};
 
 /// What is wrong with a request. The caller's to mend.
@@ -160,7 +162,30 @@ pub fn written(response: &RateLimitResponse) -> Value {
         let header = |header: &super::HeaderValue| json!({ "key": header.key, "value": header.value });
         answer.insert("responseHeadersToAdd".into(), headers.iter().map(header).collect());
     }
+    if let Some(metadata) = &response.dynamic_metadata {
+        answer.insert("dynamicMetadata".into(), told(metadata));
+    }
     answer.into()
+}
+
+fn told(metadata: &Struct) -> Value {
+    let fields = metadata.fields.iter();
+    fields.map(|(name, value)| (name.clone(), told_value(value))).collect()
+}
+
+fn told_value(value: &prost_types::Value) -> Value {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::BoolValue(flag)) => (*flag).into(),
+        // Whole ones are written without a fraction, as everywhere in JSON.
+        Some(Kind::NumberValue(number)) => match format!("{number}").parse::<u64>() {
+            Ok(whole) => whole.into(),
+            Err(_) => (*number).into(),
+        },
+        Some(Kind::StringValue(text)) => text.clone().into(),
+        Some(Kind::ListValue(list)) => list.values.iter().map(told_value).collect(),
+        Some(Kind::StructValue(fields)) => told(fields),
+    }
 }
 
 fn status(status: &DescriptorStatus) -> Value {

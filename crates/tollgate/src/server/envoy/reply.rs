@@ -27,6 +27,7 @@ pub(super) fn written(
         overall_code: code(together.allowed).into(),
         statuses: each.map(|(descriptor, judged)| status(descriptor, judged)).collect(),
         response_headers_to_add: added(parts, together, dialects.beside_envoy()),
+        dynamic_metadata: None,
     }
 }
 

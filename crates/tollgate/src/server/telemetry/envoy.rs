@@ -150,7 +150,7 @@ impl EnvoyFigures {
                 .any(|ruling| ruling.source == Source::Near && !ruling.is_allow());
             self.with(counts, rules, attempt, first, |cells| {
                 cells.add(Stat::TotalHits, hits);
-                cells.add_tally(&tally, is_cached);
+                cells.add_tally(tally, hits, is_cached);
                 if first.mode == Mode::Shadow && windows.iter().any(|ruling| !ruling.is_allow()) {
                     cells.add(Stat::ShadowMode, hits);
                 }
@@ -173,7 +173,7 @@ impl EnvoyFigures {
             .unwrap_or_default();
         self.with_brought(attempt, |cells| {
             cells.add(Stat::TotalHits, hits);
-            cells.add_tally(&tally, *source == Source::Near && tally.over > 0);
+            cells.add_tally(tally, hits, *source == Source::Near && !judged.is_allow());
         });
     }
 
@@ -334,12 +334,20 @@ impl Cells {
         }
     }
 
-    fn add_tally(&self, tally: &Tally, is_cached: bool) {
+    fn add_tally(&self, tally: Tally, hits: u64, is_cached: bool) {
+        let tally = match is_cached {
+            // Nobody has counted them.
+            true => Tally {
+                over: hits,
+                ..Tally::default()
+            },
+            false => tally,
+        };
         self.add(Stat::OverLimit, tally.over);
         self.add(Stat::NearLimit, tally.near);
         self.add(Stat::WithinLimit, tally.within);
         if is_cached {
-            self.add(Stat::OverLimitWithLocalCache, tally.over);
+            self.add(Stat::OverLimitWithLocalCache, hits);
         }
     }
 }

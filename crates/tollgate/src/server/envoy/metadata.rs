@@ -1,0 +1,114 @@
+//! What an answer tells whoever comes after in a proxy: the request, and the `metadata` of the limits that let it pass.
+
+use super::rate_limit_descriptor::RateLimitOverride;
+use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
+use std::collections::btree_map::Entry;
+use tollgate_limiter::core::yaml::{self, Node};
+use tollgate_limiter::{Judged, Together};
+
+/// All of it, as envoyproxy/ratelimit writes it.
+pub(super) fn told(request: &RateLimitRequest, together: &Together<'_>) -> Struct {
+    let mut told = Struct::default();
+    let mut tell = |name: &str, kind| told.fields.insert(name.to_owned(), value(kind));
+    tell("domain", Kind::StringValue(request.domain.clone()));
+    tell("descriptors", list(request.descriptors.iter().map(descriptor)));
+    if request.hits_addend > 0 {
+        tell("hitsAddend", Kind::NumberValue(request.hits_addend.into()));
+    }
+    let mut passed = Struct::default();
+    for judged in together.parts.iter().filter(|judged| judged.is_allow()) {
+        let Judged::Rules(verdict) = judged else { continue };
+        let descriptors = verdict.rulings.iter().filter_map(|ruling| ruling.rule.descriptor());
+        for metadata in descriptors.filter_map(|descriptor| descriptor.metadata.as_ref()) {
+            if let Kind::StructValue(metadata) = of_yaml(metadata) {
+                merge(&mut passed, metadata);
+            }
+        }
+    }
+    if !passed.fields.is_empty() {
+        tell("metadata", Kind::StructValue(passed));
+    }
+    told
+}
+
+fn descriptor(descriptor: &RateLimitDescriptor) -> Kind {
+    let mut told = Struct::default();
+    let mut tell = |name: &str, kind| told.fields.insert(name.to_owned(), value(kind));
+    let entries = descriptor.entries.iter();
+    let entries = entries.map(|entry| Kind::StringValue(format!("{}={}", entry.key, entry.value)));
+    tell("entries", list(entries));
+    if let Some(limit) = &descriptor.limit {
+        tell("limit", Kind::StringValue(brought(limit)));
+    }
+    if let Some(hits) = descriptor.hits_addend {
+        tell("hitsAddend", Kind::NumberValue(number(hits)));
+    }
+    Kind::StructValue(told)
+}
+
+fn brought(limit: &RateLimitOverride) -> String {
+    let unit = RateLimitUnit::try_from(limit.unit).unwrap_or(RateLimitUnit::Unknown);
+    format!(
+        "requests_per_unit:{} unit:{}",
+        limit.requests_per_unit,
+        unit.as_str_name()
+    )
+}
+
+/// Adds what is not there yet. Of two maps both are kept, of anything else the first.
+fn merge(into: &mut Struct, from: Struct) {
+    for (name, new) in from.fields {
+        match into.fields.entry(name) {
+            Entry::Vacant(room) => {
+                room.insert(new);
+            }
+            Entry::Occupied(mut known) => {
+                if let (Some(Kind::StructValue(known)), Some(Kind::StructValue(new))) =
+                    (&mut known.get_mut().kind, new.kind)
+                {
+                    merge(known, new);
+                }
+            }
+        }
+    }
+}
+
+fn of_yaml(node: &Node) -> Kind {
+    match &node.kind {
+        yaml::Kind::Null => Kind::NullValue(0),
+        yaml::Kind::Bool(flag) => Kind::BoolValue(*flag),
+        yaml::Kind::Text(text) => Kind::StringValue(text.to_string()),
+        yaml::Kind::Number(text) => match text.parse() {
+            Ok(number) => Kind::NumberValue(number),
+            Err(_) => Kind::StringValue(text.to_string()),
+        },
+        yaml::Kind::List(items) => list(items.iter().map(of_yaml)),
+        yaml::Kind::Map(entries) => {
+            let field = |(key, node): &(yaml::Key, Node)| (key.text.to_string(), value(of_yaml(node)));
+            Kind::StructValue(Struct {
+                fields: entries.iter().map(field).collect(),
+            })
+        }
+    }
+}
+
+fn list(kinds: impl Iterator<Item = Kind>) -> Kind {
+    Kind::ListValue(ListValue {
+        values: kinds.map(value).collect(),
+    })
+}
+
+const fn value(kind: Kind) -> Value {
+    Value { kind: Some(kind) }
+}
+
+/// A number as these messages have them.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "they have no others, and nothing is reckoned with it"
+)]
+const fn number(number: u64) -> f64 {
+    number as f64
+}

@@ -1,0 +1,339 @@
+//! Files of envoyproxy/ratelimit over gRPC: what is answered to its users' requests, and to those that make no sense.
+
+use crate::client::{SHOULD_RATE_LIMIT, hits, of};
+use crate::server::Server;
+use prost::Message;
+use serde_json::{Value, json};
+use tollgate::server::envoy::rate_limit_descriptor::RateLimitOverride;
+use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, json as as_json};
+use tollgate_limiter::core::rules::envoy::Options;
+
+/// At 22:34:05 a minute has 55 s left, and a day 5155.
+const FILE: &str = "
+domain: shop
+descriptors:
+- key: user
+  rate_limit: { unit: minute, requests_per_unit: 3 }
+- key: user
+  value: vip
+  rate_limit: { unit: day, requests_per_unit: 100, name: vips }
+- key: user
+  value: white
+- key: shadow
+  shadow_mode: true
+  rate_limit: { unit: minute, requests_per_unit: 1 }
+- key: banned
+  rate_limit: { unit: minute, requests_per_unit: 0 }
+- key: free
+  rate_limit: { unlimited: true, replaces: [{ name: vips }] }
+- key: quota
+  quota_mode: true
+  rate_limit: { unit: minute, requests_per_unit: 1 }
+- key: quota
+  value: large
+  quota_mode: true
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+";
+
+fn strict() -> Options {
+    Options {
+        strict: true,
+        ..Options::default()
+    }
+}
+
+fn request(domain: &str, descriptors: Vec<RateLimitDescriptor>) -> RateLimitRequest {
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors,
+        hits_addend: 0,
+    }
+}
+
+fn one(key: &str, value: &str) -> RateLimitDescriptor {
+    of(&[(key, value)])
+}
+
+fn brings(mut descriptor: RateLimitDescriptor, requests_per_unit: u32, unit: i32) -> RateLimitDescriptor {
+    descriptor.limit = Some(RateLimitOverride {
+        requests_per_unit,
+        unit,
+    });
+    descriptor
+}
+
+/// The overall code, and of each status what can be known beforehand: code, limit, unit, left, seconds.
+fn ask(server: &Server, request: &RateLimitRequest) -> Vec<String> {
+    let answer = as_json::written(&server.connect().ask(request));
+    let word = |value: &Value| match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    };
+    let status = |status: &Value| {
+        let limit = &status["currentLimit"];
+        let limited = if limit.is_null() {
+            "no limit".into()
+        } else {
+            format!("{}/{}", word(&limit["requestsPerUnit"]), word(&limit["unit"]))
+        };
+        format!(
+            "{} {limited} {} {}",
+            word(&status["code"]),
+            word(&status["limitRemaining"]),
+            word(&status["durationUntilReset"])
+        )
+    };
+    let statuses = answer["statuses"].as_array().into_iter().flatten().map(status);
+    [word(&answer["overallCode"])].into_iter().chain(statuses).collect()
+}
+
+#[test]
+fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
+    let user = || one("user", "u");
+    let user_hits = |number| hits(&[("user", "u")], number);
+    let cases: Vec<(&str, Vec<Vec<RateLimitDescriptor>>, &[&str])> = vec![
+        ("a hit", vec![vec![user()]], &["OK", "OK 3/MINUTE 2 55s"]),
+        ("its own hits", vec![vec![user_hits(3)]], &["OK", "OK 3/MINUTE - 55s"]),
+        (
+            "no hits at the limit",
+            vec![vec![user_hits(3)], vec![user_hits(0)]],
+            &["OK", "OK 3/MINUTE - 55s"],
+        ),
+        (
+            "no hits beyond it",
+            vec![vec![user_hits(4)], vec![user_hits(0)]],
+            &["OVER_LIMIT", "OVER_LIMIT 3/MINUTE - 55s"],
+        ),
+        (
+            "what was refused is counted",
+            vec![vec![user_hits(2)], vec![user_hits(2)], vec![user()]],
+            &["OVER_LIMIT", "OVER_LIMIT 3/MINUTE - 55s"],
+        ),
+        (
+            "the value of its own",
+            vec![vec![one("user", "vip")]],
+            &["OK", "OK 100/DAY 99 5155s"],
+        ),
+        ("no limit", vec![vec![one("user", "white")]], &["OK", "OK no limit - -"]),
+        (
+            "no descriptor",
+            vec![vec![one("other", "x")]],
+            &["OK", "OK no limit - -"],
+        ),
+        (
+            "an empty value",
+            vec![vec![one("user", "")]],
+            &["OK", "OK 3/MINUTE 2 55s"],
+        ),
+        ("no entries", vec![vec![of(&[])]], &["OK", "OK no limit - -"]),
+        (
+            "deeper than the file",
+            vec![vec![of(&[("user", "u"), ("more", "x")])]],
+            &["OK", "OK no limit - -"],
+        ),
+        (
+            "banned, and the other is counted",
+            vec![vec![user(), one("banned", "x")], vec![user()]],
+            &["OK", "OK 3/MINUTE 1 55s"],
+        ),
+        (
+            "banned",
+            vec![vec![one("banned", "x")]],
+            &["OVER_LIMIT", "OVER_LIMIT -/MINUTE - 55s"],
+        ),
+        (
+            "unlimited, which replaces another",
+            vec![vec![one("free", "x"), one("user", "vip")]],
+            &["OK", "OK no limit 4294967295 -", "OK no limit - -"],
+        ),
+        (
+            "of two quotas one is left",
+            vec![vec![one("quota", "x"), one("quota", "large")]; 2],
+            &["OK", "OVER_LIMIT 1/MINUTE - 55s", "OK 2/MINUTE - 55s"],
+        ),
+        (
+            "of two quotas none is left",
+            vec![vec![one("quota", "x"), one("quota", "large")]; 3],
+            &["OVER_LIMIT", "OVER_LIMIT 1/MINUTE - 55s", "OVER_LIMIT 2/MINUTE - 55s"],
+        ),
+        (
+            "a limit of the request",
+            vec![vec![brings(user(), 10, 3)]],
+            &["OK", "OK 10/HOUR 9 1555s"],
+        ),
+        (
+            "a limit of the request is counted where the file's is",
+            vec![vec![user_hits(2)], vec![brings(user(), 10, 2)]],
+            &["OK", "OK 10/MINUTE 7 55s"],
+        ),
+        (
+            "a limit of the request is no shadow",
+            vec![vec![brings(one("shadow", "x"), 1, 2)]; 2],
+            &["OVER_LIMIT", "OVER_LIMIT 1/MINUTE - 55s"],
+        ),
+        (
+            "one for a week",
+            vec![vec![brings(user(), 10, 7)]],
+            &["OK", "OK 10/WEEK 9 264355s"],
+        ),
+        (
+            "one without a unit",
+            vec![vec![brings(user(), 10, 0)]],
+            &["OK", "OK 3/MINUTE 2 55s"],
+        ),
+        (
+            "one of no unit there is",
+            vec![vec![brings(user(), 10, 99)]],
+            &["OK", "OK 3/MINUTE 2 55s"],
+        ),
+        (
+            "one below zero",
+            vec![vec![brings(user(), 10, -1)]],
+            &["OK", "OK 3/MINUTE 2 55s"],
+        ),
+        (
+            "the largest there is",
+            vec![vec![brings(user(), u32::MAX, 6)]],
+            &["OK", "OK 4294967295/YEAR 4294967294 2769955s"],
+        ),
+    ];
+    for (what, requests, expected) in cases {
+        let server = Server::start_envoy(FILE, Options::default());
+        let answers = requests
+            .into_iter()
+            .map(|descriptors| ask(&server, &request("shop", descriptors)));
+        assert_eq!(answers.last().unwrap(), expected, "{what}");
+    }
+}
+
+#[test]
+fn a_shadow_says_what_it_would_and_refuses_nothing() {
+    let server = Server::start_envoy(FILE, Options::default());
+    for _ in 0..3 {
+        assert_eq!(ask(&server, &request("shop", vec![one("shadow", "x")]))[0], "OK");
+    }
+}
+
+#[test]
+fn strictly_a_refused_request_takes_nothing_from_the_others() {
+    for (options, left) in [(Options::default(), "OVER_LIMIT"), (strict(), "OK")] {
+        let server = Server::start_envoy(FILE, options);
+        let both = request("shop", vec![one("user", "u"), brings(one("all", "x"), 1, 2)]);
+        assert_eq!(ask(&server, &both)[0], "OK");
+        for _ in 0..2 {
+            assert_eq!(ask(&server, &both)[0], "OVER_LIMIT");
+        }
+        assert_eq!(
+            ask(&server, &request("shop", vec![one("user", "u")]))[0],
+            left,
+            "{options:?}"
+        );
+    }
+}
+
+#[test]
+fn an_unknown_domain_limits_nothing_whatever_is_brought_along() {
+    let server = Server::start_envoy(FILE, Options::default());
+    let brought = request("nowhere", vec![brings(one("user", "u"), 0, 1)]);
+    assert_eq!(ask(&server, &brought), ["OK", "OK no limit - -"]);
+}
+
+#[test]
+fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
+    let server = Server::start_envoy(FILE, Options::default());
+    let mut client = server.connect();
+    let long = "x".repeat(9_000);
+    let many = |number: usize| vec![RateLimitDescriptor::default(); number];
+    for (asked, status, begins) in [
+        (
+            request("", vec![one("user", "u")]),
+            3,
+            "rate limit domain must not be empty",
+        ),
+        (
+            request("shop", Vec::new()),
+            3,
+            "rate limit descriptor list must not be empty",
+        ),
+        (request("shop", many(10_000)), 3, "there are 10000 descriptors"),
+        (
+            request("shop", vec![one("user", "u"); 10_000]),
+            11,
+            "a message has at most",
+        ),
+        (request("shop", vec![one("", "u")]), 3, "descriptor 0"),
+        (request("shop", vec![one("user", &long)]), 3, "descriptor 0"),
+        (request("shop", vec![of(&[("a", "b"); 65])]), 3, "descriptor 0"),
+        (request(&long, vec![one("user", "u")]), 3, "the domain has more than"),
+    ] {
+        let answer = client.call(SHOULD_RATE_LIMIT, &asked.encode_to_vec());
+        assert_eq!(answer.status, Some(status), "{answer:?}");
+        let words = answer.words.replace("%20", " ");
+        assert!(words.starts_with(begins), "{words}");
+    }
+    let garbage = client.call(SHOULD_RATE_LIMIT, &[0xff; 64]);
+    assert_eq!(garbage.status, Some(13), "{garbage:?}");
+    // The most that is taken, all on one counter.
+    let most = request("shop", vec![one("user", "vip"); 64]);
+    assert_eq!(ask(&server, &most).last().unwrap(), "OK 100/DAY 36 5155s");
+    let huge = request("shop", vec![hits(&[("user", "u")], u64::MAX)]);
+    assert_eq!(ask(&server, &huge), ["OVER_LIMIT", "OVER_LIMIT 3/MINUTE - 55s"]);
+}
+
+const TOLD: &str = "
+domain: shop
+descriptors:
+- key: a
+  detailed_metric: true
+  metadata: { plan: { name: free, limits: [1, 2.5, null] }, tier: 1 }
+  rate_limit: { unit: minute, requests_per_unit: 1 }
+- key: b
+  value_to_metric: true
+  metadata: { plan: { name: other, more: true }, tier: { deeper: x } }
+  rate_limit: { unit: minute, requests_per_unit: 9 }
+- key: c
+  rate_limit: { unit: minute, requests_per_unit: 9 }
+";
+
+/// The metadata of an answer.
+fn metadata(server: &Server, request: &RateLimitRequest) -> Value {
+    as_json::written(&server.connect().ask(request))["dynamicMetadata"].take()
+}
+
+#[test]
+fn what_passes_is_told_as_metadata_where_that_is_set() {
+    let tells = Options {
+        tells_metadata: true,
+        ..Options::default()
+    };
+    let server = Server::start_envoy(TOLD, tells);
+    let both = || request("shop", vec![one("a", "x"), one("b", "y")]);
+    let descriptors = json!([{ "entries": ["a=x"] }, { "entries": ["b=y"] }]);
+    assert_eq!(
+        metadata(&server, &both()),
+        json!({
+            "domain": "shop",
+            "descriptors": descriptors,
+            "metadata": { "plan": { "name": "free", "limits": [1, 2.5, null], "more": true }, "tier": 1 },
+        })
+    );
+    // The first is over its limit now.
+    assert_eq!(
+        metadata(&server, &both()),
+        json!({
+            "domain": "shop",
+            "descriptors": descriptors,
+            "metadata": { "plan": { "name": "other", "more": true }, "tier": { "deeper": "x" } },
+        })
+    );
+    let mut brought = request("shop", vec![brings(hits(&[("c", "z"), ("d", "")], 2), 7, 2)]);
+    brought.hits_addend = 5;
+    let descriptor = json!({ "entries": ["c=z", "d="], "limit": "requests_per_unit:7 unit:MINUTE", "hitsAddend": 2 });
+    assert_eq!(
+        metadata(&server, &brought),
+        json!({ "domain": "shop", "descriptors": [descriptor], "hitsAddend": 5 })
+    );
+    let silent = Server::start_envoy(TOLD, Options::default());
+    assert_eq!(metadata(&silent, &both()), Value::Null);
+}
