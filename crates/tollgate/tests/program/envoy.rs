@@ -14,8 +14,9 @@ use tollgate_limiter::testing::servers::{Kind, Server as Redis};
 struct Site {
     envoy: Child,
     port: u16,
-    _server: Server,
+    server: Server,
     folder: Folder,
+    example: &'static str,
 }
 
 /// What came back.
@@ -25,8 +26,12 @@ struct Answer {
 }
 
 impl Site {
-    fn start(words: &[&str]) -> Self {
-        let folder = Folder::with("tollgate.yaml", &example("tollgate.yaml"));
+    /// What is shipped in a folder of examples: its Envoy, and a server with these files.
+    fn start(of: &'static str, files: &[&str], words: &[&str]) -> Self {
+        let folder = Folder::new();
+        for file in files {
+            folder.write(file, &example(of, file));
+        }
         let mut command = tollgate(&folder, &["serve", "--set", "server.http=127.0.0.1:0"]);
         command.args(words).args(["--set", "server.grpc=127.0.0.1:0"]);
         let server = Server::spawn(command);
@@ -38,12 +43,13 @@ impl Site {
             .and_then(|port| port.parse().ok())
             .expect("it says where it answers");
         let service = service();
-        let (envoy, port) = run(&folder, service, asked);
+        let (envoy, port) = run(&folder, of, service, asked);
         let mut site = Self {
             envoy,
             port,
-            _server: server,
+            server,
             folder,
+            example: of,
         };
         // A port can be taken between finding it free and using it.
         for _ in 0..3 {
@@ -51,7 +57,7 @@ impl Site {
                 return site;
             }
             let _ = (site.envoy.kill(), site.envoy.wait());
-            (site.envoy, site.port) = run(&site.folder, service, asked);
+            (site.envoy, site.port) = run(&site.folder, site.example, service, asked);
         }
         let log = fs::read_to_string(site.folder.path().join("envoy.log"));
         panic!("Envoy lets no request through: {}", log.unwrap_or_default())
@@ -89,11 +95,11 @@ impl Site {
 }
 
 /// Runs Envoy, at this port.
-fn run(folder: &Folder, service: u16, asked: u16) -> (Child, u16) {
+fn run(folder: &Folder, of: &str, service: u16, asked: u16) -> (Child, u16) {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port.expect("there are free ports").port();
     let ports = [("8000", port), ("3000", service), ("8081", asked)];
-    let text = ports.iter().fold(example("envoy.yaml"), |text, (known, port)| {
+    let text = ports.iter().fold(example(of, "envoy.yaml"), |text, (known, port)| {
         text.replace(&format!("port_value: {known} "), &format!("port_value: {port} "))
     });
     folder.write("envoy.yaml", &text);
@@ -164,9 +170,10 @@ fn serve(mut stream: TcpStream) {
     }
 }
 
-fn example(name: &str) -> String {
+fn example(of: &str, name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../examples/envoy")
+        .join("../../examples")
+        .join(of)
         .join(name);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -184,7 +191,7 @@ fn program() -> std::path::PathBuf {
 
 /// What must hold over any store.
 fn limits(words: &[&str]) {
-    let site = Site::start(words);
+    let site = Site::start("envoy", &["tollgate.yaml"], words);
     // A tenant's requests count down.
     let acme = "x-tenant: acme\r\n";
     for taken in 1..=2_u32 {
@@ -243,4 +250,49 @@ fn envoy_lets_through_and_refuses_with_counters_in_memory() {
 fn envoy_lets_through_and_refuses_with_counters_on_redis() {
     let redis = Redis::start(Kind::Redis70);
     limits(&["--store", &redis.url()]);
+}
+
+/// What comes of ten exports and then another request of one tenant: how many exports passed, the last status, and what
+/// was left then.
+fn exports(site: &Site, tenant: &str) -> (usize, u16, String) {
+    let tenant = format!("x-tenant: {tenant}\r\n");
+    let passed = (0..10).filter(|_| site.ask("/export", &tenant).status == 200).count();
+    let other = site.ask("/orders", &tenant);
+    (passed, other.status, other.all("x-ratelimit-remaining").concat())
+}
+
+/// A file of envoyproxy/ratelimit counts what is refused; switched to strict while it runs, it does not any more.
+fn switched(words: &[&str]) {
+    let files = ["tollgate.yaml", "config/shop.yaml"];
+    let site = Site::start("envoy-ratelimit", &files, words);
+    assert_eq!(exports(&site, "acme"), (2, 429, "0".to_owned()));
+
+    let settings = example("envoy-ratelimit", "tollgate.yaml");
+    let strict = settings.replace("  strict: false", "  strict: true");
+    assert_ne!(settings, strict);
+    site.folder.replace("tollgate.yaml", &strict);
+    let is_taken = || {
+        site.server
+            .get("/metrics")
+            .body
+            .contains("tollgate_rules_reloads_total 1\n")
+    };
+    for _ in 0..600 {
+        if is_taken() {
+            break;
+        }
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+    assert_eq!(exports(&site, "other"), (2, 200, "7".to_owned()));
+}
+
+#[test]
+fn envoy_sees_refused_requests_counted_until_it_is_switched_to_strict() {
+    switched(&[]);
+}
+
+#[test]
+fn envoy_sees_the_same_with_counters_on_redis() {
+    let redis = Redis::start(Kind::Redis70);
+    switched(&["--store", &redis.url()]);
 }
