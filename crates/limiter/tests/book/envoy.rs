@@ -47,8 +47,12 @@ descriptors:
 ";
 
 fn reader(strict: bool) -> Reader {
+    reader_of(FILE, strict)
+}
+
+fn reader_of(file: &str, strict: bool) -> Reader {
     let mut files = Files::new(false);
-    files.file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
+    files.file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
     let mut reader = Reader::new(Settings::default());
     reader.envoy(
@@ -365,4 +369,24 @@ fn a_limit_of_our_own_is_charged_only_if_the_request_goes_on_and_others_are_coun
     // The window is used up by what the bucket refuses.
     assert_eq!(together_in(&book, &["quota=large", "exact=x"], 2), [false, false]);
     assert_eq!(together_in(&book, &["quota=large", "unknown=x"], 1), [false]);
+}
+
+#[test]
+fn another_number_goes_on_counting_and_another_unit_begins_anew() {
+    let (store, _) = stopped();
+    let ask = |file: &str| {
+        let rules = reader_of(file, false).finish().expect("sound descriptors").rules;
+        one(&RuleBook::new(rules, Arc::clone(&store)), "all=x", Way::Take, 1, None)
+    };
+    let other = |limit: &str| FILE.replace("unit: minute, requests_per_unit: 1, name", limit);
+    assert_eq!(ask(FILE), (true, Some(0), Some(1)));
+    assert_eq!(
+        ask(&other("unit: minute, requests_per_unit: 5, name")),
+        (true, Some(3), Some(2))
+    );
+    assert_eq!(
+        ask(&other("unit: hour, requests_per_unit: 5, name")),
+        (true, Some(4), Some(1))
+    );
+    assert_eq!(ask(FILE), (false, Some(0), Some(3)));
 }

@@ -257,6 +257,8 @@ impl Sitting<'_> {
                             .add_brought(envoy, &part.attempt, judged, together.allowed);
                     }
                 }
+                // Of a request that is refused nothing is given back, unless each descriptor is counted by itself.
+                (Way::GiveBack, _) if !together.allowed && book.rules().descriptors().options.strict => {}
                 (Way::GiveBack, Judged::Rules(verdict)) => {
                     figures
                         .envoy
@@ -282,7 +284,11 @@ impl Sitting<'_> {
 
     /// Gives the cost of an attempt back, and tells how its limits then stand.
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
-        self.book().refund(attempt).await
+        let InForce { book, envoy, .. } = &**self.in_force;
+        let verdict = book.refund(attempt).await;
+        let figures = self.gate.telemetry.figures();
+        figures.envoy.add_given_back(envoy, book.rules(), attempt, &verdict);
+        verdict
     }
 
     /// Clears the counters of one subject, of one rule or of all, and says how many held something.

@@ -1,7 +1,7 @@
 //! Reads the files. What is wrong is said in the words of envoyproxy/ratelimit, because alerts look for them; the place
 //! and the advice are ours.
 
-use super::exact::{self, EXACT_KEYS, Exact};
+use super::exact::{self, EXACT_KEYS};
 use super::lint::lint;
 use super::tree::{Branch, Descriptors, Limited, Node as Descriptor};
 use super::unit::Unit;
@@ -140,12 +140,12 @@ impl Files {
         }
         let shares = self.flag(&fields, "share_threshold");
         let pattern = Pattern::of(&name);
-        if shares && !name.ends_with('*') {
-            let hint = "let the value end in a star, or take `share_threshold` away";
+        if shares && pattern.is_none() {
             let text = format!(
-                "share_threshold needs a value that ends in '*', and '{}' does not",
-                shown(&path)
+                "share_threshold can only be used with wildcard values (containing '*'), but found key '{}'",
+                shown(&name)
             );
+            let hint = "put a star into the value, or take `share_threshold` away";
             self.problems.error_with(&node.place, text, hint);
         }
         let limit = fields.find("rate_limit").filter(|node| !node.is_null());
@@ -178,8 +178,10 @@ impl Files {
         }
         let (rate, exact) = if exact::is_one(&fields) {
             (None, Some(exact::read(node, &fields, &mut self.problems)?))
+        } else if self.flag(&fields, "unlimited") {
+            self.has_no_unit(node, &fields).then_some((None, None))?
         } else {
-            self.window(node, &fields)?
+            (Some(self.window(node, &fields)?), None)
         };
         let name = fields.find("name").and_then(Node::scalar).unwrap_or_default();
         Some(Limited {
@@ -196,31 +198,33 @@ impl Files {
         })
     }
 
-    /// How much passes in a window, unless it is unlimited.
-    fn window(&mut self, node: &Node, fields: &Fields<'_>) -> Option<(Option<(u32, Unit)>, Option<Exact>)> {
+    /// How much passes in a window.
+    fn window(&mut self, node: &Node, fields: &Fields<'_>) -> Option<(u32, Unit)> {
         let unit = fields.find("unit").and_then(Node::scalar).unwrap_or_default();
-        match (Unit::named(unit), self.flag(fields, "unlimited")) {
-            (Some(_), true) => {
-                self.problems.error_with(
-                    &node.place,
-                    "should not specify rate limit unit when unlimited",
-                    "take `unit` or `unlimited` away",
-                );
-                None
-            }
-            (None, true) => Some((None, None)),
-            (Some(unit), false) => Some((Some((self.requests(fields)?, unit)), None)),
-            (None, false) => {
-                let names = || Unit::ALL.into_iter().map(Unit::name);
-                let lower: Vec<String> = names().map(str::to_lowercase).collect();
-                self.problems.error_with(
-                    fields.find("unit").map_or(&node.place, |unit| &unit.place),
-                    format!("invalid rate limit unit '{}'", shown(unit)),
-                    meant(unit, || lower.iter().map(String::as_str)),
-                );
-                None
-            }
+        if let Some(unit) = Unit::named(unit) {
+            return Some((self.requests(fields)?, unit));
         }
+        let names = || Unit::ALL.into_iter().map(Unit::name);
+        let lower: Vec<String> = names().map(str::to_lowercase).collect();
+        self.problems.error_with(
+            fields.find("unit").map_or(&node.place, |unit| &unit.place),
+            format!("invalid rate limit unit '{}'", shown(unit)),
+            meant(unit, || lower.iter().map(String::as_str)),
+        );
+        None
+    }
+
+    /// What is not limited has no unit.
+    fn has_no_unit(&mut self, node: &Node, fields: &Fields<'_>) -> bool {
+        let unit = fields.find("unit").and_then(Node::scalar).and_then(Unit::named);
+        if unit.is_some() {
+            self.problems.error_with(
+                &node.place,
+                "should not specify rate limit unit when unlimited",
+                "take `unit` or `unlimited` away",
+            );
+        }
+        unit.is_none()
     }
 
     fn requests(&mut self, fields: &Fields<'_>) -> Option<u32> {

@@ -88,7 +88,10 @@ pub fn brought_path(domain: &str, entries: &[Attribute<'_>], name: &mut String) 
     name.push_str(domain);
     for entry in entries {
         name.push('.');
-        came(entry, name);
+        match entry.value {
+            [] => name.push_str(entry.name),
+            _ => came(entry, name),
+        }
     }
     mend(name);
 }
@@ -141,6 +144,17 @@ fn address_end(bytes: &[u8], start: usize) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_request_brings_has_every_value_in_its_name() {
+        let entries = [("a", "x"), ("b", ""), ("ip", "10.0.0.1")].map(|(name, value)| Attribute {
+            name,
+            value: value.as_bytes(),
+        });
+        let mut name = "what was there before".to_owned();
+        brought_path("d", &entries, &mut name);
+        assert_eq!(name, "d.a_x.b.ip_10_0_0_1");
+    }
 
     #[test]
     fn colons_bars_and_the_dots_of_addresses_become_underscores() {

@@ -67,6 +67,22 @@ descriptors:
   rate_limit: { unit: day, requests_per_unit: 1 }
 - key: key4
   rate_limit: { unlimited: true }
+- key: odd
+  value: 42
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: odd
+  value: true
+  rate_limit: { unit: minute, requests_per_unit: 3 }
+- key: odd
+  value: null
+  descriptors: null
+  rate_limit: { unit: minute, requests_per_unit: 4, name: null }
+- key: empty
+  rate_limit: { unit: minute, requests_per_unit: 5 }
+- key: empty_
+  rate_limit: { unit: minute, requests_per_unit: 6 }
+- key: none
+  rate_limit: null
 - key: week
   rate_limit: { unit: week, requests_per_unit: 1 }
 - key: month
@@ -104,6 +120,13 @@ fn a_limit_is_found_entry_by_entry_and_only_at_the_last() {
         ("d", "key2=x, key3=y", None),
         ("d", "key3=x", some(1, Unit::Day, "d.key3")),
         ("d", "key4=x", some(u32::MAX, Unit::Year, "d.key4")),
+        ("d", "odd=42", some(2, Unit::Minute, "d.odd_42")),
+        ("d", "odd=true", some(3, Unit::Minute, "d.odd_true")),
+        ("d", "odd=x", some(4, Unit::Minute, "d.odd")),
+        // An empty value is looked for with its underscore first.
+        ("d", "empty=", some(6, Unit::Minute, "d.empty_")),
+        ("d", "empty=x", some(5, Unit::Minute, "d.empty")),
+        ("d", "none=x", None),
         ("d", "week=x", some(1, Unit::Week, "d.week")),
         ("d", "month=x", some(1, Unit::Month, "d.month")),
         ("d", "year=x", some(0, Unit::Year, "d.year")),
@@ -148,6 +171,13 @@ descriptors:
     rate_limit: { unit: minute, requests_per_unit: 7 }
 - key: star*
   rate_limit: { unit: minute, requests_per_unit: 8 }
+- key: file
+  value: '*.png'
+  share_threshold: true
+  rate_limit: { unit: minute, requests_per_unit: 9 }
+- key: between
+  value: a*b*c
+  rate_limit: { unit: minute, requests_per_unit: 10 }
 ";
 
 #[test]
@@ -163,6 +193,9 @@ fn the_first_pattern_that_fits_is_taken_behind_the_exact_value() {
         ("told=x", 6, "d.told_x"),
         ("shared=sx, leaf=y", 7, "d.shared_s*.leaf_y"),
         ("starlight=x", 8, "d.star*"),
+        ("file=a.png", 9, "d.file_*.png"),
+        ("file=.png", 9, "d.file_*.png"),
+        ("between=a1b2c", 10, "d.between_a*b*c"),
     ] {
         let found = found(&descriptors, "d", descriptor);
         assert_eq!(found, Some((requests, Unit::Minute, path.to_owned())), "{descriptor}");
@@ -182,6 +215,7 @@ fn a_shared_pattern_is_counted_as_one_value() {
         values
     };
     assert_eq!(counted("shared=sx, leaf=y"), ["s*", "y"]);
+    assert_eq!(counted("file=a.png"), ["*.png"]);
     assert_eq!(counted("path=/a/x"), ["/a/x"]);
 }
 
@@ -194,7 +228,7 @@ fn limits_are_listed_under_their_whole_names() {
         names.contains(&"d.key1_value1.subkey1_subvalue1".to_owned()),
         "{names:?}"
     );
-    assert_eq!(names.len(), 10);
+    assert_eq!(names.len(), 15);
 }
 
 #[test]
@@ -255,7 +289,7 @@ fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
         ),
         (
             "domain: d\ndescriptors: [{ key: a, value: b, share_threshold: true }]",
-            "share_threshold needs a value that ends in '*', and 'd.a_b' does not",
+            "share_threshold can only be used with wildcard values (containing '*'), but found key 'a_b'",
         ),
     ] {
         let problems = read(false, &[text]).expect_err(text);
@@ -318,12 +352,12 @@ fn what_is_hardly_meant_is_warned_of() {
 #[test]
 fn converted_rules_can_be_read_and_mean_what_they_can() {
     for (file, rules, words) in [
-        (BASIC, 8, "- { key2: value2, limit: 30/h }"),
-        (BASIC, 8, "- { key2: white, limit: unlimited }"),
-        (BASIC, 8, "- { subkey1: subvalue1, limit: 10/s }"),
-        (WILD, 6, "# Not converted: a key with a star"),
-        (WILD, 6, "when: { path: \"/a/*\" }\n  per: [path]"),
-        (WILD, 6, "when: { shared: \"s*\" }\n  per: [leaf]"),
+        (BASIC, 11, "- { key2: value2, limit: 30/h }"),
+        (BASIC, 11, "- { key2: white, limit: unlimited }"),
+        (BASIC, 11, "- { subkey1: subvalue1, limit: 10/s }"),
+        (WILD, 8, "# Not converted: a key with a star"),
+        (WILD, 8, "when: { path: \"/a/*\" }\n  per: [path]"),
+        (WILD, 8, "when: { shared: \"s*\" }\n  per: [leaf]"),
         ("domain: \"a: b\"", 0, "rules: []"),
     ] {
         let text = sound(file).as_rules();

@@ -6,11 +6,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{Files, Options};
+use tollgate_limiter::core::rules::envoy::{Brought, Files, Options, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
 use tollgate_limiter::core::{Cost, yaml};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::{Part, Way};
+use tollgate_limiter::{OwnLimit, Part, Way};
 
 const FILE: &str = "
 domain: shop
@@ -178,6 +178,77 @@ fn each_kind_of_limit_is_counted_as_what_it_is() {
         told(&gate, "shop.path_/a/*"),
         ["total_hits: 2", "total_negative_hits: 2", "within_limit: 2"]
     );
+}
+
+#[test]
+fn what_is_given_back_is_counted_if_it_is_given() {
+    for (options, given) in [
+        (Options::default(), "total_negative_hits: 3"),
+        (strict(), "total_negative_hits: 1"),
+    ] {
+        let gate = gate(options);
+        let attributes = [Attribute {
+            name: "path",
+            value: b"/a/1",
+        }];
+        let attempt = |hits| Attempt {
+            domain: "shop",
+            attributes: &attributes,
+            cost: Cost::new(hits).expect("in range"),
+        };
+        let part = |hits, way| Part {
+            attempt: attempt(hits),
+            way,
+            own: None,
+        };
+        // Eleven are beyond the limit, so that the request is refused.
+        let parts = [part(11, Way::Take), part(2, Way::GiveBack)];
+        assert!(!now(gate.sit(Door::Grpc).check_together(&parts)).allowed);
+        now(gate.sit(Door::Http).refund(&attempt(1)));
+        let told = told(&gate, "shop.path_/a/*");
+        assert!(told.iter().any(|line| line == given), "{told:?}");
+    }
+}
+
+#[test]
+fn limits_that_requests_bring_are_counted_with_every_value() {
+    let gate = gate(Options::default());
+    let attributes = [Attribute {
+        name: "user",
+        value: b"vip",
+    }];
+    let part = |domain| Part {
+        attempt: Attempt {
+            domain,
+            attributes: &attributes,
+            cost: Cost::new(12).expect("in range"),
+        },
+        way: Way::Take,
+        own: Some(OwnLimit::Descriptor(Brought::new(10, Unit::Year, false))),
+    };
+    assert!(!now(gate.sit(Door::Grpc).check_together(&[part("shop")])).allowed);
+    assert_eq!(
+        told(&gate, "shop.user_vip"),
+        ["near_limit: 2", "over_limit: 2", "total_hits: 12"]
+    );
+}
+
+#[test]
+fn a_check_through_any_door_counts_once() {
+    let gate = gate(Options::default());
+    let attributes = [Attribute {
+        name: "user",
+        value: b"a",
+    }];
+    let attempt = Attempt {
+        domain: "shop",
+        attributes: &attributes,
+        cost: Cost::ONE,
+    };
+    now(gate.sit(Door::Http).check(&attempt));
+    ask(&gate, "shop", Way::Take, &[("user=a", 1)]);
+    now(gate.sit(Door::Http).explain(&attempt));
+    assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
 }
 
 #[test]
