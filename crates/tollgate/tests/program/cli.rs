@@ -261,3 +261,56 @@ fn rules_import_envoy_converts_files_that_rules_check_knows() {
     let statuses: Vec<u16> = (0..4).map(|_| server.post("/v1/check", asked).status).collect();
     assert_eq!(statuses, [200, 200, 200, 429]);
 }
+
+#[test]
+fn limits_of_our_own_in_envoys_files_are_checked_converted_and_hold() {
+    let folder = Folder::new();
+    let file = |limit: &str| format!("domain: shop\ndescriptors:\n- key: user\n  rate_limit: {{ {limit} }}\n");
+    folder.write("envoy.yaml", &file("limit: 3/h, algorithm: sliding_logg"));
+    let (code, said, _) = run(&folder, &["rules", "check", "envoy.yaml"]);
+    assert!(
+        code == Some(1) && said.contains("envoy.yaml:4:40: error: `sliding_logg` is not an algorithm"),
+        "{said}"
+    );
+    assert!(said.contains("did you mean `sliding_log`?"), "{said}");
+    folder.write(
+        "envoy.yaml",
+        &file("unit: hour, requests_per_unit: 3, algorithm: sliding_log"),
+    );
+    let (code, rules, complained) = run(&folder, &["rules", "import-envoy", "envoy.yaml"]);
+    assert!(code == Some(0) && complained.is_empty(), "{complained}");
+    folder.write("rules.yaml", &rules);
+    folder.write(
+        "tollgate.yaml",
+        "envoy_rules: { files: envoy.yaml, near_limit_ratio: 120% }\n",
+    );
+    let (code, said, _) = run(&folder, &["rules", "check", "rules.yaml", "tollgate.yaml"]);
+    assert!(
+        code == Some(1) && said.contains("tollgate.yaml:1:53: error: `120%` is not a share"),
+        "{said}"
+    );
+    folder.write(
+        "tollgate.yaml",
+        "envoy_rules: { files: envoy.yaml, near_limit_ratio: 60%, dynamic_metadata: true }\n",
+    );
+    let (code, said, _) = run(
+        &folder,
+        &["rules", "check", "rules.yaml", "tollgate.yaml", "envoy.yaml"],
+    );
+    assert!(code == Some(0) && said.contains("3 files: sound"), "{said}");
+    let asked = r#"{"domain":"shop","attributes":{"user":"u"}}"#;
+    for words in [
+        &["--set", "envoy_rules=envoy.yaml"],
+        &["--set", "rules_files=[rules.yaml]"],
+    ] {
+        let other = Folder::new();
+        other.write(
+            "envoy.yaml",
+            &file("unit: hour, requests_per_unit: 3, algorithm: sliding_log"),
+        );
+        other.write("rules.yaml", &rules);
+        let server = Server::start(&other, words);
+        let statuses: Vec<u16> = (0..4).map(|_| server.post("/v1/check", asked).status).collect();
+        assert_eq!(statuses, [200, 200, 200, 429], "{words:?}");
+    }
+}

@@ -271,18 +271,7 @@ fn switched(words: &[&str]) {
     let strict = settings.replace("  strict: false", "  strict: true");
     assert_ne!(settings, strict);
     site.folder.replace("tollgate.yaml", &strict);
-    let is_taken = || {
-        site.server
-            .get("/metrics")
-            .body
-            .contains("tollgate_rules_reloads_total 1\n")
-    };
-    for _ in 0..600 {
-        if is_taken() {
-            break;
-        }
-        std::thread::park_timeout(Duration::from_millis(50));
-    }
+    site.server.wait_for("took the changed rules", 1);
     assert_eq!(exports(&site, "other"), (2, 200, "7".to_owned()));
 }
 
