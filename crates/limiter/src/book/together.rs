@@ -2,8 +2,8 @@
 
 use super::{Counted, RuleBook, answers, is_leased};
 use crate::lease;
-use crate::store::{Settled, Store};
-use tollgate_core::rules::envoy::Brought;
+use crate::store::{Act, Hit, Settled, Store};
+use tollgate_core::rules::envoy::{Brought, Counting};
 use tollgate_core::rules::{Answer, Attempt, Plan, Ruling, Verdict};
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
 
@@ -105,7 +105,10 @@ impl<S: Store> RuleBook<S> {
                     counted.extend(self.counted(&part.attempt, plan, charges.len()));
                     charges.append(&mut plan.charges);
                 }
-                Planned::Own(cost, own) => charges.extend(self.own_charge(&part.attempt, own, *cost)),
+                Planned::Own(cost, own) => {
+                    counted.extend(self.own_counted(&part.attempt, own, charges.len()));
+                    charges.extend(self.own_charge(&part.attempt, own, *cost));
+                }
                 Planned::GiveBack => {}
             }
         }
@@ -179,8 +182,17 @@ impl<S: Store> RuleBook<S> {
                 let Some(charge) = self.own_charge(attempt, own, cost) else {
                     return Judged::Own(Some(Decision::of_a_ban(Cost::ZERO)), S::SOURCE, None);
                 };
-                let standing = self.store.refund(charge.key, &charge.limit, cost).await;
-                let answer = standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE));
+                let answer = match self.own_counted(attempt, own, 0) {
+                    Some((_, counting)) => {
+                        let (charge, counting) = (&charge, &counting);
+                        let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
+                        answers(&given).next().unwrap_or(Answer::Failed)
+                    }
+                    None => {
+                        let standing = self.store.refund(charge.key, &charge.limit, cost).await;
+                        standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE))
+                    }
+                };
                 Judged::own::<S>(own, answer).looked_at()
             }
         }
@@ -205,6 +217,16 @@ impl<S: Store> RuleBook<S> {
             policy,
             on_failure: OnStoreFailure::Local,
         })
+    }
+
+    /// How the charge of a limit that a caller brings is counted, if it is: at this place among all.
+    fn own_counted(&self, attempt: &Attempt<'_>, own: &OwnLimit, place: usize) -> Option<Counted> {
+        match own {
+            OwnLimit::Descriptor(brought) if self.store.takes_hits() && brought.policy() == Policy::Count => {
+                Some((place, Counting::brought(attempt, brought.requests())))
+            }
+            _ => None,
+        }
     }
 
     /// The counter of a limit that a caller brings: no rule's, whatever its id.

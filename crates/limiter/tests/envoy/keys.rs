@@ -2,11 +2,12 @@
 
 use crate::site::{Ear, ask, attempt, book, calls, counters, entries, hit, hit_together, keys, open, rules};
 use std::sync::Arc;
-use tollgate_limiter::RuleBook;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::Fit;
+use tollgate_limiter::core::rules::envoy::{Brought, Unit};
 use tollgate_limiter::store::redis::EnvoyCounters;
 use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::{OwnLimit, Part, RuleBook, Way};
 
 /// Descriptors, the keys they are counted in, and the length of the window.
 const KEYS: [(&[&str], &str, u64); 13] = [
@@ -192,4 +193,35 @@ async fn what_is_no_number_is_left_alone_and_costs_no_other_key() {
     }
     assert_eq!(hit(&book, &["minute=y"], 1).await, (true, 1, Source::Shared));
     assert_eq!(hit_together(&book, &["hour=a", "hour=a"]).await, (true, vec![9, 8]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_that_a_request_brings_is_counted_in_the_same_key() {
+    let server = Server::start(Kind::Redis70);
+    let book = book(&server.url(), counters());
+    let brought = |requests, unit| Some(OwnLimit::Descriptor(Brought::new(requests, unit, false)));
+    let request = async |entry: &str, hits, way, own| {
+        let entries = entries(&[entry]);
+        let attempt = attempt(&entries, hits);
+        let together = book.check_together(&[Part { attempt, way, own }]).await;
+        together.allowed
+    };
+    // The file lets two of a minute pass, and what is brought along three more.
+    assert_eq!(hit(&book, &["minute=x"], 3).await, (false, 0, Source::Shared));
+    assert!(request("minute=x", 2, Way::Take, brought(5, Unit::Minute)).await);
+    assert!(!request("minute=x", 1, Way::Take, brought(5, Unit::Minute)).await);
+    assert!(request("minute=x", 4, Way::GiveBack, brought(5, Unit::Minute)).await);
+    assert_eq!(hit(&book, &["minute=x"], 0).await, (true, 0, Source::Shared));
+    // Where a pattern counts all values together, and where no file has a limit, it is the value that came.
+    assert!(request("path=/a/1", 1, Way::Take, brought(5, Unit::Minute)).await);
+    assert!(!request("new=x", 1, Way::Take, brought(0, Unit::Hour)).await);
+    assert_eq!(
+        keys(&server),
+        [
+            "shop_minute_x_1773491220",
+            "shop_new_x_1773489600",
+            "shop_path_/a/1_1773491220"
+        ]
+    );
+    assert_eq!(ask::<u64>(&server, &["GET", "shop_minute_x_1773491220"]), 2);
 }

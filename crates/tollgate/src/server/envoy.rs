@@ -12,7 +12,7 @@ use super::gate::Gate;
 use super::headers::Dialects;
 use super::telemetry::Door;
 
-pub use self::compat::{Calls, Compat, HeaderNames, Modes};
+pub use self::compat::{Compat, HeaderNames, Modes};
 
 pub use self::messages::envoy::config::core::v3::HeaderValue;
 pub use self::messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
@@ -39,6 +39,8 @@ pub enum Refusal {
     Invalid(Invalid),
     /// The store could not be asked, and a rule says `closed`.
     Closed,
+    /// The server began without the rules it was to have, and has none of this domain.
+    WithoutRules,
 }
 
 /// May the request go on? The answer carries the headers of these dialects, except what Envoy writes itself.
@@ -52,7 +54,13 @@ pub async fn ask(
     dialects: Dialects,
 ) -> Result<RateLimitResponse, Refusal> {
     let answer = answered(gate, door, request, dialects).await;
-    gate.compat().calls.add(&answer);
+    let calls = &gate.figures().envoy.calls;
+    calls.all.add(1);
+    match &answer {
+        Ok(_) => {}
+        Err(Refusal::Invalid(_) | Refusal::WithoutRules) => calls.invalid.add(1),
+        Err(Refusal::Closed) => calls.closed.add(1),
+    }
     answer
 }
 
@@ -66,6 +74,9 @@ async fn answered(
     let rules = sitting.book().rules();
     let attributes = request::attributes(request).map_err(Refusal::Invalid)?;
     let asked = Asked::read(request, &attributes, rules).map_err(Refusal::Invalid)?;
+    if gate.rules_taken() == 0 && !rules.has_domain(&request.domain) {
+        return Err(Refusal::WithoutRules);
+    }
     let together = sitting.check_together(&asked.parts).await;
     if reply::is_closed(&together) {
         return Err(Refusal::Closed);
@@ -74,7 +85,7 @@ async fn answered(
     let dialects = if is_descriptors { Dialects::NONE } else { dialects };
     let mut answer = reply::written(request, &asked.parts, &together, dialects);
     if is_descriptors {
-        gate.compat().apply(&mut answer, &together);
+        gate.compat().apply(&mut answer, &together, &gate.figures().envoy.calls);
     }
     if rules.descriptors().options.tells_metadata && !rules.has_domain(&request.domain) {
         answer.dynamic_metadata = Some(metadata::told(request, &together));
@@ -84,3 +95,6 @@ async fn answered(
 
 /// How a refusal by `closed` is told.
 pub const CLOSED: &str = "the store cannot be asked, and a rule refuses what nobody can judge";
+
+/// How it is told that there are no rules yet.
+pub const WITHOUT_RULES: &str = "no rate limit configuration loaded";

@@ -12,7 +12,7 @@ mod store;
 pub(super) use decisions::Tally;
 pub use decisions::{Door, RuleCounts};
 pub(super) use envoy::EnvoyCounts;
-pub use envoy::EnvoyFigures;
+pub use envoy::{Calls, EnvoyFigures};
 
 use self::store::StoreFigures;
 use super::store::Store;

@@ -156,6 +156,8 @@ fn its_environment_and_files_are_all_it_takes() {
         "ratelimit.service.config_load_error: 0",
         "ratelimit.service.global_shadow_mode: 0",
         "ratelimit_server.ShouldRateLimit.total_requests: 5",
+        "ratelimit.service.call.should_rate_limit.redis_error: 0",
+        "ratelimit.service.rate_limit.shop.user.total_hits: 5",
     ] {
         assert!(lines.contains(&line), "{line}: {stats}");
     }
@@ -271,10 +273,14 @@ fn without_files_it_does_not_start_unless_it_is_told_to_and_then_takes_them_when
     let force = ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true");
     let server = start(&folder, &[force, ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true")]);
     server.wait_for("starting without these files", 1);
-    assert_eq!(
-        (json(&server, "u").status, server.get("/healthcheck").status),
-        (200, 500)
+    let answer = json(&server, "u");
+    assert_eq!((answer.status, server.get("/healthcheck").status), (503, 500));
+    assert!(
+        answer.body.contains("no rate limit configuration loaded"),
+        "{}",
+        answer.body
     );
+    assert!(debug(&server, "/stats").body.contains("service_error: 1\n"));
     folder.write(
         "data/config/shop.yaml",
         "domain: shop\ndescriptors: [{ key: user, rate_limits: {} }]\n",

@@ -22,18 +22,34 @@ impl RuleSet {
         let found = self.descriptors.find(attempt.domain, attempt.attributes)?;
         let rule = self.rules.get(found.limit.rule as usize)?;
         let most = rule.descriptor()?.counts?;
-        let mut name = Vec::with_capacity(NAME_USUAL);
-        let mut add = |part: &[u8]| {
-            name.extend_from_slice(part);
-            name.push(b'_');
-        };
-        add(attempt.domain.as_bytes());
-        for (key, value) in found.counted(attempt.attributes) {
-            add(key.as_bytes());
-            add(value);
-        }
+        let name = name(attempt.domain, found.counted(attempt.attributes));
         Some(Counting { name, most })
     }
+}
+
+impl Counting {
+    /// How an attempt is counted that brings its limit along: by every value that came.
+    pub fn brought(attempt: &Attempt<'_>, most: u32) -> Self {
+        let entries = attempt.attributes.iter().map(|entry| (entry.name, entry.value));
+        Self {
+            name: name(attempt.domain, entries),
+            most,
+        }
+    }
+}
+
+fn name<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
+    let mut name = Vec::with_capacity(NAME_USUAL);
+    let mut add = |part: &[u8]| {
+        name.extend_from_slice(part);
+        name.push(b'_');
+    };
+    add(domain.as_bytes());
+    for (key, value) in entries {
+        add(key.as_bytes());
+        add(value);
+    }
+    name
 }
 
 impl Descriptor {

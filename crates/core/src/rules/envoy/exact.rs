@@ -15,6 +15,8 @@ use std::fmt::Write;
 pub struct Exact {
     /// The limit.
     pub limit: Limit,
+    /// As it is written: `100/min burst 20`.
+    pub text: Box<str>,
     /// The lines of a rule that say the same.
     pub(super) written: Box<str>,
 }
@@ -73,6 +75,7 @@ pub(super) fn read(node: &Node, fields: &Fields<'_>, problems: &mut Problems) ->
     match read {
         Ok(limit) => Some(Exact {
             limit,
+            text: text.trim().into(),
             written: written(&text, limit.algorithm(), fields),
         }),
         Err(refusal) => {

@@ -1,20 +1,18 @@
 //! How requests for descriptors of envoyproxy/ratelimit's files are answered, as its users know it: headers under its names,
-//! looking without refusing, and what is counted of calls.
+//! and looking without refusing.
 
 use super::rate_limit_response::{Code, DescriptorStatus};
-use super::{HeaderValue, RateLimitResponse, Refusal};
-use crate::server::telemetry::Count;
+use super::{HeaderValue, RateLimitResponse};
+use crate::server::telemetry::Calls;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tollgate_limiter::core::rules::Ruling;
 use tollgate_limiter::{Judged, Together};
 
-/// The modes in force, and what was counted.
+/// The modes in force.
 #[derive(Debug, Default)]
 pub struct Compat {
     modes: ArcSwap<Modes>,
-    /// Calls of all front ends.
-    pub calls: Calls,
 }
 
 /// What can be set.
@@ -39,19 +37,6 @@ pub struct HeaderNames {
     pub reset: String,
 }
 
-/// What came of calls.
-#[derive(Debug, Default)]
-pub struct Calls {
-    /// All of them.
-    pub all: Count,
-    /// Those that made no sense.
-    pub invalid: Count,
-    /// Those that nobody could judge, because the store was away.
-    pub closed: Count,
-    /// Those that passed only because nothing is refused.
-    pub shadowed: Count,
-}
-
 impl Compat {
     /// The modes in force.
     pub fn modes(&self) -> Guard<Arc<Modes>> {
@@ -63,26 +48,15 @@ impl Compat {
         self.modes.store(Arc::new(modes));
     }
 
-    /// Makes an answer what the modes say.
-    pub(super) fn apply(&self, answer: &mut RateLimitResponse, together: &Together<'_>) {
+    /// Makes an answer what the modes say, and counts what passes only by them.
+    pub(super) fn apply(&self, answer: &mut RateLimitResponse, together: &Together<'_>, calls: &Calls) {
         let modes = self.modes();
         if let Some(names) = &modes.headers {
             answer.response_headers_to_add = names.told(&answer.statuses, &together.parts);
         }
         if modes.shadow && answer.overall_code() == Code::OverLimit {
             answer.set_overall_code(Code::Ok);
-            self.calls.shadowed.add(1);
-        }
-    }
-}
-
-impl Calls {
-    pub(super) fn add(&self, answer: &Result<RateLimitResponse, Refusal>) {
-        self.all.add(1);
-        match answer {
-            Ok(_) => {}
-            Err(Refusal::Invalid(_)) => self.invalid.add(1),
-            Err(Refusal::Closed) => self.closed.add(1),
+            calls.shadowed.add(1);
         }
     }
 }

@@ -6,7 +6,7 @@ use self::deadline::{named, within};
 use super::settings::GrpcSettings;
 use super::unary::{MESSAGE_BYTES_MAX, Reply, read, refused, written};
 use crate::server::envoy::request::gives_back;
-use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitResponse, Refusal};
+use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitResponse, Refusal, WITHOUT_RULES};
 use crate::server::gate::Gate;
 use crate::server::telemetry::Door;
 use crate::server::tokens::Rights;
@@ -74,6 +74,7 @@ impl Front {
         answered.map_err(|refusal| match refusal {
             Refusal::Invalid(what) => Status::invalid_argument(what.to_string()),
             Refusal::Closed => Status::unavailable(CLOSED),
+            Refusal::WithoutRules => Status::unavailable(WITHOUT_RULES),
         })
     }
 

@@ -58,21 +58,25 @@ fn line(path: &str, limit: &Limited) -> String {
         None => (0, "UNKNOWN"),
     };
     let (shadow, quota) = (limit.shadow, limit.quota);
-    format!("{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}\n")
+    let own = limit.exact.as_ref().map_or_else(String::new, |exact| {
+        format!(", limit: {}, algorithm: {}", exact.text, exact.limit.algorithm())
+    });
+    format!("{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}{own}\n")
 }
 
 /// What was counted, a line each, by name.
 pub(super) fn figures(gate: &Gate) -> Response<Full<Bytes>> {
-    let calls = &gate.compat().calls;
-    let of_calls = "ratelimit.service.call.should_rate_limit";
-    let mut lines = [
+    let figures = &gate.figures().envoy;
+    let mut lines: Vec<String> = vec![
         format!("ratelimit.service.config_load_success: {}\n", gate.rules_taken()),
         format!("ratelimit.service.config_load_error: {}\n", gate.rules_refused()),
-        format!("ratelimit.service.global_shadow_mode: {}\n", calls.shadowed.get()),
-        format!("{of_calls}.redis_error: {}\n", calls.closed.get()),
-        format!("{of_calls}.service_error: {}\n", calls.invalid.get()),
-        format!("ratelimit_server.ShouldRateLimit.total_requests: {}\n", calls.all.get()),
+        format!(
+            "ratelimit_server.ShouldRateLimit.total_requests: {}\n",
+            figures.calls.all.get()
+        ),
     ];
+    let told = figures.text();
+    lines.extend(told.lines().map(|line| format!("{line}\n")));
     lines.sort_unstable();
     text(lines.concat())
 }

@@ -3,7 +3,7 @@
 use super::answer;
 use super::problem::{NO_STORE, Problem};
 use crate::server::envoy::rate_limit_response::Code;
-use crate::server::envoy::{CLOSED, RateLimitRequest, Refusal, ask, json};
+use crate::server::envoy::{CLOSED, RateLimitRequest, Refusal, WITHOUT_RULES, ask, json};
 use crate::server::gate::Gate;
 use crate::server::headers::Dialects;
 use crate::server::telemetry::Door;
@@ -30,6 +30,7 @@ pub(super) async fn answered(
         Ok(answer) => answer,
         Err(Refusal::Invalid(what)) => return Err(Problem::bad(what.to_string())),
         Err(Refusal::Closed) => return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, CLOSED)),
+        Err(Refusal::WithoutRules) => return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, WITHOUT_RULES)),
     };
     let mut response = answer::json(json::written(&answer).to_string().into_bytes());
     if answer.overall_code() == Code::OverLimit {

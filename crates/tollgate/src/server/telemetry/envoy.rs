@@ -3,6 +3,7 @@
 //! Names of limits that are the same for all requests are found when rules are loaded. Where values that came stand in a
 //! name there may be ever more of them, so these are bounded: what comes after counts for all others of its domain.
 
+use super::Count;
 use super::decisions::place;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -21,7 +22,33 @@ use tollgate_limiter::core::rules::{Attempt, Mode, RuleSet, Ruling, Verdict};
 /// Everything since the start.
 #[derive(Debug, Default)]
 pub struct EnvoyFigures {
+    /// What came of calls.
+    pub calls: Calls,
     paths: RwLock<Paths>,
+}
+
+/// What came of calls of all front ends.
+#[derive(Debug, Default)]
+pub struct Calls {
+    /// All of them.
+    pub all: Count,
+    /// Those that made no sense.
+    pub invalid: Count,
+    /// Those that nobody could judge, because the store was away.
+    pub closed: Count,
+    /// Those that passed only because nothing is refused.
+    pub shadowed: Count,
+}
+
+impl Calls {
+    /// Under the names that they have there.
+    fn told(&self) -> [(&'static str, &Count); 3] {
+        [
+            ("global_shadow_mode", &self.shadowed),
+            ("call.should_rate_limit.redis_error", &self.closed),
+            ("call.should_rate_limit.service_error", &self.invalid),
+        ]
+    }
 }
 
 /// The counters of one set of rules, found once when it is loaded.
@@ -272,17 +299,22 @@ impl EnvoyFigures {
         add(&paths.known.entry(name).or_insert_with(fresh).cells);
     }
 
-    /// All of it, one figure a line and sorted: `ratelimit.service.rate_limit.<domain>.<path>.<stat>: <number>`.
+    /// All of it, one figure a line and sorted: `ratelimit.service.rate_limit.<domain>.<path>.<stat>: <number>`, and of calls.
     pub fn text(&self) -> String {
         let mut lines: Vec<(String, u64)> = Vec::new();
+        let of_calls = self.calls.told();
+        lines.extend(of_calls.map(|(name, count)| (name.to_owned(), count.get())));
         let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
         for (path, known) in &paths.known {
             for ((stat, _), cell) in STATS.iter().zip(&known.cells.0) {
-                lines.push((format!("{path}.{stat}"), cell.load(Ordering::Relaxed)));
+                lines.push((format!("rate_limit.{path}.{stat}"), cell.load(Ordering::Relaxed)));
             }
         }
         for (domain, count) in &paths.lost {
-            lines.push((format!("{domain}.domain_not_found"), count.load(Ordering::Relaxed)));
+            lines.push((
+                format!("rate_limit.{domain}.domain_not_found"),
+                count.load(Ordering::Relaxed),
+            ));
         }
         drop(paths);
         lines.sort_unstable();
@@ -290,7 +322,7 @@ impl EnvoyFigures {
         for (name, count) in lines {
             // A name is one line, whatever came.
             let name = name.replace(char::is_control, "_");
-            let _ = writeln!(text, "ratelimit.service.rate_limit.{name}: {count}");
+            let _ = writeln!(text, "ratelimit.service.{name}: {count}");
         }
         text
     }
@@ -300,6 +332,11 @@ impl EnvoyFigures {
         let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
         if paths.known.is_empty() && paths.lost.is_empty() {
             return Ok(());
+        }
+        for (name, count) in self.calls.told() {
+            let name = format!("tollgate_envoy_{}", name.rsplit('.').next().unwrap_or(name));
+            let help = "Calls, as envoyproxy/ratelimit counts them.";
+            ConstCounter::new(count.get()).encode(encoder.encode_descriptor(&name, help, None, COUNTER)?)?;
         }
         let mut known: Vec<(&Box<str>, &Known)> = paths.known.iter().collect();
         known.sort_unstable_by_key(|(name, _)| *name);
