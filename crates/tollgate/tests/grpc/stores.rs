@@ -15,7 +15,8 @@ use tollgate_limiter::testing::servers::{Kind, Server as Process};
 
 const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
                      - { id: shut, per: shut, limit: 10/day, on_store_failure: closed }\n\
-                     - { id: open, per: open, limit: 10/day, on_store_failure: open }\n";
+                     - { id: open, per: open, limit: 10/day, on_store_failure: open }\n\
+                     - { id: banned, per: banned, limit: 0 }\n";
 
 /// A server over a process, which is waited for this long.
 fn over(process: &Process, deadline: Duration) -> Server {
@@ -78,4 +79,7 @@ fn what_nobody_can_judge_is_an_error_or_passes_as_the_rule_says() {
     // One that is closed refuses the whole request.
     let message = asks([of(&[("open", "a")]), of(&[("shut", "a")])]).encode_to_vec();
     assert_eq!(client.call(SHOULD_RATE_LIMIT, &message).status, Some(14));
+    // Beside one that is refused for certain it is a refusal: an error many let pass.
+    let beside = client.ask(&asks([of(&[("shut", "a")]), of(&[("banned", "a")])]));
+    assert_eq!(beside.overall_code(), Code::OverLimit);
 }

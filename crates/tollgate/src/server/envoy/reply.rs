@@ -9,10 +9,12 @@ use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Retry, Timestamp};
 use tollgate_limiter::{Judged, Part, Together};
 
-/// Whether the store could not be asked and a rule says `closed`.
+/// Whether it is refused only because the store could not be asked and a rule says `closed`. If another descriptor is over its
+/// limit that is the answer: an error many let pass.
 pub(super) fn is_closed(together: &Together<'_>) -> bool {
     let closed = |judged: &Judged<'_>| matches!(judged, Judged::Rules(verdict) if verdict.is_closed());
-    !together.allowed && together.parts.iter().any(closed)
+    let mut refusing = together.parts.iter().filter(|judged| !judged.is_allow()).peekable();
+    !together.allowed && refusing.peek().is_some() && refusing.all(closed)
 }
 
 /// The whole answer.
