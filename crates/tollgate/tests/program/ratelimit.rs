@@ -301,19 +301,56 @@ fn without_files_it_does_not_start_unless_it_is_told_to_and_then_takes_them_when
 
 #[test]
 fn two_of_them_count_together_on_its_redis() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start_with(Kind::Redis70, &["--requirepass", "s/e:cret"]);
     let url = format!("127.0.0.1:{}", redis.port());
     let folder = Folder::with("data/config/shop.yaml", &file(2));
     let variables = [
         ("REDIS_SOCKET_TYPE", "tcp"),
         ("REDIS_TYPE", "SINGLE"),
         ("REDIS_URL", &*url),
+        ("REDIS_AUTH", "default:s/e:cret"),
+        ("CACHE_KEY_PREFIX", "rl:"),
         ("TOLLGATE_STORE__DEADLINE", "5s"),
     ];
     let [one, other] = [(); 2].map(|()| start(&folder, &variables));
     let answers = [json(&one, "u"), json(&other, "u"), json(&one, "u"), json(&other, "u")];
     assert_eq!(answers.map(|answer| answer.status), [200, 200, 429, 429]);
     assert_eq!(one.get("/readyz").json()["store"]["kind"], "redis");
+    // On the key that envoyproxy/ratelimit counts on: the second that the day began is its end.
+    let told = |command: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).expect("a server");
+        write!(stream, "AUTH s/e:cret\r\n{command}\r\nQUIT\r\n").expect("it reads");
+        let mut answers = String::new();
+        stream.read_to_string(&mut answers).expect("it answers");
+        answers
+    };
+    let keys = told("KEYS rl:*");
+    let key = keys.lines().find(|line| line.starts_with("rl:shop_user_u_"));
+    let key = key.unwrap_or_else(|| panic!("{keys}"));
+    let began: u64 = key.trim_start_matches("rl:shop_user_u_").parse().expect("a second");
+    assert_eq!(began % 86_400, 0);
+    assert!(told(&format!("GET {key}")).contains("$1\r\n4\r\n"));
+}
+
+#[test]
+fn while_its_redis_is_away_limits_hold_by_a_share_or_calls_fail_as_they_did() {
+    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    // Nobody listens there.
+    let away = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "127.0.0.1:1")];
+    let server = start(&folder, &away);
+    let answers = [(); 3].map(|()| json(&server, "u").status);
+    assert!(answers.contains(&200) && answers.contains(&429), "{answers:?}");
+    assert_eq!(server.get("/healthcheck").status, 200);
+
+    let server = start(&folder, &[away[0], away[1], ("TOLLGATE_STORE__MODE", "shared_only")]);
+    let answer = json(&server, "u");
+    assert_eq!((answer.status, server.get("/healthcheck").status), (503, 200));
+    assert!(answer.body.contains("the store cannot be asked"), "{}", answer.body);
+    assert!(
+        debug(&server, "/stats")
+            .body
+            .contains("should_rate_limit.redis_error: 1\n")
+    );
 }
 
 #[test]

@@ -292,3 +292,29 @@ fn descriptors_of_envoys_files_hold_and_are_taken_anew() {
     assert_eq!(ask(), 429);
     server.stop();
 }
+
+#[test]
+fn of_envoys_files_all_is_taken_anew_but_where_they_are_counted() {
+    let settings = |more: &str| format!("store: 'redis://127.0.0.1:1'\nenvoy_rules:\n  files: shop.yaml\n{more}");
+    let folder = Folder::with("tollgate.yaml", &settings(""));
+    folder.write(
+        "shop.yaml",
+        "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: hour, requests_per_unit: 1 }\n",
+    );
+    let server = Server::start(&folder, &[]);
+    let ask = || {
+        let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"u"}]}]}"#;
+        server.post("/json", body).status
+    };
+    let mut statuses = [(); 4].map(|()| ask());
+    statuses.sort_unstable();
+    assert_eq!((statuses[0], statuses[3]), (200, 429));
+    folder.replace("tollgate.yaml", &settings("  shadow_mode: true\n"));
+    server.wait_for(TAKEN, 1);
+    assert_eq!([(); 4].map(|()| ask()), [200; 4]);
+    assert!(!server.log().contains("need a restart"), "{}", server.log());
+    folder.replace("tollgate.yaml", &settings("  counters: { prefix: a }\n"));
+    server.wait_for(TAKEN, 2);
+    server.wait_for("need a restart", 1);
+    assert!(server.log().contains("envoy_rules.counters"), "{}", server.log());
+}
