@@ -162,7 +162,9 @@ fn begin_without(gate: &Gate, missing: &[Problem]) {
     for fault in &faults {
         tracing::error!("{fault}");
     }
-    tracing::warn!("starting without these files: calls fail with `no rate limit configuration loaded` until they can be read");
+    tracing::warn!(
+        "starting without these files: calls fail with `no rate limit configuration loaded` until they can be read"
+    );
     gate.begin_without_rules(&faults.join("\n"));
 }
 
