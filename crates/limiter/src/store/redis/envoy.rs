@@ -6,6 +6,7 @@
 
 mod ask;
 mod over;
+mod window;
 
 use self::ask::{Ask, Deed};
 use self::over::Over;
