@@ -16,7 +16,7 @@ use tollgate_limiter::testing::servers::{Kind, Server as Process};
 const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
                      - { id: shut, per: shut, limit: 10/day, on_store_failure: closed }\n\
                      - { id: open, per: open, limit: 10/day, on_store_failure: open }\n\
-                     - { id: banned, per: banned, limit: 0 }\n";
+                     - { id: banned, per: banned, limit: 0/day }\n";
 
 /// A server over a process, which is waited for this long.
 fn over(process: &Process, deadline: Duration) -> Server {
