@@ -42,7 +42,9 @@ pub enum OwnLimit {
 /// What the parts of a request came to.
 #[derive(Debug)]
 pub struct Together<'r> {
-    /// Whether the request may go on: every part may. Otherwise nothing was taken, and nothing given back.
+    /// Whether the request may go on: every part may, but for quotas, which refuse only all together. Otherwise nothing was
+    /// taken and nothing given back, except of descriptors of envoyproxy/ratelimit that are not strict: they are counted each
+    /// by itself.
     pub allowed: bool,
     /// For each part, in order, what its own limits say.
     pub parts: Vec<Judged<'r>>,
@@ -72,7 +74,7 @@ enum Planned<'r, K> {
 
 impl<S: Store> RuleBook<S> {
     /// May all of these attempts go on? If so, every rule that one of them meets is charged; if not, none is. Attempts that
-    /// meet the same counter add up.
+    /// meet the same counter add up. Descriptors of envoyproxy/ratelimit that are not strict are counted in any case.
     ///
     /// What is to be given back is given when the others have passed, or in any case where refusals are counted.
     pub async fn check_together(&self, parts: &[Part<'_>]) -> Together<'_> {
