@@ -1,12 +1,13 @@
-//! The only file that reads the environment.
+//! The only file that reads the environment for settings. Clap reads `TOLLGATE_URL` and `TOLLGATE_TOKEN`, for the commands
+//! that ask a server.
 
 use super::ratelimit;
 
-/// Every variable that may be a setting, ours or one of envoyproxy/ratelimit. What is not Unicode cannot be one; such a value is handed on with its odd bytes
-/// replaced, so that the setting is refused and not passed over.
+/// Every variable that may be a setting, ours or one of envoyproxy/ratelimit. What is not Unicode cannot be one; such a value
+/// is handed on with its odd bytes replaced, so that the setting is refused and not passed over.
 #[expect(
     clippy::disallowed_methods,
-    reason = "here, and nowhere else, the environment is read; everything else takes settings as arguments"
+    reason = "here, and nowhere else, settings are read from the environment; everything else takes them as arguments"
 )]
 pub fn variables() -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = std::env::vars_os()
