@@ -66,7 +66,7 @@ struct Paths {
     known: HashMap<Box<str>, Known>,
     /// How many of them came with requests.
     came: usize,
-    /// Descriptors of domains that no file has.
+    /// Descriptors of domains that neither a file nor a rule has.
     lost: BTreeMap<Box<str>, AtomicU64>,
 }
 
@@ -352,7 +352,7 @@ impl EnvoyFigures {
         }
         let mut lost = encoder.encode_descriptor(
             "tollgate_envoy_domain_not_found",
-            "Descriptors of domains that no file has.",
+            "Descriptors of domains that neither a file nor a rule has.",
             None,
             COUNTER,
         )?;
