@@ -35,7 +35,7 @@ enum Command {
     /// Clears the counters of one subject, to unblock a customer
     #[command(after_help = "Example:\n  tollgate forget merchant=m_1 --rule merchant-plan")]
     Forget(forget::Forget),
-    /// Checks rules, and says how they are written
+    /// Checks rules, says how they are written, and converts those of envoyproxy/ratelimit
     #[command(after_help = "Example:\n  tollgate rules check rules/*.yaml")]
     Rules(rules::Rules),
 }

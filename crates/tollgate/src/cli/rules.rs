@@ -22,10 +22,10 @@ pub(crate) struct Rules {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Says all that is wrong with files of rules, or with whole settings: exit code 0 nothing, 1 something
+    /// Says what is wrong with files of rules or of envoyproxy/ratelimit, or with settings: exit code 0 nothing, 1 something
     #[command(after_help = "Example:\n  tollgate rules check tollgate.yaml rules/*.yaml")]
     Check {
-        /// Files of rules, which are checked together, or settings
+        /// Files of rules or of envoyproxy/ratelimit, each kind checked together, or settings
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// Prints the problems as JSON
