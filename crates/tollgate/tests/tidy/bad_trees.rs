@@ -7,20 +7,23 @@ use crate::rules::{
 };
 
 #[test]
-fn an_algorithm_without_examples_or_examples_without_an_algorithm_are_noticed() {
+fn an_algorithm_without_its_examples_or_its_twin_or_these_without_it_are_noticed() {
     let folder = |names: &[&str], complaints: &[&str]| {
         let paths: Vec<String> = names.iter().map(|name| format!("{ALGORITHMS}{name}")).collect();
         let files: Vec<(&str, &str)> = paths.iter().map(|path| (path.as_str(), "")).collect();
         says(algorithm_files, &files, complaints);
     };
-    folder(&["gcra.rs", "gcra.txt", "log.rs", "log.txt"], &[]);
     folder(&["gcra.rs", "gcra.txt", "gcra.lua", "gcra/ring.rs"], &[]);
     folder(
-        &["gcra.rs", "log.txt"],
+        &["gcra.rs", "gcra.lua", "log.txt", "log.lua"],
         &[
-            "crates/core/src/algorithm/gcra.txt: is missing; an algorithm is rs + txt",
-            "crates/core/src/algorithm/log.rs: is missing; an algorithm is rs + txt",
+            "crates/core/src/algorithm/gcra.txt: is missing; an algorithm is rs + txt + lua",
+            "crates/core/src/algorithm/log.rs: is missing; an algorithm is rs + txt + lua",
         ],
+    );
+    folder(
+        &["gcra.rs", "gcra.txt"],
+        &["crates/core/src/algorithm/gcra.lua: is missing; an algorithm is rs + txt + lua"],
     );
     folder(
         &["gcra.rs", "gcra.txt", "gcra.lua", "log.rs", "log.txt", "old.lua"],

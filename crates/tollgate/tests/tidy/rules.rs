@@ -5,28 +5,23 @@ use crate::repository::File;
 /// Looks at files and says what is wrong with them, a line each.
 pub(crate) type Rule = fn(&[File]) -> Vec<String>;
 
-/// Algorithm X is `X.rs` and `X.txt`, and `X.lua` as soon as one algorithm has a twin.
+/// Algorithm X is `X.rs`, `X.txt` and `X.lua`.
 pub(crate) fn algorithm_files(files: &[File]) -> Vec<String> {
     let named: Vec<(&str, &str)> = files
         .iter()
         .filter_map(|file| file.path.strip_prefix(ALGORITHMS)?.split_once('.'))
         .filter(|(name, _)| !name.contains('/'))
         .collect();
-    let wanted: &[&str] = if named.iter().any(|(_, kind)| *kind == "lua") {
-        &["rs", "txt", "lua"]
-    } else {
-        &["rs", "txt"]
-    };
     let mut names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();
     names.dedup();
     let mut complaints = Vec::new();
     for name in names {
-        for kind in wanted {
+        for kind in ALGORITHM_KINDS {
             if !named.contains(&(name, kind)) {
                 complaints.push(format!(
                     "{ALGORITHMS}{name}.{kind}: is missing; an algorithm is {}",
-                    wanted.join(" + ")
+                    ALGORITHM_KINDS.join(" + ")
                 ));
             }
         }
@@ -301,12 +296,14 @@ const MANIFESTS: [(&str, Wall); 2] = [
 ];
 
 pub(crate) const ALGORITHMS: &str = "crates/core/src/algorithm/";
+/// The algorithm, its worked examples and its twin.
+const ALGORITHM_KINDS: [&str; 3] = ["rs", "txt", "lua"];
 const PRODUCT: &str = "crates/tollgate/src/";
 const FRONT_ENDS: [&str; 4] = ["http", "grpc", "resp", "proxy"];
 const ADMIN: &str = "admin";
 const LINES_MAX: usize = 700;
 
-const TOP_LEVEL: [&str; 19] = [
+const TOP_LEVEL: [&str; 18] = [
     ".ci",
     ".gitignore",
     "ARCHITECTURE.md",
@@ -320,7 +317,6 @@ const TOP_LEVEL: [&str; 19] = [
     "bench",
     "clippy.toml",
     "crates",
-    "deploy",
     "docs",
     "examples",
     "fuzz",
