@@ -3,11 +3,12 @@
 //!
 //! It is a store around a store. What the shared one says of a key is noted; when it falls silent, the counter here begins
 //! where that left off. What is let pass here is noted too, and when the store is back, it is charged there in front of the
-//! key's first request. So neither refills while the other serves.
+//! key's next requests. So neither refills while the other serves.
 //!
 //! Leases of concurrency limits stay where they were taken: one that was taken here can be released and renewed here, also
 //! when the store is back.
 
+mod debts;
 mod heartbeat;
 mod instances;
 mod notes;
@@ -20,7 +21,7 @@ use super::memory::{Aim, How, Memory};
 use super::{Act, Hit, Key, Outcome, Settled, Source, Store, StoreError};
 use crate::fingerprint::{Fingerprint, Subjects};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::timeout;
 use tollgate_core::{
@@ -42,9 +43,6 @@ struct Here {
     own: Memory,
     subjects: Subjects,
     notes: Notes,
-    /// Whether the last call to the shared store was answered, or it was left alone since: then what is owed is charged. One
-    /// that falls silent would take it and nobody knew.
-    is_well: AtomicBool,
     instances: Instances,
     share_millionths: u64,
     patience: Duration,
@@ -150,7 +148,6 @@ impl<S: Store + 'static> Local<S> {
             subjects: own.subjects(&heartbeat::counter(&heartbeat::limit())),
             own,
             notes: Notes::new(),
-            is_well: AtomicBool::new(true),
             instances: Instances::new(options.instances),
             share_millionths: u64::from(options.share_millionths.clamp(1, 1_000_000)),
             patience: options.patience,
@@ -196,40 +193,17 @@ impl<S: Store> Local<S> {
         &self.here.own
     }
 
-    /// Settles with the shared store, and in front of each key what it has to pay back.
+    /// Settles with the shared store, and in front of it what its keys have to pay back.
     async fn settle_shared(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settled {
-        let owed = match self.here.notes.are_owing() && self.here.is_well.load(Ordering::Relaxed) {
-            true => self.here.owed(charges),
+        let debts = match self.here.notes.are_owing() {
+            true => self.here.debts(charges),
             false => Vec::new(),
         };
-        if owed.is_empty() {
-            return self.inner.settle(charges, lease).await;
+        match debts.is_empty() {
+            true => self.inner.settle(charges, lease).await,
+            // Apart: hardly any request has to make room for this.
+            false => Box::pin(self.pay_and_settle(&debts, charges, lease)).await,
         }
-        let all: Vec<Charge<S::Key>> = owed.iter().chain(charges).copied().collect();
-        let mut settled = self.inner.settle(&all, lease).await;
-        let rest = settled.outcomes.split_off(owed.len().min(settled.outcomes.len()));
-        let paid = std::mem::replace(&mut settled.outcomes, rest);
-        for (charge, outcome) in owed.iter().zip(paid) {
-            match outcome {
-                // It certainly was not charged: the next request brings it.
-                Err(
-                    StoreError::Unavailable
-                    | StoreError::Late
-                    | StoreError::Overloaded
-                    | StoreError::BreakerOpen
-                    | StoreError::Unasked
-                    | StoreError::Refused(_),
-                ) => self.here.notes.owe(self.here.key(&charge.key), charge.cost.get()),
-                // Nobody knows; it is not charged twice.
-                Ok(_) | Err(_) => drop(
-                    self.here
-                        .figures
-                        .charged_back
-                        .fetch_add(charge.cost.get(), Ordering::Relaxed),
-                ),
-            }
-        }
-        settled
     }
 
     /// Decides what the shared store did not. If either refuses, neither keeps anything.
@@ -262,7 +236,9 @@ impl<S: Store> Local<S> {
         }
         for (charge, (place, stand)) in own.iter().zip(&places) {
             if let (Stand::Share(portion), Some(shared)) = (stand, charges.get(*place)) {
+                let is_left_alone = settled.outcomes.get(*place) == Some(&Err(StoreError::BreakerOpen));
                 self.here.notes.with(charge.key, |note| {
+                    note.is_doubtful &= !is_left_alone;
                     self.here.seed(note, charge.key, &shared.limit, portion);
                 });
             }
@@ -298,12 +274,7 @@ impl<S: Store> Local<S> {
         if self.here.mode() == Mode::LocalOnly {
             return true;
         }
-        let is_away = !charges.is_empty() && self.inner.is_away(charges);
-        if is_away {
-            // When it is asked again, it will have shown that it answers.
-            self.here.note_well(true);
-        }
-        is_away
+        !charges.is_empty() && self.inner.is_away(charges)
     }
 
     /// What nobody was asked for.
@@ -397,39 +368,12 @@ impl Here {
         standing.limit.saturating_sub(standing.remaining)
     }
 
-    /// What the keys of a request have to pay back, as charges: what was let pass here and time has not given back since.
-    fn owed<K: Key>(&self, charges: &[Charge<K>]) -> Vec<Charge<K>> {
-        let mut owed: Vec<Charge<K>> = Vec::new();
-        for charge in charges {
-            if charge.cost == Cost::ZERO || owed.iter().any(|owed| owed.key == charge.key) {
-                continue;
-            }
-            let key = self.key(&charge.key);
-            let admitted = self.notes.take_owed(key);
-            if admitted == 0 {
-                continue;
-            }
-            let still = self.used(key, &self.part().of(&charge.limit));
-            if let (Ok(cost), true) = (Cost::new(admitted.min(still)), still > 0) {
-                owed.push(Charge {
-                    cost,
-                    // It is charged in any case; but what only watches must not refuse for it.
-                    policy: match charge.policy {
-                        Policy::Shadow => Policy::Shadow,
-                        Policy::Enforce | Policy::Count => Policy::Count,
-                    },
-                    ..*charge
-                });
-            }
-        }
-        owed
-    }
-
     /// Settles the only charge of a request: the usual case, with one lock and no list.
     fn settle_alone<K: Key>(&self, charge: &Charge<K>, portion: Limit, lease: LeaseId) -> Settled {
         let stand = Stand::Share(portion);
         let own = self.charge(charge, &stand);
         let mut settled = self.notes.with(own.key, |note| {
+            note.is_doubtful = false;
             self.seed(note, own.key, &charge.limit, &own.limit);
             let settled = self.own.settle_alone(&own, lease);
             let is_allowed =
@@ -447,21 +391,13 @@ impl Here {
         settled
     }
 
-    fn note_well(&self, is_well: bool) {
-        if self.is_well.load(Ordering::Relaxed) != is_well {
-            self.is_well.store(is_well, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes what the shared store said.
+    /// Notes what the shared store said, and where it said nothing.
     fn learn<K: Key>(&self, charges: &[Charge<K>], settled: &Settled) {
-        let is_silent = |outcome: &Result<Outcome, StoreError>| {
-            matches!(
-                outcome,
-                Err(StoreError::Timeout | StoreError::Lost | StoreError::Nonsense)
-            )
-        };
-        self.note_well(!settled.outcomes.iter().any(is_silent));
+        for (charge, outcome) in charges.iter().zip(&settled.outcomes) {
+            if let Err(StoreError::Timeout | StoreError::Lost | StoreError::Nonsense) = outcome {
+                self.notes.with(self.key(&charge.key), |note| note.is_doubtful = true);
+            }
+        }
         self.learn_standings(charges, settled);
     }
 

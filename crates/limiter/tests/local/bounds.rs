@@ -4,7 +4,8 @@
 
 use crate::site::{Site, rate};
 use tollgate_core::{
-    Cell, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, SlidingCounter, SlidingLog, TokenBucket,
+    Cell, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, Retry, SlidingCounter, SlidingLog,
+    TokenBucket,
 };
 use tollgate_limiter::store::{Source, Store};
 
@@ -125,6 +126,57 @@ async fn one_of_four_that_is_cut_off_lets_its_own_part_pass() {
     // M4: a quarter of the burst, and of the rate for ten seconds.
     assert!(passed.excess() > 200.0, "the fault did not bite: {}", passed.excess());
     assert!(passed.excess() <= 275.0 + 1.0, "{}", passed.excess());
+}
+
+/// A unit that passes here while the other instance goes on with the store is one too many until it is paid back. It was
+/// once forgiven but for the fraction of a unit that the store had at that moment.
+#[tokio::test]
+async fn calls_that_are_lost_now_and_then_do_not_add_up() {
+    let (site, mut passed) = (Site::new(2, 2), Passed::default());
+    ask(&site, &hot(), &mut passed, 2_000).await;
+    site.lose(1, 10);
+    ask(&site, &hot(), &mut passed, 30_000).await;
+    let local = site.decided();
+    assert!(local > 2_000, "the fault did not bite: {local}");
+    assert!(passed.excess() <= 10.0, "{}", passed.excess());
+    assert!(passed.between(2.0, 32.0) >= 2_850, "{}", passed.between(2.0, 32.0));
+}
+
+/// That other keys are answered says nothing of this one: its server may be another.
+#[tokio::test]
+async fn what_is_owed_is_not_risked_because_another_key_is_answered() {
+    let limit: Limit = TokenBucket::new(rate(100, Micros::from_secs(1_000))).into();
+    let site = Site::new(1, 1);
+    let instance = &site.instances[0];
+    let ask = async |subject, cost| instance.settle(&[site.charge(&limit, subject, cost)], LeaseId(1)).await;
+    assert!(ask("u", 10).await.passes);
+    // Every second call is lost: those for `u`.
+    site.lose(0, 2);
+    for _ in 0..20 {
+        assert!(ask("u", 1).await.passes);
+        assert!(ask("other", 1).await.passes);
+    }
+    site.lose(0, 0);
+    // The first shows that it is answered, the second pays.
+    assert!(ask("u", 1).await.passes);
+    assert!(ask("u", 1).await.passes);
+    assert_eq!(site.used(&limit, "u").await, 32);
+}
+
+/// The debt of a limit that holds one unit once made a request of one unit look as if it could never pass.
+#[tokio::test]
+async fn a_debt_makes_nobody_wait_for_ever() {
+    let limit: Limit = TokenBucket::new(rate(1, Micros::from_secs(60))).into();
+    let site = Site::new(1, 1);
+    let charges = [site.charge(&limit, "u", 1)];
+    site.cut_all(true);
+    assert!(site.instances[0].settle(&charges, LeaseId(1)).await.passes);
+    site.cut_all(false);
+    let settled = site.instances[0].settle(&charges, LeaseId(1)).await;
+    let Decision::Deny { retry, .. } = settled.outcomes[0].expect("the store answers").decision else {
+        panic!("what was let pass was not charged: {settled:?}");
+    };
+    assert_eq!(retry, Retry::After(Micros::from_secs(60)));
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Several instances over one store that can be taken from each of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Receipt, Timestamp,
@@ -17,6 +17,9 @@ use tollgate_limiter::{Fingerprint, Subjects};
 pub(crate) struct Way {
     shared: Arc<Memory>,
     is_cut: AtomicBool,
+    /// One of so many calls to settle is lost; none, if zero.
+    loses_one_of: AtomicU64,
+    calls: AtomicU64,
     /// Whether it is known to be cut, or asked in vain.
     is_known: bool,
 }
@@ -46,6 +49,8 @@ impl Site {
             let way = Way {
                 shared: Arc::clone(&shared),
                 is_cut: AtomicBool::new(false),
+                loses_one_of: AtomicU64::new(0),
+                calls: AtomicU64::new(0),
                 is_known: number % 2 == 0,
             };
             Local::over(Arc::new(way), options, memory())
@@ -59,6 +64,14 @@ impl Site {
 
     pub(crate) fn cut(&self, instance: usize, is_cut: bool) {
         self.instances[instance].inner().is_cut.store(is_cut, Ordering::SeqCst);
+    }
+
+    /// Loses one of so many calls of an instance before they reach the store.
+    pub(crate) fn lose(&self, instance: usize, one_of: u64) {
+        self.instances[instance]
+            .inner()
+            .loses_one_of
+            .store(one_of, Ordering::SeqCst);
     }
 
     pub(crate) fn cut_all(&self, is_cut: bool) {
@@ -120,13 +133,22 @@ impl Way {
         }
     }
 
+    fn loses_this(&self) -> bool {
+        let one_of = self.loses_one_of.load(Ordering::SeqCst);
+        one_of > 0 && self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(one_of)
+    }
+
+    fn unheard(&self, charges: usize) -> Settled {
+        Settled {
+            passes: false,
+            now: self.shared.now(),
+            outcomes: vec![Err(StoreError::Timeout); charges],
+        }
+    }
+
     fn told(&self, charges: usize, settled: Settled) -> Settled {
         if self.is_cut() {
-            return Settled {
-                passes: false,
-                now: self.shared.now(),
-                outcomes: vec![Err(StoreError::Timeout); charges],
-            };
+            return self.unheard(charges);
         }
         let mut settled = settled;
         for outcome in settled.outcomes.iter_mut().flatten() {
@@ -156,6 +178,7 @@ impl Store for Way {
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
         let settled = match self.is_cut() {
             true => self.shared.peek(charges).await,
+            false if self.loses_this() => return self.unheard(charges.len()),
             false => self.shared.settle(charges, lease).await,
         };
         self.told(charges.len(), settled)

@@ -32,6 +32,8 @@ pub(super) struct Note {
     admitted: u32,
     /// Whether the counter here was brought to what the shared one showed, since that was last asked.
     pub(super) is_seeded: bool,
+    /// Whether the shared store was asked for it and said nothing: it might take what is owed, and nobody knew.
+    pub(super) is_doubtful: bool,
 }
 
 impl Notes {
@@ -50,6 +52,7 @@ impl Notes {
             note.reset_after = standing.reset_after;
             note.at = at;
             note.is_seeded = false;
+            note.is_doubtful = false;
         };
         match used {
             0 => drop(self.with_known(key, learn)),
@@ -62,9 +65,13 @@ impl Notes {
         self.owing.load(Ordering::Relaxed) > 0
     }
 
-    /// What a key has to pay back, which is then taken for paid.
+    /// What a key has to pay back, which is then taken for paid. Nothing while it is in doubt whether the shared store
+    /// answers for it.
     pub(super) fn take_owed(&self, key: Fingerprint) -> u64 {
-        let owed = self.with_known(key, |note| std::mem::take(&mut note.admitted));
+        let owed = self.with_known(key, |note| match note.is_doubtful {
+            true => 0,
+            false => std::mem::take(&mut note.admitted),
+        });
         owed.map_or(0, u64::from)
     }
 
