@@ -5,10 +5,12 @@
 mod words;
 
 use super::attempt::Attempt;
+use super::envoy::Found;
 use super::rule::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, Variant};
 use super::terms::Grounds;
 use super::verdict::{Ruling, Verdict};
 use crate::decision::Cost;
+use std::borrow::Cow;
 
 /// All there is to say of one attempt.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub enum Fit<'r> {
 #[derive(Debug)]
 pub struct Met<'r> {
     /// Whom it counts for: each of its dimensions, and the value as it is counted. Values too long to show are cut.
-    pub subject: Vec<(&'r str, String)>,
+    pub subject: Vec<(Cow<'r, str>, String)>,
     /// The side of its experiment.
     pub variant: Variant,
     /// What it says.
@@ -87,6 +89,19 @@ pub enum Miss<'r> {
         /// The attribute.
         attribute: &'r str,
     },
+    /// It is a descriptor, and the entries are not the way to it.
+    Way {
+        /// The rule they lead to, if they lead to one.
+        leads_to: Option<&'r str>,
+    },
+}
+
+/// What is told of all rules that apply.
+struct Telling<'a, 'r, K> {
+    attempt: &'a Attempt<'a>,
+    /// The rulings not told yet: they come in the order of the rules, so each rule finds its own at the front.
+    rulings: &'a [Ruling<'r>],
+    key: K,
 }
 
 impl RuleSet {
@@ -96,13 +111,20 @@ impl RuleSet {
         &'r self,
         attempt: &Attempt<'_>,
         verdict: Verdict<'r>,
-        mut key: impl FnMut(CounterId, &[&[u8]]) -> String,
+        key: impl FnMut(CounterId, &[&[u8]]) -> String,
     ) -> Explanation<'r> {
-        // Rulings come in the order of the rules, so each rule finds its own at the front.
-        let mut rulings = verdict.rulings.as_slice();
+        let described = self.described(attempt);
+        let mut telling = Telling {
+            attempt,
+            rulings: &verdict.rulings,
+            key,
+        };
         let story = |rule: &'r Rule| Story {
             rule,
-            fit: rule.fit(attempt, &mut rulings, &mut key),
+            fit: match rule.descriptor {
+                None => rule.fit(&mut telling),
+                Some(_) => rule.fit_of_descriptor(described.as_ref(), &mut telling),
+            },
         };
         let stories = self.rules.iter().map(story).collect();
         Explanation { verdict, stories }
@@ -110,46 +132,44 @@ impl RuleSet {
 }
 
 impl Rule {
-    fn fit<'r>(
-        &'r self,
-        attempt: &Attempt<'_>,
-        rulings: &mut &[Ruling<'r>],
-        key: &mut impl FnMut(CounterId, &[&[u8]]) -> String,
-    ) -> Fit<'r> {
+    fn fit<'r>(&'r self, telling: &mut Telling<'_, 'r, impl FnMut(CounterId, &[&[u8]]) -> String>) -> Fit<'r> {
+        let attempt = telling.attempt;
         let misses = self.misses(attempt);
         let subject = match self.subject(attempt) {
             Some(subject) if misses.is_empty() => subject,
             _ => return Fit::Missed(misses),
         };
-        let parts = subject.parts();
-        let variant = self.side(parts.as_slice());
-        let (terms, grounds) = self.choice(variant).terms(attempt);
-        let own = rulings
-            .iter()
-            .take_while(|ruling| std::ptr::eq(ruling.rule, self))
-            .count();
-        let (own, others) = rulings.split_at_checked(own).unwrap_or_default();
-        *rulings = others;
-        let limits = own.iter().map(|ruling| Held {
-            ruling: *ruling,
-            key: ruling.window.map(|window| key(window.counter, parts.as_slice())),
-        });
         // An attribute of several values is counted by all of them, one after the other.
         let names = self.per.iter().flat_map(|dimension| {
             let count = attempt.values(&dimension.attribute).count();
             std::iter::repeat_n(dimension, count)
         });
-        Fit::Met(Met {
-            subject: names
-                .zip(subject.values())
-                .map(|(dimension, value)| (&*dimension.attribute, dimension.shown(value)))
-                .collect(),
-            variant,
-            terms,
-            grounds,
-            cost: self.price.of(attempt).0,
-            limits: limits.collect(),
-        })
+        let values = names.zip(subject.values());
+        let values = values.map(|(dimension, value)| ((&*dimension.attribute).into(), dimension.shown(value)));
+        Fit::Met(telling.met(self, values.collect(), subject.parts().as_slice()))
+    }
+
+    /// A descriptor applies if the entries lead to it, whatever its conditions would be in another order.
+    fn fit_of_descriptor<'r>(
+        &'r self,
+        described: Option<&(&'r Self, Found<'_>)>,
+        telling: &mut Telling<'_, 'r, impl FnMut(CounterId, &[&[u8]]) -> String>,
+    ) -> Fit<'r> {
+        let attempt = telling.attempt;
+        match described {
+            Some((rule, way)) if std::ptr::eq(*rule, self) => {
+                let values = way.counted(attempt.attributes);
+                let values = values.map(|(name, value)| (shown(name.as_bytes()).into(), shown(value)));
+                let (values, name) = (values.collect(), way.name(attempt));
+                Fit::Met(telling.met(self, values, &way.parts(attempt, &name)))
+            }
+            _ if *self.domain != *attempt.domain => Fit::Missed(vec![Miss::Domain {
+                was: shown(attempt.domain.as_bytes()),
+            }]),
+            other => Fit::Missed(vec![Miss::Way {
+                leads_to: other.map(|(rule, _)| rule.id()),
+            }]),
+        }
     }
 
     /// Everything that keeps it from being met.
@@ -174,6 +194,31 @@ impl Rule {
             .chain(conditions)
             .chain(lacks)
             .collect()
+    }
+}
+
+impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> Telling<'_, 'r, K> {
+    /// How a rule applies to the subject of these parts, and what its rulings are.
+    fn met(&mut self, rule: &'r Rule, subject: Vec<(Cow<'r, str>, String)>, parts: &[&[u8]]) -> Met<'r> {
+        let variant = rule.side(parts);
+        let (terms, grounds) = rule.choice(variant).terms(self.attempt);
+        let is_own = |ruling: &&Ruling<'r>| std::ptr::eq(ruling.rule, rule);
+        let own = self.rulings.iter().take_while(is_own).count();
+        let (own, others) = self.rulings.split_at_checked(own).unwrap_or_default();
+        self.rulings = others;
+        let limits = own.iter().map(|ruling| Held {
+            ruling: *ruling,
+            key: ruling.window.map(|window| (self.key)(window.counter, parts)),
+        });
+        let limits = limits.collect();
+        Met {
+            subject,
+            variant,
+            terms,
+            grounds,
+            cost: rule.price.of(self.attempt).0,
+            limits,
+        }
     }
 }
 

@@ -19,9 +19,10 @@ pub struct UnknownRule {
 impl RuleSet {
     /// All counters of the subject that `attempt` names, on both sides of experiments.
     ///
-    /// A rule counts for it if all its `per` attributes are given and no condition is contradicted by what is given. Rules
-    /// without `per` count for everybody, so one is meant only if it is named: by its id, or by the name of one of its
-    /// windows, which is then the only one. With a name no other rule is.
+    /// A rule counts for it if all its `per` attributes are given and no condition is contradicted by what is given; of
+    /// descriptors the one does that the attempt itself meets. Rules without `per` count for everybody, so one is meant only
+    /// if it is named: by its id, or by the name of one of its windows, which is then the only one. With a name no other
+    /// rule is.
     ///
     /// # Errors
     /// A name that nothing in the domain has: nothing would be found, and the caller would take it for the answer.
@@ -40,6 +41,7 @@ impl RuleSet {
                 meant: nearest(name, self.names(attempt.domain)).map(Box::from),
             });
         }
+        let described = self.described(attempt);
         let mut found = Vec::new();
         for (counter, place) in self.counters.iter().zip(0..) {
             let Some(rule) = self.rules.get(counter.rule as usize) else {
@@ -48,8 +50,17 @@ impl RuleSet {
             let is_named = |named: &str| *rule.id == *named || *counter.name == *named;
             if *rule.domain != *attempt.domain
                 || !named.map_or(!rule.per.is_empty(), is_named)
-                || rule.is_contradicted_by(attempt)
             {
+                continue;
+            }
+            if rule.descriptor.is_some() {
+                if let Some((_, way)) = described.as_ref().filter(|(met, _)| std::ptr::eq(*met, rule)) {
+                    let name = way.name(attempt);
+                    found.push((key(CounterId(place), &way.parts(attempt, &name)), &counter.limit));
+                }
+                continue;
+            }
+            if rule.is_contradicted_by(attempt) {
                 continue;
             }
             if let Some(subject) = rule.subject(attempt) {

@@ -52,14 +52,13 @@ impl RuleSet {
             let Some(candidate) = touched.first() else { continue };
             if let Some(rule) = self.rules.get(candidate.rule as usize)
                 && rule.holds_beside(candidate.proven, attempt)
+                && let Some(subject) = rule.subject(attempt)
             {
-                plan.add(rule, attempt, &mut key);
+                plan.add(rule, attempt, subject.parts().as_slice(), &mut key);
             }
         }
-        if let Some(place) = self.descriptors.rule(attempt)
-            && let Some(rule) = self.rules.get(place as usize)
-        {
-            plan.add(rule, attempt, &mut key);
+        if let Some((rule, found)) = self.described(attempt) {
+            plan.add(rule, attempt, &found.parts(attempt, &found.name(attempt)), &mut key);
         }
         plan
     }
@@ -84,12 +83,16 @@ impl RuleSet {
 }
 
 impl<'r, K> Plan<'r, K> {
-    /// Adds what a rule charges whose conditions hold, if there is somebody to count for.
+    /// Adds what a rule charges whose conditions hold, for the subject of these parts.
     #[inline]
-    fn add(&mut self, rule: &'r Rule, attempt: &Attempt<'_>, key: &mut impl FnMut(CounterId, &[&[u8]]) -> K) {
-        let Some(subject) = rule.subject(attempt) else { return };
-        let parts = subject.parts();
-        let variant = rule.side(parts.as_slice());
+    fn add(
+        &mut self,
+        rule: &'r Rule,
+        attempt: &Attempt<'_>,
+        parts: &[&[u8]],
+        key: &mut impl FnMut(CounterId, &[&[u8]]) -> K,
+    ) {
+        let variant = rule.side(parts);
         let (terms, _) = rule.choice(variant).terms(attempt);
         let (cost, odd) = rule.price.of(attempt);
         self.odd_costs += u32::from(odd == Odd::Yes);
@@ -111,7 +114,7 @@ impl<'r, K> Plan<'r, K> {
                 ..line
             });
             self.charges.push(Charge {
-                key: key(window.counter, parts.as_slice()),
+                key: key(window.counter, parts),
                 limit: match &rule.descriptor {
                     None => *window.limit,
                     Some(descriptor) => descriptor.charged(&window.limit),

@@ -50,7 +50,7 @@ fn reader(strict: bool) -> Reader {
     reader_of(FILE, strict)
 }
 
-fn reader_of(file: &str, strict: bool) -> Reader {
+pub(super) fn reader_of(file: &str, strict: bool) -> Reader {
     let mut files = Files::new(false);
     files.file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");

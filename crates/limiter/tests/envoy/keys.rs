@@ -10,7 +10,7 @@ use tollgate_limiter::testing::servers::{Kind, Server};
 use tollgate_limiter::{OwnLimit, Part, RuleBook, Way};
 
 /// Descriptors, the keys they are counted in, and the length of the window.
-const KEYS: [(&[&str], &str, u64); 13] = [
+const KEYS: [(&[&str], &str, u64); 18] = [
     (&["second=x"], "shop_second_x_1773491237", 1),
     (&["minute=x"], "shop_minute_x_1773491220", 60),
     (&["hour=x"], "shop_hour_x_1773489600", 3_600),
@@ -25,6 +25,16 @@ const KEYS: [(&[&str], &str, u64); 13] = [
     (&["path=/a/1"], "shop_path_/a/*_1773491220", 60),
     (&["path=/a/"], "shop_path_/a/*_1773491220", 60),
     (&["path=/b/1"], "shop_path_/b/1_1773491220", 60),
+    // By the place of an entry, and not by what keys are called in the file.
+    (
+        &["route=/a/1", "route=/a/2"],
+        "shop_route_/a/*_route_/a/2_1773491220",
+        60,
+    ),
+    (&["starlight=x"], "shop_starlight_x_1773491220", 60),
+    (&["joined1=x"], "shop_joined1_joined*_1773491220", 60),
+    (&["a=b_c"], "shop_a_b_c_1773491220", 60),
+    (&["empty="], "shop_empty__1773491220", 60),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -47,6 +47,22 @@ descriptors:
 - key: path
   value: /b/*
   rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: star*
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: joined*
+  share_threshold: true
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: a_b
+  value: c
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: empty_
+  rate_limit: { unit: minute, requests_per_unit: 10 }
+- key: route
+  value: /a/*
+  share_threshold: true
+  descriptors:
+  - key: route
+    rate_limit: { unit: minute, requests_per_unit: 10 }
 - key: free
   rate_limit: { unlimited: true }
 - key: shadow

@@ -68,8 +68,7 @@ impl RuleSet {
         unit: Unit,
         key: impl FnOnce(CounterId, &[&[u8]]) -> K,
     ) -> Option<K> {
-        let found = self.descriptors.find(attempt.domain, attempt.attributes)?;
-        let rule = self.rules.get(found.limit.rule as usize)?;
+        let (rule, found) = self.described(attempt)?;
         let Terms::Limited(windows) = &rule.choice.limit else {
             return None;
         };
@@ -79,7 +78,6 @@ impl RuleSet {
         {
             return None;
         }
-        let subject = rule.subject(attempt)?;
-        Some(key(window.counter, subject.parts().as_slice()))
+        Some(key(window.counter, &found.parts(attempt, &found.name(attempt))))
     }
 }

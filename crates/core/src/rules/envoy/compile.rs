@@ -223,7 +223,7 @@ impl Way {
         if let Some(value) = node.value() {
             self.when.push((Arc::clone(&key), value.into()));
         }
-        if !node.shares && !self.per.contains(&key) {
+        if !node.is_for_all() && !self.per.contains(&key) {
             self.per.push(key);
         }
     }

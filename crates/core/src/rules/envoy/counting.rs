@@ -1,8 +1,9 @@
-//! How envoyproxy/ratelimit counts an attempt.
+//! How envoyproxy/ratelimit counts an attempt: what it names a counter by is what counters are told apart by in any store.
 
 use super::compile::Descriptor;
+use super::tree::Found;
 use crate::rules::attempt::Attempt;
-use crate::rules::rule::RuleSet;
+use crate::rules::rule::{Rule, RuleSet};
 
 /// Under which name an attempt is counted, and how much passes there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,11 +20,38 @@ impl RuleSet {
     /// How an attempt is counted where counters are those of envoyproxy/ratelimit. Nothing if it meets no descriptor, or
     /// one that counts nothing it refuses.
     pub fn counting(&self, attempt: &Attempt<'_>) -> Option<Counting> {
+        let (rule, found) = self.described(attempt)?;
+        let most = rule.descriptor()?.counts?;
+        let name = found.name(attempt);
+        Some(Counting { name, most })
+    }
+
+    /// The rule that was made of an attempt's limit, whose attributes are the entries of a descriptor, and the way to it.
+    pub(in crate::rules) fn described(&self, attempt: &Attempt<'_>) -> Option<(&Rule, Found<'_>)> {
+        if self.descriptors.is_empty() {
+            return None;
+        }
         let found = self.descriptors.find(attempt.domain, attempt.attributes)?;
         let rule = self.rules.get(found.limit.rule as usize)?;
-        let most = rule.descriptor()?.counts?;
-        let name = name(attempt.domain, found.counted(attempt.attributes));
-        Some(Counting { name, most })
+        Some((rule, found))
+    }
+}
+
+impl Found<'_> {
+    /// The name of its counter, up to the number that says when its window begins.
+    pub(in crate::rules) fn name(&self, attempt: &Attempt<'_>) -> Vec<u8> {
+        name(attempt.domain, self.counted(attempt.attributes))
+    }
+
+    /// The parts of its key where it is counted by a store of ours: its name, cut behind the first entry, because what has
+    /// the first part in common lies together in a cluster.
+    pub(in crate::rules) fn parts<'a>(&self, attempt: &Attempt<'_>, name: &'a [u8]) -> [&'a [u8]; 2] {
+        let first = self.counted(attempt.attributes).next();
+        let entry = first.map_or(0, |(key, value)| key.len() + value.len() + "__".len());
+        let (first, rest) = name
+            .split_at_checked(attempt.domain.len() + "_".len() + entry)
+            .unwrap_or((name, &[]));
+        [first, rest]
     }
 }
 

@@ -31,10 +31,10 @@ enum Tells {
 
 impl Level {
     pub(super) fn of(node: &Node) -> Self {
-        let tells = match node.shared() {
-            Some(_) => Tells::Name,
-            None if node.tells_came() => Tells::Came,
-            None => Tells::NameUnlessDetailed,
+        let tells = match node.shares {
+            true => Tells::Name,
+            false if node.tells_came() => Tells::Came,
+            false => Tells::NameUnlessDetailed,
         };
         Self {
             name: node.name.clone(),

@@ -6,7 +6,7 @@ use super::path::{Level, Path};
 use super::unit::Unit;
 use super::wildcard::Pattern;
 use crate::problem::Place;
-use crate::rules::attempt::{Attempt, Attribute};
+use crate::rules::attempt::Attribute;
 use std::collections::HashMap;
 
 /// The descriptors of all domains.
@@ -102,15 +102,6 @@ impl Descriptors {
         Some(Found { limit, way })
     }
 
-    /// The place of the rule that was made of an attempt's limit: its attributes are the entries of a descriptor.
-    pub(in crate::rules) fn rule(&self, attempt: &Attempt<'_>) -> Option<u32> {
-        if self.is_empty() {
-            return None;
-        }
-        let found = self.find(attempt.domain, attempt.attributes)?;
-        Some(found.limit.rule)
-    }
-
     /// Makes quotas of all limits: they refuse only all together.
     pub fn make_quotas(&mut self) {
         self.domains.values_mut().for_each(Branch::make_quotas);
@@ -171,15 +162,13 @@ fn joined(entry: &Attribute<'_>) -> String {
 impl Found<'_> {
     /// For each entry the value it is counted by: its own, or the pattern where all that fit are counted together.
     pub fn counted<'a>(&'a self, entries: &'a [Attribute<'a>]) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-        self.way.iter().zip(entries).map(|(node, entry)| {
-            let shared = node.shared().map(str::as_bytes);
-            (entry.name, shared.unwrap_or(entry.value))
-        })
+        let each = self.way.iter().zip(entries);
+        each.map(|(node, entry)| (entry.name, node.counted(entry)))
     }
 
     /// Whether all values of a pattern on the way are counted together.
     pub(super) fn shares(&self) -> bool {
-        self.way.iter().any(|node| node.shared().is_some())
+        self.way.iter().any(|node| node.shares)
     }
 
     /// The name of its statistics.
@@ -192,9 +181,20 @@ impl Found<'_> {
 }
 
 impl Node {
-    /// The pattern of the value, where all that fit it are counted together.
-    pub(super) fn shared(&self) -> Option<&str> {
-        self.value().filter(|_| self.shares)
+    /// What an entry that leads here is counted by: its value, or the pattern where all that fit it are counted together. Of
+    /// that the key is no part, unless there is a star in it: then the key that came is another than the one that is written.
+    fn counted<'a>(&'a self, entry: &Attribute<'a>) -> &'a [u8] {
+        if !self.shares {
+            return entry.value;
+        }
+        let behind_key = self.name.strip_prefix(entry.name);
+        let value = behind_key.and_then(|rest| rest.strip_prefix('_'));
+        value.unwrap_or(&self.name).as_bytes()
+    }
+
+    /// Whether all that lead here are counted as one.
+    pub(super) fn is_for_all(&self) -> bool {
+        self.shares && !self.key.contains('*')
     }
 
     /// The value that is written, if one is.

@@ -117,6 +117,8 @@ impl fmt::Display for Miss<'_> {
                 write!(f, "`{attribute}` is `{}`, wanted {wanted}", was.join("`, `"))
             }
             Self::Lacks { attribute } => write!(f, "`{attribute}` is not there, and it counts by it"),
+            Self::Way { leads_to: Some(other) } => write!(f, "the entries lead to `{other}`"),
+            Self::Way { leads_to: None } => write!(f, "the entries lead to no limit"),
         }
     }
 }
@@ -137,6 +139,7 @@ impl Story<'_> {
             Miss::Domain { .. } => format!("ask in domain `{}`", self.rule.domain()),
             Miss::Condition { attribute, wanted, .. } => format!("`{attribute}` would have to be {wanted}"),
             Miss::Lacks { attribute } => format!("give `{attribute}`"),
+            Miss::Way { .. } => "send the entries that its file has, in their order and no others".to_owned(),
         }
     }
 }

@@ -119,6 +119,13 @@ fn miss(out: &mut Vec<u8>, miss: &Miss<'_>) {
             out.extend_from_slice(b"{\"reason\":\"lacks\",\"attribute\":");
             string(out, attribute.as_bytes());
         }
+        Miss::Way { leads_to } => {
+            out.extend_from_slice(b"{\"reason\":\"way\"");
+            if let Some(rule) = leads_to {
+                out.extend_from_slice(b",\"leads_to\":");
+                string(out, rule.as_bytes());
+            }
+        }
     }
     out.push(b'}');
 }

@@ -1,0 +1,153 @@
+//! What descriptors of envoyproxy/ratelimit are counted by: the entries that led to a limit, by their places and not by what
+//! the keys of the file are called.
+
+use super::envoy::reader_of;
+use super::{attributes, stopped};
+use tollgate_limiter::RuleBook;
+use tollgate_limiter::conformance::block_on;
+use tollgate_limiter::core::Cost;
+use tollgate_limiter::core::rules::{Attempt, Attribute, Fit};
+
+const FILE: &str = "
+domain: shop
+descriptors:
+- key: star*
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: joined*
+  share_threshold: true
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: a_b
+  value: c
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: a_b
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: empty_
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: path
+  value: /a/*
+  share_threshold: true
+  descriptors:
+  - key: path
+    rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: plan
+  value: free
+  descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: user
+  rate_limit: { unit: minute, requests_per_unit: 2 }
+";
+
+fn attempt<'a>(entries: &'a [Attribute<'a>]) -> Attempt<'a> {
+    Attempt {
+        domain: "shop",
+        attributes: entries,
+        cost: Cost::ONE,
+    }
+}
+
+fn book(strict: bool) -> RuleBook {
+    let rules = reader_of(FILE, strict).finish().expect("sound descriptors").rules;
+    RuleBook::new(rules, stopped().0)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    Together,
+    Apart,
+}
+
+/// Uses a limit up by one descriptor, and asks by another whether something is left.
+fn check(strict: bool, one: &[&str], other: &[&str], counted: Counted) {
+    let book = book(strict);
+    let ask = |pairs: &[&str]| book.check_now(&attempt(&attributes(pairs))).verdict.allowed;
+    let used = [ask(one), ask(one), ask(one)];
+    assert_eq!(used, [true, true, false], "{one:?}, strict {strict}: its limit is two");
+    assert_eq!(
+        ask(other),
+        counted == Counted::Apart,
+        "{one:?} and {other:?}, strict {strict}"
+    );
+}
+
+#[test]
+fn whatever_leads_to_a_limit_is_counted_by_the_entries_that_came() {
+    use Counted::{Apart, Together};
+    for (one, other, counted) in [
+        // A star in a key.
+        (&["starlight=x"][..], &["starlight=x"][..], Together),
+        (&["starlight=x"], &["starlight=y"], Apart),
+        (&["starlight=x"], &["starry=x"], Apart),
+        (&["starlight="], &["star=light"], Apart),
+        // The pattern stands for the value, and the key stays.
+        (&["joined1=x"], &["joined1=y"], Together),
+        (&["joined1=x"], &["joined2=x"], Apart),
+        // What is joined by underscores is one, however it is cut.
+        (&["a=b_c"], &["a_b=c"], Together),
+        (&["a=b_c"], &["a_b=d"], Apart),
+        (&["a=b"], &["a_b=d"], Apart),
+        (&["empty="], &["empty="], Together),
+        (&["empty="], &["empty_=x"], Apart),
+        (&["empty="], &["empty_="], Apart),
+        // A key that comes twice: each by its place.
+        (&["path=/a/1", "path=z"], &["path=/a/2", "path=z"], Together),
+        (&["path=/a/1", "path=z"], &["path=/a/1", "path=y"], Apart),
+        (&["path=/a/1", "path=/a/1"], &["path=/a/2", "path=/a/2"], Apart),
+    ] {
+        check(false, one, other, counted);
+        check(true, one, other, counted);
+    }
+}
+
+#[test]
+fn what_is_counted_can_be_forgotten() {
+    for strict in [false, true] {
+        let book = book(strict);
+        for pairs in [&["starlight=x"][..], &["a=b_c"], &["path=/a/1", "path=z"]] {
+            let entries = attributes(pairs);
+            let attempt = attempt(&entries);
+            book.check_now(&attempt);
+            let forget = || block_on(book.forget(&attempt, None)).expect("a store");
+            assert_eq!((forget(), forget()), (1, 0), "{pairs:?}, strict {strict}");
+        }
+    }
+}
+
+#[test]
+fn only_the_descriptor_that_the_entries_lead_to_applies() {
+    let book = book(false);
+    for (pairs, met, subject) in [
+        (&["plan=free", "user=u"][..], Some("plan_free.user"), "plan=free user=u"),
+        // In another order, or with others beside them, they lead elsewhere or nowhere.
+        (&["user=u", "plan=free"], None, ""),
+        (&["user=u"], Some("user"), "user=u"),
+        (&["plan=free"], None, ""),
+        (&["a=b"], Some("a_b"), "a=b"),
+        (&["a=b_c"], Some("a_b_c"), "a=b_c"),
+        (&["path=/a/1", "path=z"], Some("path_/a/-.path"), "path=/a/* path=z"),
+    ] {
+        let entries = attributes(pairs);
+        let told = block_on(book.explain(&attempt(&entries)));
+        let applying = told.stories.iter().filter_map(|story| match &story.fit {
+            Fit::Met(met) => Some((story.rule.id(), met)),
+            Fit::Missed(_) => None,
+        });
+        let applying: Vec<_> = applying.collect();
+        let ids: Vec<&str> = applying.iter().map(|(id, _)| *id).collect();
+        assert_eq!(ids, met.into_iter().collect::<Vec<_>>(), "{pairs:?}");
+        for (_, met) in applying {
+            let values: Vec<String> = met
+                .subject
+                .iter()
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            assert_eq!(values.join(" "), subject);
+            assert!(met.limits[0].key.is_some(), "{pairs:?}");
+        }
+        let words = told.to_string();
+        let leads = met.map_or("the entries lead to no limit".to_owned(), |id| {
+            format!("the entries lead to `{id}`")
+        });
+        assert!(words.contains(&leads), "{words}");
+    }
+}
