@@ -143,12 +143,14 @@ impl<'r, K> Plan<'r, K> {
         self.lines.retain(|line| !is_replaced(line));
     }
 
-    /// Whether an enforced rule bans it: then nothing may be charged, and the store is only to be looked at.
+    /// Whether an enforced rule bans it: then nothing may be charged, and the store is only to be looked at. A quota of nothing
+    /// does not: whether it refuses is known when all quotas are.
     pub fn is_banned(&self) -> bool {
         let bans = |line: &Line<'_>| matches!(line.terms, Terms::Banned) && line.cost > Cost::ZERO;
+        let is_quota = |line: &Line<'_>| line.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
         self.lines
             .iter()
-            .any(|line| line.rule.mode == Mode::Enforce && bans(line))
+            .any(|line| line.rule.mode == Mode::Enforce && bans(line) && !is_quota(line))
     }
 }
 

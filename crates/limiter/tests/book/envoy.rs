@@ -41,6 +41,10 @@ descriptors:
   quota_mode: true
   rate_limit: { unit: minute, requests_per_unit: 1 }
 - key: quota
+  value: none
+  quota_mode: true
+  rate_limit: { unit: minute, requests_per_unit: 0 }
+- key: quota
   value: large
   quota_mode: true
   rate_limit: { unit: minute, requests_per_unit: 2 }
@@ -223,6 +227,23 @@ fn quotas_refuse_only_all_together() {
             "{strict}"
         );
     }
+}
+
+#[test]
+fn a_quota_of_nothing_leaves_it_to_the_others() {
+    for strict in [false, true] {
+        assert_eq!(
+            together(strict, &["quota=none", "quota=large"], 3),
+            [true, true, false],
+            "{strict}"
+        );
+        assert_eq!(together(strict, &["quota=none", "unknown=x"], 1), [false], "{strict}");
+    }
+    // Alone it refuses, and then what others took is given back.
+    let (store, _) = stopped();
+    let book = RuleBook::new(reader(true).finish().expect("sound descriptors").rules, store);
+    assert_eq!(together_in(&book, &["quota=none", "all=x"], 2), [false, false]);
+    assert_eq!(together_in(&book, &["all=x", "unknown=x"], 1), [true]);
 }
 
 #[test]
