@@ -293,7 +293,7 @@ fn is_allowed(judged: &[Option<Judged<'_>>]) -> bool {
 
 impl Judged<'_> {
     /// Whether it is held to a quota.
-    fn is_quota(&self) -> bool {
+    pub fn is_quota(&self) -> bool {
         let of_rule = |ruling: &Ruling<'_>| ruling.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
         matches!(self, Self::Rules(verdict) if verdict.rulings.iter().any(of_rule))
     }

@@ -22,6 +22,10 @@ descriptors:
   rate_limit: { unit: minute, requests_per_unit: 0 }
 - key: free
   rate_limit: { unlimited: true }
+- key: quota
+  value: free
+  quota_mode: true
+  rate_limit: { unlimited: true }
 - key: shadow
   shadow_mode: true
   rate_limit: { unit: hour, requests_per_unit: 1 }
@@ -221,6 +225,12 @@ fn quotas_refuse_only_all_together() {
             "{strict}"
         );
         assert_eq!(together(strict, &["quota=x", "free=x"], 2), [true, false], "{strict}");
+        // What limits nothing always has room, and is no quota whatever is written.
+        assert_eq!(
+            together(strict, &["quota=x", "quota=free"], 2),
+            [true, false],
+            "{strict}"
+        );
         assert_eq!(
             together(strict, &["quota=large", "all=x"], 2),
             [true, false],

@@ -167,6 +167,7 @@ fn as_quotas_limits_refuse_only_all_together() {
     assert_eq!(ask(&server, &["c", "a*10"]).0, 429);
     assert_eq!(ask(&server, &["c"]).0, 429);
     assert_eq!(ask(&server, &["c", "unknown"]).0, 429);
+    assert_eq!(ask(&server, &["c", "free"]).0, 429);
 }
 
 #[test]

@@ -24,7 +24,8 @@ pub struct Descriptor {
     pub name: Box<str>,
     /// The names of those that do not hold where it does.
     pub replaces: Box<[Box<str>]>,
-    /// It refuses only together with all others of its kind.
+    /// It refuses only together with all others of its kind. What limits nothing is none of them, whatever is written: it
+    /// would always have room.
     pub is_quota: bool,
     /// The name of its statistics.
     pub path: Path,
@@ -169,6 +170,14 @@ impl Compiler<'_> {
             attribute: Arc::clone(key),
             ipv6_prefix: None,
         };
+        let descriptor = Descriptor {
+            name: limit.name.clone(),
+            replaces: limit.replaces.clone(),
+            is_quota: limit.quota && !matches!(terms, Terms::Unlimited),
+            path: Path::of(self.domain, &way.levels, limit.detailed),
+            metadata: limit.metadata.clone(),
+            counts: limit.rate.filter(|_| !self.strict).map(|(requests, _)| requests),
+        };
         Rule {
             when: way.when.iter().map(condition).collect(),
             per: way.per.iter().map(dimension).collect(),
@@ -184,14 +193,7 @@ impl Compiler<'_> {
             domain: self.domain.into(),
             on_store_failure: OnStoreFailure::Local,
             place: limit.place.clone(),
-            descriptor: Some(Box::new(Descriptor {
-                name: limit.name.clone(),
-                replaces: limit.replaces.clone(),
-                is_quota: limit.quota,
-                path: Path::of(self.domain, &way.levels, limit.detailed),
-                metadata: limit.metadata.clone(),
-                counts: limit.rate.filter(|_| !self.strict).map(|(requests, _)| requests),
-            })),
+            descriptor: Some(Box::new(descriptor)),
         }
     }
 

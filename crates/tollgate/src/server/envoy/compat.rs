@@ -6,7 +6,6 @@ use super::{HeaderValue, RateLimitResponse};
 use crate::server::telemetry::Calls;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
-use tollgate_limiter::core::rules::Ruling;
 use tollgate_limiter::{Judged, Together};
 
 /// The modes in force.
@@ -66,7 +65,7 @@ impl HeaderNames {
     /// the first of several.
     fn told(&self, statuses: &[DescriptorStatus], parts: &[Judged<'_>]) -> Vec<HeaderValue> {
         let refuses = |(status, part): &(&DescriptorStatus, &Judged<'_>)| {
-            status.code() == Code::OverLimit && !is_quota(part) && status.current_limit.is_some()
+            status.code() == Code::OverLimit && !part.is_quota() && status.current_limit.is_some()
         };
         let refusing = statuses.iter().zip(parts).rfind(refuses).map(|(status, _)| status);
         let limited = statuses.iter().filter(|status| status.current_limit.is_some());
@@ -95,9 +94,4 @@ impl Default for HeaderNames {
             reset: "RateLimit-Reset".into(),
         }
     }
-}
-
-fn is_quota(part: &Judged<'_>) -> bool {
-    let of_rule = |ruling: &Ruling<'_>| ruling.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
-    matches!(part, Judged::Rules(verdict) if verdict.rulings.iter().any(of_rule))
 }
