@@ -132,9 +132,12 @@ impl<'r, K> Plan<'r, K> {
         descriptors.flat_map(|descriptor| descriptor.replaces.iter().map(|name| &**name))
     }
 
-    /// Leaves out the limits of these names, and what they would charge.
+    /// Leaves out the limits of these names, and what they would charge. What is unlimited stays so.
     pub fn leave_out(&mut self, replaced: &[&str]) {
         let is_replaced = |line: &Line<'_>| {
+            if matches!(line.terms, Terms::Unlimited) {
+                return false;
+            }
             let name = line.rule.descriptor().map(|descriptor| &*descriptor.name);
             name.is_some_and(|name| replaced.contains(&name))
         };

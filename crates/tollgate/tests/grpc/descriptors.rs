@@ -26,6 +26,8 @@ descriptors:
   rate_limit: { unit: minute, requests_per_unit: 0 }
 - key: free
   rate_limit: { unlimited: true, replaces: [{ name: vips }] }
+- key: open
+  rate_limit: { unlimited: true, name: vips }
 - key: quota
   quota_mode: true
   rate_limit: { unit: minute, requests_per_unit: 1 }
@@ -148,6 +150,11 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
             "unlimited, which replaces another",
             vec![vec![one("free", "x"), one("user", "vip")]],
             &["OK", "OK no limit 4294967295 -", "OK no limit - -"],
+        ),
+        (
+            "unlimited though another replaces it",
+            vec![vec![one("free", "x"), one("open", "x")]],
+            &["OK", "OK no limit 4294967295 -", "OK no limit 4294967295 -"],
         ),
         (
             "of two quotas one is left",
