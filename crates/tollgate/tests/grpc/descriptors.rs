@@ -244,8 +244,10 @@ fn strictly_a_refused_request_takes_nothing_from_the_others() {
 #[test]
 fn an_unknown_domain_limits_nothing_whatever_is_brought_along() {
     let server = Server::start_envoy(FILE, Options::default());
-    let brought = request("nowhere", vec![brings(one("user", "u"), 0, 1)]);
-    assert_eq!(ask(&server, &brought), ["OK", "OK no limit - -"]);
+    for unit in [1, 0, 7, 99, -1] {
+        let brought = request("nowhere", vec![brings(one("user", "u"), 0, unit)]);
+        assert_eq!(ask(&server, &brought), ["OK", "OK no limit - -"], "{unit}");
+    }
 }
 
 #[test]

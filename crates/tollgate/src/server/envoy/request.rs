@@ -95,7 +95,9 @@ impl<'a> Asked<'a> {
             let own = match &descriptor.limit {
                 None => None,
                 Some(limit) if rules.descriptors().has(&request.domain) => in_place(limit, rules),
-                Some(limit) => Some(brought(limit)?).filter(|_| rules.has_domain(&request.domain)),
+                // Nothing holds in a domain that nobody has, so it need not make sense.
+                Some(_) if !rules.has_domain(&request.domain) => None,
+                Some(limit) => Some(brought(limit)?),
             };
             let (entries, behind) = rest.split_at_checked(descriptor.entries.len()).unwrap_or((rest, &[]));
             rest = behind;
