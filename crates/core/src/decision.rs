@@ -72,6 +72,13 @@ impl Cost {
         }
     }
 
+    /// Hits as envoyproxy/ratelimit counts them: its limits hold more than any of ours, and one may be used up by a few
+    /// requests. Above 2^32 it is that, which none of them holds either.
+    pub const fn of_hits(hits: u64) -> Self {
+        const BEYOND: u64 = 1 << 32;
+        Self(if hits < BEYOND { hits } else { BEYOND })
+    }
+
     /// The number of units.
     pub const fn get(self) -> u64 {
         self.0
@@ -168,6 +175,8 @@ mod tests {
     #[test]
     fn a_cost_is_at_most_a_thousand_million() {
         assert_eq!(Cost::new(1_000_000_000), Ok(Cost::MAX));
+        assert_eq!(Cost::of_hits(4_294_967_295).get(), 4_294_967_295);
+        assert_eq!(Cost::of_hits(u64::MAX).get(), 4_294_967_296);
         let refusal = Cost::new(1_000_000_001).expect_err("one too many");
         assert_eq!(
             refusal.to_string(),

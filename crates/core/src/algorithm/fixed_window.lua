@@ -41,8 +41,8 @@ local function fixed_window()
       if #state ~= 18 then
         return false
       end
-      local due, at, used = struct_unpack(FIXED_WINDOW, state)
-      return due <= LAST and at <= LAST_NOW and used <= 1000000000
+      local due, at = struct_unpack(FIXED_WINDOW, state)
+      return due <= LAST and at <= LAST_NOW
     end,
     decide = function(limit, state, cost, now, slack)
       local due, at, used, repair = window_heed(limit, state, now, slack)

@@ -216,7 +216,7 @@ impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> Telling<'_, 'r, K> {
             variant,
             terms,
             grounds,
-            cost: rule.price.of(self.attempt).0,
+            cost: rule.cost(self.attempt).0,
             limits,
         }
     }

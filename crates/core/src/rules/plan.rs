@@ -94,7 +94,7 @@ impl<'r, K> Plan<'r, K> {
     ) {
         let variant = rule.side(parts);
         let (terms, _) = rule.choice(variant).terms(attempt);
-        let (cost, odd) = rule.price.of(attempt);
+        let (cost, odd) = rule.cost(attempt);
         self.odd_costs += u32::from(odd == Odd::Yes);
         let line = Line {
             rule,

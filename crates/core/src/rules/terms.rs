@@ -1,7 +1,7 @@
 //! Which of its limits a rule applies to an attempt, and what it charges.
 
 use super::attempt::Attempt;
-use super::rule::{By, Choice, Overrides, Price, Terms};
+use super::rule::{By, Choice, Overrides, Price, Rule, Terms};
 use super::subject::Value;
 use crate::decision::Cost;
 
@@ -92,6 +92,17 @@ impl Overrides {
             .iter()
             .filter_map(|values| look_up(values))
             .min_by_key(earlier)
+    }
+}
+
+impl Rule {
+    /// What an attempt is charged, and whether its attribute said something that is no price. Of descriptors every hit is.
+    #[inline]
+    pub(crate) fn cost(&self, attempt: &Attempt<'_>) -> (Cost, Odd) {
+        match self.descriptor {
+            None => self.price.of(attempt),
+            Some(_) => (attempt.cost, Odd::No),
+        }
     }
 }
 

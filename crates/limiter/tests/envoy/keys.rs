@@ -190,6 +190,24 @@ async fn strictly_counters_are_our_own() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_above_a_thousand_million_are_counted_as_they_are() {
+    let server = Server::start(Kind::Redis70);
+    let store = Arc::new(open(&server.url(), counters()));
+    let strict = RuleBook::new(rules(true), Arc::clone(&store));
+    let counted = RuleBook::new(rules(false), store);
+    for book in [&counted, &strict] {
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let (passes, left, _) = hit(book, &["huge=x"], 1_500_000_000).await;
+            answers.push((passes, left));
+        }
+        assert_eq!(answers[..2], [(true, 2_500_000_000), (true, 1_000_000_000)]);
+        assert!(!answers[2].0);
+    }
+    assert_eq!(ask::<u64>(&server, &["GET", "shop_huge_x_1766016000"]), 4_500_000_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_number_is_left_alone_and_costs_no_other_key() {
     let server = Server::start(Kind::Redis70);
     let book = book(&server.url(), counters());

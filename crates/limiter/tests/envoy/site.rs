@@ -35,6 +35,8 @@ descriptors:
   rate_limit: { unit: month, requests_per_unit: 10 }
 - key: year
   rate_limit: { unit: year, requests_per_unit: 100 }
+- key: huge
+  rate_limit: { unit: year, requests_per_unit: 4000000000 }
 - key: plan
   value: free
   descriptors:
@@ -119,7 +121,7 @@ pub(crate) fn attempt<'a>(entries: &'a [Attribute<'a>], hits: u64) -> Attempt<'a
     Attempt {
         domain: "shop",
         attributes: entries,
-        cost: Cost::new(hits).expect("in range"),
+        cost: Cost::of_hits(hits),
     }
 }
 

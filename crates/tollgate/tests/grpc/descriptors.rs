@@ -26,6 +26,8 @@ descriptors:
   rate_limit: { unit: minute, requests_per_unit: 0 }
 - key: free
   rate_limit: { unlimited: true, replaces: [{ name: vips }] }
+- key: huge
+  rate_limit: { unit: hour, requests_per_unit: 4000000000 }
 - key: open
   rate_limit: { unlimited: true, name: vips }
 - key: quota
@@ -157,6 +159,24 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
             &["OK", "OK no limit 4294967295 -", "OK no limit 4294967295 -"],
         ),
         (
+            "hits of thousands of millions",
+            vec![vec![hits(&[("huge", "x")], 2_000_000_000)]; 2],
+            &["OK", "OK 4000000000/HOUR - 1555s"],
+        ),
+        (
+            "one more than that",
+            vec![
+                vec![hits(&[("huge", "x")], 2_000_000_000)],
+                vec![hits(&[("huge", "x")], 2_000_000_001)],
+            ],
+            &["OVER_LIMIT", "OVER_LIMIT 4000000000/HOUR - 1555s"],
+        ),
+        (
+            "more than any limit holds",
+            vec![vec![hits(&[("huge", "x")], u64::MAX)]],
+            &["OVER_LIMIT", "OVER_LIMIT 4000000000/HOUR - 1555s"],
+        ),
+        (
             "of two quotas one is left",
             vec![vec![one("quota", "x"), one("quota", "large")]; 2],
             &["OK", "OVER_LIMIT 1/MINUTE - 55s", "OK 2/MINUTE - 55s"],
@@ -239,6 +259,20 @@ fn strictly_a_refused_request_takes_nothing_from_the_others() {
             "{options:?}"
         );
     }
+}
+
+#[test]
+fn strictly_hits_of_thousands_of_millions_are_taken_as_they_are() {
+    let server = Server::start_envoy(FILE, strict());
+    let asked = request("shop", vec![hits(&[("huge", "x")], 1_500_000_000)]);
+    for left in ["2500000000", "1000000000"] {
+        assert_eq!(
+            ask(&server, &asked)[1].split(' ').nth(2),
+            Some(left),
+            "what is left of 4,000,000,000"
+        );
+    }
+    assert_eq!(ask(&server, &asked)[0], "OVER_LIMIT");
 }
 
 #[test]

@@ -89,6 +89,10 @@ impl<'a> Asked<'a> {
         rules: &RuleSet,
     ) -> Result<Self, Invalid> {
         let usual = u64::from(request.hits_addend.max(1));
+        let cost = match rules.descriptors().has(&request.domain) {
+            true => Cost::of_hits,
+            false => cost,
+        };
         let mut parts = Vec::with_capacity(request.descriptors.len());
         let mut rest = attributes;
         for descriptor in &request.descriptors {
