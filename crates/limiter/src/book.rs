@@ -141,9 +141,13 @@ impl<S: Store> RuleBook<S> {
     /// Gives the cost of an attempt back to every rule it meets, never above full, and tells how they then stand: as a
     /// look would, so that it is always allowed.
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
-        let plan = self.plan(attempt);
+        self.refund_planned(attempt, &self.plan(attempt)).await
+    }
+
+    /// Gives back what a plan of the attempt would charge.
+    async fn refund_planned<'r>(&self, attempt: &Attempt<'_>, plan: &Plan<'r, S::Key>) -> Verdict<'r> {
         let mut answers: Vec<Answer> = Vec::with_capacity(plan.charges.len());
-        let counted = self.counted(attempt, &plan, 0);
+        let counted = self.counted(attempt, plan, 0);
         for (place, charge) in plan.charges.iter().enumerate() {
             if let Some(counting) = counted::counting(counted.as_slice(), place) {
                 let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;

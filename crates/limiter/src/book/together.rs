@@ -68,8 +68,8 @@ pub enum Judged<'r> {
 enum Planned<'r, K> {
     Rules(Plan<'r, K>),
     Own(Cost, OwnLimit),
-    /// Is done when the others are settled.
-    GiveBack,
+    /// Is done when the others are settled. Nothing is planned for a limit that it brought.
+    GiveBack(Option<Plan<'r, K>>),
 }
 
 impl<S: Store> RuleBook<S> {
@@ -111,7 +111,8 @@ impl<S: Store> RuleBook<S> {
                     counted.extend(self.own_counted(&part.attempt, own, charges.len()));
                     charges.extend(self.own_charge(&part.attempt, own, *cost));
                 }
-                Planned::GiveBack => {}
+                Planned::GiveBack(Some(plan)) => plan.leave_out(&replaced),
+                Planned::GiveBack(None) => {}
             }
         }
         let odd_costs = planned.iter().map(Planned::odd_costs).sum();
@@ -129,10 +130,11 @@ impl<S: Store> RuleBook<S> {
         }
         let allowed = is_allowed(&judged);
         let mut all = Vec::with_capacity(parts.len());
-        for (part, judged) in parts.iter().zip(judged) {
-            all.push(match judged {
-                Some(judged) => judged,
-                None => self.give_back(part, allowed).await,
+        for ((part, planned), judged) in parts.iter().zip(planned).zip(judged) {
+            all.push(match (judged, planned) {
+                (Some(judged), _) => judged,
+                (None, Planned::GiveBack(Some(plan))) => self.give_back(part, plan, allowed).await,
+                (None, _) => self.give_back_own(part, allowed).await,
             });
         }
         Together {
@@ -145,7 +147,8 @@ impl<S: Store> RuleBook<S> {
 
     fn planned(&self, part: &Part<'_>) -> Planned<'_, S::Key> {
         match (part.way, part.own) {
-            (Way::GiveBack, _) => Planned::GiveBack,
+            (Way::GiveBack, Some(_)) => Planned::GiveBack(None),
+            (Way::GiveBack, None) => Planned::GiveBack(Some(self.plan(&part.attempt))),
             (Way::Take, Some(own)) => Planned::Own(part.attempt.cost, own),
             (Way::Take, None) => Planned::Rules(self.plan(&part.attempt)),
         }
@@ -172,32 +175,45 @@ impl<S: Store> RuleBook<S> {
     }
 
     /// Gives the cost of a part back if the request goes on, and tells how its limits stand.
-    async fn give_back(&self, part: &Part<'_>, allowed: bool) -> Judged<'_> {
-        let Part { attempt, own, .. } = part;
-        // Where every descriptor is counted by itself, so is this one.
-        let descriptors = self.rules.descriptors();
-        let is_apart = !descriptors.options.strict && descriptors.has(attempt.domain);
-        let cost = if allowed || is_apart { attempt.cost } else { Cost::ZERO };
-        match own {
-            None => Judged::Rules(self.refund(&Attempt { cost, ..*attempt }).await),
-            Some(own) => {
-                let Some(charge) = self.own_charge(attempt, own, cost) else {
-                    return Judged::Own(Some(Decision::of_a_ban(Cost::ZERO)), S::SOURCE, None);
-                };
-                let answer = match self.own_counted(attempt, own, 0) {
-                    Some((_, counting)) => {
-                        let (charge, counting) = (&charge, &counting);
-                        let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
-                        answers(&given).next().unwrap_or(Answer::Failed)
-                    }
-                    None => {
-                        let standing = self.store.refund(charge.key, &charge.limit, cost).await;
-                        standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE))
-                    }
-                };
-                Judged::own::<S>(own, answer).looked_at()
+    async fn give_back<'r>(&self, part: &Part<'_>, mut plan: Plan<'r, S::Key>, allowed: bool) -> Judged<'r> {
+        if !self.is_given(part, allowed) {
+            for charge in &mut plan.charges {
+                *charge = charge.at_no_cost();
             }
         }
+        Judged::Rules(self.refund_planned(&part.attempt, &plan).await)
+    }
+
+    /// The same for a part that brought a limit.
+    async fn give_back_own(&self, part: &Part<'_>, allowed: bool) -> Judged<'_> {
+        let attempt = &part.attempt;
+        let cost = match self.is_given(part, allowed) {
+            true => attempt.cost,
+            false => Cost::ZERO,
+        };
+        let own = part.own.as_ref();
+        let Some((own, charge)) = own.and_then(|own| Some((own, self.own_charge(attempt, own, cost)?))) else {
+            return Judged::Own(Some(Decision::of_a_ban(Cost::ZERO)), S::SOURCE, None);
+        };
+        let answer = match self.own_counted(attempt, own, 0) {
+            Some((_, counting)) => {
+                let (charge, counting) = (&charge, &counting);
+                let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
+                answers(&given).next().unwrap_or(Answer::Failed)
+            }
+            None => {
+                let standing = self.store.refund(charge.key, &charge.limit, cost).await;
+                standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE))
+            }
+        };
+        Judged::own::<S>(own, answer).looked_at()
+    }
+
+    /// Whether what a part gives back is given: if the request goes on, and where every descriptor is counted by itself in
+    /// any case.
+    fn is_given(&self, part: &Part<'_>, allowed: bool) -> bool {
+        let descriptors = self.rules.descriptors();
+        allowed || !descriptors.options.strict && descriptors.has(part.attempt.domain)
     }
 
     /// What a limit that a caller brings is charged for, unless it lets nothing pass.
@@ -254,7 +270,8 @@ impl<'r, K> Planned<'r, K> {
     fn replaces(&self) -> impl Iterator<Item = &'r str> {
         let plan = match self {
             Self::Rules(plan) => Some(plan),
-            Self::Own(..) | Self::GiveBack => None,
+            Self::GiveBack(plan) => plan.as_ref(),
+            Self::Own(..) => None,
         };
         plan.into_iter().flat_map(Plan::replaces)
     }
@@ -262,7 +279,7 @@ impl<'r, K> Planned<'r, K> {
     fn odd_costs(&self) -> u32 {
         match self {
             Self::Rules(plan) => plan.odd_costs,
-            Self::Own(..) | Self::GiveBack => 0,
+            Self::Own(..) | Self::GiveBack(_) => 0,
         }
     }
 
@@ -270,7 +287,7 @@ impl<'r, K> Planned<'r, K> {
         match self {
             Self::Rules(plan) => plan.is_banned(),
             Self::Own(cost, OwnLimit::Banned) => *cost > Cost::ZERO,
-            Self::Own(_, OwnLimit::Limited(_) | OwnLimit::Descriptor(_)) | Self::GiveBack => false,
+            Self::Own(_, OwnLimit::Limited(_) | OwnLimit::Descriptor(_)) | Self::GiveBack(_) => false,
         }
     }
 }
@@ -334,7 +351,7 @@ fn judge<'r, S: Store>(planned: &[Planned<'r, S::Key>], settled: Option<&Settled
         Planned::Rules(plan) => Some(Judged::Rules(plan.verdict(S::SOURCE, &mut answers))),
         Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::of_a_ban(*cost)), S::SOURCE, None)),
         Planned::Own(_, own) => Some(Judged::own::<S>(own, answers.next().unwrap_or(Answer::Failed))),
-        Planned::GiveBack => None,
+        Planned::GiveBack(_) => None,
     });
     each.collect()
 }

@@ -3,10 +3,10 @@
 
 use super::envoy::reader_of;
 use super::{attributes, stopped};
-use tollgate_limiter::RuleBook;
 use tollgate_limiter::conformance::block_on;
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::core::rules::{Attempt, Attribute, Fit};
+use tollgate_limiter::{Judged, Part, RuleBook, Way};
 
 const FILE: &str = "
 domain: shop
@@ -36,6 +36,10 @@ descriptors:
     rate_limit: { unit: minute, requests_per_unit: 2 }
 - key: user
   rate_limit: { unit: minute, requests_per_unit: 2 }
+- key: all
+  rate_limit: { unit: minute, requests_per_unit: 2, name: everybody }
+- key: special
+  rate_limit: { unit: minute, requests_per_unit: 9, replaces: [{ name: everybody }] }
 ";
 
 fn attempt<'a>(entries: &'a [Attribute<'a>]) -> Attempt<'a> {
@@ -149,5 +153,44 @@ fn only_the_descriptor_that_the_entries_lead_to_applies() {
             format!("the entries lead to `{id}`")
         });
         assert!(words.contains(&leads), "{words}");
+    }
+}
+
+#[test]
+fn what_another_limit_replaces_is_not_given_back_either() {
+    use Way::{GiveBack, Take};
+    for strict in [false, true] {
+        for (special, all) in [(Take, GiveBack), (GiveBack, Take), (GiveBack, GiveBack)] {
+            let book = book(strict);
+            let ask = |pairs: &[(&str, Way)]| {
+                let entries: Vec<_> = pairs.iter().map(|(pair, _)| attributes(&[pair])).collect();
+                let part = |place: usize| Part {
+                    attempt: attempt(&entries[place]),
+                    way: pairs[place].1,
+                    own: None,
+                };
+                let parts: Vec<Part<'_>> = (0..pairs.len()).map(part).collect();
+                let together = book.check_together_now(&parts);
+                let is_limited = |judged: &Judged<'_>| match judged {
+                    Judged::Rules(verdict) => !verdict.rulings.is_empty(),
+                    Judged::Own(..) => panic!("nobody brought a limit"),
+                };
+                (
+                    together.allowed,
+                    together.parts.iter().map(is_limited).collect::<Vec<_>>(),
+                )
+            };
+            // One of two is used; the other stays there whatever is done beside what replaces it.
+            assert_eq!(ask(&[("all=x", Take)]), (true, vec![true]));
+            for _ in 0..3 {
+                assert_eq!(
+                    ask(&[("special=x", special), ("all=x", all)]),
+                    (true, vec![true, false]),
+                    "{strict} {special:?} {all:?}"
+                );
+            }
+            let left = [ask(&[("all=x", Take)]).0, ask(&[("all=x", Take)]).0];
+            assert_eq!(left, [true, false], "{strict} {special:?} {all:?}");
+        }
     }
 }
