@@ -228,7 +228,7 @@ impl<S: Store> Local<S> {
                     own.push(self.here.charge(charge, &stand));
                     places.push((place, stand));
                 }
-                None => is_closed |= charge.on_failure == OnStoreFailure::Closed && charge.policy != Policy::Shadow,
+                None => is_closed |= closes(charge),
             }
         }
         if own.is_empty() {
@@ -267,6 +267,42 @@ impl<S: Store> Local<S> {
             charge.policy == Policy::Shadow || outcome.is_ok_and(|outcome| outcome.decision.is_allow())
         };
         settled.passes = charges.iter().zip(&settled.outcomes).all(is_allowed);
+    }
+
+    /// Takes back what was kept here of charges that were settled: nothing beside one that is closed.
+    async fn take_back_here(&self, charges: &[Charge<S::Key>], settled: &mut Settled) {
+        let is_closed = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
+            // Those that are counted as hits are decided apart.
+            let is_hit = charge.policy == Policy::Count && self.inner.takes_hits();
+            outcome.is_err() && closes(charge) && !is_hit && self.here.stand(charge).is_none()
+        };
+        if charges.iter().zip(&settled.outcomes).any(is_closed) {
+            return;
+        }
+        let taken: Vec<usize> = settled.taken(charges).collect();
+        for place in taken {
+            let (Some(charge), Some(Ok(outcome))) = (charges.get(place), settled.outcomes.get(place)) else {
+                continue;
+            };
+            let Some(stand) = self.here.stand(charge).filter(|_| is_own(outcome)) else {
+                continue;
+            };
+            let own = [self.here.charge(charge, &stand)];
+            let mut kept = Settled {
+                passes: false,
+                now: settled.now,
+                outcomes: vec![Ok(*outcome)],
+            };
+            self.here.own.take_back(&own, &mut kept).await;
+            for (charge, outcome) in own.iter().zip(kept.outcomes) {
+                if stand.is_paid_back() {
+                    self.here.notes.forgive(charge.key, charge.cost.get());
+                }
+                if let (Some(told), Ok(outcome)) = (settled.outcomes.get_mut(place), outcome) {
+                    *told = Ok(outcome);
+                }
+            }
+        }
     }
 
     /// Whether the shared store need not be asked.
@@ -416,6 +452,16 @@ impl Here {
     }
 }
 
+/// Whether nothing of a request passes while this charge cannot be decided.
+fn closes<K>(charge: &Charge<K>) -> bool {
+    charge.on_failure == OnStoreFailure::Closed && charge.policy != Policy::Shadow
+}
+
+/// Whether it was decided here.
+const fn is_own(outcome: &Outcome) -> bool {
+    matches!(outcome.source, Source::Local | Source::Open)
+}
+
 impl Stand {
     const fn limit(&self) -> &Limit {
         match self {
@@ -508,11 +554,8 @@ impl<S: Store> Store for Local<S> {
         self.inner.undo(key, limit, receipt).await
     }
 
-    /// A rule is closed; then nothing was kept here.
     async fn take_back(&self, charges: &[Charge<S::Key>], settled: &mut Settled) {
-        let is_own = |outcome: &Result<Outcome, StoreError>| {
-            outcome.is_ok_and(|outcome| matches!(outcome.source, Source::Local | Source::Open))
-        };
+        let is_own = |outcome: &Result<Outcome, StoreError>| outcome.as_ref().is_ok_and(is_own);
         let told = settled.outcomes.clone();
         for outcome in settled.outcomes.iter_mut().filter(|outcome| is_own(outcome)) {
             *outcome = Err(StoreError::Unasked);
@@ -521,6 +564,7 @@ impl<S: Store> Store for Local<S> {
         for (outcome, told) in settled.outcomes.iter_mut().zip(told).filter(|(_, told)| is_own(told)) {
             *outcome = told;
         }
+        self.take_back_here(charges, settled).await;
     }
 
     async fn refund(&self, key: S::Key, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {

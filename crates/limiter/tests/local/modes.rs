@@ -69,6 +69,45 @@ async fn beside_one_that_is_closed_nothing_is_taken_here() {
 }
 
 #[tokio::test]
+async fn what_was_taken_here_is_taken_back_for_a_refusal_that_only_the_verdict_knows() {
+    let site = Site::new(2, 2);
+    let (bucket, watched) = (limit(100), limit(50));
+    for (number, store) in site.instances.iter().enumerate() {
+        let subject = format!("u{number}");
+        let window: Limit = FixedWindow::new(rate(100, Micros::from_secs(1_000))).into();
+        let counted = Charge {
+            policy: Policy::Count,
+            ..site.charge(&window, &subject, 1)
+        };
+        let quota = Charge {
+            policy: Policy::Shadow,
+            ..site.charge(&watched, "quota", 1)
+        };
+        let exact = site.charge(&bucket, &subject, 3);
+        site.cut(number, true);
+        let left = async |charge: &Charge<Fingerprint>| {
+            let looked = store.peek(&[charge.at_no_cost()]).await;
+            looked.outcomes[0].expect("told").decision.standing().remaining
+        };
+        // Alone and beside others, all of which let it pass.
+        for charges in [&[exact][..], &[exact, counted, quota]] {
+            let mut settled = store.settle(charges, LeaseId(1)).await;
+            assert!(settled.passes);
+            assert_eq!(left(&exact).await, 47);
+            store.take_back(charges, &mut settled).await;
+            let told = settled.outcomes[0].expect("told").decision.standing().remaining;
+            assert_eq!((left(&exact).await, told), (50, 50));
+        }
+        // What counts in any case stays.
+        assert_eq!((left(&quota).await, left(&counted).await), (25, 49));
+        // Nor is it charged to the store afterwards.
+        site.cut(number, false);
+        assert!(store.settle(&[exact], LeaseId(1)).await.passes);
+        assert_eq!(site.used(&bucket, &subject).await, 3);
+    }
+}
+
+#[tokio::test]
 async fn a_request_takes_everywhere_or_nowhere() {
     // One limit is full: nothing is taken from the other, here as there.
     let site = Site::new(1, 1);

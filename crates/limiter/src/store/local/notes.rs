@@ -80,6 +80,11 @@ impl Notes {
         self.with(key, |note| note.admit(units));
     }
 
+    /// Notes that so much was not let pass after all.
+    pub(super) fn forgive(&self, key: Fingerprint, units: u64) {
+        self.with_known(key, |note| note.admitted = note.admitted.saturating_sub(narrow(units)));
+    }
+
     /// Forgets all of a key.
     pub(super) fn forget(&self, key: Fingerprint) {
         self.with_known(key, |note| *note = Note::default());
