@@ -18,6 +18,10 @@ descriptors:
   rate_limit: { unit: hour, requests_per_unit: 5, name: five }
 - key: c
   rate_limit: { unit: hour, requests_per_unit: 1 }
+- key: quoted
+  rate_limit: { unit: hour, requests_per_unit: 5, name: 'a";w=1;b="' }
+- key: broken
+  rate_limit: { unit: hour, requests_per_unit: 5, name: "a\\r\\nb" }
 - key: q
   quota_mode: true
   rate_limit: { unit: hour, requests_per_unit: 1 }
@@ -138,6 +142,24 @@ fn a_status_names_its_limit_and_the_whole_window_and_shadows_tell_too() {
         { "code": "OK" },
     ]);
     assert_eq!((status, &answer["statuses"]), (200, &wanted));
+}
+
+#[test]
+fn a_name_that_cannot_stand_in_a_header_is_not_told() {
+    let server = start(Modes::default(), false);
+    for (key, name) in [
+        ("b", json!("five")),
+        ("quoted", Value::Null),
+        ("broken", Value::Null),
+    ] {
+        let (_, answer) = ask(&server, &[key]);
+        let limit = &answer["statuses"][0]["currentLimit"];
+        assert_eq!(
+            (&limit["requestsPerUnit"], &limit["name"]),
+            (&5.into(), &name),
+            "{answer}"
+        );
+    }
 }
 
 #[test]

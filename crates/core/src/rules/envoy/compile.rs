@@ -41,6 +41,11 @@ const ENDLESS: u64 = (1 << 32) - 1;
 const PARTS: NonZeroU64 = NonZeroU64::new(ENDLESS).expect("more than nothing");
 
 impl Descriptor {
+    /// The name as answers tell it, or nothing if it cannot stand there.
+    pub fn told_name(&self) -> &str {
+        if can_be_told(&self.name) { &self.name } else { "" }
+    }
+
     /// What is held against the store in place of `limit`: where what is refused counts too, a window that takes all.
     pub(crate) fn charged(&self, limit: &Limit) -> Limit {
         match self.counts {
@@ -59,6 +64,11 @@ impl Descriptor {
             }
         }
     }
+}
+
+/// Whether a name can be told: Envoy writes it into a header between quotes, as it comes.
+pub(super) fn can_be_told(name: &str) -> bool {
+    name.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
 }
 
 /// A window that takes all, as long as this one.

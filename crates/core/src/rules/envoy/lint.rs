@@ -1,5 +1,6 @@
 //! What can be read and is hardly meant.
 
+use super::compile::can_be_told;
 use super::tree::{Branch, Descriptors, Node};
 use crate::problem::{Problem, Problems};
 use crate::yaml::shown;
@@ -15,6 +16,7 @@ fn level(branch: &Branch, problems: &mut Problems) {
     shadowed(branch, problems);
     mistaken(branch, problems);
     passed_by(branch, problems);
+    untold(branch, problems);
     for node in &branch.nodes {
         level(&node.below, problems);
     }
@@ -88,6 +90,20 @@ fn passed_by(branch: &Branch, problems: &mut Problems) {
             );
             problems.push(Problem::warning(&valued.place, text).hint("repeat it here if it is meant for them too"));
         }
+    }
+}
+
+/// Names of limits that answers leave out.
+fn untold(branch: &Branch, problems: &mut Problems) {
+    let limits = branch.nodes.iter().filter_map(|node| node.limit.as_ref());
+    for limit in limits.filter(|limit| !can_be_told(&limit.name)) {
+        let text = format!(
+            "the name `{}` is not told in answers: Envoy would write it into a header as it is",
+            shown(&limit.name)
+        );
+        problems.push(
+            Problem::warning(&limit.place, text).hint("use letters, digits and spaces, without quotes and backslashes"),
+        );
     }
 }
 

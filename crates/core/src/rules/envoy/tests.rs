@@ -335,6 +335,10 @@ fn what_is_hardly_meant_is_warned_of() {
             "requests of `a_v` do not come to `y` below `a`",
         ),
         (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, name: 'say \"a\"' } }]".to_owned(),
+            "the name `say \"a\"` is not told in answers",
+        ),
+        (
             format!("domain: d\nunit: day\ndescriptors: [{{ key: a, {limit} }}]"),
             "`unit` means nothing in a file",
         ),
