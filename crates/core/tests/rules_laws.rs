@@ -4,13 +4,19 @@
 use proptest::prelude::*;
 use std::fmt::Write as _;
 use tollgate_core::problem::{Origin, Problem};
-use tollgate_core::rules::{Mode, Read, Reader, RuleSet, Settings};
+use tollgate_core::rules::{Mode, Read, Reader, RuleSet, Settings, envoy};
 use tollgate_core::{Limit, quantity, yaml};
 
 fn read(text: &str) -> Result<Read, Vec<Problem>> {
     let node = yaml::parse(&Origin::new("any.yaml", text))?;
     let mut reader = Reader::new(Settings::default());
-    reader.file(&node);
+    if envoy::is_one(&node) {
+        let mut files = envoy::Files::new(false);
+        files.file(&node);
+        reader.envoy(files.finish()?.0, envoy::Options::default());
+    } else {
+        reader.file(&node);
+    }
     reader.finish()
 }
 
@@ -260,7 +266,7 @@ type Make = fn(usize) -> String;
 
 #[test]
 fn ten_times_as_much_takes_about_ten_times_as_long() {
-    let cases: [(&str, Make); 7] = [
+    let cases: [(&str, Make); 8] = [
         ("rules", many_rules),
         ("overrides", many_overrides),
         ("alike", |count| {
@@ -277,6 +283,15 @@ fn ten_times_as_much_takes_about_ten_times_as_long() {
             let when = "when: { a: a, b: b, c: c, d: d }";
             let rule = |n: usize| format!("- {{ id: r{n}, {when}, limit: [{}] }}\n", windows(n).join(", "));
             format!("rules:\n{}", (0..count / 10).map(rule).collect::<String>())
+        }),
+        ("descriptors that begin alike", |count| {
+            let value = "v".repeat(80);
+            let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
+            let descriptor = |n: usize| format!("- {{ key: k, value: {value}{n}, {limit} }}\n");
+            format!(
+                "domain: d\ndescriptors:\n{}",
+                (0..count).map(descriptor).collect::<String>()
+            )
         }),
         ("twins", |count| {
             let rule = |_| "- { id: r, limit: 5/s }\n";

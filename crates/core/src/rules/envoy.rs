@@ -3,14 +3,15 @@
 //! `file.rs` reads them, with the words that its users know for what is wrong; `tree.rs` finds the limit of a descriptor,
 //! entry by entry and without a way back; `lint.rs` warns of what can be read and is hardly meant; `import.rs` writes them as
 //! rules of our own; `near.rs` is the arithmetic of its statistics, and `path.rs` their names; `brought.rs` is a limit that
-//! comes with a request, `exact.rs` one of our own in such a file; `counting.rs` says under which name an attempt is counted
-//! where counters are its own.
+//! comes with a request, `exact.rs` one of our own in such a file; `id.rs` names the rules that are made of them, and
+//! `counting.rs` says under which name an attempt is counted where counters are its own.
 
 mod brought;
 mod compile;
 mod counting;
 mod exact;
 mod file;
+mod id;
 mod import;
 mod lint;
 mod near;

@@ -146,24 +146,26 @@ fn network(given: &[u8], prefix: u8) -> Value<'_> {
     Value::Network { text, length }
 }
 
-/// 32 well-mixed bits of a rule's id and a subject: FNV-1a over the parts, each behind its length, stirred at the end.
+/// 32 well-mixed bits of a rule's id and a subject.
 ///
 /// Not keyed, because all instances must agree and a store may be shared: a caller who is free to choose his name can
 /// choose his side, and gains nothing by it that the rule does not grant to that side.
 fn split(rule: &str, parts: &[&[u8]]) -> u32 {
+    let all = std::iter::once(rule.as_bytes()).chain(parts.iter().copied());
+    (hashed(all) >> 32) as u32
+}
+
+/// 64 bits of these parts, the upper ones well mixed: FNV-1a over each behind its length, stirred at the end.
+pub(super) fn hashed<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    let mut add = |bytes: &[u8]| {
-        for byte in (bytes.len() as u64).to_le_bytes().iter().chain(bytes) {
+    for part in parts {
+        for byte in (part.len() as u64).to_le_bytes().iter().chain(part) {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
-    };
-    add(rule.as_bytes());
-    for part in parts {
-        add(part);
     }
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     hash = (hash ^ (hash >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    (hash >> 32) as u32
+    hash
 }
 
 #[cfg(test)]

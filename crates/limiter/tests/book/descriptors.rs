@@ -128,7 +128,7 @@ fn only_the_descriptor_that_the_entries_lead_to_applies() {
         (&["plan=free"], None, ""),
         (&["a=b"], Some("a_b"), "a=b"),
         (&["a=b_c"], Some("a_b_c"), "a=b_c"),
-        (&["path=/a/1", "path=z"], Some("path_/a/-.path"), "path=/a/* path=z"),
+        (&["joined1=x"], Some("joined-"), "joined1=joined*"),
     ] {
         let entries = attributes(pairs);
         let told = block_on(book.explain(&attempt(&entries)));
@@ -138,7 +138,11 @@ fn only_the_descriptor_that_the_entries_lead_to_applies() {
         });
         let applying: Vec<_> = applying.collect();
         let ids: Vec<&str> = applying.iter().map(|(id, _)| *id).collect();
-        assert_eq!(ids, met.into_iter().collect::<Vec<_>>(), "{pairs:?}");
+        let begins = |(id, begin): (&&str, &str)| id.starts_with(begin);
+        assert!(
+            ids.len() == usize::from(met.is_some()) && ids.iter().zip(met).all(begins),
+            "{pairs:?}: {ids:?}"
+        );
         for (_, met) in applying {
             let values: Vec<String> = met
                 .subject
@@ -150,7 +154,7 @@ fn only_the_descriptor_that_the_entries_lead_to_applies() {
         }
         let words = told.to_string();
         let leads = met.map_or("the entries lead to no limit".to_owned(), |id| {
-            format!("the entries lead to `{id}`")
+            format!("the entries lead to `{id}")
         });
         assert!(words.contains(&leads), "{words}");
     }

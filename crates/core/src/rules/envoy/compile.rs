@@ -1,6 +1,7 @@
 //! Makes rules of descriptors, so that they are planned, settled and told like all others. What differs is how one is
 //! found, and that it may count what it refuses.
 
+use super::id::id;
 use super::path::{Level, Path};
 use super::tree::{Branch, Descriptors, Limited, Node};
 use crate::algorithm::fixed_window::FixedWindow;
@@ -156,7 +157,7 @@ impl Compiler<'_> {
     }
 
     fn rule(&mut self, limit: &Limited, way: &Way) -> Rule {
-        let id = fresh_id(&way.path.join("."), &mut self.ids);
+        let id = id(&way.path, &mut self.ids);
         let terms = match limit.rate {
             None => match &limit.exact {
                 Some(exact) => self.window(&id, exact.limit),
@@ -240,23 +241,3 @@ impl Way {
         }
     }
 }
-
-/// A name as rules have them, new among these.
-pub(super) fn fresh_id(name: &str, ids: &mut HashSet<String>) -> String {
-    let sound = |letter: char| letter.is_ascii_alphanumeric() || "_.:/-".contains(letter);
-    let mut id: String = name
-        .chars()
-        .map(|letter| if sound(letter) { letter } else { '-' })
-        .collect();
-    id.truncate(ID_LENGTH);
-    let mut fresh = id.clone();
-    let mut number = 2;
-    while !ids.insert(fresh.clone()) {
-        fresh = format!("{id}-{number}");
-        number += 1;
-    }
-    fresh
-}
-
-/// Leaves room for a number behind it.
-const ID_LENGTH: usize = 58;

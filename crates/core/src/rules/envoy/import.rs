@@ -1,6 +1,6 @@
 //! Files of envoyproxy/ratelimit as rules of our own, with comments where they do not mean the same.
 
-use super::compile::fresh_id;
+use super::id::fresh_id;
 use super::tree::{Branch, Descriptors, Limited, Node};
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -143,7 +143,7 @@ impl Writer<'_> {
         } else {
             limit.name.to_string()
         };
-        fresh_id(&name, &mut self.ids)
+        fresh_id(&name, &way.path, &mut self.ids)
     }
 }
 
