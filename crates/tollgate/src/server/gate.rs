@@ -7,6 +7,7 @@ use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use tokio::sync::watch;
 use tollgate_limiter::clock::{Started, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
@@ -23,6 +24,8 @@ pub struct Gate {
     rules_fault: ArcSwapOption<String>,
     /// Whether it began without the rules it was to have.
     began_without: AtomicBool,
+    /// Whether it has them now.
+    has_rules: watch::Sender<bool>,
     compat: Compat,
     phase: AtomicU8,
     telemetry: Telemetry,
@@ -66,6 +69,7 @@ impl Gate {
             in_force: ArcSwap::from_pointee(in_force),
             rules_fault: ArcSwapOption::empty(),
             began_without: AtomicBool::new(false),
+            has_rules: watch::Sender::new(true),
             compat: Compat::default(),
             phase: AtomicU8::new(Phase::Starting as u8),
             telemetry,
@@ -133,6 +137,7 @@ impl Gate {
         self.in_force.store(Arc::new(InForce::new(rules, &self.store, figures)));
         self.rules_fault.store(None);
         figures.reloads.add(1);
+        self.has_rules.send_replace(true);
     }
 
     /// Notes that changed rules cannot be used, and why. Those in force stay.
@@ -144,7 +149,19 @@ impl Gate {
     /// Notes that it begins without the rules it was to have, and why. Others are taken when they come.
     pub fn begin_without_rules(&self, fault: &str) {
         self.began_without.store(true, Ordering::Relaxed);
+        self.has_rules.send_replace(false);
         self.keep_rules(fault);
+    }
+
+    /// Whether it waits for the rules it was to have, and is not to be called healthy before they come.
+    pub fn lacks_rules(&self) -> bool {
+        self.compat.modes().healthy_with_rules && !*self.has_rules.borrow()
+    }
+
+    /// Comes to an end when it has rules.
+    pub async fn until_there_are_rules(&self) {
+        // The sender is our own, so it is there.
+        let _ = self.has_rules.subscribe().wait_for(|has| *has).await;
     }
 
     /// How often rules were taken, from the first on.

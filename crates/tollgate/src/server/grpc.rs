@@ -12,6 +12,7 @@ use self::service::Front;
 use super::accept::accept;
 use super::gate::Gate;
 use super::listen::Listener;
+use std::pin::pin;
 use std::sync::Arc;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -21,18 +22,34 @@ use tonic_health::server::HealthReporter;
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, shutdown: impl Future<Output = ()>) {
     let room = (settings.connections, settings.drain);
     let health = HealthReporter::new();
-    for name in [SERVICE_NAME, AS_RATELIMIT] {
-        health.set_service_status(name, ServingStatus::Serving).await;
-    }
+    let lacks_rules = gate.lacks_rules();
+    tell(&health, !lacks_rules).await;
     let front = Arc::new(Front::new(Arc::clone(&gate), settings, &health));
     let stopped = async {
-        shutdown.await;
-        for name in ["", SERVICE_NAME, AS_RATELIMIT] {
-            health.set_service_status(name, ServingStatus::NotServing).await;
+        let mut shutdown = pin!(shutdown);
+        if lacks_rules {
+            tokio::select! {
+                () = &mut shutdown => return tell(&health, false).await,
+                () = gate.until_there_are_rules() => tell(&health, true).await,
+            }
         }
+        shutdown.await;
+        tell(&health, false).await;
     };
     let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
     accept(listener, &gate, room, stopped, converse).await;
+}
+
+/// Tells who asks for its health whether it serves, under all its names.
+async fn tell(health: &HealthReporter, serves: bool) {
+    let status = if serves {
+        ServingStatus::Serving
+    } else {
+        ServingStatus::NotServing
+    };
+    for name in ["", SERVICE_NAME, AS_RATELIMIT] {
+        health.set_service_status(name, status).await;
+    }
 }
 
 /// What health calls Envoy's service.

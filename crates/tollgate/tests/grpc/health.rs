@@ -1,13 +1,14 @@
 //! `grpc.health.v1`.
 
 use crate::client::Client;
-use crate::server::Server;
+use crate::server::{Server, rule_set};
 use http_body_util::BodyExt;
 
 const CHECK: &str = "/grpc.health.v1.Health/Check";
 const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const SERVING: [u8; 2] = [0x08, 1];
 const NOT_SERVING: [u8; 2] = [0x08, 2];
+const NAMES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
 
 /// `HealthCheckRequest { service }`.
 fn asks(service: &str) -> Vec<u8> {
@@ -23,7 +24,7 @@ fn asks(service: &str) -> Vec<u8> {
 fn the_server_and_its_service_are_serving_and_nobody_else_is_known() {
     let server = Server::start("- { id: x, limit: 10/min }\n");
     let mut client = server.connect();
-    for service in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
+    for service in NAMES {
         let answer = client.call(CHECK, &asks(service));
         assert_eq!((answer.status, &*answer.message), (Some(0), &SERVING[..]), "{service}");
     }
@@ -46,4 +47,25 @@ fn who_watches_hears_that_a_draining_server_serves_no_more() {
     assert_eq!(next()[5..], NOT_SERVING);
     drop((body, client));
     server.wait();
+}
+
+#[test]
+fn a_server_that_is_healthy_with_rules_only_serves_when_they_have_come() {
+    let server = Server::start_without_rules();
+    let mut client = server.connect();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut watching = Client::connect(&runtime, server.address);
+    let mut body = runtime.block_on(async { watching.begin(WATCH, &asks("ratelimit")).await.unwrap().into_body() });
+    let mut next = || runtime.block_on(async { body.frame().await.unwrap().unwrap().into_data().unwrap() });
+    let mut said = |service| client.call(CHECK, &asks(service)).message.to_vec();
+    assert_eq!(next()[5..], NOT_SERVING);
+    for service in NAMES {
+        assert_eq!(said(service), NOT_SERVING, "{service}");
+    }
+    server.gate.take_rules(rule_set("- { id: x, limit: 10/min }\n"));
+    assert_eq!(next()[5..], SERVING);
+    assert_eq!(said("ratelimit"), SERVING);
 }

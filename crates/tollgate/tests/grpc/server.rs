@@ -6,6 +6,7 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tollgate::server::envoy::Modes;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::headers::Dialects;
@@ -61,12 +62,25 @@ impl Server {
     }
 
     fn with(store: impl FnOnce() -> Store, clock: &Clock, rules: RuleSet, settings: GrpcSettings) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = runtime();
         let gate = runtime.block_on(async { Arc::new(Gate::new(rules, store())) });
+        Self::before(gate, clock, runtime, settings)
+    }
+
+    /// That lacks the rules it was to have, and is not healthy without them.
+    pub(crate) fn start_without_rules() -> Self {
+        let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
+        let store = Arc::new(Memory::options().clock(clock.clone()).build());
+        let gate = Gate::new(Reader::new(Settings::default()).finish().unwrap().rules, store);
+        gate.compat().set_modes(Modes {
+            healthy_with_rules: true,
+            ..Modes::default()
+        });
+        gate.begin_without_rules("no file fits this pattern");
+        Self::before(Arc::new(gate), &clock, runtime(), settings())
+    }
+
+    fn before(gate: Arc<Gate>, clock: &Clock, runtime: Runtime, settings: GrpcSettings) -> Self {
         gate.enter(Phase::Ready);
         let listener = runtime
             .block_on(Listener::bind(&"127.0.0.1:0".parse().unwrap()))
@@ -112,7 +126,15 @@ pub(crate) fn settings() -> GrpcSettings {
     }
 }
 
-fn rule_set(rules: &str) -> RuleSet {
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+pub(crate) fn rule_set(rules: &str) -> RuleSet {
     let text = format!("rules:\n{rules}");
     let node = yaml::parse(&Origin::new("rules.yaml", text)).unwrap_or_else(|problems| panic!("{problems:?}"));
     let mut reader = Reader::new(Settings::default());

@@ -19,8 +19,7 @@ pub(super) const ROUTES: [Entry; 3] = [
 
 /// 200 and `OK` while requests should be sent here, else 500. Why changed files are not in force stands below it.
 pub(super) fn health(gate: &Gate) -> Response<Full<Bytes>> {
-    let is_without_rules = gate.rules_taken() == 0 && gate.compat().modes().healthy_with_rules;
-    let is_well = gate.phase() == Phase::Ready && !is_without_rules;
+    let is_well = gate.phase() == Phase::Ready && !gate.lacks_rules();
     let mut said = match (is_well, gate.phase()) {
         (true, _) => "OK",
         (false, Phase::Starting) => "starting",
