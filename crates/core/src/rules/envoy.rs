@@ -1,9 +1,10 @@
 //! Files of envoyproxy/ratelimit as they are: what they say, and which of their limits a descriptor meets.
 //!
-//! `file.rs` reads them, with the words that its users know for what is wrong; `tree.rs` finds the limit of a descriptor,
-//! entry by entry and without a way back; `lint.rs` warns of what can be read and is hardly meant; `import.rs` writes them as
-//! rules of our own; `near.rs` is the arithmetic of its statistics, and `path.rs` their names; `brought.rs` is a limit that
-//! comes with a request, `exact.rs` one of our own in such a file; `id.rs` names the rules that are made of them, and
+//! `file.rs` reads them, with the words that its users know for what is wrong, and `loading.rs` has those for what is no such
+//! file at all; `tree.rs` finds the limit of a descriptor, entry by entry and without a way back; `lint.rs` warns of what can
+//! be read and is hardly meant; `import.rs` writes them as rules of our own; `near.rs` is the arithmetic of its statistics, and
+//! `path.rs` their names; `brought.rs` is a limit that comes with a request, `exact.rs` one of our own in such a file; `id.rs`
+//! names the rules that are made of them, and
 //! `counting.rs` says under which name an attempt is counted where counters are its own.
 
 mod brought;
@@ -14,6 +15,7 @@ mod file;
 mod id;
 mod import;
 mod lint;
+mod loading;
 mod near;
 mod options;
 mod path;
@@ -26,6 +28,7 @@ pub use compile::Descriptor;
 pub use counting::Counting;
 pub use exact::Exact;
 pub use file::{Files, is_one};
+pub use loading::parse;
 pub use near::{Tally, near_from};
 pub use options::Options;
 pub use path::{Path, brought_path};

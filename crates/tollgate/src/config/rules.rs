@@ -264,12 +264,12 @@ impl Texts {
         let envoy = EnvoyRules::of(written, &mut Problems::new());
         let mut descriptors = Files::new(envoy.merges_domains);
         for (grammar, file) in &self.files {
-            match (
-                grammar,
-                file.as_ref()
-                    .map_err(|problem| vec![problem.clone()])
-                    .and_then(yaml::parse),
-            ) {
+            let parse = match grammar {
+                Grammar::Own => yaml::parse,
+                Grammar::Envoy => rules::envoy::parse,
+            };
+            let file = file.as_ref().map_err(|problem| vec![problem.clone()]);
+            match (grammar, file.and_then(parse)) {
                 (Grammar::Own, Ok(root)) => reader.file(&root),
                 (Grammar::Envoy, Ok(root)) => descriptors.file(&root),
                 (_, Err(found)) => problems.extend(found),

@@ -3,6 +3,7 @@
 
 use super::exact::{self, EXACT_KEYS};
 use super::lint::lint;
+use super::loading::loaded;
 use super::tree::{Branch, Descriptors, Limited, Node as Descriptor};
 use super::unit::Unit;
 use super::wildcard::Pattern;
@@ -71,7 +72,7 @@ impl Files {
             }
             Entry::Occupied(_) | Entry::Vacant(_) => Branch::default(),
         };
-        self.branch(&mut branch, &fields, domain, 0);
+        self.branch(&mut branch, &fields, domain);
         if self.problems.errors() == errors || self.merges {
             self.descriptors.domains.insert(domain.into(), branch);
         } else {
@@ -92,27 +93,21 @@ impl Files {
         Ok((self.descriptors, self.problems.sorted()))
     }
 
-    fn branch(&mut self, branch: &mut Branch, fields: &Fields<'_>, above: &str, depth: usize) {
+    fn branch(&mut self, branch: &mut Branch, fields: &Fields<'_>, above: &str) {
         let Some(node) = fields.find("descriptors").filter(|node| !node.is_null()) else {
             return;
         };
-        let Some(items) = node.list("a list of descriptors", &mut self.problems) else {
+        let list = |problems: &mut Problems| node.list("a list of descriptors", problems);
+        let Some(items) = loaded(&mut self.problems, list) else {
             return;
         };
-        if depth == DEPTH_MAX {
-            self.problems.error_with(
-                &node.place,
-                format!("descriptors are nested more than {DEPTH_MAX} levels deep"),
-                "a request with so many entries is refused; take the levels away",
-            );
-            return;
-        }
+        // How deep it goes is bounded by the reader of YAML.
         for item in items {
-            self.descriptor(branch, item, above, depth);
+            self.descriptor(branch, item, above);
         }
     }
 
-    fn descriptor(&mut self, branch: &mut Branch, node: &Node, above: &str, depth: usize) {
+    fn descriptor(&mut self, branch: &mut Branch, node: &Node, above: &str) {
         let Some(fields) = node.fields("a descriptor", &KEYS, &mut Problems::new()) else {
             return;
         };
@@ -151,7 +146,7 @@ impl Files {
         let limit = fields.find("rate_limit").filter(|node| !node.is_null());
         let limit = limit.and_then(|node| self.limit(node, &fields));
         let mut below = Branch::default();
-        self.branch(&mut below, &fields, &path, depth + 1);
+        self.branch(&mut below, &fields, &path);
         branch.by_name.insert(name.as_str().into(), branch.nodes.len());
         branch.nodes.push(Descriptor {
             key: key.into(),
@@ -233,7 +228,8 @@ impl Files {
             None => Some(0),
             Some(node) => {
                 let most = u64::from(u32::MAX);
-                let number = node.whole("a number of requests", 0..=most, &mut self.problems);
+                let whole = |problems: &mut Problems| node.whole("a number of requests", 0..=most, problems);
+                let number = loaded(&mut self.problems, whole);
                 number.and_then(|number| u32::try_from(number).ok())
             }
         }
@@ -243,7 +239,8 @@ impl Files {
         let Some(node) = fields.find("replaces").filter(|node| !node.is_null()) else {
             return Box::default();
         };
-        let Some(items) = node.list("a list of names", &mut self.problems) else {
+        let list = |problems: &mut Problems| node.list("a list of names", problems);
+        let Some(items) = loaded(&mut self.problems, list) else {
             return Box::default();
         };
         let mut names = Vec::new();
@@ -270,9 +267,10 @@ impl Files {
     fn metadata(&mut self, fields: &Fields<'_>) -> Option<Node> {
         let node = fields.find("metadata").filter(|node| !node.is_null())?;
         if !matches!(node.kind, Kind::Map(_)) {
-            let text = format!("error loading config file: metadata is {}, not a map", node.what());
-            self.problems
-                .error_with(&node.place, text, "write names and values below it");
+            let what = "`metadata`, which is a map";
+            loaded(&mut self.problems, |problems| {
+                node.unexpected(what, "write names and values below it", problems);
+            });
             return None;
         }
         Some(node.clone())
@@ -280,7 +278,8 @@ impl Files {
 
     fn flag(&mut self, fields: &Fields<'_>, key: &str) -> bool {
         let node = fields.find(key).filter(|node| !node.is_null());
-        node.and_then(|node| node.flag(&mut self.problems)).unwrap_or_default()
+        let flag = |node: &Node| loaded(&mut self.problems, |problems| node.flag(problems));
+        node.and_then(flag).unwrap_or_default()
     }
 
     /// Warns of keys that are known and mean nothing where they stand: they are read over.
@@ -392,7 +391,5 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
     "metadata",
 ];
 const LIMIT_KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
-/// Deeper than any request is read.
-const DEPTH_MAX: usize = 16;
 /// As many as there may be rules.
 const LIMITS_MAX: usize = crate::rules::RULES_MAX as usize;

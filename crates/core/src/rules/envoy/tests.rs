@@ -285,7 +285,23 @@ fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
         ),
         (
             "domain: d\ndescriptors: [{ key: a, metadata: [x], rate_limit: { unit: day } }]",
-            "error loading config file: metadata is a list, not a map",
+            "error loading config file: expected `metadata`, which is a map, found a list",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, requests_per_unit: abc } }]",
+            "error loading config file: `abc` is not a number of requests",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, shadow_mode: 5, rate_limit: { unit: day } }]",
+            "error loading config file: expected true or false, found a number",
+        ),
+        (
+            "domain: d\ndescriptors: 5",
+            "error loading config file: expected a list of descriptors, found a number",
+        ),
+        (
+            "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, replaces: b } }]",
+            "error loading config file: expected a list of names, found a text",
         ),
         (
             "domain: d\ndescriptors: [{ key: a, value: b, share_threshold: true }]",
@@ -303,6 +319,25 @@ fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
     assert_eq!(problems, ["duplicate descriptor composite key 'd.a'"]);
     let (merged, _) = read(true, &[&file, &other]).unwrap();
     assert!(found(&merged, "d", "a=x").is_some() && found(&merged, "d", "b=x").is_some());
+}
+
+#[test]
+fn what_is_no_yaml_is_told_in_the_words_its_users_know() {
+    let nested = format!("domain: d\ndescriptors: {}", "[{ key: a, descriptors: ".repeat(20));
+    for text in [
+        "domain: [",
+        "domain: d\n\tdescriptors: []",
+        "domain: d\ndomain: e",
+        &nested,
+    ] {
+        let problems = super::parse(&Origin::new("d.yaml", text)).expect_err(text);
+        for problem in problems {
+            assert!(
+                problem.text.starts_with("error loading config file: "),
+                "{text}: {problem}"
+            );
+        }
+    }
 }
 
 #[test]
