@@ -17,6 +17,7 @@ mod web;
 
 pub use environment::variables;
 pub use layers::{FILE, File, Sources, Written, read_text};
+pub use ratelimit::merges_domains;
 pub use rules::{Loaded, QUICKSTART, Settings, is_settings};
 pub use schema::schema;
 pub use store::{EnvoyCounterSettings, MemorySettings, RedisSettings, Snapshot, StoreSettings, StoreTls};

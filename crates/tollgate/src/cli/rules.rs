@@ -8,8 +8,9 @@ use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tollgate::config::{Settings, Sources, is_settings, read_text, schema};
-use tollgate_limiter::core::problem::{Problem, Problems, Severity};
+use std::sync::Arc;
+use tollgate::config::{Settings, Sources, is_settings, merges_domains, read_text, schema, variables};
+use tollgate_limiter::core::problem::{Origin, Problem, Problems, Severity};
 use tollgate_limiter::core::rules::{self, Reader, envoy};
 use tollgate_limiter::core::yaml;
 
@@ -28,6 +29,9 @@ enum Command {
         /// Files of rules or of envoyproxy/ratelimit, each kind checked together, or settings
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
+        /// Lets several files of envoyproxy/ratelimit have one domain, as MERGE_DOMAIN_CONFIG=true does
+        #[arg(long)]
+        merge_domains: bool,
         /// Prints the problems as JSON
         #[arg(long)]
         json: bool,
@@ -47,7 +51,11 @@ enum Command {
 impl Rules {
     pub(crate) fn run(self) -> ExitCode {
         match self.command {
-            Command::Check { files, json } => check(&files, json),
+            Command::Check {
+                files,
+                merge_domains,
+                json,
+            } => check(&files, merge_domains || merges_domains(&variables()), json),
             Command::ImportEnvoy { files } => import_envoy(&files),
             Command::Schema => {
                 say(&format!("{:#}", schema()));
@@ -57,12 +65,12 @@ impl Rules {
     }
 }
 
-fn check(files: &[PathBuf], json: bool) -> ExitCode {
+fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
     let mut problems = Problems::new();
     let mut reader = Reader::new(rules::Settings::default());
-    let mut envoy = envoy::Files::new(false);
+    let mut envoy = envoy::Files::new(merges_domains);
     for path in files {
-        match read(path) {
+        match read(path, yaml::parse) {
             Ok(root) if envoy::is_one(&root) => envoy.file(&root),
             Ok(root) if is_settings(&root) => {
                 let sources = Sources {
@@ -102,7 +110,7 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
     let mut problems = Problems::new();
     let mut envoy = envoy::Files::new(true);
     for path in files {
-        match read(path) {
+        match read(path, envoy::parse) {
             Ok(root) => envoy.file(&root),
             Err(found) => problems.extend(found),
         }
@@ -132,9 +140,9 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
     }
 }
 
-fn read(path: &Path) -> Result<yaml::Node, Vec<Problem>> {
+fn read(path: &Path, parse: fn(&Arc<Origin>) -> Result<yaml::Node, Vec<Problem>>) -> Result<yaml::Node, Vec<Problem>> {
     let origin = read_text(path).map_err(|problem| vec![problem])?;
-    yaml::parse(&origin)
+    parse(&origin)
 }
 
 /// Every problem, and how many there are.

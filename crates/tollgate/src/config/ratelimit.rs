@@ -58,6 +58,21 @@ impl Layer {
     }
 }
 
+/// Whether these variables let several files have one domain, wherever those files are.
+pub fn merges_domains(variables: &[(String, String)]) -> bool {
+    let merges = variables.iter().find(|(name, _)| name == MERGES);
+    merges.is_some_and(|(_, value)| truth(value) == Some(true))
+}
+
+/// `true` or `false`, in any of the ways Go reads them.
+fn truth(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
 impl<'v> Reading<'v> {
     fn find(&self, name: &str) -> Option<&'v str> {
         self.variables.get(name).copied()
@@ -113,16 +128,13 @@ impl<'v> Reading<'v> {
         self.layer.notes.push(Problem::warning(&place, text).hint(hint));
     }
 
-    /// `true` or `false`, in any of the ways Go reads them. None if it is not set or neither.
+    /// `true` or `false`. None if it is not set or neither.
     fn flag(&mut self, name: &str) -> Option<bool> {
-        match self.find(name)? {
-            "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
-            "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
-            _ => {
-                self.error(name, "expected true or false", format!("write `{name}=true`"));
-                None
-            }
+        let flag = truth(self.find(name)?);
+        if flag.is_none() {
+            self.error(name, "expected true or false", format!("write `{name}=true`"));
         }
+        flag
     }
 
     /// A number that is not negative.
@@ -151,7 +163,7 @@ impl<'v> Reading<'v> {
         let pattern = format!("{}/*.y*ml", glob::Pattern::escape(&folder));
         self.put(&["envoy_rules", "files"], ROOT, Kind::Text(pattern.into()));
         self.flags(&[
-            ("MERGE_DOMAIN_CONFIG", "merge_domains"),
+            (MERGES, "merge_domains"),
             ("FORCE_START_WITHOUT_INITIAL_CONFIG", "force_start"),
             ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules"),
         ]);
@@ -239,7 +251,8 @@ impl<'v> Reading<'v> {
     fn others(&mut self) {
         for (name, text, hint) in names::others() {
             let is_asked = match self.find(name) {
-                Some("false" | "False" | "FALSE" | "f" | "F" | "0") | None => false,
+                None => false,
+                Some(value) if truth(value) == Some(false) => false,
                 Some("FILE") if name == "CONFIG_TYPE" => false,
                 Some(_) => true,
             };
@@ -252,6 +265,7 @@ impl<'v> Reading<'v> {
 
 /// The variable that says where the files are, and that this environment is meant.
 pub(super) const ROOT: &str = "RUNTIME_ROOT";
+const MERGES: &str = "MERGE_DOMAIN_CONFIG";
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! The program as a shell meets it: what was typed, the code it ends with, what it says and where.
 
-use crate::running::{Folder, Server, run};
+use crate::running::{Folder, Server, run, tollgate};
 use Stream::{Stderr, Stdout};
 
 #[test]
@@ -260,6 +260,29 @@ fn rules_import_envoy_converts_files_that_rules_check_knows() {
     let asked = r#"{"domain":"shop","attributes":{"plan":"free","user":"u"}}"#;
     let statuses: Vec<u16> = (0..4).map(|_| server.post("/v1/check", asked).status).collect();
     assert_eq!(statuses, [200, 200, 200, 429]);
+}
+
+#[test]
+fn files_of_one_domain_are_sound_where_domains_are_merged() {
+    let folder = Folder::new();
+    for key in ["user", "path"] {
+        let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
+        let file = format!("domain: shop\ndescriptors: [{{ key: {key}, {limit} }}]\n");
+        folder.write(&format!("{key}.yaml"), &file);
+    }
+    let words = ["rules", "check", "user.yaml", "path.yaml"];
+    let (code, said, _) = run(&folder, &words);
+    assert!(code == Some(1) && said.contains("duplicate domain 'shop'"), "{said}");
+    let (code, said, _) = run(&folder, &[&words[..], &["--merge-domains"]].concat());
+    assert!(code == Some(0) && said.contains("2 files: sound"), "{said}");
+    for (value, code) in [("true", 0), ("false", 1)] {
+        let ended = tollgate(&folder, &words).env("MERGE_DOMAIN_CONFIG", value).output();
+        assert_eq!(
+            ended.expect("the program can be run").status.code(),
+            Some(code),
+            "{value}"
+        );
+    }
 }
 
 #[test]
