@@ -33,7 +33,7 @@ pub use rule::{
 };
 pub use schema::SCHEMA;
 pub use terms::Grounds;
-pub use verdict::{Answer, Ruling, Verdict};
+pub use verdict::{Answer, Count, Ruling, Verdict};
 
 /// Rules of a text, for the tests of this module.
 #[cfg(test)]

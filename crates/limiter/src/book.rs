@@ -343,6 +343,7 @@ fn is_leased<K>(charge: &Charge<K>) -> bool {
 
 fn answers(settled: &Settled) -> impl Iterator<Item = Answer> {
     settled.outcomes.iter().map(|outcome| match outcome {
+        Ok(outcome) if outcome.receipt.cost == Cost::ZERO => Answer::Uncounted(outcome.decision, outcome.source),
         Ok(outcome) => Answer::Decided(outcome.decision, outcome.source),
         Err(StoreError::Unasked) => Answer::Unasked,
         Err(_) => Answer::Failed,

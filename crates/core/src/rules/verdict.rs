@@ -12,6 +12,8 @@ use crate::time::Micros;
 pub enum Answer {
     /// Its decision, and who decided.
     Decided(Decision, Source),
+    /// The same, and the attempt was not counted: another limit refuses it, and only that one counts it then.
+    Uncounted(Decision, Source),
     /// Nothing: it could not be asked.
     Failed,
     /// Nothing: the request was refused without asking for this one.
@@ -51,8 +53,17 @@ pub struct Ruling<'r> {
     pub decision: Option<Decision>,
     /// Who decided.
     pub source: Source,
-    /// What its window holds with this attempt, where what is refused is counted too.
-    pub counted: Option<u64>,
+    /// What its window holds, where what is refused is counted too.
+    pub counted: Option<Count>,
+}
+
+/// What a window holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count {
+    /// With the attempt, if that was counted.
+    pub after: u64,
+    /// Whether it was.
+    pub has_attempt: bool,
 }
 
 impl<'r, K> Plan<'r, K> {
@@ -76,16 +87,21 @@ impl<'r, K> Plan<'r, K> {
         self.lines
             .iter()
             .filter_map(|line| {
+                let mut has_attempt = true;
                 let (decision, source) = match line.terms {
                     Terms::Limited(_) => match answers.next().unwrap_or(Answer::Failed) {
                         Answer::Decided(decision, source) => (Some(decision), source),
+                        Answer::Uncounted(decision, source) => {
+                            has_attempt = false;
+                            (Some(decision), source)
+                        }
                         Answer::Failed => (None, line.rule.without_store()),
                         Answer::Unasked => return None,
                     },
                     Terms::Banned => (Some(Decision::of_a_ban(line.cost)), own),
                     Terms::Unlimited => (None, own),
                 };
-                Some(line.ruling(decision, source))
+                Some(line.ruling(decision, source, has_attempt))
             })
             .collect()
     }
@@ -155,11 +171,11 @@ impl Ruling<'_> {
 }
 
 impl<'r> Line<'r> {
-    fn ruling(&self, decision: Option<Decision>, source: Source) -> Ruling<'r> {
+    fn ruling(&self, decision: Option<Decision>, source: Source, has_attempt: bool) -> Ruling<'r> {
         let (decision, counted) = match (decision, &self.rule.descriptor) {
             (Some(decision), Some(descriptor)) if self.window.is_some() => {
-                let (decision, counted) = descriptor.judged(decision);
-                (Some(decision), counted)
+                let (decision, after) = descriptor.judged(decision);
+                (Some(decision), after.map(|after| Count { after, has_attempt }))
             }
             (decision, _) => (decision, None),
         };

@@ -4,7 +4,7 @@ use super::{Counted, RuleBook, answers, is_leased};
 use crate::lease;
 use crate::store::{Act, Hit, Settled, Store};
 use tollgate_core::rules::envoy::{Brought, Counting};
-use tollgate_core::rules::{Answer, Attempt, Plan, Ruling, Verdict};
+use tollgate_core::rules::{Answer, Attempt, Count, Plan, Ruling, Verdict};
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
 
 /// One attempt of a request that makes several.
@@ -61,7 +61,7 @@ pub enum Judged<'r> {
     Rules(Verdict<'r>),
     /// The limit it brought does. Nothing is decided if the store could not be asked, or another part was refused without
     /// asking for this one: then it passes. Last what its window holds with this part, where what is refused is counted too.
-    Own(Option<Decision>, Source, Option<u64>),
+    Own(Option<Decision>, Source, Option<Count>),
 }
 
 /// What a part is to be charged for.
@@ -325,11 +325,17 @@ impl Judged<'_> {
 
     fn own<S: Store>(own: &OwnLimit, answer: Answer) -> Self {
         match (answer, own) {
-            (Answer::Decided(decision, source), OwnLimit::Descriptor(brought)) => {
-                let (decision, counted) = brought.judged(decision);
-                Self::Own(Some(decision), source, counted)
+            (
+                Answer::Decided(decision, source) | Answer::Uncounted(decision, source),
+                OwnLimit::Descriptor(brought),
+            ) => {
+                let (decision, after) = brought.judged(decision);
+                let has_attempt = matches!(answer, Answer::Decided(..));
+                Self::Own(Some(decision), source, after.map(|after| Count { after, has_attempt }))
             }
-            (Answer::Decided(decision, source), _) => Self::Own(Some(decision), source, None),
+            (Answer::Decided(decision, source) | Answer::Uncounted(decision, source), _) => {
+                Self::Own(Some(decision), source, None)
+            }
             (Answer::Failed, _) => Self::Own(None, Source::Open, None),
             (Answer::Unasked, _) => Self::Own(None, S::SOURCE, None),
         }

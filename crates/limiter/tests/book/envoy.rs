@@ -296,7 +296,7 @@ fn one(book: &RuleBook, entry: &str, way: Way, cost: u64, own: Option<Brought>) 
     (
         together.allowed,
         decision.map(|decision| decision.standing().remaining),
-        counted,
+        counted.map(|count| count.after),
     )
 }
 

@@ -69,3 +69,56 @@ fn two_servers_and_envoyproxy_count_on_one_key() {
         server.stop();
     }
 }
+
+/// What is told of a figure, and of a path in the domain `shop`.
+fn figure(server: &Server, name: &str, path: &str) -> u64 {
+    let begin = format!("tollgate_envoy_{name}_total{{domain=\"shop\",path=\"{path}\"}} ");
+    let metrics = server.get("/metrics").body;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&begin));
+    line.and_then(|number| number.parse().ok())
+        .unwrap_or_else(|| panic!("no {begin} in {metrics}"))
+}
+
+#[test]
+fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
+    let redis = Redis::start(Kind::Redis70);
+    let settings = format!(
+        "store: {{ url: '{}', deadline: 5s }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ stop_when_over: true, local_cache: 1000 }}\n",
+        redis.url()
+    );
+    let folder = Folder::with("tollgate.yaml", &settings);
+    let limit = |requests| format!("rate_limit: {{ unit: year, requests_per_unit: {requests} }}");
+    let file = format!(
+        "domain: shop\ndescriptors: [{{ key: wide, {} }}, {{ key: narrow, {} }}]\n",
+        limit(10),
+        limit(1)
+    );
+    folder.write("shop.yaml", &file);
+    let server = Server::start(&folder, &[]);
+    let hit = |hits: u32, keys: &[&str]| {
+        let entries = keys
+            .iter()
+            .map(|key| format!(r#"{{"entries":[{{"key":"{key}","value":"u"}}]}}"#));
+        let entries: Vec<String> = entries.collect();
+        let entries = entries.join(",");
+        let body = format!(r#"{{"domain":"shop","hitsAddend":{hits},"descriptors":[{entries}]}}"#);
+        server.post("/json", &body).status
+    };
+    assert_eq!((hit(9, &["wide"]), hit(1, &["narrow"])), (200, 200));
+    for _ in 0..3 {
+        assert_eq!(hit(1, &["wide", "narrow"]), 429);
+    }
+    let told = |path, names: [&str; 5]| names.map(|name| figure(&server, name, path));
+    let names = [
+        "total_hits",
+        "near_limit",
+        "within_limit",
+        "over_limit",
+        "over_limit_with_local_cache",
+    ];
+    // The ninth was near; those that the other refused brought it no nearer.
+    assert_eq!(told("wide", names), [12, 1, 12, 0, 0]);
+    // The first was asked for, the others were remembered.
+    assert_eq!(told("narrow", names), [4, 1, 1, 3, 2]);
+    server.stop();
+}

@@ -1,6 +1,7 @@
 //! What one look at a counter adds to the statistics of its limit, as envoyproxy/ratelimit counts them.
 
 use crate::decision::Decision;
+use crate::rules::verdict::Count;
 
 /// Hits by how near the limit they were. Those near it are among those within it, or were before it was passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,13 +27,25 @@ pub fn near_from(limit: u32, share: f32) -> u64 {
 }
 
 impl Tally {
-    /// What `hits` add to the statistics of a limit that decided so of them. `counted` is what its window then held, where
+    /// What `hits` add to the statistics of a limit that decided so of them. `counted` is what its window then holds, where
     /// what is refused is counted too; `passes` whether everything that their request met let it pass.
-    pub fn told(decision: &Decision, counted: Option<u64>, hits: u64, near_share: f32, passes: bool) -> Self {
+    pub fn told(decision: &Decision, counted: Option<Count>, hits: u64, near_share: f32, passes: bool) -> Self {
         let standing = decision.standing();
         let limit = u32::try_from(standing.limit).unwrap_or(u32::MAX);
         let after = match counted {
-            Some(counted) => counted,
+            Some(Count {
+                after,
+                has_attempt: true,
+            }) => after,
+            // They brought the window no nearer to its limit, however often they come.
+            Some(Count { after, .. }) => {
+                let is_over = after > u64::from(limit);
+                return Self {
+                    over: if is_over { hits } else { 0 },
+                    near: 0,
+                    within: if is_over { 0 } else { hits },
+                };
+            }
             // Nothing of it was taken, so all of it is beyond the limit.
             None if !decision.is_allow() => {
                 return Self {
@@ -81,6 +94,8 @@ impl Tally {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::decision::Standing;
+    use crate::time::Micros;
 
     #[test]
     fn hits_are_sorted_by_how_near_the_limit_they_were() {
@@ -101,6 +116,26 @@ mod tests {
         ] {
             let told = Tally::of(limit, near_from(limit, 0.8), after, hits);
             assert_eq!(told, Tally { over, near, within }, "{limit} {after} {hits}");
+        }
+    }
+
+    #[test]
+    fn what_was_not_counted_is_not_near() {
+        let standing = Standing {
+            limit: 10,
+            remaining: 1,
+            reset_after: Micros::ZERO,
+        };
+        // The count, and whether it has the hit: over, near, within.
+        for (after, has_attempt, told) in [
+            (9, true, (0, 1, 1)),
+            (9, false, (0, 0, 1)),
+            (11, true, (1, 0, 0)),
+            (12, false, (1, 0, 0)),
+        ] {
+            let counted = Some(Count { after, has_attempt });
+            let Tally { over, near, within } = Tally::told(&Decision::allow(standing), counted, 1, 0.8, false);
+            assert_eq!((over, near, within), told, "{after} {has_attempt}");
         }
     }
 

@@ -192,7 +192,8 @@ impl Redis {
             })
             .await;
         let mut outcomes = Vec::with_capacity(doing.hits.len());
-        for (((hit, key), count), is_over) in doing.hits.iter().zip(&doing.keys).zip(counts).zip(over) {
+        for ((((hit, key), count), is_over), add) in doing.hits.iter().zip(&doing.keys).zip(counts).zip(over).zip(adds)
+        {
             let most = u64::from(hit.counting.most);
             if is_over {
                 // Whatever is counted, all of these are beyond the limit.
@@ -203,7 +204,10 @@ impl Redis {
             if let (Some(over), Ok(true)) = (&envoy.over, count.map(|count| count > most)) {
                 over.add(key);
             }
-            outcomes.push(count.map(|count| hit.outcome(count, doing.now, Source::Shared)));
+            outcomes.push(count.map(|count| match add {
+                0 => hit.uncounted(count, doing.now, Source::Shared),
+                _ => hit.outcome(count, doing.now, Source::Shared),
+            }));
         }
         outcomes
     }

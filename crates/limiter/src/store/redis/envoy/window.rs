@@ -1,7 +1,7 @@
 //! The window that a hit is counted in, and what a count in it comes to.
 
 use crate::store::{Hit, Outcome, Source};
-use tollgate_core::{Decision, LeaseId, Micros, Receipt, Standing, Timestamp};
+use tollgate_core::{Cost, Decision, LeaseId, Micros, Receipt, Standing, Timestamp};
 
 impl<K> Hit<'_, K> {
     /// The length of its window in seconds.
@@ -35,6 +35,18 @@ impl<K> Hit<'_, K> {
                 lease: LeaseId::default(),
             },
             source,
+        }
+    }
+
+    /// The same if nothing of it was counted.
+    pub(super) fn uncounted(&self, used: u64, now: Timestamp, source: Source) -> Outcome {
+        let outcome = self.outcome(used, now, source);
+        Outcome {
+            receipt: Receipt {
+                cost: Cost::ZERO,
+                ..outcome.receipt
+            },
+            ..outcome
         }
     }
 }
