@@ -281,9 +281,9 @@ impl Sitting<'_> {
                         .envoy
                         .add_given_back(envoy, book.rules(), &part.attempt, verdict);
                 }
-                (Way::GiveBack, Judged::Own(..)) => {
+                (Way::GiveBack, Judged::Own(decision, ..)) => {
                     if book.rules().descriptors().has(part.attempt.domain) {
-                        figures.envoy.add_brought_back(&part.attempt);
+                        figures.envoy.add_brought_back(&part.attempt, decision.as_ref());
                     }
                 }
             }

@@ -122,3 +122,36 @@ fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
     assert_eq!(told("narrow", names), [4, 1, 1, 3, 2]);
     server.stop();
 }
+
+#[test]
+fn what_the_store_did_not_take_back_is_not_counted_as_given() {
+    let redis = Redis::start(Kind::Redis70);
+    let settings = format!(
+        "store: {{ url: '{}', deadline: 5s, mode: shared_only }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ prefix: 'rl:' }}\n",
+        redis.url()
+    );
+    let folder = Folder::with("tollgate.yaml", &settings);
+    folder.write("shop.yaml", FILE);
+    let server = Server::start(&folder, &[]);
+    let give_back = |more: &str| {
+        let entries = r#"[{"key":"user","value":"u"}]"#;
+        let body = format!(
+            r#"{{"domain":"shop","descriptors":[{{"entries":{entries},"isNegativeHits":true,"hitsAddend":2{more}}}]}}"#
+        );
+        server.post("/json", &body);
+    };
+    give_back("");
+    assert_eq!(figure(&server, "total_negative_hits", "user"), 2);
+    // Not a number, so that nothing can be taken off it.
+    let key = key(&redis);
+    send(&redis, &format!("SET {key} text\r\n"), 1);
+    give_back("");
+    give_back(r#","limit":{"requestsPerUnit":30,"unit":"YEAR"}"#);
+    assert_eq!(figure(&server, "total_negative_hits", "user"), 2);
+    let stats = server.get("/metrics").body;
+    assert!(
+        !stats.contains("tollgate_envoy_total_negative_hits_total{domain=\"shop\",path=\"user_u\"} 2"),
+        "{stats}"
+    );
+    server.stop();
+}

@@ -15,9 +15,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tollgate_limiter::Judged;
-use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::envoy::{Tally, brought_path};
 use tollgate_limiter::core::rules::{Attempt, Mode, RuleSet, Ruling, Verdict};
+use tollgate_limiter::core::{Decision, Source};
 
 /// Everything since the start.
 #[derive(Debug, Default)]
@@ -204,12 +204,15 @@ impl EnvoyFigures {
         });
     }
 
-    /// Counts what a descriptor gave back to a limit that it brought along.
-    pub(crate) fn add_brought_back(&self, attempt: &Attempt<'_>) {
+    /// Counts what a descriptor gave back to a limit that it brought along, if the store took it.
+    pub(crate) fn add_brought_back(&self, attempt: &Attempt<'_>, decision: Option<&Decision>) {
+        if decision.is_none() {
+            return;
+        }
         self.with_brought(attempt, |cells| cells.add(Stat::TotalNegativeHits, attempt.cost.get()));
     }
 
-    /// Counts what one descriptor gave back.
+    /// Counts what one descriptor gave back, if the store took it.
     pub(crate) fn add_given_back(
         &self,
         counts: &EnvoyCounts,
@@ -217,7 +220,8 @@ impl EnvoyFigures {
         attempt: &Attempt<'_>,
         verdict: &Verdict<'_>,
     ) {
-        let Some(ruling) = verdict.rulings.first().filter(|ruling| counts_hits(ruling)) else {
+        let is_given = |ruling: &&Ruling<'_>| counts_hits(ruling) && ruling.decision.is_some();
+        let Some(ruling) = verdict.rulings.first().filter(is_given) else {
             return;
         };
         self.with(counts, rules, attempt, ruling, |cells| {
