@@ -178,6 +178,21 @@ async fn fault(store: &Redis) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_may_do_only_what_envoyproxy_ratelimit_does_is_told_what_is_needed() {
+    for kind in [Kind::Redis70, Kind::Redis62, Kind::Valkey] {
+        let site = Site::start(kind);
+        make_user(&site, &["+ping", "+incrby", "+expire", "+get", "+del"], None);
+        let store = options(&site, PASSWORD).deadline(Duration::from_millis(200)).open();
+        for words in [fault(&store).await, store.survey().await.expect_err("no script")] {
+            assert!(
+                words.contains("+script|load") && words.contains("docs/redis.md"),
+                "{words}"
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_told_and_not_repeated() {
     let site = Site::start(Kind::Redis70);
     make_user(&site, &SCRIPT, None);

@@ -220,7 +220,13 @@ impl Link {
         let connected = self.connect_to(&access).await;
         let is_outside = connected.as_ref().is_err_and(is_refused_entry);
         self.is_outside.store(is_outside, Ordering::Relaxed);
-        connected.map_err(|error| in_words(&error, access.password()))
+        connected.map_err(|error| {
+            let words = in_words(&error, access.password());
+            match is_without_script(&error) {
+                true => format!("{words}; {SCRIPT_NEEDED}"),
+                false => words,
+            }
+        })
     }
 
     async fn connect_to(self: &Arc<Self>, access: &Access) -> Result<Line, RedisError> {
@@ -295,6 +301,17 @@ fn is_refused_entry(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
 }
+
+/// Whether the server, or a proxy before it, lets us in but not load the script.
+fn is_without_script(error: &RedisError) -> bool {
+    let is_unknown = || error.detail().unwrap_or_default().contains("unknown command");
+    error.code() == Some("NOPERM") || is_unknown()
+}
+
+/// What to do then. Counters of envoyproxy/ratelimit need no script; that the server is there, and how many instances are, is
+/// found out by it.
+const SCRIPT_NEEDED: &str = "nothing is counted there without the script, counters of `envoy_rules` neither: allow what \
+                             docs/redis.md lists under least privilege, such as +script|load +evalsha +eval";
 
 /// What went wrong, for whoever reads logs, and never a password: a server that does not know a command repeats what it was
 /// told with it.
