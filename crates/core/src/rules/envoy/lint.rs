@@ -2,6 +2,7 @@
 
 use super::compile::can_be_told;
 use super::tree::{Branch, Descriptors, Node};
+use super::wildcard::Pattern;
 use crate::problem::{Problem, Problems};
 use crate::yaml::shown;
 
@@ -17,6 +18,7 @@ fn level(branch: &Branch, problems: &mut Problems) {
     mistaken(branch, problems);
     passed_by(branch, problems);
     untold(branch, problems);
+    covered(branch, problems);
     for node in &branch.nodes {
         level(&node.below, problems);
     }
@@ -73,7 +75,9 @@ fn passed_by(branch: &Branch, problems: &mut Problems) {
             .by_name
             .get(&valued.key)
             .and_then(|&place| branch.nodes.get(place));
-        let Some(any) = any.filter(|_| !valued.below.nodes.is_empty()) else {
+        // One without anything is meant as an exception.
+        let is_exception = valued.limit.is_none() && valued.below.nodes.is_empty();
+        let Some(any) = any.filter(|_| !is_exception) else {
             continue;
         };
         let missed = any
@@ -104,6 +108,37 @@ fn untold(branch: &Branch, problems: &mut Problems) {
         problems.push(
             Problem::warning(&limit.place, text).hint("use letters, digits and spaces, without quotes and backslashes"),
         );
+    }
+}
+
+/// Keys alone beside a pattern that every value of theirs fits.
+fn covered(branch: &Branch, problems: &mut Problems) {
+    let patterns = || {
+        branch
+            .nodes
+            .iter()
+            .filter_map(|node| Some((node, node.pattern.as_ref()?)))
+    };
+    let alone = branch
+        .nodes
+        .iter()
+        .filter(|node| !node.has_value && node.pattern.is_none());
+    for node in alone.take(PATTERNS_COMPARED) {
+        let Some(every) = Pattern::of(&format!("{}_*", node.key)) else {
+            continue;
+        };
+        let covering = patterns()
+            .take(PATTERNS_COMPARED)
+            .find(|(_, pattern)| pattern.covers(&every));
+        if let Some((covering, _)) = covering {
+            let text = format!(
+                "`{}` is never reached: every value of this key fits `{}`",
+                shown(&node.name),
+                shown(&covering.name)
+            );
+            let hint = "take one of the two away; a pattern is tried before the key alone";
+            problems.push(Problem::warning(&node.place, text).hint(hint));
+        }
     }
 }
 

@@ -374,6 +374,21 @@ fn what_is_hardly_meant_is_warned_of() {
             "the name `say \"a\"` is not told in answers",
         ),
         (
+            format!(
+                "domain: d\ndescriptors:\n- {{ key: tenant, value: vip, {limit} }}\n\
+                 - {{ key: tenant, descriptors: [{{ key: path, {limit} }}] }}"
+            ),
+            "requests of `tenant_vip` do not come to `path` below `tenant`",
+        ),
+        (
+            format!("domain: d\ndescriptors: [{{ key: path, {limit} }}, {{ key: path, value: '*', {limit} }}]"),
+            "`path` is never reached: every value of this key fits `path_*`",
+        ),
+        (
+            format!("domain: d\ndescriptors: [{{ key: path, {limit} }}, {{ key: 'pa*', {limit} }}]"),
+            "`path` is never reached: every value of this key fits `pa*`",
+        ),
+        (
             format!("domain: d\nunit: day\ndescriptors: [{{ key: a, {limit} }}]"),
             "`unit` means nothing in a file",
         ),
@@ -386,6 +401,13 @@ fn what_is_hardly_meant_is_warned_of() {
     }
     let (_, warnings) = read(false, &[WILD]).unwrap();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
+    // An exception, and patterns that do not fit every value.
+    let sound = format!(
+        "domain: d\ndescriptors:\n- {{ key: tenant, value: vip }}\n- {{ key: tenant, descriptors: [{{ key: x, {limit} }}] }}\n\
+         - {{ key: path, {limit} }}\n- {{ key: path, value: '/*', {limit} }}\n- {{ key: '*_x', {limit} }}"
+    );
+    let (_, warnings) = read(false, &[&sound]).unwrap();
+    assert!(warnings.is_empty(), "{warnings:?}");
 }
 
 #[test]
