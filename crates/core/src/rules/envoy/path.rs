@@ -8,8 +8,19 @@ use crate::rules::attempt::Attribute;
 pub struct Path {
     /// What stands for each level. None: the key and the value that came.
     levels: Box<[Option<Box<str>>]>,
+    /// What stands for an empty value that came.
+    empty: Empty,
     /// The whole name, where nothing that came stands in it.
     fixed: Option<Box<str>>,
+}
+
+/// How a key is told whose value is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Empty {
+    /// By itself.
+    Bare,
+    /// With the underscore behind it: where every value is told, and none of them as its pattern.
+    Underscore,
 }
 
 /// What a node has to do with the names of the limits below it.
@@ -51,8 +62,17 @@ impl Path {
             Tells::NameUnlessDetailed if detailed => None,
             Tells::NameUnlessDetailed | Tells::Name => Some(level.name.clone()),
         };
-        let levels = way.into_iter().map(told).collect();
-        let mut path = Self { levels, fixed: None };
+        let way: Vec<&Level> = way.into_iter().collect();
+        let is_shared = way.iter().any(|level| matches!(level.tells, Tells::Name));
+        let mut path = Self {
+            levels: way.into_iter().map(told).collect(),
+            empty: if detailed && !is_shared {
+                Empty::Underscore
+            } else {
+                Empty::Bare
+            },
+            fixed: None,
+        };
         if path.levels.iter().all(Option::is_some) {
             let mut name = String::new();
             path.write(domain, &[], &mut name);
@@ -74,7 +94,7 @@ impl Path {
             name.push('.');
             match (level, entries.get(place)) {
                 (Some(known), _) => name.push_str(known),
-                (None, Some(entry)) => came(entry, name),
+                (None, Some(entry)) => came(entry, self.empty, name),
                 (None, None) => {}
             }
         }
@@ -88,16 +108,16 @@ pub fn brought_path(domain: &str, entries: &[Attribute<'_>], name: &mut String) 
     name.push_str(domain);
     for entry in entries {
         name.push('.');
-        match entry.value {
-            [] => name.push_str(entry.name),
-            _ => came(entry, name),
-        }
+        came(entry, Empty::Bare, name);
     }
     mend(name);
 }
 
-fn came(entry: &Attribute<'_>, name: &mut String) {
+fn came(entry: &Attribute<'_>, empty: Empty, name: &mut String) {
     name.push_str(entry.name);
+    if entry.value.is_empty() && empty == Empty::Bare {
+        return;
+    }
     name.push('_');
     name.push_str(&String::from_utf8_lossy(entry.value));
 }

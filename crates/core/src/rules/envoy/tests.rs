@@ -191,6 +191,8 @@ fn the_first_pattern_that_fits_is_taken_behind_the_exact_value() {
         ("path=/other", 4, "d.path"),
         ("told=tx", 5, "d.told_tx"),
         ("told=x", 6, "d.told_x"),
+        ("told=", 6, "d.told"),
+        ("shared=s1, leaf=", 7, "d.shared_s*.leaf"),
         ("shared=sx, leaf=y", 7, "d.shared_s*.leaf_y"),
         ("starlight=x", 8, "d.star*"),
         ("file=a.png", 9, "d.file_*.png"),
