@@ -105,10 +105,11 @@ fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, ke
                 // Who decides can be changed at any time: it is for when something is wrong.
                 shared.set_mode(now.local.mode);
                 if let StoreSettings::Redis(then) = began.store {
-                    match (then.is_same_but_mode(now), changed.iter().any(|name| name == "store")) {
-                        (true, _) => changed.retain(|name| name != "store"),
-                        (false, false) => changed.push("envoy_rules.counters".into()),
-                        (false, true) => {}
+                    if then.is_same_but_mode(now) {
+                        changed.retain(|name| name != "store");
+                    }
+                    if then.envoy != now.envoy {
+                        changed.push("envoy_rules.counters".into());
                     }
                 }
             }

@@ -294,6 +294,28 @@ fn descriptors_of_envoys_files_hold_and_are_taken_anew() {
 }
 
 #[test]
+fn a_secret_that_changes_alone_is_all_that_needs_a_restart() {
+    let settings = |secret: &str| {
+        format!("store: 'redis://127.0.0.1:1'\nkey_secret: {secret}\nenvoy_rules: {{ files: shop.yaml }}\n")
+    };
+    let folder = Folder::with("tollgate.yaml", &settings("one-secret-of-many-bytes"));
+    folder.write(
+        "shop.yaml",
+        "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: hour, requests_per_unit: 1 }\n",
+    );
+    let server = Server::start(&folder, &[]);
+    folder.replace("tollgate.yaml", &settings("two-secrets-of-many-bytes"));
+    server.wait_for(TAKEN, 1);
+    server.wait_for("need a restart", 1);
+    let log = server.log();
+    assert!(
+        log.contains("key_secret") && !log.contains("envoy_rules.counters"),
+        "{log}"
+    );
+    assert!(!log.contains("secrets-of-many"), "{log}");
+}
+
+#[test]
 fn of_envoys_files_all_is_taken_anew_but_where_they_are_counted() {
     let settings = |more: &str| format!("store: 'redis://127.0.0.1:1'\nenvoy_rules:\n  files: shop.yaml\n{more}");
     let folder = Folder::with("tollgate.yaml", &settings(""));

@@ -86,10 +86,13 @@ impl RedisSettings {
         }
     }
 
-    /// Whether others differ only in who decides.
+    /// Whether others differ only in who decides, of what stands under `store`.
     pub fn is_same_but_mode(&self, others: &Self) -> bool {
         let mut same = others.clone();
         same.local.mode = self.local.mode;
+        // Settings of their own.
+        same.key_secret.clone_from(&self.key_secret);
+        same.envoy.clone_from(&self.envoy);
         same == *self
     }
 
