@@ -10,6 +10,7 @@ pub(super) use self::names::is_known;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
+use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Key, Kind, Node};
 
 /// What the variables come to.
@@ -192,7 +193,12 @@ impl<'v> Reading<'v> {
         if let Some(ratio) = self.find("NEAR_LIMIT_RATIO") {
             match ratio.parse::<f32>() {
                 Ok(share) if (0.0..=1.0).contains(&share) => {
-                    let kind = Kind::Number(ratio.into());
+                    // As the setting can be written: with a digit before the point, and at most six behind it.
+                    let text = match quantity::share(ratio) {
+                        Ok(_) => ratio.to_owned(),
+                        Err(_) => format!("{share:.6}"),
+                    };
+                    let kind = Kind::Number(text.into());
                     self.put(&["envoy_rules", "near_limit_ratio"], "NEAR_LIMIT_RATIO", kind);
                 }
                 _ => self.error(

@@ -75,6 +75,21 @@ fn each_variable_is_the_setting_it_stands_for() {
         ),
         (&[("NEAR_LIMIT_RATIO", "0.75")], "envoy_rules.near_limit_ratio", "0.75"),
         (
+            &[("NEAR_LIMIT_RATIO", ".8")],
+            "envoy_rules.near_limit_ratio",
+            "0.800000",
+        ),
+        (
+            &[("NEAR_LIMIT_RATIO", "8e-1")],
+            "envoy_rules.near_limit_ratio",
+            "0.800000",
+        ),
+        (
+            &[("NEAR_LIMIT_RATIO", "0.7500001")],
+            "envoy_rules.near_limit_ratio",
+            "0.750000",
+        ),
+        (
             &[("LIMIT_RESPONSE_HEADERS_ENABLED", "true")],
             "envoy_rules.response_headers",
             "true",
