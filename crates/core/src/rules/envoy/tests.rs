@@ -343,6 +343,31 @@ fn what_is_no_yaml_is_told_in_the_words_its_users_know() {
 }
 
 #[test]
+fn numbers_flags_and_levels_are_those_that_the_guide_tells() {
+    let limit = |requests: &str| {
+        let file = format!(
+            "domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: day, requests_per_unit: {requests} }} }}]"
+        );
+        found(&sound(&file), "d", "a=x").map(|(requests, ..)| requests)
+    };
+    assert_eq!((limit("010"), limit("1_000")), (Some(10), Some(1_000)));
+    for flag in ["yes", "on"] {
+        let file = format!("domain: d\ndescriptors: [{{ key: a, shadow_mode: {flag}, rate_limit: {{ unit: day }} }}]");
+        let problems = read(false, &[&file]).unwrap_err();
+        assert!(problems[0].starts_with("error loading config file: `"), "{problems:?}");
+    }
+    let nested = |levels: usize| {
+        let open = "[{ key: a, descriptors: ".repeat(levels - 1);
+        let file = format!(
+            "domain: d\ndescriptors: {open}[{{ key: a }}]{}",
+            "}]".repeat(levels - 1)
+        );
+        super::parse(&Origin::new("d.yaml", file)).is_ok()
+    };
+    assert!(nested(15) && !nested(16));
+}
+
+#[test]
 fn anything_may_stand_below_metadata() {
     let descriptors = sound(
         "domain: d\ndescriptors:\n- key: a\n  metadata: { plan: { anything: [1, 2.5] } }\n  \
