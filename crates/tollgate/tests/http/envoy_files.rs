@@ -245,3 +245,23 @@ fn a_server_that_began_without_rules_is_healthy_unless_it_is_said_otherwise() {
         .take_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
     assert_eq!(status(), 200);
 }
+
+#[test]
+fn what_nobody_can_judge_is_503_or_400_for_those_who_know_it_so() {
+    for (json_errors_as_400, wanted) in [(false, 503), (true, 400)] {
+        let modes = Modes {
+            json_errors_as_400,
+            ..Modes::default()
+        };
+        let server = start(modes, false);
+        server.gate.begin_without_rules("no file fits this pattern");
+        let body = r#"{"domain":"elsewhere","descriptors":[{"entries":[{"key":"a","value":"x"}]}]}"#;
+        let answer = server.connect().post("/json", body);
+        assert_eq!(answer.status, wanted);
+        assert!(
+            answer.body.contains("no rate limit configuration loaded"),
+            "{}",
+            answer.body
+        );
+    }
+}

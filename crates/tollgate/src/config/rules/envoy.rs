@@ -50,6 +50,7 @@ impl<'w> EnvoyRules<'w> {
         let (quotas, may_be_missing) = (flag("quota_mode"), flag("force_start"));
         let (shadow, healthy_with_rules) = (flag("shadow_mode"), flag("healthy_with_rules"));
         let tells_metadata = flag("dynamic_metadata");
+        let json_errors_as_400 = flag("json_errors_as_400");
         let near = fields.find("near_limit_ratio");
         let near = near.and_then(|node| node.read("a share of a limit like 0.8", share, problems));
         Self {
@@ -66,6 +67,7 @@ impl<'w> EnvoyRules<'w> {
                 shadow,
                 healthy_with_rules,
                 headers,
+                json_errors_as_400,
             },
         }
     }
@@ -101,7 +103,7 @@ fn header_name(text: &str) -> Result<String, Refusal> {
 }
 
 /// The keys of `envoy_rules`.
-pub(in crate::config) const ENVOY_KEYS: [&str; 11] = [
+pub(in crate::config) const ENVOY_KEYS: [&str; 12] = [
     "files",
     "strict",
     "merge_domains",
@@ -113,6 +115,7 @@ pub(in crate::config) const ENVOY_KEYS: [&str; 11] = [
     "response_headers",
     "force_start",
     "healthy_with_rules",
+    "json_errors_as_400",
 ];
 
 /// The keys of `response_headers`.

@@ -20,7 +20,7 @@ pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, Problem> {
     })
 }
 
-/// 200, 429 if it is over a limit, 503 if a rule refuses what nobody could judge.
+/// 200, 429 if it is over a limit, 503 if a rule refuses what nobody could judge; or 400, for those who know it so.
 pub(super) async fn answered(
     gate: &Gate,
     request: &RateLimitRequest,
@@ -29,8 +29,8 @@ pub(super) async fn answered(
     let answer = match ask(gate, Door::Http, request, dialects).await {
         Ok(answer) => answer,
         Err(Refusal::Invalid(what)) => return Err(Problem::bad(what.to_string())),
-        Err(Refusal::Closed) => return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, CLOSED)),
-        Err(Refusal::WithoutRules) => return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, WITHOUT_RULES)),
+        Err(Refusal::Closed) => return Err(unjudged(gate, CLOSED)),
+        Err(Refusal::WithoutRules) => return Err(unjudged(gate, WITHOUT_RULES)),
     };
     let mut response = answer::json(json::written(&answer).to_string().into_bytes());
     if answer.overall_code() == Code::OverLimit {
@@ -38,4 +38,12 @@ pub(super) async fn answered(
         response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
     }
     Ok(response)
+}
+
+/// What is said of a request that nobody can judge.
+fn unjudged(gate: &Gate, words: &'static str) -> Problem {
+    match gate.compat().modes().json_errors_as_400 {
+        true => Problem::bad(words.to_owned()),
+        false => Problem::new(StatusCode::SERVICE_UNAVAILABLE, words),
+    }
 }
