@@ -137,13 +137,16 @@ impl Gate {
         self.in_force.store(Arc::new(InForce::new(rules, &self.store, figures)));
         self.rules_fault.store(None);
         figures.reloads.add(1);
+        figures.rules_failed.set(0);
         self.has_rules.send_replace(true);
     }
 
     /// Notes that changed rules cannot be used, and why. Those in force stay.
     pub fn keep_rules(&self, fault: &str) {
         self.rules_fault.store(Some(Arc::new(fault.to_owned())));
-        self.telemetry.figures().reload_errors.add(1);
+        let figures = self.telemetry.figures();
+        figures.reload_errors.add(1);
+        figures.rules_failed.set(1);
     }
 
     /// Notes that it begins without the rules it was to have, and why. Others are taken when they come.

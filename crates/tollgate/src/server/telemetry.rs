@@ -50,6 +50,8 @@ pub struct Figures {
     pub(super) reloads: Count,
     /// Times changed rules could not be used.
     pub(super) reload_errors: Count,
+    /// Whether the last rules that were seen could not be used: 1, else 0.
+    pub(super) rules_failed: Count,
     /// Connections open now.
     pub connections: Count,
     /// Connections since the start.
@@ -164,6 +166,11 @@ impl Collector for Figures {
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
         gauge("tollgate_rules_loaded", "Rules in force.", self.rules_loaded.get())?;
+        gauge(
+            "tollgate_rules_load_failed",
+            "1 while the last rules that were seen could not be used.",
+            self.rules_failed.get(),
+        )?;
         gauge("tollgate_connections", "Open connections.", self.connections.get())?;
         let mut build =
             encoder.encode_descriptor("tollgate_build_info", "The version that runs.", None, MetricType::Gauge)?;

@@ -265,3 +265,22 @@ fn what_nobody_can_judge_is_503_or_400_for_those_who_know_it_so() {
         );
     }
 }
+
+#[test]
+fn metrics_tell_whether_the_last_rules_that_were_seen_are_in_force() {
+    let server = start(Modes::default(), false);
+    let failed = |number: u32| {
+        let metrics = server.connect().get("/metrics").body;
+        assert!(
+            metrics.contains(&format!("\ntollgate_rules_load_failed {number}\n")),
+            "{metrics}"
+        );
+    };
+    failed(0);
+    server.gate.keep_rules("shop.yaml: descriptor has empty key");
+    failed(1);
+    server
+        .gate
+        .take_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
+    failed(0);
+}
