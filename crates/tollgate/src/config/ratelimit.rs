@@ -189,6 +189,7 @@ impl<'v> Reading<'v> {
             ("SHADOW_MODE", "shadow_mode"),
             ("QUOTA_MODE", "quota_mode"),
             ("RESPONSE_DYNAMIC_METADATA", "dynamic_metadata"),
+            ("USE_PROMETHEUS", "prometheus_names"),
         ]);
         if let Some(ratio) = self.find("NEAR_LIMIT_RATIO") {
             match ratio.parse::<f32>() {

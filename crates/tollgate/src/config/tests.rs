@@ -493,7 +493,7 @@ fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
     assert_eq!(own.as_deref(), Some("127.0.0.1:7"));
     let config = taken(
         "log_format: json\nenvoy_rules: { files: a.yaml, shadow_mode: true, healthy_with_rules: true, response_headers: { reset: X-Reset }, \
-         json_errors_as_400: true }",
+         prometheus_names: true, json_errors_as_400: true }",
     );
     let names = HeaderNames {
         reset: "X-Reset".into(),
@@ -503,6 +503,7 @@ fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
         shadow: true,
         healthy_with_rules: true,
         headers: Some(names),
+        prometheus_names: true,
         json_errors_as_400: true,
     };
     assert_eq!((config.envoy, config.log_format), (modes, LogFormat::Json));

@@ -2,11 +2,11 @@
 
 use super::envoy::Compat;
 use super::store::{Book, Store, Throttles};
-use super::telemetry::{Door, EnvoyCounts, Figures, RuleCounts, Tally, Telemetry};
+use super::telemetry::{Door, EnvoyCounts, Figures, Names, RuleCounts, Tally, Telemetry};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::watch;
 use tollgate_limiter::clock::{Started, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
@@ -22,9 +22,7 @@ pub struct Gate {
     in_force: ArcSwap<InForce>,
     /// Why the rules that were last seen are not the ones in force.
     rules_fault: ArcSwapOption<String>,
-    /// Whether it began without the rules it was to have.
-    began_without: AtomicBool,
-    /// Whether it has them now.
+    /// Whether it has the rules it was to have.
     has_rules: watch::Sender<bool>,
     compat: Compat,
     phase: AtomicU8,
@@ -63,12 +61,12 @@ impl Gate {
         let store = store.into();
         let telemetry = Telemetry::new(&store);
         let in_force = InForce::new(rules, &store, telemetry.figures());
+        telemetry.figures().rules_taken.set(1);
         Self {
             throttles: store.throttles(),
             store,
             in_force: ArcSwap::from_pointee(in_force),
             rules_fault: ArcSwapOption::empty(),
-            began_without: AtomicBool::new(false),
             has_rules: watch::Sender::new(true),
             compat: Compat::default(),
             phase: AtomicU8::new(Phase::Starting as u8),
@@ -137,6 +135,7 @@ impl Gate {
         self.in_force.store(Arc::new(InForce::new(rules, &self.store, figures)));
         self.rules_fault.store(None);
         figures.reloads.add(1);
+        figures.rules_taken.add(1);
         figures.rules_failed.set(0);
         self.has_rules.send_replace(true);
     }
@@ -151,7 +150,7 @@ impl Gate {
 
     /// Notes that it begins without the rules it was to have, and why. Others are taken when they come.
     pub fn begin_without_rules(&self, fault: &str) {
-        self.began_without.store(true, Ordering::Relaxed);
+        self.telemetry.figures().rules_taken.set(0);
         self.has_rules.send_replace(false);
         self.keep_rules(fault);
     }
@@ -169,8 +168,7 @@ impl Gate {
 
     /// How often rules were taken, from the first on.
     pub fn rules_taken(&self) -> u64 {
-        let first = u64::from(!self.began_without.load(Ordering::Relaxed));
-        first + self.telemetry.figures().reloads.get()
+        self.telemetry.figures().rules_taken.get()
     }
 
     /// How often changed rules could not be used.
@@ -224,7 +222,10 @@ impl Gate {
 
     /// All metrics as text.
     pub fn metrics(&self) -> String {
-        self.telemetry.text()
+        self.telemetry.text(match self.compat.modes().prometheus_names {
+            true => Names::AlsoRatelimit,
+            false => Names::Own,
+        })
     }
 }
 

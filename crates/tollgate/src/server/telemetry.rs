@@ -11,6 +11,7 @@ mod store;
 
 pub(super) use decisions::Tally;
 pub use decisions::{Door, RuleCounts};
+use envoy::AsRatelimit;
 pub(super) use envoy::EnvoyCounts;
 pub use envoy::{Calls, EnvoyFigures};
 
@@ -32,6 +33,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Telemetry {
     figures: Arc<Figures>,
     registry: Registry,
+    /// What is told besides to those who know it from envoyproxy/ratelimit.
+    as_ratelimit: Registry,
+}
+
+/// Under which names figures are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// Ours.
+    Own,
+    /// Also those of envoyproxy/ratelimit, as far as they are its own figures.
+    AlsoRatelimit,
 }
 
 /// The figures themselves.
@@ -52,6 +64,8 @@ pub struct Figures {
     pub(super) reload_errors: Count,
     /// Whether the last rules that were seen could not be used: 1, else 0.
     pub(super) rules_failed: Count,
+    /// Times rules were taken, from the first on.
+    pub(super) rules_taken: Count,
     /// Connections open now.
     pub connections: Count,
     /// Connections since the start.
@@ -74,7 +88,13 @@ impl Telemetry {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Arc::clone(&figures)));
         registry.register_collector(Box::new(StoreFigures(store.clone())));
-        Self { figures, registry }
+        let mut as_ratelimit = Registry::default();
+        as_ratelimit.register_collector(Box::new(AsRatelimit(Arc::clone(&figures))));
+        Self {
+            figures,
+            registry,
+            as_ratelimit,
+        }
     }
 
     /// The figures.
@@ -83,10 +103,19 @@ impl Telemetry {
     }
 
     /// All of it as text.
-    pub fn text(&self) -> String {
+    pub fn text(&self, names: Names) -> String {
         let mut text = String::new();
-        text::encode(&mut text, &self.registry).expect("a string takes whatever is written to it");
+        self.encode(&mut text, names)
+            .expect("a string takes whatever is written to it");
         text
+    }
+
+    fn encode(&self, text: &mut String, names: Names) -> fmt::Result {
+        text::encode_registry(text, &self.registry)?;
+        if names == Names::AlsoRatelimit {
+            text::encode_registry(text, &self.as_ratelimit)?;
+        }
+        text::encode_eof(text)
     }
 
     /// What [`Telemetry::text`] is.

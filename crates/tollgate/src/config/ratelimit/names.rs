@@ -115,7 +115,8 @@ const OTHERS: [Group; 11] = [
             "PROMETHEUS_PATH",
             "PROMETHEUS_MAPPER_YAML",
         ],
-        "figures for Prometheus are always at `/metrics` on the HTTP port; no other port is opened and nothing is mapped",
+        "figures for Prometheus are at `/metrics` on the HTTP port, under the names that they have there if USE_PROMETHEUS is \
+         set; no other port is opened, and no file maps them to others",
         "let Prometheus fetch them there, and relabel there",
     ),
     (

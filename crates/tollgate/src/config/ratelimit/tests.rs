@@ -73,6 +73,7 @@ fn each_variable_is_the_setting_it_stands_for() {
             "envoy_rules.dynamic_metadata",
             "true",
         ),
+        (&[("USE_PROMETHEUS", "true")], "envoy_rules.prometheus_names", "true"),
         (&[("NEAR_LIMIT_RATIO", "0.75")], "envoy_rules.near_limit_ratio", "0.75"),
         (
             &[("NEAR_LIMIT_RATIO", ".8")],

@@ -50,7 +50,7 @@ impl<'w> EnvoyRules<'w> {
         let (quotas, may_be_missing) = (flag("quota_mode"), flag("force_start"));
         let (shadow, healthy_with_rules) = (flag("shadow_mode"), flag("healthy_with_rules"));
         let tells_metadata = flag("dynamic_metadata");
-        let json_errors_as_400 = flag("json_errors_as_400");
+        let (prometheus_names, json_errors_as_400) = (flag("prometheus_names"), flag("json_errors_as_400"));
         let near = fields.find("near_limit_ratio");
         let near = near.and_then(|node| node.read("a share of a limit like 0.8", share, problems));
         Self {
@@ -67,6 +67,7 @@ impl<'w> EnvoyRules<'w> {
                 shadow,
                 healthy_with_rules,
                 headers,
+                prometheus_names,
                 json_errors_as_400,
             },
         }
@@ -103,7 +104,7 @@ fn header_name(text: &str) -> Result<String, Refusal> {
 }
 
 /// The keys of `envoy_rules`.
-pub(in crate::config) const ENVOY_KEYS: [&str; 12] = [
+pub(in crate::config) const ENVOY_KEYS: [&str; 13] = [
     "files",
     "strict",
     "merge_domains",
@@ -115,6 +116,7 @@ pub(in crate::config) const ENVOY_KEYS: [&str; 12] = [
     "response_headers",
     "force_start",
     "healthy_with_rules",
+    "prometheus_names",
     "json_errors_as_400",
 ];
 

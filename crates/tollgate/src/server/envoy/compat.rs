@@ -23,6 +23,8 @@ pub struct Modes {
     pub headers: Option<HeaderNames>,
     /// A server that began without rules is not healthy before it has some.
     pub healthy_with_rules: bool,
+    /// Metrics are told under the names of envoyproxy/ratelimit too.
+    pub prometheus_names: bool,
     /// Over HTTP and JSON, what nobody can judge is 400, as it is there.
     pub json_errors_as_400: bool,
 }

@@ -3,6 +3,10 @@
 //! Names of limits that are the same for all requests are found when rules are loaded. Where values that came stand in a
 //! name there may be ever more of them, so these are bounded: what comes after counts for all others of its domain.
 
+mod ratelimit;
+
+pub(super) use self::ratelimit::AsRatelimit;
+
 use super::Count;
 use super::decisions::place;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};

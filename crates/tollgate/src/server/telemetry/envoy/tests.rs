@@ -1,5 +1,6 @@
 //! What is counted of descriptors, and under which names.
 
+use crate::server::envoy::Modes;
 use crate::server::gate::Gate;
 use crate::server::telemetry::Door;
 use std::pin::pin;
@@ -326,4 +327,56 @@ fn the_same_figures_are_series() {
         Arc::new(Memory::default()),
     );
     assert!(!own.metrics().contains("tollgate_envoy"));
+}
+
+#[test]
+fn they_have_the_names_of_envoyproxy_ratelimit_too_if_that_is_asked() {
+    let file = "
+domain: a.shop
+descriptors:
+- key: user
+  rate_limit: { unit: year, requests_per_unit: 10 }
+- key: plan
+  descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 10 }
+    descriptors:
+    - key: path
+      rate_limit: { unit: year, requests_per_unit: 10 }
+";
+    let gate = Gate::new(rules(file, Options::default()), Arc::new(Memory::default()));
+    for (names, hits) in [
+        (&["user"][..], 11),
+        (&["plan", "user"], 2),
+        (&["plan", "user", "path"], 3),
+    ] {
+        let attributes: Vec<Attribute<'_>> = names.iter().map(|name| Attribute { name, value: b"x" }).collect();
+        now(gate.sit(Door::Http).check(&Attempt {
+            domain: "a.shop",
+            attributes: &attributes,
+            cost: Cost::new(hits).expect("in range"),
+        }));
+    }
+    assert!(!gate.metrics().contains("ratelimit_service"));
+    gate.keep_rules("no such file");
+    gate.compat().set_modes(Modes {
+        prometheus_names: true,
+        ..Modes::default()
+    });
+    let text = gate.metrics();
+    for line in [
+        "ratelimit_service_rate_limit_total_hits{domain=\"a.shop\",key1=\"user\"} 11\n",
+        "ratelimit_service_rate_limit_over_limit{domain=\"a.shop\",key1=\"user\"} 1\n",
+        "ratelimit_service_rate_limit_near_limit{domain=\"a.shop\",key1=\"user\"} 2\n",
+        // What lies deeper counts for the second level.
+        "ratelimit_service_rate_limit_within_limit{domain=\"a.shop\",key1=\"plan\",key2=\"user\"} 5\n",
+        "ratelimit_service_rate_limit_shadow_mode{domain=\"a.shop\",key1=\"plan\",key2=\"user\"} 0\n",
+        "ratelimit_service_should_rate_limit_error{err_type=\"redis_error\"} 0\n",
+        "ratelimit_service_total_requests{grpc_method=\"ShouldRateLimit\"} 0\n",
+        "ratelimit_service_config_load_success 1\n",
+        "ratelimit_service_config_load_error 1\n",
+    ] {
+        assert!(text.contains(line), "{line} {text}");
+    }
+    assert!(text.contains("tollgate_envoy_total_hits_total{") && text.ends_with("# EOF\n"));
 }
