@@ -124,6 +124,7 @@ fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, ke
             }
             gate.compat().set_modes(loaded.config.envoy);
             gate.take_rules(loaded.rules);
+            leave_apart(gate, &loaded.apart);
             tracing::info!(rules = gate.rules_loaded(), "took the changed rules");
         }
         Some(Err(problems)) => {
@@ -135,6 +136,19 @@ fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, ke
             tracing::error!("the changed rules are refused; what holds goes on holding");
         }
     }
+}
+
+/// Tells of files that were left apart from those that were taken.
+pub fn leave_apart(gate: &Gate, apart: &[Problem]) {
+    if apart.is_empty() {
+        return;
+    }
+    let faults = faults(apart);
+    gate.keep_rules(&faults.join("\n"));
+    for fault in &faults {
+        tracing::error!("{fault}");
+    }
+    tracing::error!("files that cannot be used stay what they were, or are left out; the others are taken");
 }
 
 /// The errors among problems, each in one line, and of many the first.

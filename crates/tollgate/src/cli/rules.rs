@@ -78,7 +78,7 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
                     ..Sources::default()
                 };
                 match Settings::new(sources).load() {
-                    Ok(loaded) => problems.extend(loaded.warnings),
+                    Ok(loaded) => problems.extend(loaded.warnings.into_iter().chain(loaded.apart)),
                     Err(found) => problems.extend(found),
                 }
             }

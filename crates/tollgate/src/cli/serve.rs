@@ -17,7 +17,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate::config::{Config, Loaded, Settings, Sources, variables};
-use tollgate::reload::{Reloads, faults, one_line};
+use tollgate::reload::{Reloads, faults, leave_apart, one_line};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
@@ -84,6 +84,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
         rules,
         written,
         missing,
+        apart,
         ..
     } = loaded;
     let store = store::Opened::open(&config.store, &config.data_dir)?;
@@ -105,6 +106,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     let gate = Arc::new(Gate::new(rules, store.counters()));
     gate.compat().set_modes(config.envoy.clone());
     begin_without(&gate, &missing);
+    leave_apart(&gate, &apart);
 
     let asked = Arc::new(Notify::new());
     let keyring = config.tokens.clone().map(|tokens| Arc::new(Keyring::new(tokens)));

@@ -1,5 +1,6 @@
 //! Where rules are written, reading them, and noticing that they have changed.
 
+mod apart;
 mod envoy;
 mod seen;
 
@@ -7,6 +8,7 @@ mod seen;
 pub(super) use self::envoy::ENVOY_KEYS;
 pub(super) use self::envoy::EnvoyRules;
 
+use self::apart::Sound;
 use self::seen::Seen;
 use super::layers::{Sources, Written, read_text};
 use super::reading::without_text;
@@ -33,6 +35,8 @@ pub struct Settings {
     /// so the texts are compared once more.
     is_unsettled: bool,
     texts: Option<Texts>,
+    /// For when a file that cannot be used is to be left apart from the others.
+    sound: Sound,
 }
 
 /// Settings and rules of one moment.
@@ -46,6 +50,8 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
     /// What is wrong with files that a server may start without, and that are not among the rules.
     pub missing: Vec<Problem>,
+    /// What is wrong with files that were left apart: what they last were is among the rules, if they were sound before.
+    pub apart: Vec<Problem>,
     /// The settings as they are written.
     pub written: Arc<Written>,
 }
@@ -54,7 +60,7 @@ pub struct Loaded {
 #[derive(Clone, Debug)]
 struct Texts {
     settings: Result<Arc<Written>, Vec<Problem>>,
-    files: Vec<(Grammar, Result<Arc<Origin>, Problem>)>,
+    files: Vec<File>,
     /// What the file of tokens holds, as a digest: the tokens themselves are not kept.
     tokens: Option<[u8; 32]>,
     /// What was wrong with the patterns of files, of the settings and of envoyproxy/ratelimit's.
@@ -69,6 +75,9 @@ struct Pattern {
     place: Place,
     path: PathBuf,
 }
+
+/// A file of rules that was read, or why it was not.
+type File = (Grammar, Result<Arc<Origin>, Problem>);
 
 /// How a file of rules is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +100,7 @@ impl Settings {
             seen: Seen::default(),
             is_unsettled: false,
             texts: None,
+            sound: Sound::default(),
         }
     }
 
@@ -101,7 +111,7 @@ impl Settings {
     pub fn load(&mut self) -> Result<Loaded, Vec<Problem>> {
         let texts = self.read();
         let is_first = self.texts.is_none();
-        let loaded = texts.load();
+        let loaded = self.take(&texts);
         let loaded = match loaded {
             Err(problems) if is_first && texts.may_begin_without_envoy() => texts.load_without_envoy(problems),
             loaded => loaded,
@@ -121,9 +131,19 @@ impl Settings {
         if self.texts.as_ref().is_some_and(|known| known.is_same(&texts)) {
             return None;
         }
-        let loaded = discreet(texts.load());
+        let loaded = discreet(self.take(&texts));
         self.texts = Some(texts);
         Some(loaded)
+    }
+
+    /// What texts mean, also if a file that is to be left apart cannot be used.
+    fn take(&mut self, texts: &Texts) -> Result<Loaded, Vec<Problem>> {
+        if !texts.isolates_files() {
+            return texts.load();
+        }
+        let (files, apart) = self.sound.instead(&texts.files);
+        let loaded = Texts { files, ..texts.clone() }.load()?;
+        Ok(Loaded { apart, ..loaded })
     }
 
     /// What a look at the files shows now.
@@ -201,6 +221,12 @@ impl Texts {
         settings.is_ok_and(|written| EnvoyRules::of(written, &mut Problems::new()).may_be_missing)
     }
 
+    /// Whether a file of envoyproxy/ratelimit that cannot be used does not keep the others from being taken.
+    fn isolates_files(&self) -> bool {
+        let settings = self.settings.as_ref();
+        settings.is_ok_and(|written| EnvoyRules::of(written, &mut Problems::new()).isolates_files)
+    }
+
     /// All but those files, if that is sound; they are what is missing then.
     fn load_without_envoy(&self, problems: Vec<Problem>) -> Result<Loaded, Vec<Problem>> {
         let own = self.files.iter().filter(|(grammar, _)| *grammar == Grammar::Own);
@@ -238,6 +264,7 @@ impl Texts {
                 rules,
                 warnings: problems.sorted(),
                 missing: Vec::new(),
+                apart: Vec::new(),
                 written: Arc::clone(written),
             }),
             _ => Err(problems.sorted()),

@@ -294,6 +294,45 @@ fn descriptors_of_envoys_files_hold_and_are_taken_anew() {
 }
 
 #[test]
+fn a_file_that_is_isolated_keeps_its_limits_while_others_change() {
+    let settings = "envoy_rules: { files: 'config/*.yaml', isolate_files: true }\n";
+    let folder = Folder::with("tollgate.yaml", settings);
+    fs::create_dir(folder.path().join("config")).expect("a folder");
+    let file = |domain: &str, requests: u32| {
+        format!(
+            "domain: {domain}\ndescriptors: [{{ key: user, rate_limit: {{ unit: day, requests_per_unit: {requests} }} }}]\n"
+        )
+    };
+    folder.write("config/one.yaml", &file("one", 5));
+    folder.write("config/two.yaml", &file("two", 5));
+    let server = Server::start(&folder, &[]);
+    let limits = || {
+        ["one", "two"].map(|domain| {
+            let body = format!(
+                r#"{{"domain":"{domain}","descriptors":[{{"entries":[{{"key":"user","value":"u"}}],"hitsAddend":0}}]}}"#
+            );
+            let answer = server.post("/json", &body).json();
+            answer["statuses"][0]["currentLimit"]["requestsPerUnit"].as_u64()
+        })
+    };
+    assert_eq!(limits(), [Some(5), Some(5)]);
+    // One at a time: each change may be taken by itself.
+    folder.replace("config/one.yaml", "domain: one\ndescriptors: [{ value: x }]\n");
+    server.wait_for("descriptor has empty key", 1);
+    folder.replace("config/two.yaml", &file("two", 7));
+    server.wait_for(TAKEN, 2);
+    assert_eq!(limits(), [Some(5), Some(7)]);
+    assert!(server.get("/healthcheck").body.contains("descriptor has empty key"));
+    assert!(server.get("/metrics").body.contains("\ntollgate_rules_load_failed 1\n"));
+    folder.replace("config/one.yaml", &file("one", 9));
+    server.wait_for(TAKEN, 3);
+    assert_eq!(
+        (limits(), server.get("/healthcheck").body),
+        ([Some(9), Some(7)], "OK".into())
+    );
+}
+
+#[test]
 fn a_secret_that_changes_alone_is_all_that_needs_a_restart() {
     let settings = |secret: &str| {
         format!("store: 'redis://127.0.0.1:1'\nkey_secret: {secret}\nenvoy_rules: {{ files: shop.yaml }}\n")

@@ -18,6 +18,8 @@ pub(in crate::config) struct EnvoyRules<'w> {
     pub(super) quotas: bool,
     /// A server starts though the files cannot be used, and takes them when they can.
     pub(super) may_be_missing: bool,
+    /// A file that cannot be used does not keep the others from being taken.
+    pub(super) isolates_files: bool,
     /// How requests are answered.
     pub(in crate::config) modes: Modes,
     pub(super) options: Options,
@@ -49,7 +51,7 @@ impl<'w> EnvoyRules<'w> {
         let (strict, merges_domains) = (flag("strict"), flag("merge_domains"));
         let (quotas, may_be_missing) = (flag("quota_mode"), flag("force_start"));
         let (shadow, healthy_with_rules) = (flag("shadow_mode"), flag("healthy_with_rules"));
-        let tells_metadata = flag("dynamic_metadata");
+        let (tells_metadata, isolates_files) = (flag("dynamic_metadata"), flag("isolate_files"));
         let (prometheus_names, json_errors_as_400) = (flag("prometheus_names"), flag("json_errors_as_400"));
         let near = fields.find("near_limit_ratio");
         let near = near.and_then(|node| node.read("a share of a limit like 0.8", share, problems));
@@ -63,6 +65,7 @@ impl<'w> EnvoyRules<'w> {
             },
             quotas,
             may_be_missing,
+            isolates_files,
             modes: Modes {
                 shadow,
                 healthy_with_rules,
@@ -104,7 +107,7 @@ fn header_name(text: &str) -> Result<String, Refusal> {
 }
 
 /// The keys of `envoy_rules`.
-pub(in crate::config) const ENVOY_KEYS: [&str; 13] = [
+pub(in crate::config) const ENVOY_KEYS: [&str; 14] = [
     "files",
     "strict",
     "merge_domains",
@@ -118,6 +121,7 @@ pub(in crate::config) const ENVOY_KEYS: [&str; 13] = [
     "healthy_with_rules",
     "prometheus_names",
     "json_errors_as_400",
+    "isolate_files",
 ];
 
 /// The keys of `response_headers`.
