@@ -16,7 +16,9 @@ use tollgate_limiter::testing::servers::{Kind, Server as Process};
 const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
                      - { id: shut, per: shut, limit: 10/day, on_store_failure: closed }\n\
                      - { id: open, per: open, limit: 10/day, on_store_failure: open }\n\
-                     - { id: banned, per: banned, limit: 0/day }\n";
+                     - { id: banned, per: banned, limit: 0/min }\n\
+                     - { id: bad, when: { user: bad }, limit: 0/min }\n\
+                     - { id: users, per: user, limit: 10/day, on_store_failure: closed }\n";
 
 /// A server over a process, which is waited for this long.
 fn over(process: &Process, deadline: Duration) -> Server {
@@ -79,7 +81,10 @@ fn what_nobody_can_judge_is_an_error_or_passes_as_the_rule_says() {
     // One that is closed refuses the whole request.
     let message = asks([of(&[("open", "a")]), of(&[("shut", "a")])]).encode_to_vec();
     assert_eq!(client.call(SHOULD_RATE_LIMIT, &message).status, Some(14));
-    // Beside one that is refused for certain it is a refusal: an error many let pass.
+    // Beside what is refused for certain, of the same descriptor or of another, it is a refusal: an error many let pass.
+    let [good, bad] = ["good", "bad"].map(|user| asks([of(&[("user", user)])]));
+    assert_eq!(client.call(SHOULD_RATE_LIMIT, &good.encode_to_vec()).status, Some(14));
+    assert_eq!(client.ask(&bad).overall_code(), Code::OverLimit);
     let beside = client.ask(&asks([of(&[("shut", "a")]), of(&[("banned", "a")])]));
     assert_eq!(beside.overall_code(), Code::OverLimit);
 }

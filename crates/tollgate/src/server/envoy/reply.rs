@@ -6,13 +6,18 @@ use crate::server::headers::{self, Dialects, Policy, Shown, seconds_ceil};
 use prost_types::Duration;
 use std::str;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
-use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Retry, Timestamp};
+use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Retry, Source, Timestamp};
 use tollgate_limiter::{Judged, Part, Together};
 
-/// Whether it is refused only because the store could not be asked and a rule says `closed`. If another descriptor is over its
-/// limit that is the answer: an error many let pass.
+/// Whether it is refused only because the store could not be asked and a rule says `closed`. If it is over another limit, of
+/// this descriptor or of the next, that is the answer: an error many let pass.
 pub(super) fn is_closed(together: &Together<'_>) -> bool {
-    let closed = |judged: &Judged<'_>| matches!(judged, Judged::Rules(verdict) if verdict.is_closed());
+    let is_over =
+        |ruling: &Ruling<'_>| ruling.mode == Mode::Enforce && ruling.source != Source::Closed && !ruling.is_allow();
+    let closed = |judged: &Judged<'_>| match judged {
+        Judged::Rules(verdict) => verdict.is_closed() && !verdict.rulings.iter().any(is_over),
+        Judged::Own(..) => false,
+    };
     let mut refusing = together.parts.iter().filter(|judged| !judged.is_allow()).peekable();
     !together.allowed && refusing.peek().is_some() && refusing.all(closed)
 }
