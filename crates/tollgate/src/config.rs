@@ -27,7 +27,7 @@ use crate::server::envoy::Modes;
 use crate::server::http::{Bounds, Dialects, Forward, RetryAfter};
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
-use crate::server::tokens::Tokens;
+use crate::server::tokens::{Rights, Tokens};
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Problems};
@@ -51,6 +51,8 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     /// The listeners that have it; none: all of them.
     pub tls_only: Option<Vec<&'static str>>,
+    /// The listeners that other machines reach without showing who they are, because those of envoyproxy/ratelimit can be.
+    pub open_as_ratelimit: Vec<&'static str>,
     /// What clients may use up.
     pub bounds: Bounds,
     /// Where counters are kept.
@@ -103,6 +105,15 @@ impl Config {
         self.tls.is_some() && self.tls_only.as_ref().is_none_or(is_among)
     }
 
+    /// What somebody may do at a listener who shows no token, where there are none: everything where only those can ask
+    /// who are meant to, and otherwise no more than at envoyproxy/ratelimit.
+    pub fn rights_of_strangers(&self, listener: &str) -> Rights {
+        match self.open_as_ratelimit.contains(&listener) {
+            true => Rights::CHECK | Rights::METRICS,
+            false => Rights::ALL,
+        }
+    }
+
     /// What the settings mean, and what is hardly meant.
     ///
     /// # Errors
@@ -151,7 +162,7 @@ impl Reading<'_> {
             memory @ StoreSettings::Memory(_) => memory,
         };
         let store = self.with_envoy_counters(store, find("envoy_rules"));
-        self.is_guarded(&server, tokens.is_some(), resp_password.is_some());
+        let open_as_ratelimit = self.is_guarded(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
             grpc: server.grpc.map(|(address, _)| address),
@@ -161,6 +172,7 @@ impl Reading<'_> {
             resp_idle_timeout: server.resp_idle_timeout,
             tls: server.tls,
             tls_only: server.tls_only,
+            open_as_ratelimit,
             bounds: server.bounds,
             store,
             data_dir,

@@ -128,12 +128,12 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
         fronts.open("resp", serve);
     }
     if let Some(listener) = http {
-        let settings = http_settings(&config, tls_of("http"), keyring.clone());
+        let settings = http_settings("http", &config, tls_of("http"), keyring.clone());
         let serve = http::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
         fronts.open("http", serve);
     }
     if let Some(listener) = debug {
-        let settings = http_settings(&config, tls_of("debug"), keyring.clone());
+        let settings = http_settings("debug", &config, tls_of("debug"), keyring.clone());
         let serve = http::serve_debug(listener, Arc::clone(&gate), settings, fronts.stopping());
         fronts.open("debug", serve);
     }
@@ -187,7 +187,7 @@ fn resp_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyr
     }
 }
 
-fn http_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> HttpSettings {
+fn http_settings(listener: &str, config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> HttpSettings {
     HttpSettings {
         headers: config.headers,
         retry_after: config.retry_after,
@@ -195,6 +195,7 @@ fn http_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyr
         tls,
         tokens,
         forward: config.forward.clone(),
+        strangers: config.rights_of_strangers(listener),
         drain: config.drain,
     }
 }

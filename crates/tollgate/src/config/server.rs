@@ -67,11 +67,13 @@ impl Reading<'_> {
         server
     }
 
-    /// Whoever can be reached from other machines must know whom he answers.
-    pub(super) fn is_guarded(&mut self, server: &Server, has_tokens: bool, has_password: bool) {
+    /// Whoever can be reached from other machines must know whom he answers. Tells the listeners that are open all the same,
+    /// because envoyproxy/ratelimit's are.
+    pub(super) fn is_guarded(&mut self, server: &Server, has_tokens: bool, has_password: bool) -> Vec<&'static str> {
         let asks_clients = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let mut open = Vec::new();
         if has_tokens {
-            return;
+            return open;
         }
         let shows_certificate =
             |name: &str| asks_clients && server.tls_only.as_ref().is_none_or(|only| only.contains(&name));
@@ -88,6 +90,7 @@ impl Reading<'_> {
             {
                 if self.written.is_of_ratelimit(place) {
                     self.is_open(name, address, place);
+                    open.push(name);
                     continue;
                 }
                 self.problems.error_with(
@@ -100,13 +103,15 @@ impl Reading<'_> {
                 );
             }
         }
+        open
     }
 
     /// Who comes from envoyproxy/ratelimit finds it as open as it was, and hears of it.
     fn is_open(&mut self, name: &str, address: &Address, place: &Place) {
         let text = format!("ANYBODY can ask at {address}, as with envoyproxy/ratelimit: nothing says who may");
         let hint = format!(
-            "close it with `server.{name}` (TOLLGATE_SERVER__{}=127.0.0.1:{}), or give callers tokens (`auth`)",
+            "what envoyproxy/ratelimit does not have there is refused; close it \
+             with `server.{name}` (TOLLGATE_SERVER__{}=127.0.0.1:{}), or give callers tokens (`auth`)",
             name.to_uppercase(),
             address.port().unwrap_or_default()
         );

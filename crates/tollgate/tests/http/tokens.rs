@@ -77,6 +77,26 @@ fn every_right_opens_its_paths_and_no_other() {
 }
 
 #[test]
+fn a_port_that_is_open_to_strangers_refuses_what_they_may_not_do() {
+    let settings = HttpSettings {
+        strangers: Rights::CHECK | Rights::METRICS,
+        ..settings()
+    };
+    let server = Server::start_with(RULES, settings);
+    let mut client = server.connect();
+    for (path, body, needed) in PATHS {
+        let answer = ask(&mut client, path, body, "Authorization: Bearer no-such-token-here\r\n");
+        if matches!(needed, "check" | "metrics") {
+            assert!(matches!(answer.status, 200 | 404), "{path}: {}", answer.body);
+            continue;
+        }
+        assert_eq!(answer.status, 403, "{path}");
+        let detail = answer.json()["detail"].as_str().unwrap().to_owned();
+        assert!(detail.contains(needed) && detail.contains("`auth`"), "{detail}");
+    }
+}
+
+#[test]
 fn without_a_known_token_nothing_opens_but_health() {
     let server = server();
     let mut client = server.connect();

@@ -180,6 +180,24 @@ fn it_says_loudly_that_others_can_reach_it_and_how_to_close_it() {
     server.wait_for("ANYBODY can ask", 3);
     server.wait_for("TOLLGATE_SERVER__DEBUG=127.0.0.1", 1);
     server.wait_for("WARN", 3);
+    // And no more than envoyproxy/ratelimit lets everybody do is open: nobody unblocks himself.
+    for (path, status) in [
+        ("/v1/check", 200),
+        ("/v1/refund", 403),
+        ("/v1/explain", 403),
+        ("/v1/forget", 403),
+    ] {
+        let answer = server.post(path, r#"{"domain":"shop","attributes":{"user":"u"}}"#);
+        assert_eq!(answer.status, status, "{path}: {}", answer.body);
+        assert_eq!(
+            status == 403,
+            answer.body.contains("tokens (`auth`)"),
+            "{}",
+            answer.body
+        );
+    }
+    assert_eq!(json(&server, "u").status, 200);
+    assert_eq!(server.get("/metrics").status, 200);
     // Of our own settings it is not so.
     let mut own = command(&folder, &[]);
     own.args(["--set", "server.http=0.0.0.0:0"]);

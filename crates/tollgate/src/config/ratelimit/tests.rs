@@ -241,6 +241,9 @@ fn it_is_as_open_as_it_was_and_says_how_to_close_it() {
         Some("0.0.0.0:8080")
     );
     assert_eq!((config.resp, config.store), (None, StoreSettings::default()));
+    for (listener, is_open) in [("http", true), ("debug", true), ("resp", false)] {
+        assert_eq!(config.open_as_ratelimit.contains(&listener), is_open, "{listener}");
+    }
     let warned = said(&warnings);
     for wanted in [
         "PORT",

@@ -31,6 +31,23 @@ pub(super) fn permit_gateway(tokens: &Tokens, headers: &HeaderMap) -> Result<(),
     )
 }
 
+/// Lets a request pass where there are no tokens, if everybody may do what it asks.
+///
+/// # Errors
+/// 403, and what the operator can do.
+pub(super) fn permit_stranger(strangers: Rights, needed: Rights) -> Result<(), Problem> {
+    if strangers.cover(needed) {
+        return Ok(());
+    }
+    Err(Problem::new(
+        StatusCode::FORBIDDEN,
+        format!(
+            "this needs the right `{needed}`, and this port is open to everybody, as envoyproxy/ratelimit's is, for no more \
+             than `{strangers}`; whoever runs the server can give callers tokens (`auth`), or let it listen on 127.0.0.1"
+        ),
+    ))
+}
+
 fn judge(caller: Option<&Caller>, needed: Rights, hint: &'static str) -> Result<(), Problem> {
     match caller {
         None => Err(Problem::new(StatusCode::UNAUTHORIZED, hint).with(WWW_AUTHENTICATE, CHALLENGE)),

@@ -132,8 +132,10 @@ impl Front {
             let problem = Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail);
             return Err(problem.with(ALLOW, allowed));
         }
-        if let (Some(tokens), Some(needed)) = (&self.settings.tokens, needed) {
-            auth::permit(&tokens.tokens(), request.headers(), *needed)?;
+        match (&self.settings.tokens, needed) {
+            (_, None) => {}
+            (Some(tokens), Some(needed)) => auth::permit(&tokens.tokens(), request.headers(), *needed)?,
+            (None, Some(needed)) => auth::permit_stranger(self.settings.strangers, *needed)?,
         }
         Ok(*route)
     }

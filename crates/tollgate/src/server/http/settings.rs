@@ -3,7 +3,7 @@
 use super::forward::Forward;
 use crate::server::headers::Dialects;
 use crate::server::tls::Tls;
-use crate::server::tokens::Keyring;
+use crate::server::tokens::{Keyring, Rights};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,8 +18,10 @@ pub struct HttpSettings {
     pub bounds: Bounds,
     /// Certificates; none: plain HTTP.
     pub tls: Option<Arc<Tls>>,
-    /// Who may do what; none: everybody may do everything.
+    /// Who may do what; none: everybody may do what strangers may.
     pub tokens: Option<Arc<Keyring>>,
+    /// What everybody may do where there are no tokens.
+    pub strangers: Rights,
     /// How requests are read that a gateway asks about; none: no gateway may ask.
     pub forward: Option<Forward>,
     /// How long requests in flight may take when the server stops.
@@ -80,6 +82,7 @@ impl Default for HttpSettings {
             forward: None,
             drain: Duration::from_secs(10),
         }
+            strangers: Rights::ALL,
     }
 }
 
