@@ -4,6 +4,7 @@
 //! and what is listed here, and no other front end.
 
 mod accept;
+mod addresses;
 pub mod envoy;
 pub mod gate;
 pub mod grpc;

@@ -180,6 +180,7 @@ fn resp_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyr
         tokens,
         tls,
         connections: config.bounds.connections,
+        connections_per_address: config.bounds.connections_per_address,
         command_timeout: config.bounds.header_timeout,
         unread_timeout: config.bounds.idle_timeout,
         idle_timeout: config.resp_idle_timeout.unwrap_or(defaults.idle_timeout),
@@ -194,8 +195,8 @@ fn http_settings(listener: &str, config: &Config, tls: Option<Arc<Tls>>, tokens:
         bounds: config.bounds,
         tls,
         tokens,
-        forward: config.forward.clone(),
         strangers: config.rights_of_strangers(listener),
+        forward: config.forward.clone(),
         drain: config.drain,
     }
 }
@@ -206,6 +207,7 @@ fn grpc_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyr
         tls,
         tokens,
         connections: config.bounds.connections,
+        connections_per_address: config.bounds.connections_per_address,
         streams: config.bounds.streams,
         header_bytes: config.bounds.header_bytes,
         header_timeout: config.bounds.header_timeout,

@@ -221,6 +221,9 @@ impl Reading<'_> {
         if let Some(connections) = count("connections", 1..=1_000_000) {
             bounds.connections = usize::try_from(connections).unwrap_or(usize::MAX);
         }
+        if let Some(connections) = count("connections_per_address", 1..=1_000_000) {
+            bounds.connections_per_address = usize::try_from(connections).unwrap_or(usize::MAX);
+        }
         if let Some(headers) = count("headers", 1..=1_000) {
             bounds.headers = usize::try_from(headers).unwrap_or(usize::MAX);
         }
@@ -260,8 +263,9 @@ fn shortened(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
-pub(super) const LIMITS: [&str; 8] = [
+pub(super) const LIMITS: [&str; 9] = [
     "connections",
+    "connections_per_address",
     "headers",
     "header_bytes",
     "header_timeout",

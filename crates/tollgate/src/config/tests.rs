@@ -72,7 +72,7 @@ fn nothing_written_means_the_defaults() {
 fn what_is_written_is_meant() {
     let config = taken(
         "server:\n  http: '[::1]:0'\n  grpc: disabled\n  tls: { cert: a.pem, key: /etc/a.key, client_ca: ca.pem, client_names: [envoy.example] }\n\
-         \x20 limits: { connections: 7, headers: 8, header_bytes: 32KiB, header_timeout: 3s, idle_timeout: 4s, body_timeout: 5s, streams: 9 }\n\
+         \x20 limits: { connections: 7, connections_per_address: 6, headers: 8, header_bytes: 32KiB, header_timeout: 3s, idle_timeout: 4s, body_timeout: 5s, streams: 9 }\n\
          store: { url: memory, max_memory: 2GiB, snapshot: counters, overflow: deny }\n\
          data_dir: ../data\ndrain: 500ms\nheaders: [draft07, x-unix]\nretry_after: { jitter: 2.5%, format: date }\n\
          log: warn\nipv6_prefix: 56\nkey_secret: hush\nrules: []\n",
@@ -91,6 +91,7 @@ fn what_is_written_is_meant() {
         (bounds.connections, bounds.headers, bounds.header_bytes, bounds.streams),
         (7, 8, 32 << 10, 9)
     );
+    assert_eq!(bounds.connections_per_address, 6);
     assert_eq!(
         [bounds.header_timeout, bounds.idle_timeout, bounds.body_timeout].map(|timeout| timeout.as_secs()),
         [3, 4, 5]

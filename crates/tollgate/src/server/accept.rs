@@ -1,15 +1,17 @@
 //! Connections, for every front end alike: accepted while there is room, ended when the server stops.
 
+use super::addresses::{Addresses, counted};
 use super::gate::{Gate, Phase};
 use super::listen::{Listener, Stream};
 use super::tls::Tls;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::unconstrained;
-use tokio::time::{Sleep, timeout};
+use tokio::time::{Instant, Sleep, timeout};
 use tokio_rustls::server::TlsStream;
 
 /// How far the server is on its way to its end.
@@ -23,19 +25,52 @@ pub(super) enum Stage {
     Cut,
 }
 
+/// What connections are held to.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// At a time.
+    pub(super) connections: usize,
+    /// At a time from one address of another machine.
+    pub(super) per_address: usize,
+    /// How long they may take when the server stops.
+    pub(super) drain: Duration,
+}
+
 /// Lets `converse` have each connection on `listener`, at most so many at a time, until `shutdown` comes to an end. Then
 /// it accepts no more than those that have just connected, tells every conversation to come to its end, and after the time to drain that it is over.
 ///
-/// At the cap of connections the next ones wait in the system's queue until one ends: a client that was let in is served.
+/// At the cap of connections the next ones wait in the system's queue until one ends: a client that was let in is served. At
+/// the cap of one address its next ones are closed, so that they do not stand in the way of others.
 pub(super) async fn accept<C>(
     listener: Listener,
     gate: &Arc<Gate>,
-    (connections, drain): (usize, Duration),
+    terms: Terms,
     shutdown: impl Future<Output = ()>,
     converse: impl Fn(Stream, watch::Receiver<Stage>) -> C,
 ) where
     C: Future<Output = ()> + Send + 'static,
 {
+    accept_from(counted, listener, gate, terms, shutdown, converse).await;
+}
+
+/// The same, where `counted` says which address a connection counts for.
+async fn accept_from<C>(
+    counted: impl Fn(IpAddr) -> Option<IpAddr>,
+    listener: Listener,
+    gate: &Arc<Gate>,
+    terms: Terms,
+    shutdown: impl Future<Output = ()>,
+    converse: impl Fn(Stream, watch::Receiver<Stage>) -> C,
+) where
+    C: Future<Output = ()> + Send + 'static,
+{
+    let Terms {
+        connections,
+        per_address,
+        drain,
+    } = terms;
+    let addresses = Addresses::new(per_address);
+    let mut told: Option<Instant> = None;
     let all = u32::try_from(connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
     let room = Arc::new(Semaphore::new(all as usize));
     let (stage, staged) = watch::channel(Stage::Running);
@@ -45,12 +80,26 @@ pub(super) async fn accept<C>(
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
                 return;
             };
-            let conversation = converse(listener.accept().await, staged.clone());
+            let stream = listener.accept().await;
+            // Who is gone already has no address, and is found to be gone by who serves it.
+            let address = stream.peer().ok();
+            let Some(place) = addresses.place(address.and_then(&counted)) else {
+                if told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
+                    told = Some(Instant::now());
+                    tracing::warn!(
+                        ?address,
+                        most = per_address,
+                        "one address has as many connections as it may"
+                    );
+                }
+                continue;
+            };
+            let conversation = converse(stream, staged.clone());
             let gate = Arc::clone(gate);
             tokio::spawn(async move {
                 let open = gate.figures().open();
                 conversation.await;
-                drop((open, permit));
+                drop((open, place, permit));
             });
         }
     };
@@ -82,6 +131,9 @@ pub(super) fn parting(drain: Duration) -> Duration {
 
 /// How long cutting off may take.
 const CUTTING: Duration = Duration::from_secs(5);
+
+/// How often it is told that somebody connects more often than it may.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// How long those are accepted that had connected when the server stopped.
 const LATECOMERS: Duration = Duration::from_millis(20);
@@ -169,11 +221,53 @@ impl Awaited {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::future::poll_fn;
+    use crate::server::listen::Address;
+    use std::future::{pending, poll_fn};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
     use tokio::task::coop::{consume_budget, has_budget_remaining};
-    use tokio::time::{Instant, sleep};
+    use tokio::time::sleep;
+    use tollgate_limiter::core::rules::{Reader, Settings};
+    use tollgate_limiter::store::memory::Memory;
 
     const WAIT: Duration = Duration::from_millis(20);
+
+    /// A connection that says one letter back, if it was let in.
+    async fn talk(address: std::net::SocketAddr) -> Option<TcpStream> {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let said = stream.write_all(b"a").await.is_ok() && stream.read_u8().await.is_ok();
+        said.then_some(stream)
+    }
+
+    #[tokio::test]
+    async fn one_address_gets_no_more_connections_than_it_may() {
+        let listener = Listener::bind(&"127.0.0.1:0".parse().unwrap()).await.unwrap();
+        let Ok(Address::Tcp(address)) = listener.address() else {
+            panic!("a TCP listener has a TCP address")
+        };
+        let serve = async move {
+            let rules = Reader::new(Settings::default()).finish().unwrap().rules;
+            let gate = Arc::new(Gate::new(rules, Arc::new(Memory::options().build())));
+            let terms = Terms {
+                connections: 9,
+                per_address: 2,
+                drain: WAIT,
+            };
+            accept_from(Some, listener, &gate, terms, pending(), |mut stream, _| async move {
+                while let Ok(letter) = stream.read_u8().await {
+                    stream.write_u8(letter).await.unwrap();
+                }
+            })
+            .await;
+        };
+        let serving = tokio::spawn(serve);
+        let (first, second) = (talk(address).await, talk(address).await);
+        assert!(first.is_some() && second.is_some());
+        assert!(talk(address).await.is_none());
+        drop(first);
+        while talk(address).await.is_none() {}
+        serving.abort();
+    }
 
     #[tokio::test]
     async fn who_has_used_up_its_budget_is_woken_all_the_same() {

@@ -9,7 +9,7 @@ mod unary;
 pub use self::settings::GrpcSettings;
 
 use self::service::Front;
-use super::accept::accept;
+use super::accept::{Terms, accept};
 use super::gate::Gate;
 use super::listen::Listener;
 use std::pin::pin;
@@ -20,7 +20,11 @@ use tonic_health::server::HealthReporter;
 /// Answers calls on `listener` until `shutdown` comes to an end, and then drains: whoever watches its health hears that it
 /// serves no more, connections get GOAWAY, calls in flight are answered, and after the time to drain the rest is cut off.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, shutdown: impl Future<Output = ()>) {
-    let room = (settings.connections, settings.drain);
+    let terms = Terms {
+        connections: settings.connections,
+        per_address: settings.connections_per_address,
+        drain: settings.drain,
+    };
     let health = HealthReporter::new();
     let lacks_rules = gate.lacks_rules();
     tell(&health, !lacks_rules).await;
@@ -37,7 +41,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, 
         tell(&health, false).await;
     };
     let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
-    accept(listener, &gate, room, stopped, converse).await;
+    accept(listener, &gate, terms, stopped, converse).await;
 }
 
 /// Tells who asks for its health whether it serves, under all its names.

@@ -23,7 +23,7 @@ pub use problem::Problem;
 pub use routes::OPENAPI;
 pub use settings::{Bounds, HttpSettings, RetryAfter, RetryAfterFormat};
 
-use super::accept::accept;
+use super::accept::{Terms, accept};
 use super::gate::Gate;
 use super::listen::Listener;
 use routes::Front;
@@ -54,8 +54,12 @@ async fn serve_routes(
     shutdown: impl Future<Output = ()>,
     routes: &'static [routes::Entry],
 ) {
-    let room = (settings.bounds.connections, settings.drain);
+    let terms = Terms {
+        connections: settings.bounds.connections,
+        per_address: settings.bounds.connections_per_address,
+        drain: settings.drain,
+    };
     let front = Arc::new(Front::new(Arc::clone(&gate), settings, routes));
     let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
-    accept(listener, &gate, room, shutdown, converse).await;
+    accept(listener, &gate, terms, shutdown, converse).await;
 }

@@ -13,7 +13,7 @@ mod write;
 
 pub use settings::RespSettings;
 
-use super::accept::accept;
+use super::accept::{Terms, accept};
 use super::gate::Gate;
 use super::listen::Listener;
 use room::Room;
@@ -34,7 +34,11 @@ struct Front {
 ///
 /// Trouble with a connection ends that connection, and trouble with accepting is waited out.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, shutdown: impl Future<Output = ()>) {
-    let room = (settings.connections, settings.drain);
+    let terms = Terms {
+        connections: settings.connections,
+        per_address: settings.connections_per_address,
+        drain: settings.drain,
+    };
     let front = Arc::new(Front {
         gate: Arc::clone(&gate),
         settings,
@@ -42,7 +46,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, 
         connections: AtomicU64::new(0),
     });
     let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
-    accept(listener, &gate, room, shutdown, converse).await;
+    accept(listener, &gate, terms, shutdown, converse).await;
 }
 
 impl Front {

@@ -17,6 +17,9 @@ pub struct GrpcSettings {
     pub tokens: Option<Arc<Keyring>>,
     /// Connections at a time. Further ones wait to be accepted until one ends.
     pub connections: usize,
+    /// Of them, those from one address; further ones are closed. This machine has no such bound. An IPv6 network of 64 bits is one
+    /// address.
+    pub connections_per_address: usize,
     /// Calls at a time on one connection.
     pub streams: u32,
     /// Bytes of the header fields of one call.
@@ -40,6 +43,7 @@ impl Default for GrpcSettings {
             tls: None,
             tokens: None,
             connections: 10_000,
+            connections_per_address: 1_000,
             streams: 128,
             header_bytes: 16 * 1024,
             header_timeout: Duration::from_secs(10),

@@ -53,6 +53,9 @@ pub enum RetryAfterFormat {
 pub struct Bounds {
     /// Connections at a time. Further ones wait to be accepted until one ends.
     pub connections: usize,
+    /// Of them, those from one address; further ones are closed. This machine has no such bound. An IPv6 network of 64 bits is one
+    /// address.
+    pub connections_per_address: usize,
     /// Header fields of one request; more are answered with 431.
     pub headers: usize,
     /// Bytes of a request's line and header fields; more are answered with 431. At least 8 KiB.
@@ -79,10 +82,10 @@ impl Default for HttpSettings {
             bounds: Bounds::default(),
             tls: None,
             tokens: None,
+            strangers: Rights::ALL,
             forward: None,
             drain: Duration::from_secs(10),
         }
-            strangers: Rights::ALL,
     }
 }
 
@@ -99,6 +102,7 @@ impl Default for Bounds {
     fn default() -> Self {
         Self {
             connections: 10_000,
+            connections_per_address: 1_000,
             headers: 100,
             header_bytes: 16 * 1024,
             header_timeout: Duration::from_secs(10),

@@ -17,6 +17,9 @@ pub struct RespSettings {
     pub tls: Option<Arc<Tls>>,
     /// Connections at a time. Further ones wait to be accepted until one ends.
     pub connections: usize,
+    /// Of them, those from one address; further ones are closed. This machine has no such bound. An IPv6 network of 64 bits is one
+    /// address.
+    pub connections_per_address: usize,
     /// How long a command may take from its first byte to its last, and a TLS handshake.
     pub command_timeout: Duration,
     /// How long a client may leave its replies unread.
@@ -41,6 +44,7 @@ impl Default for RespSettings {
             tokens: None,
             tls: None,
             connections: 10_000,
+            connections_per_address: 1_000,
             command_timeout: Duration::from_secs(10),
             unread_timeout: Duration::from_secs(75),
             idle_timeout: Duration::from_secs(3_600),

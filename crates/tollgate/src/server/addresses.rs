@@ -1,0 +1,101 @@
+//! How many connections each address has, so that no single one takes them all.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Connections by the address they come from.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    most: usize,
+    /// Only those that have some, so that there are never more than connections.
+    open: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// One connection among those of its address. It ends with this.
+#[derive(Debug)]
+pub(super) struct Place(Option<(Arc<Addresses>, IpAddr)>);
+
+impl Addresses {
+    /// At most so many connections of one address.
+    pub(super) fn new(most: usize) -> Arc<Self> {
+        Arc::new(Self {
+            most,
+            open: Mutex::default(),
+        })
+    }
+
+    /// A place for a connection, unless its address has as many as it may. Who has no address that counts always gets one.
+    pub(super) fn place(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
+        let Some(address) = address else {
+            return Some(Place(None));
+        };
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count >= self.most {
+            return None;
+        }
+        *count += 1;
+        Some(Place(Some((Arc::clone(self), address))))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some((addresses, address)) = &self.0 else { return };
+        let mut open = addresses.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(address);
+            }
+        }
+    }
+}
+
+/// The address that a connection counts for. This machine counts for none: a gateway beside the server, or a mesh that brings
+/// everybody's connections from here, is not one client. Of IPv6 it is the network, for a client has all addresses of it.
+pub(super) fn counted(address: IpAddr) -> Option<IpAddr> {
+    match address.to_canonical() {
+        address if address.is_loopback() => None,
+        IpAddr::V6(address) => {
+            let network = u128::from(address) & (u128::MAX << HOST_BITS);
+            Some(IpAddr::V6(Ipv6Addr::from(network)))
+        }
+        address => Some(address),
+    }
+}
+
+/// The bits of an IPv6 address that a client chooses as it likes.
+const HOST_BITS: u32 = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_so_many_places_and_those_that_end_are_free_again() {
+        let addresses = Addresses::new(2);
+        let place = |text: &str| addresses.place(counted(text.parse().unwrap()));
+        let held = [place("10.0.0.1"), place("::ffff:10.0.0.1")];
+        assert!(held.iter().all(Option::is_some));
+        assert!(place("10.0.0.1").is_none());
+        assert!(place("10.0.0.2").is_some());
+        drop(held);
+        assert!(place("10.0.0.1").is_some());
+        assert!(addresses.open.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_address_and_this_machine_is_none() {
+        let of = |text: &str| counted(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        for text in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(of(text), None, "{text}");
+        }
+        let addresses = Addresses::new(1);
+        let held: Vec<_> = (0..9).map(|_| addresses.place(of("::1"))).collect();
+        assert!(held.iter().all(Option::is_some));
+    }
+}
