@@ -2,7 +2,9 @@
 
 use crate::client::command;
 use crate::server::Server;
+use std::time::Duration;
 use tollgate::server::gate::Phase;
+use tollgate::server::resp::RespSettings;
 
 #[test]
 fn what_has_arrived_is_answered_and_connections_end() {
@@ -15,6 +17,27 @@ fn what_has_arrived_is_answered_and_connections_end() {
         assert_eq!((client.rest(), half.rest()), (String::new(), String::new()));
         server.wait();
     }
+}
+
+#[test]
+fn commands_that_the_store_takes_its_time_for_are_answered_too() {
+    // Longer than a connection is kept for commands that may still come, and shorter than the server drains.
+    let deadline = Duration::from_secs(2);
+    let mut server = Server::start_shared_with("", RespSettings::default(), deadline);
+    let mut client = server.connect();
+    client.expect("CL.THROTTLE k 15 30 60", "*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n");
+    server.redis.as_ref().unwrap().freeze();
+    server.stop();
+    while server.gate.phase() != Phase::Draining {
+        std::thread::yield_now();
+    }
+    // Each reply comes from a turn of the connection, so that after two of them it has heard of it.
+    client.expect("PING", "+PONG\r\n");
+    client.expect("PING", "+PONG\r\n");
+    client.send("CL.THROTTLE k 15 30 60\r\n");
+    let said = client.rest();
+    assert!(said.starts_with("*5\r\n"), "{said:?}");
+    server.wait();
 }
 
 #[test]

@@ -44,11 +44,16 @@ impl Server {
 
     /// On a Redis of its own, with a deadline that a busy machine keeps.
     pub(crate) fn start_shared(rules: &str) -> Self {
+        Self::start_shared_with(rules, RespSettings::default(), Duration::from_secs(5))
+    }
+
+    /// The same with other settings, and another deadline.
+    pub(crate) fn start_shared_with(rules: &str, settings: RespSettings, deadline: Duration) -> Self {
         let redis = servers::Server::start(servers::Kind::Redis70);
-        let options = Redis::options(&redis.url()).unwrap().deadline(Duration::from_secs(5));
+        let options = Redis::options(&redis.url()).unwrap().deadline(deadline);
         let clock = Clock::stopped(Timestamp::EPOCH);
         let open = || Arc::new(Local::around(Arc::new(options.open()), Default::default())).into();
-        Self::over(open, rules, RespSettings::default(), clock, Some(redis))
+        Self::over(open, rules, settings, clock, Some(redis))
     }
 
     /// One of each.

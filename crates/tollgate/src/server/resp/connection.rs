@@ -22,7 +22,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Serves one connection until its client, its time or the server ends it.
 pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: watch::Receiver<Stage>) {
@@ -92,13 +92,15 @@ where
 /// Goes on for a moment while the server stops, because commands may be under way already; then sends what was answered and
 /// hangs up.
 async fn part<T: AsyncRead + AsyncWrite + Unpin>(talk: &mut Talk<'_, T>, front: &Front) {
-    let go_on = async {
-        while let Came::Decide = poll_fn(|cx| talk.poll(cx)).await
-            && talk.decide().await
-        {}
-    };
-    if timeout(parting(front.settings.drain), go_on).await.is_ok() {
-        return;
+    let until = Instant::now() + parting(front.settings.drain);
+    while let Ok(came) = timeout_at(until, poll_fn(|cx| talk.poll(cx))).await {
+        // What has come is decided and answered, however long the store takes: some of it may be charged already.
+        if matches!(came, Came::Ended) || !talk.decide().await {
+            return;
+        }
+        if Instant::now() >= until {
+            break;
+        }
     }
     let _ = poll_fn(|cx| talk.poll_close(cx)).await;
     // If what still comes were not read, the system would take back what was just sent.
