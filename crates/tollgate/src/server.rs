@@ -13,6 +13,7 @@ mod heard;
 pub mod http;
 pub mod listen;
 pub mod resp;
+mod room;
 pub mod store;
 pub mod telemetry;
 pub mod tls;

@@ -4,7 +4,6 @@ mod answers;
 mod check;
 mod connection;
 pub mod decode;
-mod room;
 mod session;
 mod settings;
 mod throttle;
@@ -16,7 +15,7 @@ pub use settings::RespSettings;
 use super::accept::{Terms, accept};
 use super::gate::Gate;
 use super::listen::Listener;
-use room::Room;
+use super::room::Room;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -42,7 +41,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, 
     let front = Arc::new(Front {
         gate: Arc::clone(&gate),
         settings,
-        room: Room::default(),
+        room: Room::new(ROOM, FREE),
         connections: AtomicU64::new(0),
     });
     let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
@@ -54,3 +53,8 @@ impl Front {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
+
+/// The most bytes that all connections together leave with the server, beyond what each has free.
+const ROOM: usize = 8 << 20;
+/// What every connection may hold without asking: more than a pipeline of usual commands and its replies.
+const FREE: usize = 4 << 10;

@@ -1,10 +1,12 @@
 //! What no client may use up.
 
-use crate::client::command;
+use crate::client::{Client, command};
 use crate::server::Server;
 use std::io::{ErrorKind, Read, Write};
+use std::sync::Arc;
 use std::time::Duration;
 use tollgate::server::resp::RespSettings;
+use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
 
 #[test]
 fn what_is_no_command_is_told_so_and_ends_the_connection() {
@@ -115,34 +117,120 @@ fn at_the_cap_of_connections_the_next_waits_until_one_ends() {
     assert_eq!(second.line(), "+PONG");
 }
 
+/// Half a command, of as many bytes as a command may have.
+fn half() -> Vec<u8> {
+    let argument = [b"$8192\r\n".as_slice(), &[b'a'; 8192], b"\r\n"].concat();
+    [b"*64\r\n".as_slice(), &argument.repeat(63)].concat()
+}
+
+/// Clients that leave as much with the server as all together may.
+fn fill(server: &Server) -> Vec<Client> {
+    let half = half();
+    (0..20)
+        .map(|_| {
+            let mut filler = server.connect();
+            filler.send(&half);
+            filler
+        })
+        .collect()
+}
+
+#[test]
+fn who_behaves_is_served_while_others_leave_as_much_as_they_may() {
+    for server in Server::both("") {
+        let fillers = fill(&server);
+        for _ in 0..20 {
+            let mut client = server.connect();
+            let calls = command(&["CL.THROTTLE", "k", "1000000", "1", "60"]).repeat(1_000);
+            client.send([calls.as_slice(), b"QUIT\r\n"].concat());
+            let replies = client.rest();
+            assert_eq!(replies.matches("*5\r\n").count(), 1_000);
+            assert!(replies.ends_with("+OK\r\n"));
+        }
+        drop(fillers);
+    }
+}
+
+#[test]
+fn who_finds_no_room_gets_it_when_others_are_done() {
+    for server in Server::both("") {
+        let mut fillers = fill(&server);
+        for filler in &mut fillers {
+            // The last argument. Those that were not read to here are waited for.
+            filler.send("$1\r\na\r\n");
+        }
+        for mut filler in fillers {
+            assert!(filler.line().starts_with("-ERR unknown command"));
+        }
+    }
+}
+
 #[test]
 fn replies_that_were_not_sent_are_nobody_elses() {
     let server = Server::start();
     let mut stranger = server.connect();
-    stranger.expect("PING", "+PONG\r\n");
-    // As much as all clients together may leave with the server: 512 KiB each.
-    let argument = [b"$8192\r\n".as_slice(), &[b'a'; 8192], b"\r\n"].concat();
-    let half = [b"*64\r\n".as_slice(), &argument.repeat(63)].concat();
-    let _fillers: Vec<_> = (0..20)
-        .map(|_| {
-            let mut filler = server.connect();
-            // The last ones find no room and are cut off.
-            let _ = filler.stream.write_all(&half);
-            filler
-        })
-        .collect();
-    let (mut cut, mut others) = (0, Vec::new());
-    for _ in 0..300 {
+    let whole = command(&["ECHO", "not yours"]);
+    for _ in 0..100 {
         let mut client = server.connect();
-        let whole = command(&["ECHO", "not yours"]);
-        client.send([whole.as_slice(), b"*64\r\n", &argument[..8000]].concat());
-        // Whoever finds room is told what it said, all others nothing.
-        cut += u32::from(client.stream.read(&mut [0; 64]).unwrap_or(0) == 0);
+        client.expect("PING", "+PONG\r\n");
+        client.send(&whole);
+        // The reply that is not read lets the system say that the client is gone, and the next ones cannot be sent.
+        client.send(whole.repeat(100));
+        drop(client);
         stranger.expect("PING", "+PONG\r\n");
-        others.push(client);
-        if cut > 3 {
-            break;
-        }
     }
-    assert!(cut > 3, "there was always room");
 }
+
+/// One on the embedded store and one on Redis, both with a password.
+fn guarded(command_timeout: Duration) -> [Server; 2] {
+    let mut tokens = Tokens::default();
+    tokens.add("default", Secret::Plain(PASSWORD), Rights::ALL).unwrap();
+    let settings = RespSettings {
+        password: Some(Arc::new(Keyring::new(tokens))),
+        command_timeout,
+        ..RespSettings::default()
+    };
+    [
+        Server::start_with("", settings.clone()),
+        Server::start_shared_with("", settings, Duration::from_secs(5)),
+    ]
+}
+
+#[test]
+fn whoever_does_not_show_who_it_is_has_some_time_and_no_more() {
+    for server in guarded(Duration::from_millis(300)) {
+        let mut silent = server.connect();
+        let mut talks = server.connect();
+        let mut known = server.connect();
+        known.expect(&format!("AUTH {PASSWORD}"), "+OK\r\n");
+        // Saying something else does not help.
+        let mut is_heard = || {
+            let sent = talks.stream.write_all(b"PING\r\n");
+            sent.is_ok() && talks.stream.read(&mut [0; 128]).is_ok_and(|bytes| bytes > 0)
+        };
+        while is_heard() {}
+        assert_eq!(silent.rest(), "");
+        known.expect("PING", "+PONG\r\n");
+    }
+}
+
+#[test]
+fn whoever_does_not_show_who_it_is_leaves_little_with_the_server() {
+    for server in guarded(Duration::from_secs(60)) {
+        let mut client = server.connect();
+        let _ = client.stream.write_all(&half());
+        assert_eq!(client.rest(), "");
+        // Nor replies.
+        let mut client = server.connect();
+        let block = b"PING\r\n".repeat(10_000);
+        let sent = (0..10_000).find_map(|_| client.stream.write_all(&block).err());
+        assert!(sent.is_some(), "it is cut off before it sends 600 MB");
+        // A pipeline that begins with the password is as good as any.
+        let mut client = server.connect();
+        let calls = command(&["CL.THROTTLE", "k", "1000000", "1", "60"]).repeat(1_000);
+        client.send([format!("AUTH {PASSWORD}\r\n").as_bytes(), &calls, b"QUIT\r\n"].concat());
+        assert_eq!(client.rest().matches("*5\r\n").count(), 1_000);
+    }
+}
+
+const PASSWORD: &str = "correct-horse-battery";

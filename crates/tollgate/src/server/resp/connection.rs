@@ -3,15 +3,15 @@
 //! What arrives is read into memory of the thread, decided and answered in one go; only what is left over, half a command
 //! or replies that the client does not read, is kept with the connection.
 
-use super::Front;
 use super::answers::{Desk, at_once, together};
 use super::decode::{Arguments, Fault, decode};
-use super::room::Share;
 use super::session::Session;
 use super::watch::{Seen, Waits, Watch};
 use super::write::Replies;
+use super::{FREE, Front};
 use crate::server::accept::{Awaited, Stage, Turn, parting, shake_hands};
 use crate::server::listen::Stream;
+use crate::server::room::{Half, Share};
 use crate::server::store::Throttles;
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -119,8 +119,9 @@ const READ_BYTES: usize = 16 * 1024;
 const ROUNDS: usize = 8;
 /// The most replies that a client leaves unread.
 const UNREAD_MAX: usize = 256 * 1024;
-/// The longest command of a client that has not shown who it is.
-const UNKNOWN_MAX: usize = 16 * 1024;
+/// How much is read at a time when clients leave as much with the server as they may: little enough that a thousand who read no
+/// replies leave a few MiB more, and enough to go on.
+const SHORT_READ_BYTES: usize = 1024;
 /// How much a client may still send after a reply that says why it is not listened to any more: if nobody read it, it would
 /// not get the reply.
 const LINGER_BYTES: usize = 256 * 1024;
@@ -232,7 +233,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         }
         if !self.out.is_empty() {
             (self.out, self.sent) = (Vec::new(), 0);
-            self.share.hold(self.held.capacity());
+            self.count();
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
@@ -241,7 +242,17 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         SCRATCH.with_borrow_mut(|Scratch { input, desk }| {
             // Whatever ended a turn before its replies were sent: they are nobody else's.
             desk.clear();
-            let mut buffer = ReadBuf::new(input);
+            let mut most = READ_BYTES;
+            if self.front.room.is_short() && self.linger.is_none() {
+                // Who leaves much with us is heard again when there is room, or when it is its turn to finish a command; the others
+                // go on, in smaller steps.
+                if self.share.is_taken() {
+                    let half = if self.out.is_empty() { Half::Yes } else { Half::No };
+                    ready!(self.share.poll_room(cx, half));
+                }
+                most = SHORT_READ_BYTES;
+            }
+            let mut buffer = ReadBuf::new(input.get_mut(..most).unwrap_or_default());
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
             let bytes = buffer.filled();
             if bytes.is_empty() {
@@ -258,27 +269,32 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
             }
             self.session.look_up(&self.front.settings);
             let Throttles::Memory(throttles) = self.front.gate.throttles() else {
-                self.hold(bytes)?;
-                let is_whole = self.is_whole();
-                if !is_whole {
-                    self.is_bounded()?;
+                self.held.extend_from_slice(bytes);
+                if self.is_whole() {
+                    // What is being decided is nothing that the client leaves with us.
+                    self.share.hold(self.out.capacity());
+                    return Poll::Ready(Ok(Some(Came::Decide)));
                 }
-                return Poll::Ready(Ok(is_whole.then_some(Came::Decide)));
+                self.count();
+                self.is_bounded()?;
+                return Poll::Ready(Ok(None));
             };
             if self.held.is_empty() {
                 let end = at_once(self.front, throttles, &mut self.session, bytes, desk);
                 let used = self.end(end, &mut desk.out);
-                self.hold(bytes.get(used..).unwrap_or_default())?;
+                self.held.extend_from_slice(bytes.get(used..).unwrap_or_default());
             } else {
-                self.hold(bytes)?;
+                self.held.extend_from_slice(bytes);
                 let end = at_once(self.front, throttles, &mut self.session, &self.held, desk);
                 let used = self.end(end, &mut desk.out);
                 self.release(used);
             }
-            self.is_bounded()?;
             let sent = self.send(&desk.out, cx);
             desk.out.shrink_to(KEPT_BYTES);
-            Poll::Ready(sent.map(|()| None))
+            sent?;
+            self.count();
+            self.is_bounded()?;
+            Poll::Ready(Ok(None))
         })
     }
 
@@ -298,23 +314,20 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         usize::MAX
     }
 
-    /// Keeps what is not yet a whole command.
-    fn hold(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        self.held.extend_from_slice(bytes);
-        match self.share.hold(self.held.capacity() + self.out.capacity()) {
-            true => Ok(()),
-            false => Err(more_than_is_held()),
-        }
+    /// Notes what the client leaves with us.
+    fn count(&mut self) {
+        self.share.hold(self.held.capacity() + self.out.capacity());
     }
 
-    /// Whether a client that has not shown who it is has left no more than it may, now that what is whole is answered.
+    /// Whether a client that has not shown who it is leaves no more than what is free, now that what is whole is answered: it
+    /// takes no room from those who have.
     fn is_bounded(&self) -> io::Result<()> {
-        match self.session.is_known() || self.held.len() <= UNKNOWN_MAX {
+        let left = self.held.len() + self.out.len() - self.sent;
+        match self.session.is_known() || left <= FREE {
             true => Ok(()),
-            false => Err(more_than_is_held()),
+            false => Err(io::Error::other(
+                "a client that nobody knows leaves too much with the server",
+            )),
         }
     }
 
@@ -325,7 +338,6 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         } else {
             self.held = self.held.split_off(used);
         }
-        self.share.hold(self.held.capacity() + self.out.capacity());
     }
 
     /// Sends replies; those that do not go are kept.
@@ -344,11 +356,15 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         if replies.is_empty() {
             return Ok(());
         }
+        // Who reads as slowly as it sends never reads all, and what it has read would pile up.
+        if self.sent > self.out.len() / 2 {
+            self.out.drain(..self.sent);
+            self.sent = 0;
+        }
         self.out.extend_from_slice(replies);
-        let is_too_much = self.out.len() - self.sent > UNREAD_MAX;
-        match !is_too_much && self.share.hold(self.held.capacity() + self.out.capacity()) {
-            true => Ok(()),
-            false => Err(io::Error::other("a client leaves too many replies unread")),
+        match self.out.len() - self.sent > UNREAD_MAX {
+            false => Ok(()),
+            true => Err(io::Error::other("a client leaves too many replies unread")),
         }
     }
 
@@ -365,12 +381,21 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         let used = self.end(end, &mut replies);
         self.held = held;
         self.release(used);
-        self.keep(&replies)
+        let kept = self.keep(&replies);
+        self.count();
+        kept.and_then(|()| self.is_bounded())
             .inspect_err(|error| tracing::debug!(%error, "a connection ended"))
             .is_ok()
     }
 
     fn seen(&self) -> Seen {
+        if self.front.settings.asks() && !self.session.is_known() {
+            // Whatever it says: what it is to say is who it is.
+            return Seen {
+                waits: Waits::Unknown,
+                moved: 0,
+            };
+        }
         let (waits, moved) = match (self.out.is_empty(), self.held.is_empty() && self.linger.is_none()) {
             (false, _) => (Waits::Unread, self.bytes_sent),
             (true, false) => (Waits::Half, self.commands),
@@ -378,8 +403,4 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         };
         Seen { waits, moved }
     }
-}
-
-fn more_than_is_held() -> io::Error {
-    io::Error::other("a client sends more than is held for it")
 }

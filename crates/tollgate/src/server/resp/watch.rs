@@ -7,6 +7,8 @@ use tokio::time::Instant;
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waits {
+    /// For the client to show who it is.
+    Unknown,
     /// For the next command.
     Idle,
     /// For the rest of a command, or for the client to hang up.
@@ -59,7 +61,7 @@ impl Watch {
         }
         let most = match seen.waits {
             Waits::Idle => settings.idle_timeout,
-            Waits::Half => settings.command_timeout,
+            Waits::Half | Waits::Unknown => settings.command_timeout,
             Waits::Unread => settings.unread_timeout,
         };
         now.duration_since(self.since) >= most
