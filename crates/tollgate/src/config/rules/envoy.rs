@@ -4,7 +4,7 @@ use super::setting;
 use crate::config::Written;
 use crate::server::envoy::{HeaderNames, Modes};
 use hyper::header::HeaderName;
-use tollgate_limiter::core::problem::{Problems, Refusal};
+use tollgate_limiter::core::problem::{Problem, Problems, Refusal};
 use tollgate_limiter::core::quantity::share;
 use tollgate_limiter::core::rules::envoy::Options;
 use tollgate_limiter::core::yaml::{Kind, Node};
@@ -83,9 +83,17 @@ fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
         return node.flag(problems)?.then(HeaderNames::default);
     };
     let fields = node.fields("`response_headers`", &HEADER_KEYS, problems)?;
-    let mut name = |key, usual: String| match fields.find(key).filter(|node| !node.is_null()) {
-        Some(node) => node.read("the name of a header", header_name, problems),
-        None => Some(usual),
+    let mut name = |key, usual: String| {
+        let Some(node) = fields.find(key).filter(|node| !node.is_null()) else {
+            return Some(usual);
+        };
+        let name = node.read("the name of a header", header_name, problems)?;
+        if OF_ENVOY.iter().any(|known| known.eq_ignore_ascii_case(&name)) {
+            let text = format!("Envoy writes `{name}` itself when its `enable_x_ratelimit_headers` is on");
+            let hint = "a response would then carry it twice: leave that off, or choose another name, such as `RateLimit-Limit`";
+            problems.push(Problem::warning(&node.place, text).hint(hint));
+        }
+        Some(name)
     };
     let usual = HeaderNames::default();
     Some(HeaderNames {
@@ -101,7 +109,7 @@ fn header_name(text: &str) -> Result<String, Refusal> {
         Ok(_) => Ok(text.to_owned()),
         Err(_) => Err(Refusal::new(
             "this cannot be the name of a header",
-            "write for example `X-RateLimit-Limit`",
+            "write for example `RateLimit-Limit`",
         )),
     }
 }
@@ -124,6 +132,14 @@ pub(in crate::config) const ENVOY_KEYS: [&str; 14] = [
     "isolate_files",
 ];
 
+/// What Envoy writes by itself. Who comes from envoyproxy/ratelimit may have chosen these names, so they are no mistake.
+const OF_ENVOY: [&str; 4] = [
+    "X-RateLimit-Limit",
+    "X-RateLimit-Remaining",
+    "X-RateLimit-Reset",
+    "X-Envoy-RateLimited",
+];
+
 /// The keys of `response_headers`.
 const HEADER_KEYS: [&str; 3] = ["limit", "remaining", "reset"];
 
@@ -134,9 +150,10 @@ mod tests {
     use tollgate_limiter::core::yaml;
 
     #[test]
-    fn what_cannot_be_the_name_of_a_header_is_refused() {
+    fn what_cannot_be_the_name_of_a_header_or_is_one_of_envoys_is_told() {
         for (text, wanted) in [
             ("response_headers: { limit: 'a b' }", "cannot be the name of a header"),
+            ("response_headers: { limit: x-ratelimit-limit }", "carry it twice"),
             ("response_headers: { rest: a }", "did you mean `reset`?"),
             ("response_headers: yes", "write `true`"),
             ("shadow_mode: 1", "true or false"),
