@@ -24,7 +24,7 @@ pub struct GrpcSettings {
     pub streams: u32,
     /// Bytes of the header fields of one call.
     pub header_bytes: usize,
-    /// How long a TLS handshake may take.
+    /// How long a TLS handshake may take, and then the first call.
     pub header_timeout: Duration,
     /// How long a connection may be without a new call.
     pub idle_timeout: Duration,
@@ -46,7 +46,7 @@ impl Default for GrpcSettings {
             connections_per_address: 1_000,
             streams: 128,
             header_bytes: 16 * 1024,
-            header_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(300),
             call_timeout: Duration::from_secs(10),
             connection_age: Duration::from_secs(3_600),

@@ -105,7 +105,7 @@ impl Default for Bounds {
             connections_per_address: 1_000,
             headers: 100,
             header_bytes: 16 * 1024,
-            header_timeout: Duration::from_secs(10),
+            header_timeout: Duration::from_secs(5),
             idle_timeout: Duration::from_secs(75),
             body_bytes: 64 * 1024,
             batch_bytes: 1024 * 1024,

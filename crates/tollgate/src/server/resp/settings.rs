@@ -20,7 +20,7 @@ pub struct RespSettings {
     /// Of them, those from one address; further ones are closed. This machine has no such bound. An IPv6 network of 64 bits is one
     /// address.
     pub connections_per_address: usize,
-    /// How long a command may take from its first byte to its last, and a TLS handshake.
+    /// How long a command may take from its first byte to its last, a TLS handshake, and a client to show who it is.
     pub command_timeout: Duration,
     /// How long a client may leave its replies unread.
     pub unread_timeout: Duration,
@@ -45,7 +45,7 @@ impl Default for RespSettings {
             tls: None,
             connections: 10_000,
             connections_per_address: 1_000,
-            command_timeout: Duration::from_secs(10),
+            command_timeout: Duration::from_secs(5),
             unread_timeout: Duration::from_secs(75),
             idle_timeout: Duration::from_secs(3_600),
             drain: Duration::from_secs(10),

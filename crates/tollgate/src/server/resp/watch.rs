@@ -87,8 +87,8 @@ mod tests {
         assert!(!look(3_599, Waits::Idle, 0));
         assert!(look(3_600, Waits::Idle, 0));
         assert!(!look(3_700, Waits::Half, 7));
-        assert!(!look(3_709, Waits::Half, 7));
-        assert!(look(3_710, Waits::Half, 7));
+        assert!(!look(3_704, Waits::Half, 7));
+        assert!(look(3_705, Waits::Half, 7));
         assert!(!look(3_711, Waits::Half, 8));
         assert!(!look(3_712, Waits::Unread, 100));
         assert!(!look(3_786, Waits::Unread, 100));
