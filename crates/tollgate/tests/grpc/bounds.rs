@@ -1,12 +1,16 @@
 //! What one caller may use up.
 
-use crate::client::{SHOULD_RATE_LIMIT, asks, framed, of};
+use crate::client::{Client, SHOULD_RATE_LIMIT, asks, framed, of};
 use crate::server::{Server, settings};
 use bytes::Bytes;
 use prost::Message;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::UnixStream;
 use tollgate::server::envoy::RateLimitRequest;
-use tollgate::server::grpc::GrpcSettings;
+use tollgate::server::grpc::{self, GrpcSettings};
+use tollgate::server::listen::{Address, Listener};
+use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
 
 const RULES: &str = "- { id: x, limit: 10/min }\n";
 
@@ -109,6 +113,7 @@ fn who_says_nothing_is_cut_off_long_before() {
         },
     );
     let mut speaks = server.connect();
+    speaks.ask(&asks([of(&[])]));
     for words in [&b""[..], b"PRI * HTTP/2.0"] {
         let mut silent = std::net::TcpStream::connect(server.address).unwrap();
         silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -116,6 +121,65 @@ fn who_says_nothing_is_cut_off_long_before() {
         std::io::Read::read_to_end(&mut silent, &mut Vec::new()).unwrap();
     }
     speaks.ask(&asks([of(&[])]));
+}
+
+#[test]
+fn who_calls_nothing_is_told_to_go_long_before() {
+    let mut tokens = Tokens::default();
+    tokens
+        .add("shop", Secret::Plain("0123456789abcdef"), Rights::CHECK)
+        .unwrap();
+    let server = Server::start_with(
+        RULES,
+        GrpcSettings {
+            header_timeout: Duration::from_millis(50),
+            tokens: Some(Arc::new(Keyring::new(tokens))),
+            ..settings()
+        },
+    );
+    let message = asks([of(&[])]).encode_to_vec();
+    // In good order. Calls of somebody whom nobody knows are none.
+    let quiet = server.connect();
+    server.runtime.block_on(quiet.connection).unwrap().unwrap();
+    let mut unknown = server.connect();
+    while let Ok(refused) = unknown.try_call(SHOULD_RATE_LIMIT, &message, &[]) {
+        assert_eq!(refused.status, Some(16));
+    }
+}
+
+#[test]
+fn a_message_of_as_much_as_is_allowed_is_answered() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    let value = "x".repeat(8 * 1024);
+    // Several frames of HTTP/2, and the last byte that there is room for.
+    let of_size = |rest: usize| {
+        let descriptors = (0..7).map(|_| of(&[("k", &value)]));
+        asks(descriptors.chain([of(&[("k", &value[..rest])])]))
+    };
+    let rest = 8 * 1024 - (of_size(8 * 1024).encoded_len() - 64 * 1024);
+    let message = of_size(rest).encode_to_vec();
+    assert_eq!(message.len(), 64 * 1024);
+    assert_eq!(client.call(SHOULD_RATE_LIMIT, &message).status, Some(0));
+    let message = of_size(rest + 1).encode_to_vec();
+    assert_eq!(client.call(SHOULD_RATE_LIMIT, &message).status, Some(11));
+}
+
+#[test]
+fn a_call_comes_by_a_unix_socket_too() {
+    let server = Server::start(RULES);
+    let path = std::env::temp_dir().join(format!("tollgate-grpc-{}.sock", std::process::id()));
+    let listener = server
+        .runtime
+        .block_on(Listener::bind(&Address::Unix(path.clone())))
+        .unwrap();
+    let serve = grpc::serve(listener, Arc::clone(&server.gate), settings(), std::future::pending());
+    let serving = server.runtime.spawn(serve);
+    let stream = server.runtime.block_on(UnixStream::connect(&path)).unwrap();
+    let mut client = Client::over(&server.runtime, stream);
+    assert_eq!(client.ask(&asks([of(&[])])).statuses[0].limit_remaining, 9);
+    assert_eq!(server.connect().ask(&asks([of(&[])])).statuses[0].limit_remaining, 8);
+    serving.abort();
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! How a server ends.
 
 use crate::client::{asks, of};
-use crate::server::Server;
+use crate::resets::{PREFACE, frame};
+use crate::server::{Server, settings};
+use std::io::Write;
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
+use tollgate::server::grpc::GrpcSettings;
 
 #[test]
 fn a_draining_server_says_goaway_and_takes_no_more() {
@@ -19,4 +23,23 @@ fn a_draining_server_says_goaway_and_takes_no_more() {
     runtime.block_on(client.connection).unwrap().unwrap();
     server.wait();
     assert!(TcpStream::connect(server.address).is_err());
+}
+
+#[test]
+fn clients_that_never_speak_or_never_answer_are_not_waited_for() {
+    let drain = Duration::from_secs(60);
+    let mut server = Server::start_with("- { id: x, limit: 10/min }\n", GrpcSettings { drain, ..settings() });
+    server.connect().ask(&asks([of(&[])]));
+    let greeting = [PREFACE, &frame(4, 0, 0, &[])].concat();
+    // The last one does not answer the ping by which a server finds out what was sent before it stopped.
+    let silent = [&b""[..], PREFACE, &greeting].map(|words| {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.write_all(words).unwrap();
+        stream
+    });
+    let began = Instant::now();
+    server.stop();
+    server.wait();
+    assert!(began.elapsed() < drain / 2, "{:?}", began.elapsed());
+    drop(silent);
 }

@@ -4,7 +4,7 @@ use crate::client::Client;
 use crate::server::{Server, settings};
 use serde_json::json;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tollgate::server::gate::Phase;
 use tollgate::server::http::HttpSettings;
 
@@ -72,4 +72,24 @@ fn nobody_keeps_a_server_longer_than_it_may_drain() {
     server.stop();
     server.wait();
     assert!(client.is_closed());
+}
+
+#[test]
+fn clients_that_speak_http2_and_ask_nothing_are_not_waited_for() {
+    let drain = Duration::from_secs(60);
+    let mut server = Server::start_with(RULES, HttpSettings { drain, ..settings() });
+    let settings_frame = "\0\0\0\u{4}\0\0\0\0\0";
+    // The last one does not answer the ping by which a server finds out what was sent before it stopped.
+    let greeting = format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{settings_frame}");
+    let silent = ["PRI * HTTP/2.0\r\n", &greeting].map(|words| {
+        let mut client = server.connect();
+        client.send(words);
+        client
+    });
+    assert_eq!(server.connect().get("/healthz").status, 200);
+    let began = Instant::now();
+    server.stop();
+    server.wait();
+    assert!(began.elapsed() < drain / 2, "{:?}", began.elapsed());
+    drop(silent);
 }

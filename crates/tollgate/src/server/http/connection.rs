@@ -61,6 +61,7 @@ where
     };
     // One per connection, so that requests on two of them do not count in the same place.
     let own = Arc::new(Arc::clone(front));
+    let beating = Arc::clone(&pulse);
     let service = service_fn(move |request: Request<Incoming>| {
         let beat = pulse.begin(request.version() == Version::HTTP_2);
         let asked = own.sort(request, peer);
@@ -77,7 +78,7 @@ where
                 Ended::Stopping => {
                     if part(connection.as_mut(), front, stage.clone()).await.is_none() {
                         connection.as_mut().graceful_shutdown();
-                        finish(connection, stage).await;
+                        finish(connection, &beating, front, stage).await;
                     }
                 }
             }
@@ -90,7 +91,7 @@ where
                 Ended::Over => {}
                 Ended::Stopping => {
                     connection.as_mut().graceful_shutdown();
-                    finish(connection.as_mut(), stage).await;
+                    finish(connection.as_mut(), &beating, front, stage).await;
                 }
             }
         }
@@ -153,10 +154,25 @@ async fn part<F: Future>(talk: Pin<&mut F>, front: &Front, mut stage: channel::R
     }
 }
 
-/// Lets a connection that was told to end do so, unless that takes too long.
-async fn finish(connection: Pin<&mut impl Future>, mut stage: channel::Receiver<Stage>) {
+/// Lets a connection that was told to end do so, unless that takes too long. A server that stops waits for requests, and not
+/// for clients that have none under way and do not answer.
+async fn finish(
+    mut connection: Pin<&mut impl Future>,
+    pulse: &Pulse,
+    front: &Front,
+    mut stage: channel::Receiver<Stage>,
+) {
+    let ends = async {
+        loop {
+            let was_busy = pulse.is_busy();
+            let ended = timeout(parting(front.settings.drain), connection.as_mut()).await;
+            if ended.is_ok() || !(was_busy || pulse.is_busy()) {
+                return;
+            }
+        }
+    };
     tokio::select! {
-        _ = connection => {}
+        () = ends => {}
         _ = stage.wait_for(|stage| *stage == Stage::Cut) => {}
     }
 }

@@ -70,6 +70,11 @@ impl Pulse {
         self.heard.store(true, Ordering::Relaxed);
     }
 
+    /// Whether a request is on its way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.begun.load(Ordering::Relaxed) != self.ended.load(Ordering::Relaxed)
+    }
+
     /// A request begins; it ends when the beat is dropped.
     pub(super) fn begin(self: &Arc<Self>, is_multiplexed: bool) -> Beat {
         let before = self.begun.fetch_add(1, Ordering::Relaxed);
