@@ -123,3 +123,37 @@ fn who_closes_early_leaves_nothing_behind() {
     }
     assert_eq!(client.check_cost("", 0).json()["remaining"], 100);
 }
+
+#[test]
+fn large_bodies_of_all_clients_together_have_a_bound() {
+    let server = Server::start(RULES);
+    let length = 1024 * 1024;
+    let begin = format!("POST /v1/check/batch HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n[");
+    let blank = " ".repeat(length - 2);
+    // All but the last byte, of more than there is room for.
+    let mut clients: Vec<_> = (0..70)
+        .map(|_| {
+            let mut client = server.connect();
+            client.send(format!("{begin}{blank}"));
+            client
+        })
+        .collect();
+    // What is small passes all the while.
+    assert_eq!(server.connect().check("").status, 200);
+    let mut refused = 0;
+    for client in &mut clients {
+        client.send("]");
+        let answer = client.answer();
+        if answer.status == 503 {
+            refused += 1;
+            assert_eq!(answer.header("retry-after"), Some("1"));
+        } else {
+            assert_eq!((answer.status, &*answer.body), (200, "[]"));
+        }
+    }
+    assert!((1..20).contains(&refused), "{refused} of 70 MiB were refused");
+    // What has been answered takes no room any more.
+    let mut client = server.connect();
+    client.send(format!("{begin}{blank}]"));
+    assert_eq!(client.answer().status, 200);
+}

@@ -2,7 +2,7 @@
 
 mod bodies;
 
-use self::bodies::{Sent, read};
+use self::bodies::{Sent, Whole, read, room};
 use super::answer::{self, Told};
 use super::forward::Target;
 use super::problem::Problem;
@@ -11,6 +11,7 @@ use super::watch::Beat;
 use super::{auth, debug, envoy_json, explain, forward, json, ready, request};
 use crate::server::envoy::request::gives_back;
 use crate::server::gate::{Gate, Phase};
+use crate::server::room::Room;
 use crate::server::telemetry::{Door, Telemetry};
 use crate::server::tokens::Rights;
 use bytes::Bytes;
@@ -35,6 +36,7 @@ pub(super) struct Front {
     pub(super) gate: Arc<Gate>,
     pub(super) settings: HttpSettings,
     routes: &'static [Entry],
+    bodies: Room,
 }
 
 /// Where something is asked, how, and which right that takes; without one it is open to everybody.
@@ -90,7 +92,12 @@ pub(super) const ROUTES: [Entry; 13] = [
 
 impl Front {
     pub(super) fn new(gate: Arc<Gate>, settings: HttpSettings, routes: &'static [Entry]) -> Self {
-        Self { gate, settings, routes }
+        Self {
+            gate,
+            settings,
+            routes,
+            bodies: room(),
+        }
     }
 
     /// Finds out what is asked, before anything is waited for.
@@ -227,7 +234,14 @@ impl Front {
 
     async fn batch(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let bounds = &self.settings.bounds;
-        let body = read(request.into(), bounds.batch_bytes, bounds.body_timeout, beat).await?;
+        let body = read(
+            request.into(),
+            &self.bodies,
+            bounds.batch_bytes,
+            bounds.body_timeout,
+            beat,
+        )
+        .await?;
         let batch = request::batch(&body)?;
         let sitting = self.gate.sit(Door::Http);
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
@@ -359,9 +373,9 @@ impl Front {
         }
     }
 
-    async fn body(&self, sent: Sent, beat: &Beat) -> Result<Bytes, Problem> {
+    async fn body(&self, sent: Sent, beat: &Beat) -> Result<Whole<'_>, Problem> {
         let bounds = &self.settings.bounds;
-        read(sent, bounds.body_bytes, bounds.body_timeout, beat).await
+        read(sent, &self.bodies, bounds.body_bytes, bounds.body_timeout, beat).await
     }
 }
 

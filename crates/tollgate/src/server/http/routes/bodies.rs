@@ -1,12 +1,15 @@
-//! Bodies of requests: all of them, within a size and a time.
+//! Bodies of requests: all of them, within a size, a time, and the room that all have together.
 
 use crate::server::http::problem::Problem;
 use crate::server::http::watch::Beat;
+use crate::server::room::{Room, Share};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
-use hyper::header::{CONNECTION, EXPECT};
+use hyper::header::{CONNECTION, EXPECT, RETRY_AFTER};
 use hyper::{Request, StatusCode};
+use std::mem::take;
+use std::ops::Deref;
 use std::time::Duration;
 
 /// A body on its way, without the head of its request: what waits for it is moved about, and a head is large.
@@ -25,11 +28,36 @@ impl From<Request<Incoming>> for Sent {
     }
 }
 
+/// A body that has come, and its share of the room for bodies.
+pub(in crate::server::http) struct Whole<'r> {
+    bytes: Bytes,
+    _share: Share<'r>,
+}
+
+impl Deref for Whole<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// The room for the bodies of all requests that are on their way to one front end.
+pub(super) fn room() -> Room {
+    Room::new(ROOM, FREE)
+}
+
 /// The whole body. How long it says it is only serves to refuse it early.
 ///
 /// One that is too large is read to its end all the same, up to [`DISCARDED_MAX`], and thrown away: many clients hear an
 /// answer only when they have sent all, and would see a broken connection instead.
-pub(super) async fn read(sent: Sent, bytes_max: usize, within: Duration, beat: &Beat) -> Result<Bytes, Problem> {
+pub(super) async fn read<'r>(
+    sent: Sent,
+    room: &'r Room,
+    bytes_max: usize,
+    within: Duration,
+    beat: &Beat,
+) -> Result<Whole<'r>, Problem> {
     let Sent { body, asks_first } = sent;
     let told = body.size_hint().lower();
     if told > bytes_max as u64 {
@@ -38,7 +66,7 @@ pub(super) async fn read(sent: Sent, bytes_max: usize, within: Duration, beat: &
         }
         return Err(too_large(bytes_max));
     }
-    match beat.body(within, collect(body, bytes_max)).await {
+    match beat.body(within, collect(body, room, bytes_max)).await {
         Some(read) => read,
         None => {
             let detail = format!("the body did not arrive within {} ms", within.as_millis());
@@ -47,36 +75,41 @@ pub(super) async fn read(sent: Sent, bytes_max: usize, within: Duration, beat: &
     }
 }
 
-async fn collect(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Problem> {
+async fn collect(mut body: Incoming, room: &Room, bytes_max: usize) -> Result<Whole<'_>, Problem> {
     // Nearly always all of it comes at once, and is not copied.
     let mut first = Bytes::new();
-    let mut rest = BytesMut::new();
+    let mut pieces = BytesMut::new();
+    let mut share = room.share();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
             return Err(Problem::bad("the body ended before it was complete"));
         };
         let Ok(data) = frame.into_data() else { continue };
-        if first.len() + rest.len() + data.len() > bytes_max {
+        let length = first.len() + pieces.len() + data.len();
+        if length > bytes_max {
             // Hardly ever, so its room is not carried by every body.
             Box::pin(discard(body)).await;
             return Err(too_large(bytes_max));
         }
-        if first.is_empty() {
+        if !share.hold(length) {
+            drop((share, pieces));
+            Box::pin(discard(body)).await;
+            return Err(no_room());
+        }
+        if length == data.len() {
             first = data;
         } else {
-            rest.extend_from_slice(&data);
+            pieces.extend_from_slice(&take(&mut first));
+            pieces.extend_from_slice(&data);
         }
         if body.is_end_stream() {
             break;
         }
     }
-    if rest.is_empty() {
-        return Ok(first);
-    }
-    let mut whole = BytesMut::with_capacity(first.len() + rest.len());
-    whole.extend_from_slice(&first);
-    whole.extend_from_slice(&rest);
-    Ok(whole.freeze())
+    Ok(Whole {
+        bytes: if pieces.is_empty() { first } else { pieces.freeze() },
+        _share: share,
+    })
 }
 
 /// Reads what is left, within bounds of its own. Whatever comes of it, it is too large.
@@ -98,6 +131,15 @@ fn too_large(bytes_max: usize) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail).with(CONNECTION, CLOSE)
 }
 
+fn no_room() -> Problem {
+    let detail = "too many large bodies are on their way at the moment; send it again, or less at a time";
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).with(RETRY_AFTER, "1")
+}
+
+/// The most bytes of bodies on their way, beyond what each has free.
+const ROOM: usize = 64 << 20;
+/// What every body has: more than a usual check.
+const FREE: usize = 16 << 10;
 /// The most that is read of a body that is too large.
 const DISCARDED_MAX: usize = 8 << 20;
 /// How long that may take.
