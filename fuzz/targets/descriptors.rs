@@ -1,9 +1,13 @@
-//! Any bytes as Envoy's request, in protobuf and in JSON: refused, or planned to the keys it is counted under.
+//! Any bytes as Envoy's request, in protobuf and in JSON: refused, or planned to the keys it is counted under. Reading takes no
+//! more memory than twice the input and 64 KiB.
 #![no_main]
+
+mod counting;
 
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 use std::sync::{Arc, LazyLock};
+use tollgate::server::envoy::bounds::is_bounded;
 use tollgate::server::envoy::request::{Asked, DESCRIPTORS_MAX, attributes};
 use tollgate::server::envoy::{RateLimitRequest, json};
 use tollgate_core::problem::Origin;
@@ -33,8 +37,25 @@ static BOOK: LazyLock<RuleBook<Memory>> = LazyLock::new(|| {
     RuleBook::new(read.rules, Arc::new(Memory::options().max_memory(1 << 20).build()))
 });
 
+/// As the gRPC front end reads it.
+fn of_protobuf(bytes: &[u8]) -> Option<RateLimitRequest> {
+    is_bounded(bytes).ok()?;
+    RateLimitRequest::decode(bytes).ok()
+}
+
+/// As the HTTP front end reads it.
+fn of_json(bytes: &[u8]) -> Option<RateLimitRequest> {
+    json::read(bytes).ok()
+}
+
 fuzz_target!(|bytes: &[u8]| {
-    for request in [RateLimitRequest::decode(bytes).ok(), json::read(bytes).ok()].into_iter().flatten() {
+    for read in [of_protobuf, of_json] {
+        let Some(request) = counting::bounded(bytes, || {
+            let request = read(bytes)?;
+            attributes(&request).is_ok().then_some(request)
+        }) else {
+            continue;
+        };
         let Ok(entries) = attributes(&request) else { continue };
         let Ok(asked) = Asked::read(&request, &entries, BOOK.rules()) else { continue };
         assert_eq!(asked.parts.len(), request.descriptors.len());

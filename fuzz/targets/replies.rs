@@ -1,5 +1,8 @@
-//! Any bytes as the answer of a shared store to a call: read or refused, and never more memory than the call gives reason for.
+//! Any bytes as the answer of a shared store to a call: read or refused, and never more memory than twice
+//! the answer and 64 KiB.
 #![no_main]
+
+mod counting;
 
 use libfuzzer_sys::fuzz_target;
 use tollgate_core::{
@@ -38,7 +41,7 @@ fuzz_target!(|input: &[u8]| {
         .collect();
     let mut call = Call::new(mode);
     call.request(&charges, LeaseId(1));
-    let Some(read) = call.read(answer) else { return };
+    let Some(read) = counting::bounded(answer, || call.read(answer)) else { return };
     let Some(told) = read.told else { return };
     assert_eq!(told.len(), charges.len());
     for (told, charge) in told.iter().zip(&charges) {

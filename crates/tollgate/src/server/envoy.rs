@@ -1,6 +1,7 @@
 //! Envoy's rate limit request, as the gRPC and the HTTP front end both take it: each descriptor is one attempt, and all
 //! descriptors of a request settle together.
 
+pub mod bounds;
 mod compat;
 pub mod json;
 mod metadata;

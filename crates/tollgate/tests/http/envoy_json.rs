@@ -124,3 +124,25 @@ fn what_makes_no_sense_is_told_by_its_member_and_takes_nothing() {
     let answer = client.post("/json", "{");
     assert_eq!(answer.status, 400);
 }
+
+#[test]
+fn lists_that_are_too_long_are_refused_and_take_nothing() {
+    let server = Server::start(RULES);
+    let mut client = server.connect();
+    let of = |entries: &[usize]| {
+        let entry = json!({ "key": "tenant", "value": "a" });
+        let descriptors = entries.iter().map(|count| json!({ "entries": vec![&entry; *count] }));
+        json!({ "domain": "default", "descriptors": descriptors.collect::<Vec<_>>() })
+    };
+    for (entries, field) in [
+        (vec![0; 65], "descriptors"),
+        (vec![1, 65], "descriptors[1].entries"),
+        ([vec![8; 63], vec![9]].concat(), "descriptors[63].entries"),
+    ] {
+        let (status, answer) = ask(&mut client, &of(&entries));
+        assert_eq!((status, answer["field"].as_str()), (400, Some(field)), "{answer}");
+    }
+    let look = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "hitsAddend": 0 }))] });
+    assert_eq!(ask(&mut client, &look).1["statuses"][0]["limitRemaining"], 10);
+    assert_eq!(ask(&mut client, &of(&[vec![0; 56], vec![64; 8]].concat())).0, 200);
+}

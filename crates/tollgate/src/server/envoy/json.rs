@@ -1,11 +1,17 @@
 //! Envoy's messages as JSON, by the rules of proto3: names in either spelling, large numbers as text too, `null` for what
 //! is left out.
 
+mod walk;
+
+use self::walk::walk;
+use super::bounds::ALL_ENTRIES_MAX;
 use super::rate_limit_descriptor::{Entry, RateLimitOverride};
 use super::rate_limit_response::{DescriptorStatus, RateLimit};
+use super::request::{DESCRIPTORS_MAX, ENTRIES_MAX};
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit};
 use prost_types::Struct;
 use prost_types::value::Kind;
+use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
 /// What is wrong with a request. The caller's to mend.
@@ -19,18 +25,24 @@ pub struct Fault {
 
 /// `{"domain":"default","descriptors":[{"entries":[{"key":"tenant","value":"acme"}]}],"hitsAddend":1}`.
 ///
+/// Nothing is made of a list that is longer than it may be.
+///
 /// # Errors
 /// What is wrong, and with which member.
 pub fn read(body: &[u8]) -> Result<RateLimitRequest, Fault> {
-    let value: Value = serde_json::from_slice(body).map_err(|error| Fault {
+    let value: &RawValue = serde_json::from_slice(body).map_err(|error| Fault {
         field: String::new(),
         detail: format!("this is not JSON: {error}"),
     })?;
     let mut request = RateLimitRequest::default();
-    members(&value, "", |name, value, at| {
+    let mut left = ALL_ENTRIES_MAX;
+    members(value, "", |name, value, at| {
         match name {
             "domain" => request.domain = text(value, at)?,
-            "descriptors" => request.descriptors = each(value, at, descriptor)?,
+            "descriptors" => {
+                left = ALL_ENTRIES_MAX;
+                request.descriptors = each(value, at, DESCRIPTORS_MAX, |value, at| descriptor(value, at, &mut left))?;
+            }
             "hitsAddend" => request.hits_addend = narrow(value, at)?,
             _ => return Err(unknown(at)),
         }
@@ -39,24 +51,27 @@ pub fn read(body: &[u8]) -> Result<RateLimitRequest, Fault> {
     Ok(request)
 }
 
-fn descriptor(value: &Value, at: &str) -> Result<RateLimitDescriptor, Fault> {
+/// A descriptor, of which so many entries are `left` to all.
+fn descriptor(value: &RawValue, at: &str, left: &mut usize) -> Result<RateLimitDescriptor, Fault> {
     let mut descriptor = RateLimitDescriptor::default();
     members(value, at, |name, value, at| {
         match name {
-            "entries" => descriptor.entries = each(value, at, entry)?,
+            "entries" => descriptor.entries = each(value, at, ENTRIES_MAX.min(*left), entry)?,
             "limit" => descriptor.limit = Some(limit(value, at)?),
             "hitsAddend" => descriptor.hits_addend = Some(number(value, at)?),
             "isNegativeHits" => {
-                descriptor.is_negative_hits = value.as_bool().ok_or_else(|| wrong(at, "true or false"))?;
+                let flag = serde_json::from_str(value.get());
+                descriptor.is_negative_hits = flag.map_err(|_| wrong(at, "true or false"))?;
             }
             _ => return Err(unknown(at)),
         }
         Ok(())
     })?;
+    *left -= descriptor.entries.len().min(*left);
     Ok(descriptor)
 }
 
-fn entry(value: &Value, at: &str) -> Result<Entry, Fault> {
+fn entry(value: &RawValue, at: &str) -> Result<Entry, Fault> {
     let mut entry = Entry::default();
     members(value, at, |name, value, at| {
         match name {
@@ -69,16 +84,16 @@ fn entry(value: &Value, at: &str) -> Result<Entry, Fault> {
     Ok(entry)
 }
 
-fn limit(value: &Value, at: &str) -> Result<RateLimitOverride, Fault> {
+fn limit(value: &RawValue, at: &str) -> Result<RateLimitOverride, Fault> {
     let mut limit = RateLimitOverride::default();
     members(value, at, |name, value, at| {
         match name {
             "requestsPerUnit" => limit.requests_per_unit = narrow(value, at)?,
             "unit" => {
-                let named = value.as_str().and_then(RateLimitUnit::from_str_name).map(i32::from);
-                let numbered = || value.as_i64().and_then(|number| i32::try_from(number).ok());
-                limit.unit = named
-                    .or_else(numbered)
+                let named = || RateLimitUnit::from_str_name(&text(value, at).ok()?).map(i32::from);
+                limit.unit = serde_json::from_str(value.get())
+                    .ok()
+                    .or_else(named)
                     .ok_or_else(|| wrong(at, "a unit such as \"MINUTE\""))?;
             }
             _ => return Err(unknown(at)),
@@ -90,21 +105,20 @@ fn limit(value: &Value, at: &str) -> Result<RateLimitOverride, Fault> {
 
 /// Hands on the members of an object that say something, by their names in JSON.
 fn members(
-    value: &Value,
+    value: &RawValue,
     at: &str,
-    mut member: impl FnMut(&str, &Value, &str) -> Result<(), Fault>,
+    mut member: impl FnMut(&str, &RawValue, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
-    let object = value.as_object().ok_or_else(|| wrong(at, "an object"))?;
-    for (name, value) in object {
-        let at = match at {
-            "" => name.clone(),
-            at => format!("{at}.{name}"),
-        };
-        if !value.is_null() {
-            member(spelled(name), value, &at)?;
+    walk(value, "an object", at, |name, _, value| {
+        let name = name.unwrap_or_default();
+        if value.get() == "null" {
+            return Ok(());
         }
-    }
-    Ok(())
+        match at {
+            "" => member(spelled(name), value, name),
+            at => member(spelled(name), value, &format!("{at}.{name}")),
+        }
+    })
 }
 
 /// A name as JSON has it, which may be written as in the messages.
@@ -117,23 +131,41 @@ fn spelled(name: &str) -> &str {
     }
 }
 
-fn each<T>(value: &Value, at: &str, read: impl Fn(&Value, &str) -> Result<T, Fault>) -> Result<Vec<T>, Fault> {
-    let items = value.as_array().ok_or_else(|| wrong(at, "a list"))?;
-    let one = |(place, item): (usize, &Value)| read(item, &format!("{at}[{place}]"));
-    items.iter().enumerate().map(one).collect()
+/// The elements of a list that has no more than `most`.
+fn each<T>(
+    value: &RawValue,
+    at: &str,
+    most: usize,
+    mut read: impl FnMut(&RawValue, &str) -> Result<T, Fault>,
+) -> Result<Vec<T>, Fault> {
+    let mut items = Vec::new();
+    walk(value, "a list", at, |_, place, item| {
+        if place >= most {
+            return Err(Fault {
+                field: at.to_owned(),
+                detail: format!(
+                    "has more than {most} elements; a request has at most {DESCRIPTORS_MAX} descriptors, each of at most \
+                     {ENTRIES_MAX} entries, and {ALL_ENTRIES_MAX} entries in all"
+                ),
+            });
+        }
+        items.push(read(item, &format!("{at}[{place}]"))?);
+        Ok(())
+    })?;
+    Ok(items)
 }
 
-fn text(value: &Value, at: &str) -> Result<String, Fault> {
-    value.as_str().map(str::to_owned).ok_or_else(|| wrong(at, "a string"))
+fn text(value: &RawValue, at: &str) -> Result<String, Fault> {
+    serde_json::from_str(value.get()).map_err(|_| wrong(at, "a string"))
 }
 
-fn number(value: &Value, at: &str) -> Result<u64, Fault> {
-    let written = || value.as_str().and_then(|text| text.parse().ok());
-    let number = value.as_u64().or_else(written);
+fn number(value: &RawValue, at: &str) -> Result<u64, Fault> {
+    let written = || serde_json::from_str::<String>(value.get()).ok()?.parse().ok();
+    let number = value.get().parse().ok().or_else(written);
     number.ok_or_else(|| wrong(at, "a whole number that is not negative"))
 }
 
-fn narrow(value: &Value, at: &str) -> Result<u32, Fault> {
+fn narrow(value: &RawValue, at: &str) -> Result<u32, Fault> {
     let number = number(value, at)?;
     u32::try_from(number).map_err(|_| wrong(at, "a whole number below 2^32"))
 }

@@ -4,10 +4,11 @@ mod deadline;
 
 use self::deadline::{named, within};
 use super::settings::GrpcSettings;
-use super::unary::{MESSAGE_BYTES_MAX, Reply, read, refused, written};
+use super::unary::{MESSAGE_BYTES_MAX, Reply, read, refused, room, written};
 use crate::server::envoy::request::gives_back;
-use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitResponse, Refusal, WITHOUT_RULES};
+use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitRequest, RateLimitResponse, Refusal, WITHOUT_RULES};
 use crate::server::gate::Gate;
+use crate::server::room::Room;
 use crate::server::telemetry::Door;
 use crate::server::tokens::Rights;
 use hyper::body::Incoming;
@@ -25,6 +26,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 pub(super) struct Front {
     pub(super) settings: GrpcSettings,
     gate: Arc<Gate>,
+    messages: Room,
     /// What is seldom asked: health, reflection.
     others: Box<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>,
 }
@@ -35,6 +37,7 @@ impl Front {
     pub(super) fn new(gate: Arc<Gate>, settings: GrpcSettings, health: &HealthReporter) -> Self {
         Self {
             gate,
+            messages: room(),
             others: others(health),
             settings,
         }
@@ -66,7 +69,11 @@ impl Front {
         let (head, body) = request.into_parts();
         // Before anything is kept for whoever may not ask.
         self.permit(&head.headers, Rights::CHECK)?;
-        let request = read(body).await?;
+        let check = |message: &[u8]| {
+            let bounded = envoy::bounds::is_bounded(message);
+            bounded.map_err(|what| Status::invalid_argument(what.to_string()))
+        };
+        let request: RateLimitRequest = read(body, &self.messages, check).await?;
         if gives_back(&request) {
             self.permit(&head.headers, Rights::CHECK | Rights::REFUND)?;
         }

@@ -1,10 +1,12 @@
 //! One message in, one message out: how gRPC puts them into HTTP/2. Calls of Envoy take this way and no other.
 
+use crate::server::room::Room;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use hyper::body::{Body, Frame, Incoming, SizeHint};
+use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{HeaderMap, Response};
 use prost::Message;
+use std::fmt::Display;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, ready};
@@ -19,36 +21,45 @@ pub(super) enum Reply {
     Other(tonic::body::Body),
 }
 
+/// The room for the messages of all calls that are on their way to one front end.
+pub(super) fn room() -> Room {
+    Room::new(ROOM, FREE)
+}
+
 /// Reads the one message of a call.
 ///
 /// # Errors
-/// What is no such message, and what is too long.
-pub(super) async fn read<M: Message + Default>(body: Incoming) -> Result<M, Status> {
+/// What is no such message, what is too long, what there is no room for, and what `check` refuses of its bytes.
+pub(super) async fn read<M, B>(body: B, room: &Room, check: impl Fn(&[u8]) -> Result<(), Status>) -> Result<M, Status>
+where
+    M: Message + Default,
+    B: Body<Data = Bytes, Error: Display>,
+{
     let mut body = pin!(body);
     let mut first = Bytes::new();
     // A message that comes in several pieces is put together here.
     let mut pieces = BytesMut::new();
+    let mut share = room.share();
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
         // Trailers of a caller say nothing.
         let Ok(data) = frame.into_data() else { continue };
-        if first.is_empty() && pieces.is_empty() {
+        let length = first.len() + pieces.len() + data.len();
+        if length > HEAD + MESSAGE_BYTES_MAX {
+            return Err(too_long());
+        }
+        if !share.hold(length) {
+            let words = "too many large messages are on their way at the moment; send it again, or less at a time";
+            return Err(Status::resource_exhausted(words));
+        }
+        if length == data.len() {
             first = data;
             continue;
-        }
-        if first.len() + pieces.len() + data.len() > HEAD + MESSAGE_BYTES_MAX {
-            return Err(too_long());
         }
         pieces.extend_from_slice(&std::mem::take(&mut first));
         pieces.extend_from_slice(&data);
     }
-    if pieces.is_empty() {
-        return message(first);
-    }
-    message(pieces)
-}
-
-fn message<M: Message + Default>(mut bytes: impl Buf) -> Result<M, Status> {
+    let mut bytes = if pieces.is_empty() { first } else { pieces.freeze() };
     let (Ok(compressed), Ok(length)) = (bytes.try_get_u8(), bytes.try_get_u32()) else {
         return Err(Status::internal("there is no message"));
     };
@@ -73,6 +84,7 @@ fn message<M: Message + Default>(mut bytes: impl Buf) -> Result<M, Status> {
         );
         return Err(Status::internal(words));
     }
+    check(&bytes)?;
     M::decode(bytes).map_err(|error| Status::internal(format!("this is no such message: {error}")))
 }
 
@@ -131,5 +143,76 @@ impl Body for Reply {
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Whether it is compressed, and its length.
 const HEAD: usize = 5;
+/// The most bytes of messages on their way, beyond what each has free.
+const ROOM: usize = 64 << 20;
+/// What every message has: more than what usually comes, which comes in one piece.
+const FREE: usize = 16 << 10;
 /// The largest message of a caller.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::server::envoy::RateLimitRequest;
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+
+    /// A message of so many bytes, behind its head.
+    fn framed(length: usize) -> Bytes {
+        // The key of a field and the length of its text take one byte and up to three.
+        let mut request = RateLimitRequest {
+            domain: "d".repeat(length - 4),
+            ..RateLimitRequest::default()
+        };
+        while request.encoded_len() < length {
+            request.domain.push('d');
+        }
+        let mut bytes = BytesMut::new();
+        bytes.put_u8(0);
+        bytes.put_u32(u32::try_from(request.encoded_len()).unwrap());
+        request.encode(&mut bytes).unwrap();
+        assert_eq!(bytes.len(), HEAD + length);
+        bytes.freeze()
+    }
+
+    async fn sent(bytes: &[u8], piece: usize, room: &Room) -> Result<usize, tonic::Code> {
+        let pieces = bytes.chunks(piece).map(|piece| {
+            let frame = Frame::data(Bytes::copy_from_slice(piece));
+            Ok::<_, Status>(frame)
+        });
+        let read = read::<RateLimitRequest, _>(StreamBody::new(stream::iter(pieces)), room, |_| Ok(())).await;
+        read.map(|request| request.encoded_len())
+            .map_err(|status| status.code())
+    }
+
+    #[tokio::test]
+    async fn a_message_is_put_together_from_any_pieces_up_to_its_longest() {
+        let room = room();
+        for length in [16 << 10, 40_000, MESSAGE_BYTES_MAX] {
+            for piece in [1_000, 16 << 10, 16_389, usize::MAX >> 1] {
+                assert_eq!(
+                    sent(&framed(length), piece, &room).await,
+                    Ok(length),
+                    "{length} by {piece}"
+                );
+            }
+        }
+        let long = framed(MESSAGE_BYTES_MAX + 1);
+        for piece in [1_000, 16 << 10, usize::MAX >> 1] {
+            assert_eq!(sent(&long, piece, &room).await, Err(tonic::Code::OutOfRange), "{piece}");
+        }
+    }
+
+    #[tokio::test]
+    async fn large_messages_need_room_and_small_ones_none() {
+        let room = Room::new(30_000, FREE);
+        let mut others = room.share();
+        others.hold(FREE + 10_000);
+        let [small, large, larger] = [FREE - HEAD, FREE + 10_000, FREE + 25_000].map(framed);
+        assert!(sent(&small, 1_000, &room).await.is_ok());
+        assert!(sent(&large, 1_000, &room).await.is_ok());
+        assert_eq!(sent(&larger, 1_000, &room).await, Err(tonic::Code::ResourceExhausted));
+        drop(others);
+        assert!(sent(&larger, 1_000, &room).await.is_ok());
+    }
+}

@@ -1,0 +1,174 @@
+//! How much a request may hold, seen in its bytes before anything is made of them: two bytes of a message announce a descriptor
+//! that takes forty times as much.
+
+use super::request::{DESCRIPTORS_MAX, ENTRIES_MAX};
+use std::fmt;
+
+/// The most entries of all descriptors of a request together.
+pub const ALL_ENTRIES_MAX: usize = 512;
+
+/// What there is too much of. The caller's to mend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooMany {
+    /// More descriptors than a request may have.
+    Descriptors,
+    /// More entries than this descriptor may have, counted from 0.
+    Entries(usize),
+    /// More entries than all descriptors together may have.
+    AllEntries,
+    /// A group, which none of these messages has. It could hide the others.
+    Groups,
+}
+
+/// Whether a `RateLimitRequest` holds no more than it may. What is no such message is left to whoever reads it, who
+/// finds the same fault at the same place.
+///
+/// # Errors
+/// What there is too much of.
+pub fn is_bounded(message: &[u8]) -> Result<(), TooMany> {
+    let (mut descriptors, mut all) = (0, 0);
+    let mut rest = message;
+    while let Some(field) = next(&mut rest)? {
+        let (DESCRIPTORS, Some(descriptor)) = field else {
+            continue;
+        };
+        descriptors += 1;
+        if descriptors > DESCRIPTORS_MAX {
+            return Err(TooMany::Descriptors);
+        }
+        let (mut entries, mut rest) = (0, descriptor);
+        while let Some(field) = next(&mut rest)? {
+            entries += usize::from(matches!(field, (ENTRIES, Some(_))));
+            if entries > ENTRIES_MAX {
+                return Err(TooMany::Entries(descriptors - 1));
+            }
+        }
+        all += entries;
+        if all > ALL_ENTRIES_MAX {
+            return Err(TooMany::AllEntries);
+        }
+    }
+    Ok(())
+}
+
+/// The next field: its number, and its bytes if it has a length. None at the end, and where there is no field.
+fn next<'b>(rest: &mut &'b [u8]) -> Result<Option<(u64, Option<&'b [u8]>)>, TooMany> {
+    let Some(key) = varint(rest) else { return Ok(None) };
+    let length = match key & 7 {
+        0 => {
+            let read = varint(rest);
+            return Ok(read.map(|_| (key >> 3, None)));
+        }
+        1 => 8,
+        2 => match varint(rest) {
+            Some(length) => usize::try_from(length).unwrap_or(usize::MAX),
+            None => return Ok(None),
+        },
+        3 | 4 => return Err(TooMany::Groups),
+        5 => 4,
+        _ => return Ok(None),
+    };
+    let Some((bytes, behind)) = rest.split_at_checked(length) else {
+        return Ok(None);
+    };
+    *rest = behind;
+    Ok(Some((key >> 3, (key & 7 == 2).then_some(bytes))))
+}
+
+/// A number of seven bits a byte, the lowest first.
+fn varint(rest: &mut &[u8]) -> Option<u64> {
+    let mut number = 0;
+    for place in 0..10 {
+        let (byte, behind) = rest.split_first()?;
+        *rest = behind;
+        number |= u64::from(byte & 0x7f) << (7 * place);
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Descriptors => write!(f, "a request has at most {DESCRIPTORS_MAX} descriptors"),
+            Self::Entries(place) => {
+                write!(
+                    f,
+                    "descriptor {place}, counted from 0, has more than {ENTRIES_MAX} entries"
+                )
+            }
+            Self::AllEntries => write!(f, "all descriptors together have at most {ALL_ENTRIES_MAX} entries"),
+            Self::Groups => f.write_str("this holds a group, which is in none of these messages"),
+        }
+    }
+}
+
+impl std::error::Error for TooMany {}
+
+/// Numbers of fields, as in `proto/`.
+const DESCRIPTORS: u64 = 2;
+const ENTRIES: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::super::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
+    use super::*;
+    use prost::Message;
+
+    /// A request whose descriptors have so many entries.
+    fn of(entries: &[usize]) -> Vec<u8> {
+        let entry = rate_limit_descriptor::Entry {
+            key: "k".into(),
+            value: "v".repeat(200),
+        };
+        let descriptor = |count: &usize| RateLimitDescriptor {
+            entries: vec![entry.clone(); *count],
+            hits_addend: Some(7),
+            ..RateLimitDescriptor::default()
+        };
+        let request = RateLimitRequest {
+            domain: "shop".into(),
+            descriptors: entries.iter().map(descriptor).collect(),
+            hits_addend: 300,
+        };
+        request.encode_to_vec()
+    }
+
+    #[test]
+    fn as_much_as_is_allowed_passes_and_no_more() {
+        for (entries, found) in [
+            (vec![], Ok(())),
+            (vec![0; 64], Ok(())),
+            (vec![8; 64], Ok(())),
+            (vec![64; 8], Ok(())),
+            (vec![0; 65], Err(TooMany::Descriptors)),
+            (vec![1, 65], Err(TooMany::Entries(1))),
+            ([vec![8; 63], vec![9]].concat(), Err(TooMany::AllEntries)),
+        ] {
+            assert_eq!(is_bounded(&of(&entries)), found, "{entries:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_announced_in_two_bytes_is_counted_before_it_is_made() {
+        assert_eq!(is_bounded(&[0x12, 0].repeat(8_192)), Err(TooMany::Descriptors));
+        let entries = [0x0a, 0].repeat(100);
+        let message = [&[0x12, 200, 1][..], &entries].concat();
+        assert_eq!(is_bounded(&message), Err(TooMany::Entries(0)));
+        // Cut short, it is counted up to there.
+        assert_eq!(is_bounded(&message[..message.len() - 1]), Ok(()));
+        assert!(RateLimitRequest::decode(&message[..message.len() - 1]).is_err());
+        assert_eq!(is_bounded(&[0x23, 0x24]), Err(TooMany::Groups));
+    }
+
+    #[test]
+    fn any_end_is_the_end() {
+        let whole = of(&[3, 0, 2]);
+        for end in 0..whole.len() {
+            assert_eq!(is_bounded(&whole[..end]), Ok(()), "{end}");
+        }
+        assert_eq!(is_bounded(&[0xff; 40]), Ok(()));
+    }
+}
