@@ -54,6 +54,31 @@ fn ioredis_connects_and_calls() {
 }
 
 #[test]
+fn redis_rs_connects_and_calls() {
+    for server in Server::both("") {
+        for protocol in ["resp2", "resp3"] {
+            let url = format!("redis://{}/?protocol={protocol}", server.address);
+            let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
+            let call = |key: &str| {
+                let mut call = redis::cmd("CL.THROTTLE");
+                call.arg(key).arg(1).arg(30).arg(60);
+                call
+            };
+            let one: Vec<i64> = call(protocol).query(&mut client).unwrap();
+            assert_eq!(one, [0, 2, 1, -1, 2]);
+            let mut pipeline = redis::pipe();
+            for _ in 0..3 {
+                pipeline.add_command(call(&format!("{protocol}-pipeline")));
+            }
+            let all: Vec<Vec<i64>> = pipeline.query(&mut client).unwrap();
+            assert_eq!(all.iter().map(|reply| reply[0]).collect::<Vec<_>>(), [0, 0, 1]);
+            let nonsense: redis::RedisResult<Vec<i64>> = redis::cmd("CL.THROTTLE").arg("k").query(&mut client);
+            assert!(nonsense.unwrap_err().to_string().contains("Usage: cl.throttle"));
+        }
+    }
+}
+
+#[test]
 fn redis_cli_connects_and_calls() {
     let server = Server::start();
     for protocol in ["-2", "-3"] {
