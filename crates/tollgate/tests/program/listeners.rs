@@ -3,6 +3,7 @@
 use crate::running::{Folder, Server, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
 
@@ -167,4 +168,29 @@ fn grpc_is_answered_on_a_unix_socket_that_goes_with_the_server() {
     assert_eq!(head[3], 4);
     assert!(server.stop().success());
     assert!(!path.exists());
+}
+
+#[test]
+fn a_server_that_has_no_files_left_accepts_again_when_it_has() {
+    let folder = Folder::with("tollgate.yaml", RULES);
+    let program = tollgate(&folder, &[]);
+    let mut limited = Command::new("sh");
+    // Both limits, so that it cannot raise its own.
+    limited.args(["-c", "ulimit -n 64; exec \"$0\" serve --set server.http=127.0.0.1:0"]);
+    limited.arg(program.get_program()).current_dir(folder.path());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => limited.env(name, value),
+            None => limited.env_remove(name),
+        };
+    }
+    let server = Server::spawn(limited);
+    assert_eq!(server.get("/healthz").status, 200);
+    let many: Vec<TcpStream> = (0..100)
+        .map(|_| TcpStream::connect(server.address()).expect("the system takes it"))
+        .collect();
+    server.wait_for("cannot accept connections; trying again", 1);
+    drop(many);
+    assert_eq!(server.get("/healthz").status, 200);
+    assert!(server.stop().success());
 }
