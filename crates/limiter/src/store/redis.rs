@@ -36,6 +36,7 @@ mod offset;
 mod options;
 mod orphans;
 mod probe;
+mod reach;
 mod replicas;
 pub mod script;
 mod sentinel;

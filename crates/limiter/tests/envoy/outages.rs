@@ -113,6 +113,50 @@ async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
     assert_eq!(ask::<u64>(&server, &["GET", KEY]), sent);
 }
 
+/// So many hits at once on a server that is frozen meanwhile, each waited for so long.
+async fn many_on_a_frozen_server(hits: usize, deadline: Duration) -> (Server, Arc<RuleBook<Redis>>) {
+    let server = Server::start(Kind::Redis70);
+    let store = Redis::options(&server.url()).expect("a URL");
+    let store = store.deadline(deadline).envoy_counters(counters()).open();
+    let book = Arc::new(RuleBook::new(rules(false), Arc::new(store)));
+    let x = entries(&["year=x"]);
+    until("an answer", async || {
+        book.check(&attempt(&x, 1)).await.verdict.source == Source::Shared
+    })
+    .await;
+    server.freeze();
+    let tasks: Vec<_> = (0..hits)
+        .map(|_| {
+            let book = Arc::clone(&book);
+            tokio::spawn(async move { book.check(&attempt(&entries(&["year=x"]), 1)).await.verdict.source })
+        })
+        .collect();
+    for task in tasks {
+        assert_eq!(task.await.expect("an answer"), Source::Open);
+    }
+    (server, book)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_hits_that_wait_for_one_connection_are_one_failure() {
+    let (server, book) = many_on_a_frozen_server(40, Duration::from_millis(200)).await;
+    server.thaw();
+    let x = entries(&["year=x"]);
+    until("its return", async || {
+        book.check(&attempt(&x, 1)).await.verdict.source == Source::Shared
+    })
+    .await;
+    assert_eq!(book.store().breaker_changes(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn so_many_wait_at_once_and_others_are_told_at_once() {
+    let (_server, book) = many_on_a_frozen_server(300, Duration::from_secs(2)).await;
+    let counted = |code| book.store().figures().errors().find(|(name, _)| *name == code);
+    assert_eq!(counted("overloaded"), Some(("overloaded", 44)));
+    assert_eq!(counted("timeout"), Some(("timeout", 256)));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_no_writes_is_left() {
     let primary = Server::start(Kind::Redis70);

@@ -2,9 +2,9 @@
 
 use crate::site::{Site, every_limit, rate, settle};
 use std::time::Duration;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Limit, Micros, TokenBucket};
-use tollgate_limiter::store::redis::{BreakerState, Breaking, Functions, OpenFor, Redis, RedisKey};
+use tollgate_limiter::store::redis::{BreakerState, Breaking, Functions, OpenFor, Options, Redis, RedisKey};
 use tollgate_limiter::store::{Store, StoreError};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
@@ -15,7 +15,11 @@ fn limit() -> Limit {
 /// A store that has answered, with the deadline it has by default.
 async fn opened(site: &Site, functions: Functions) -> (Redis, RedisKey) {
     let options = Redis::options(&site.server.url()).expect("a URL");
-    let store = options.functions(functions).near_cache(false).open();
+    answering(site, options.functions(functions)).await
+}
+
+async fn answering(site: &Site, options: Options) -> (Redis, RedisKey) {
+    let store = options.near_cache(false).open();
     let key = site.counter(&store, &limit(), "somebody");
     until(&store, key, Duration::from_secs(10)).await;
     (store, key)
@@ -31,16 +35,18 @@ async fn until(store: &Redis, key: RedisKey, most: Duration) -> Duration {
     from.elapsed()
 }
 
-/// Asks until the breaker opens, and says how many calls that took.
+/// Asks until the breaker opens, and says how many calls waited for about half of a tenth of a second or longer.
 async fn until_open(store: &Redis, key: RedisKey) -> usize {
     let from = Instant::now();
-    let mut calls = 0;
+    let mut waited = 0;
     while store.breaker() != BreakerState::Open {
         assert!(from.elapsed() < Duration::from_secs(5), "it stays closed");
-        let settled = settle(store, key, &limit(), 1).await;
-        calls += usize::from(settled.outcomes[0].is_err());
+        let asked = Instant::now();
+        settle(store, key, &limit(), 1).await;
+        waited += usize::from(asked.elapsed() >= Duration::from_millis(45));
+        sleep(Duration::from_millis(1)).await;
     }
-    calls
+    waited
 }
 
 /// Nobody waits: a hundred answers in the time that two deadlines take.
@@ -57,9 +63,12 @@ async fn answers_at_once(store: &Redis, key: RedisKey) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_falls_silent_is_left_alone_and_asked_again_when_it_speaks() {
     let site = Site::start(Kind::Redis70);
-    let (store, key) = opened(&site, Functions::Auto).await;
+    let options = Redis::options(&site.server.url()).expect("a URL");
+    let (store, key) = answering(&site, options.deadline(Duration::from_millis(100))).await;
     site.server.freeze();
-    assert_eq!(until_open(&store, key).await, 5);
+    // One for its deadline, and another for a new connection, though the breaker opens after five deadlines.
+    let waited = until_open(&store, key).await;
+    assert!((1..=3).contains(&waited), "{waited}");
     answers_at_once(&store, key).await;
     sleep(Duration::from_millis(600)).await;
     assert_eq!(
@@ -71,6 +80,54 @@ async fn a_server_that_falls_silent_is_left_alone_and_asked_again_when_it_speaks
     until(&store, key, Duration::from_secs(2)).await;
     assert_eq!((store.breaker(), store.breaker_changes()), (BreakerState::Closed, 2));
     assert!(!store.is_away(&[crate::site::charge(key, &limit(), 1)]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_slow_answer_is_one_failure() {
+    const STALLS: u64 = 10;
+    let site = Site::start(Kind::Redis70);
+    let options = Redis::options(&site.server.url()).expect("a URL");
+    let (store, key) = answering(&site, options.deadline(Duration::from_millis(5))).await;
+    for _ in 0..STALLS {
+        let from = Instant::now();
+        site.server.freeze();
+        while from.elapsed() < Duration::from_millis(30) {
+            settle(&store, key, &limit(), 1).await;
+            sleep(Duration::from_millis(1)).await;
+        }
+        site.server.thaw();
+        until(&store, key, Duration::from_secs(5)).await;
+        sleep(Duration::from_millis(250)).await;
+    }
+    // Each of them was longer than five deadlines. A busy machine makes some longer still.
+    let changes = store.breaker_changes();
+    assert!(changes <= STALLS, "{changes} changes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_who_leave_before_the_deadline_show_that_a_server_is_silent() {
+    let site = Site::start(Kind::Redis70);
+    let options = Redis::options(&site.server.url()).expect("a URL");
+    let (store, key) = answering(&site, options.deadline(Duration::from_millis(100))).await;
+    // Nothing is wrong with a server whose callers are in a hurry.
+    for _ in 0..50 {
+        let _ = timeout(Duration::ZERO, settle(&store, key, &limit(), 1)).await;
+    }
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(
+        (store.breaker(), store.figures().dials.get()),
+        (BreakerState::Closed, 1)
+    );
+    site.server.freeze();
+    let from = Instant::now();
+    while store.breaker() != BreakerState::Open {
+        assert!(from.elapsed() < Duration::from_secs(5), "it stays closed");
+        let _ = timeout(Duration::from_millis(20), settle(&store, key, &limit(), 1)).await;
+    }
+    answers_at_once(&store, key).await;
+    assert!(store.fault().is_some());
+    site.server.thaw();
+    until(&store, key, Duration::from_secs(2)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -134,7 +191,7 @@ async fn for_a_fixed_time_nobody_asks_and_then_one_request_tries() {
     until(&store, key, Duration::from_secs(10)).await;
     site.server.freeze();
     let from = Instant::now();
-    assert_eq!(until_open(&store, key).await, 3);
+    until_open(&store, key).await;
     answers_at_once(&store, key).await;
     site.server.thaw();
     until(&store, key, Duration::from_secs(2)).await;

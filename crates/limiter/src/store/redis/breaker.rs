@@ -5,6 +5,7 @@
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tollgate_core::{Micros, Timestamp};
 
 /// When a server is left alone, and for how long.
@@ -44,12 +45,22 @@ pub(super) enum Went {
     Well,
     /// It failed, or took too long.
     Badly,
+    /// It was not made: there was no connection.
+    Unreached,
 }
 
 /// Of so many calls in a second, this share may not fail: in percent.
 const CALLS: u32 = 20;
 const SHARE: u32 = 50;
 const SECOND: Micros = Micros::from_secs(1);
+
+/// How long a server may be out of reach after something went wrong. A connection that did not answer once is given up, and
+/// another takes some round trips: that is one failure and not one for each call that finds none meanwhile. It is enough for
+/// a server that stood still for 50 ms, and lets one that is away be noticed within 100 ms.
+const REACHED_WITHIN: Micros = Micros::from_millis(60);
+
+/// How often it may be out of reach for so long in one second. Each time costs a few who wait for it in vain.
+const UNREACHED_MOST: u64 = 3;
 
 /// How many probes in a row must be answered, and the most it can come to: twice as many each time that the server fails
 /// again soon after. So a link that comes and goes is seldom trusted, and one that was away once soon.
@@ -72,11 +83,15 @@ pub(super) struct Breaker {
 #[derive(Debug)]
 struct Machine {
     breaking: Breaking,
+    /// How long the server may be out of reach after something went wrong.
+    patience: Micros,
     state: State,
     /// Failures in a row, and when the first of them was.
     row: (u32, Timestamp),
     /// This second: when it began, its calls, and those that failed.
     second: (Timestamp, u32, u32),
+    /// For how much of this second the server was out of reach, and when that was last seen.
+    unreached: (Micros, Timestamp),
     /// Probes in a row that close it.
     needed: u32,
     closed_at: Option<Timestamp>,
@@ -117,11 +132,12 @@ impl BreakerState {
 }
 
 impl Breaker {
-    pub(super) fn new(breaking: Breaking) -> Self {
+    /// `deadline`: how long a call may take.
+    pub(super) fn new(breaking: Breaking, deadline: Duration) -> Self {
         Self {
             breaking,
             state: AtomicU8::new(BreakerState::Closed as u8),
-            machine: Mutex::new(Machine::new(breaking)),
+            machine: Mutex::new(Machine::new(breaking, Micros::from(deadline))),
         }
     }
 
@@ -191,12 +207,16 @@ impl Breaker {
 }
 
 impl Machine {
-    const fn new(breaking: Breaking) -> Self {
+    fn new(breaking: Breaking, deadline: Micros) -> Self {
+        // As long as the failures that are still allowed would have taken.
+        let allowed = u64::from(breaking.failures.saturating_sub(1)).saturating_mul(deadline.get());
         Self {
             breaking,
+            patience: REACHED_WITHIN.max(Micros::new(allowed)),
             state: State::Closed,
             row: (0, Timestamp::EPOCH),
             second: (Timestamp::EPOCH, 0, 0),
+            unreached: (Micros::ZERO, Timestamp::EPOCH),
             needed: PROBES,
             closed_at: None,
             changes: 0,
@@ -228,7 +248,7 @@ impl Machine {
                 }
             }
             (State::Trying(_), Went::Well) => self.close(now),
-            (State::Trying(_), Went::Badly) => self.state = shut(now),
+            (State::Trying(_), Went::Badly | Went::Unreached) => self.state = shut(now),
             // It began before.
             (State::Open { .. }, _) => {}
         }
@@ -237,7 +257,7 @@ impl Machine {
     fn note_probe(&mut self, went: Went, now: Timestamp) {
         if let State::Open { since, answered } = self.state {
             match went {
-                Went::Badly => self.state = shut(now),
+                Went::Badly | Went::Unreached => self.state = shut(now),
                 Went::Well if answered + 1 >= self.needed => self.close(now),
                 Went::Well => {
                     self.state = State::Open {
@@ -251,20 +271,39 @@ impl Machine {
 
     /// Counts a call, and says whether that is one failure too many.
     fn is_too_much(&mut self, went: Went, now: Timestamp) -> bool {
-        let (began, calls, failed) = &mut self.second;
-        if now >= *began + SECOND {
-            (*began, *calls, *failed) = (now, 0, 0);
+        if now >= self.second.0 + SECOND {
+            self.second = (now, 0, 0);
+            self.unreached.0 = Micros::ZERO;
         }
-        *calls = calls.saturating_add(1);
+        let (_, calls, failed) = &mut self.second;
+        let (failures, first) = &mut self.row;
+        let is_first = *failures == 0 || now > *first + self.breaking.within;
+        if is_first && went != Went::Well {
+            (*failures, *first) = (0, now);
+        }
         match went {
-            Went::Well => self.row = (0, now),
+            Went::Well => {
+                *calls = calls.saturating_add(1);
+                self.row = (0, now);
+            }
             Went::Badly => {
+                *calls = calls.saturating_add(1);
                 *failed = failed.saturating_add(1);
-                let (failures, first) = &mut self.row;
-                if *failures == 0 || now > *first + self.breaking.within {
-                    (*failures, *first) = (0, now);
-                }
                 *failures = failures.saturating_add(1);
+                self.unreached.1 = now;
+            }
+            Went::Unreached if is_first => {
+                *failures = 1;
+                self.unreached.1 = now;
+            }
+            Went::Unreached => {
+                let (unreached, seen) = &mut self.unreached;
+                *unreached = Micros::new(unreached.get() + now.since(*seen).get());
+                *seen = now;
+                let most = Micros::new(self.patience.get().saturating_mul(UNREACHED_MOST));
+                if now >= *first + self.patience || *unreached >= most {
+                    return true;
+                }
             }
         }
         let is_share = *calls >= CALLS && failed.saturating_mul(100) >= calls.saturating_mul(SHARE);
@@ -285,6 +324,7 @@ impl Machine {
         self.state = State::Closed;
         self.row = (0, now);
         self.second = (now, 0, 0);
+        self.unreached = (Micros::ZERO, now);
         self.closed_at = Some(now);
         self.changes += 1;
     }
@@ -306,10 +346,17 @@ mod tests {
     }
 
     fn breaker(open_for: OpenFor) -> Breaker {
-        Breaker::new(Breaking {
+        let breaking = Breaking {
             open_for,
             ..Breaking::default()
-        })
+        };
+        Breaker::new(breaking, Duration::from_millis(10))
+    }
+
+    /// Asks every 10 ms while there is no connection, and says when it opened.
+    fn out_of_reach(breaker: &Breaker, from_ms: u64, to_ms: u64) -> Option<u64> {
+        let mut moments = (from_ms..=to_ms).step_by(10);
+        moments.find(|ms| breaker.note(Went::Unreached, at(*ms)))
     }
 
     fn fail(breaker: &Breaker, times: u64, from_ms: u64) -> bool {
@@ -353,6 +400,59 @@ mod tests {
             slow.note(went, at(n * 60))
         });
         assert!(!opened, "fewer than twenty a second say nothing");
+    }
+
+    #[test]
+    fn a_call_without_an_answer_and_the_way_back_are_one_failure() {
+        let breaker = breaker(OpenFor::Auto);
+        for stall in 0..6 {
+            let from = stall * 1_000;
+            assert!(!fail(&breaker, 1, from));
+            assert_eq!(out_of_reach(&breaker, from + 1, from + 59), None, "{stall}");
+            assert!(!breaker.note(Went::Well, at(from + 60)));
+        }
+        // What came before does not count.
+        assert!(!fail(&breaker, 4, 7_000));
+    }
+
+    #[test]
+    fn a_server_that_stays_out_of_reach_is_noticed_within_a_tenth_of_a_second() {
+        // A call has failed, 10 ms after it was made; none has, since there was never a connection; fifty calls a second.
+        let after_one = breaker(OpenFor::Auto);
+        fail(&after_one, 1, 10);
+        assert_eq!(out_of_reach(&after_one, 20, 200), Some(70));
+        assert_eq!(out_of_reach(&breaker(OpenFor::Auto), 0, 200), Some(60));
+        let seldom = breaker(OpenFor::Auto);
+        fail(&seldom, 1, 30);
+        let opened = [40, 60, 80, 100].map(|ms| seldom.note(Went::Unreached, at(ms)));
+        assert_eq!(opened, [false, false, false, true]);
+    }
+
+    #[test]
+    fn more_failures_or_longer_ones_are_more_patience() {
+        for (failures, deadline_ms, opens_at) in [(1, 10, 0), (3, 10, 60), (20, 10, 190), (5, 100, 400)] {
+            let breaking = Breaking {
+                failures,
+                ..Breaking::default()
+            };
+            let breaker = Breaker::new(breaking, Duration::from_millis(deadline_ms));
+            let mut opened = (0..1_000)
+                .step_by(10)
+                .filter(|ms| breaker.note(Went::Unreached, at(*ms)));
+            assert_eq!(opened.next(), Some(opens_at), "{failures} {deadline_ms}");
+        }
+    }
+
+    #[test]
+    fn one_that_stands_still_again_and_again_is_left_alone() {
+        let breaker = breaker(OpenFor::Auto);
+        let stalls = (0..10).find(|stall| {
+            let from = stall * 100;
+            assert!(!fail(&breaker, 1, from + 10));
+            let opened = out_of_reach(&breaker, from + 20, from + 50);
+            opened.is_some() || breaker.note(Went::Well, at(from + 55))
+        });
+        assert_eq!(stalls, Some(4));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// How long each step of connecting may take.
 const DIAL: Duration = Duration::from_secs(1);
@@ -39,6 +39,8 @@ pub(super) struct Link {
     functions: Functions,
     clock: Clock,
     line: watch::Sender<Option<Line>>,
+    /// Since when there is none, if there is none.
+    gone: Mutex<Instant>,
     is_dialling: AtomicBool,
     /// That it is worth dialling anew at once.
     news: Arc<Notify>,
@@ -80,6 +82,7 @@ impl Link {
             functions,
             clock,
             line: watch::Sender::new(None),
+            gone: Mutex::new(Instant::now()),
             is_dialling: AtomicBool::new(false),
             news: Arc::default(),
             target: Mutex::default(),
@@ -114,6 +117,11 @@ impl Link {
         self.line.borrow().clone()
     }
 
+    /// Since when there is no connection, if there is none.
+    pub(super) fn gone(&self) -> Instant {
+        *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Whether there is a connection.
     pub(super) fn is_up(&self) -> bool {
         self.line.borrow().is_some()
@@ -139,6 +147,7 @@ impl Link {
             let is_this = line.as_ref().is_some_and(|line| line.number() == number);
             if is_this {
                 *line = None;
+                *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             }
             is_this
         });

@@ -9,17 +9,18 @@ use super::Time;
 use super::breaker::{Breaker, BreakerState, Went};
 use super::call::{Answer, Call, Clock as Timing, Mode, Told};
 use super::key::RedisKey;
-use super::line::{Failure, Ready};
+use super::line::{Failure, Line, Ready};
 use super::link::Link;
 use super::near::Exchange;
 use super::probe;
+use super::reach::{Place, Watched};
 use super::replicas::Replicas;
 use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
 use crate::clock;
 use crate::store::{Refusal, Settled, StoreError};
 use redis::{Cmd, Value};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -49,8 +50,14 @@ pub(super) struct Node {
     pub(super) last_tag: AtomicU16,
     /// What went wrong last.
     failed_by: Mutex<Option<StoreError>>,
+    /// One more than the number of the connection whose failure was noted last.
+    pub(super) told_of: AtomicU64,
+    /// How many writes are under way that do not go in turns.
+    at_once: AtomicUsize,
+    /// Whether a call is waited for whose caller has left.
+    pub(super) is_followed: AtomicBool,
     /// For what goes on in the background.
-    me: Weak<Self>,
+    pub(super) me: Weak<Self>,
     pub(super) span: Span,
     queue: Mutex<Queue>,
 }
@@ -120,9 +127,12 @@ impl Node {
     pub(super) fn new(link: Arc<Link>, shared: Arc<Shared>, span: Span, replicas: Option<Replicas>) -> Arc<Self> {
         let node = Arc::new_cyclic(|me| Self {
             link,
-            breaker: Breaker::new(shared.breaking),
+            breaker: Breaker::new(shared.breaking, shared.deadline),
             last_tag: AtomicU16::new(0),
             failed_by: Mutex::default(),
+            told_of: AtomicU64::new(0),
+            at_once: AtomicUsize::new(0),
+            is_followed: AtomicBool::new(false),
             me: Weak::clone(me),
             shared,
             span,
@@ -315,8 +325,9 @@ impl Node {
     pub(super) async fn call(&self, works: &[&Work], first: Deadline, until: Instant) -> Vec<Done> {
         let batches = self.batches(works);
         let mut done: Vec<Done> = works.iter().map(|_| Err(StoreError::Nonsense.into())).collect();
-        let answers = self.exchange(&batches, first.ours, until).await;
-        self.note(&answers);
+        let mut watched = Watched::new(self, until);
+        let answers = self.exchange(&batches, first.ours, until, &mut watched).await;
+        watched.went(&answers);
         for (batch, answer) in batches.iter().zip(answers) {
             let told = answer.and_then(|(answer, when)| match answer.told {
                 Some(told) => Ok((told, when)),
@@ -348,35 +359,49 @@ impl Node {
 
     /// Sends commands other than the script, in one write and at once, and gives what is answered to each.
     pub(super) async fn send_all(&self, commands: &[&Cmd], deadline: Deadline) -> Vec<Result<Value, Failure>> {
+        let failed = |error: StoreError| vec![Err(error.into()); commands.len()];
+        let Some(_place) = Place::take(&self.at_once) else {
+            return failed(StoreError::Overloaded);
+        };
         if !self.breaker.lets_pass(self.shared.clock.now()) {
-            return vec![Err(StoreError::BreakerOpen.into()); commands.len()];
+            return failed(StoreError::BreakerOpen);
         }
-        let answers = match timeout_at(deadline.until, self.link.line()).await {
-            Err(_) => vec![Err(StoreError::Unavailable.into()); commands.len()],
-            Ok(mut line) => {
+        let mut watched = Watched::new(self, deadline.until);
+        let answers = match self.line_by(deadline.until).await {
+            Err(error) => failed(error),
+            Ok(line) => {
+                let line = watched.sent(line);
                 let answers = timeout_at(deadline.until, line.send_all(commands)).await;
-                let answers = answers.unwrap_or_else(|_| vec![Err(StoreError::Timeout.into()); commands.len()]);
-                let errors = answers.iter().filter_map(|answer| answer.as_ref().err());
-                match errors
-                    .map(|failure| failure.error)
-                    .find(|error| is_the_connections(*error))
-                {
-                    Some(error) => self.link.hang_up(line.number(), &error.to_string()),
-                    None => self.link.answered(),
+                let answers = answers.unwrap_or_else(|_| failed(StoreError::Timeout));
+                let is_well = |answer: &Result<Value, Failure>| match answer {
+                    Ok(_) => true,
+                    Err(failure) => !is_the_connections(failure.error),
+                };
+                if answers.iter().all(is_well) {
+                    self.link.answered();
                 }
                 answers
             }
         };
-        self.note(&answers);
+        watched.went(&answers);
         answers
     }
 
-    /// Notes how a call went.
-    fn note<T>(&self, answers: &[Result<T, Failure>]) {
-        if let Some(error) = answers.iter().find_map(|answer| answer.as_ref().err()) {
-            *self.failed_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.error);
+    /// Notes how a call went, on its connection if there was one. A connection that does not answer, or not with an answer,
+    /// is given up: what came next on it could be taken for the answer to something else.
+    pub(super) fn note<T>(&self, answers: &[Result<T, Failure>], line: Option<&Line>) {
+        let errors = || answers.iter().filter_map(|answer| answer.as_ref().err());
+        if let Some(failure) = errors().next() {
+            *self.failed_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.error);
         }
-        if let Some(went) = went(answers)
+        let mut went = went(answers);
+        if let Some(line) = line
+            && let Some(failure) = errors().find(|failure| is_the_connections(failure.error))
+        {
+            self.link.hang_up(line.number(), &failure.error.to_string());
+            went = went.filter(|went| *went == Went::Well || !self.is_told(line));
+        }
+        if let Some(went) = went
             && self.breaker.note(went, self.shared.clock.now())
         {
             probe::begin(Weak::clone(&self.me), &self.shared.runtime);
@@ -435,17 +460,17 @@ impl Node {
         }
     }
 
-    /// Sends calls and waits for their answers. A connection that does not answer, or not with an answer, is given up: what
-    /// came next on it could be taken for the answer to something else.
+    /// Sends calls and waits for their answers.
     async fn exchange(
         &self,
         batches: &[Batch],
         not_after: Timestamp,
         until: Instant,
+        watched: &mut Watched<'_>,
     ) -> Vec<Result<(Answer, Exchange), Failure>> {
-        let failed = |error: StoreError| vec![Err(error.into()); batches.len()];
-        let Ok(mut line) = timeout_at(until, self.link.line()).await else {
-            return failed(StoreError::Unavailable);
+        let line = match self.line_by(until).await {
+            Ok(line) => watched.sent(line),
+            Err(error) => return vec![Err(error.into()); batches.len()],
         };
         let Shared { clock, figures, .. } = &*self.shared;
         let timing = Timing {
@@ -471,18 +496,12 @@ impl Node {
         let mut exchanged = Vec::with_capacity(batches.len());
         for (batch, answer) in batches.iter().zip(answers) {
             let answer = answer.and_then(|answer| batch.call.read(&answer).ok_or_else(|| StoreError::Nonsense.into()));
-            match &answer {
-                Ok(answer) => {
-                    line.learn(sent, received, answer.server_now);
-                    // One that came too late says nothing of whether the server takes writes.
-                    if answer.told.is_some() {
-                        self.link.answered();
-                    }
+            if let Ok(answer) = &answer {
+                line.learn(sent, received, answer.server_now);
+                // One that came too late says nothing of whether the server takes writes.
+                if answer.told.is_some() {
+                    self.link.answered();
                 }
-                Err(Failure { error, .. }) if is_the_connections(*error) => {
-                    self.link.hang_up(line.number(), &error.to_string());
-                }
-                Err(_) => {}
             }
             exchanged.push(answer.map(|answer| {
                 let now = answer.now;
@@ -522,14 +541,15 @@ fn is_late(done: &Done) -> bool {
 pub(super) fn went<T>(answers: &[Result<T, Failure>]) -> Option<Went> {
     let judged = answers.iter().filter_map(|answer| match answer {
         Ok(_) => Some(Went::Well),
+        Err(Failure { error, .. }) if *error == StoreError::Unavailable => Some(Went::Unreached),
         Err(Failure { error, .. }) => is_failure(*error).then_some(Went::Badly),
     });
-    judged.min_by_key(|went| *went == Went::Badly)
+    judged.min_by_key(|went| *went != Went::Well)
 }
 
 const fn is_failure(error: StoreError) -> bool {
     match error {
-        StoreError::Unavailable | StoreError::Timeout | StoreError::Lost | StoreError::Nonsense => true,
+        StoreError::Timeout | StoreError::Lost | StoreError::Nonsense => true,
         StoreError::Refused(refusal) => !matches!(
             refusal,
             Refusal::Moved
@@ -539,7 +559,8 @@ const fn is_failure(error: StoreError) -> bool {
                 | Refusal::ClusterDown
                 | Refusal::WrongType
         ),
-        StoreError::Late
+        StoreError::Unavailable
+        | StoreError::Late
         | StoreError::Overloaded
         | StoreError::BreakerOpen
         | StoreError::Unasked

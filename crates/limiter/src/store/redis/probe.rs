@@ -43,7 +43,7 @@ async fn until_it_answers(node: Weak<Node>) {
         }
         (least, spread) = match went {
             Went::Well => NEXT,
-            Went::Badly => PAUSE,
+            Went::Badly | Went::Unreached => PAUSE,
         };
     }
 }
