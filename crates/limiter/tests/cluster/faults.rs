@@ -7,7 +7,29 @@ use tokio::time::Instant;
 use tollgate_core::{LeaseId, Micros};
 use tollgate_limiter::store::{Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::{Kind, Server};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it_is() {
+    let cluster = Cluster::start_alone(Kind::Redis70);
+    cluster.servers.iter().for_each(Server::freeze);
+    let store = open_for(&cluster, Duration::from_millis(200));
+    let limit = once(1_000);
+    let charge = charge(key(&store, "r", &limit, &[b"somebody"]), &limit);
+    until("a first look in vain", async || store.is_away(&[charge])).await;
+    let from = Instant::now();
+    for _ in 0..100 {
+        let settled = store.settle(&[charge], LeaseId::default()).await;
+        assert_eq!(settled.outcomes, [Err(StoreError::Unavailable)]);
+    }
+    assert!(from.elapsed() < Duration::from_secs(2), "{:?}", from.elapsed());
+    cluster.servers.iter().for_each(Server::thaw);
+    until("its return", async || {
+        store.settle(&[charge], LeaseId::default()).await.passes
+    })
+    .await;
+    assert!(!store.is_away(&[charge]));
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_its_place() {

@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Wea
 use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tollgate_core::Timestamp;
 
 /// The servers of a cluster.
@@ -30,9 +30,21 @@ pub(super) struct Cluster {
     slots: Box<[u16]>,
     map: RwLock<Map>,
     /// Whether the map was ever drawn.
-    is_drawn: watch::Sender<bool>,
+    drawn: watch::Sender<Drawn>,
+    /// Until when it is waited for at the start.
+    begun_by: Instant,
     /// That the map may be wrong.
     doubt: Arc<Notify>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drawn {
+    /// Servers are being asked for the first time.
+    NotYet,
+    /// Nobody has answered yet.
+    InVain,
+    /// It was.
+    Once,
 }
 
 #[derive(Default)]
@@ -89,7 +101,8 @@ impl Cluster {
             read_from,
             slots,
             map: RwLock::new(map),
-            is_drawn: watch::Sender::new(false),
+            drawn: watch::Sender::new(Drawn::NotYet),
+            begun_by: Instant::now() + shared.deadline,
             doubt: Arc::default(),
             shared,
         });
@@ -175,9 +188,18 @@ impl Cluster {
         if let Some(node) = self.owner_now(tag) {
             return Some(node);
         }
-        let mut is_drawn = self.is_drawn.subscribe();
-        let _ = timeout_at(deadline.until, is_drawn.wait_for(|is_drawn| *is_drawn)).await;
+        self.begun(deadline).await;
         self.owner_now(tag)
+    }
+
+    /// Waits until it is known whether there is a map. Later than one deadline after the start nobody does: a cluster that
+    /// is away then may be so for long.
+    async fn begun(&self, deadline: Deadline) {
+        if *self.drawn.borrow() == Drawn::NotYet {
+            let mut drawn = self.drawn.subscribe();
+            let until = deadline.until.min(self.begun_by);
+            let _ = timeout_at(until, drawn.wait_for(|drawn| *drawn != Drawn::NotYet)).await;
+        }
     }
 
     fn owner_now(&self, tag: u16) -> Option<Arc<Node>> {
@@ -201,10 +223,7 @@ impl Cluster {
 
     /// Who has a slot, of a tag of ours or not, as soon as anybody has told. Nothing if nobody has it.
     pub(super) async fn owner_of(&self, slot: u16, deadline: Deadline) -> Option<Arc<Node>> {
-        if !*self.is_drawn.borrow() {
-            let mut is_drawn = self.is_drawn.subscribe();
-            let _ = timeout_at(deadline.until, is_drawn.wait_for(|is_drawn| *is_drawn)).await;
-        }
+        self.begun(deadline).await;
         let map = self.read();
         let host = map.elsewhere.get(&slot).or_else(|| View::owner(&map.views, slot))?;
         match map.nodes.get(host) {
@@ -271,6 +290,10 @@ impl Cluster {
 
     /// Whether the servers of all these tags are left alone just now.
     pub(super) fn is_shut(&self, mut tags: impl Iterator<Item = u16>, now: Timestamp) -> bool {
+        if *self.drawn.borrow() == Drawn::InVain {
+            // There is nobody to ask. It is drawn again and again until there is.
+            return true;
+        }
         let map = self.read();
         let owner = |tag: u16| map.owners.get(usize::from(tag)).and_then(Option::as_ref);
         let is_shut = tags.all(|tag| owner(tag).is_some_and(|node| node.breaker.is_shut(now)));
@@ -283,13 +306,13 @@ impl Cluster {
 
     /// Waits until the map is drawn, for so long at most.
     pub(super) async fn drawn(&self, patience: Duration) {
-        let mut is_drawn = self.is_drawn.subscribe();
-        let _ = timeout(patience, is_drawn.wait_for(|is_drawn| *is_drawn)).await;
+        let mut drawn = self.drawn.subscribe();
+        let _ = timeout(patience, drawn.wait_for(|drawn| *drawn == Drawn::Once)).await;
     }
 
     /// Which of them cannot be reached, and why.
     pub(super) fn fault(&self) -> Option<String> {
-        if !*self.is_drawn.borrow() {
+        if *self.drawn.borrow() != Drawn::Once {
             return Some(self.read().complaint.clone());
         }
         let map = self.read();
@@ -309,6 +332,13 @@ impl Cluster {
             Ok(views) => views,
             Err(complaint) => {
                 self.write().complaint = complaint;
+                self.drawn.send_if_modified(|drawn| {
+                    let is_first = *drawn == Drawn::NotYet;
+                    if is_first {
+                        *drawn = Drawn::InVain;
+                    }
+                    is_first
+                });
                 self.doubt.notify_one();
                 return;
             }
@@ -333,7 +363,7 @@ impl Cluster {
         map.views = views;
         map.elsewhere.clear();
         drop(map);
-        self.is_drawn.send_replace(true);
+        self.drawn.send_replace(Drawn::Once);
     }
 
     /// What servers know of the cluster: those there are connections to, and if these are few also others.
