@@ -268,11 +268,13 @@ pub struct RuleSet {
     pub(crate) counters: Box<[CounterOf]>,
     pub(crate) index: Index,
     pub(crate) descriptors: Descriptors,
+    has_local: bool,
 }
 
 impl RuleSet {
     /// The same rules for instances that decide nothing on their own: `local` ones are closed while the store is away.
     pub fn without_local(mut self) -> Self {
+        self.has_local = false;
         for rule in &mut self.rules {
             if rule.on_store_failure == OnStoreFailure::Local {
                 rule.on_store_failure = OnStoreFailure::Closed;
@@ -290,6 +292,15 @@ impl RuleSet {
             counters: counters.into(),
             index,
             descriptors,
+            has_local: true,
+        }
+    }
+
+    /// What holds for a limit that no rule has while the store is away, such as one that a caller brings along.
+    pub const fn on_store_failure(&self) -> OnStoreFailure {
+        match self.has_local {
+            true => OnStoreFailure::Local,
+            false => OnStoreFailure::Closed,
         }
     }
 

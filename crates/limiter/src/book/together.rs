@@ -60,7 +60,8 @@ pub enum Judged<'r> {
     /// The rules do.
     Rules(Verdict<'r>),
     /// The limit it brought does. Nothing is decided if the store could not be asked, or another part was refused without
-    /// asking for this one: then it passes. Last what its window holds with this part, where what is refused is counted too.
+    /// asking for this one: then it passes, unless its source is [`Source::Closed`]. Last what its window holds with this
+    /// part, where what is refused is counted too.
     Own(Option<Decision>, Source, Option<Count>),
 }
 
@@ -118,7 +119,7 @@ impl<S: Store> RuleBook<S> {
         let odd_costs = planned.iter().map(Planned::odd_costs).sum();
         let is_banned = planned.iter().any(Planned::is_banned);
         let mut settled = self.settle_or_look(&charges, &counted, is_banned).await;
-        let mut judged = judge::<S>(&planned, settled.as_ref());
+        let mut judged = self.judge(&planned, settled.as_ref());
         if let Some(settled) = &mut settled
             && !is_banned
             && !is_allowed(&judged)
@@ -126,7 +127,7 @@ impl<S: Store> RuleBook<S> {
         {
             // A rule is closed because its part of the store is away; another part has taken charges.
             self.store.take_back(&charges, settled).await;
-            judged = judge::<S>(&planned, Some(settled));
+            judged = self.judge(&planned, Some(settled));
         }
         let allowed = is_allowed(&judged);
         let mut all = Vec::with_capacity(parts.len());
@@ -206,7 +207,7 @@ impl<S: Store> RuleBook<S> {
                 standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE))
             }
         };
-        Judged::own::<S>(own, answer).looked_at()
+        self.judge_own(own, answer).looked_at()
     }
 
     /// Whether what a part gives back is given: if the request goes on, and where every descriptor is counted by itself in
@@ -214,6 +215,43 @@ impl<S: Store> RuleBook<S> {
     fn is_given(&self, part: &Part<'_>, allowed: bool) -> bool {
         let descriptors = self.rules.descriptors();
         allowed || !descriptors.options.strict && descriptors.has(part.attempt.domain)
+    }
+
+    /// What the limits of each part say, as far as they were asked. The answers stand in the order of the parts.
+    fn judge<'r>(&self, planned: &[Planned<'r, S::Key>], settled: Option<&Settled>) -> Vec<Option<Judged<'r>>> {
+        let mut answers = settled.into_iter().flat_map(answers);
+        let each = planned.iter().map(|planned| match planned {
+            Planned::Rules(plan) => Some(Judged::Rules(plan.verdict(S::SOURCE, &mut answers))),
+            Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::of_a_ban(*cost)), S::SOURCE, None)),
+            Planned::Own(_, own) => Some(self.judge_own(own, answers.next().unwrap_or(Answer::Failed))),
+            Planned::GiveBack(_) => None,
+        });
+        each.collect()
+    }
+
+    /// What a limit says that a caller brings. Where this instance decides nothing on its own, none passes without the store.
+    fn judge_own<'r>(&self, own: &OwnLimit, answer: Answer) -> Judged<'r> {
+        match (answer, own) {
+            (
+                Answer::Decided(decision, source) | Answer::Uncounted(decision, source),
+                OwnLimit::Descriptor(brought),
+            ) => {
+                let (decision, after) = brought.judged(decision);
+                let has_attempt = matches!(answer, Answer::Decided(..));
+                Judged::Own(Some(decision), source, after.map(|after| Count { after, has_attempt }))
+            }
+            (Answer::Decided(decision, source) | Answer::Uncounted(decision, source), _) => {
+                Judged::Own(Some(decision), source, None)
+            }
+            (Answer::Failed, _) => {
+                let source = match self.rules.on_store_failure() {
+                    OnStoreFailure::Closed => Source::Closed,
+                    OnStoreFailure::Local | OnStoreFailure::Open { .. } => Source::Open,
+                };
+                Judged::Own(None, source, None)
+            }
+            (Answer::Unasked, _) => Judged::Own(None, S::SOURCE, None),
+        }
     }
 
     /// What a limit that a caller brings is charged for, unless it lets nothing pass.
@@ -233,7 +271,7 @@ impl<S: Store> RuleBook<S> {
             limit,
             cost,
             policy,
-            on_failure: OnStoreFailure::Local,
+            on_failure: self.rules.on_store_failure(),
         })
     }
 
@@ -319,45 +357,17 @@ impl Judged<'_> {
     pub fn is_allow(&self) -> bool {
         match self {
             Self::Rules(verdict) => verdict.allowed,
-            Self::Own(decision, ..) => decision.is_none_or(|decision| decision.is_allow()),
-        }
-    }
-
-    fn own<S: Store>(own: &OwnLimit, answer: Answer) -> Self {
-        match (answer, own) {
-            (
-                Answer::Decided(decision, source) | Answer::Uncounted(decision, source),
-                OwnLimit::Descriptor(brought),
-            ) => {
-                let (decision, after) = brought.judged(decision);
-                let has_attempt = matches!(answer, Answer::Decided(..));
-                Self::Own(Some(decision), source, after.map(|after| Count { after, has_attempt }))
-            }
-            (Answer::Decided(decision, source) | Answer::Uncounted(decision, source), _) => {
-                Self::Own(Some(decision), source, None)
-            }
-            (Answer::Failed, _) => Self::Own(None, Source::Open, None),
-            (Answer::Unasked, _) => Self::Own(None, S::SOURCE, None),
+            Self::Own(Some(decision), ..) => decision.is_allow(),
+            Self::Own(None, source, _) => *source != Source::Closed,
         }
     }
 
     /// The same of a part that takes nothing: how a limit stands refuses nothing.
     fn looked_at(self) -> Self {
         match self {
+            Self::Own(None, Source::Closed, counted) => Self::Own(None, Source::Open, counted),
             Self::Own(decision, source, counted) => Self::Own(decision.map(Decision::as_look), source, counted),
             rules @ Self::Rules(_) => rules,
         }
     }
-}
-
-/// What the limits of each part say, as far as they were asked. The answers stand in the order of the parts.
-fn judge<'r, S: Store>(planned: &[Planned<'r, S::Key>], settled: Option<&Settled>) -> Vec<Option<Judged<'r>>> {
-    let mut answers = settled.into_iter().flat_map(answers);
-    let each = planned.iter().map(|planned| match planned {
-        Planned::Rules(plan) => Some(Judged::Rules(plan.verdict(S::SOURCE, &mut answers))),
-        Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::of_a_ban(*cost)), S::SOURCE, None)),
-        Planned::Own(_, own) => Some(Judged::own::<S>(own, answers.next().unwrap_or(Answer::Failed))),
-        Planned::GiveBack(_) => None,
-    });
-    each.collect()
 }

@@ -1,10 +1,12 @@
 //! What rules say of a store that is away, alone and together, and who decides.
 
 use crate::site::{Site, rate};
-use tollgate_core::{Charge, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
-use tollgate_limiter::Fingerprint;
+use std::sync::Arc;
+use tollgate_core::rules::{Attempt, Reader, Settings};
+use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
 use tollgate_limiter::store::local::Mode;
 use tollgate_limiter::store::{Settled, Source, Store};
+use tollgate_limiter::{Fingerprint, Judged, OwnLimit, Part, RuleBook, Way};
 
 fn limit(units: u64) -> Limit {
     TokenBucket::new(rate(units, Micros::from_secs(1_000))).into()
@@ -141,6 +143,40 @@ async fn local_only_asks_nobody_whatever_rules_say_and_shared_only_decides_nothi
     assert_eq!(site.used(&limit(100), "u").await, 4);
     site.cut_all(true);
     assert_eq!(told(&store.settle(&[plain], LeaseId(1)).await), [None]);
+}
+
+#[tokio::test]
+async fn a_limit_that_a_caller_brings_is_closed_where_nothing_is_decided_here() {
+    let mut site = Site::new(1, 2);
+    site.cut_all(true);
+    let store = Arc::new(site.instances.remove(0));
+    let rules = || Reader::new(Settings::default()).finish().expect("no rules").rules;
+    let part = |way| Part {
+        attempt: Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &[],
+            cost: Cost::ONE,
+        },
+        way,
+        own: Some(OwnLimit::Limited(limit(100))),
+    };
+    let local = RuleBook::new(rules(), Arc::clone(&store));
+    let told = local.check_together(&[part(Way::Take)]).await;
+    assert!(
+        told.allowed && matches!(told.parts[0], Judged::Own(Some(_), Source::Local, _)),
+        "{told:?}"
+    );
+
+    store.set_mode(Mode::SharedOnly);
+    let closed = RuleBook::new(rules().without_local(), store);
+    let told = closed.check_together(&[part(Way::Take)]).await;
+    assert!(
+        !told.allowed && matches!(told.parts[0], Judged::Own(None, Source::Closed, _)),
+        "{told:?}"
+    );
+    // What is given back refuses nothing.
+    let told = closed.check_together(&[part(Way::GiveBack)]).await;
+    assert!(told.allowed && told.parts[0].is_allow(), "{told:?}");
 }
 
 #[tokio::test]
