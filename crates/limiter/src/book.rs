@@ -8,9 +8,9 @@ pub use self::together::{Judged, OwnLimit, Part, Together, Way};
 
 use self::counted::Counted;
 use self::token::Token;
-use crate::lease;
 use crate::store::memory::Memory;
 use crate::store::{Act, Hit, Settled, Store, StoreError};
+use crate::{join, lease};
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -144,21 +144,22 @@ impl<S: Store> RuleBook<S> {
         self.refund_planned(attempt, &self.plan(attempt)).await
     }
 
-    /// Gives back what a plan of the attempt would charge.
+    /// Gives back what a plan of the attempt would charge, all at once.
     async fn refund_planned<'r>(&self, attempt: &Attempt<'_>, plan: &Plan<'r, S::Key>) -> Verdict<'r> {
-        let mut answers: Vec<Answer> = Vec::with_capacity(plan.charges.len());
         let counted = self.counted(attempt, plan, 0);
-        for (place, charge) in plan.charges.iter().enumerate() {
-            if let Some(counting) = counted::counting(counted.as_slice(), place) {
+        let counted = counted.as_slice();
+        let given = plan.charges.iter().enumerate().map(|(place, charge)| async move {
+            if let Some(counting) = counted::counting(counted, place) {
                 let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
-                answers.extend(self::answers(&given));
-                continue;
+                return self::answers(&given).next().unwrap_or(Answer::Failed);
             }
             // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.
             let cost = if is_leased(charge) { Cost::ZERO } else { charge.cost };
             let standing = self.store.refund(charge.key, &charge.limit, cost).await;
-            answers.push(standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE)));
-        }
+            standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE))
+        });
+        // All at once: an attempt that meets many limits would wait for each of them while the store is slow.
+        let answers = join::all(given).await;
         plan.standings(S::SOURCE, answers)
     }
 
@@ -229,14 +230,20 @@ impl<S: Store> RuleBook<S> {
     /// What settling the charges would come to, without taking anything. Of a banned attempt the store cannot know that it
     /// does not pass: what would have let it pass is told as it stands.
     async fn look(&self, charges: &[Charge<S::Key>], counted: &[Counted], is_banned: bool) -> Settled {
-        let mut looked = self.peek(charges, counted).await;
-        if is_banned {
-            let as_they_are: Vec<_> = charges.iter().map(Charge::at_no_cost).collect();
-            let standings = self.peek(&as_they_are, counted).await;
-            for (outcome, standing) in looked.outcomes.iter_mut().zip(standings.outcomes) {
-                if outcome.is_ok_and(|outcome| outcome.decision.is_allow()) {
-                    *outcome = standing;
-                }
+        if !is_banned {
+            return self.peek(charges, counted).await;
+        }
+        let as_they_are: Vec<_> = charges.iter().map(Charge::at_no_cost).collect();
+        // Both at once, within one deadline.
+        let mut looks = join::all([charges, &as_they_are].map(|charges| self.peek(charges, counted)))
+            .await
+            .into_iter();
+        let (Some(mut looked), Some(standings)) = (looks.next(), looks.next()) else {
+            unreachable!("there are two");
+        };
+        for (outcome, standing) in looked.outcomes.iter_mut().zip(standings.outcomes) {
+            if outcome.is_ok_and(|outcome| outcome.decision.is_allow()) {
+                *outcome = standing;
             }
         }
         looked

@@ -10,6 +10,7 @@ mod book;
 pub mod clock;
 pub mod conformance;
 mod fingerprint;
+mod join;
 mod lease;
 mod limiter;
 pub mod limits;

@@ -1,8 +1,8 @@
 //! Several attempts of one request, settled as one: all of them go on, or none does.
 
 use super::{Counted, RuleBook, answers, is_leased};
-use crate::lease;
 use crate::store::{Act, Hit, Settled, Store};
+use crate::{join, lease};
 use tollgate_core::rules::envoy::{Brought, Counting};
 use tollgate_core::rules::{Answer, Attempt, Count, Plan, Ruling, Verdict};
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
@@ -130,17 +130,21 @@ impl<S: Store> RuleBook<S> {
             judged = self.judge(&planned, Some(settled));
         }
         let allowed = is_allowed(&judged);
-        let mut all = Vec::with_capacity(parts.len());
-        for ((part, planned), judged) in parts.iter().zip(planned).zip(judged) {
-            all.push(match (judged, planned) {
-                (Some(judged), _) => judged,
-                (None, Planned::GiveBack(Some(plan))) => self.give_back(part, plan, allowed).await,
-                (None, _) => self.give_back_own(part, allowed).await,
-            });
-        }
+        // All at once, within one deadline.
+        let back = parts.iter().zip(planned).zip(&judged).filter(|(_, judged)| judged.is_none());
+        let given = back.map(|((part, planned), _)| async move {
+            match planned {
+                Planned::GiveBack(Some(plan)) => self.give_back(part, plan, allowed).await,
+                _ => self.give_back_own(part, allowed).await,
+            }
+        });
+        let mut given = join::all(given).await.into_iter();
         Together {
             allowed,
-            parts: all,
+            parts: judged
+                .into_iter()
+                .filter_map(|judged| judged.or_else(|| given.next()))
+                .collect(),
             odd_costs,
             now: settled.map(|settled| settled.now),
         }

@@ -7,6 +7,7 @@
     reason = "a test that cannot be set up, or indexes wrongly, has failed"
 )]
 
+mod books;
 mod breaking;
 mod clocks;
 mod conforms;
