@@ -228,17 +228,39 @@ async fn a_link_that_comes_and_goes_mints_nothing_and_is_seldom_trusted() {
 async fn instances_count_each_other_and_the_largest_number_stays() {
     let site = Site::start(Kind::Redis62);
     let (one, other) = (instance(&site, None), instance(&site, None));
-    let from = Instant::now();
-    while [&one, &other].map(|store| store.instances()) != [(2, Known::Counted); 2] {
-        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", one.instances());
-        sleep(Duration::from_millis(20)).await;
-    }
+    until_counted([&one, &other], 2).await;
     drop(other);
     // Their leases are keys like others: they have a prefix and an end.
     let keys: Vec<String> = site.ask(&["KEYS", "*"]);
     assert_eq!(keys.len(), 1, "{keys:?}");
     assert!(site.ask::<i64>(&["PTTL", &keys[0]]) > 0);
     assert_eq!(one.instances(), (2, Known::Counted));
+}
+
+/// Waits until instances count so many.
+async fn until_counted<const N: usize>(instances: [&Arc<Local<Redis>>; N], count: u32) {
+    let from = Instant::now();
+    while instances.map(|store| store.instances()) != [(count, Known::Counted); N] {
+        let counted = instances.map(|store| store.instances());
+        assert!(from.elapsed() < Duration::from_secs(10), "{counted:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_takes_the_place_of_one_that_left_is_not_counted_beside_it() {
+    let site = Site::start(Kind::Redis70);
+    let stays = instance(&site, None);
+    let mut leaves = instance(&site, None);
+    until_counted([&stays, &leaves], 2).await;
+    for _ in 0..3 {
+        leaves.leave().await;
+        leaves = instance(&site, None);
+        until_counted([&leaves], 2).await;
+    }
+    // It has counted all of them meanwhile.
+    sleep(Duration::from_millis(1_600)).await;
+    assert_eq!(stays.instances(), (2, Known::Counted));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -149,6 +149,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
     for task in [Some(watcher), Some(keeper), certificates].into_iter().flatten() {
         task.abort();
     }
+    store.leave().await;
     let kept = store.close();
     ended?;
     tracing::info!("stopped");

@@ -1,9 +1,9 @@
 //! Instances count each other: each holds a lease of one concurrency limit in the store, and renews it for as long as it
 //! lives. How many are held is how many there are.
 
-use super::{Here, Mode};
-use crate::lease;
+use super::{Here, Known, Local, Mode};
 use crate::store::{Store, StoreError};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::sleep;
@@ -33,11 +33,10 @@ pub(super) const fn counter(limit: &Limit) -> Counter<'_> {
 /// Counts in the background for as long as both are there.
 pub(super) fn begin<S: Store + 'static>(store: &Arc<S>, here: &Arc<Here>) {
     let (store, here) = (Arc::downgrade(store), Arc::downgrade(here));
-    let lease = lease::fresh();
     tokio::spawn(async move {
         loop {
             // A beat that fails, however it fails, is followed by another.
-            let beat = tokio::spawn(beat(Weak::clone(&store), Weak::clone(&here), lease));
+            let beat = tokio::spawn(beat(Weak::clone(&store), Weak::clone(&here)));
             if let Ok(None) = beat.await {
                 return;
             }
@@ -47,15 +46,35 @@ pub(super) fn begin<S: Store + 'static>(store: &Arc<S>, here: &Arc<Here>) {
 }
 
 /// Says that we live, and counts who does. Nothing if nobody wants to know any more.
-async fn beat<S: Store>(store: Weak<S>, here: Weak<Here>, lease: LeaseId) -> Option<()> {
+async fn beat<S: Store>(store: Weak<S>, here: Weak<Here>) -> Option<()> {
     let (store, here) = (store.upgrade()?, here.upgrade()?);
+    let _speaking = here.instances.speaking.lock().await;
+    if here.instances.has_left.load(Ordering::Relaxed) {
+        return None;
+    }
     if here.mode() == Mode::LocalOnly {
         return Some(());
     }
-    if let Ok(count) = count(&*store, lease).await {
+    if let Ok(count) = count(&*store, here.instances.lease).await {
         here.instances.counted(count, here.own.now());
     }
     Some(())
+}
+
+impl<S: Store> Local<S> {
+    /// Says that this instance ends, so that it is counted no more: whoever takes its place would be counted beside it, and
+    /// the largest number of the last minutes holds. Others find out by themselves if the store cannot be told.
+    pub async fn leave(&self) {
+        let Here { instances, .. } = &*self.here;
+        instances.has_left.store(true, Ordering::Relaxed);
+        // Not while it says the opposite.
+        let _speaking = instances.speaking.lock().await;
+        if instances.count().1 == Known::Counted && self.mode() != Mode::LocalOnly {
+            let limit = limit();
+            let key = self.inner.key(&self.inner.subjects(&counter(&limit)), &[]);
+            let _ = self.inner.release(key, &limit, instances.lease).await;
+        }
+    }
 }
 
 async fn count<S: Store>(store: &S, lease: LeaseId) -> Result<u32, StoreError> {

@@ -1,8 +1,10 @@
 //! How many instances share the limits: as they are told, or as they were counted.
 
+use crate::lease;
 use crate::sync::Lock;
-use std::sync::atomic::{AtomicU32, Ordering};
-use tollgate_core::{Micros, Timestamp};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use tokio::sync::Mutex;
+use tollgate_core::{LeaseId, Micros, Timestamp};
 
 /// How the number of instances is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,6 +24,12 @@ pub(super) struct Instances {
     /// The most that were counted of late; zero before the first count.
     most: AtomicU32,
     counts: Lock<Counts>,
+    /// What stands for this one among them.
+    pub(super) lease: LeaseId,
+    /// Whether this one says no more that it is there.
+    pub(super) has_left: AtomicBool,
+    /// Held while it says so, or takes it back.
+    pub(super) speaking: Mutex<()>,
 }
 
 /// The most that were counted in each of the last minutes in which anybody counted.
@@ -40,6 +48,9 @@ impl Instances {
             said: said.map(|said| said.max(1)),
             most: AtomicU32::new(0),
             counts: Lock::new(Counts::default()),
+            lease: lease::fresh(),
+            has_left: AtomicBool::new(false),
+            speaking: Mutex::default(),
         }
     }
 

@@ -41,6 +41,14 @@ impl Opened {
         }
     }
 
+    /// Tells other instances that this one ends.
+    pub(super) async fn leave(&self) {
+        match self {
+            Self::Memory(_) => {}
+            Self::Redis(redis, _) => redis.leave().await,
+        }
+    }
+
     /// Keeps what must outlast the server.
     ///
     /// # Errors
