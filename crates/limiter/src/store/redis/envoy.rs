@@ -244,14 +244,12 @@ impl Redis {
                 let (left, there) = (left.get(place)?, there.get(place)?);
                 Some((-missing(left)).min(signed(*there)))
             };
-            left = self
+            let then = self
                 .signed_counts(envoy, doing, |place, unit| add(back(place), unit))
                 .await;
+            left = later(&left, then);
         }
-        left.into_iter()
-            .zip(found)
-            .map(|(left, found)| found.and(left.map(unsigned)))
-            .collect()
+        later(&found, left.into_iter().map(|left| left.map(unsigned)))
     }
 
     async fn counts<K: Sync>(&self, envoy: &Envoy, doing: &Doing<'_, K>, deed: impl Fn(usize, u64) -> Deed) -> Counts {
@@ -328,6 +326,15 @@ impl<K> Doing<'_, K> {
     }
 }
 
+/// What a later step found, where none before it failed: what nobody knows of is not made known by looking again.
+fn later<A: Copy, B>(
+    before: &[Result<A, StoreError>],
+    then: impl IntoIterator<Item = Result<B, StoreError>>,
+) -> Vec<Result<B, StoreError>> {
+    let both = before.iter().zip(then);
+    both.map(|(before, then)| before.and(then)).collect()
+}
+
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -335,4 +342,21 @@ fn signed(count: u64) -> i64 {
 /// Below zero is nothing: whoever else writes to the key may have taken too much off.
 fn unsigned(count: i64) -> u64 {
     u64::try_from(count).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_does_not_hide_that_it_is_unknown_whether_something_was_taken_off() {
+        // The second of three was not answered; another had to put something back, so that all were asked again.
+        let taken_off = [Ok(-1), Err(StoreError::Timeout), Ok(4)];
+        let then = later(&taken_off, [Ok(0), Ok(7), Ok(4)]);
+        assert_eq!(then, [Ok(0), Err(StoreError::Timeout), Ok(4)]);
+        assert_eq!(
+            later(&[Ok(1)], [Err::<u64, _>(StoreError::Lost)]),
+            [Err(StoreError::Lost)]
+        );
+    }
 }
