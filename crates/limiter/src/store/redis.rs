@@ -42,6 +42,7 @@ pub mod script;
 mod sentinel;
 mod servers;
 mod slots;
+mod supervised;
 mod survey;
 mod view;
 mod work;

@@ -5,6 +5,7 @@ use super::link::{Finder, Link};
 use super::node::{Node, Span};
 use super::replicas::Replicas;
 use super::servers::{Access, Host};
+use super::supervised;
 use super::view::{Called, View};
 use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
 use super::{Functions, ReadFrom};
@@ -106,7 +107,9 @@ impl Cluster {
             doubt: Arc::default(),
             shared,
         });
-        cluster.shared.runtime.spawn(keep(Arc::downgrade(&cluster)));
+        let weak = Arc::downgrade(&cluster);
+        let keep = move || keep(Weak::clone(&weak));
+        supervised::begin(&cluster.shared.runtime, Arc::clone(&cluster.shared.figures), keep);
         cluster
     }
 

@@ -25,6 +25,8 @@ pub struct Figures {
     pub replica_reads: Count,
     /// Looks that a replica was asked for and did not answer, or not well: its primary was asked.
     pub replica_misses: Count,
+    /// Times something that is done in the background panicked, and was begun again.
+    pub restarts: Count,
     errors: [Count; CODES],
 }
 

@@ -132,6 +132,10 @@ impl Link {
         matches!(self.finder, Finder::Replica(..))
     }
 
+    pub(super) fn figures(&self) -> Arc<Figures> {
+        Arc::clone(&self.figures)
+    }
+
     /// Why there is no connection, if there is none.
     pub(super) fn fault(&self) -> Option<String> {
         match &*self.line.borrow() {

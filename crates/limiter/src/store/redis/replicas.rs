@@ -8,12 +8,13 @@ use super::line::text;
 use super::link::{Finder, Link, is_linked, role_command};
 use super::node::{Node, Span};
 use super::servers::{Access, Host};
+use super::supervised;
 use super::work::{Deadline, Done, Manner, Work};
 use super::{Functions, ReadFrom, call::Mode};
 use futures_util::future::join_all;
 use redis::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate_core::Timestamp;
@@ -55,16 +56,20 @@ impl Replicas {
             return;
         }
         let weak = Arc::downgrade(primary);
-        primary.shared.runtime.spawn(async move {
-            while let Some(primary) = weak.upgrade() {
-                if let Some(replicas) = &primary.replicas {
-                    replicas.ask_for(&primary).await;
-                    replicas.examine().await;
+        let watch = move || {
+            let weak = Weak::clone(&weak);
+            async move {
+                while let Some(primary) = weak.upgrade() {
+                    if let Some(replicas) = &primary.replicas {
+                        replicas.ask_for(&primary).await;
+                        replicas.examine().await;
+                    }
+                    drop(primary);
+                    sleep(EVERY).await;
                 }
-                drop(primary);
-                sleep(EVERY).await;
             }
-        });
+        };
+        supervised::begin(&primary.shared.runtime, Arc::clone(&primary.shared.figures), watch);
     }
 
     /// Asks the primary who follows it. In a cluster that is drawn on the map, by the names that certificates want.

@@ -2,6 +2,7 @@
 
 use super::link::{Link, in_words};
 use super::servers::{Access, Host};
+use super::supervised;
 use futures_util::StreamExt;
 use redis::{ProtocolVersion, RedisError};
 use std::collections::HashMap;
@@ -125,15 +126,19 @@ impl Sentinels {
     /// Listens to every sentinel for as long as there is a link, and has it leave a server that is the primary no more.
     pub(super) fn follow(self: &Arc<Self>, link: &Arc<Link>, runtime: &Handle) {
         for host in &self.hosts {
-            let (sentinels, link) = (Arc::clone(self), Arc::downgrade(link));
+            let (sentinels, weak) = (Arc::clone(self), Arc::downgrade(link));
             let access = self.access.to(host);
-            runtime.spawn(async move {
-                while link.strong_count() > 0 {
-                    // Whatever went wrong, it is asked again soon. When all are away, what is connected stays.
-                    let _ = sentinels.listen(&access, &link).await;
-                    sleep(PAUSE).await;
+            let listen = move || {
+                let (sentinels, link, access) = (Arc::clone(&sentinels), Weak::clone(&weak), access.clone());
+                async move {
+                    while link.strong_count() > 0 {
+                        // Whatever went wrong, it is asked again soon. When all are away, what is connected stays.
+                        let _ = sentinels.listen(&access, &link).await;
+                        sleep(PAUSE).await;
+                    }
                 }
-            });
+            };
+            supervised::begin(runtime, link.figures(), listen);
         }
     }
 

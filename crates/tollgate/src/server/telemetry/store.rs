@@ -77,6 +77,8 @@ impl Collector for StoreFigures {
                 count("tollgate_store_replica_reads", help, figures.replica_reads.get())?;
                 let help = "Looks that a replica was asked for and did not answer, so that its primary was asked.";
                 count("tollgate_store_replica_misses", help, figures.replica_misses.get())?;
+                let help = "Times a task that looks after the store failed and was begun again.";
+                count("tollgate_store_restarts", help, figures.restarts.get())?;
                 errors(&mut encoder, figures.errors())
             }
         }
