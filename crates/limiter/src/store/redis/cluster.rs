@@ -58,6 +58,8 @@ struct Map {
     elsewhere: HashMap<u16, Host>,
     /// All servers anybody told of.
     known: Vec<Host>,
+    /// How often the breakers of servers that have left have opened or closed.
+    left_changes: u64,
     /// Why it is not drawn.
     complaint: String,
 }
@@ -291,6 +293,11 @@ impl Cluster {
         nodes
     }
 
+    /// How often the breakers of servers that are no members any more have opened or closed.
+    pub(super) fn left_changes(&self) -> u64 {
+        self.read().left_changes
+    }
+
     /// Whether the servers of all these tags are left alone just now.
     pub(super) fn is_shut(&self, mut tags: impl Iterator<Item = u16>, now: Timestamp) -> bool {
         if *self.drawn.borrow() == Drawn::InVain {
@@ -350,10 +357,16 @@ impl Cluster {
         let owners = self.slots.iter().map(|slot| View::owner(&views, *slot));
         let owners = owners.map(|host| host.map(|host| self.node_at(&mut map, host)));
         let owners: Vec<Option<Arc<Node>>> = owners.collect();
+        let mut left_changes = 0;
         map.nodes.retain(|_, member| {
             let has_any = owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, &member.node));
-            std::mem::replace(&mut member.is_wanted, false) || has_any
+            let stays = std::mem::replace(&mut member.is_wanted, false) || has_any;
+            if !stays {
+                left_changes += member.node.breaker.changes();
+            }
+            stays
         });
+        map.left_changes += left_changes;
         for (host, member) in &map.nodes {
             if let Some(replicas) = &member.node.replicas {
                 replicas.are(View::replicas(&views, host), &member.node);

@@ -64,19 +64,16 @@ impl Nodes {
         }
     }
 
-    /// The breaker that lets least through, and how often any has opened or closed. Those of servers that have left a
-    /// cluster are not counted any more.
+    /// The breaker that lets least through, and how often any has opened or closed, those of servers that have left a
+    /// cluster included: it is a number that only grows.
     pub(super) fn breaker(&self) -> (BreakerState, u64) {
         let of = |node: &Node| (node.breaker.state(), node.breaker.changes());
         match self {
             Self::One(node) => of(node),
-            Self::Cluster(cluster) => cluster
-                .nodes()
-                .iter()
-                .map(|(_, node)| of(node))
-                .fold((BreakerState::Closed, 0), |(worst, sum), (state, changes)| {
-                    (worst.max(state), sum + changes)
-                }),
+            Self::Cluster(cluster) => cluster.nodes().iter().map(|(_, node)| of(node)).fold(
+                (BreakerState::Closed, cluster.left_changes()),
+                |(worst, sum), (state, changes)| (worst.max(state), sum + changes),
+            ),
         }
     }
 
