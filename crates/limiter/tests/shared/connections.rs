@@ -146,6 +146,16 @@ async fn a_server_that_comes_back_is_found_within_two_seconds() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_lets_nobody_in_is_tried_once_a_second_and_not_much_less() {
+    let server = Server::start_with(Kind::Redis70, &["--requirepass", "other"]);
+    let url = format!("redis://:wrong@127.0.0.1:{}/", server.port());
+    let store = Redis::options(&url).expect("a URL").open();
+    // At once, and after three pauses of 1.0 to 1.2 s.
+    sleep(Duration::from_millis(3_900)).await;
+    assert_eq!(store.figures().dials.get(), 4);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_frozen_is_found_again() {
     let site = Site::start(Kind::Redis70);
     let store = site.options().deadline(Duration::from_millis(100)).open();

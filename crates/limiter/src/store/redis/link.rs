@@ -26,8 +26,9 @@ const DIAL: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(50);
 const PAUSE_MOST: Duration = Duration::from_millis(250);
 
-/// The longest pause where the server does not let us in: it may lock out who tries too often.
-const PAUSE_OUTSIDE: Duration = Duration::from_secs(2);
+/// The shortest pause where the server does not let us in, and up to how much longer it is at random: it may lock out who
+/// tries more often than once a second, and whoever mends it should not have to wait.
+const PAUSE_OUTSIDE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 
 /// How often a server that loads its data is asked again on one connection, and the pause between.
 const LOADING_ASKED: u32 = 50;
@@ -199,11 +200,12 @@ impl Link {
         let Some(doublings) = self.attempts.load(Ordering::Relaxed).checked_sub(1) else {
             return Duration::ZERO;
         };
-        let pause = match self.is_outside.load(Ordering::Relaxed) {
-            true => PAUSE_OUTSIDE,
-            false => (PAUSE * (1 << doublings.min(8))).min(PAUSE_MOST),
-        };
         let random = u32::from(crate::lease::fresh().0 as u16);
+        if self.is_outside.load(Ordering::Relaxed) {
+            let (least, spread) = PAUSE_OUTSIDE;
+            return least + spread * random / (1 << 16);
+        }
+        let pause = (PAUSE * (1 << doublings.min(8))).min(PAUSE_MOST);
         pause - pause / 2 * random / (1 << 16)
     }
 
