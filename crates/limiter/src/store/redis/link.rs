@@ -42,6 +42,8 @@ pub(super) struct Link {
     line: watch::Sender<Option<Line>>,
     /// Since when there is none, if there is none.
     gone: Mutex<Instant>,
+    /// Whether there ever was one.
+    was_up: AtomicBool,
     is_dialling: AtomicBool,
     /// That it is worth dialling anew at once.
     news: Arc<Notify>,
@@ -84,6 +86,7 @@ impl Link {
             clock,
             line: watch::Sender::new(None),
             gone: Mutex::new(Instant::now()),
+            was_up: AtomicBool::new(false),
             is_dialling: AtomicBool::new(false),
             news: Arc::default(),
             target: Mutex::default(),
@@ -121,6 +124,11 @@ impl Link {
     /// Since when there is no connection, if there is none.
     pub(super) fn gone(&self) -> Instant {
         *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether there ever was a connection.
+    pub(super) fn was_up(&self) -> bool {
+        self.was_up.load(Ordering::Relaxed)
     }
 
     /// Whether there is a connection.
@@ -408,6 +416,7 @@ async fn dial(dialling: Dialling) {
         *link.target() = None;
         match dialled {
             Ok(line) => {
+                link.was_up.store(true, Ordering::Relaxed);
                 link.line.send_replace(Some(line));
                 link.leave_if_switched();
                 break link;

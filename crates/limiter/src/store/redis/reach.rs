@@ -11,13 +11,18 @@ use tokio::time::{Instant, timeout_at};
 
 impl Node {
     /// The connection, if there is one in time. While another is dialled in the place of one that failed, nobody waits for it
-    /// longer than half a deadline: most are there by then, and of others nobody knows when they will be.
+    /// longer than half a deadline, and for the first not longer than a whole one: most are there by then, and of others
+    /// nobody knows when they will be.
     pub(super) async fn line_by(&self, until: Instant) -> Result<Line, StoreError> {
         if let Some(line) = self.link.line_now() {
             return Ok(line);
         }
+        let patience = match self.link.was_up() {
+            true => self.shared.deadline / 2,
+            false => self.shared.deadline,
+        };
         let until = match self.breaker.state() {
-            BreakerState::Closed => until.min(self.link.gone() + self.shared.deadline / 2),
+            BreakerState::Closed => until.min(self.link.gone() + patience),
             // Whoever tries whether it is back has come for that.
             BreakerState::HalfOpen | BreakerState::Open => until,
         };
@@ -33,7 +38,7 @@ impl Node {
     pub(super) fn is_told(&self, line: &Line) -> bool {
         // Numbers begin with zero, which here is none.
         let number = line.number() + 1;
-        self.told_of.swap(number, Ordering::Relaxed) == number
+        self.told_of.fetch_max(number, Ordering::Relaxed) >= number
     }
 }
 
