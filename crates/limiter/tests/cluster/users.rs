@@ -67,3 +67,25 @@ async fn a_cluster_that_stops_as_a_whole_is_warned_of() {
         "{first}"
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_that_lets_nobody_in_is_tried_once_a_second() {
+    let cluster = Cluster::start_alone(Kind::Redis70);
+    let url = cluster.url().replace("://", "://nobody:wrong@");
+    let store = Redis::options(&url).expect("a URL").open();
+    tokio::time::sleep(Duration::from_millis(3_500)).await;
+    let fault = store.fault().expect("nobody is let in");
+    assert!(!fault.contains("wrong"), "{fault}");
+    for server in 0..3 {
+        let stats = cluster.ask(server, "INFO commandstats").expect("its figures");
+        let of = |command: &str| -> u64 {
+            let mut lines = stats.lines();
+            let calls = lines.find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+            calls
+                .and_then(|rest| rest.split(',').next()?.parse().ok())
+                .unwrap_or_default()
+        };
+        let tried = of("auth") + of("hello");
+        assert!((1..=4).contains(&tried), "{tried} times: {stats}");
+    }
+}

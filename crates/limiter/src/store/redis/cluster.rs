@@ -1,7 +1,7 @@
 //! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
 
 use super::line::{Failure, text};
-use super::link::{Finder, Link};
+use super::link::{Finder, Link, in_words, is_refused_entry};
 use super::node::{Node, Span};
 use super::replicas::Replicas;
 use super::servers::{Access, Host};
@@ -70,6 +70,22 @@ struct Member {
     is_wanted: bool,
 }
 
+/// Why a server did not say what it knows.
+struct Complaint {
+    words: String,
+    /// Whether it did not let us in.
+    is_outside: bool,
+}
+
+impl Complaint {
+    fn of(words: &str) -> Self {
+        Self {
+            words: words.to_owned(),
+            is_outside: false,
+        }
+    }
+}
+
 /// How long a server may take to say what it knows, and how long the others then still may.
 const PATIENCE: Duration = Duration::from_millis(300);
 const AFTER_THE_FIRST: Duration = Duration::from_millis(50);
@@ -77,6 +93,9 @@ const AFTER_THE_FIRST: Duration = Duration::from_millis(50);
 /// How often the map is drawn: at most, while there is doubt, and at least.
 const AT_MOST_EVERY: Duration = Duration::from_millis(200);
 const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+
+/// The same where servers do not let us in: they may lock out who tries too often.
+const OUTSIDE_EVERY: Duration = Duration::from_secs(1);
 
 /// How many servers are asked, and with fewer connections than this also ones that there is no connection to.
 const ASKED_MOST: usize = 8;
@@ -336,12 +355,12 @@ impl Cluster {
         nodes.find_map(|(host, node)| Some(format!("{host}: {}", node.fault()?)))
     }
 
-    /// Draws the map from what servers tell.
-    async fn draw(&self) {
+    /// Draws the map from what servers tell. Says how long to wait at least before it is drawn again.
+    async fn draw(&self) -> Duration {
         let views = match self.ask_around().await {
             Ok(views) => views,
-            Err(complaint) => {
-                self.write().complaint = complaint;
+            Err(Complaint { words, is_outside }) => {
+                self.write().complaint = words;
                 self.drawn.send_if_modified(|drawn| {
                     let is_first = *drawn == Drawn::NotYet;
                     if is_first {
@@ -350,7 +369,7 @@ impl Cluster {
                     is_first
                 });
                 self.doubt.notify_one();
-                return;
+                return if is_outside { OUTSIDE_EVERY } else { AT_MOST_EVERY };
             }
         };
         let mut map = self.write();
@@ -380,10 +399,11 @@ impl Cluster {
         map.elsewhere.clear();
         drop(map);
         self.drawn.send_replace(Drawn::Once);
+        AT_MOST_EVERY
     }
 
     /// What servers know of the cluster: those there are connections to, and if these are few also others.
-    async fn ask_around(&self) -> Result<Vec<View>, String> {
+    async fn ask_around(&self) -> Result<Vec<View>, Complaint> {
         let called = match self.access.is_tls() {
             true => Called::ByName,
             false => Called::ByAddress,
@@ -397,8 +417,8 @@ impl Cluster {
                 asked.push(host.clone());
                 asking.spawn(async move {
                     let told = timeout(PATIENCE, line.ask(&nodes_command())).await;
-                    let told = told.map_err(|_| "did not answer in time".to_owned())?;
-                    let told = told.map_err(|error| error.to_string())?;
+                    let told = told.map_err(|_| Complaint::of("did not answer in time"))?;
+                    let told = told.map_err(|error| Complaint::of(&error.to_string()))?;
                     Ok((host, told))
                 });
             }
@@ -413,24 +433,31 @@ impl Cluster {
                 let (host, access) = (host.clone(), self.access.to(host));
                 asking.spawn(async move {
                     let told = timeout(PATIENCE, ask_anew(&access)).await;
-                    let told = told.map_err(|_| "did not answer in time".to_owned())?;
-                    let told = told.map_err(|error| super::link::in_words(&error, access.password()))?;
+                    let told = told.map_err(|_| Complaint::of("did not answer in time"))?;
+                    let told = told.map_err(|error| Complaint {
+                        words: in_words(&error, access.password()),
+                        is_outside: is_refused_entry(&error),
+                    })?;
                     Ok((host, told))
                 });
             }
         }
         let mut views = Vec::new();
-        let mut complaint = "no server of the cluster answers".to_owned();
+        let mut complaint = Complaint::of("no server of the cluster answers");
         let mut patience = PATIENCE;
         while let Ok(Some(answer)) = timeout(patience, asking.join_next()).await {
-            let answer: Result<(Host, Value), String> = answer.unwrap_or_else(|_| Err("was not asked".to_owned()));
+            let answer: Result<(Host, Value), Complaint> =
+                answer.unwrap_or_else(|_| Err(Complaint::of("was not asked")));
             match answer.map(|(host, told)| View::read(&text(&told), &host, called)) {
                 Ok(view) if !view.claims.is_empty() => {
                     views.push(view);
                     patience = AFTER_THE_FIRST;
                 }
-                Ok(_) => complaint = "a server of the cluster knows of no slots".to_owned(),
-                Err(why) => complaint = format!("no server of the cluster answers: {why}"),
+                Ok(_) => complaint = Complaint::of("a server of the cluster knows of no slots"),
+                Err(why) => {
+                    let words = format!("no server of the cluster answers: {}", why.words);
+                    complaint = Complaint { words, ..why };
+                }
             }
         }
         if views.is_empty() { Err(complaint) } else { Ok(views) }
@@ -449,10 +476,10 @@ impl Cluster {
 async fn keep(cluster: Weak<Cluster>) {
     loop {
         let Some(cluster_now) = cluster.upgrade() else { return };
-        cluster_now.draw().await;
+        let pause = cluster_now.draw().await;
         let doubt = Arc::clone(&cluster_now.doubt);
         drop(cluster_now);
-        sleep(AT_MOST_EVERY).await;
+        sleep(pause).await;
         let _ = timeout(AT_LEAST_EVERY, doubt.notified()).await;
     }
 }

@@ -320,7 +320,7 @@ async fn in_time<T>(step: impl Future<Output = Result<T, RedisError>>) -> Result
 }
 
 /// Whether the server knows us and does not let us in, or does not know us.
-fn is_refused_entry(error: &RedisError) -> bool {
+pub(super) fn is_refused_entry(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
 }
