@@ -53,14 +53,14 @@ use self::nodes::Nodes;
 use self::orphans::Asked;
 use self::work::{Reply, Shared, Work, receipt};
 use super::{Act, Hit, Outcome, Settled, Source, Store, StoreError};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
 
 pub use self::breaker::{BreakerState, Breaking, OpenFor};
 pub use self::envoy::EnvoyCounters;
-pub use self::figures::Figures;
+pub use self::figures::{Figures, LastError};
 pub use self::key::{RedisKey, Subjects};
 pub use self::options::{Functions, Options, ReadFrom, Time, TlsError, UrlError};
 pub use self::survey::Survey;
@@ -76,6 +76,8 @@ pub use self::survey::Survey;
 pub struct Redis {
     shared: Arc<Shared>,
     nodes: Arc<Nodes>,
+    /// What a survey had to say.
+    warnings: Mutex<Vec<String>>,
     /// Counters of envoyproxy/ratelimit, if they are kept here.
     envoy: Option<Box<Envoy>>,
 }
@@ -92,6 +94,16 @@ impl Redis {
     /// What it has done since it was opened.
     pub fn figures(&self) -> &Figures {
         &self.shared.figures
+    }
+
+    /// What went wrong last, if anything ever did: also what some calls met while others were answered.
+    pub fn last_error(&self) -> Option<LastError> {
+        self.shared.figures.last_error(self.shared.clock.now())
+    }
+
+    /// What the last survey had to say of its servers.
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Why there is no connection, if there is none; of a cluster, to one of its servers.

@@ -1,6 +1,7 @@
 //! Several instances over one store, and what they do when it is away.
 
 use crate::running::{Folder, Server, run};
+use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::{Kind, Server as Redis};
@@ -149,6 +150,72 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     server.wait_for("the store can be reached again", 1);
     let back = server.check(r#"{"to":"closed"}"#);
     assert_eq!((back.status, &back.json()["source"]), (200, &"shared".into()));
+}
+
+/// Tells a server something, in words without spaces, and waits until it has answered.
+fn tell(redis: &Redis, words: &str) {
+    let mut stream = std::net::TcpStream::connect(("127.0.0.1", redis.port())).expect("a server");
+    stream.write_all(format!("{words}\r\n").as_bytes()).expect("a write");
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).expect("an answer");
+    assert_eq!(answer, "+OK\r\n", "{words}");
+}
+
+#[test]
+fn what_only_some_requests_fail_by_is_told_everywhere() {
+    let redis = Redis::start(Kind::Redis70);
+    let folder = Folder::with("tollgate.yaml", "rules: [{ id: r, per: user, limit: 10/h }]\n");
+    let server = instance(&folder, &redis.url());
+    assert_eq!(
+        server.get("/readyz").json()["store"]["last_error"],
+        serde_json::Value::Null
+    );
+    let (_, said, _) = run(&folder, &["explain", "user=u", "--url", &server.url()]);
+    let key = said
+        .split_whitespace()
+        .find(|word| word.starts_with("tg:{"))
+        .expect("a key");
+    tell(&redis, &format!("SET {key} anything"));
+    assert_eq!(server.check(r#"{"user":"u"}"#).json()["source"], "local");
+    assert_eq!(server.check(r#"{"user":"v"}"#).json()["source"], "shared");
+
+    let ready = server.get("/readyz").json();
+    let last = &ready["store"]["last_error"];
+    assert_eq!(
+        (&last["code"], &ready["breaker"]),
+        (&"foreign".into(), &"closed".into())
+    );
+    assert!(
+        last["seconds_ago"].as_u64().is_some_and(|seconds| seconds < 60),
+        "{ready}"
+    );
+    assert_eq!(ready["store"]["reachable"], true);
+    server.wait_for("the store could not answer requests", 1);
+    assert!(server.log().contains("foreign"), "{}", server.log());
+    // Once in a while.
+    for _ in 0..10 {
+        server.check(r#"{"user":"u"}"#);
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(server.log().matches("the store could not answer requests").count(), 1);
+    assert!(
+        server
+            .get("/metrics")
+            .body
+            .contains("tollgate_store_restarts_total 0\n")
+    );
+}
+
+#[test]
+fn a_store_that_may_forget_counters_is_told_while_it_runs() {
+    let settings = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
+    let redis = Redis::start_with(Kind::Redis70, &settings);
+    let folder = Folder::with("tollgate.yaml", "rules: [{ id: r, limit: 10/h }]\n");
+    let server = instance(&folder, &redis.url());
+    server.wait_for("allkeys-lru", 1);
+    let ready = server.get("/readyz").json();
+    let warning = ready["store"]["warnings"][0].as_str().unwrap_or_default();
+    assert!(warning.contains("allkeys-lru"), "{ready}");
 }
 
 #[test]

@@ -194,7 +194,7 @@ impl Cluster {
             };
             let Some(node) = node else {
                 self.doubt_if(error);
-                self.shared.figures.count(error);
+                self.shared.count(error);
                 return Err(error);
             };
             self.shared.figures.redirects.add(1);

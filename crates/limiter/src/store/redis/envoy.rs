@@ -287,7 +287,7 @@ impl Redis {
         for (place, count) in here.into_iter().chain(there) {
             match count {
                 Ok(_) => self.shared.figures.charges.add(1),
-                Err(error) => self.shared.figures.count(error),
+                Err(error) => self.shared.count(error),
             }
             if let Some(counted) = counts.get_mut(place) {
                 *counted = count;

@@ -2,6 +2,7 @@
 
 use crate::store::{Refusal, StoreError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::{Micros, Timestamp};
 
 /// What a shared store has done since it was opened.
 #[derive(Debug, Default)]
@@ -28,6 +29,17 @@ pub struct Figures {
     /// Times something that is done in the background panicked, and was begun again.
     pub restarts: Count,
     errors: [Count; CODES],
+    /// When each was last met, in microseconds on our clock; zero if never.
+    last: [AtomicU64; CODES],
+}
+
+/// What last went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastError {
+    /// Its name, as [`Figures::errors`] has it.
+    pub code: &'static str,
+    /// How long ago.
+    pub ago: Micros,
 }
 
 /// A number that only grows.
@@ -56,14 +68,25 @@ impl Figures {
         all.zip(&self.errors).map(|(error, count)| (error.name(), count.get()))
     }
 
-    pub(super) fn count(&self, error: StoreError) {
+    pub(super) fn count(&self, error: StoreError, now: Timestamp) {
         let place = match error {
             StoreError::Refused(refusal) => OWN.len() + refusal as usize,
             own => OWN.iter().position(|other| *other == own).unwrap_or_default(),
         };
-        if let Some(count) = self.errors.get(place) {
+        if let (Some(count), Some(last)) = (self.errors.get(place), self.last.get(place)) {
             count.add(1);
+            last.store(now.as_micros(), Ordering::Relaxed);
         }
+    }
+
+    /// What went wrong last, if anything ever did. That a server is left alone is not wrong in itself.
+    pub(super) fn last_error(&self, now: Timestamp) -> Option<LastError> {
+        let met = self.errors().zip(&self.last);
+        let met = met.map(|((code, _), last)| (last.load(Ordering::Relaxed), code));
+        let is_one = |(at, code): &(u64, &str)| *at > 0 && *code != StoreError::BreakerOpen.name();
+        let (at, code) = met.filter(is_one).max_by_key(|(at, _)| *at)?;
+        let ago = now.since(Timestamp::from_micros(at));
+        Some(LastError { code, ago })
     }
 }
 
@@ -88,7 +111,7 @@ mod tests {
         let refusals = Refusal::ALL.into_iter().map(StoreError::Refused);
         for (place, error) in OWN.into_iter().chain(refusals).enumerate() {
             for _ in 0..=place {
-                figures.count(error);
+                figures.count(error, Timestamp::from_micros(1));
             }
         }
         let expected = (1..)
@@ -99,5 +122,20 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), CODES);
+    }
+
+    #[test]
+    fn the_last_error_is_told_with_its_age() {
+        let figures = Figures::default();
+        let at = |s| Timestamp::from_micros(1_700_000_000_000_000) + Micros::from_secs(s);
+        assert_eq!(figures.last_error(at(0)), None);
+        figures.count(StoreError::Refused(Refusal::TryAgain), at(1));
+        figures.count(StoreError::Refused(Refusal::CrossSlot), at(3));
+        figures.count(StoreError::BreakerOpen, at(9));
+        let last = LastError {
+            code: "crossslot",
+            ago: Micros::from_secs(7),
+        };
+        assert_eq!(figures.last_error(at(10)), Some(last));
     }
 }

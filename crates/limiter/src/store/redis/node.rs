@@ -336,7 +336,7 @@ impl Node {
             if let Ok((told, _)) = &told {
                 self.shared.figures.charges.add(told.len() as u64);
                 for _ in told.iter().filter(|told| **told == Told::Foreign) {
-                    self.shared.figures.count(StoreError::Foreign);
+                    self.shared.count(StoreError::Foreign);
                 }
             }
             let mut told = told.map(|(told, when)| (told.into_iter(), when));

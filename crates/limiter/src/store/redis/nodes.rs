@@ -40,7 +40,7 @@ impl Nodes {
                 let done = node.ask_or_look(works, deadline).await.into_iter();
                 done.map(|done| {
                     done.map_err(|failure| {
-                        node.shared.figures.count(failure.error);
+                        node.shared.count(failure.error);
                         failure.error
                     })
                 })

@@ -20,7 +20,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tollgate_core::{Micros, Now, Timestamp};
@@ -267,6 +267,7 @@ impl Options {
             }
         };
         Redis {
+            warnings: Mutex::default(),
             shared,
             nodes: Arc::new(nodes),
             envoy: self.envoy.map(|counters| Box::new(Envoy::open(counters))),

@@ -67,7 +67,7 @@ async fn probe(node: &Node) -> Went {
     let deadline = node.shared.deadline();
     let done = node.call(&[&work], deadline, deadline.until).await;
     for error in done.iter().filter_map(|done| done.as_ref().err()) {
-        node.shared.figures.count(error.error);
+        node.shared.count(error.error);
     }
     // One that names another server is well.
     went(&done).unwrap_or(Went::Well)

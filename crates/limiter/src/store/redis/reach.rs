@@ -129,6 +129,6 @@ async fn follow(node: Weak<Node>, mut line: Line, until: Instant) {
         Ok(Err(error @ (StoreError::Lost | StoreError::Nonsense))) => error,
         Ok(_) => return,
     };
-    node.shared.figures.count(error);
+    node.shared.count(error);
     node.note::<()>(&[Err(error.into())], Some(&line));
 }

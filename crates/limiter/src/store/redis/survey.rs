@@ -9,7 +9,7 @@ use super::servers::Host;
 use super::{Redis, RedisKey};
 use crate::store::{Store, StoreError};
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tollgate_core::{
@@ -83,6 +83,7 @@ impl Redis {
                 error => format!("a first call of the script failed: {error}"),
             });
         }
+        *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = survey.warnings.clone();
         Ok(survey)
     }
 

@@ -7,7 +7,7 @@ use super::line::Failure;
 use super::near::Near;
 use super::{Figures, Time};
 use crate::clock::Clock;
-use crate::store::Settled;
+use crate::store::{Settled, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -127,6 +127,11 @@ impl Shared {
             ours: self.clock.now() + Micros::from(self.deadline),
             until: Instant::now() + self.deadline,
         }
+    }
+
+    /// Counts an error that a request met.
+    pub(super) fn count(&self, error: StoreError) {
+        self.figures.count(error, self.clock.now());
     }
 
     /// Forgets what is known of a key: something was given back.

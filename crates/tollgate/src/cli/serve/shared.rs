@@ -1,5 +1,6 @@
 //! What the log says of a shared store: what it is when it is first reached, and whenever it goes and comes back.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
@@ -12,6 +13,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// How many looks must pass before the log is told of another change: of a link that comes and goes it is told seldom.
 const QUIET: u32 = 8;
 
+/// The same for an error of one kind: ten seconds.
+const ERRORS_QUIET: u32 = 40;
+
 /// Watches a store without end. `is_known`: whether it was reached already.
 pub(super) async fn watch(shared: Arc<Shared>, mut is_known: bool) {
     let store = shared.inner();
@@ -20,8 +24,10 @@ pub(super) async fn watch(shared: Arc<Shared>, mut is_known: bool) {
     let (mut is_away, mut since_told) = (!is_known, QUIET);
     let mut mode = shared.mode();
     tell_of(mode);
+    let mut errors = Errors::default();
     loop {
         clock.tick().await;
+        errors.tell(store);
         since_told = since_told.saturating_add(1);
         if shared.mode() != mode {
             mode = shared.mode();
@@ -46,6 +52,33 @@ pub(super) async fn watch(shared: Arc<Shared>, mut is_known: bool) {
                 decided_here = shared.figures().decided(),
                 "the store can be reached again"
             ),
+        }
+    }
+}
+
+/// What the log was told of errors.
+#[derive(Default)]
+struct Errors {
+    /// How often each was met when the log was last told, and how many looks ago that was.
+    told: HashMap<&'static str, (u64, u32)>,
+    restarts: u64,
+}
+
+impl Errors {
+    /// Tells of each error that requests have met since, at most once in a while: a server that answers some of them may
+    /// never be away. That it is left alone is told elsewhere.
+    fn tell(&mut self, store: &Redis) {
+        for (code, met) in store.figures().errors().filter(|(code, _)| *code != "breaker_open") {
+            let (told, looks) = self.told.entry(code).or_insert((0, ERRORS_QUIET));
+            *looks = looks.saturating_add(1);
+            if met > *told && *looks >= ERRORS_QUIET {
+                tracing::warn!(code, requests = met - *told, "the store could not answer requests");
+                (*told, *looks) = (met, 0);
+            }
+        }
+        let restarts = store.figures().restarts.get();
+        if restarts > std::mem::replace(&mut self.restarts, restarts) {
+            tracing::error!(restarts, "a task that looks after the store failed and was begun again");
         }
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
 use tollgate_limiter::store::local::Known;
+use tollgate_limiter::store::redis::Redis;
 
 /// 200 when requests should be sent here, 503 while starting or draining. A broken edit of the rules is told, and does not
 /// count: those before it are in force. Nor does a store that is away: rules say what then holds.
@@ -37,6 +38,7 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
                 Some(fault) => string(&mut out, fault.as_bytes()),
                 None => out.extend_from_slice(b"null"),
             }
+            troubles(&mut out, store.inner());
         }
     }
     out.extend_from_slice(b"},\"rules\":{\"loaded\":");
@@ -72,4 +74,27 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }
     response
+}
+
+/// What some calls met while others were answered, and what was found when the store was first reached.
+fn troubles(out: &mut Vec<u8>, store: &Redis) {
+    out.extend_from_slice(b",\"last_error\":");
+    match store.last_error() {
+        Some(last) => {
+            out.extend_from_slice(b"{\"code\":");
+            string(out, last.code.as_bytes());
+            out.extend_from_slice(b",\"seconds_ago\":");
+            integer(out, last.ago.get() / 1_000_000);
+            out.push(b'}');
+        }
+        None => out.extend_from_slice(b"null"),
+    }
+    out.extend_from_slice(b",\"warnings\":[");
+    for (place, warning) in store.warnings().iter().enumerate() {
+        if place > 0 {
+            out.push(b',');
+        }
+        string(out, warning.as_bytes());
+    }
+    out.push(b']');
 }
