@@ -72,11 +72,11 @@ impl Cost {
         }
     }
 
-    /// Hits as envoyproxy/ratelimit counts them: its limits hold more than any of ours, and one may be used up by a few
-    /// requests. Above 2^32 it is that, which none of them holds either.
+    /// Hits as envoyproxy/ratelimit counts them: its limits hold up to 2^32 - 1, and so much may come at once. More than that
+    /// is as much: it uses any of them up.
     pub const fn of_hits(hits: u64) -> Self {
-        const BEYOND: u64 = 1 << 32;
-        Self(if hits < BEYOND { hits } else { BEYOND })
+        const MOST: u64 = (1 << 32) - 1;
+        Self(if hits < MOST { hits } else { MOST })
     }
 
     /// The number of units.
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn a_cost_is_at_most_a_thousand_million() {
         assert_eq!(Cost::new(1_000_000_000), Ok(Cost::MAX));
-        assert_eq!(Cost::of_hits(4_294_967_295).get(), 4_294_967_295);
-        assert_eq!(Cost::of_hits(u64::MAX).get(), 4_294_967_296);
+        assert_eq!(Cost::of_hits(4_294_967_294).get(), 4_294_967_294);
+        assert_eq!(Cost::of_hits(u64::MAX).get(), 4_294_967_295);
         let refusal = Cost::new(1_000_000_001).expect_err("one too many");
         assert_eq!(
             refusal.to_string(),

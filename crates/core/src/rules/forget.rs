@@ -48,9 +48,7 @@ impl RuleSet {
                 continue;
             };
             let is_named = |named: &str| *rule.id == *named || *counter.name == *named;
-            if *rule.domain != *attempt.domain
-                || !named.map_or(!rule.per.is_empty(), is_named)
-            {
+            if *rule.domain != *attempt.domain || !named.map_or(!rule.per.is_empty(), is_named) {
                 continue;
             }
             if rule.descriptor.is_some() {

@@ -172,7 +172,7 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
             &["OVER_LIMIT", "OVER_LIMIT 4000000000/HOUR - 1555s"],
         ),
         (
-            "more than any limit holds",
+            "more than one can be asked for",
             vec![vec![hits(&[("huge", "x")], u64::MAX)]],
             &["OVER_LIMIT", "OVER_LIMIT 4000000000/HOUR - 1555s"],
         ),

@@ -9,7 +9,7 @@ use tollgate_limiter::core::rules::envoy::{Files, Options};
 use tollgate_limiter::core::rules::{Reader, Settings};
 use tollgate_limiter::core::yaml;
 
-const FILE: &str = "
+const FILE: &str = r#"
 domain: shop
 descriptors:
 - key: a
@@ -21,7 +21,7 @@ descriptors:
 - key: quoted
   rate_limit: { unit: hour, requests_per_unit: 5, name: 'a";w=1;b="' }
 - key: broken
-  rate_limit: { unit: hour, requests_per_unit: 5, name: "a\\r\\nb" }
+  rate_limit: { unit: hour, requests_per_unit: 5, name: "a\r\nb" }
 - key: q
   quota_mode: true
   rate_limit: { unit: hour, requests_per_unit: 1 }
@@ -30,7 +30,7 @@ descriptors:
   rate_limit: { unit: hour, requests_per_unit: 1 }
 - key: free
   rate_limit: { unlimited: true }
-";
+"#;
 
 /// A server of these files, in which the minute ends in 55 seconds and the hour in 1,555.
 fn start(modes: Modes, all_are_quotas: bool) -> Server {
@@ -147,11 +147,7 @@ fn a_status_names_its_limit_and_the_whole_window_and_shadows_tell_too() {
 #[test]
 fn a_name_that_cannot_stand_in_a_header_is_not_told() {
     let server = start(Modes::default(), false);
-    for (key, name) in [
-        ("b", json!("five")),
-        ("quoted", Value::Null),
-        ("broken", Value::Null),
-    ] {
+    for (key, name) in [("b", json!("five")), ("quoted", Value::Null), ("broken", Value::Null)] {
         let (_, answer) = ask(&server, &[key]);
         let limit = &answer["statuses"][0]["currentLimit"];
         assert_eq!(

@@ -69,7 +69,8 @@ impl Descriptor {
 
 /// Whether a name can be told: Envoy writes it into a header between quotes, as it comes.
 pub(super) fn can_be_told(name: &str) -> bool {
-    name.bytes().all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+    name.bytes()
+        .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
 }
 
 /// A window that takes all, as long as this one.
