@@ -35,6 +35,14 @@ impl Client {
         let _ = self.stream.write_all(bytes.as_ref());
     }
 
+    /// Whether something came back already.
+    pub(crate) fn has_answer(&self) -> bool {
+        self.stream.set_nonblocking(true).unwrap();
+        let came = self.stream.peek(&mut [0]);
+        self.stream.set_nonblocking(false).unwrap();
+        came.is_ok()
+    }
+
     /// The next answer.
     pub(crate) fn answer(&mut self) -> Answer {
         let head = loop {

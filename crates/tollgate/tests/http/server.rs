@@ -3,6 +3,7 @@
 use crate::client::Client;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -74,6 +75,13 @@ impl Server {
     /// Begins to drain.
     pub(crate) fn stop(&mut self) {
         let _ = self.stop.take().expect("a server is stopped once").send(());
+    }
+
+    /// Waits for the end of the server, which is to come in this time.
+    pub(crate) fn wait_within(&mut self, time: Duration) {
+        let ended = self.ended.take().expect("an end is waited for once");
+        let ended = self.runtime.block_on(async { tokio::time::timeout(time, ended).await });
+        ended.expect("it ends in time").unwrap();
     }
 
     /// Waits for the end of the server.

@@ -10,8 +10,8 @@ pub const ALL_ENTRIES_MAX: usize = 512;
 /// What there is too much of. The caller's to mend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TooMany {
-    /// More descriptors than a request may have.
-    Descriptors,
+    /// More descriptors than a request may have: so many.
+    Descriptors(usize),
     /// More entries than this descriptor may have, counted from 0.
     Entries(usize),
     /// More entries than all descriptors together may have.
@@ -34,7 +34,8 @@ pub fn is_bounded(message: &[u8]) -> Result<(), TooMany> {
         };
         descriptors += 1;
         if descriptors > DESCRIPTORS_MAX {
-            return Err(TooMany::Descriptors);
+            // They are only counted, to say how many there are.
+            continue;
         }
         let (mut entries, mut rest) = (0, descriptor);
         while let Some(field) = next(&mut rest)? {
@@ -48,11 +49,17 @@ pub fn is_bounded(message: &[u8]) -> Result<(), TooMany> {
             return Err(TooMany::AllEntries);
         }
     }
-    Ok(())
+    match descriptors > DESCRIPTORS_MAX {
+        true => Err(TooMany::Descriptors(descriptors)),
+        false => Ok(()),
+    }
 }
 
-/// The next field: its number, and its bytes if it has a length. None at the end, and where there is no field.
-fn next<'b>(rest: &mut &'b [u8]) -> Result<Option<(u64, Option<&'b [u8]>)>, TooMany> {
+/// A field's number, and its bytes if it has a length.
+type Field<'b> = (u64, Option<&'b [u8]>);
+
+/// The next field. None at the end, and where there is no field.
+fn next<'b>(rest: &mut &'b [u8]) -> Result<Option<Field<'b>>, TooMany> {
     let Some(key) = varint(rest) else { return Ok(None) };
     let length = match key & 7 {
         0 => {
@@ -92,7 +99,12 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
 impl fmt::Display for TooMany {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Descriptors => write!(f, "a request has at most {DESCRIPTORS_MAX} descriptors"),
+            Self::Descriptors(count) => {
+                write!(
+                    f,
+                    "there are {count} descriptors, and a request has at most {DESCRIPTORS_MAX}"
+                )
+            }
             Self::Entries(place) => {
                 write!(
                     f,
@@ -143,7 +155,7 @@ mod tests {
             (vec![0; 64], Ok(())),
             (vec![8; 64], Ok(())),
             (vec![64; 8], Ok(())),
-            (vec![0; 65], Err(TooMany::Descriptors)),
+            (vec![0; 65], Err(TooMany::Descriptors(65))),
             (vec![1, 65], Err(TooMany::Entries(1))),
             ([vec![8; 63], vec![9]].concat(), Err(TooMany::AllEntries)),
         ] {
@@ -153,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_is_announced_in_two_bytes_is_counted_before_it_is_made() {
-        assert_eq!(is_bounded(&[0x12, 0].repeat(8_192)), Err(TooMany::Descriptors));
+        assert_eq!(is_bounded(&[0x12, 0].repeat(8_192)), Err(TooMany::Descriptors(8_192)));
         let entries = [0x0a, 0].repeat(100);
         let message = [&[0x12, 200, 1][..], &entries].concat();
         assert_eq!(is_bounded(&message), Err(TooMany::Entries(0)));
