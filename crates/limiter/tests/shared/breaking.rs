@@ -105,6 +105,24 @@ async fn one_slow_answer_is_one_failure() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_calls_are_enough_to_notice_that_a_server_is_away() {
+    let mut site = Site::start(Kind::Redis70);
+    let (store, key) = opened(&site, Functions::Auto).await;
+    site.server.kill();
+    let from = Instant::now();
+    while store.fault().is_none() {
+        assert!(from.elapsed() < Duration::from_secs(5), "nothing is noticed");
+        sleep(Duration::from_millis(1)).await;
+    }
+    settle(&store, key, &limit(), 1).await;
+    settle(&store, key, &limit(), 1).await;
+    while store.breaker() != BreakerState::Open {
+        assert!(from.elapsed() < Duration::from_secs(5), "it stays closed");
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_who_leave_before_the_deadline_show_that_a_server_is_silent() {
     let site = Site::start(Kind::Redis70);
     let options = Redis::options(&site.server.url()).expect("a URL");

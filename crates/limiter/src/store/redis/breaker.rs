@@ -149,6 +149,11 @@ impl Breaker {
         }
     }
 
+    /// How long the server may be out of reach after something went wrong.
+    pub(super) fn patience(&self) -> Duration {
+        self.machine().patience.into()
+    }
+
     /// How often it has opened or closed.
     pub(super) fn changes(&self) -> u64 {
         self.machine().changes

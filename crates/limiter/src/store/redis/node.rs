@@ -54,6 +54,8 @@ pub(super) struct Node {
     pub(super) told_of: AtomicU64,
     /// How many writes are under way that do not go in turns.
     at_once: AtomicUsize,
+    /// Whether somebody looks later if there is a connection by then.
+    pub(super) is_awaited: AtomicBool,
     /// Whether a call is waited for whose caller has left.
     pub(super) is_followed: AtomicBool,
     /// For what goes on in the background.
@@ -132,6 +134,7 @@ impl Node {
             failed_by: Mutex::default(),
             told_of: AtomicU64::new(0),
             at_once: AtomicUsize::new(0),
+            is_awaited: AtomicBool::new(false),
             is_followed: AtomicBool::new(false),
             me: Weak::clone(me),
             shared,
@@ -401,10 +404,11 @@ impl Node {
             self.link.hang_up(line.number(), &failure.error.to_string());
             went = went.filter(|went| *went == Went::Well || !self.is_told(line));
         }
-        if let Some(went) = went
-            && self.breaker.note(went, self.shared.clock.now())
-        {
+        let Some(went) = went else { return };
+        if self.breaker.note(went, self.shared.clock.now()) {
             probe::begin(Weak::clone(&self.me), &self.shared.runtime);
+        } else if went == Went::Unreached {
+            self.await_line();
         }
     }
 

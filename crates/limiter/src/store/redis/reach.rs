@@ -7,7 +7,7 @@ use super::node::Node;
 use crate::store::StoreError;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 impl Node {
     /// The connection, if there is one in time. While another is dialled in the place of one that failed, nobody waits for it
@@ -31,6 +31,22 @@ impl Node {
         }
         let line = timeout_at(until, self.link.line()).await;
         line.map_err(|_| StoreError::Unavailable)
+    }
+
+    /// Looks once more when there should be a connection: whoever asked now may be the last for long, and nobody else would
+    /// notice that the server is away.
+    pub(super) fn await_line(&self) {
+        if self.breaker.state() == BreakerState::Closed && !self.is_awaited.swap(true, Ordering::Relaxed) {
+            let (node, patience) = (Weak::clone(&self.me), self.breaker.patience());
+            self.shared.runtime.spawn(async move {
+                sleep(patience).await;
+                let Some(node) = node.upgrade() else { return };
+                node.is_awaited.store(false, Ordering::Relaxed);
+                if !node.link.is_up() {
+                    node.note::<()>(&[Err(StoreError::Unavailable.into())], None);
+                }
+            });
+        }
     }
 
     /// Whether what a call on this connection failed by was told before: many may wait for the same answer, and whatever
