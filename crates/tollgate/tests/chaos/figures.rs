@@ -1,6 +1,5 @@
 //! What a row found, each figure beside its bound.
 
-use crate::plan::{Pace, Plan};
 use std::time::Duration;
 
 #[derive(Debug, Default)]
@@ -95,13 +94,11 @@ impl Figures {
         );
     }
 
-    /// A share of decisions that a slow machine spoils as well: one bound where latencies are judged, and a loose one where
-    /// they are not, which must hold all the same.
-    pub(crate) fn share(&mut self, what: &str, value: f64, (fast, full): (f64, f64), plan: &Plan) {
-        match plan.pace {
-            Pace::Fast => self.at_least(what, value, fast),
-            Pace::Full => self.mostly(what, value, full),
-        }
+    /// A share of decisions that a slow machine spoils as well: a loose bound that must hold every time, and one where
+    /// latencies are judged.
+    pub(crate) fn share(&mut self, what: &str, value: f64, (loose, tight): (f64, f64)) {
+        self.at_least(what, value, loose);
+        self.mostly(what, value, tight);
     }
 
     /// A time that must keep a loose bound at all times.

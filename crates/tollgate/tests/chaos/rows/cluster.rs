@@ -113,12 +113,7 @@ pub(super) fn killed(plan: &Plan) -> Figures {
                 .between(from_us, outage.back_us)
                 .filter(|sample| is_elsewhere(sample));
             let shared = share(others, Sample::is_shared);
-            figures.share(
-                "share of other shards that the store decided",
-                shared,
-                (0.95, 0.999),
-                plan,
-            );
+            figures.share("share of other shards that the store decided", shared, (0.95, 0.999));
             for shard in 1..SHARDS {
                 let bound = seen.passed_locally(shard as u16) + 1.0;
                 figures.at_most("over-admission on another shard", excess(&seen, shard), bound);
@@ -144,7 +139,7 @@ pub(super) fn failover(plan: &Plan) -> Figures {
     let calls = script_calls(cluster.servers[3].port());
     figures.at_least("calls of the new primary", calls as f64, 1.0);
     let shared = seen.shared(from_us, seen.end_us());
-    figures.share("share decided by the store", shared, (0.95, 0.995), plan);
+    figures.share("share decided by the store", shared, (0.95, 0.995));
     for shard in 0..SHARDS {
         // Nothing is lost in this, so that nothing may be too much; a machine that is slow as well is forgiven in fast runs.
         let bound = plan.pick(seen.passed_locally(shard as u16) + 1.0, 1.0);
@@ -181,7 +176,7 @@ pub(super) fn resharded(plan: &Plan) -> Figures {
     figures.at_least("redirects that were followed", redirects, 1.0);
     figures.at_most("redirects, per request", redirects / seen.samples.len() as f64, 2.0);
     let shared = seen.shared(from_us, until_us);
-    figures.share("share decided by the store", shared, (0.9, 0.95), plan);
+    figures.share("share decided by the store", shared, (0.9, 0.95));
     for shard in 0..SHARDS {
         // Nothing is lost in this, so that nothing may be too much; a machine that is slow as well is forgiven in fast runs.
         let bound = plan.pick(seen.passed_locally(shard as u16) + 1.0, 1.0);
@@ -217,12 +212,7 @@ pub(super) fn lost(plan: &Plan) -> Figures {
     }
     let others = seen.between(from_us, until_us).filter(|sample| is_elsewhere(sample));
     let shared = share(others, Sample::is_shared);
-    figures.share(
-        "share of other shards that the store decided",
-        shared,
-        (0.95, 0.999),
-        plan,
-    );
+    figures.share("share of other shards that the store decided", shared, (0.95, 0.999));
     // As many in the last third as in the one before: the share does not fade.
     let admitted = |from: u64, to: u64| {
         seen.between(from, to)
@@ -296,7 +286,7 @@ pub(super) fn several_slots(plan: &Plan) -> Figures {
     figures.at_most("charged beyond what passed", debits - admitted, untold + stranded);
     figures.at_least("charged beyond what passed, from below", debits - admitted, -untold);
     let shared = 1.0 - untold / seen.samples.len() as f64;
-    figures.share("share decided by the store", shared, (0.95, 0.999), plan);
+    figures.share("share decided by the store", shared, (0.95, 0.999));
     figures
 }
 

@@ -60,7 +60,7 @@ pub(super) fn swallowed(plan: &Plan) -> Figures {
         let noticed = first.map(|sample| Duration::from_micros(sample.received_us.saturating_sub(from_us)));
         figures.quick("noticed after", noticed, Duration::from_millis(100));
     }
-    under_admission(&mut figures, plan, &seen, outage);
+    under_admission(&mut figures, &seen, outage);
     let left = space::connections_to(server.port());
     figures.at_most("connections to the server, against before", left as f64, sockets as f64);
     figures
@@ -95,8 +95,8 @@ pub(super) fn slow(plan: &Plan) -> Figures {
 pub(super) fn lossy(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     let rules = [
-        ("numgen random mod 100 < 5 drop", 0.8),
-        ("limit rate over 125 kbytes/second drop", 0.0),
+        ("numgen random mod 100 < 5 drop", (0.5, 0.8)),
+        ("limit rate over 125 kbytes/second drop", (0.0, 0.0)),
     ];
     for (rule, shared) in rules {
         let server = Server::start(Kind::Redis70);
@@ -117,7 +117,7 @@ pub(super) fn lossy(plan: &Plan) -> Figures {
             seen.shared_again(outage.back_us),
             plan.seconds(4.0, 3.0),
         );
-        figures.mostly(
+        figures.share(
             &name("share decided by the store"),
             seen.shared(from_us, outage.back_us),
             shared,
@@ -213,12 +213,7 @@ pub(super) fn partitioned(plan: &Plan) -> Figures {
     figures.at_most("over-admission (M4)", seen.excess(), bound);
     let other = seen.between(from_us, outage.back_us).filter(|sample| sample.node == 1);
     let shared = crate::bench::share(other, Sample::is_shared);
-    figures.share(
-        "share of the other node that the store decided",
-        shared,
-        (0.95, 0.99),
-        plan,
-    );
+    figures.share("share of the other node that the store decided", shared, (0.95, 0.99));
     figures
 }
 

@@ -54,12 +54,12 @@ pub(super) fn killed(plan: &Plan) -> Figures {
     );
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
     figures.at_most("attempts to connect, per node and second", dials / 2.0 / seconds, 10.0);
-    under_admission(&mut figures, plan, &seen, outage);
+    under_admission(&mut figures, &seen, outage);
     figures
 }
 
 /// While nodes serve their shares, the hot key gets most of what it is due.
-pub(super) fn under_admission(figures: &mut Figures, plan: &Plan, seen: &Seen, outage: Outage) {
+pub(super) fn under_admission(figures: &mut Figures, seen: &Seen, outage: Outage) {
     let seconds = (outage.back_us - outage.from_us) as f64 / 1e6;
     let admitted = seen
         .of(0)
@@ -68,7 +68,7 @@ pub(super) fn under_admission(figures: &mut Figures, plan: &Plan, seen: &Seen, o
     // The default share is 0.8 of the rate.
     let due = 0.8 * RATE as f64 * seconds;
     let share = admitted as f64 / due;
-    figures.share("admitted while it was away, of what is due", share, (0.6, 0.9), plan);
+    figures.share("admitted while it was away, of what is due", share, (0.8, 0.95));
 }
 
 pub(super) fn frozen(plan: &Plan) -> Figures {
@@ -153,7 +153,7 @@ pub(super) fn wiped(plan: &Plan) -> Figures {
     let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
     figures.none("requests that failed", seen.failed());
     let shared = seen.shared(from_us, seen.end_us());
-    figures.share("share decided by the store", shared, (0.95, 0.995), plan);
+    figures.share("share decided by the store", shared, (0.95, 0.995));
     figures.at_least("keys that were wiped", keys, 100.0);
     figures.at_least("over-admission, to show that it was wiped", seen.excess(), 1.0);
     figures.at_most("over-admission (M8)", seen.excess(), CAPACITY as f64);

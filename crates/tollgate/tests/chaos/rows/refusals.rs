@@ -85,7 +85,7 @@ pub(super) fn evicted(plan: &Plan) -> Figures {
         1.0,
     );
     let shared = seen.shared(from_us, seen.end_us());
-    figures.share("share decided by the store", shared, (0.95, 0.995), plan);
+    figures.share("share decided by the store", shared, (0.95, 0.995));
     let warned = bench
         .nodes
         .iter()
@@ -203,12 +203,7 @@ pub(super) fn crowded(plan: &Plan) -> Figures {
     let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
     figures.none("requests that failed", seen.failed());
     let shared = seen.shared(from_us, crowded_us);
-    figures.share(
-        "share decided over the connections there were",
-        shared,
-        (0.95, 0.995),
-        plan,
-    );
+    figures.share("share decided over the connections there were", shared, (0.95, 0.995));
     figures.holds("another client is turned away", turned_away);
     let outage = Outage {
         from_us: cut_us,

@@ -56,7 +56,7 @@ fn forgetting(plan: &Plan, figures: &mut Figures, kind: Kind, (functions, flush)
         2.0,
     );
     let shared = seen.shared(from_us, until_us);
-    figures.share(&name("share decided by the store"), shared, (0.95, 0.999), plan);
+    figures.share(&name("share decided by the store"), shared, (0.95, 0.999));
     figures.at_most(&name("over-admission"), seen.excess(), seen.passed_locally(0) + 1.0);
     let passed = seen
         .samples

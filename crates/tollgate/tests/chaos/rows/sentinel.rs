@@ -100,7 +100,6 @@ pub(super) fn alone(plan: &Plan) -> Figures {
         "share decided by the store",
         seen.shared(from_us, until_us),
         (0.95, 0.999),
-        plan,
     );
     figures.at_most("over-admission", seen.excess(), seen.passed_locally(0) + 1.0);
     // A node that starts now knows no primary, and serves all the same.
