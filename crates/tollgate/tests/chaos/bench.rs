@@ -15,6 +15,8 @@ use tollgate_core::testing::random::Random;
 /// The hot key's rate and capacity.
 pub(crate) const RATE: u64 = 100;
 pub(crate) const CAPACITY: u64 = 100;
+/// The part of its limits that a node enforces among the others while the store is away, if nothing else is set.
+pub(crate) const FALLBACK_SHARE: f64 = 0.8;
 /// How often it is asked for, and the others together: ten times what it allows, and as much again by others.
 const HOT: u32 = 1_000;
 const MANY: u32 = 500;
@@ -153,8 +155,36 @@ impl Seen {
         over_admission(self.of(0), RATE, CAPACITY)
     }
 
-    /// How many of a subject passed without the store: what the store decided itself is exact, so that no more than these
-    /// can be too many.
+    /// What may pass beyond the limit of a hot key whose rate and capacity are the same, where nodes decided alone now and
+    /// then: formula M4 for the longest time that each of them did so on end, as one of so many. They pay back what they let
+    /// pass, so that such times do not add up. The store itself is exact, so that it is never more than what passed without
+    /// it; and one unit that a count may be off by.
+    pub(crate) fn allowance(&self, subject: u16, rate: u64, instances: usize) -> f64 {
+        let part = FALLBACK_SHARE * rate as f64 / instances as f64;
+        let alone = (0..self.nodes()).filter_map(|node| self.longest_alone(subject, node));
+        let of_longest: f64 = alone.map(|time| part * (1.0 + time.as_secs_f64())).sum();
+        1.0 + of_longest.min(self.passed_locally(subject))
+    }
+
+    /// The longest time in which a node decided for a subject without the store, whenever it was asked.
+    fn longest_alone(&self, subject: u16, node: usize) -> Option<Duration> {
+        let (mut longest, mut began) = (None, None);
+        for sample in self.of(subject).filter(|sample| sample.node == node) {
+            if sample.is_fallback() {
+                let from_us = *began.get_or_insert(sample.sent_us);
+                longest = longest.max(Some(sample.received_us.saturating_sub(from_us)));
+            } else {
+                began = None;
+            }
+        }
+        longest.map(Duration::from_micros)
+    }
+
+    fn nodes(&self) -> usize {
+        1 + self.samples.iter().map(|sample| sample.node).max().unwrap_or(0)
+    }
+
+    /// How many of a subject passed without the store.
     pub(crate) fn passed_locally(&self, subject: u16) -> f64 {
         let those = self
             .of(subject)
@@ -230,8 +260,8 @@ impl Seen {
             .between(from_us, end)
             .filter(|sample| sample.latency_us > 5_000)
             .count();
-        let nodes = 1 + self.samples.iter().map(|sample| sample.node).max().unwrap_or(0);
-        figures.seldom("decisions above 5 ms, per node", slow as f64 / nodes as f64, 100.0);
+        let slow = slow as f64 / self.nodes() as f64;
+        figures.seldom("decisions above 5 ms, per node", slow, 100.0);
         let open_us = from_us + 500_000;
         if open_us < back_us {
             figures.quick(

@@ -101,6 +101,11 @@ impl Figures {
         self.mostly(what, value, tight);
     }
 
+    /// A number that explains others and has no bound.
+    pub(crate) fn told(&mut self, what: &str, value: f64) {
+        self.push(Kind::Count, what, short(value), String::new(), true);
+    }
+
     /// A time that must keep a loose bound at all times.
     pub(crate) fn within(&mut self, what: &str, value: Option<Duration>, bound: Duration) {
         let passed = value.is_some_and(|value| value <= bound);

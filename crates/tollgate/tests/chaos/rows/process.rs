@@ -1,7 +1,7 @@
 //! The server as a process: killed, frozen, restarted, wiped, busy.
 
 use crate::audit::{Baseline, audit};
-use crate::bench::{Bench, CAPACITY, Outage, RATE, Seen, Setup, pause};
+use crate::bench::{Bench, CAPACITY, FALLBACK_SHARE, Outage, RATE, Seen, Setup, pause};
 use crate::figures::Figures;
 use crate::plan::Plan;
 use crate::resp::{Asking, ask, info, script_calls, tell};
@@ -65,8 +65,7 @@ pub(super) fn under_admission(figures: &mut Figures, seen: &Seen, outage: Outage
         .of(0)
         .filter(|sample| sample.is_admitted() && (outage.from_us..outage.back_us).contains(&sample.received_us))
         .count();
-    // The default share is 0.8 of the rate.
-    let due = 0.8 * RATE as f64 * seconds;
+    let due = FALLBACK_SHARE * RATE as f64 * seconds;
     let share = admitted as f64 / due;
     figures.share("admitted while it was away, of what is due", share, (0.8, 0.95));
 }

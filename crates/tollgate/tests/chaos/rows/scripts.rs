@@ -2,7 +2,7 @@
 
 use super::process::{LEDGER, debited, over};
 use crate::audit::audit;
-use crate::bench::Setup;
+use crate::bench::{RATE, Setup};
 use crate::figures::Figures;
 use crate::plan::{Pace, Plan};
 use crate::resp::tell;
@@ -57,7 +57,7 @@ fn forgetting(plan: &Plan, figures: &mut Figures, kind: Kind, (functions, flush)
     );
     let shared = seen.shared(from_us, until_us);
     figures.share(&name("share decided by the store"), shared, (0.95, 0.999));
-    figures.at_most(&name("over-admission"), seen.excess(), seen.passed_locally(0) + 1.0);
+    figures.at_most(&name("over-admission (M4)"), seen.excess(), seen.allowance(0, RATE, 2));
     let passed = seen
         .samples
         .iter()

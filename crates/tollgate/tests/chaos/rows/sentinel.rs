@@ -101,7 +101,7 @@ pub(super) fn alone(plan: &Plan) -> Figures {
         seen.shared(from_us, until_us),
         (0.95, 0.999),
     );
-    figures.at_most("over-admission", seen.excess(), seen.passed_locally(0) + 1.0);
+    figures.at_most("over-admission (M4)", seen.excess(), seen.allowance(0, RATE, 2));
     // A node that starts now knows no primary, and serves all the same.
     bench.nodes[0].stop();
     let started = bench.now();
