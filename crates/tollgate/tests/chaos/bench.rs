@@ -278,6 +278,17 @@ impl Seen {
             bound,
         );
     }
+
+    /// How long after a server fell silent each node decided without it.
+    pub(crate) fn noticed(&self, figures: &mut Figures, outage: Outage) {
+        for node in 0..self.nodes() {
+            let first = self
+                .between(outage.from_us, outage.back_us)
+                .find(|sample| sample.node == node && sample.is_fallback());
+            let noticed = first.map(|sample| Duration::from_micros(sample.received_us.saturating_sub(outage.from_us)));
+            figures.quick("noticed after", noticed, Duration::from_millis(100));
+        }
+    }
 }
 
 /// From when the store was away, and from when it answered again.

@@ -41,6 +41,8 @@ pub(crate) enum Spoil {
     Giant,
     /// It never comes.
     Drop,
+    /// It comes when nobody waits for it any more, in front of whatever is asked for next.
+    Late,
 }
 
 pub(crate) struct Proxy {
@@ -196,6 +198,7 @@ impl Link {
                             return None;
                         }
                         Spoil::Drop => continue,
+                        Spoil::Late => sleep_until(came + LATE).await,
                         Spoil::Type => reply[0] = if reply[0] == b'$' { b':' } else { b'$' },
                         Spoil::Giant => reply.splice(..0, *b"$10000000000\r\n").for_each(drop),
                     }
@@ -281,6 +284,9 @@ fn hash(bytes: &[u8]) -> u64 {
 
 /// How the script is called.
 const CALLS: [&str; 3] = ["EVALSHA", "FCALL", "EVAL"];
+
+/// When the caller has long given up.
+const LATE: Duration = Duration::from_millis(80);
 
 /// Commands of a connection that may wait for their replies.
 const WAITING: usize = 1_024;

@@ -2,9 +2,10 @@
 
 use super::process::{over, settle, under_admission};
 use crate::audit::audit;
-use crate::bench::{CAPACITY, OTHERS, Outage, RATE, Setup, check};
+use crate::bench::{Bench, CAPACITY, OTHERS, Outage, RATE, Setup, check, wait_until};
 use crate::figures::Figures;
-use crate::load::{Sample, Traffic};
+use crate::load::{Answer, Sample, Traffic};
+use crate::node::Node;
 use crate::plan::Plan;
 use crate::proxy::{Fault, Proxy, Spoil};
 use crate::resp::script_calls;
@@ -21,7 +22,7 @@ pub(super) fn reset(plan: &Plan) -> Figures {
     let dials = bench.metric("tollgate_store_dials_total", "");
     let from_us = bench.now_us();
     space::on_arrival(Some(&format!("tcp dport {} reject with tcp reset", server.port())));
-    bench.pause(plan.seconds(2.0, 5.0));
+    let gaps_ms = gaps_between_dials(&bench, plan.seconds(2.0, 5.0));
     let dials = bench.metric("tollgate_store_dials_total", "") - dials;
     space::on_arrival(None);
     let outage = Outage {
@@ -34,7 +35,41 @@ pub(super) fn reset(plan: &Plan) -> Figures {
     figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
     figures.at_most("attempts to connect, per node and second", dials / 2.0 / seconds, 10.0);
+    for gaps_ms in gaps_ms {
+        // More than what looking at them from outside makes of equal ones.
+        figures.at_least(
+            "standard deviation of the gaps between them, in ms",
+            deviation(&gaps_ms),
+            5.0,
+        );
+    }
     figures
+}
+
+/// For so long, the milliseconds between two attempts to connect, of each node.
+fn gaps_between_dials(bench: &Bench, time: Duration) -> Vec<Vec<f64>> {
+    let dials = |node: &Node| node.metric("tollgate_store_dials_total", "");
+    let mut seen: Vec<(f64, Vec<f64>)> = bench.nodes.iter().map(|node| (dials(node), Vec::new())).collect();
+    let until = bench.now() + time;
+    while bench.now() < until {
+        for (node, (known, at_ms)) in bench.nodes.iter().zip(&mut seen) {
+            let now = dials(node);
+            if now > *known {
+                *known = now;
+                at_ms.push(bench.now().as_secs_f64() * 1e3);
+            }
+        }
+        bench.pause(Duration::from_millis(10));
+    }
+    // The first are each twice the one before.
+    let gaps = |at_ms: Vec<f64>| at_ms.windows(2).skip(4).map(|two| two[1] - two[0]).collect();
+    seen.into_iter().map(|(_, at_ms)| gaps(at_ms)).collect()
+}
+
+fn deviation(all: &[f64]) -> f64 {
+    let count = all.len().max(1) as f64;
+    let mean = all.iter().sum::<f64>() / count;
+    (all.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / count).sqrt()
 }
 
 pub(super) fn swallowed(plan: &Plan) -> Figures {
@@ -53,17 +88,27 @@ pub(super) fn swallowed(plan: &Plan) -> Figures {
     let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
     seen.common(&mut figures, plan, outage);
     figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
-    for node in 0..2 {
-        let first = seen
-            .between(from_us, outage.back_us)
-            .find(|sample| sample.node == node && sample.is_fallback());
-        let noticed = first.map(|sample| Duration::from_micros(sample.received_us.saturating_sub(from_us)));
-        figures.quick("noticed after", noticed, Duration::from_millis(100));
-    }
+    seen.noticed(&mut figures, outage);
     under_admission(&mut figures, &seen, outage);
     let left = space::connections_to(server.port());
     figures.at_most("connections to the server, against before", left as f64, sockets as f64);
+    noticed_when_idle(&mut figures, &bench, &server);
     figures
+}
+
+/// Nobody asks for anything, and the nodes find out all the same: they count each other.
+fn noticed_when_idle(figures: &mut Figures, bench: &Bench, server: &Server) {
+    let began = bench.now();
+    space::on_arrival(Some(&format!("tcp dport {} drop", server.port())));
+    for node in &bench.nodes {
+        wait_until("a node notices", || node.json("/readyz")["store"]["reachable"] == false);
+    }
+    figures.within(
+        "noticed without a load after",
+        Some(bench.now() - began),
+        Duration::from_secs(2),
+    );
+    space::on_arrival(None);
 }
 
 pub(super) fn slow(plan: &Plan) -> Figures {
@@ -76,7 +121,7 @@ pub(super) fn slow(plan: &Plan) -> Figures {
         let changes = bench.metric("tollgate_breaker_transitions_total", "");
         let from_us = bench.now_us();
         proxy.set(Fault::Slow(Duration::from_millis(late), Duration::from_millis(more)));
-        bench.pause(plan.seconds(2.0, 8.0));
+        bench.pause(plan.seconds(2.0, 20.0));
         let changes = bench.metric("tollgate_breaker_transitions_total", "") - changes;
         proxy.set(Fault::None);
         let outage = Outage {
@@ -137,12 +182,13 @@ pub(super) fn spoiled(plan: &Plan) -> Figures {
     let runtime = crate::bench::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let mut setup = Setup::over(&proxy.url());
-    setup.traffic = never_twice();
+    setup.traffic = never_twice(plan.pick(1_500, 2_500));
     let (mut bench, baseline) = over(plan, setup);
     let from_us = bench.now_us();
-    for spoil in [Spoil::Cut, Spoil::Type, Spoil::Giant, Spoil::Drop] {
+    let before: Vec<f64> = bench.nodes.iter().map(Node::resident).collect();
+    for spoil in [Spoil::Cut, Spoil::Type, Spoil::Giant, Spoil::Drop, Spoil::Late] {
         proxy.set(Fault::Reply(spoil, 20));
-        bench.pause(plan.seconds(1.0, 5.0));
+        bench.pause(plan.seconds(1.0, 12.0));
     }
     proxy.set(Fault::None);
     let outage = Outage {
@@ -165,27 +211,40 @@ pub(super) fn spoiled(plan: &Plan) -> Figures {
         proxy.replays() as f64,
     );
     // Each of the others was asked for once, so it was new: whoever has less left got another's answer.
-    let strangers = seen.of(OTHERS).filter(|sample| {
-        let answer = sample.answer.filter(|_| sample.is_shared());
-        answer.is_some_and(|answer| answer.status != 200 || answer.remaining != Some(CAPACITY - 1))
-    });
+    let answers: Vec<Answer> = seen
+        .of(OTHERS)
+        .filter(|sample| sample.is_shared())
+        .filter_map(|sample| sample.answer)
+        .collect();
+    let strangers = answers
+        .iter()
+        .filter(|answer| answer.status != 200 || answer.remaining != Some(CAPACITY - 1));
     figures.none("answers that were another's", strangers.count() as f64);
+    figures.at_least("of so many", answers.len() as f64, plan.pick(1_000.0, 100_000.0));
+    for (node, before) in bench.nodes.iter().zip(before) {
+        let more = (node.resident() - before) / MIB;
+        figures.at_most("MiB more than before", more, NEW_KEYS_MIB);
+    }
     figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
     figures
 }
 
+const MIB: f64 = 1_048_576.0;
+/// What notes of keys that were never seen before take, and what answers under way do.
+const NEW_KEYS_MIB: f64 = 8.0;
+
 /// The hot key, and others that are asked for once each.
-fn never_twice() -> Traffic {
+fn never_twice(per_second: u32) -> Traffic {
     let number = AtomicU64::new(0);
-    let next = move |random: &mut Random| match random.below(3) {
-        0 | 1 => (0, check("hot", "h0")),
+    let next = move |random: &mut Random| match random.below(5) {
+        0 => (0, check("hot", "h0")),
         _ => (
             OTHERS,
             check("many", &format!("n{}", number.fetch_add(1, Ordering::Relaxed))),
         ),
     };
     Traffic {
-        per_second: 1_500,
+        per_second,
         next: Arc::new(next),
     }
 }
