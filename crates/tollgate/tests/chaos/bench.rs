@@ -345,6 +345,15 @@ pub(crate) fn check(kind: &str, user: &str) -> String {
     format!(r#"{{"attributes":{{"kind":"{kind}","user":"{user}"}}}}"#)
 }
 
+/// What the counter of a hot user is called in the store.
+pub(crate) fn stored_key(node: &Node, user: &str) -> String {
+    let (_, said) = node.post("/v1/explain", &check("hot", user)).unwrap();
+    let key = said
+        .split_once("\"key\":\"")
+        .and_then(|(_, rest)| rest.split('"').next());
+    key.unwrap_or_else(|| panic!("no key in {said}")).to_owned()
+}
+
 pub(crate) fn runtime() -> Arc<Runtime> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -121,6 +121,12 @@ impl Figures {
         self.hold(Kind::Latency)
     }
 
+    /// The counts that do not hold, to be shown among those of a whole.
+    pub(crate) fn failing_counts(self) -> impl Iterator<Item = Figure> {
+        let figures = self.0.into_iter();
+        figures.filter(|figure| !figure.passed && figure.kind == Kind::Count)
+    }
+
     /// For runs that are no measurement.
     pub(crate) fn drop_latencies(&mut self) {
         self.0.retain(|figure| figure.kind == Kind::Count);

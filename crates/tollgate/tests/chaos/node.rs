@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// A running node. Ends when it is dropped.
 pub(crate) struct Node {
@@ -111,6 +112,14 @@ impl Node {
         series.sum()
     }
 
+    /// A connection on which one thing is asked after the other.
+    pub(crate) fn talk(&self) -> Talk {
+        let stream = TcpStream::connect_timeout(&self.address(), PATIENCE).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Talk(BufReader::new(stream))
+    }
+
     pub(crate) fn open_files(&self) -> usize {
         fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
     }
@@ -121,6 +130,34 @@ impl Node {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let kib = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
         kib.unwrap_or(0.0) * 1024.0
+    }
+}
+
+/// A connection to a node.
+pub(crate) struct Talk(BufReader<TcpStream>);
+
+impl Talk {
+    /// The status of what is answered, if anything is.
+    pub(crate) fn check(&mut self, body: &str) -> Option<u16> {
+        let length = body.len();
+        let request = format!("POST /v1/check HTTP/1.1\r\nhost: chaos\r\ncontent-length: {length}\r\n\r\n{body}");
+        self.0.get_mut().write_all(request.as_bytes()).ok()?;
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            if self.0.read_line(&mut head).ok()? == 0 {
+                return None;
+            }
+        }
+        let head = head.to_ascii_lowercase();
+        let length = head.lines().find_map(|line| line.strip_prefix("content-length: "))?;
+        self.0.read_exact(&mut vec![0; length.parse().ok()?]).ok()?;
+        head.split(' ').nth(1)?.parse().ok()
+    }
+
+    /// How long it takes to be answered; very long if nothing is.
+    pub(crate) fn time(&mut self, body: &str) -> Duration {
+        let began = Instant::now();
+        self.check(body).map_or(PATIENCE, |_| began.elapsed())
     }
 }
 

@@ -1,10 +1,11 @@
 //! Clocks that are set: the server's, and the nodes'.
 
 use super::process::{over, settle};
-use crate::audit::audit;
-use crate::bench::{CAPACITY, RATE, Setup};
+use crate::audit::{audit, is_too_long, lives_ms};
+use crate::bench::{CAPACITY, RATE, Setup, stored_key};
 use crate::figures::Figures;
 use crate::plan::Plan;
+use std::collections::HashSet;
 use std::time::Duration;
 use tollgate_limiter::testing::servers::{Kind, Server};
 use tollgate_limiter::testing::skew::Skew;
@@ -26,11 +27,32 @@ pub(super) fn server(plan: &Plan) -> Figures {
 
     let skew = Skew::none();
     let server = Server::start_skewed(Kind::Redis70, &skew);
-    let (mut bench, _) = over(plan, Setup::over(&server.url()));
+    let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let from_us = bench.now_us();
     skew.set(-3_600_000_000);
+    // What was written before lives an hour longer now, unless it is written again, as that of the hot key is.
+    let mut before: HashSet<String> = lives_ms(server.port()).into_iter().map(|(key, _)| key).collect();
+    before.remove(&stored_key(&bench.nodes[0], "h0"));
     bench.pause(Duration::from_secs(4));
     let seen = bench.end_load();
+    let since = lives_ms(server.port())
+        .into_iter()
+        .filter(|(key, _)| !before.contains(key));
+    let since: Vec<i64> = since.map(|(_, life_ms)| life_ms).collect();
+    let too_long = since.iter().filter(|life_ms| is_too_long(**life_ms)).count();
+    let servers = [server.port()];
+    audit(
+        &mut figures,
+        &mut bench,
+        &seen,
+        &baseline,
+        (&servers, before.len() as f64),
+    );
+    figures.at_least("an hour back: keys written since", since.len() as f64, 10.0);
+    figures.none(
+        "an hour back: keys written since that live too long (I2)",
+        too_long as f64,
+    );
     figures.none("an hour back: requests that failed", seen.failed());
     let admitted = |until_us: u64| {
         seen.of(0).filter(move |sample| {

@@ -1,5 +1,6 @@
 //! Every way in which a server refuses, put in by the link on some calls of the script and on all.
 
+use crate::audit::{Baseline, audit};
 use crate::bench::{Outage, Setup};
 use crate::figures::Figures;
 use crate::plan::Plan;
@@ -47,7 +48,7 @@ pub(super) fn every_code(plan: &Plan) -> Figures {
     let runtime = crate::bench::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let mut figures = Figures::default();
-    let (mut failed, mut panics, mut beyond, mut unnamed) = (0.0, 0, 0, Vec::new());
+    let (mut failed, mut audited, mut beyond, mut unnamed) = (0.0, 0, 0, Vec::new());
     // The slowest to be over it, of credentials and of all others.
     let mut slowest = [(Duration::ZERO, ""); 2];
     for (text, code) in CODES {
@@ -57,6 +58,7 @@ pub(super) fn every_code(plan: &Plan) -> Figures {
             let mut bench = Setup::over(&proxy.url()).start(plan);
             bench.load();
             let from_us = bench.pause(Duration::from_millis(700));
+            let baseline = Baseline::of(&bench);
             let bites = proxy.bites();
             proxy.set(Fault::Refused(text, per_mille));
             bench.pause(Duration::from_millis(700));
@@ -71,11 +73,10 @@ pub(super) fn every_code(plan: &Plan) -> Figures {
             counted += bench.metric("tollgate_store_errors_total", &format!("\"{code}\""));
             let seen = bench.end_load();
             failed += seen.failed();
-            panics += bench
-                .nodes
-                .iter()
-                .map(|node| node.log().matches("panicked").count())
-                .sum::<usize>();
+            let mut audits = Figures::default();
+            audit(&mut audits, &mut bench, &seen, &baseline, (&[server.port()], 0.0));
+            audited += usize::from(audits.counts_hold());
+            figures.0.extend(audits.failing_counts());
             beyond += usize::from(seen.excess() > Outage { from_us, back_us }.excess());
             let again = seen.shared_again(back_us).unwrap_or(Duration::MAX);
             let slowest = &mut slowest[usize::from(is_credential)];
@@ -86,7 +87,8 @@ pub(super) fn every_code(plan: &Plan) -> Figures {
         }
     }
     figures.none("requests that failed", failed);
-    figures.none("panics", panics as f64);
+    let times = 2.0 * CODES.len() as f64;
+    figures.at_least("times that audits I1 to I8 hold", audited as f64, times);
     figures.at_least("calls that were refused", proxy.bites() as f64, 38.0);
     let [(again, code), (of_credentials, credential)] = slowest;
     figures.quick(
@@ -101,7 +103,7 @@ pub(super) fn every_code(plan: &Plan) -> Figures {
     );
     // Wrong credentials are tried once a second and no sooner.
     let what = format!("after wrong credentials, at the latest ({credential})");
-    figures.within(&what, Some(of_credentials), Duration::from_secs(3));
+    figures.within(&what, Some(of_credentials), Duration::from_millis(1_500));
     figures.none(
         &format!("codes that are counted as something else {unnamed:?}"),
         unnamed.len() as f64,
