@@ -216,6 +216,14 @@ impl Seen {
             .count() as f64
     }
 
+    /// The least share that the store decided in any 200 ms of a stretch.
+    pub(crate) fn shared_at_worst(&self, from_us: u64, to_us: u64) -> f64 {
+        let starts = (from_us..to_us.saturating_sub(WINDOW_US)).step_by(STEP_US as usize);
+        starts
+            .map(|from_us| self.shared(from_us, from_us + WINDOW_US))
+            .fold(1.0, f64::min)
+    }
+
     /// How long after a moment the store decided 99 of 100 again.
     pub(crate) fn shared_again(&self, after_us: u64) -> Option<Duration> {
         let end = self.samples.last().map_or(0, |sample| sample.received_us);
@@ -243,6 +251,22 @@ impl Seen {
 
     /// What holds for every outage: nothing failed, nobody waited, and afterwards all is as before.
     pub(crate) fn common(&self, figures: &mut Figures, plan: &Plan, outage: Outage) {
+        self.away(figures, outage);
+        let Outage { from_us, back_us } = outage;
+        let again = self.shared_again(back_us);
+        figures.within("shared again", again, plan.seconds(4.0, 3.0));
+        figures.quick("shared again after", again, Duration::from_secs(1));
+        let control = self.latency(0.99, 500_000, from_us).unwrap_or_default();
+        let bound = control.mul_f64(1.5).max(Duration::from_millis(2));
+        figures.quick(
+            "p99 afterwards, against 1.5 x before",
+            self.latency(0.99, back_us + 1_000_000, self.end_us()),
+            bound,
+        );
+    }
+
+    /// The part of it that holds also where the store does not come back.
+    pub(crate) fn away(&self, figures: &mut Figures, outage: Outage) {
         let Outage { from_us, back_us } = outage;
         figures.none("requests that failed", self.failed());
         figures.at_least(
@@ -250,10 +274,7 @@ impl Seen {
             self.fallbacks(from_us, back_us),
             1.0,
         );
-        let again = self.shared_again(back_us);
-        figures.within("shared again", again, plan.seconds(4.0, 3.0));
         let end = self.end_us();
-        figures.quick("shared again after", again, Duration::from_secs(1));
         figures.quick("p99.9", self.latency(0.999, 0, end), Duration::from_millis(20));
         figures.quick("max", self.latency(1.0, 0, end), Duration::from_millis(50));
         let slow = self
@@ -270,13 +291,6 @@ impl Seen {
                 Duration::from_millis(2),
             );
         }
-        let control = self.latency(0.99, 500_000, from_us).unwrap_or_default();
-        let bound = control.mul_f64(1.5).max(Duration::from_millis(2));
-        figures.quick(
-            "p99 afterwards, against 1.5 x before",
-            self.latency(0.99, back_us + 1_000_000, end),
-            bound,
-        );
     }
 
     /// How long after a server fell silent each node decided without it.
