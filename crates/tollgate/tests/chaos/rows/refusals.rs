@@ -1,17 +1,28 @@
 //! A server that is there and refuses: full, read-only, without replicas, with another password, crowded.
 
 use super::process::{over, settle};
-use crate::bench::{CAPACITY, Outage, Setup};
+use crate::audit::audit;
+use crate::bench::{Bench, CAPACITY, Outage, Setup, check};
 use crate::figures::Figures;
+use crate::load::Traffic;
+use crate::node::Node;
 use crate::plan::Plan;
 use crate::resp::{Asking, ask, ask_words, info, tell};
 use crate::space;
+use std::sync::Arc;
 use std::time::Duration;
+use tollgate_core::testing::random::Random;
 use tollgate_limiter::testing::servers::{Kind, Server};
 
-/// What holds while a server refuses with a code, from one command to another.
+/// What holds while a server refuses with a code, from one command to another. All of them are asked for a user that had
+/// used up a limit before, too.
 fn refusing(plan: &Plan, server: &Server, code: &str, (begin, end): (&[&str], &[&str])) -> Figures {
-    let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
+    let mut setup = Setup::over(&server.url());
+    setup
+        .rules
+        .push_str("- { id: spent, when: { kind: spent }, per: user, limit: 3/day }\n");
+    setup.traffic = with_one_spent(setup.traffic);
+    let (mut bench, baseline) = over(plan, setup);
     let from_us = bench.now_us();
     for command in begin {
         tell(server.port(), command);
@@ -26,12 +37,37 @@ fn refusing(plan: &Plan, server: &Server, code: &str, (begin, end): (&[&str], &[
         from_us,
         back_us: bench.now_us(),
     };
+    bench.pause(plan.seconds(2.5, 5.0));
+    let seen = bench.end_load();
     let mut figures = Figures::default();
-    let seen = settle(plan, &mut figures, &mut bench, &baseline, server);
+    audit(&mut figures, &mut bench, &seen, &baseline, (&[server.port()], 1.0));
     seen.common(&mut figures, plan, outage);
     figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
     figures.at_least(&format!("errors counted as `{code}` within a second"), errors, 1.0);
+    let spent = || seen.of(SPENT).filter(|sample| sample.sent_us > from_us);
+    figures.at_least(
+        "times a user was asked for that had used up its limit",
+        spent().count() as f64,
+        10.0,
+    );
+    let passed = spent().filter(|sample| sample.is_admitted());
+    figures.none("times that one passed", passed.count() as f64);
     figures
+}
+
+/// The subject of the user that has used up its limit.
+const SPENT: u16 = 1;
+
+/// One in fifty is of that user.
+fn with_one_spent(traffic: Traffic) -> Traffic {
+    let next = Arc::clone(&traffic.next);
+    Traffic {
+        next: Arc::new(move |random: &mut Random| match random.below(50) {
+            0 => (SPENT, check("spent", "s0")),
+            _ => next(random),
+        }),
+        ..traffic
+    }
 }
 
 pub(super) fn full(plan: &Plan) -> Figures {
@@ -132,33 +168,76 @@ pub(super) fn read_only(plan: &Plan) -> Figures {
 }
 
 pub(super) fn password(plan: &Plan) -> Figures {
+    let mut figures = Figures::default();
+    let (new, old) = (format!("{SECRET}-of-others"), SECRET);
+    // A user of its own, and the one that all are who name none.
+    password_of(
+        plan,
+        &mut figures,
+        &format!("lim:{SECRET}"),
+        [
+            &format!("ACL SETUSER lim on >{old} ~* &* +@all"),
+            &format!("ACL SETUSER lim resetpass >{new}"),
+            "CLIENT KILL USER lim",
+            &format!("ACL SETUSER lim resetpass >{old}"),
+        ],
+    );
+    password_of(
+        plan,
+        &mut figures,
+        &format!(":{SECRET}"),
+        [
+            &format!("CONFIG SET requirepass {old}"),
+            &format!("CONFIG SET requirepass {new}"),
+            "CLIENT KILL TYPE normal SKIPME yes",
+            &format!("CONFIG SET requirepass {old}"),
+        ],
+    );
+    figures
+}
+
+/// What holds while nodes, which are this user, have the wrong password: what sets it, changes it, has them give it again, and
+/// changes it back.
+fn password_of(plan: &Plan, figures: &mut Figures, user: &str, [set, change, kick, change_back]: [&str; 4]) {
     let server = Server::start(Kind::Redis70);
     let port = server.port();
-    tell(port, &format!("ACL SETUSER lim on >{SECRET} ~* &* +@all"));
-    let url = format!("redis://lim:{SECRET}@127.0.0.1:{port}/");
-    let (mut bench, baseline) = over(plan, Setup::over(&url));
+    // Whoever is in stays in.
+    let mut admin = Asking::connect(port).unwrap();
+    let mut obey = |command: &str| {
+        admin.send(command).unwrap();
+        admin.answer().unwrap().unwrap().join("\n")
+    };
+    obey(set);
+    let (mut bench, baseline) = over(plan, Setup::over(&format!("redis://{user}@127.0.0.1:{port}/")));
     let from_us = bench.now_us();
-    tell(port, &format!("ACL SETUSER lim resetpass >{SECRET}-of-others"));
-    tell(port, "CLIENT KILL USER lim");
-    tell(port, "ACL LOG RESET");
+    obey(change);
+    obey(kick);
     bench.pause(plan.seconds(2.0, 5.0));
-    let attempts = info(port, "errorstats", "errorstat_WRONGPASS", Some("count"));
-    tell(port, &format!("ACL SETUSER lim resetpass >{SECRET}"));
+    let said = obey("INFO errorstats");
+    obey(change_back);
     let outage = Outage {
         from_us,
         back_us: bench.now_us(),
     };
-    let mut figures = Figures::default();
-    let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
-    seen.common(&mut figures, plan, outage);
+    bench.pause(plan.seconds(2.5, 5.0));
+    let seen = bench.end_load();
+    // For the audit, which is nobody in particular.
+    obey("CONFIG SET requirepass ");
+    audit(figures, &mut bench, &seen, &baseline, (&[port], 0.0));
+    seen.common(figures, plan, outage);
     figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
-    figures.at_least("attempts with the wrong password", attempts as f64, 1.0);
+    let attempts = said
+        .lines()
+        .find_map(|line| {
+            line.strip_prefix("errorstat_WRONGPASS:count=")?
+                .trim()
+                .parse::<f64>()
+                .ok()
+        })
+        .unwrap_or(0.0);
+    figures.at_least("attempts with the wrong password", attempts, 1.0);
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
-    figures.at_most(
-        "such attempts, per node and second",
-        attempts as f64 / 2.0 / seconds,
-        1.0,
-    );
+    figures.at_most("such attempts, per node and second", attempts / 2.0 / seconds, 1.0);
     let told = bench.nodes.iter().map(|node| {
         let said = [
             node.log(),
@@ -168,7 +247,6 @@ pub(super) fn password(plan: &Plan) -> Figures {
         said.iter().filter(|said| said.contains(SECRET)).count()
     });
     figures.none("places that told the password", told.sum::<usize>() as f64);
-    figures
 }
 
 pub(super) fn crowded(plan: &Plan) -> Figures {
@@ -214,7 +292,22 @@ pub(super) fn crowded(plan: &Plan) -> Figures {
     figures.at_most("attempts to connect, per second", dials / seconds, 10.0);
     let cut = CAPACITY as f64 / 2.0 + 50.0 * seconds;
     figures.at_most("over-admission (M4, one of two nodes)", seen.excess(), cut);
+    // Nobody asks them for anything now: what they do is to connect.
+    order("CONFIG SET maxclients 1");
+    order("CLIENT KILL TYPE normal SKIPME yes");
+    let (began, spent) = (bench.now(), processing(&bench));
+    bench.pause(Duration::from_secs(3));
+    let (took, spent) = (bench.now() - began, processing(&bench) - spent);
+    let percent = 100.0 * spent.as_secs_f64() / took.as_secs_f64() / 2.0;
+    figures.seldom("percent of a processor to connect, per node", percent, 2.0);
+    figures.at_most("percent of a processor to connect, at any time", percent, 10.0);
+    order("CONFIG SET maxclients 10000");
     figures
+}
+
+/// The time that nodes have had a processor.
+fn processing(bench: &Bench) -> Duration {
+    bench.nodes.iter().map(Node::processing).sum()
 }
 
 const SECRET: &str = "canary-4711";
