@@ -79,6 +79,14 @@ impl Plan {
         }
     }
 
+    /// The same for one of several runs within a row.
+    pub(crate) fn again(&self, number: u32) -> Self {
+        Self {
+            seed: self.seed ^ u64::from(number) << 40,
+            ..self.clone()
+        }
+    }
+
     /// One of two lengths.
     pub(crate) fn seconds(&self, fast: f64, full: f64) -> Duration {
         Duration::from_secs_f64(self.pick(fast, full))
