@@ -131,7 +131,11 @@ impl<S: Store> RuleBook<S> {
         }
         let allowed = is_allowed(&judged);
         // All at once, within one deadline.
-        let back = parts.iter().zip(planned).zip(&judged).filter(|(_, judged)| judged.is_none());
+        let back = parts
+            .iter()
+            .zip(planned)
+            .zip(&judged)
+            .filter(|(_, judged)| judged.is_none());
         let given = back.map(|((part, planned), _)| async move {
             match planned {
                 Planned::GiveBack(Some(plan)) => self.give_back(part, plan, allowed).await,
