@@ -1,6 +1,7 @@
 //! The gRPC front end: Envoy's rate limit service, health, reflection.
 
 mod connection;
+mod gathered;
 mod inline;
 mod service;
 mod settings;

@@ -1,5 +1,6 @@
 //! One connection, from accepting to its end.
 
+use super::gathered::gathered;
 use super::inline::Inline;
 use super::service::Front;
 use super::settings::GrpcSettings;
@@ -13,7 +14,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -57,6 +58,7 @@ where
     });
     let heard = Arc::new(AtomicU64::new(0));
     let hearing = Arc::clone(&heard);
+    let (stream, sender) = gathered(stream);
     let stream = Heard::new(stream, move |bytes| {
         hearing.fetch_add(bytes as u64, Ordering::Relaxed);
     });
@@ -73,7 +75,7 @@ where
     let mut seen = 0;
     let grace = loop {
         let turn = poll_fn(|cx| {
-            let talk = connection.as_mut().poll(cx);
+            let talk = sender.poll(connection.as_mut(), cx);
             awaited.poll(cx, talk, look.as_mut(), changed.as_mut(), &stage)
         });
         match turn.await {
@@ -108,7 +110,8 @@ where
             Turn::Stage => {
                 let short = parting(settings.drain);
                 // It may be about to speak; who has is told to go in its own words.
-                if !speaks() && (ends_within(short, connection.as_mut(), &mut stage).await || !speaks()) {
+                let talk = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
+                if !speaks() && (ends_within(short, talk, &mut stage).await || !speaks()) {
                     return;
                 }
                 break short;
@@ -119,7 +122,8 @@ where
     connection.as_mut().graceful_shutdown();
     loop {
         let before = calls.in_flight();
-        if ends_within(grace, connection.as_mut(), &mut stage).await {
+        let talk = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
+        if ends_within(grace, talk, &mut stage).await {
             return;
         }
         // A server that stops waits for calls, and not for clients that do not answer.
@@ -131,7 +135,7 @@ where
 }
 
 /// Whether a connection comes to its end within a time, or the server does.
-async fn ends_within(time: Duration, connection: Pin<&mut impl Future>, stage: &mut channel::Receiver<Stage>) -> bool {
+async fn ends_within(time: Duration, connection: impl Future, stage: &mut channel::Receiver<Stage>) -> bool {
     tokio::select! {
         ended = timeout(time, connection) => ended.is_ok(),
         _ = stage.wait_for(|stage| *stage == Stage::Cut) => true,

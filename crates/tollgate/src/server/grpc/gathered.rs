@@ -1,0 +1,172 @@
+//! A stream that sends once what is written to it in one turn.
+//!
+//! The library below asks for the next call after each answer, and sends that answer before it looks. Ten calls that came
+//! together would be answered by ten writes, which take more of the processor than all else. So what it writes is kept until
+//! the connection has nothing more to do, and then sent.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+/// The stream that a connection reads and writes.
+#[derive(Debug)]
+pub(super) struct Gathered<T>(Arc<Mutex<Inner<T>>>);
+
+/// What sends that was written to it.
+#[derive(Debug)]
+pub(super) struct Sender<T>(Arc<Mutex<Inner<T>>>);
+
+#[derive(Debug)]
+struct Inner<T> {
+    stream: T,
+    /// What was written, of which so much is sent.
+    written: Vec<u8>,
+    sent: usize,
+    is_flushed: bool,
+}
+
+/// A stream, and what sends that was written to it.
+pub(super) fn gathered<T>(stream: T) -> (Gathered<T>, Sender<T>) {
+    let inner = Arc::new(Mutex::new(Inner {
+        stream,
+        written: Vec::new(),
+        sent: 0,
+        is_flushed: true,
+    }));
+    (Gathered(Arc::clone(&inner)), Sender(inner))
+}
+
+impl<T: AsyncWrite + Unpin> Sender<T> {
+    /// Polls a connection, and sends what it wrote as far as that is possible now. Whoever polls is woken to send the rest.
+    pub(super) fn poll<C: Future>(&self, connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
+        let talk = connection.poll(cx);
+        // A stream that failed tells the connection so when it is read or written the next time.
+        let _ = locked(&self.0).poll_send(cx);
+        talk
+    }
+}
+
+impl<T: AsyncWrite + Unpin> Inner<T> {
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while let Some(rest) = self.written.get(self.sent..).filter(|rest| !rest.is_empty()) {
+            match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                sent => self.sent += sent,
+            }
+        }
+        if !self.is_flushed {
+            self.sent = 0;
+            self.written.clear();
+            self.written.shrink_to(KEPT);
+            ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
+            self.is_flushed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Takes bytes to be sent, unless too many wait for that already.
+    fn poll_take(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.written.len() - self.sent >= MOST {
+            ready!(self.poll_send(cx))?;
+        }
+        let before = self.written.len();
+        parts.iter().for_each(|part| self.written.extend_from_slice(part));
+        self.is_flushed = false;
+        Poll::Ready(Ok(self.written.len() - before))
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Gathered<T> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut locked(&self.0).stream).poll_read(cx, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Gathered<T> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        locked(&self.0).poll_take(cx, &[IoSlice::new(bytes)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        locked(&self.0).poll_take(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// It is sent when the turn is over.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut inner = locked(&self.0);
+        ready!(inner.poll_send(cx))?;
+        Pin::new(&mut inner.stream).poll_shutdown(cx)
+    }
+}
+
+/// Nobody else waits for it: a connection and what polls it are one task.
+fn locked<T>(inner: &Mutex<Inner<T>>) -> MutexGuard<'_, Inner<T>> {
+    inner.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The most that waits to be sent.
+const MOST: usize = 64 << 10;
+/// The most room that is kept for what will be written.
+const KEPT: usize = 4 << 10;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn what_is_written_in_one_turn_is_sent_at_its_end() {
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let (mut stream, sender) = gathered(server);
+        let mut turn = Box::pin(async {
+            for part in [&b"one "[..], b"two ", b"three"] {
+                stream.write_all(part).await.unwrap();
+                stream.flush().await.unwrap();
+                assert_eq!(locked(&stream.0).sent, 0);
+            }
+            std::future::pending::<()>().await;
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(sender.poll(turn.as_mut(), &mut cx).is_pending());
+        let mut came = [0; 13];
+        client.read_exact(&mut came).await.unwrap();
+        assert_eq!(&came, b"one two three");
+    }
+
+    #[tokio::test]
+    async fn who_does_not_read_is_not_written_to_without_end() {
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        let (mut stream, sender) = gathered(server);
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut taken = 0;
+        while let Poll::Ready(more) = Pin::new(&mut stream).poll_write(&mut cx, &[7; 8 << 10]) {
+            taken += more.unwrap();
+            let mut turn = Box::pin(std::future::pending::<()>());
+            assert!(sender.poll(turn.as_mut(), &mut cx).is_pending());
+        }
+        assert!((MOST..MOST + (16 << 10)).contains(&taken), "{taken}");
+        // All of it comes, in order, when it is read, and before the stream is shut.
+        let reading = tokio::spawn(async move {
+            let mut all = Vec::new();
+            client.read_to_end(&mut all).await.unwrap();
+            all
+        });
+        stream.shutdown().await.unwrap();
+        assert_eq!(reading.await.unwrap(), vec![7; taken]);
+    }
+}
