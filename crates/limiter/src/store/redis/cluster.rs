@@ -286,6 +286,7 @@ impl Cluster {
             let link = Link::new(
                 Finder::Fixed(self.access.to(host)),
                 self.functions,
+                self.shared.deadline,
                 self.shared.clock.clone(),
                 Arc::clone(&self.shared.figures),
                 self.shared.runtime.clone(),

@@ -17,8 +17,11 @@ use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long each step of connecting may take.
-const DIAL: Duration = Duration::from_secs(1);
+/// How long each step of connecting may take: so many times what a call may, within these bounds. An attempt that is lost on
+/// its way is noticed only then, and until then a server that is back is not found.
+const DIAL: u32 = 50;
+const DIAL_LEAST: Duration = Duration::from_millis(500);
+const DIAL_MOST: Duration = Duration::from_secs(5);
 
 /// The first pause between two attempts, and the longest: each is twice the one before, less up to half of it at random.
 /// Connections whose first call fails are attempts too, or a server that takes them and is too slow, or takes no writes,
@@ -39,6 +42,8 @@ pub(super) struct Link {
     finder: Finder,
     functions: Functions,
     clock: Clock,
+    /// How long each step of connecting may take.
+    patience: Duration,
     line: watch::Sender<Option<Line>>,
     /// Since when there is none, if there is none.
     gone: Mutex<Instant>,
@@ -76,6 +81,7 @@ impl Link {
     pub(super) fn new(
         finder: Finder,
         functions: Functions,
+        deadline: Duration,
         clock: Clock,
         figures: Arc<Figures>,
         runtime: Handle,
@@ -84,6 +90,7 @@ impl Link {
             finder,
             functions,
             clock,
+            patience: deadline.saturating_mul(DIAL).clamp(DIAL_LEAST, DIAL_MOST),
             line: watch::Sender::new(None),
             gone: Mutex::new(Instant::now()),
             was_up: AtomicBool::new(false),
@@ -254,7 +261,7 @@ impl Link {
 
     async fn connect_to(self: &Arc<Self>, access: &Access) -> Result<Line, RedisError> {
         let number = self.lines.fetch_add(1, Ordering::Relaxed);
-        let connection = in_time(self.greet(access, number)).await?;
+        let connection = in_time(self.patience, self.greet(access, number)).await?;
         let purpose = match self.is_to_a_replica() {
             true => Purpose::Looks,
             false => Purpose::All,
@@ -269,7 +276,7 @@ impl Link {
                 purpose,
                 &self.clock,
             );
-            match in_time(opening).await {
+            match in_time(self.patience, opening).await {
                 // Another connection would be told the same.
                 Err(error) if error.code() == Some("LOADING") && asked < LOADING_ASKED => {
                     asked += 1;
@@ -314,9 +321,9 @@ impl Link {
 }
 
 /// One step of connecting, which may take so long.
-async fn in_time<T>(step: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
-    let late = (redis::ErrorKind::Io, "the server did not answer within a second");
-    timeout(DIAL, step).await.unwrap_or_else(|_| Err(late.into()))
+async fn in_time<T>(time: Duration, step: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+    let late = (redis::ErrorKind::Io, "the server did not answer in time");
+    timeout(time, step).await.unwrap_or_else(|_| Err(late.into()))
 }
 
 /// Whether the server knows us and does not let us in, or does not know us.

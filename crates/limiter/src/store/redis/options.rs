@@ -247,7 +247,7 @@ impl Options {
         });
         let (functions, read_from) = (self.functions, self.read_from);
         let one = |finder, access, shared| {
-            let link = Link::new(finder, functions, clock, figures, runtime);
+            let link = Link::new(finder, functions, self.deadline, clock, figures, runtime);
             let replicas = Replicas::wanted(read_from, &access, functions);
             Nodes::One(Node::new(link, shared, Span::All, replicas))
         };

@@ -95,6 +95,7 @@ impl Replicas {
                 let link = Link::new(
                     Finder::Replica(self.access.to(&host), primary.span),
                     self.functions,
+                    shared.deadline,
                     shared.clock.clone(),
                     Arc::clone(&shared.figures),
                     shared.runtime.clone(),
