@@ -109,23 +109,19 @@ fn path(uri: &[u8]) -> Cow<'_, [u8]> {
         return Cow::Borrowed(path);
     }
     let plain = unescaped(path, is_unreserved);
-    let mut kept: Vec<&[u8]> = Vec::new();
+    let mut path = Vec::with_capacity(plain.len());
     // It is a folder if it ends in a slash, or in what stands for one.
     let mut is_folder = false;
     for segment in plain.split(|byte| *byte == b'/') {
         is_folder = matches!(segment, b"" | b"." | b"..");
         match segment {
             b"" | b"." => {}
-            b".." => {
-                kept.pop();
+            b".." => path.truncate(path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)),
+            _ => {
+                path.push(b'/');
+                path.extend_from_slice(segment);
             }
-            _ => kept.push(segment),
         }
-    }
-    let mut path = Vec::with_capacity(plain.len());
-    for segment in kept {
-        path.push(b'/');
-        path.extend_from_slice(segment);
     }
     if is_folder {
         path.push(b'/');
