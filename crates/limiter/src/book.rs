@@ -155,8 +155,8 @@ impl<S: Store> RuleBook<S> {
             }
             // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.
             let cost = if is_leased(charge) { Cost::ZERO } else { charge.cost };
-            let standing = self.store.refund(charge.key, &charge.limit, cost).await;
-            standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE))
+            let standing = self.store.refund(&Charge { cost, ..*charge }).await;
+            standing.map_or(Answer::Failed, |(decision, source)| Answer::Decided(decision, source))
         });
         // All at once: an attempt that meets many limits would wait for each of them while the store is slow.
         let answers = join::all(given).await;

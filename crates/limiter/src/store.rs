@@ -84,13 +84,9 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Gives cost back, never above full, and says how the key then stands.
-    fn refund(
-        &self,
-        key: Self::Key,
-        limit: &Limit,
-        cost: Cost,
-    ) -> impl Future<Output = Result<Decision, StoreError>> + Send;
+    /// Gives the cost of a charge back, never above full, and says how its key then stands, and who says so.
+    fn refund(&self, charge: &Charge<Self::Key>)
+    -> impl Future<Output = Result<(Decision, Source), StoreError>> + Send;
 
     /// Gives back what a lease holds. False if it holds nothing any more.
     fn release(
@@ -356,6 +352,11 @@ impl Refusal {
 }
 
 impl StoreError {
+    /// Whether what was asked for was certainly not done.
+    pub const fn is_certain(self) -> bool {
+        !matches!(self, Self::Timeout | Self::Lost | Self::Nonsense)
+    }
+
     /// As metrics and logs name it.
     pub const fn name(self) -> &'static str {
         match self {

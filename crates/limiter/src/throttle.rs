@@ -58,7 +58,7 @@ impl<S: Store> Throttles<S> {
     /// # Errors
     /// Why the store could not.
     pub async fn give_back(&self, charge: &Charge<S::Key>) -> Result<Reply, StoreError> {
-        let decision = self.store.refund(charge.key, &charge.limit, charge.cost).await?;
+        let (decision, _) = self.store.refund(charge).await?;
         Ok(cell(charge).given_back(decision.standing()))
     }
 }

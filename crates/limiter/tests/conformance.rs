@@ -4,9 +4,11 @@
 
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::conformance::{Bench, block_on, conformance};
-use tollgate_limiter::core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
+use tollgate_limiter::core::{
+    Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
+};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::{Settled, Store, StoreError};
+use tollgate_limiter::store::{Settled, Source, Store, StoreError};
 use tollgate_limiter::{Fingerprint, Subjects};
 
 /// One mistake a store can make.
@@ -160,18 +162,25 @@ impl Store for Wrong {
     async fn undo(&self, key: Fingerprint, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
         match self.mistake {
             Mistake::UndoDoesNothing => Ok(()),
-            Mistake::UndoRefundsMore => self.store.refund(key, limit, Cost::MAX).await.map(|_| ()),
+            Mistake::UndoRefundsMore => {
+                let all = Charge {
+                    key,
+                    limit: *limit,
+                    cost: Cost::MAX,
+                    policy: Policy::Enforce,
+                    on_failure: OnStoreFailure::Local,
+                };
+                self.store.refund(&all).await.map(drop)
+            }
             _ => self.store.undo(key, limit, receipt).await,
         }
     }
 
-    async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
-        let cost = if self.mistake == Mistake::RefundDoesNothing {
-            Cost::ZERO
-        } else {
-            cost
-        };
-        self.store.refund(key, limit, cost).await
+    async fn refund(&self, charge: &Charge<Fingerprint>) -> Result<(Decision, Source), StoreError> {
+        match self.mistake {
+            Mistake::RefundDoesNothing => self.store.refund(&charge.at_no_cost()).await,
+            _ => self.store.refund(charge).await,
+        }
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {

@@ -211,8 +211,8 @@ impl<S: Store> RuleBook<S> {
                 answers(&given).next().unwrap_or(Answer::Failed)
             }
             None => {
-                let standing = self.store.refund(charge.key, &charge.limit, cost).await;
-                standing.map_or(Answer::Failed, |decision| Answer::Decided(decision, S::SOURCE))
+                let standing = self.store.refund(&charge).await;
+                standing.map_or(Answer::Failed, |(decision, source)| Answer::Decided(decision, source))
             }
         };
         self.judge_own(own, answer).looked_at()

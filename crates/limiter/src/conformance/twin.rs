@@ -168,8 +168,16 @@ impl<'b, S: Store> Twin<'b, S> {
 
     pub(super) async fn refund(&mut self, key: S::Key, limit: &Limit, cost: Cost) -> Result<Decision, String> {
         let now = self.moment(key, limit).await?;
-        let got = self.bench.store.refund(key, limit, cost).await;
-        let got = got.map_err(|error| self.wrong("refund", "no error", error))?;
+        let charge = Charge {
+            key,
+            limit: *limit,
+            cost,
+            policy: Policy::Enforce,
+            on_failure: OnStoreFailure::Local,
+        };
+        let got = self.bench.store.refund(&charge).await;
+        let (got, source) = got.map_err(|error| self.wrong("refund", "no error", error))?;
+        self.same("who refunds", S::SOURCE, source)?;
         self.alter(key, limit, LeaseId::default(), |state| limit.refund(state, cost, now));
         let expected = limit.decide(self.state(key), Cost::ZERO, now).decision;
         self.compare_decisions("refund", expected, got, self.is_coarse(key))?;

@@ -20,6 +20,7 @@ use self::portions::Part;
 use super::memory::{Aim, How, Memory};
 use super::{Act, Hit, Key, Outcome, Settled, Source, Store, StoreError};
 use crate::fingerprint::{Fingerprint, Subjects};
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -382,6 +383,7 @@ impl Here {
         } else {
             target.saturating_sub(here)
         };
+        // No limit holds more than a cost can be.
         if let (Ok(cost), true) = (Cost::new(missing), missing > 0) {
             let how = How {
                 cost,
@@ -402,6 +404,18 @@ impl Here {
         };
         let standing = *self.own.settle_seldom(key, portion, look).standing();
         standing.limit.saturating_sub(standing.remaining)
+    }
+
+    /// Gives a cost back here. So much less is charged to the shared store when that is back; what that has taken itself, time
+    /// gives back.
+    async fn refund<K: Key>(&self, charge: &Charge<K>, portion: Limit) -> Result<(Decision, Source), StoreError> {
+        let own = self.charge(charge, &Stand::Share(portion));
+        self.notes.with(own.key, |note| {
+            self.seed(note, own.key, &charge.limit, &own.limit);
+            note.forgive(own.cost.get());
+        });
+        let (decision, _) = self.own.refund(&own).await?;
+        Ok((decision, Source::Local))
     }
 
     /// Settles the only charge of a request: the usual case, with one lock and no list.
@@ -430,7 +444,7 @@ impl Here {
     /// Notes what the shared store said, and where it said nothing.
     fn learn<K: Key>(&self, charges: &[Charge<K>], settled: &Settled) {
         for (charge, outcome) in charges.iter().zip(&settled.outcomes) {
-            if let Err(StoreError::Timeout | StoreError::Lost | StoreError::Nonsense) = outcome {
+            if outcome.is_err_and(|error| !error.is_certain()) {
                 self.notes.with(self.key(&charge.key), |note| note.is_doubtful = true);
             }
         }
@@ -567,12 +581,16 @@ impl<S: Store> Store for Local<S> {
         self.take_back_here(charges, settled).await;
     }
 
-    async fn refund(&self, key: S::Key, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
-        if self.here.mode() == Mode::LocalOnly {
-            let portion = self.here.part().of(limit);
-            return self.here.own.refund(self.here.key(&key), &portion, cost).await;
+    /// Here if the shared store cannot be asked. Where nobody knows whether it gave back, it is not given here too.
+    async fn refund(&self, charge: &Charge<S::Key>) -> Result<(Decision, Source), StoreError> {
+        let refunded = match self.is_without(from_ref(charge)) {
+            true => Err(StoreError::BreakerOpen),
+            false => self.inner.refund(charge).await,
+        };
+        match (refunded, self.here.stand(charge)) {
+            (Err(error), Some(Stand::Share(portion))) if error.is_certain() => self.here.refund(charge, portion).await,
+            (refunded, _) => refunded,
         }
-        self.inner.refund(key, limit, cost).await
     }
 
     async fn release(&self, key: S::Key, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
@@ -631,17 +649,20 @@ impl<S: Store> Store for Local<S> {
             }
             Act::Look => Aim::Look,
             Act::GiveBack => {
-                for (charge, outcome) in charges.iter().zip(&mut settled.outcomes).filter(|_| is_here_only) {
-                    let given = self.refund(charge.key, &charge.limit, charge.cost).await;
-                    *outcome = given.map(|decision| Outcome {
-                        decision,
-                        receipt: Receipt {
-                            cost: charge.cost,
-                            mark: Default::default(),
-                            lease: LeaseId::default(),
-                        },
-                        source: Source::Local,
-                    });
+                for (charge, outcome) in charges.iter().zip(&mut settled.outcomes) {
+                    let is_missed = outcome.is_err_and(|error| error.is_certain());
+                    if let (true, Some(Stand::Share(portion))) = (is_missed, self.here.stand(charge)) {
+                        let given = self.here.refund(charge, portion).await;
+                        *outcome = given.map(|(decision, source)| Outcome {
+                            decision,
+                            receipt: Receipt {
+                                cost: charge.cost,
+                                mark: Default::default(),
+                                lease: LeaseId::default(),
+                            },
+                            source,
+                        });
+                    }
                 }
                 return settled;
             }

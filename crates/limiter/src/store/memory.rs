@@ -631,18 +631,19 @@ impl Store for Memory {
         Ok(())
     }
 
-    async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
+    async fn refund(&self, charge: &Charge<Fingerprint>) -> Result<(Decision, Source), StoreError> {
+        let (key, limit) = (charge.key, &charge.limit);
         // Not to the shared counter: a key that is not there may as well have filled up and gone, and what was not taken from
         // that counter would let others pass its limit.
         with_kind!(limit, kind => self.alter_own(kind, key, LeaseId::default(), |kind, state, now| {
-            (state.and_then(|state| kind.refund(state, cost, now)), ())
+            (state.and_then(|state| kind.refund(state, charge.cost, now)), ())
         }));
         let look = How {
             cost: Cost::ZERO,
             policy: Policy::Enforce,
             lease: LeaseId::default(),
         };
-        Ok(self.settle_seldom(key, limit, look))
+        Ok((self.settle_seldom(key, limit, look), Source::Memory))
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {

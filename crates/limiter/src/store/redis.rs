@@ -106,6 +106,15 @@ impl Redis {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Which primary its sentinels have named: to be kept, and given to [`Options::last_primary`] by one that starts while
+    /// none of them answers. Nothing without sentinels.
+    pub fn primary(&self) -> Option<String> {
+        match &*self.nodes {
+            Nodes::One(node) => node.link.named(),
+            Nodes::Cluster(_) => None,
+        }
+    }
+
     /// Why there is no connection, if there is none; of a cluster, to one of its servers.
     pub fn fault(&self) -> Option<String> {
         self.nodes.fault().or_else(|| {
@@ -230,10 +239,10 @@ impl Store for Redis {
         self.nodes.take_back(charges, &taken, settled, deadline).await;
     }
 
-    async fn refund(&self, key: RedisKey, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
-        let receipt = receipt(cost, LeaseId::default());
-        let (decision, _) = self.give_back(Mode::Refund, key, limit, &receipt).await?;
-        Ok(decision)
+    async fn refund(&self, charge: &Charge<RedisKey>) -> Result<(Decision, Source), StoreError> {
+        let receipt = receipt(charge.cost, LeaseId::default());
+        let given = self.give_back(Mode::Refund, charge.key, &charge.limit, &receipt);
+        given.await.map(|(decision, _)| (decision, Source::Shared))
     }
 
     async fn release(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {

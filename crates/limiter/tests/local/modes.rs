@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_core::rules::{Attempt, Reader, Settings};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
 use tollgate_limiter::store::local::Mode;
-use tollgate_limiter::store::{Settled, Source, Store};
+use tollgate_limiter::store::{Settled, Source, Store, StoreError};
 use tollgate_limiter::{Fingerprint, Judged, OwnLimit, Part, RuleBook, Way};
 
 fn limit(units: u64) -> Limit {
@@ -217,4 +217,51 @@ async fn what_is_forgotten_is_forgotten_here_too() {
     assert_eq!(store.forget(all.key, &all.limit).await, Ok(true));
     // Nor is it charged to the shared store.
     assert!(store.settle(&[all], LeaseId(1)).await.passes);
+}
+
+#[tokio::test]
+async fn what_is_given_back_here_can_be_taken_here_and_is_not_owed() {
+    let site = Site::new(2, 2);
+    let limit = limit(10);
+    let subject = "u";
+    let [one, two] = [1, 2].map(|cost| site.charge(&limit, subject, cost));
+    let known = &site.instances[0];
+    site.cut_all(true);
+    let passed = async |times: usize| {
+        let mut passed = 0;
+        for _ in 0..times {
+            passed += u32::from(known.settle(&[one], LeaseId(1)).await.passes);
+        }
+        passed
+    };
+    assert_eq!(passed(7).await, 5, "its half of ten");
+    let (decision, source) = known.refund(&two).await.expect("given back");
+    assert_eq!((decision.standing().remaining, source), (2, Source::Local));
+    assert_eq!(passed(3).await, 2);
+    site.cut_all(false);
+    assert!(known.settle(&[one], LeaseId(1)).await.passes);
+    assert_eq!(
+        site.used(&limit, subject).await,
+        5 + 1,
+        "seven passed, and two of them did not count"
+    );
+    let (_, source) = known.refund(&one).await.expect("given back");
+    assert_eq!((source, site.used(&limit, subject).await), (Source::Memory, 5));
+}
+
+#[tokio::test]
+async fn what_the_store_may_have_given_back_is_not_given_here_too() {
+    let site = Site::new(2, 2);
+    let charge = site.charge(&limit(10), "u", 1);
+    // The second is asked in vain.
+    let unknown = &site.instances[1];
+    site.cut_all(true);
+    assert!(unknown.settle(&[charge], LeaseId(1)).await.passes);
+    assert_eq!(unknown.refund(&charge).await, Err(StoreError::Timeout));
+    for (on_failure, store) in [OPEN, OnStoreFailure::Closed].into_iter().zip(&site.instances) {
+        assert!(store.refund(&says(on_failure, charge)).await.is_err());
+    }
+    site.set_mode(Mode::LocalOnly);
+    let refunded = unknown.refund(&charge).await;
+    assert_eq!(refunded.map(|(_, source)| source), Ok(Source::Local));
 }

@@ -193,9 +193,9 @@ impl Store for Way {
         self.shared.undo(key, limit, receipt).await
     }
 
-    async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
+    async fn refund(&self, charge: &Charge<Fingerprint>) -> Result<(Decision, Source), StoreError> {
         self.lost()?;
-        self.shared.refund(key, limit, cost).await
+        self.shared.refund(charge).await
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {

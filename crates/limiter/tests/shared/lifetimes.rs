@@ -1,7 +1,7 @@
 //! Every key ends, whatever was done to it.
 
 use crate::site::{Site, charge, every_limit, lease, settle};
-use tollgate_core::{Charge, Cost, Limit, Micros, Policy};
+use tollgate_core::{Charge, Limit, Micros, Policy};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::testing::servers::Kind;
@@ -25,7 +25,7 @@ async fn treat(store: &Redis, key: RedisKey, limit: &Limit, way: u32) {
     match way {
         0 => {}
         1 => store.undo(key, limit, &receipt).await.expect("undone"),
-        2 => drop(store.refund(key, limit, Cost::ONE).await.expect("refunded")),
+        2 => drop(store.refund(&one).await.expect("refunded")),
         3 => drop(store.release(key, limit, lease).await.expect("released")),
         4 => drop(store.renew(key, limit, lease).await.expect("renewed")),
         5 => drop(store.peek(&[one]).await),

@@ -4,7 +4,7 @@ use crate::site::{Site, charge, every_limit, lease, rate, settle};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tollgate_core::{Charge, Concurrency, Cost, FixedWindow, Gcra, Limit, Micros, Policy, SlidingLog, TokenBucket};
+use tollgate_core::{Charge, Concurrency, FixedWindow, Gcra, Limit, Micros, Policy, SlidingLog, TokenBucket};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Settled, Source, Store};
 use tollgate_limiter::testing::servers::Kind;
@@ -77,7 +77,7 @@ async fn what_is_given_back_here_can_be_taken_at_once() {
         assert!(!refused.passes);
         assert_eq!(is_near(&refused), !matches!(limit, Limit::Concurrency(_)), "{limit:?}");
         if has_refunds && !matches!(limit, Limit::Concurrency(_)) {
-            store.refund(key, &limit, Cost::ONE).await.expect("refunded");
+            store.refund(&charge(key, &limit, 1)).await.expect("refunded");
             let again = settle(&store, key, &limit, 1).await;
             assert!(again.passes, "{limit:?}: {again:?}");
             let undone = again.outcomes[0].expect("an answer").receipt;
@@ -102,7 +102,7 @@ async fn what_is_given_back_elsewhere_is_known_within_250_ms() {
     exhaust(&here, key, &limit).await;
     let asked = Instant::now();
     assert!(is_near(&settle(&here, key, &limit, 1).await));
-    elsewhere.refund(key, &limit, Cost::ONE).await.expect("refunded");
+    elsewhere.refund(&charge(key, &limit, 1)).await.expect("refunded");
     // Asked all the time: refusals from nearby must not keep themselves alive.
     while !settle(&here, key, &limit, 1).await.passes {
         let since = asked.elapsed();

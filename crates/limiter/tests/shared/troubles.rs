@@ -166,7 +166,7 @@ async fn a_key_of_somebody_else_is_told_and_left_alone() {
                 let both = store.settle(&[this, charge(other, &well, 1)], lease()).await;
                 assert_eq!(both.outcomes[0], Err(StoreError::Foreign), "{limit:?} {subject}");
                 assert!(both.outcomes[1].is_ok() && both.passes);
-                let refunded = store.refund(key, &limit, tollgate_core::Cost::ONE).await;
+                let refunded = store.refund(&this).await;
                 assert_eq!(refunded, Err(StoreError::Foreign), "{limit:?} {subject}");
                 let receipt = both.outcomes[1].expect("checked").receipt;
                 let undone = store.undo(key, &limit, &receipt).await;

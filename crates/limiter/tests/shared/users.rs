@@ -3,7 +3,7 @@
 use crate::site::{Site, charge, every_limit, lease};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
-use tollgate_core::{Cost, Limit, Micros};
+use tollgate_core::{Limit, Micros};
 use tollgate_limiter::store::redis::{Functions, Options, Redis};
 use tollgate_limiter::store::{Store, StoreError};
 use tollgate_limiter::testing::servers::{Kind, Server};
@@ -67,7 +67,7 @@ async fn everything(site: &Site, store: &Redis) {
         let receipt = peeked.outcomes[0].expect("checked").receipt;
         let key = keys[0];
         store.undo(key, &limit, &receipt).await.expect("undone");
-        store.refund(key, &limit, Cost::ONE).await.expect("refunded");
+        store.refund(&one[0]).await.expect("refunded");
         store.renew(key, &limit, held).await.expect("renewed");
         store.release(key, &limit, held).await.expect("released");
         store.forget(key, &limit).await.expect("cleared");

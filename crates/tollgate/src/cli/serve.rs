@@ -5,6 +5,7 @@ mod files;
 mod fronts;
 mod log;
 mod memory;
+mod primary;
 mod shared;
 mod signals;
 mod store;
@@ -87,7 +88,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
         apart,
         ..
     } = loaded;
-    let store = store::Opened::open(&config.store, &config.data_dir)?;
+    let mut store = store::Opened::open(&config.store, &config.data_dir)?;
     let tls = match &config.tls {
         Some(files) => Some(Arc::new(Tls::load(files.clone()).map_err(|error| error.to_string())?)),
         None => None,
@@ -118,7 +119,7 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
         Arc::clone(&asked),
     );
     let watcher = tokio::spawn(reloads.watch(Arc::clone(&gate)));
-    let keeper = tokio::spawn(store::look(store.counters()).await);
+    let keeper = tokio::spawn(store.look().await);
     let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));
 
     let tls_of = |listener| tls.clone().filter(|_| config.has_tls(listener));

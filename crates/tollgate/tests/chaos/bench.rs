@@ -216,6 +216,16 @@ impl Seen {
             .count() as f64
     }
 
+    /// From the first decision without the store to the last.
+    pub(crate) fn time_without(&self, from_us: u64, to_us: u64) -> Duration {
+        let moments = || {
+            let without = self.between(from_us, to_us).filter(|sample| sample.is_fallback());
+            without.map(|sample| sample.received_us)
+        };
+        let time = moments().max().zip(moments().min()).map(|(last, first)| last - first);
+        Duration::from_micros(time.unwrap_or_default())
+    }
+
     /// The least share that the store decided in any 200 ms of a stretch.
     pub(crate) fn shared_at_worst(&self, from_us: u64, to_us: u64) -> f64 {
         let starts = (from_us..to_us.saturating_sub(WINDOW_US)).step_by(STEP_US as usize);

@@ -40,6 +40,16 @@ pub(crate) fn on_arrival(rule: Option<&str>) {
     }
 }
 
+/// How many packets rules with a counter have dropped, since there are any.
+pub(crate) fn dropped() -> f64 {
+    let words = ["list", "chain", "inet", "chaos", "in"];
+    let listed = Command::new("nft").args(words).output().unwrap();
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let counted = listed.split("packets ").skip(1);
+    let numbers = counted.filter_map(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    numbers.sum()
+}
+
 /// A file system in memory of so many bytes, at a folder, seen in here only.
 pub(crate) fn mount_small(folder: &Path, bytes: u32) {
     let size = format!("size={bytes}");

@@ -58,18 +58,11 @@ impl Here {
             Some(Ok(outcome)) if outcome.decision.is_allow() => {
                 self.figures.charged_back.fetch_add(units, Ordering::Relaxed);
             }
-            // It certainly was not charged: the next request brings it.
-            Some(
-                Ok(_)
-                | Err(
-                    StoreError::Unavailable
-                    | StoreError::Late
-                    | StoreError::Overloaded
-                    | StoreError::BreakerOpen
-                    | StoreError::Unasked
-                    | StoreError::Refused(_),
-                ),
-            ) => self.notes.owe(self.key(&debt.key), units),
+            // What others keep there cannot be charged.
+            Some(Err(StoreError::Foreign)) => {}
+            // The next request brings it.
+            Some(Ok(_)) => self.notes.owe(self.key(&debt.key), units),
+            Some(Err(error)) if error.is_certain() => self.notes.owe(self.key(&debt.key), units),
             // Nobody knows; it is not charged twice.
             Some(Err(_)) | None => {}
         }

@@ -82,7 +82,7 @@ impl Notes {
 
     /// Notes that so much was not let pass after all.
     pub(super) fn forgive(&self, key: Fingerprint, units: u64) {
-        self.with_known(key, |note| note.admitted = note.admitted.saturating_sub(narrow(units)));
+        self.with_known(key, |note| note.forgive(units));
     }
 
     /// Forgets all of a key.
@@ -150,6 +150,11 @@ impl Note {
     /// Notes units let pass here.
     pub(super) fn admit(&mut self, units: u64) {
         self.admitted = self.admitted.saturating_add(narrow(units));
+    }
+
+    /// Notes units that were not let pass after all.
+    pub(super) fn forgive(&mut self, units: u64) {
+        self.admitted = self.admitted.saturating_sub(narrow(units));
     }
 
     /// How many units of a limit are used by now, as far as was said: what debts are measured in time shrink with it; a

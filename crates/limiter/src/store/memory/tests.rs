@@ -45,8 +45,8 @@ impl Store for OneByOne {
         self.0.undo(key, limit, receipt).await
     }
 
-    async fn refund(&self, key: Fingerprint, limit: &Limit, cost: Cost) -> Result<Decision, StoreError> {
-        self.0.refund(key, limit, cost).await
+    async fn refund(&self, charge: &Charge<Fingerprint>) -> Result<(Decision, Source), StoreError> {
+        self.0.refund(charge).await
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {

@@ -60,7 +60,7 @@ const SECOND: Micros = Micros::from_secs(1);
 const REACHED_WITHIN: Micros = Micros::from_millis(60);
 
 /// How often it may be out of reach for so long in one second. Each time costs a few who wait for it in vain.
-const UNREACHED_MOST: u64 = 3;
+const UNREACHED_MOST: u64 = 2;
 
 /// How many probes in a row must be answered, and the most it can come to: twice as many each time that the server fails
 /// again soon after. So a link that comes and goes is seldom trusted, and one that was away once soon.
@@ -457,7 +457,7 @@ mod tests {
             let opened = out_of_reach(&breaker, from + 20, from + 50);
             opened.is_some() || breaker.note(Went::Well, at(from + 55))
         });
-        assert_eq!(stalls, Some(4));
+        assert_eq!(stalls, Some(2));
     }
 
     #[test]

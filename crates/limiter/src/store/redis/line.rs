@@ -95,6 +95,11 @@ impl Line {
         self.host.as_ref()
     }
 
+    /// The connection alone.
+    pub(super) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
     /// Which connection this is.
     pub(super) const fn number(&self) -> u64 {
         self.number

@@ -42,6 +42,8 @@ pub(super) struct Link {
     finder: Finder,
     functions: Functions,
     clock: Clock,
+    /// How long a call may take.
+    deadline: Duration,
     /// How long each step of connecting may take.
     patience: Duration,
     line: watch::Sender<Option<Line>>,
@@ -90,6 +92,7 @@ impl Link {
             finder,
             functions,
             clock,
+            deadline,
             patience: deadline.saturating_mul(DIAL).clamp(DIAL_LEAST, DIAL_MOST),
             line: watch::Sender::new(None),
             gone: Mutex::new(Instant::now()),
@@ -224,6 +227,14 @@ impl Link {
         pause - pause / 2 * random / (1 << 16)
     }
 
+    /// Which primary sentinels have named, if there are any.
+    pub(super) fn named(&self) -> Option<String> {
+        match &self.finder {
+            Finder::Sentinel(sentinels) => sentinels.named(),
+            Finder::Fixed(_) | Finder::Replica(..) => None,
+        }
+    }
+
     /// Leaves a server that was the primary when it was dialled, and by now is not.
     fn leave_if_switched(self: &Arc<Self>) {
         if let Finder::Sentinel(sentinels) = &self.finder
@@ -239,6 +250,23 @@ impl Link {
 
     fn note(&self, why: &str) {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+    }
+
+    /// Connects anew. In the place of a connection that was well a moment ago a second attempt is made beside the first if that
+    /// takes longer than a call may: what was lost on its way to a server that is there would be waited for.
+    async fn reconnect(self: &Arc<Self>) -> Result<Line, String> {
+        let mut first = pin!(self.connect());
+        if !self.was_up() || self.attempts.load(Ordering::Relaxed) > 1 {
+            return first.await;
+        }
+        if let Ok(connected) = timeout(self.deadline, first.as_mut()).await {
+            return connected;
+        }
+        self.figures.dials.add(1);
+        match select(first, pin!(self.connect())).await {
+            Either::Left((Ok(line), _)) | Either::Right((Ok(line), _)) => Ok(line),
+            Either::Left((Err(_), other)) | Either::Right((Err(_), other)) => other.await,
+        }
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Line, String> {
@@ -416,7 +444,7 @@ async fn dial(dialling: Dialling) {
         }
         link.attempts.fetch_add(1, Ordering::Relaxed);
         link.figures.dials.add(1);
-        let dialled = match select(pin!(link.connect()), pin!(news.notified())).await {
+        let dialled = match select(pin!(link.reconnect()), pin!(news.notified())).await {
             Either::Left((dialled, _)) => dialled,
             Either::Right(_) => Err("another server is the primary now".to_owned()),
         };

@@ -374,8 +374,11 @@ impl Node {
             Err(error) => failed(error),
             Ok(line) => {
                 let line = watched.sent(line);
-                let answers = timeout_at(deadline.until, line.send_all(commands)).await;
-                let answers = answers.unwrap_or_else(|_| failed(StoreError::Timeout));
+                let connection = line.connection();
+                let answers = self
+                    .answer_by(deadline.until, connection, line.send_all(commands))
+                    .await;
+                let answers = answers.unwrap_or_else(failed);
                 let is_well = |answer: &Result<Value, Failure>| match answer {
                     Ok(_) => true,
                     Err(failure) => !is_the_connections(failure.error),
@@ -492,9 +495,10 @@ impl Node {
             is_asking: batch.manner == Manner::Asking,
         });
         let calls: Vec<Ready<'_>> = calls.collect();
-        let answers = match timeout_at(until, line.run(&calls, figures)).await {
+        let connection = line.connection();
+        let answers = match self.answer_by(until, connection, line.run(&calls, figures)).await {
             Ok(answers) => answers,
-            Err(_) => vec![Err(StoreError::Timeout.into()); batches.len()],
+            Err(error) => vec![Err(error.into()); batches.len()],
         };
         let received = clock.now();
         let mut exchanged = Vec::with_capacity(batches.len());

@@ -29,6 +29,7 @@ use tollgate_core::{Micros, Now, Timestamp};
 #[derive(Clone)]
 pub struct Options {
     servers: Servers,
+    last_primary: Option<String>,
     deadline: Duration,
     time: Time,
     functions: Functions,
@@ -93,6 +94,7 @@ impl Options {
     pub(super) fn new(url: &str) -> Result<Self, UrlError> {
         Ok(Self {
             servers: Servers::read(url).ok_or(UrlError)?,
+            last_primary: None,
             deadline: Duration::from_millis(10),
             time: Time::Server,
             functions: Functions::Auto,
@@ -159,6 +161,15 @@ impl Options {
             other => other,
         };
         Self { servers, ..self }
+    }
+
+    /// Which primary sentinels had named, as [`Redis::primary`] told it: it is asked while none of them answers. What
+    /// belongs to another name, and what cannot be read, means nothing.
+    pub fn last_primary(self, told: &str) -> Self {
+        Self {
+            last_primary: Some(told.to_owned()),
+            ..self
+        }
     }
 
     /// Whose clock decides. The server's unless said.
@@ -259,7 +270,8 @@ impl Options {
                 name,
                 primary,
             } => {
-                let sentinels = Sentinels::new(sentinels, access, name, primary.clone());
+                let kept = self.last_primary.as_deref();
+                let sentinels = Sentinels::new(sentinels, access, name, primary.clone(), kept);
                 one(Finder::Sentinel(Arc::new(sentinels)), primary, Arc::clone(&shared))
             }
             Servers::Cluster { seeds, access } => {

@@ -1,13 +1,17 @@
-//! Reaching a server: a connection in time, and what is learned of the server by calls whose callers leave before they are
-//! answered.
+//! Reaching a server: a connection in time, an answer in time, and what is learned of the server by calls whose callers
+//! leave before they are answered.
 
 use super::breaker::BreakerState;
 use super::line::{Failure, Line};
 use super::node::Node;
 use crate::store::StoreError;
+use futures_util::future::{Either, select};
+use redis::aio::MultiplexedConnection;
+use std::pin::pin;
 use std::sync::Weak;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokio::time::{Instant, sleep, timeout_at};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 impl Node {
     /// The connection, if there is one in time. While another is dialled in the place of one that failed, nobody waits for it
@@ -33,6 +37,26 @@ impl Node {
         line.map_err(|_| StoreError::Unavailable)
     }
 
+    /// The answer to what was sent on a connection, if there is one in time. A packet that was lost is sent again after a fifth
+    /// of a second if nothing follows it, and at once if something does. So while the answer is late, the time is asked for.
+    pub(super) async fn answer_by<T>(
+        &self,
+        until: Instant,
+        connection: MultiplexedConnection,
+        answer: impl Future<Output = T>,
+    ) -> Result<T, StoreError> {
+        let every = self.shared.deadline / KNOCKS;
+        let mut answer = pin!(answer);
+        if let Ok(answer) = timeout_at(until.min(Instant::now() + every), answer.as_mut()).await {
+            return Ok(answer);
+        }
+        let knocking = pin!(knock(connection, every));
+        match timeout_at(until, select(answer, knocking)).await {
+            Ok(Either::Left((answer, _))) => Ok(answer),
+            Ok(Either::Right(_)) | Err(_) => Err(StoreError::Timeout),
+        }
+    }
+
     /// Looks once more when there should be a connection: whoever asked now may be the last for long, and nobody else would
     /// notice that the server is away.
     pub(super) fn await_line(&self) {
@@ -55,6 +79,18 @@ impl Node {
         // Numbers begin with zero, which here is none.
         let number = line.number() + 1;
         self.told_of.fetch_max(number, Ordering::Relaxed) >= number
+    }
+}
+
+/// How often it is knocked while a call may take.
+const KNOCKS: u32 = 5;
+
+/// Sends something behind what was sent, again and again. What is said to that says nothing.
+async fn knock(mut connection: MultiplexedConnection, every: Duration) {
+    loop {
+        let pause = sleep(every);
+        let _ = timeout(every, connection.send_packed_command(&redis::cmd("TIME"))).await;
+        pause.await;
     }
 }
 

@@ -53,16 +53,28 @@ const PROMOTION: &str = "+failover-state-wait-promotion";
 const PROMISED: Duration = Duration::from_secs(5);
 
 impl Sentinels {
-    pub(super) fn new(hosts: Vec<Host>, access: Access, name: String, primary: Access) -> Self {
+    /// `kept`: what another before this one [has told](Self::named).
+    pub(super) fn new(hosts: Vec<Host>, access: Access, name: String, primary: Access, kept: Option<&str>) -> Self {
+        let is_ours = |of: &&str| *of == name;
+        let kept = kept.and_then(|kept| kept.trim().rsplit_once(' '));
+        let host = kept.and_then(|(of, host)| Some(of).filter(is_ours).and_then(|_| Host::read(host, None)));
         Self {
             hosts,
             // What they announce comes as messages either way, and old ones speak no other.
             access: access.with_protocol(ProtocolVersion::RESP2),
             name,
             primary,
-            last: Mutex::default(),
+            // Older than whatever a sentinel says.
+            last: Mutex::new(host.map(|host| Word { host, epoch: 0 })),
             next: Mutex::default(),
         }
+    }
+
+    /// Of what they have named which server, to be kept for when none of them answers: `name host:port`.
+    pub(super) fn named(&self) -> Option<String> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let Host { name, port } = &last.as_ref()?.host;
+        Some(format!("{} {name}:{port}", self.name))
     }
 
     /// How the primary is reached: as the best informed of the sentinels says that answer. If none does, where it last was.
@@ -200,7 +212,7 @@ mod tests {
     use super::super::servers::Servers;
     use super::*;
 
-    fn sentinels() -> Sentinels {
+    fn sentinels(kept: Option<&str>) -> Sentinels {
         let Some(Servers::Sentinel {
             sentinels,
             access,
@@ -210,7 +222,7 @@ mod tests {
         else {
             panic!("sentinels");
         };
-        Sentinels::new(sentinels, access, name, primary)
+        Sentinels::new(sentinels, access, name, primary, kept)
     }
 
     fn word(port: u16, epoch: u64) -> Word {
@@ -221,9 +233,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_was_kept_is_believed_until_a_sentinel_speaks() {
+        let port = |kept| sentinels(Some(kept)).believed().map(|host| host.port);
+        assert_eq!(port("mymaster 10.0.0.1:4\n"), Some(4));
+        for useless in [
+            "",
+            "mymaster",
+            "mymaster 4",
+            "other 10.0.0.1:4",
+            "mymaster 10.0.0.1:0",
+            "mymaster :4",
+        ] {
+            assert_eq!(port(useless), None, "{useless:?}");
+        }
+        let sentinels = sentinels(Some("mymaster fe80::1:4"));
+        assert_eq!(sentinels.named().as_deref(), Some("mymaster fe80::1:4"));
+        sentinels.heard(word(5, 0));
+        assert_eq!(sentinels.named().as_deref(), Some("mymaster 10.0.0.1:5"));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn what_is_announced_counts_until_it_is_so_or_too_long_ago() {
-        let sentinels = sentinels();
+        let sentinels = sentinels(None);
         let port = || sentinels.believed().map(|host| host.port);
         assert_eq!(port(), None);
         sentinels.heard(word(1, 7));

@@ -29,7 +29,7 @@ impl Store {
         });
         let folder = hold(data_dir, snapshot.is_some())?;
         let options = Memory::options()
-            .max_memory(settings.max_memory)
+            .max_memory(settings.max_memory - kept(settings.max_memory))
             .overflow(settings.overflow);
         let counters = match &snapshot {
             Some(path) if path.exists() => {
@@ -68,6 +68,13 @@ impl Store {
         Ok(())
     }
 }
+
+/// What of the memory for keys is left to the allocator: so much it keeps of tables that were outgrown.
+fn kept(max_memory: usize) -> usize {
+    (max_memory / 4).min(KEPT_MOST)
+}
+
+const KEPT_MOST: usize = 8 << 20;
 
 /// Takes idle keys out while nothing new comes, a few at a time and without end.
 pub(super) async fn sweep(counters: Arc<Memory>) {

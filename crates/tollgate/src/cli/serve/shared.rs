@@ -1,14 +1,18 @@
 //! What the log says of a shared store: what it is when it is first reached, and whenever it goes and comes back.
 
+use super::primary::KeptPrimary;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{MissedTickBehavior, timeout};
 use tollgate::server::store::Shared;
 use tollgate_limiter::store::local::Mode;
-use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::store::redis::{Redis, Survey};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How long a server that starts waits for its store at most, so that the first requests find it.
+const FIRST_LOOK: Duration = Duration::from_millis(500);
 
 /// How many looks must pass before the log is told of another change: of a link that comes and goes it is told seldom.
 const QUIET: u32 = 8;
@@ -17,7 +21,7 @@ const QUIET: u32 = 8;
 const ERRORS_QUIET: u32 = 40;
 
 /// Watches a store without end. `is_known`: whether it was reached already.
-pub(super) async fn watch(shared: Arc<Shared>, mut is_known: bool) {
+pub(super) async fn watch(shared: Arc<Shared>, mut is_known: bool, mut primary: Option<KeptPrimary>) {
     let store = shared.inner();
     let mut clock = tokio::time::interval(LOOK_EVERY);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -28,6 +32,9 @@ pub(super) async fn watch(shared: Arc<Shared>, mut is_known: bool) {
     loop {
         clock.tick().await;
         errors.tell(store);
+        if let Some(primary) = &mut primary {
+            primary.keep(store.primary()).await;
+        }
         since_told = since_told.saturating_add(1);
         if shared.mode() != mode {
             mode = shared.mode();
@@ -94,8 +101,18 @@ fn tell_of(mode: Mode) {
 }
 
 /// Says what a store is and what is wrong with it, and whether it could be reached.
-pub(super) async fn survey(store: &Redis) -> bool {
-    match store.survey().await {
+async fn survey(store: &Redis) -> bool {
+    report(store.survey().await)
+}
+
+/// The same before the first request, which does not wait for a store that is away.
+pub(super) async fn first_look(store: &Redis) -> bool {
+    let looked = timeout(FIRST_LOOK, store.survey()).await;
+    report(looked.unwrap_or_else(|_| Err(store.fault().unwrap_or_else(|| "it is slow to answer".to_owned()))))
+}
+
+fn report(surveyed: Result<Survey, String>) -> bool {
+    match surveyed {
         Ok(survey) => {
             tracing::info!(
                 server = survey.server,

@@ -1,5 +1,6 @@
 //! The store of a server, from its opening to its closing.
 
+use super::primary::KeptPrimary;
 use super::{memory, shared};
 use std::sync::Arc;
 use tollgate::config::{DataDir, StoreSettings};
@@ -10,11 +11,14 @@ use tollgate::server::store::{Shared, Store};
 pub(super) enum Opened {
     /// The embedded one.
     Memory(memory::Store),
-    /// The shared one, and the folder that was named though nothing is written to it.
-    Redis(
-        Arc<Shared>,
-        #[expect(dead_code, reason = "held until the server ends")] Option<Held>,
-    ),
+    /// The shared one.
+    Redis {
+        store: Arc<Shared>,
+        /// Where it is kept which primary sentinels name.
+        primary: Option<KeptPrimary>,
+        /// The folder that was named, also while nothing is written to it.
+        _folder: Option<Held>,
+    },
 }
 
 impl Opened {
@@ -26,9 +30,20 @@ impl Opened {
         match settings {
             StoreSettings::Memory(memory) => Ok(Self::Memory(memory::Store::open(memory, data_dir)?)),
             StoreSettings::Redis(redis) => {
-                let folder = hold(data_dir, false)?;
-                let store = Arc::new(redis.options()?.open());
-                Ok(Self::Redis(Arc::new(Shared::around(store, redis.local)), folder))
+                // A folder that nobody named may be anybody's: two servers may be started beside each other.
+                let is_kept = redis.has_sentinels() && data_dir.is_named;
+                let folder = hold(data_dir, is_kept)?;
+                let primary = is_kept.then(|| KeptPrimary::read(&data_dir.path));
+                let options = redis.options()?;
+                let options = match primary.as_ref().and_then(KeptPrimary::text) {
+                    Some(text) => options.last_primary(text),
+                    None => options,
+                };
+                Ok(Self::Redis {
+                    store: Arc::new(Shared::around(Arc::new(options.open()), redis.local)),
+                    primary,
+                    _folder: folder,
+                })
             }
         }
     }
@@ -37,7 +52,7 @@ impl Opened {
     pub(super) fn counters(&self) -> Store {
         match self {
             Self::Memory(memory) => Store::Memory(memory.counters()),
-            Self::Redis(redis, _) => Store::Redis(Arc::clone(redis)),
+            Self::Redis { store, .. } => Store::Redis(Arc::clone(store)),
         }
     }
 
@@ -45,7 +60,7 @@ impl Opened {
     pub(super) async fn leave(&self) {
         match self {
             Self::Memory(_) => {}
-            Self::Redis(redis, _) => redis.leave().await,
+            Self::Redis { store, .. } => store.leave().await,
         }
     }
 
@@ -56,7 +71,26 @@ impl Opened {
     pub(super) fn close(self) -> Result<(), String> {
         match self {
             Self::Memory(memory) => memory.close(),
-            Self::Redis(..) => Ok(()),
+            Self::Redis { .. } => Ok(()),
+        }
+    }
+
+    /// Has a first look at the store, and then does what it needs to have done from time to time, without end.
+    pub(super) async fn look(&mut self) -> impl Future<Output = ()> + Send + 'static {
+        let primary = match self {
+            Self::Memory(_) => None,
+            Self::Redis { primary, .. } => primary.take(),
+        };
+        let store = self.counters();
+        let is_known = match &store {
+            Store::Memory(_) => true,
+            Store::Redis(shared) => shared::first_look(shared.inner()).await,
+        };
+        async move {
+            match store {
+                Store::Memory(memory) => memory::sweep(memory).await,
+                Store::Redis(shared) => shared::watch(shared, is_known, primary).await,
+            }
         }
     }
 }
@@ -70,18 +104,4 @@ pub(super) fn hold(data_dir: &DataDir, is_written: bool) -> Result<Option<Held>,
         return Held::take(&data_dir.path).map(Some).map_err(|error| error.to_string());
     }
     Ok(None)
-}
-
-/// Has a first look at a store, and then does what it needs to have done from time to time, without end.
-pub(super) async fn look(store: Store) -> impl Future<Output = ()> + Send {
-    let is_known = match &store {
-        Store::Memory(_) => true,
-        Store::Redis(shared) => shared::survey(shared.inner()).await,
-    };
-    async move {
-        match store {
-            Store::Memory(memory) => memory::sweep(memory).await,
-            Store::Redis(shared) => shared::watch(shared, is_known).await,
-        }
-    }
 }

@@ -2,7 +2,7 @@
 
 use super::process::{over, settle, under_admission};
 use crate::audit::audit;
-use crate::bench::{Bench, CAPACITY, OTHERS, Outage, RATE, Setup, check, wait_until};
+use crate::bench::{Bench, CAPACITY, OTHERS, Outage, RATE, Setup, check, traffic, wait_until};
 use crate::figures::Figures;
 use crate::load::{Answer, Sample, Traffic};
 use crate::node::Node;
@@ -140,22 +140,32 @@ pub(super) fn slow(plan: &Plan) -> Figures {
 pub(super) fn lossy(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     let rules = [
-        ("numgen random mod 100 < 5 drop", (0.5, 0.8)),
-        ("limit rate over 125 kbytes/second drop", (0.0, 0.0)),
+        ("5 % of packets", "numgen random mod 100 < 5", 500, (0.5, 0.8)),
+        // More is asked for than such a line takes.
+        (
+            "all above 1 Mbit/s",
+            "limit rate over 125 kbytes/second",
+            2_000,
+            (0.0, 0.0),
+        ),
     ];
-    for (rule, shared) in rules {
+    for (what, rule, others, shared) in rules {
         let server = Server::start(Kind::Redis70);
-        let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
+        let mut setup = Setup::over(&server.url());
+        setup.traffic = traffic(&["h0"], 1_000, others);
+        let (mut bench, baseline) = over(plan, setup);
         let from_us = bench.now_us();
-        space::on_arrival(Some(&format!("tcp dport {} {rule}", server.port())));
+        space::on_arrival(Some(&format!("tcp dport {} {rule} counter drop", server.port())));
         bench.pause(plan.seconds(3.0, 10.0));
+        let dropped = space::dropped();
         space::on_arrival(None);
         let outage = Outage {
             from_us,
             back_us: bench.now_us(),
         };
         let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
-        let name = |what: &str| format!("{rule}: {what}");
+        let name = |figure: &str| format!("{what}: {figure}");
+        figures.at_least(&name("packets that were dropped"), dropped, 10.0);
         figures.none(&name("requests that failed"), seen.failed());
         figures.within(
             &name("shared again"),
