@@ -10,26 +10,26 @@
 
 mod debts;
 mod heartbeat;
+mod here;
 mod instances;
 mod notes;
+mod options;
 mod portions;
 
+use self::here::{Here, Stand};
 use self::instances::Instances;
-use self::notes::{Note, Notes};
-use self::portions::Part;
-use super::memory::{Aim, How, Memory};
-use super::{Act, Hit, Key, Outcome, Settled, Source, Store, StoreError};
-use crate::fingerprint::{Fingerprint, Subjects};
+use self::notes::Notes;
+use super::memory::{Aim, Memory};
+use super::{Act, Hit, Outcome, Settled, Source, Store, StoreError};
+use crate::fingerprint::Fingerprint;
 use std::slice::from_ref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::time::timeout;
-use tollgate_core::{
-    Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, TokenBucket,
-};
+use tollgate_core::{Charge, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt};
 
 pub use self::instances::Known;
+pub use self::options::{Figures, Mode, Options};
 
 /// A shared store, and this instance behind it.
 #[derive(Debug)]
@@ -38,98 +38,12 @@ pub struct Local<S> {
     here: Arc<Here>,
 }
 
-/// What this instance knows and decides.
-#[derive(Debug)]
-struct Here {
-    own: Memory,
-    subjects: Subjects,
-    notes: Notes,
-    instances: Instances,
-    share_millionths: u64,
-    patience: Duration,
-    mode: AtomicU8,
-    figures: Figures,
-}
-
-/// How a local limiter is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// How much of each limit all instances together enforce while the store is away, in millionths.
-    pub share_millionths: u32,
-    /// How many instances share the limits. Unless said they count each other.
-    pub instances: Option<u32>,
-    /// Who decides.
-    pub mode: Mode,
-    /// How long a decision may take beyond the store's answer: to take back what it took.
-    pub patience: Duration,
-    /// The most bytes of keys and states here.
-    pub max_memory: usize,
-}
-
-/// Who decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
-    /// The shared store; this instance while that is away.
-    #[default]
-    Auto,
-    /// The shared store only: without it, rules that would be decided here are closed.
-    SharedOnly,
-    /// This instance only, by its share, whatever rules say. The shared store is not asked.
-    LocalOnly,
-}
-
-/// What a local limiter has done.
-#[derive(Debug, Default)]
-pub struct Figures {
-    decided: AtomicU64,
-    seeded: AtomicU64,
-    charged_back: AtomicU64,
-}
-
 /// Whether what is let pass here is charged to the shared store when that is back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Afterwards {
     PaidBack,
     /// It is others' counters that would be charged, and they did not ask for it.
     Forgiven,
-}
-
-/// Who decides a charge that the shared store did not.
-enum Stand {
-    /// A part of its limit.
-    Share(Limit),
-    /// The cap of this instance.
-    Cap(Limit),
-}
-
-impl Mode {
-    /// All there are, by the names that settings and answers have for them.
-    pub const NAMES: [(&str, Self); 3] = [
-        ("auto", Self::Auto),
-        ("shared_only", Self::SharedOnly),
-        ("local_only", Self::LocalOnly),
-    ];
-
-    /// As settings and answers write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::SharedOnly => "shared_only",
-            Self::LocalOnly => "local_only",
-        }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            share_millionths: 800_000,
-            instances: None,
-            mode: Mode::Auto,
-            patience: Duration::from_millis(5),
-            max_memory: 128 << 20,
-        }
-    }
 }
 
 impl<S: Store + 'static> Local<S> {
@@ -324,148 +238,6 @@ impl<S: Store> Local<S> {
     }
 }
 
-impl Here {
-    fn mode(&self) -> Mode {
-        match self.mode.load(Ordering::Relaxed) {
-            0 => Mode::Auto,
-            1 => Mode::SharedOnly,
-            _ => Mode::LocalOnly,
-        }
-    }
-
-    fn part(&self) -> Part {
-        Part::new(self.share_millionths, self.instances.count().0)
-    }
-
-    #[inline]
-    fn key<K: Key>(&self, key: &K) -> Fingerprint {
-        self.subjects.of(&[&key.bits().to_le_bytes()])
-    }
-
-    /// Who decides a charge, if anybody here does.
-    fn stand<K>(&self, charge: &Charge<K>) -> Option<Stand> {
-        let share = || Some(Stand::Share(self.part().of(&charge.limit)));
-        match (self.mode(), charge.on_failure) {
-            (Mode::LocalOnly, _) | (Mode::Auto, OnStoreFailure::Local) => share(),
-            (_, OnStoreFailure::Open { cap: Some(cap) }) => Some(Stand::Cap(TokenBucket::new(cap).into())),
-            _ => None,
-        }
-    }
-
-    fn charge<K: Key>(&self, charge: &Charge<K>, stand: &Stand) -> Charge<Fingerprint> {
-        Charge {
-            key: self.key(&charge.key),
-            limit: *stand.limit(),
-            cost: charge.cost,
-            policy: charge.policy,
-            on_failure: charge.on_failure,
-        }
-    }
-
-    /// Brings a counter here to what the shared one showed, once until that is asked again.
-    #[inline]
-    fn seed(&self, note: &mut Note, key: Fingerprint, shared: &Limit, portion: &Limit) {
-        if !std::mem::replace(&mut note.is_seeded, true) {
-            self.bring_up(note, key, shared, portion);
-        }
-    }
-
-    #[cold]
-    fn bring_up(&self, note: &Note, key: Fingerprint, shared: &Limit, portion: &Limit) {
-        let (used, whole) = (note.used_now(shared, self.own.now()), shared.capacity());
-        let used = u128::from(used.min(whole)) * u128::from(portion.capacity());
-        let target = u64::try_from(used.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX);
-        let here = self.used(key, portion);
-        let missing = if let Limit::SlidingLog(_) = portion {
-            // What a log holds leaves it all at once, and here earlier than there: it begins anew.
-            self.own.forget_key(key, portion);
-            target.max(here)
-        } else {
-            target.saturating_sub(here)
-        };
-        // No limit holds more than a cost can be.
-        if let (Ok(cost), true) = (Cost::new(missing), missing > 0) {
-            let how = How {
-                cost,
-                policy: Policy::Count,
-                lease: LeaseId::default(),
-            };
-            self.own.settle_seldom(key, portion, how);
-            self.figures.seeded.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
-    /// How much of a limit here is used.
-    fn used(&self, key: Fingerprint, portion: &Limit) -> u64 {
-        let look = How {
-            cost: Cost::ZERO,
-            policy: Policy::Enforce,
-            lease: LeaseId::default(),
-        };
-        let standing = *self.own.settle_seldom(key, portion, look).standing();
-        standing.limit.saturating_sub(standing.remaining)
-    }
-
-    /// Gives a cost back here. So much less is charged to the shared store when that is back; what that has taken itself, time
-    /// gives back.
-    async fn refund<K: Key>(&self, charge: &Charge<K>, portion: Limit) -> Result<(Decision, Source), StoreError> {
-        let own = self.charge(charge, &Stand::Share(portion));
-        self.notes.with(own.key, |note| {
-            self.seed(note, own.key, &charge.limit, &own.limit);
-            note.forgive(own.cost.get());
-        });
-        let (decision, _) = self.own.refund(&own).await?;
-        Ok((decision, Source::Local))
-    }
-
-    /// Settles the only charge of a request: the usual case, with one lock and no list.
-    fn settle_alone<K: Key>(&self, charge: &Charge<K>, portion: Limit, lease: LeaseId) -> Settled {
-        let stand = Stand::Share(portion);
-        let own = self.charge(charge, &stand);
-        let mut settled = self.notes.with(own.key, |note| {
-            note.is_doubtful = false;
-            self.seed(note, own.key, &charge.limit, &own.limit);
-            let settled = self.own.settle_alone(&own, lease);
-            let is_allowed =
-                |outcome: &Result<Outcome, StoreError>| outcome.is_ok_and(|outcome| outcome.decision.is_allow());
-            let is_kept = own.policy == Policy::Count || settled.outcomes.iter().all(is_allowed);
-            if is_kept && stand.is_paid_back() {
-                note.admit(own.cost.get());
-            }
-            settled
-        });
-        for outcome in settled.outcomes.iter_mut().flatten() {
-            *outcome = stand.tell(*outcome);
-        }
-        self.figures.decided.fetch_add(1, Ordering::Relaxed);
-        settled
-    }
-
-    /// Notes what the shared store said, and where it said nothing.
-    fn learn<K: Key>(&self, charges: &[Charge<K>], settled: &Settled) {
-        for (charge, outcome) in charges.iter().zip(&settled.outcomes) {
-            if outcome.is_err_and(|error| !error.is_certain()) {
-                self.notes.with(self.key(&charge.key), |note| note.is_doubtful = true);
-            }
-        }
-        self.learn_standings(charges, settled);
-    }
-
-    /// Notes how the shared store said that keys stand.
-    fn learn_standings<K: Key>(&self, charges: &[Charge<K>], settled: &Settled) {
-        let mut now = None;
-        for (charge, outcome) in charges.iter().zip(&settled.outcomes) {
-            if let Ok(outcome) = outcome
-                && matches!(outcome.source, Source::Shared | Source::Memory)
-                && !matches!(charge.limit, Limit::Concurrency(_))
-            {
-                let at = *now.get_or_insert_with(|| self.own.now());
-                self.notes.learn(self.key(&charge.key), outcome.decision.standing(), at);
-            }
-        }
-    }
-}
-
 /// Whether nothing of a request passes while this charge cannot be decided.
 fn closes<K>(charge: &Charge<K>) -> bool {
     charge.on_failure == OnStoreFailure::Closed && charge.policy != Policy::Shadow
@@ -474,47 +246,6 @@ fn closes<K>(charge: &Charge<K>) -> bool {
 /// Whether it was decided here.
 const fn is_own(outcome: &Outcome) -> bool {
     matches!(outcome.source, Source::Local | Source::Open)
-}
-
-impl Stand {
-    const fn limit(&self) -> &Limit {
-        match self {
-            Self::Share(limit) | Self::Cap(limit) => limit,
-        }
-    }
-
-    /// Leases are given back where they were taken, and a cap is nobody's limit.
-    const fn is_paid_back(&self) -> bool {
-        match self {
-            Self::Share(limit) => !matches!(limit, Limit::Concurrency(_)),
-            Self::Cap(_) => false,
-        }
-    }
-
-    const fn tell(&self, outcome: Outcome) -> Outcome {
-        let source = match self {
-            Self::Share(_) => Source::Local,
-            Self::Cap(_) => Source::Open,
-        };
-        Outcome { source, ..outcome }
-    }
-}
-
-impl Figures {
-    /// Charges decided here.
-    pub fn decided(&self) -> u64 {
-        self.decided.load(Ordering::Relaxed)
-    }
-
-    /// Counters here that were brought to what the shared store had shown.
-    pub fn seeded(&self) -> u64 {
-        self.seeded.load(Ordering::Relaxed)
-    }
-
-    /// Units let pass here that were then charged to the shared store.
-    pub fn charged_back(&self) -> u64 {
-        self.charged_back.load(Ordering::Relaxed)
-    }
 }
 
 impl<S: Store> Store for Local<S> {

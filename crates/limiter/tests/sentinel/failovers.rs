@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::{LeaseId, Micros};
 use tollgate_limiter::store::Store;
+use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::sentinel::Watched;
 use tollgate_limiter::testing::servers::Kind;
 
@@ -84,4 +85,12 @@ async fn sentinels_that_are_away_stop_nobody() {
     until("a new connection", || dialled() && store.fault().is_none()).await;
     let second = store.settle(&[charge], LeaseId::default()).await;
     assert!(second.passes, "{second:?}");
+    // Another that starts now knows it from whoever was told.
+    let kept = store.primary().expect("sentinels have named it");
+    let primary = format!(" 127.0.0.1:{}", watched.servers[0].port());
+    assert!(kept.starts_with("mymaster ") && kept.ends_with(&primary), "{kept}");
+    let options = Redis::options(&watched.url()).expect("a URL");
+    let another = options.deadline(Duration::from_secs(5)).last_primary(&kept).open();
+    let third = another.settle(&[charge], LeaseId::default()).await;
+    assert!(third.passes, "{third:?}");
 }

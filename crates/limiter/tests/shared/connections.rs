@@ -1,6 +1,7 @@
 //! Ways to a server, and what happens when one breaks.
 
 use crate::site::{Site, ask, rate, settle};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -170,6 +171,74 @@ async fn a_server_that_was_frozen_is_found_again() {
     let took = until_it_passes(&site, &store).await;
     assert!(took < Duration::from_secs(3), "{took:?}");
     site.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_an_answer_is_late_something_is_sent_behind_the_question() {
+    let site = Site::start(Kind::Redis70);
+    let store = site.options().deadline(Duration::from_secs(2)).open();
+    until_it_passes(&site, &store).await;
+    let key = site.counter(&store, &limit(), "somebody");
+    let mut admin = site.admin();
+    let mut times = || {
+        let stats: String = ask(&mut admin, &["INFO", "commandstats"]);
+        let of_time = stats.lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
+        let times = of_time.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+        times.expect("a number")
+    };
+    // The script asks for the time too, once.
+    let before = times();
+    assert!(settle(&store, key, &limit(), 1).await.passes);
+    assert_eq!(times(), before + 1, "what is answered at once is not asked after");
+    site.ask::<String>(&["CLIENT", "PAUSE", "1400", "ALL"]);
+    let settled = settle(&store, key, &limit(), 1).await;
+    assert!(settled.passes, "{settled:?}");
+    let knocks = times() - before - 2;
+    assert!((1..=3).contains(&knocks), "{knocks}");
+    assert_eq!(store.figures().dials.get(), 1);
+}
+
+/// A port in front of another. Whoever comes second is taken and never answered.
+fn swallowing_the_second(behind: u16) -> u16 {
+    let front = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+    let port = front.local_addr().expect("an address").port();
+    std::thread::spawn(move || {
+        let mut swallowed = Vec::new();
+        for (number, client) in front.incoming().map_while(Result::ok).enumerate() {
+            if number == 1 {
+                swallowed.push(client);
+                continue;
+            }
+            let server = TcpStream::connect(("127.0.0.1", behind)).expect("a server");
+            for (from, to) in [(&client, &server), (&server, &client)] {
+                let (mut from, mut to) = (from.try_clone().expect("a copy"), to.try_clone().expect("a copy"));
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(Shutdown::Both);
+                });
+            }
+        }
+    });
+    port
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn in_the_place_of_a_connection_that_was_well_two_are_tried() {
+    let site = Site::start(Kind::Redis70);
+    let front = swallowing_the_second(site.server.port());
+    let url = format!("redis://127.0.0.1:{front}/");
+    let options = Redis::options(&url).expect("a URL");
+    // An attempt would be given up after five seconds.
+    let store = options.deadline(Duration::from_millis(200)).open();
+    until_it_passes(&site, &store).await;
+    let key = site.counter(&store, &limit(), "somebody");
+    site.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    let from = Instant::now();
+    while !settle(&store, key, &limit(), 1).await.passes {
+        assert!(from.elapsed() < Duration::from_secs(4), "{:?}", store.figures());
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(store.figures().dials.get(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

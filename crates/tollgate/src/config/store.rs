@@ -29,7 +29,7 @@ pub enum StoreSettings {
 /// How the embedded store is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemorySettings {
-    /// The most bytes of keys and states.
+    /// The most bytes of keys and states, and of what the allocator keeps beside them.
     pub max_memory: usize,
     /// What a new key meets when there is no room for it.
     pub overflow: Overflow,

@@ -124,9 +124,14 @@ impl Load {
         since(self.from)
     }
 
+    /// Lets nobody ask any more.
+    pub(crate) fn stop(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
+    }
+
     /// Ends it, with all that was asked, in the order of the answers.
     pub(crate) fn end(self, runtime: &tokio::runtime::Handle) -> Vec<Sample> {
-        self.is_over.store(true, Ordering::Relaxed);
+        self.stop();
         let mut samples = Vec::new();
         for connection in self.connections {
             samples.extend(runtime.block_on(connection).unwrap());

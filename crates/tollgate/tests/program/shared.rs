@@ -4,6 +4,7 @@ use crate::running::{Folder, Server, run};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::sentinel::Watched;
 use tollgate_limiter::testing::servers::{Kind, Server as Redis};
 
 /// An instance over the store at this address, with a deadline that a busy machine keeps.
@@ -60,6 +61,51 @@ fn two_instances_keep_limits_on_a_cluster() {
             .all(|metrics| metrics.contains("tollgate_store_stranded_total 0\n")),
         "{metrics:?}"
     );
+}
+
+#[test]
+fn a_server_that_starts_while_no_sentinel_answers_knows_the_primary() {
+    let mut watched = Watched::start(Kind::Redis70);
+    let folder = Folder::with(
+        "tollgate.yaml",
+        "data_dir: data\nrules: [{ id: each, per: user, limit: 100/h }]\n",
+    );
+    let first = instance(&folder, &watched.url());
+    first.wait_for("sentinels name the primary", 1);
+    assert_eq!(first.check(r#"{"user":"u"}"#).json()["remaining"], 99);
+    let kept = std::fs::read_to_string(folder.path().join("data/primary")).expect("a file");
+    let primary = format!(" 127.0.0.1:{}\n", watched.primary_port());
+    assert!(
+        kept.starts_with("mymaster 127.0.0.1:") && kept.ends_with(&primary),
+        "{kept}"
+    );
+    assert!(first.stop().success());
+    for sentinel in &mut watched.sentinels {
+        sentinel.kill();
+    }
+    let second = instance(&folder, &watched.url());
+    let told = second.check(r#"{"user":"u"}"#).json();
+    assert_eq!((&told["source"], &told["remaining"]), (&"shared".into(), &98.into()));
+}
+
+#[test]
+fn what_is_given_back_while_the_store_is_away_is_given_here() {
+    let mut redis = Redis::start(Kind::Redis70);
+    let folder = Folder::with("tollgate.yaml", "rules: [{ id: each, per: user, limit: 10/h }]\n");
+    let server = Server::start(&folder, &["--set", &format!("store.url={}", redis.url())]);
+    let user = r#"{"user":"u"}"#;
+    let refund = || server.post("/v1/refund", r#"{"attributes":{"user":"u"}}"#).json();
+    redis.kill();
+    while server.get("/readyz").json()["breaker"] != "open" {
+        server.check(user);
+    }
+    let before = server.check(user).json()["remaining"].as_u64().expect("a number");
+    let refunded = refund();
+    assert_eq!(
+        (&refunded["source"], &refunded["remaining"]),
+        (&"local".into(), &(before + 1).into())
+    );
+    server.signal("TERM");
 }
 
 #[test]

@@ -59,8 +59,10 @@ const SECOND: Micros = Micros::from_secs(1);
 /// a server that stood still for 50 ms, and lets one that is away be noticed within 100 ms.
 const REACHED_WITHIN: Micros = Micros::from_millis(60);
 
-/// How often it may be out of reach for so long in one second. Each time costs a few who wait for it in vain.
+/// How often it may be out of reach for so long in one second, and how often soon after it was left alone. Each time costs a few
+/// who wait for it in vain.
 const UNREACHED_MOST: u64 = 2;
+const UNREACHED_MOST_AGAIN: u64 = 1;
 
 /// How many probes in a row must be answered, and the most it can come to: twice as many each time that the server fails
 /// again soon after. So a link that comes and goes is seldom trusted, and one that was away once soon.
@@ -280,6 +282,7 @@ impl Machine {
             self.second = (now, 0, 0);
             self.unreached.0 = Micros::ZERO;
         }
+        let is_again = self.was_left_alone(now);
         let (_, calls, failed) = &mut self.second;
         let (failures, first) = &mut self.row;
         let is_first = *failures == 0 || now > *first + self.breaking.within;
@@ -305,7 +308,11 @@ impl Machine {
                 let (unreached, seen) = &mut self.unreached;
                 *unreached = Micros::new(unreached.get() + now.since(*seen).get());
                 *seen = now;
-                let most = Micros::new(self.patience.get().saturating_mul(UNREACHED_MOST));
+                let times = match is_again {
+                    true => UNREACHED_MOST_AGAIN,
+                    false => UNREACHED_MOST,
+                };
+                let most = Micros::new(self.patience.get().saturating_mul(times));
                 if now >= *first + self.patience || *unreached >= most {
                     return true;
                 }
@@ -315,9 +322,13 @@ impl Machine {
         self.row.0 >= self.breaking.failures || is_share
     }
 
+    /// Whether it was left alone until a short time ago.
+    fn was_left_alone(&self, now: Timestamp) -> bool {
+        self.closed_at.is_some_and(|closed_at| now < closed_at + SOON)
+    }
+
     fn open(&mut self, now: Timestamp) {
-        let is_soon = self.closed_at.is_some_and(|closed_at| now < closed_at + SOON);
-        self.needed = match is_soon {
+        self.needed = match self.was_left_alone(now) {
             true => (self.needed * 2).min(PROBES_MOST),
             false => PROBES,
         };
@@ -451,13 +462,19 @@ mod tests {
     #[test]
     fn one_that_stands_still_again_and_again_is_left_alone() {
         let breaker = breaker(OpenFor::Auto);
-        let stalls = (0..10).find(|stall| {
-            let from = stall * 100;
-            assert!(!fail(&breaker, 1, from + 10));
-            let opened = out_of_reach(&breaker, from + 20, from + 50);
-            opened.is_some() || breaker.note(Went::Well, at(from + 55))
-        });
-        assert_eq!(stalls, Some(2));
+        let stalls = |from_ms: u64| {
+            (0..10_u64).find(|stall| {
+                let from = from_ms + stall * 100;
+                assert!(!fail(&breaker, 1, from + 10));
+                let opened = out_of_reach(&breaker, from + 20, from + 50);
+                opened.is_some() || breaker.note(Went::Well, at(from + 55))
+            })
+        };
+        assert_eq!(stalls(0), Some(2));
+        for _ in 0..PROBES {
+            breaker.note_probe(Went::Well, at(1_000));
+        }
+        assert_eq!(stalls(1_000), Some(1), "sooner when it was left alone just before");
     }
 
     #[test]

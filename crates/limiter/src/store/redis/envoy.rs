@@ -247,7 +247,11 @@ impl Redis {
             let then = self
                 .signed_counts(envoy, doing, |place, unit| add(back(place), unit))
                 .await;
-            left = later(&left, then);
+            // What was taken off is, also where what was too much could not be put back.
+            let left_then = left.iter().zip(then);
+            left = left_then
+                .map(|(left, then)| left.map(|left| then.unwrap_or(left)))
+                .collect();
         }
         later(&found, left.into_iter().map(|left| left.map(unsigned)))
     }

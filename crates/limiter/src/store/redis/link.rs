@@ -23,6 +23,9 @@ const DIAL: u32 = 50;
 const DIAL_LEAST: Duration = Duration::from_millis(500);
 const DIAL_MOST: Duration = Duration::from_secs(5);
 
+/// How long connecting takes at most where all is well: so many times what a call may.
+const USUAL: u32 = 2;
+
 /// The first pause between two attempts, and the longest: each is twice the one before, less up to half of it at random.
 /// Connections whose first call fails are attempts too, or a server that takes them and is too slow, or takes no writes,
 /// would have to take one for each call.
@@ -252,30 +255,13 @@ impl Link {
         *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
     }
 
-    /// Connects anew. In the place of a connection that was well a moment ago a second attempt is made beside the first if that
-    /// takes longer than a call may: what was lost on its way to a server that is there would be waited for.
-    async fn reconnect(self: &Arc<Self>) -> Result<Line, String> {
-        let mut first = pin!(self.connect());
-        if !self.was_up() || self.attempts.load(Ordering::Relaxed) > 1 {
-            return first.await;
-        }
-        if let Ok(connected) = timeout(self.deadline, first.as_mut()).await {
-            return connected;
-        }
-        self.figures.dials.add(1);
-        match select(first, pin!(self.connect())).await {
-            Either::Left((Ok(line), _)) | Either::Right((Ok(line), _)) => Ok(line),
-            Either::Left((Err(_), other)) | Either::Right((Err(_), other)) => other.await,
-        }
-    }
-
     async fn connect(self: &Arc<Self>) -> Result<Line, String> {
         let access = match &self.finder {
             Finder::Fixed(access) | Finder::Replica(access, _) => access.clone(),
             Finder::Sentinel(sentinels) => sentinels.primary().await?,
         };
         *self.target() = access.host();
-        let connected = self.connect_to(&access).await;
+        let connected = self.connect_soon(&access).await;
         let is_outside = connected.as_ref().is_err_and(is_refused_entry);
         self.is_outside.store(is_outside, Ordering::Relaxed);
         connected.map_err(|error| {
@@ -285,6 +271,23 @@ impl Link {
                 false => words,
             }
         })
+    }
+
+    /// Connects. In the place of a connection that did well, a second attempt is made beside the first if that takes longer than
+    /// is usual: what was lost on its way to a server that is there would be waited for.
+    async fn connect_soon(self: &Arc<Self>, access: &Access) -> Result<Line, RedisError> {
+        let mut first = pin!(self.connect_to(access));
+        if !self.was_up() || self.attempts.load(Ordering::Relaxed) > 1 {
+            return first.await;
+        }
+        if let Ok(connected) = timeout(self.deadline * USUAL, first.as_mut()).await {
+            return connected;
+        }
+        self.figures.dials.add(1);
+        match select(first, pin!(self.connect_to(access))).await {
+            Either::Left((Ok(line), _)) | Either::Right((Ok(line), _)) => Ok(line),
+            Either::Left((Err(_), other)) | Either::Right((Err(_), other)) => other.await,
+        }
     }
 
     async fn connect_to(self: &Arc<Self>, access: &Access) -> Result<Line, RedisError> {
@@ -444,7 +447,7 @@ async fn dial(dialling: Dialling) {
         }
         link.attempts.fetch_add(1, Ordering::Relaxed);
         link.figures.dials.add(1);
-        let dialled = match select(pin!(link.reconnect()), pin!(news.notified())).await {
+        let dialled = match select(pin!(link.connect()), pin!(news.notified())).await {
             Either::Left((dialled, _)) => dialled,
             Either::Right(_) => Err("another server is the primary now".to_owned()),
         };

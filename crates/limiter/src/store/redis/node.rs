@@ -374,11 +374,13 @@ impl Node {
             Err(error) => failed(error),
             Ok(line) => {
                 let line = watched.sent(line);
-                let connection = line.connection();
-                let answers = self
-                    .answer_by(deadline.until, connection, line.send_all(commands))
-                    .await;
-                let answers = answers.unwrap_or_else(failed);
+                let answers = timeout_at(deadline.until, line.send_all(commands)).await;
+                let mut answers = answers.unwrap_or_else(|_| failed(StoreError::Timeout));
+                if answers.iter().any(|answer| matches!(answer, Ok(Value::Array(_)))) {
+                    // Of these commands none is answered so, but the time is, which somebody may have asked for behind them: one
+                    // of their answers was swallowed.
+                    answers = failed(StoreError::Nonsense);
+                }
                 let is_well = |answer: &Result<Value, Failure>| match answer {
                     Ok(_) => true,
                     Err(failure) => !is_the_connections(failure.error),
@@ -495,28 +497,33 @@ impl Node {
             is_asking: batch.manner == Manner::Asking,
         });
         let calls: Vec<Ready<'_>> = calls.collect();
-        let connection = line.connection();
-        let answers = match self.answer_by(until, connection, line.run(&calls, figures)).await {
+        let knocking_on = timing.not_after.map(|_| line.connection());
+        let answers = match self.answer_by(until, knocking_on, line.run(&calls, figures)).await {
             Ok(answers) => answers,
             Err(error) => vec![Err(error.into()); batches.len()],
         };
         let received = clock.now();
-        let mut exchanged = Vec::with_capacity(batches.len());
-        for (batch, answer) in batches.iter().zip(answers) {
-            let answer = answer.and_then(|answer| batch.call.read(&answer).ok_or_else(|| StoreError::Nonsense.into()));
-            if let Ok(answer) = &answer {
-                line.learn(sent, received, answer.server_now);
-                // One that came too late says nothing of whether the server takes writes.
-                if answer.told.is_some() {
-                    self.link.answered();
-                }
-            }
-            exchanged.push(answer.map(|answer| {
-                let now = answer.now;
-                (answer, Exchange { sent, received, now })
-            }));
+        let read = |(batch, answer): (&Batch, Result<Vec<u8>, Failure>)| {
+            answer.and_then(|answer| batch.call.read(&answer).ok_or_else(|| StoreError::Nonsense.into()))
+        };
+        let answers: Vec<Result<Answer, Failure>> = batches.iter().zip(answers).map(read).collect();
+        let errors = || answers.iter().filter_map(|answer| answer.as_ref().err());
+        if errors().any(|failure| failure.error == StoreError::Nonsense) {
+            // Any of the others may be the answer to something else: one may have been swallowed.
+            return vec![Err(StoreError::Nonsense.into()); batches.len()];
         }
-        exchanged
+        for answer in answers.iter().flatten() {
+            line.learn(sent, received, answer.server_now);
+            // One that came too late says nothing of whether the server takes writes.
+            if answer.told.is_some() {
+                self.link.answered();
+            }
+        }
+        let exchanged = |answer: Answer| {
+            let now = answer.now;
+            (answer, Exchange { sent, received, now })
+        };
+        answers.into_iter().map(|answer| answer.map(exchanged)).collect()
     }
 
     fn in_words(&self, charge: &Charge<RedisKey>) -> Charge<super::key::KeyText> {

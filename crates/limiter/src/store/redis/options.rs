@@ -163,8 +163,13 @@ impl Options {
         Self { servers, ..self }
     }
 
-    /// Which primary sentinels had named, as [`Redis::primary`] told it: it is asked while none of them answers. What
-    /// belongs to another name, and what cannot be read, means nothing.
+    /// Whether sentinels say which server is the primary.
+    pub fn has_sentinels(&self) -> bool {
+        matches!(self.servers, Servers::Sentinel { .. })
+    }
+
+    /// Which primary sentinels had named, as [`Redis::primary`] told it: it is asked while none of them answers. What other
+    /// sentinels said, or of another name, and what cannot be read, means nothing.
     pub fn last_primary(self, told: &str) -> Self {
         Self {
             last_primary: Some(told.to_owned()),

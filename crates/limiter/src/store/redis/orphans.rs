@@ -39,10 +39,7 @@ impl<'n> Asked<'n> {
 
     /// What came of the request.
     pub(super) fn answered(&mut self, reply: &Result<Reply, StoreError>) {
-        let may_be_held = matches!(
-            reply,
-            Err(StoreError::Timeout | StoreError::Lost | StoreError::Nonsense)
-        );
+        let may_be_held = reply.as_ref().is_err_and(|error| !error.is_certain());
         if !may_be_held {
             self.forget();
         }

@@ -37,17 +37,21 @@ impl Node {
         line.map_err(|_| StoreError::Unavailable)
     }
 
-    /// The answer to what was sent on a connection, if there is one in time. A packet that was lost is sent again after a fifth
-    /// of a second if nothing follows it, and at once if something does. So while the answer is late, the time is asked for.
+    /// The answer of the script to what was sent on a connection, if there is one in time. A packet that was lost is sent again
+    /// after a fifth of a second if nothing follows it, and at once if something does. So while the answer is late, the time is
+    /// asked for, where it was told before: that could not be taken for an answer of the script.
     pub(super) async fn answer_by<T>(
         &self,
         until: Instant,
-        connection: MultiplexedConnection,
+        knocking_on: Option<MultiplexedConnection>,
         answer: impl Future<Output = T>,
     ) -> Result<T, StoreError> {
+        let Some(connection) = knocking_on else {
+            return timeout_at(until, answer).await.map_err(|_| StoreError::Timeout);
+        };
         let every = self.shared.deadline / KNOCKS;
         let mut answer = pin!(answer);
-        if let Ok(answer) = timeout_at(until.min(Instant::now() + every), answer.as_mut()).await {
+        if let Ok(answer) = timeout_at(until.min(Instant::now() + every * UNKNOCKED), answer.as_mut()).await {
             return Ok(answer);
         }
         let knocking = pin!(knock(connection, every));
@@ -82,8 +86,10 @@ impl Node {
     }
 }
 
-/// How often it is knocked while a call may take.
+/// How many knocks there would be in the time that a call may take, and how many are left out: what is answered within two
+/// fifths of it is not late.
 const KNOCKS: u32 = 5;
+const UNKNOCKED: u32 = 2;
 
 /// Sends something behind what was sent, again and again. What is said to that says nothing.
 async fn knock(mut connection: MultiplexedConnection, every: Duration) {

@@ -31,6 +31,8 @@ struct Word {
     host: Host,
     /// Grows whenever another server is made the primary: of two sentinels the one with the higher number is right.
     epoch: u64,
+    /// Whether it was said to another, before this one began.
+    is_kept: bool,
 }
 
 /// How long a sentinel may take to answer.
@@ -53,28 +55,40 @@ const PROMOTION: &str = "+failover-state-wait-promotion";
 const PROMISED: Duration = Duration::from_secs(5);
 
 impl Sentinels {
-    /// `kept`: what another before this one [has told](Self::named).
+    /// `kept`: what another with the same sentinels [has told](Self::named) before.
     pub(super) fn new(hosts: Vec<Host>, access: Access, name: String, primary: Access, kept: Option<&str>) -> Self {
-        let is_ours = |of: &&str| *of == name;
-        let kept = kept.and_then(|kept| kept.trim().rsplit_once(' '));
-        let host = kept.and_then(|(of, host)| Some(of).filter(is_ours).and_then(|_| Host::read(host, None)));
-        Self {
+        let sentinels = Self {
             hosts,
             // What they announce comes as messages either way, and old ones speak no other.
             access: access.with_protocol(ProtocolVersion::RESP2),
             name,
             primary,
-            // Older than whatever a sentinel says.
-            last: Mutex::new(host.map(|host| Word { host, epoch: 0 })),
+            last: Mutex::default(),
             next: Mutex::default(),
+        };
+        let host = kept.and_then(|kept| kept.trim().strip_prefix(&sentinels.whose()));
+        if let Some(host) = host.and_then(|host| Host::read(host, None)) {
+            // Older than whatever a sentinel says.
+            let word = Word {
+                host,
+                epoch: 0,
+                is_kept: true,
+            };
+            sentinels.heard(word);
         }
+        sentinels
     }
 
-    /// Of what they have named which server, to be kept for when none of them answers: `name host:port`.
+    /// The server that they named, as words to be kept for a start while none of them answers: whose primary it is, by name
+    /// and sentinels, and its address.
     pub(super) fn named(&self) -> Option<String> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let Host { name, port } = &last.as_ref()?.host;
-        Some(format!("{} {name}:{port}", self.name))
+        Some(format!("{}{}", self.whose(), last.as_ref()?.host))
+    }
+
+    fn whose(&self) -> String {
+        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
+        format!("{} {} ", self.name, hosts.join(","))
     }
 
     /// How the primary is reached: as the best informed of the sentinels says that answer. If none does, where it last was.
@@ -87,17 +101,30 @@ impl Sentinels {
             let (access, name) = (self.access.to(host), self.name.clone());
             asking.spawn(async move { timeout(PATIENCE, ask(&access, &name)).await.ok() });
         }
-        let mut complaint = "no sentinel answers".to_owned();
+        let (mut complaint, mut is_told) = ("no sentinel answers".to_owned(), false);
         while let Some(answer) = asking.join_next().await {
             match answer {
                 Ok(Some(Ok(word))) => self.heard(word),
                 Ok(Some(Err(error))) => {
                     complaint = format!("a sentinel answers: {}", in_words(&error, self.access.password()));
+                    // One that is away is told of by the system, and not by itself.
+                    is_told |= !error.is_io_error();
                 }
                 _ => {}
             }
         }
-        self.believed().map(|host| self.primary.to(&host)).ok_or(complaint)
+        match self.believed() {
+            // Somebody must mend that before it is needed.
+            Some(_) if is_told && self.is_kept() => Err(complaint),
+            Some(host) => Ok(self.primary.to(&host)),
+            None => Err(complaint),
+        }
+    }
+
+    /// Whether no sentinel has said anything to this one.
+    fn is_kept(&self) -> bool {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.as_ref().is_some_and(|last| last.is_kept)
     }
 
     /// Takes what a sentinel says, unless another knew better: one that was cut off speaks of what was.
@@ -118,7 +145,12 @@ impl Sentinels {
             let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             let epoch = last.as_ref().map_or(0, |last| last.epoch) + 1;
             drop(last);
-            let promise = (Word { host, epoch }, Instant::now() + PROMISED);
+            let word = Word {
+                host,
+                epoch,
+                is_kept: false,
+            };
+            let promise = (word, Instant::now() + PROMISED);
             *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(promise);
         }
     }
@@ -199,6 +231,7 @@ async fn ask(access: &Access, name: &str) -> Result<Word, RedisError> {
         Some((name, port)) => Ok(Word {
             host: Host { name, port },
             epoch: epoch.unwrap_or_default(),
+            is_kept: false,
         }),
         _ => Err(RedisError::from((
             redis::ErrorKind::UnexpectedReturnType,
@@ -230,27 +263,34 @@ mod tests {
         Word {
             host: Host { name, port },
             epoch,
+            is_kept: false,
         }
     }
 
     #[test]
     fn what_was_kept_is_believed_until_a_sentinel_speaks() {
-        let port = |kept| sentinels(Some(kept)).believed().map(|host| host.port);
-        assert_eq!(port("mymaster 10.0.0.1:4\n"), Some(4));
+        let kept = |kept: &str| sentinels(Some(kept));
+        assert_eq!(
+            kept("mymaster h:26379 10.0.0.1:4\n").believed().map(|host| host.port),
+            Some(4)
+        );
         for useless in [
             "",
             "mymaster",
-            "mymaster 4",
-            "other 10.0.0.1:4",
-            "mymaster 10.0.0.1:0",
-            "mymaster :4",
+            "mymaster h:26379",
+            "mymaster h:26379 4",
+            "mymaster h:26379 10.0.0.1:0",
+            "mymaster h:26379 :4",
+            "other h:26379 10.0.0.1:4",
+            "mymaster other:26379 10.0.0.1:4",
         ] {
-            assert_eq!(port(useless), None, "{useless:?}");
+            assert!(kept(useless).believed().is_none(), "{useless:?}");
         }
-        let sentinels = sentinels(Some("mymaster fe80::1:4"));
-        assert_eq!(sentinels.named().as_deref(), Some("mymaster fe80::1:4"));
+        let sentinels = kept("mymaster h:26379 10.0.0.1:4");
+        assert!(sentinels.is_kept());
         sentinels.heard(word(5, 0));
-        assert_eq!(sentinels.named().as_deref(), Some("mymaster 10.0.0.1:5"));
+        assert!(!sentinels.is_kept());
+        assert_eq!(sentinels.named().as_deref(), Some("mymaster h:26379 10.0.0.1:5"));
     }
 
     #[tokio::test(start_paused = true)]

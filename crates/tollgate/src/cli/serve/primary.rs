@@ -3,7 +3,10 @@
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tokio::task::spawn_blocking;
+use tokio::time::{MissedTickBehavior, interval};
+use tollgate_limiter::store::redis::Redis;
 
 /// A file, and what it says as far as is known.
 pub(super) struct KeptPrimary {
@@ -27,23 +30,30 @@ impl KeptPrimary {
         self.text.as_deref()
     }
 
-    /// Writes down what sentinels name, if that is another than before. What keeps it from being written is told once.
-    pub(super) async fn keep(&mut self, named: Option<String>) {
-        let Some(named) = named.filter(|named| self.text() != Some(named)) else {
-            return;
-        };
-        self.text = Some(named.clone());
-        let path = self.path.clone();
-        // A disk may take its time.
-        match spawn_blocking(move || write(&path, &named)).await {
-            Ok(Ok(())) => tracing::info!(primary = self.text(), "sentinels name the primary"),
-            Ok(Err(error)) => tracing::warn!(
-                file = %self.path.display(),
-                %error,
-                "cannot keep which primary sentinels name; one that starts while none of them answers will not know it"
-            ),
-            // The server ends.
-            Err(_) => {}
+    /// Writes down whatever else sentinels name, without end. What keeps it from being written is told once, and tried again.
+    pub(super) async fn keep(mut self, store: &Redis) {
+        let mut clock = interval(LOOK_EVERY);
+        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_told = false;
+        loop {
+            clock.tick().await;
+            let Some(named) = store.primary().filter(|named| self.text() != Some(named)) else {
+                continue;
+            };
+            let (path, text) = (self.path.clone(), named.clone());
+            // A disk may take its time.
+            match spawn_blocking(move || write(&path, &text)).await {
+                Ok(Ok(())) => {
+                    tracing::info!(primary = named, "sentinels name the primary");
+                    (self.text, is_told) = (Some(named), false);
+                }
+                Ok(Err(error)) if !is_told => {
+                    let file = self.path.display();
+                    tracing::warn!(%file, %error, "cannot keep which primary sentinels name");
+                    is_told = true;
+                }
+                Ok(Err(_)) | Err(_) => {}
+            }
         }
     }
 }
@@ -59,5 +69,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 
 const NAME: &str = "primary";
 
-/// A name and an address are no longer than that.
-const LONGEST: u64 = 1_024;
+/// Names and addresses are no longer than that.
+const LONGEST: u64 = 16 << 10;
+
+const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -1,8 +1,6 @@
 //! What the log says of a shared store: what it is when it is first reached, and whenever it goes and comes back.
 
-use super::primary::KeptPrimary;
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, timeout};
 use tollgate::server::store::Shared;
@@ -21,20 +19,17 @@ const QUIET: u32 = 8;
 const ERRORS_QUIET: u32 = 40;
 
 /// Watches a store without end. `is_known`: whether it was reached already.
-pub(super) async fn watch(shared: Arc<Shared>, mut is_known: bool, mut primary: Option<KeptPrimary>) {
+pub(super) async fn watch(shared: &Shared, mut is_known: bool) {
     let store = shared.inner();
     let mut clock = tokio::time::interval(LOOK_EVERY);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut is_away, mut since_told) = (!is_known, QUIET);
+    let (mut is_away, mut since_told) = (store.fault().is_some(), QUIET);
     let mut mode = shared.mode();
     tell_of(mode);
     let mut errors = Errors::default();
     loop {
         clock.tick().await;
         errors.tell(store);
-        if let Some(primary) = &mut primary {
-            primary.keep(store.primary()).await;
-        }
         since_told = since_told.saturating_add(1);
         if shared.mode() != mode {
             mode = shared.mode();
@@ -107,8 +102,12 @@ async fn survey(store: &Redis) -> bool {
 
 /// The same before the first request, which does not wait for a store that is away.
 pub(super) async fn first_look(store: &Redis) -> bool {
-    let looked = timeout(FIRST_LOOK, store.survey()).await;
-    report(looked.unwrap_or_else(|_| Err(store.fault().unwrap_or_else(|| "it is slow to answer".to_owned()))))
+    match (timeout(FIRST_LOOK, store.survey()).await, store.fault()) {
+        (Ok(surveyed), _) => report(surveyed),
+        (Err(_), Some(fault)) => report(Err(fault)),
+        // It is there, and only the look takes long.
+        (Err(_), None) => false,
+    }
 }
 
 fn report(surveyed: Result<Survey, String>) -> bool {

@@ -2,9 +2,10 @@
 
 use super::primary::KeptPrimary;
 use super::{memory, shared};
+use std::path::Path;
 use std::sync::Arc;
 use tollgate::config::{DataDir, StoreSettings};
-use tollgate::data_dir::Held;
+use tollgate::data_dir::{Held, HoldError};
 use tollgate::server::store::{Shared, Store};
 
 /// A store that is open.
@@ -30,11 +31,12 @@ impl Opened {
         match settings {
             StoreSettings::Memory(memory) => Ok(Self::Memory(memory::Store::open(memory, data_dir)?)),
             StoreSettings::Redis(redis) => {
-                // A folder that nobody named may be anybody's: two servers may be started beside each other.
-                let is_kept = redis.has_sentinels() && data_dir.is_named;
-                let folder = hold(data_dir, is_kept)?;
-                let primary = is_kept.then(|| KeptPrimary::read(&data_dir.path));
                 let options = redis.options()?;
+                // A folder that nobody named may be anybody's: two servers may be started beside each other.
+                let (folder, primary) = match options.has_sentinels() && data_dir.is_named {
+                    true => keep_primary(&data_dir.path)?,
+                    false => (hold(data_dir, false)?, None),
+                };
                 let options = match primary.as_ref().and_then(KeptPrimary::text) {
                     Some(text) => options.last_primary(text),
                     None => options,
@@ -89,8 +91,30 @@ impl Opened {
         async move {
             match store {
                 Store::Memory(memory) => memory::sweep(memory).await,
-                Store::Redis(shared) => shared::watch(shared, is_known, primary).await,
+                Store::Redis(shared) => {
+                    let keeping = async {
+                        if let Some(primary) = primary {
+                            primary.keep(shared.inner()).await;
+                        }
+                    };
+                    tokio::join!(shared::watch(&shared, is_known), keeping);
+                }
             }
+        }
+    }
+}
+
+/// Holds the folder in which it is kept which primary sentinels name. One that cannot be written to is told of, and done without.
+///
+/// # Errors
+/// That another server holds it.
+fn keep_primary(folder: &Path) -> Result<(Option<Held>, Option<KeptPrimary>), String> {
+    match Held::take(folder) {
+        Ok(held) => Ok((Some(held), Some(KeptPrimary::read(folder)))),
+        Err(error @ HoldError::Taken(..)) => Err(error.to_string()),
+        Err(error @ HoldError::Io(..)) => {
+            tracing::warn!("which primary sentinels name is not kept: {error}");
+            Ok((None, None))
         }
     }
 }

@@ -96,12 +96,6 @@ impl RedisSettings {
         same == *self
     }
 
-    /// Whether sentinels say which server is the primary.
-    pub fn has_sentinels(&self) -> bool {
-        let scheme = self.url.split_once("://").map(|(scheme, _)| scheme);
-        scheme.is_some_and(|scheme| scheme.ends_with("+sentinel"))
-    }
-
     /// The same as the store takes them. Certificates are read here.
     ///
     /// # Errors

@@ -2,8 +2,9 @@
 
 use super::process::over;
 use crate::audit::{Baseline, Except, audit_except, broken};
-use crate::bench::{Bench, RATE, Seen, Setup, check, pause, traffic, wait_until};
+use crate::bench::{Bench, RATE, Seen, Setup, check, pause, runtime, traffic, wait_until};
 use crate::figures::Figures;
+use crate::load::{Load, Sample, Traffic};
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::resp::tell;
@@ -22,6 +23,7 @@ pub(super) fn flood(plan: &Plan) -> Figures {
     let cap = 32.0;
     let mut node = Node::start(&format!("store: {{ url: memory, max_memory: 32MiB }}\n{rules}"));
     flooded(plan, &mut figures, &mut node, ("memory", cap));
+    overloaded(plan, &mut figures, &mut node);
 
     let mut server = Server::start(Kind::Redis70);
     let mut node = Node::start(&format!(
@@ -92,6 +94,47 @@ fn flooded(plan: &Plan, figures: &mut Figures, node: &mut Node, (store, cap): (&
         &name("verdicts counted and not seen, or seen and not counted (I8)"),
         counted - asked as f64,
     );
+}
+
+/// Asked by five times as many as keep it busy, all of them as fast as it answers.
+fn overloaded(plan: &Plan, figures: &mut Figures, node: &mut Node) {
+    let runtime = runtime();
+    let traffic = Traffic {
+        // More than can be: nobody ever pauses.
+        per_second: 1_000_000,
+        ..traffic(&["h0"], 700, 300)
+    };
+    let time = plan.seconds(1.0, 5.0);
+    let mut failed = 0;
+    let mut per_second = |times: u64| {
+        let start = |seed| Load::start(runtime.handle(), &[node.address()], &traffic, plan.seed ^ seed);
+        let loads: Vec<Load> = (0..times).map(start).collect();
+        pause(time);
+        loads.iter().for_each(Load::stop);
+        let ended = loads.into_iter().flat_map(|load| load.end(runtime.handle()));
+        let (bad, good): (Vec<Sample>, Vec<Sample>) = ended.partition(Sample::is_failed);
+        failed += bad.len();
+        good.len() as f64 / time.as_secs_f64()
+    };
+    let capacity = per_second(1);
+    let other = check("other", "somebody");
+    let p99_alone = |node: &Node| {
+        let mut talk = node.talk();
+        let mut times: Vec<Duration> = (0..500).map(|_| talk.time(&other)).collect();
+        p99(&mut times)
+    };
+    let control = p99_alone(node);
+    let goodput = per_second(5);
+    pause(Duration::from_secs(2));
+    figures.none("overload: requests that failed", failed as f64);
+    figures.told("overload: answers a second to 24 connections", capacity);
+    figures.mostly("overload: to five times as many, of that", goodput / capacity, 0.9);
+    figures.quick(
+        "overload: p99 two seconds later, against 2 x before",
+        Some(p99_alone(node)),
+        (control * 2).max(Duration::from_millis(2)),
+    );
+    figures.none("overload: panics and dead nodes (I5)", broken(node));
 }
 
 /// So many batches, not more often than this. Says how many failed.
