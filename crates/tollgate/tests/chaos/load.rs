@@ -269,7 +269,7 @@ fn source(body: &str) -> Source {
         .and_then(|(_, rest)| rest.split('"').next());
     match word {
         Some("shared" | "near") => Source::Shared,
-        Some("memory") => Source::Memory,
+        Some("memory" | "overflow") => Source::Memory,
         Some("local") => Source::Local,
         Some("open") => Source::Open,
         Some("closed") => Source::Closed,
