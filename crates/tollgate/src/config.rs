@@ -162,7 +162,7 @@ impl Reading<'_> {
             memory @ StoreSettings::Memory(_) => memory,
         };
         let store = self.with_envoy_counters(store, find("envoy_rules"));
-        let open_as_ratelimit = self.is_guarded(&server, tokens.is_some(), resp_password.is_some());
+        let open_as_ratelimit = self.unguarded(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
             grpc: server.grpc.map(|(address, _)| address),

@@ -243,6 +243,11 @@ fn closes<K>(charge: &Charge<K>) -> bool {
     charge.on_failure == OnStoreFailure::Closed && charge.policy != Policy::Shadow
 }
 
+/// Whether the shared store was not asked, because it cannot be.
+const fn is_away(error: StoreError) -> bool {
+    matches!(error, StoreError::BreakerOpen | StoreError::Unavailable)
+}
+
 /// Whether it was decided here.
 const fn is_own(outcome: &Outcome) -> bool {
     matches!(outcome.source, Source::Local | Source::Open)
@@ -312,14 +317,14 @@ impl<S: Store> Store for Local<S> {
         self.take_back_here(charges, settled).await;
     }
 
-    /// Here if the shared store cannot be asked. Where nobody knows whether it gave back, it is not given here too.
+    /// Here if the shared store cannot be asked. Where it was, and nobody knows whether it gave back, it is not given here too.
     async fn refund(&self, charge: &Charge<S::Key>) -> Result<(Decision, Source), StoreError> {
         let refunded = match self.is_without(from_ref(charge)) {
             true => Err(StoreError::BreakerOpen),
             false => self.inner.refund(charge).await,
         };
         match (refunded, self.here.stand(charge)) {
-            (Err(error), Some(Stand::Share(portion))) if error.is_certain() => self.here.refund(charge, portion).await,
+            (Err(error), Some(Stand::Share(portion))) if is_away(error) => self.here.refund(charge, portion).await,
             (refunded, _) => refunded,
         }
     }
@@ -381,7 +386,7 @@ impl<S: Store> Store for Local<S> {
             Act::Look => Aim::Look,
             Act::GiveBack => {
                 for (charge, outcome) in charges.iter().zip(&mut settled.outcomes) {
-                    let is_missed = outcome.is_err_and(|error| error.is_certain());
+                    let is_missed = outcome.is_err_and(is_away);
                     if let (true, Some(Stand::Share(portion))) = (is_missed, self.here.stand(charge)) {
                         let given = self.here.refund(charge, portion).await;
                         *outcome = given.map(|(decision, source)| Outcome {

@@ -7,16 +7,19 @@
 mod budget;
 mod give_back;
 mod kinds;
+mod options;
 mod overflow;
+mod room;
 mod shards;
 mod snapshot;
 mod table;
+mod together;
 mod told;
 
 use self::budget::Budget;
 use self::kinds::{Kind, Tables, with_kind};
 use self::overflow::{Spill, refusal};
-use self::table::{Place, SWEEP, Table};
+use self::table::{Place, Table};
 use self::told::Told;
 use super::{Outcome, Settled, Source, Store, StoreError};
 use crate::clock::Clock;
@@ -24,12 +27,13 @@ use crate::fingerprint::{Fingerprint, Secret, Subjects};
 use crate::sync::Guard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{
-    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Standing,
-    Timestamp, settle,
+    Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Standing, Timestamp,
 };
 
+pub use self::options::{Options, Usage};
 pub use self::overflow::Overflow;
 pub use self::snapshot::SnapshotError;
+pub(crate) use self::together::Aim;
 
 /// The embedded store.
 #[derive(Debug)]
@@ -40,70 +44,6 @@ pub struct Memory {
     budget: Budget,
     spill: Spill,
     swept: AtomicU64,
-}
-
-/// How a memory store is to be. Start from [`Memory::options`].
-#[derive(Clone, Debug)]
-pub struct Options {
-    max_memory: usize,
-    overflow: Overflow,
-    shards: usize,
-    clock: Clock,
-    secret: Secret,
-}
-
-/// What a memory store holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Live keys.
-    pub keys: usize,
-    /// Bytes of the tables and of the states outside them.
-    pub bytes: usize,
-    /// Idle keys that were swept out since the start.
-    pub swept: u64,
-    /// Charges that met the shared coarse counter, because their key was new and there was no room for it.
-    pub overflowed: u64,
-}
-
-impl Options {
-    /// The most bytes of keys and states. The tables never grow past it; only the logs and leases of keys that are
-    /// there already may. 1 GiB unless said.
-    pub fn max_memory(self, bytes: usize) -> Self {
-        Self {
-            max_memory: bytes,
-            ..self
-        }
-    }
-
-    /// What a new key meets when there is no room for it.
-    pub fn overflow(self, overflow: Overflow) -> Self {
-        Self { overflow, ..self }
-    }
-
-    /// Over how many locks the keys of an algorithm are spread, rounded up to a power of two. 256 unless said.
-    pub fn shards(self, shards: usize) -> Self {
-        Self {
-            shards: shards.clamp(1, 1 << 16).next_power_of_two(),
-            ..self
-        }
-    }
-
-    /// The clock it runs on: for tests and simulations.
-    pub fn clock(self, clock: Clock) -> Self {
-        Self { clock, ..self }
-    }
-
-    /// An empty store.
-    pub fn build(self) -> Memory {
-        Memory {
-            secret: self.secret,
-            clock: self.clock,
-            tables: Tables::new(self.shards),
-            budget: Budget::new(self.max_memory),
-            spill: Spill::new(self.overflow),
-            swept: AtomicU64::new(0),
-        }
-    }
 }
 
 impl Default for Memory {
@@ -337,58 +277,6 @@ impl Memory {
         T::tell(refusal(limit, now), receipt, Source::Overflow, now)
     }
 
-    /// Whether there is a shared counter at `key`, or room for one.
-    fn has_shared<E: table::Entry>(&self, table: &mut Table<E>, key: Fingerprint, now: Now) -> bool {
-        if !self.spill.is_shared() {
-            return false;
-        }
-        if matches!(table.find(key), Place::Found(_)) || self.make_room(table, 1, now) {
-            return true;
-        }
-        let may_begin = self.spill.may_begin(key);
-        if may_begin && table.is_full_for(1) {
-            self.grow_past_the_cap(table);
-        }
-        may_begin
-    }
-
-    /// Sweeps a little, and makes room for so many new keys. False if there is none to be had.
-    fn make_room<E: table::Entry>(&self, table: &mut Table<E>, more: usize, now: Now) -> bool {
-        self.swept_out(table.sweep(SWEEP, now.at()));
-        // Past the cap a place that happens to be free is not for new keys.
-        if self.budget.is_overdrawn() {
-            return false;
-        }
-        while table.is_full_for(more) {
-            // Both tables are there while one is moved to the other.
-            let (old, new) = (table.bytes(), table.bytes_grown());
-            if !self.budget.try_take(new) {
-                self.swept_out(table.sweep(SWEEP_AT_CAP, now.at()));
-                return !table.is_full_for(more);
-            }
-            table.grow();
-            // A table may take a little more than was foreseen.
-            self.budget.take(table.bytes().saturating_sub(new));
-            self.budget.give_back(old);
-        }
-        true
-    }
-
-    /// For what must be kept whether there is room or not.
-    fn grow_past_the_cap<E: table::Entry>(&self, table: &mut Table<E>) {
-        let old = table.bytes();
-        table.grow();
-        self.budget.take(table.bytes());
-        self.budget.give_back(old);
-    }
-
-    fn swept_out(&self, swept: table::Swept) {
-        if swept.keys > 0 {
-            self.swept.fetch_add(swept.keys as u64, Ordering::Relaxed);
-            self.budget.give_back(swept.heap_bytes);
-        }
-    }
-
     /// Carries out a change on a key whose place was found, or has room made for it.
     #[inline(always)]
     fn keep<A: Kind>(
@@ -408,164 +296,6 @@ impl Memory {
             self.grow_past_the_cap(table);
         }
         table.insert(key, kind.begin_entry(change, lease, &self.budget));
-    }
-
-    /// Takes over a key from elsewhere, whether there is room for it or not.
-    fn adopt<E: table::Entry>(&self, table: &mut Table<E>, key: Fingerprint, entry: E) {
-        if let Some(held) = table.get_mut(table.find(key)) {
-            *held = entry;
-            return;
-        }
-        if table.is_full_for(1) {
-            self.grow_past_the_cap(table);
-        }
-        self.budget.take(entry.heap_bytes());
-        table.insert(key, entry);
-    }
-
-    /// Settles several charges at one moment, or looks at how they would be.
-    pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], aim: Aim, lease: LeaseId) -> Settled {
-        let mut held = self.tables.lock_all(charges);
-        let spilled = if aim == Aim::Keep {
-            self.spilled(charges, &mut held)
-        } else {
-            Vec::new()
-        };
-        if spilled.contains(&true) {
-            // On the counters that new keys share, which may be in other shards: all are locked anew, in order.
-            drop(held);
-            return self.settle_spilled(charges, &spilled, lease);
-        }
-        self.settle_held(charges, &mut held, aim, lease)
-    }
-
-    /// For each charge whether its key is new and there is no room for it.
-    fn spilled(&self, charges: &[Charge<Fingerprint>], held: &mut kinds::Held<'_>) -> Vec<bool> {
-        let now = self.moment();
-        let mut new: Vec<(usize, usize, Fingerprint)> = Vec::new();
-        let mut spilled = Vec::with_capacity(charges.len());
-        for charge in charges {
-            let is_spilled = with_kind!(&charge.limit, kind => {
-                let (order, index) = kinds::order(&self.tables, kind, charge.key);
-                let table = held.table_mut(kind, charge.key);
-                let is_new = matches!(table.find(charge.key), Place::Missing(_)) && charge.cost > Cost::ZERO;
-                if is_new && !new.contains(&(order, index, charge.key)) {
-                    new.push((order, index, charge.key));
-                }
-                let more = new.iter().filter(|(at, shard, _)| (*at, *shard) == (order, index)).count();
-                is_new && !self.make_room(table, more, now)
-            });
-            spilled.push(is_spilled);
-        }
-        spilled
-    }
-
-    /// Settles charges of which some found no room.
-    #[cold]
-    fn settle_spilled(&self, charges: &[Charge<Fingerprint>], spilled: &[bool], lease: LeaseId) -> Settled {
-        self.spill.count(spilled.iter().filter(|&&spilled| spilled).count());
-        let is_spilled = |key| {
-            charges
-                .iter()
-                .zip(spilled)
-                .any(|(charge, &spilled)| spilled && charge.key == key)
-        };
-        let shared: Vec<Charge<Fingerprint>> = charges
-            .iter()
-            .map(|charge| match is_spilled(charge.key) {
-                true => Charge {
-                    key: self.secret.shared(&charge.limit),
-                    ..*charge
-                },
-                false => *charge,
-            })
-            .collect();
-        let mut held = self.tables.lock_all(&shared);
-        let now = self.moment();
-        let has_room = |charge: &Charge<Fingerprint>, held: &mut kinds::Held<'_>| with_kind!(&charge.limit, kind => self.has_shared(held.table_mut(kind, charge.key), charge.key, now));
-        let moved = || {
-            charges
-                .iter()
-                .zip(&shared)
-                .map(|(charge, shared)| charge.key != shared.key)
-        };
-        let fits: Vec<bool> = shared
-            .iter()
-            .zip(moved())
-            .map(|(charge, moved)| !moved || has_room(charge, &mut held))
-            .collect();
-        let (roomy, others): (Vec<_>, Vec<_>) = shared.iter().zip(&fits).partition(|(_, fits)| **fits);
-        // One that binds and has no room refuses the request, and the others are only looked at; a shadow does not bind.
-        let is_refused = others.iter().any(|(charge, _)| charge.policy != Policy::Shadow);
-        let roomy: Vec<Charge<Fingerprint>> = roomy.into_iter().map(|(charge, _)| *charge).collect();
-        let aim = if is_refused { Aim::Look } else { Aim::Keep };
-        let mut settled = self.settle_held(&roomy, &mut held, aim, lease);
-        settled.passes &= !is_refused;
-        for (place, charge) in shared
-            .iter()
-            .enumerate()
-            .filter(|(place, _)| fits.get(*place) == Some(&false))
-        {
-            let refused = Outcome {
-                decision: refusal(&charge.limit, now),
-                receipt: Receipt {
-                    cost: Cost::ZERO,
-                    mark: Mark::default(),
-                    lease,
-                },
-                source: Source::Memory,
-            };
-            settled.outcomes.insert(place, Ok(refused));
-        }
-        for (outcome, moved) in settled.outcomes.iter_mut().zip(moved()) {
-            if let (Ok(outcome), true) = (outcome, moved) {
-                outcome.source = Source::Overflow;
-            }
-        }
-        settled
-    }
-
-    /// Settles charges whose shards are locked and have room for them.
-    fn settle_held(
-        &self,
-        charges: &[Charge<Fingerprint>],
-        held: &mut kinds::Held<'_>,
-        aim: Aim,
-        lease: LeaseId,
-    ) -> Settled {
-        // Read with all locks held: one moment for all, and none of them has been written later.
-        let now = self.moment();
-        let settlement = settle(
-            charges,
-            |charge, cost| with_kind!(&charge.limit, kind => kinds::decide(kind, held.table(kind, charge.key), charge.key, cost, now)),
-        );
-        let mut outcomes = Vec::with_capacity(charges.len());
-        for (charge, outcome) in charges.iter().zip(settlement.outcomes) {
-            if let (Aim::Keep, Some(change)) = (aim, outcome.change) {
-                with_kind!(&charge.limit, kind => {
-                    let table = held.table_mut(kind, charge.key);
-                    let place = table.find(charge.key);
-                    if let Some(change) = kind.own_change(change) {
-                        self.keep(kind, table, (charge.key, place), change, lease);
-                    }
-                });
-            }
-            let receipt = Receipt {
-                cost: charge.cost,
-                mark: outcome.mark,
-                lease,
-            };
-            outcomes.push(Ok(Outcome {
-                decision: outcome.decision,
-                receipt,
-                source: Source::Memory,
-            }));
-        }
-        Settled {
-            passes: settlement.passes,
-            now: now.at(),
-            outcomes,
-        }
     }
 }
 
@@ -587,18 +317,6 @@ impl How {
         }
     }
 }
-
-/// What several charges are settled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Aim {
-    /// To be kept.
-    Keep,
-    /// To be looked at.
-    Look,
-}
-
-/// The slots looked at when there is no room left, before a new key is turned to the shared counter.
-const SWEEP_AT_CAP: usize = 64;
 
 impl Store for Memory {
     type Key = Fingerprint;

@@ -44,6 +44,7 @@ mod servers;
 mod slots;
 mod supervised;
 mod survey;
+mod turns;
 mod view;
 mod work;
 
@@ -101,9 +102,18 @@ impl Redis {
         self.shared.figures.last_error(self.shared.clock.now())
     }
 
-    /// What the last survey had to say of its servers.
+    /// What there is to say of its servers: what the last survey had, and whether sentinels should be heard and are not.
     pub fn warnings(&self) -> Vec<String> {
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        warnings.extend(self.link_warning());
+        warnings
+    }
+
+    fn link_warning(&self) -> Option<String> {
+        match &*self.nodes {
+            Nodes::One(node) => node.link.warning().map(str::to_owned),
+            Nodes::Cluster(_) => None,
+        }
     }
 
     /// Which primary its sentinels have named: to be kept, and given to [`Options::last_primary`] by one that starts while

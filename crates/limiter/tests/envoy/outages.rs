@@ -52,6 +52,11 @@ async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid
     let x = entries(&["year=x"]);
     let told = book.explain(&attempt(&x, 1)).await;
     assert_eq!((told.verdict.allowed, told.verdict.source), (false, Source::Local));
+    // What is given back is given here.
+    let first = hit(&book, &["year=z"], 5).await;
+    let given = book.refund(&attempt(&entries(&["year=z"]), 5)).await;
+    assert_eq!(given.source, Source::Local);
+    assert_eq!(hit(&book, &["year=z"], 5).await, first);
     server.revive();
     until("its return", async || {
         hit(&book, &["year=y"], 0).await.2 == Source::Shared

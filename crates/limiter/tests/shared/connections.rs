@@ -229,7 +229,7 @@ async fn in_the_place_of_a_connection_that_was_well_two_are_tried() {
     let url = format!("redis://127.0.0.1:{front}/");
     let options = Redis::options(&url).expect("a URL");
     // An attempt would be given up after five seconds.
-    let store = options.deadline(Duration::from_millis(200)).open();
+    let store = options.deadline(Duration::from_millis(400)).open();
     until_it_passes(&site, &store).await;
     let key = site.counter(&store, &limit(), "somebody");
     site.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);

@@ -69,7 +69,7 @@ impl Reading<'_> {
 
     /// Whoever can be reached from other machines must know whom he answers. Tells the listeners that are open all the same,
     /// because envoyproxy/ratelimit's are.
-    pub(super) fn is_guarded(&mut self, server: &Server, has_tokens: bool, has_password: bool) -> Vec<&'static str> {
+    pub(super) fn unguarded(&mut self, server: &Server, has_tokens: bool, has_password: bool) -> Vec<&'static str> {
         let asks_clients = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let mut open = Vec::new();
         if has_tokens {
@@ -89,7 +89,7 @@ impl Reading<'_> {
                 && !address.is_local()
             {
                 if self.written.is_of_ratelimit(place) {
-                    self.is_open(name, address, place);
+                    self.warn_of_open(name, address, place);
                     open.push(name);
                     continue;
                 }
@@ -107,7 +107,7 @@ impl Reading<'_> {
     }
 
     /// Who comes from envoyproxy/ratelimit finds it as open as it was, and hears of it.
-    fn is_open(&mut self, name: &str, address: &Address, place: &Place) {
+    fn warn_of_open(&mut self, name: &str, address: &Address, place: &Place) {
         let text = format!("ANYBODY can ask at {address}, as with envoyproxy/ratelimit: nothing says who may");
         let hint = format!(
             "what envoyproxy/ratelimit does not have there is refused; close it \

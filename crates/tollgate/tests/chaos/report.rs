@@ -68,7 +68,12 @@ fn write(path: &str, plan: &Plan, results: &[Result<'_>]) {
         Pace::Fast => "short phases, latencies not judged",
         Pace::Full => "full phases",
     };
-    let mut table = format!("\n{}, seed {}, {pace}.\n\n", date.trim(), plan.seed);
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut table = format!(
+        "\nUntil {}, seed {}, {pace}, on a machine of {processors} processors.\n\n",
+        date.trim(),
+        plan.seed
+    );
     table.push_str("| row | what | figure | value | bound | |\n|---:|---|---|---:|---:|---|\n");
     for result in results {
         let row = result.row;

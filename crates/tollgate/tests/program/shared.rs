@@ -86,6 +86,8 @@ fn a_server_that_starts_while_no_sentinel_answers_knows_the_primary() {
     let second = instance(&folder, &watched.url());
     let told = second.check(r#"{"user":"u"}"#).json();
     assert_eq!((&told["source"], &told["remaining"]), (&"shared".into(), &98.into()));
+    let ready = second.get("/readyz").body;
+    assert!(ready.contains("no sentinel answers"), "{ready}");
 }
 
 #[test]

@@ -212,8 +212,8 @@ impl Redis {
         outcomes
     }
 
-    /// Takes off what was counted, and never more than that. Two who do so at the same moment may both see what only one can
-    /// take: whoever went below zero puts back what was not there.
+    /// Takes off what was counted, and no more than that. Two who do so at the same moment may both see what only one can take:
+    /// whoever went below zero puts back what was not there, as far as the server lets him.
     async fn take_off<K: Sync>(&self, envoy: &Envoy, doing: &Doing<'_, K>) -> Counts {
         let found = self.counts(envoy, doing, |_, _| Deed::Look).await;
         let costs = doing.hits.iter().map(|hit| hit.charge.cost.get());
@@ -247,11 +247,7 @@ impl Redis {
             let then = self
                 .signed_counts(envoy, doing, |place, unit| add(back(place), unit))
                 .await;
-            // What was taken off is, also where what was too much could not be put back.
-            let left_then = left.iter().zip(then);
-            left = left_then
-                .map(|(left, then)| left.map(|left| then.unwrap_or(left)))
-                .collect();
+            left = put_back(&left, then);
         }
         later(&found, left.into_iter().map(|left| left.map(unsigned)))
     }
@@ -339,6 +335,13 @@ fn later<A: Copy, B>(
     both.map(|(before, then)| before.and(then)).collect()
 }
 
+/// The same where the later step puts back what was too much: what was taken off is, also if that could not be done.
+fn put_back(taken_off: &[Result<i64, StoreError>], then: Vec<Result<i64, StoreError>>) -> Vec<Result<i64, StoreError>> {
+    let both = taken_off.iter().zip(then);
+    both.map(|(taken_off, then)| taken_off.map(|left| then.unwrap_or(left)))
+        .collect()
+}
+
 fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
@@ -355,9 +358,9 @@ mod tests {
     #[test]
     fn a_look_does_not_hide_that_it_is_unknown_whether_something_was_taken_off() {
         // The second of three was not answered; another had to put something back, so that all were asked again.
-        let taken_off = [Ok(-1), Err(StoreError::Timeout), Ok(4)];
-        let then = later(&taken_off, [Ok(0), Ok(7), Ok(4)]);
-        assert_eq!(then, [Ok(0), Err(StoreError::Timeout), Ok(4)]);
+        let taken_off = [Ok(-1), Err(StoreError::Timeout), Ok(4), Ok(-2)];
+        let then = put_back(&taken_off, vec![Ok(0), Ok(7), Ok(4), Err(StoreError::BreakerOpen)]);
+        assert_eq!(then, [Ok(0), Err(StoreError::Timeout), Ok(4), Ok(-2)]);
         assert_eq!(
             later(&[Ok(1)], [Err::<u64, _>(StoreError::Lost)]),
             [Err(StoreError::Lost)]

@@ -23,8 +23,8 @@ const DIAL: u32 = 50;
 const DIAL_LEAST: Duration = Duration::from_millis(500);
 const DIAL_MOST: Duration = Duration::from_secs(5);
 
-/// How long connecting takes at most where all is well: so many times what a call may.
-const USUAL: u32 = 2;
+/// How long connecting takes where all is well, which is some round trips: so many times what a call may, at most.
+const USUAL: u32 = 4;
 
 /// The first pause between two attempts, and the longest: each is twice the one before, less up to half of it at random.
 /// Connections whose first call fails are attempts too, or a server that takes them and is too slow, or takes no writes,
@@ -228,6 +228,17 @@ impl Link {
         }
         let pause = (PAUSE * (1 << doublings.min(8))).min(PAUSE_MOST);
         pause - pause / 2 * random / (1 << 16)
+    }
+
+    /// What is to be said of how the server was found.
+    pub(super) fn warning(&self) -> Option<&'static str> {
+        match &self.finder {
+            Finder::Sentinel(sentinels) if sentinels.is_kept() => Some(
+                "no sentinel answers: the primary is the one that they named before this server was started, and it is not \
+                 heard when they name another",
+            ),
+            _ => None,
+        }
     }
 
     /// Which primary sentinels have named, if there are any.

@@ -121,8 +121,8 @@ impl Sentinels {
         }
     }
 
-    /// Whether no sentinel has said anything to this one.
-    fn is_kept(&self) -> bool {
+    /// Whether no sentinel has said anything to this one yet, and it goes by what was kept.
+    pub(super) fn is_kept(&self) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.as_ref().is_some_and(|last| last.is_kept)
     }

@@ -84,6 +84,7 @@ impl Redis {
             });
         }
         *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = survey.warnings.clone();
+        survey.warnings.extend(self.link_warning());
         Ok(survey)
     }
 

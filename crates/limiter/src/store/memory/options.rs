@@ -1,0 +1,73 @@
+//! How a memory store is to be, and what it holds.
+
+use super::Memory;
+use super::budget::Budget;
+use super::kinds::Tables;
+use super::overflow::{Overflow, Spill};
+use crate::clock::Clock;
+use crate::fingerprint::Secret;
+use std::sync::atomic::AtomicU64;
+
+/// How a memory store is to be. Start from [`Memory::options`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(super) max_memory: usize,
+    pub(super) overflow: Overflow,
+    pub(super) shards: usize,
+    pub(super) clock: Clock,
+    pub(super) secret: Secret,
+}
+
+/// What a memory store holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Live keys.
+    pub keys: usize,
+    /// Bytes of the tables and of the states outside them.
+    pub bytes: usize,
+    /// Idle keys that were swept out since the start.
+    pub swept: u64,
+    /// Charges that met the shared coarse counter, because their key was new and there was no room for it.
+    pub overflowed: u64,
+}
+
+impl Options {
+    /// The most bytes of keys and states. The tables never grow past it; only the logs and leases of keys that are
+    /// there already may. 1 GiB unless said.
+    pub fn max_memory(self, bytes: usize) -> Self {
+        Self {
+            max_memory: bytes,
+            ..self
+        }
+    }
+
+    /// What a new key meets when there is no room for it.
+    pub fn overflow(self, overflow: Overflow) -> Self {
+        Self { overflow, ..self }
+    }
+
+    /// Over how many locks the keys of an algorithm are spread, rounded up to a power of two. 256 unless said.
+    pub fn shards(self, shards: usize) -> Self {
+        Self {
+            shards: shards.clamp(1, 1 << 16).next_power_of_two(),
+            ..self
+        }
+    }
+
+    /// The clock it runs on: for tests and simulations.
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// An empty store.
+    pub fn build(self) -> Memory {
+        Memory {
+            secret: self.secret,
+            clock: self.clock,
+            tables: Tables::new(self.shards),
+            budget: Budget::new(self.max_memory),
+            spill: Spill::new(self.overflow),
+            swept: AtomicU64::new(0),
+        }
+    }
+}
