@@ -19,6 +19,8 @@ pub(super) struct Sentinels {
     access: Access,
     name: String,
     primary: Access,
+    /// Where they named it to another before this one began: for as long as none of them says anything.
+    kept: Option<Host>,
     /// Where the primary is, as the best informed has said.
     last: Mutex<Option<Word>>,
     /// Where it is about to be, and until when that is believed.
@@ -31,8 +33,6 @@ struct Word {
     host: Host,
     /// Grows whenever another server is made the primary: of two sentinels the one with the higher number is right.
     epoch: u64,
-    /// Whether it was said to another, before this one began.
-    is_kept: bool,
 }
 
 /// How long a sentinel may take to answer.
@@ -63,27 +63,23 @@ impl Sentinels {
             access: access.with_protocol(ProtocolVersion::RESP2),
             name,
             primary,
+            kept: None,
             last: Mutex::default(),
             next: Mutex::default(),
         };
-        let host = kept.and_then(|kept| kept.trim().strip_prefix(&sentinels.whose()));
-        if let Some(host) = host.and_then(|host| Host::read(host, None)) {
-            // Older than whatever a sentinel says.
-            let word = Word {
-                host,
-                epoch: 0,
-                is_kept: true,
-            };
-            sentinels.heard(word);
+        let kept = kept.and_then(|kept| kept.trim().strip_prefix(&sentinels.whose()));
+        Self {
+            kept: kept.and_then(|host| Host::read(host, None)),
+            ..sentinels
         }
-        sentinels
     }
 
     /// The server that they named, as words to be kept for a start while none of them answers: whose primary it is, by name
     /// and sentinels, and its address.
     pub(super) fn named(&self) -> Option<String> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        Some(format!("{}{}", self.whose(), last.as_ref()?.host))
+        let host = last.as_ref().map(|last| &last.host).or(self.kept.as_ref())?;
+        Some(format!("{}{host}", self.whose()))
     }
 
     fn whose(&self) -> String {
@@ -124,7 +120,7 @@ impl Sentinels {
     /// Whether no sentinel has said anything to this one yet, and it goes by what was kept.
     pub(super) fn is_kept(&self) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().is_some_and(|last| last.is_kept)
+        last.is_none() && self.kept.is_some()
     }
 
     /// Takes what a sentinel says, unless another knew better: one that was cut off speaks of what was.
@@ -145,12 +141,7 @@ impl Sentinels {
             let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             let epoch = last.as_ref().map_or(0, |last| last.epoch) + 1;
             drop(last);
-            let word = Word {
-                host,
-                epoch,
-                is_kept: false,
-            };
-            let promise = (word, Instant::now() + PROMISED);
+            let promise = (Word { host, epoch }, Instant::now() + PROMISED);
             *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(promise);
         }
     }
@@ -163,7 +154,7 @@ impl Sentinels {
         let is_news = |next: &Word| last.is_none_or(|last| next.epoch > last.epoch);
         match &*next {
             Some((next, until)) if is_news(next) && Instant::now() < *until => Some(next.host.clone()),
-            _ => last.map(|last| last.host.clone()),
+            _ => last.map(|last| &last.host).or(self.kept.as_ref()).cloned(),
         }
     }
 
@@ -231,7 +222,6 @@ async fn ask(access: &Access, name: &str) -> Result<Word, RedisError> {
         Some((name, port)) => Ok(Word {
             host: Host { name, port },
             epoch: epoch.unwrap_or_default(),
-            is_kept: false,
         }),
         _ => Err(RedisError::from((
             redis::ErrorKind::UnexpectedReturnType,
@@ -263,7 +253,6 @@ mod tests {
         Word {
             host: Host { name, port },
             epoch,
-            is_kept: false,
         }
     }
 
