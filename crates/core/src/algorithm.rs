@@ -35,7 +35,7 @@ pub trait Algorithm {
     fn undo(&self, state: &Self::State, receipt: &Receipt, now: Now) -> Option<Self::Change>;
 
     /// What a key never seen holds after a change. `lease` names the charge where charges are kept apart (concurrency).
-    fn begin(&self, change: Self::Change, lease: LeaseId) -> Self::State;
+    fn start(&self, change: Self::Change, lease: LeaseId) -> Self::State;
 
     /// Carries out a change on what a key holds.
     fn edit(&self, state: &mut Self::State, change: Self::Change, lease: LeaseId);
@@ -45,7 +45,7 @@ pub trait Algorithm {
     fn keep(&self, state: &mut Option<Self::State>, change: Self::Change, lease: LeaseId) {
         match state {
             Some(state) => self.edit(state, change, lease),
-            None => *state = Some(self.begin(change, lease)),
+            None => *state = Some(self.start(change, lease)),
         }
     }
 
@@ -105,8 +105,8 @@ pub struct Receipt {
 impl Receipt {
     /// Nothing if the clock was set back since the charge, or since its key was last `written`: the mark then names
     /// another time, and perhaps another charge.
-    pub(crate) fn is_on_this_clock(&self, written: Timestamp, now: Now) -> Option<()> {
-        (now.heed(Some(self.mark.taken_at.max(written))).back == Micros::ZERO).then_some(())
+    pub(crate) fn same_clock(&self, written_at: Timestamp, now: Now) -> Option<()> {
+        (now.heed(Some(self.mark.taken_at.max(written_at))).back == Micros::ZERO).then_some(())
     }
 }
 

@@ -187,7 +187,7 @@ impl<G: Grain> Debt<G> {
     /// If it was the last, its place is known. If units were given back since, its place may have moved up, and it counts
     /// as worked off from the moment it was taken. If the pace changed, what it was worth cannot be told any more.
     pub(crate) fn undo(&self, (meter, grain): (&Meter, G), receipt: &Receipt, now: Now) -> Option<Self> {
-        receipt.is_on_this_clock(self.at, now)?;
+        receipt.same_clock(self.at, now)?;
         let Heeded { debt, now, .. } = Self::heed(Some(self), now);
         let debt = debt.filter(|debt| debt.grain.is_as(grain))?;
         let mut begin = Fine::begin_of(&receipt.mark);

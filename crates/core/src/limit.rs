@@ -190,7 +190,7 @@ impl Limit {
             let Some(change) = of!(change change) else { return };
             match of!(state state.as_mut()) {
                 Some(own) => algorithm.edit(own, change, lease),
-                None => *state = of!(wrap state Some(algorithm.begin(change, lease))),
+                None => *state = of!(wrap state Some(algorithm.start(change, lease))),
             }
         });
     }

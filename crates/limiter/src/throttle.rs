@@ -59,7 +59,7 @@ impl<S: Store> Throttles<S> {
     /// Why the store could not.
     pub async fn give_back(&self, charge: &Charge<S::Key>) -> Result<Reply, StoreError> {
         let (decision, _) = self.store.refund(charge).await?;
-        Ok(cell(charge).given_back(decision.standing()))
+        Ok(cell(charge).refund_reply(decision.standing()))
     }
 }
 
@@ -85,7 +85,7 @@ impl Throttles {
 fn told<K>(charge: &Charge<K>, outcome: &Outcome) -> (Reply, Source) {
     let reply = match outcome.source {
         // By a part of the limit: its receipt is not one of the limit's. Where there is no room for a key, there may be none.
-        Source::Local | Source::Open | Source::Overflow => Cell::reply_by(&outcome.decision),
+        Source::Local | Source::Open | Source::Overflow => Cell::reply_from_decision(&outcome.decision),
         _ => cell(charge).reply(&outcome.decision, &outcome.receipt.mark, charge.cost),
     };
     (reply, outcome.source)

@@ -86,51 +86,51 @@ impl Cell {
     #[inline]
     pub fn reply(&self, decision: &Decision, mark: &Mark, cost: Cost) -> Reply {
         let now = Fine::at(mark.taken_at);
-        let begin = Fine::begin_of(mark);
-        let passes_at = self.meter.passes_at(begin, cost);
+        let start = Fine::begin_of(mark);
+        let allowed_at = self.meter.passes_at(start, cost);
         // After its parameters were lowered a key can owe more than it may. A peek, which passes, says so all the same.
-        let owes = cost == Cost::ZERO && passes_at > now;
+        let owes = cost == Cost::ZERO && allowed_at > now;
         let retry_after_s = match decision.retry() {
-            Some(Retry::After(_)) => Some(whole_seconds(passes_at.minus(now, NANOS))),
-            None if owes => Some(whole_seconds(passes_at.minus(now, NANOS))),
+            Some(Retry::After(_)) => Some(exact_reply_seconds(allowed_at.minus(now, NANOS))),
+            None if owes => Some(exact_reply_seconds(allowed_at.minus(now, NANOS))),
             _ => None,
         };
         let until = match decision {
-            Decision::Allow { .. } => self.meter.ends(begin, cost).unwrap_or(begin),
-            Decision::Deny { .. } => begin,
+            Decision::Allow { .. } => self.meter.ends(start, cost).unwrap_or(start),
+            Decision::Deny { .. } => start,
         };
         Reply {
             limited: owes || !decision.is_allow(),
             limit: self.limit(),
             remaining: decision.standing().remaining,
             retry_after_s,
-            reset_after_s: whole_seconds(until.minus(now, NANOS)),
+            reset_after_s: exact_reply_seconds(until.minus(now, NANOS)),
         }
     }
 
     /// The reply to a call that a part of this limit decided, or another limit in its place: by what that says.
-    pub fn reply_by(decision: &Decision) -> Reply {
+    pub fn reply_from_decision(decision: &Decision) -> Reply {
         let standing = decision.standing();
         Reply {
             limited: !decision.is_allow(),
             limit: standing.limit,
             remaining: standing.remaining,
             retry_after_s: match decision.retry() {
-                Some(Retry::After(wait)) => Some(seconds(wait)),
+                Some(Retry::After(wait)) => Some(reply_seconds(wait)),
                 _ => None,
             },
-            reset_after_s: seconds(standing.reset_after),
+            reset_after_s: reply_seconds(standing.reset_after),
         }
     }
 
     /// The reply to a call that gave back and left its key standing so.
-    pub fn given_back(&self, standing: &Standing) -> Reply {
+    pub fn refund_reply(&self, standing: &Standing) -> Reply {
         Reply {
             limited: false,
             limit: self.limit(),
             remaining: standing.remaining,
             retry_after_s: None,
-            reset_after_s: seconds(standing.reset_after),
+            reset_after_s: reply_seconds(standing.reset_after),
         }
     }
 }
@@ -154,7 +154,7 @@ impl Algorithm for Cell {
     }
 
     #[inline]
-    fn begin(&self, change: State, _: LeaseId) -> State {
+    fn start(&self, change: State, _: LeaseId) -> State {
         change
     }
 
@@ -175,11 +175,11 @@ impl Algorithm for Cell {
 }
 
 /// A span as replies tell it: whole seconds, and one more if what is over is a millisecond or more.
-pub const fn seconds(span: Micros) -> u64 {
+pub const fn reply_seconds(span: Micros) -> u64 {
     span.get() / 1_000_000 + (span.get() % 1_000_000 >= 1_000) as u64
 }
 
 #[inline]
-fn whole_seconds(span: Fine) -> u64 {
-    seconds(Micros::new(span.us))
+fn exact_reply_seconds(span: Fine) -> u64 {
+    reply_seconds(Micros::new(span.us))
 }

@@ -28,17 +28,17 @@ struct Leases<'a> {
 
 impl Concurrency {
     /// The most slots there can be.
-    pub const MOST: u64 = 10_000;
+    pub const SLOTS_MAX: u64 = 10_000;
 
     /// At most `slots` in flight, each for at most `lease_ttl` unless renewed.
     ///
     /// # Errors
     /// Slots outside 1 to [`Concurrency::MOST`], or a lease outside 1 ms to 366 days.
     pub const fn new(slots: u64, lease_ttl: Micros) -> Result<Self, LimitError> {
-        if slots == 0 || slots > Self::MOST {
+        if slots == 0 || slots > Self::SLOTS_MAX {
             return Err(LimitError::Units {
                 given: slots,
-                most: Self::MOST,
+                most: Self::SLOTS_MAX,
             });
         }
         if lease_ttl.get() < SHORTEST.get() || lease_ttl.get() > LONGEST.get() {
@@ -60,9 +60,9 @@ impl Concurrency {
     /// Gives the slots of a lease back at once. Nothing if it is not held any more: releasing twice is releasing once.
     pub fn release(&self, state: &Ring, lease: LeaseId, now: Now) -> Option<Edit> {
         let leases = self.read(Some(state), now);
-        let index = leases.held(lease)?;
+        let index = leases.find_live(lease)?;
         Some(Edit {
-            cut: leases.whole(index),
+            cut: leases.cut_lease(index),
             ..leases.edit
         })
     }
@@ -71,13 +71,13 @@ impl Concurrency {
     /// lease.
     pub fn renew(&self, state: &Ring, lease: LeaseId, now: Now) -> Option<Edit> {
         let leases = self.read(Some(state), now);
-        let index = leases.held(lease)?;
+        let index = leases.find_live(lease)?;
         let add = Add {
             time: leases.now + self.lease_ttl,
-            units: leases.whole(index).units,
+            units: leases.cut_lease(index).units,
         };
         Some(Edit {
-            cut: leases.whole(index),
+            cut: leases.cut_lease(index),
             add,
             ..leases.edit
         })
@@ -107,12 +107,12 @@ impl Concurrency {
 
 impl Leases<'_> {
     /// The place of a lease that has not run out.
-    fn held(&self, lease: LeaseId) -> Option<usize> {
+    fn find_live(&self, lease: LeaseId) -> Option<usize> {
         self.runs.of_lease(lease, self.live.first)
     }
 
     /// Takes out all of one lease.
-    fn whole(&self, index: usize) -> Cut {
+    fn cut_lease(&self, index: usize) -> Cut {
         Cut {
             index: index as u32,
             units: self.runs.units(index) as u32,
@@ -192,7 +192,7 @@ impl Algorithm for Concurrency {
         self.release(state, receipt.lease, now)
     }
 
-    fn begin(&self, edit: Edit, lease: LeaseId) -> Ring {
+    fn start(&self, edit: Edit, lease: LeaseId) -> Ring {
         let mut ring = Ring::new(Shape::leased(LONGEST, self.slots), edit.at);
         ring.apply(edit, self.slots, lease);
         ring

@@ -39,9 +39,9 @@ impl FixedWindow {
     ///
     /// When the clock was set back the window keeps the time it had left and lasts on to a seam: were it cut short,
     /// stepping to and fro over a seam would hand out one window after the other.
-    fn heed(&self, state: Option<&State>, now: Now) -> (State, Option<State>) {
-        let heard = now.heed(state.map(|state| state.at));
-        let now = heard.now;
+    fn reconcile(&self, state: Option<&State>, now: Now) -> (State, Option<State>) {
+        let reading = now.heed(state.map(|state| state.at));
+        let now = reading.now;
         let fresh = State {
             due: window_end(now, self.rate.period()),
             at: now,
@@ -49,11 +49,11 @@ impl FixedWindow {
         };
         let Some(&state) = state else { return (fresh, None) };
         let state = State {
-            due: state.due - heard.back,
+            due: state.due - reading.back,
             at: now,
             ..state
         };
-        let repair = (heard.back > Micros::ZERO).then_some(state);
+        let repair = (reading.back > Micros::ZERO).then_some(state);
         (
             if self.end(&state) > now && state.used > 0 {
                 state
@@ -65,7 +65,7 @@ impl FixedWindow {
     }
 
     fn end(&self, window: &State) -> Timestamp {
-        next_seam(window.due, self.rate.period())
+        next_boundary(window.due, self.rate.period())
     }
 }
 
@@ -76,7 +76,7 @@ impl Algorithm for FixedWindow {
 
     #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        let (window, repair) = self.heed(state, now);
+        let (window, repair) = self.reconcile(state, now);
         let limit = self.rate.units();
         let free = limit.saturating_sub(window.used);
         let allowed = cost.get() <= free || cost == Cost::ZERO;
@@ -117,7 +117,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
-        let (window, _) = self.heed(Some(state), now);
+        let (window, _) = self.reconcile(Some(state), now);
         (window.used > 0).then(|| State {
             used: window.used.saturating_sub(cost.get()),
             ..window
@@ -125,8 +125,8 @@ impl Algorithm for FixedWindow {
     }
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        receipt.is_on_this_clock(state.at, now)?;
-        let (window, _) = self.heed(Some(state), now);
+        receipt.same_clock(state.at, now)?;
+        let (window, _) = self.reconcile(Some(state), now);
         (window.used > 0 && window.due == receipt.mark.at).then(|| State {
             used: window.used.saturating_sub(receipt.cost.get()),
             ..window
@@ -134,7 +134,7 @@ impl Algorithm for FixedWindow {
     }
 
     #[inline]
-    fn begin(&self, change: State, _: LeaseId) -> State {
+    fn start(&self, change: State, _: LeaseId) -> State {
         change
     }
 
@@ -151,10 +151,10 @@ impl Algorithm for FixedWindow {
 
 /// The end of the aligned window that `now` lies in.
 pub(crate) fn window_end(now: Timestamp, period: Micros) -> Timestamp {
-    next_seam(now + Micros::ONE, period)
+    next_boundary(now + Micros::ONE, period)
 }
 
 /// The first seam at or after `moment`.
-fn next_seam(moment: Timestamp, period: Micros) -> Timestamp {
+fn next_boundary(moment: Timestamp, period: Micros) -> Timestamp {
     Timestamp::from_micros(moment.as_micros().next_multiple_of(period.get()))
 }

@@ -15,7 +15,7 @@ use crate::time::{Now, Timestamp};
 pub struct Gcra {
     rate: Rate,
     meter: Meter,
-    grain: ByTime,
+    fraction: ByTime,
 }
 
 /// The theoretical arrival time of the next request.
@@ -28,7 +28,7 @@ impl Gcra {
         Self {
             rate,
             meter,
-            grain: ByTime::new(meter.pace),
+            fraction: ByTime::new(meter.pace),
         }
     }
 
@@ -55,7 +55,7 @@ impl Gcra {
     }
 
     fn meter(&self) -> (&Meter, ByTime) {
-        (&self.meter, self.grain)
+        (&self.meter, self.fraction)
     }
 }
 
@@ -78,7 +78,7 @@ impl Algorithm for Gcra {
     }
 
     #[inline]
-    fn begin(&self, change: State, _: LeaseId) -> State {
+    fn start(&self, change: State, _: LeaseId) -> State {
         change
     }
 

@@ -19,7 +19,7 @@ use crate::time::{Now, Timestamp};
 pub struct LeakyBucket {
     rate: Rate,
     meter: Meter,
-    grain: ByUnits,
+    fraction: ByUnits,
     outflow: Outflow,
 }
 
@@ -42,7 +42,7 @@ impl LeakyBucket {
         Self {
             rate,
             meter,
-            grain: ByUnits::new(meter.pace),
+            fraction: ByUnits::new(meter.pace),
             outflow: Outflow::Police,
         }
     }
@@ -84,7 +84,7 @@ impl LeakyBucket {
     }
 
     fn meter(&self) -> (&Meter, ByUnits) {
-        (&self.meter, self.grain)
+        (&self.meter, self.fraction)
     }
 }
 
@@ -123,7 +123,7 @@ impl Algorithm for LeakyBucket {
     }
 
     #[inline]
-    fn begin(&self, change: State, _: LeaseId) -> State {
+    fn start(&self, change: State, _: LeaseId) -> State {
         change
     }
 

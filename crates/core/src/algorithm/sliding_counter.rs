@@ -54,9 +54,9 @@ impl SlidingCounter {
     }
 
     /// The counters at `now`, and the state to write back if the clock was set back.
-    fn heed(&self, state: Option<&State>, now: Now) -> (Windows, Option<State>) {
-        let heard = now.heed(state.map(|state| state.at));
-        let (now, period) = (heard.now, self.rate.period());
+    fn reconcile(&self, state: Option<&State>, now: Now) -> (Windows, Option<State>) {
+        let reading = now.heed(state.map(|state| state.at));
+        let (now, period) = (reading.now, self.rate.period());
         let fresh = Windows {
             now,
             end: window_end(now, period),
@@ -64,7 +64,7 @@ impl SlidingCounter {
             current: 0,
         };
         let Some(state) = state else { return (fresh, None) };
-        let end = state.end - heard.back;
+        let end = state.end - reading.back;
         let (previous, current) = (u64::from(state.previous), u64::from(state.current));
         let windows = if now < end {
             Windows {
@@ -83,7 +83,7 @@ impl SlidingCounter {
         } else {
             fresh
         };
-        let repair = (heard.back > Micros::ZERO).then_some(State { end, at: now, ..*state });
+        let repair = (reading.back > Micros::ZERO).then_some(State { end, at: now, ..*state });
         (
             if windows.previous + windows.current > 0 {
                 windows
@@ -102,21 +102,21 @@ impl SlidingCounter {
     }
 
     /// The first moment at which `cost`, which the limit can hold, passes if nothing else happens.
-    fn passes_at(&self, windows: &Windows, cost: u64) -> Timestamp {
+    fn allowed_at(&self, windows: &Windows, cost: u64) -> Timestamp {
         let period = self.rate.period();
-        let room = self.rate.units() - cost;
-        if let Some(room) = room.checked_sub(windows.current) {
-            let covered = self.covered_at_most(windows.previous, room);
+        let budget = self.rate.units() - cost;
+        if let Some(budget) = budget.checked_sub(windows.current) {
+            let covered = self.coverage_max(windows.previous, budget);
             return windows.end - covered;
         }
-        windows.end + period - self.covered_at_most(windows.current, room)
+        windows.end + period - self.coverage_max(windows.current, budget)
     }
 
     /// How much of a window with `used` units may still be covered for its share to be within `room`.
-    fn covered_at_most(&self, used: u64, room: u64) -> Micros {
+    fn coverage_max(&self, used: u64, budget: u64) -> Micros {
         let whole = self.rate.period();
         match NonZeroU64::new(used) {
-            Some(used) if used.get() > room => Micros::new(muldiv(room, whole.get(), used).0),
+            Some(used) if used.get() > budget => Micros::new(muldiv(budget, whole.get(), used).0),
             _ => whole,
         }
     }
@@ -151,7 +151,7 @@ impl Algorithm for SlidingCounter {
 
     #[inline]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        let (windows, repair) = self.heed(state, now);
+        let (windows, repair) = self.reconcile(state, now);
         let (limit, cost) = (self.rate.units(), cost.get());
         let free = limit.saturating_sub(self.estimate(&windows));
         let allowed = cost <= free || cost == 0;
@@ -176,7 +176,7 @@ impl Algorithm for SlidingCounter {
         } else {
             Decision::Deny {
                 standing,
-                retry: Retry::After(self.passes_at(&windows, cost).since(windows.now)),
+                retry: Retry::After(self.allowed_at(&windows, cost).since(windows.now)),
             }
         };
         Step {
@@ -193,14 +193,14 @@ impl Algorithm for SlidingCounter {
     }
 
     fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
-        let (windows, _) = self.heed(Some(state), now);
+        let (windows, _) = self.reconcile(Some(state), now);
         let current = windows.current.saturating_sub(cost.get());
         (current < windows.current).then(|| Windows { current, ..windows }.state())
     }
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        receipt.is_on_this_clock(state.at, now)?;
-        let (mut windows, _) = self.heed(Some(state), now);
+        receipt.same_clock(state.at, now)?;
+        let (mut windows, _) = self.reconcile(Some(state), now);
         let charged = if windows.end == receipt.mark.at {
             &mut windows.current
         } else if windows.end == receipt.mark.at + self.rate.period() {
@@ -213,7 +213,7 @@ impl Algorithm for SlidingCounter {
     }
 
     #[inline]
-    fn begin(&self, change: State, _: LeaseId) -> State {
+    fn start(&self, change: State, _: LeaseId) -> State {
         change
     }
 

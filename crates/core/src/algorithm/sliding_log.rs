@@ -28,19 +28,19 @@ struct Log<'a> {
 
 impl SlidingLog {
     /// The most units a log can hold.
-    pub const MOST: u64 = 1_000_000;
+    pub const UNITS_MAX: u64 = 1_000_000;
 
     /// `units` in any `period`.
     ///
     /// # Errors
     /// More than [`SlidingLog::MOST`] units.
     pub const fn new(rate: Rate) -> Result<Self, LimitError> {
-        match rate.at_most(Self::MOST) {
+        match rate.at_most(Self::UNITS_MAX) {
             Ok(rate) => Ok(Self {
                 rate,
                 min_interval: Micros::ZERO,
             }),
-            Err(refusal) => Err(refusal),
+            Err(error) => Err(error),
         }
     }
 
@@ -92,22 +92,22 @@ impl SlidingLog {
     }
 
     /// When `cost`, which the limit can hold, passes: enough units have left and the last request is long enough ago.
-    fn passes_at(&self, log: &Log<'_>, cost: u64) -> Timestamp {
-        let spaced = self.spaced_at(log);
+    fn allowed_at(&self, log: &Log<'_>, cost: u64) -> Timestamp {
+        let interval_end = self.interval_end(log);
         let excess = (log.live.used + cost).saturating_sub(self.rate.units());
         if excess == 0 {
-            return spaced;
+            return interval_end;
         }
-        let last_to_leave = log.runs.find(|run| run.total < log.live.base + excess);
-        let room = log
+        let last_to_expire = log.runs.find(|run| run.total < log.live.base + excess);
+        let free_at = log
             .runs
-            .get(last_to_leave)
+            .get(last_to_expire)
             .map_or(log.now, |run| run.time + self.rate.period());
-        room.max(spaced)
+        free_at.max(interval_end)
     }
 
     /// When the last admitted request is long enough ago.
-    fn spaced_at(&self, log: &Log<'_>) -> Timestamp {
+    fn interval_end(&self, log: &Log<'_>) -> Timestamp {
         match log.runs.last() {
             Some(last) if self.min_interval > Micros::ZERO => last + self.min_interval,
             _ => log.now,
@@ -124,9 +124,9 @@ impl Algorithm for SlidingLog {
         let log = self.read(state, now);
         let (limit, period, cost) = (self.rate.units(), self.rate.period(), cost.get());
         let (now, used) = (log.now, log.live.used);
-        let spaced_at = self.spaced_at(&log);
+        let interval_end = self.interval_end(&log);
         let free = limit.saturating_sub(used);
-        let passable = if spaced_at > now { 0 } else { free };
+        let passable = if interval_end > now { 0 } else { free };
         let mark = Mark {
             at: now,
             frac: 0,
@@ -166,7 +166,7 @@ impl Algorithm for SlidingLog {
         let last = log.runs.last();
         let reset_at = match last {
             Some(last) if used > 0 => last + period,
-            _ => spaced_at.max(now),
+            _ => interval_end.max(now),
         };
         let standing = Standing {
             limit,
@@ -183,7 +183,7 @@ impl Algorithm for SlidingLog {
         } else {
             Decision::Deny {
                 standing,
-                retry: Retry::After(self.passes_at(&log, cost).since(now)),
+                retry: Retry::After(self.allowed_at(&log, cost).since(now)),
             }
         };
         let fresh_at = last.map_or(now, |last| last + period);
@@ -203,16 +203,16 @@ impl Algorithm for SlidingLog {
             return None;
         }
         let base = log.live.base + cost.get().min(log.live.used);
-        let gone = log.runs.find(|run| run.total <= base).min(log.runs.len() - 1);
+        let dropped = log.runs.find(|run| run.total <= base).min(log.runs.len() - 1);
         Some(Edit {
-            drop: gone as u32,
+            drop: dropped as u32,
             base,
             ..log.edit
         })
     }
 
     fn undo(&self, state: &Ring, receipt: &Receipt, now: Now) -> Option<Edit> {
-        receipt.is_on_this_clock(state.at(), now)?;
+        receipt.same_clock(state.at(), now)?;
         let log = self.read(Some(state), now);
         let stamp = receipt.mark.at;
         let index = log.runs.find(|run| run.time < stamp).max(log.live.first);
@@ -224,7 +224,7 @@ impl Algorithm for SlidingLog {
         (time == stamp).then_some(Edit { cut, ..log.edit })
     }
 
-    fn begin(&self, edit: Edit, lease: LeaseId) -> Ring {
+    fn start(&self, edit: Edit, lease: LeaseId) -> Ring {
         let mut ring = Ring::new(Shape::plain(self.rate.period(), self.rate.units()), edit.at);
         ring.apply(edit, self.rate.units(), lease);
         ring
@@ -233,7 +233,7 @@ impl Algorithm for SlidingLog {
     fn edit(&self, state: &mut Ring, edit: Edit, lease: LeaseId) {
         // What is past its time is not edited but replaced: its own times may lie a whole turn of the ring back.
         if self.fresh_at(state) - edit.back <= edit.at {
-            *state = self.begin(edit, lease);
+            *state = self.start(edit, lease);
         } else {
             state.apply(edit, self.rate.units(), lease);
         }

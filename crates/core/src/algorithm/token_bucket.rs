@@ -31,7 +31,7 @@ use crate::time::{Now, Timestamp};
 pub struct TokenBucket {
     rate: Rate,
     meter: Meter,
-    grain: ByUnits,
+    fraction: ByUnits,
 }
 
 /// Units used and not yet given back by time.
@@ -44,7 +44,7 @@ impl TokenBucket {
         Self {
             rate,
             meter,
-            grain: ByUnits::new(meter.pace),
+            fraction: ByUnits::new(meter.pace),
         }
     }
 
@@ -71,7 +71,7 @@ impl TokenBucket {
     }
 
     fn meter(&self) -> (&Meter, ByUnits) {
-        (&self.meter, self.grain)
+        (&self.meter, self.fraction)
     }
 }
 
@@ -94,7 +94,7 @@ impl Algorithm for TokenBucket {
     }
 
     #[inline]
-    fn begin(&self, change: State, _: LeaseId) -> State {
+    fn start(&self, change: State, _: LeaseId) -> State {
         change
     }
 

@@ -129,8 +129,8 @@ fn fit(algorithm: &str, numbers: Numbers) -> Numbers {
         shaping,
     } = numbers;
     match algorithm {
-        SlidingLog::NAME => units = units.min(SlidingLog::MOST),
-        Concurrency::NAME => units = units.min(Concurrency::MOST),
+        SlidingLog::NAME => units = units.min(SlidingLog::UNITS_MAX),
+        Concurrency::NAME => units = units.min(Concurrency::SLOTS_MAX),
         Cell::NAME => {
             period = period.next_multiple_of(S);
             units = units.min(period * 1_000);

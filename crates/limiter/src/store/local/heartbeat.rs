@@ -15,7 +15,7 @@ const EVERY: Duration = Duration::from_millis(1_500);
 
 /// The limit whose leases are counted.
 pub(super) fn limit() -> Limit {
-    let limit = Concurrency::new(Concurrency::MOST, BELIEVED).expect("in range");
+    let limit = Concurrency::new(Concurrency::SLOTS_MAX, BELIEVED).expect("in range");
     limit.into()
 }
 

@@ -1,7 +1,7 @@
 //! `TOLLGATE.CHECK domain cost k v [k v …]`: an attempt held against the rules.
 
 use super::write::{Protocol, Refusal, Replies, Shown};
-use tollgate_limiter::core::algorithm::cell::seconds;
+use tollgate_limiter::core::algorithm::cell::reply_seconds;
 use tollgate_limiter::core::rules::{Attempt, Attribute, Verdict};
 use tollgate_limiter::core::{Cost, Retry};
 
@@ -79,10 +79,10 @@ pub(super) fn write(verdict: &Verdict<'_>, replies: &mut Replies<'_>, protocol: 
     replies.integer(standing.limit);
     replies.integer(standing.remaining);
     replies.integer_or_none(match decision.retry() {
-        Some(Retry::After(wait)) => Some(seconds(wait)),
+        Some(Retry::After(wait)) => Some(reply_seconds(wait)),
         Some(Retry::Unknown | Retry::Never) | None => None,
     });
-    replies.integer(seconds(standing.reset_after));
+    replies.integer(reply_seconds(standing.reset_after));
     replies.bulk(ruling.name.as_bytes());
 }
 
