@@ -291,7 +291,7 @@ impl Judge {
     fn new() -> Result<Self, LimitError> {
         let rate = Rate::new(LIMIT, WINDOW)?;
         Ok(Self {
-            meter: SlidingCounter::new(Rate::new(Rate::MOST, WINDOW)?),
+            meter: SlidingCounter::new(Rate::new(Rate::UNITS_MAX, WINDOW)?),
             counter: SlidingCounter::new(rate),
             log: SlidingLog::new(rate)?,
         })
@@ -305,7 +305,7 @@ impl Judge {
         let mut exact = Exact::default();
         for &now_us in arrivals_us {
             let remaining = ask(&self.meter, &mut state, cost, now_us).1;
-            let estimate = Rate::MOST - remaining;
+            let estimate = Rate::UNITS_MAX - remaining;
             let count = exact.count(now_us) + 1;
             exact.add(now_us);
 

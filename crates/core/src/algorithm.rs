@@ -106,7 +106,7 @@ impl Receipt {
     /// Nothing if the clock was set back since the charge, or since its key was last `written`: the mark then names
     /// another time, and perhaps another charge.
     pub(crate) fn same_clock(&self, written_at: Timestamp, now: Now) -> Option<()> {
-        (now.heed(Some(self.mark.taken_at.max(written_at))).back == Micros::ZERO).then_some(())
+        (now.reconcile(Some(self.mark.taken_at.max(written_at))).back == Micros::ZERO).then_some(())
     }
 }
 

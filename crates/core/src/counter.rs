@@ -89,11 +89,11 @@ mod tests {
             rules in ("[a:]{0,3}", "[a:]{0,3}"),
         ) {
             let limit = TokenBucket::new(rate(1, 1)).into();
-            let of = |rule, per: &[Vec<u8>]| {
+            let counter_bytes = |rule, per: &[Vec<u8>]| {
                 let per: Vec<&[u8]> = per.iter().map(Vec::as_slice).collect();
                 bytes(Counter { domain: "d", rule, variant: "", limit: &limit, per: &per })
             };
-            prop_assert_eq!(of(&rules.0, &a) == of(&rules.1, &b), rules.0 == rules.1 && a == b);
+            prop_assert_eq!(counter_bytes(&rules.0, &a) == counter_bytes(&rules.1, &b), rules.0 == rules.1 && a == b);
         }
     }
 }

@@ -4,9 +4,9 @@ mod packed;
 
 use crate::algorithm::{Mark, Receipt, Step};
 use crate::decision::{Cost, Decision};
-use crate::meter::{Fine, Meter, Pace, Weighed};
-use crate::rate::LONGEST;
-use crate::time::{Heard, Micros, Now, Timestamp};
+use crate::meter::{ExactTime, Meter, Pace, MeterResult};
+use crate::rate::PERIOD_MAX;
+use crate::time::{ClockReading, Micros, Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
 pub use self::packed::PackedDebt;
@@ -16,11 +16,11 @@ pub use self::packed::PackedDebt;
 pub struct Debt<G> {
     pub(crate) until_us: u64,
     pub(crate) at: Timestamp,
-    pub(crate) grain: G,
+    pub(crate) fraction: G,
 }
 
 /// The fraction of a debt's end, and what it must remember of the limit it was written under to be read under another.
-pub(crate) trait Grain: Copy {
+pub(crate) trait Fraction: Copy {
     /// How many parts make a microsecond.
     fn parts(self) -> NonZeroU64;
 
@@ -30,15 +30,15 @@ pub(crate) trait Grain: Copy {
     fn with_rest(self, rest: u32) -> Self;
 
     /// Whether a debt of this grain was written at the pace of a limit of that one.
-    fn is_as(self, limit: Self) -> bool;
+    fn same_pace(self, limit: Self) -> bool;
 
     /// When a debt written in another grain ends for a limit with `meter`, and when it is forgotten at the latest.
-    fn read(debt: &Debt<Self>, meter: &Meter) -> (Fine, Timestamp);
+    fn read(debt: &Debt<Self>, meter: &Meter) -> (ExactTime, Timestamp);
 }
 
 /// The whole pace, so that units stay units when the rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ByUnits {
+pub struct UnitFraction {
     span: NonZeroU64,
     parts: NonZeroU32,
     rest: u32,
@@ -46,25 +46,25 @@ pub struct ByUnits {
 
 /// Only the denominator, so that time stays time when the rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ByTime {
+pub struct TimeFraction {
     parts: NonZeroU32,
     rest: u32,
 }
 
 /// Always nanoseconds: nothing to remember but the fraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ByNanos {
+pub struct NanoFraction {
     rest: u32,
 }
 
 /// Set in a rest once units of a debt were given back: then it no longer says where each charge has its place.
-const LOOSE: u32 = 1 << 31;
+const HAS_REFUND: u32 = 1 << 31;
 
 /// Set once charges of different paces meet in a debt: then it no longer says what each of them is worth.
-const MIXED: u32 = 1 << 30;
+const HAS_MIXED_PACES: u32 = 1 << 30;
 
 /// What is not fraction: a rate has at most 10^9 parts, which leaves both bits free.
-const FLAGS: u32 = LOOSE | MIXED;
+const FLAGS: u32 = HAS_REFUND | HAS_MIXED_PACES;
 
 /// Nanoseconds in a microsecond.
 pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
@@ -73,40 +73,40 @@ pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
     private_bounds,
     reason = "a closed list: what a limit remembers is nobody else's to define"
 )]
-impl<G: Grain> Debt<G> {
+impl<G: Fraction> Debt<G> {
     #[inline(always)]
-    fn new(until: Fine, at: Timestamp, grain: G, flags: u32) -> Self {
-        debug_assert!(until.frac < grain.parts().get());
+    fn new(until: ExactTime, at: Timestamp, fraction: G, flags: u32) -> Self {
+        debug_assert!(until.frac < fraction.parts().get());
         Self {
             until_us: until.us,
             at,
-            grain: grain.with_rest(until.frac as u32 | flags),
+            fraction: fraction.with_rest(until.frac as u32 | flags),
         }
     }
 
     /// A debt that was read from outside, if a limit can have written it.
-    pub(crate) fn checked(until_us: u64, at: u64, rest: u64, grain: G) -> Option<Self> {
+    pub(crate) fn from_parts(until_us: u64, at: u64, rest: u64, fraction: G) -> Option<Self> {
         let rest = u32::try_from(rest).ok()?;
         let in_order = at <= until_us && at <= Now::MAX.as_micros() && until_us <= Timestamp::MAX.as_micros();
-        let is_fraction = u64::from(rest & !FLAGS) < grain.parts().get();
+        let is_fraction = u64::from(rest & !FLAGS) < fraction.parts().get();
         (in_order && is_fraction).then(|| Self {
             until_us,
             at: Timestamp::from_micros(at),
-            grain: grain.with_rest(rest),
+            fraction: fraction.with_rest(rest),
         })
     }
 
     #[inline]
-    pub(crate) fn until(&self) -> Fine {
-        Fine {
+    pub(crate) fn until(&self) -> ExactTime {
+        ExactTime {
             us: self.until_us,
-            frac: u64::from(self.grain.rest() & !FLAGS),
+            frac: u64::from(self.fraction.rest() & !FLAGS),
         }
     }
 
     #[inline]
     fn flags(&self) -> u32 {
-        self.grain.rest() & FLAGS
+        self.fraction.rest() & FLAGS
     }
 
     /// When nothing is left, under any limit.
@@ -117,10 +117,10 @@ impl<G: Grain> Debt<G> {
 
     /// What this debt is at `now`: nothing once it is done.
     #[inline(always)]
-    pub(crate) fn heed(debt: Option<&Self>, now: Now) -> Heeded<G> {
-        let Heard { now, back } = now.heed(debt.map(|debt| debt.at));
+    pub(crate) fn reconcile(debt: Option<&Self>, now: Now) -> CurrentDebt<G> {
+        let ClockReading { now, back } = now.reconcile(debt.map(|debt| debt.at));
         let Some(&debt) = debt else {
-            return Heeded {
+            return CurrentDebt {
                 debt: None,
                 now,
                 repair: None,
@@ -132,7 +132,7 @@ impl<G: Grain> Debt<G> {
             ..debt
         };
         let repair = (back > Micros::ZERO).then_some(debt);
-        Heeded {
+        CurrentDebt {
             debt: (debt.fresh_at() > now).then_some(debt),
             now,
             repair,
@@ -142,76 +142,76 @@ impl<G: Grain> Debt<G> {
     /// Decides `cost` for a limit of `grain`. Always inlined: a step is large, and handing it from function to function
     /// costs more than deciding. Says also how long the charge waits for the work before it.
     #[inline(always)]
-    pub(crate) fn decide(debt: Option<&Self>, (meter, grain): (&Meter, G), cost: Cost, now: Now) -> Charged<G> {
+    pub(crate) fn decide(debt: Option<&Self>, (meter, fraction): (&Meter, G), cost: Cost, now: Now) -> DebtStep<G> {
         // Kept even when the debt is done: a receipt from before may still come back.
-        let flags = debt.map_or(0, |debt| debt.flags() | if debt.grain.is_as(grain) { 0 } else { MIXED });
-        let Heeded { debt, now, repair } = Self::heed(debt, now);
+        let flags = debt.map_or(0, |debt| debt.flags() | if debt.fraction.same_pace(fraction) { 0 } else { HAS_MIXED_PACES });
+        let CurrentDebt { debt, now, repair } = Self::reconcile(debt, now);
         let (until, forgotten) = match &debt {
-            None => (Fine::at(now), Timestamp::MAX),
-            Some(debt) if debt.grain.is_as(grain) => (debt.until(), Timestamp::MAX),
+            None => (ExactTime::at(now), Timestamp::MAX),
+            Some(debt) if debt.fraction.same_pace(fraction) => (debt.until(), Timestamp::MAX),
             Some(debt) => G::read(debt, meter),
         };
-        let Weighed { decision, after, begin } = meter.weigh(until, forgotten, cost, now);
+        let MeterResult { decision, after, start } = meter.evaluate(until, forgotten, cost, now);
         let step = Step {
             decision,
-            next: after.map(|until| Self::new(until, now, grain, flags)),
+            next: after.map(|until| Self::new(until, now, fraction, flags)),
             repair,
             fresh_at: now + decision.standing().reset_after,
-            mark: begin.mark(now),
+            mark: start.mark(now),
         };
-        Charged {
+        DebtStep {
             step,
-            wait: begin.ceil().since(now),
+            wait: start.ceil().since(now),
         }
     }
 
     /// Takes one unit, if it is there: what [`Debt::decide`] says of that cost, and writes if it is allowed. Nothing if
     /// the debt was written at another pace or before the clock was set back.
     #[inline(always)]
-    pub(crate) fn take_one(&mut self, (meter, grain): (&Meter, G), now: Now) -> Option<(Decision, Mark)> {
-        let Heard { now, back } = now.heed(Some(self.at));
-        if back > Micros::ZERO || !self.grain.is_as(grain) {
+    pub(crate) fn take_one(&mut self, (meter, fraction): (&Meter, G), now: Now) -> Option<(Decision, Mark)> {
+        let ClockReading { now, back } = now.reconcile(Some(self.at));
+        if back > Micros::ZERO || !self.fraction.same_pace(fraction) {
             return None;
         }
         // A debt that is done ends before now, and so needs no case of its own.
-        let begin = self.until().max(Fine::at(now));
-        let (decision, after) = meter.weigh_one(begin, now);
+        let start = self.until().max(ExactTime::at(now));
+        let (decision, after) = meter.evaluate_one(start, now);
         if decision.is_allow() {
-            *self = Self::new(after, now, grain, self.flags());
+            *self = Self::new(after, now, fraction, self.flags());
         }
-        Some((decision, begin.mark(now)))
+        Some((decision, start.mark(now)))
     }
 
     /// Takes one charge back that was made at this very pace.
     ///
     /// If it was the last, its place is known. If units were given back since, its place may have moved up, and it counts
     /// as worked off from the moment it was taken. If the pace changed, what it was worth cannot be told any more.
-    pub(crate) fn undo(&self, (meter, grain): (&Meter, G), receipt: &Receipt, now: Now) -> Option<Self> {
+    pub(crate) fn undo(&self, (meter, fraction): (&Meter, G), receipt: &Receipt, now: Now) -> Option<Self> {
         receipt.same_clock(self.at, now)?;
-        let Heeded { debt, now, .. } = Self::heed(Some(self), now);
-        let debt = debt.filter(|debt| debt.grain.is_as(grain))?;
-        let mut begin = Fine::begin_of(&receipt.mark);
-        let ends = meter.ends(begin, receipt.cost)?;
+        let CurrentDebt { debt, now, .. } = Self::reconcile(Some(self), now);
+        let debt = debt.filter(|debt| debt.fraction.same_pace(fraction))?;
+        let mut start = ExactTime::from_mark(&receipt.mark);
+        let ends = meter.work_end(start, receipt.cost)?;
         let is_last = debt.at == receipt.mark.taken_at && debt.until() == ends;
-        if !is_last && debt.flags() & MIXED != 0 {
+        if !is_last && debt.flags() & HAS_MIXED_PACES != 0 {
             return None;
         }
-        if !is_last && debt.flags() & LOOSE != 0 {
-            begin = Fine::at(receipt.mark.taken_at);
+        if !is_last && debt.flags() & HAS_REFUND != 0 {
+            start = ExactTime::at(receipt.mark.taken_at);
         }
-        Some(debt.less(meter.unspent(receipt.cost, begin, now)?, now))
+        Some(debt.less(meter.remaining_work(receipt.cost, start, now)?, now))
     }
 
     /// With `work` less to do, but not less than none. The time of the last charge stays: from then on what was used is
     /// worked off at the pace of whatever limit reads it.
-    fn less(&self, work: Fine, now: Timestamp) -> Self {
-        let until = self.until().minus(work, self.grain.parts()).max(Fine::at(now));
-        Self::new(until, self.at, self.grain, self.flags() | LOOSE)
+    fn less(&self, work: ExactTime, now: Timestamp) -> Self {
+        let until = self.until().minus(work, self.fraction.parts()).max(ExactTime::at(now));
+        Self::new(until, self.at, self.fraction, self.flags() | HAS_REFUND)
     }
 }
 
 /// A debt as it stands at the moment of a decision.
-pub(crate) struct Heeded<G> {
+pub(crate) struct CurrentDebt<G> {
     pub(crate) debt: Option<Debt<G>>,
     pub(crate) now: Timestamp,
     /// To be written back because the clock was set back.
@@ -219,12 +219,12 @@ pub(crate) struct Heeded<G> {
 }
 
 /// A step, and how long the charge waits for the work before it.
-pub(crate) struct Charged<G> {
+pub(crate) struct DebtStep<G> {
     pub(crate) step: Step<Debt<G>>,
     pub(crate) wait: Micros,
 }
 
-impl ByUnits {
+impl UnitFraction {
     pub(crate) fn new(pace: Pace) -> Self {
         Self {
             span: pace.span,
@@ -235,7 +235,7 @@ impl ByUnits {
 
     /// The grain of numbers that were read from outside, if they are a pace.
     pub(crate) fn from_numbers(parts: NonZeroU32, span: u64) -> Option<Self> {
-        let span = NonZeroU64::new(span).filter(|span| span.get() <= LONGEST.get())?;
+        let span = NonZeroU64::new(span).filter(|span| span.get() <= PERIOD_MAX.get())?;
         Some(Self { span, parts, rest: 0 })
     }
 
@@ -252,7 +252,7 @@ impl ByUnits {
     }
 }
 
-impl Grain for ByUnits {
+impl Fraction for UnitFraction {
     #[inline]
     fn parts(self) -> NonZeroU64 {
         self.parts.into()
@@ -269,40 +269,40 @@ impl Grain for ByUnits {
     }
 
     #[inline]
-    fn is_as(self, limit: Self) -> bool {
+    fn same_pace(self, limit: Self) -> bool {
         self.parts == limit.parts && self.span == limit.span
     }
 
     /// What was used stays used: counted out in units at the old pace, a begun one whole, and worked off at the new
     /// pace from the last write on.
     #[cold]
-    fn read(debt: &Debt<Self>, meter: &Meter) -> (Fine, Timestamp) {
-        let work = debt.until().minus(Fine::at(debt.at), debt.grain.parts());
-        let Fine { us, frac } = meter.pace.span_of(debt.grain.pace().units_over(work));
+    fn read(debt: &Debt<Self>, meter: &Meter) -> (ExactTime, Timestamp) {
+        let work = debt.until().minus(ExactTime::at(debt.at), debt.fraction.parts());
+        let ExactTime { us, frac } = meter.pace.span_of(debt.fraction.pace().units_over(work));
         let us = us.saturating_add(debt.at.as_micros()).min(Timestamp::MAX.as_micros());
-        (Fine { us, frac }, debt.fresh_at())
+        (ExactTime { us, frac }, debt.fresh_at())
     }
 }
 
-impl Debt<ByUnits> {
+impl Debt<UnitFraction> {
     /// Gives units back at the pace they were taken at.
     pub(crate) fn refund(&self, cost: Cost, now: Now) -> Option<Self> {
-        let Heeded { debt, now, .. } = Self::heed(Some(self), now);
-        debt.map(|debt| debt.less(debt.grain.pace().span_of(cost.get()), now))
+        let CurrentDebt { debt, now, .. } = Self::reconcile(Some(self), now);
+        debt.map(|debt| debt.less(debt.fraction.pace().span_of(cost.get()), now))
     }
 }
 
-impl ByTime {
+impl TimeFraction {
     pub(crate) fn new(pace: Pace) -> Self {
-        Self::over(narrow(pace.parts))
+        Self::with_parts(narrow(pace.parts))
     }
 
-    pub(crate) fn over(parts: NonZeroU32) -> Self {
+    pub(crate) fn with_parts(parts: NonZeroU32) -> Self {
         Self { parts, rest: 0 }
     }
 }
 
-impl Grain for ByTime {
+impl Fraction for TimeFraction {
     #[inline]
     fn parts(self) -> NonZeroU64 {
         self.parts.into()
@@ -319,22 +319,22 @@ impl Grain for ByTime {
     }
 
     #[inline]
-    fn is_as(self, limit: Self) -> bool {
+    fn same_pace(self, limit: Self) -> bool {
         self.parts == limit.parts
     }
 
     /// Time stays time; a fraction of another limit's is rounded up.
     #[cold]
-    fn read(debt: &Debt<Self>, _: &Meter) -> (Fine, Timestamp) {
-        (Fine::at(debt.fresh_at()), Timestamp::MAX)
+    fn read(debt: &Debt<Self>, _: &Meter) -> (ExactTime, Timestamp) {
+        (ExactTime::at(debt.fresh_at()), Timestamp::MAX)
     }
 }
 
-impl ByNanos {
+impl NanoFraction {
     pub(crate) const NEW: Self = Self { rest: 0 };
 }
 
-impl Grain for ByNanos {
+impl Fraction for NanoFraction {
     #[inline]
     fn parts(self) -> NonZeroU64 {
         NANOS
@@ -351,22 +351,22 @@ impl Grain for ByNanos {
     }
 
     #[inline]
-    fn is_as(self, _: Self) -> bool {
+    fn same_pace(self, _: Self) -> bool {
         true
     }
 
-    fn read(debt: &Debt<Self>, _: &Meter) -> (Fine, Timestamp) {
+    fn read(debt: &Debt<Self>, _: &Meter) -> (ExactTime, Timestamp) {
         (debt.until(), Timestamp::MAX)
     }
 }
 
 /// Gives back time at a limit's own pace, where debt is time. In another grain a fraction is rounded down.
-pub(crate) fn refund_time<G: Grain>(debt: &Debt<G>, meter: &Meter, cost: Cost, now: Now) -> Option<Debt<G>> {
-    let Heeded { debt, now, .. } = Debt::heed(Some(debt), now);
+pub(crate) fn refund_time<G: Fraction>(debt: &Debt<G>, meter: &Meter, cost: Cost, now: Now) -> Option<Debt<G>> {
+    let CurrentDebt { debt, now, .. } = Debt::reconcile(Some(debt), now);
     let debt = debt?;
-    let Fine { us, frac } = meter.pace.span_of(cost.get());
-    let (frac, _) = crate::muldiv(frac, debt.grain.parts().get(), meter.pace.parts);
-    Some(debt.less(Fine { us, frac }, now))
+    let ExactTime { us, frac } = meter.pace.span_of(cost.get());
+    let (frac, _) = crate::muldiv(frac, debt.fraction.parts().get(), meter.pace.parts);
+    Some(debt.less(ExactTime { us, frac }, now))
 }
 
 fn narrow(parts: NonZeroU64) -> NonZeroU32 {
@@ -380,9 +380,9 @@ mod tests {
 
     #[test]
     fn states_are_small() {
-        assert_eq!(size_of::<Option<Debt<ByUnits>>>(), 32);
-        assert_eq!(size_of::<Option<Debt<ByTime>>>(), 24);
-        assert_eq!(size_of::<Debt<ByNanos>>(), 24);
+        assert_eq!(size_of::<Option<Debt<UnitFraction>>>(), 32);
+        assert_eq!(size_of::<Option<Debt<TimeFraction>>>(), 24);
+        assert_eq!(size_of::<Debt<NanoFraction>>(), 24);
     }
 
     #[test]
@@ -393,7 +393,7 @@ mod tests {
         };
         let (sevenths, thirds) = (meter(7), meter(3));
         let now = Now::new(Timestamp::from_micros(1_700_000_000_000_000));
-        let decide = |debt, meter: &Meter, now| Debt::decide(debt, (meter, ByUnits::new(meter.pace)), Cost::ONE, now);
+        let decide = |debt, meter: &Meter, now| Debt::decide(debt, (meter, UnitFraction::new(meter.pace)), Cost::ONE, now);
         let first = decide(None, &sevenths, now).step.next.expect("allowed");
         let second = decide(Some(&first), &sevenths, now).step;
         // Its key was forgotten since, and a new one began under the other limit.
@@ -405,7 +405,7 @@ mod tests {
                 mark: Mark { frac, ..second.mark },
                 lease: LeaseId::default(),
             };
-            assert_eq!(other.undo((&thirds, ByUnits::new(thirds.pace)), &receipt, later), None);
+            assert_eq!(other.undo((&thirds, UnitFraction::new(thirds.pace)), &receipt, later), None);
         }
     }
 }

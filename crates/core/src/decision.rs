@@ -74,9 +74,9 @@ impl Cost {
 
     /// Hits as envoyproxy/ratelimit counts them: its limits hold up to 2^32 - 1, and so much may come at once. More than that
     /// is as much: it uses any of them up.
-    pub const fn of_hits(hits: u64) -> Self {
-        const MOST: u64 = (1 << 32) - 1;
-        Self(if hits < MOST { hits } else { MOST })
+    pub const fn from_hits(hits: u64) -> Self {
+        const HITS_MAX: u64 = (1 << 32) - 1;
+        Self(if hits < HITS_MAX { hits } else { HITS_MAX })
     }
 
     /// The number of units.
@@ -104,7 +104,7 @@ impl Decision {
     }
 
     /// What a ban says: a limit of nothing. Looking is allowed even so.
-    pub const fn of_a_ban(cost: Cost) -> Self {
+    pub const fn banned(cost: Cost) -> Self {
         let standing = Standing {
             limit: 0,
             remaining: 0,
@@ -120,7 +120,7 @@ impl Decision {
     }
 
     /// What it says of how things stand, to one who takes nothing: that is always allowed.
-    pub const fn as_look(self) -> Self {
+    pub const fn as_peek(self) -> Self {
         match self {
             Self::Deny { standing, .. } => Self::allow(standing),
             allow @ Self::Allow { .. } => allow,
@@ -175,11 +175,11 @@ mod tests {
     #[test]
     fn a_cost_is_at_most_a_thousand_million() {
         assert_eq!(Cost::new(1_000_000_000), Ok(Cost::MAX));
-        assert_eq!(Cost::of_hits(4_294_967_294).get(), 4_294_967_294);
-        assert_eq!(Cost::of_hits(u64::MAX).get(), 4_294_967_295);
-        let refusal = Cost::new(1_000_000_001).expect_err("one too many");
+        assert_eq!(Cost::from_hits(4_294_967_294).get(), 4_294_967_294);
+        assert_eq!(Cost::from_hits(u64::MAX).get(), 4_294_967_295);
+        let error = Cost::new(1_000_000_001).expect_err("one too many");
         assert_eq!(
-            refusal.to_string(),
+            error.to_string(),
             "a cost of 1000000001 is more than one request may take: at most 1000000000"
         );
     }

@@ -6,13 +6,13 @@
 use crate::algorithm::Mark;
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::muldiv::muldiv;
-use crate::rate::{LONGEST_FILL, LimitError, Rate};
+use crate::rate::{FILL_TIME_MAX, LimitError, Rate};
 use crate::time::Timestamp;
 use std::num::NonZeroU64;
 
 /// A time in whole microseconds and `frac` parts of one. How many parts make one is known by the [`Pace`] it goes with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Fine {
+pub(crate) struct ExactTime {
     pub(crate) us: u64,
     pub(crate) frac: u64,
 }
@@ -30,24 +30,24 @@ pub(crate) struct Meter {
     pub(crate) pace: Pace,
     pub(crate) burst: u64,
     /// How long one unit takes: the usual cost, so not worked out each time.
-    one: Fine,
+    unit_time: ExactTime,
     /// How long a full burst takes.
-    full: Fine,
+    full_time: ExactTime,
     /// `2^64 * parts / span`, to count units by multiplying: dividing is the dearest thing a decision would do. Zero at
     /// one unit per microsecond and above, where it does not fit.
     per_us: u64,
 }
 
 /// What a meter says to one cost.
-pub(crate) struct Weighed {
+pub(crate) struct MeterResult {
     pub(crate) decision: Decision,
     /// When the work ends if the charge is kept. On deny: all that was left is taken; nothing if nothing was.
-    pub(crate) after: Option<Fine>,
+    pub(crate) after: Option<ExactTime>,
     /// When the work of this charge begins.
-    pub(crate) begin: Fine,
+    pub(crate) start: ExactTime,
 }
 
-impl Fine {
+impl ExactTime {
     pub(crate) const fn at(moment: Timestamp) -> Self {
         Self {
             us: moment.as_micros(),
@@ -56,7 +56,7 @@ impl Fine {
     }
 
     /// The moment that a mark names.
-    pub(crate) const fn begin_of(mark: &Mark) -> Self {
+    pub(crate) const fn from_mark(mark: &Mark) -> Self {
         Self {
             us: mark.at.as_micros(),
             frac: mark.frac,
@@ -113,7 +113,7 @@ impl Fine {
 
 impl Pace {
     /// The pace of a rate in lowest terms, so that equal rates are equal.
-    fn of(rate: Rate) -> Self {
+    fn from_rate(rate: Rate) -> Self {
         let (units, period) = (rate.units(), rate.period().get());
         let common = gcd(units, period);
         Self {
@@ -124,17 +124,17 @@ impl Pace {
 
     /// How long `units` take.
     #[inline]
-    pub(crate) fn span_of(self, units: u64) -> Fine {
+    pub(crate) fn span_of(self, units: u64) -> ExactTime {
         let (us, frac) = muldiv(units, self.span.get(), self.parts);
-        Fine { us, frac }
+        ExactTime { us, frac }
     }
 
     /// How many whole units fit in `room`.
     #[inline]
-    pub(crate) fn units_in(self, room: Fine) -> u64 {
-        let (units, rest) = muldiv(room.us, self.parts.get(), self.span);
+    pub(crate) fn units_in(self, time: ExactTime) -> u64 {
+        let (units, rest) = muldiv(time.us, self.parts.get(), self.span);
         // The fraction of a microsecond is worth at most `parts / span` units: often nothing, so not always divided.
-        let rest = rest + room.frac;
+        let rest = rest + time.frac;
         if rest < self.span.get() {
             units
         } else {
@@ -143,7 +143,7 @@ impl Pace {
     }
 
     /// How many units `work` is, a begun one counted whole.
-    pub(crate) fn units_over(self, work: Fine) -> u64 {
+    pub(crate) fn units_over(self, work: ExactTime) -> u64 {
         let (units, rest) = muldiv(work.us, self.parts.get(), self.span);
         units.saturating_add((rest + work.frac).div_ceil(self.span.get()))
     }
@@ -153,21 +153,21 @@ impl Meter {
     /// # Errors
     /// A burst out of range, or one that takes longer than 2^52 µs to fill.
     pub(crate) fn new(rate: Rate, burst: u64) -> Result<Self, LimitError> {
-        if burst == 0 || burst > Rate::MOST {
+        if burst == 0 || burst > Rate::UNITS_MAX {
             return Err(LimitError::Burst { given: burst });
         }
-        Self::with_pace(Pace::of(rate), burst).ok_or(LimitError::Fill { burst, rate })
+        Self::with_pace(Pace::from_rate(rate), burst).ok_or(LimitError::Fill { burst, rate })
     }
 
     /// Nothing if filling `burst` takes too long.
     pub(crate) fn with_pace(pace: Pace, burst: u64) -> Option<Self> {
         let full = pace.span_of(burst);
         let per_us = (u128::from(pace.parts.get()) << 64) / u128::from(pace.span.get());
-        (full.ceil() <= Timestamp::EPOCH + LONGEST_FILL).then(|| Self {
+        (full.ceil() <= Timestamp::EPOCH + FILL_TIME_MAX).then(|| Self {
             pace,
             burst,
-            one: pace.span_of(1),
-            full,
+            unit_time: pace.span_of(1),
+            full_time: full,
             per_us: u64::try_from(per_us).unwrap_or(0),
         })
     }
@@ -179,119 +179,119 @@ impl Meter {
 
     /// How many whole units fit in `room`, which is no longer than a fill.
     #[inline(always)]
-    fn units_in(&self, room: Fine) -> u64 {
+    fn units_in(&self, time: ExactTime) -> u64 {
         let Pace { parts, span } = self.pace;
-        let (Some(work), true) = (room.us.checked_mul(parts.get()), self.per_us > 0) else {
-            return self.pace.units_in(room);
+        let (Some(work), true) = (time.us.checked_mul(parts.get()), self.per_us > 0) else {
+            return self.pace.units_in(time);
         };
         // The product is short of the quotient by less than one, and so is what it leaves by less than two spans.
-        let units = ((u128::from(room.us) * u128::from(self.per_us)) >> 64) as u64;
-        let rest = work - units * span.get() + room.frac;
+        let units = ((u128::from(time.us) * u128::from(self.per_us)) >> 64) as u64;
+        let rest = work - units * span.get() + time.frac;
         units + u64::from(rest >= span.get()) + u64::from(rest >= 2 * span.get())
     }
 
     /// Decides `cost` at `now` for a limit busy until `until`, whose key is forgotten at `forgotten` at the latest.
     #[inline(always)]
-    pub(crate) fn weigh(&self, until: Fine, forgotten: Timestamp, cost: Cost, now: Timestamp) -> Weighed {
+    pub(crate) fn evaluate(&self, until: ExactTime, forgotten: Timestamp, cost: Cost, now: Timestamp) -> MeterResult {
         let parts = self.pace.parts;
-        let begin = until.max(Fine::at(now));
-        let ceiling = Fine::at(now).plus(self.full, parts);
-        let standing = |held: Fine, forgotten: Timestamp| Standing {
+        let start = until.max(ExactTime::at(now));
+        let ceiling = ExactTime::at(now).plus(self.full_time, parts);
+        let standing = |held: ExactTime, forgotten: Timestamp| Standing {
             limit: self.burst,
             remaining: self.units_in(ceiling.minus(held, parts)),
             reset_after: held.ceil().min(forgotten).since(now),
         };
         if cost == Cost::ZERO {
-            let decision = Decision::allow(standing(begin, forgotten));
-            return Weighed {
+            let decision = Decision::allow(standing(start, forgotten));
+            return MeterResult {
                 decision,
                 after: None,
-                begin,
+                start,
             };
         }
-        let left = (begin < ceiling).then_some(ceiling);
+        let left = (start < ceiling).then_some(ceiling);
         if cost.get() > self.burst {
             let decision = Decision::Deny {
-                standing: standing(begin, forgotten),
+                standing: standing(start, forgotten),
                 retry: Retry::Never,
             };
-            return Weighed {
+            return MeterResult {
                 decision,
                 after: left,
-                begin,
+                start,
             };
         }
-        let after = begin.plus(self.time_of(cost), parts);
+        let after = start.plus(self.time_of(cost), parts);
         if after <= ceiling {
             let decision = Decision::allow(standing(after, Timestamp::MAX));
-            return Weighed {
+            return MeterResult {
                 decision,
                 after: Some(after),
-                begin,
+                start,
             };
         }
-        let passes_at = self.passes_at(begin, cost).ceil().min(forgotten);
+        let allowed_at = self.allowed_at(start, cost).ceil().min(forgotten);
         let decision = Decision::Deny {
-            standing: standing(begin, forgotten),
-            retry: Retry::After(passes_at.since(now)),
+            standing: standing(start, forgotten),
+            retry: Retry::After(allowed_at.since(now)),
         };
-        Weighed {
+        MeterResult {
             decision,
             after: left,
-            begin,
+            start,
         }
     }
 
     /// The same for one unit, the usual cost, whose work begins at `begin`, which is not before `now`. Says also when that
     /// work ends if it is kept. Fewer cases than [`Meter::weigh`] has, so that it fits into whoever asks.
     #[inline(always)]
-    pub(crate) fn weigh_one(&self, begin: Fine, now: Timestamp) -> (Decision, Fine) {
+    pub(crate) fn evaluate_one(&self, start: ExactTime, now: Timestamp) -> (Decision, ExactTime) {
         let parts = self.pace.parts;
-        let after = begin.plus(self.one, parts);
-        let ceiling = Fine::at(now).plus(self.full, parts);
-        let standing = |room: Fine, held: Fine| Standing {
+        let after = start.plus(self.unit_time, parts);
+        let ceiling = ExactTime::at(now).plus(self.full_time, parts);
+        let standing = |time: ExactTime, held: ExactTime| Standing {
             limit: self.burst,
-            remaining: self.units_in(room),
+            remaining: self.units_in(time),
             reset_after: held.ceil().since(now),
         };
         if after <= ceiling {
             return (Decision::allow(standing(ceiling.less(after, parts), after)), after);
         }
-        let retry = Retry::After(after.minus(self.full, parts).ceil().since(now));
-        let standing = standing(ceiling.minus(begin, parts), begin);
+        let retry = Retry::After(after.minus(self.full_time, parts).ceil().since(now));
+        let standing = standing(ceiling.minus(start, parts), start);
         (Decision::Deny { standing, retry }, after)
     }
 
     /// How long a cost that the limit can hold takes.
     #[inline]
-    pub(crate) fn time_of(&self, cost: Cost) -> Fine {
+    pub(crate) fn time_of(&self, cost: Cost) -> ExactTime {
         if cost == Cost::ONE {
-            self.one
+            self.unit_time
         } else {
             self.pace.span_of(cost.get().min(self.burst))
         }
     }
 
     /// When a cost that the limit can hold passes, if it is busy until `until`.
-    pub(crate) fn passes_at(&self, until: Fine, cost: Cost) -> Fine {
+    pub(crate) fn allowed_at(&self, until: ExactTime, cost: Cost) -> ExactTime {
         until
             .plus(self.time_of(cost), self.pace.parts)
-            .minus(self.full, self.pace.parts)
+            .minus(self.full_time, self.pace.parts)
     }
 
     /// When the work of `cost` that began at `begin` ends. Nothing if that is a time of another pace.
-    pub(crate) fn ends(&self, begin: Fine, cost: Cost) -> Option<Fine> {
-        (begin.frac < self.pace.parts.get()).then(|| begin.plus(self.time_of(cost), self.pace.parts))
+    pub(crate) fn work_end(&self, start: ExactTime, cost: Cost) -> Option<ExactTime> {
+        (start.frac < self.pace.parts.get()).then(|| start.plus(self.time_of(cost), self.pace.parts))
     }
 
     /// What is left at `now` of the work of `cost` that began at `begin`, if any.
     ///
     /// Time that has passed since the charge's turn came is gone for good: taking back more would hand out units that
     /// time has returned already.
-    pub(crate) fn unspent(&self, cost: Cost, begin: Fine, now: Timestamp) -> Option<Fine> {
+    pub(crate) fn remaining_work(&self, cost: Cost, start: ExactTime, now: Timestamp) -> Option<ExactTime> {
         let parts = self.pace.parts;
-        let work = self.time_of(cost).minus(Fine::at(now).minus(begin, parts), parts);
-        (work > Fine { us: 0, frac: 0 }).then_some(work)
+        let work = self.time_of(cost).minus(ExactTime::at(now).minus(start, parts), parts);
+        (work > ExactTime { us: 0, frac: 0 }).then_some(work)
     }
 }
 
@@ -312,9 +312,9 @@ mod tests {
     fn only_a_fill_of_more_than_two_to_the_52_us_is_refused() {
         let year = Micros::from_secs(366 * 86_400);
         assert!(meter(1, year, 142).is_ok());
-        let refusal = meter(1, year, 143).expect_err("143 years of 366 days");
+        let error = meter(1, year, 143).expect_err("143 years of 366 days");
         assert_eq!(
-            refusal.to_string(),
+            error.to_string(),
             "a burst of 143 at 1 per 366day takes over 142 years to come back: lower the burst or raise the rate"
         );
         assert!(meter(1_000_000_000, Micros::from_millis(1), 1_000_000_000).is_ok());
@@ -338,13 +338,13 @@ mod tests {
             let meter = meter(units, Micros::new(period), units).expect("in range");
             let pace = meter.pace;
             for n in [1, 2, 3, 1_000_003.min(units)] {
-                let room = pace.span_of(n);
-                assert_eq!(pace.units_in(room), n);
-                assert_eq!(meter.units_in(room), n);
-                let short = room.minus(Fine { us: 0, frac: 1 }, pace.parts);
+                let time = pace.span_of(n);
+                assert_eq!(pace.units_in(time), n);
+                assert_eq!(meter.units_in(time), n);
+                let short = time.minus(ExactTime { us: 0, frac: 1 }, pace.parts);
                 assert_eq!(pace.units_in(short), n - 1);
                 assert_eq!(meter.units_in(short), n - 1);
-                assert_eq!(pace.units_over(room), n);
+                assert_eq!(pace.units_over(time), n);
             }
         }
     }

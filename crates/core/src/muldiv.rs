@@ -24,13 +24,13 @@ pub const fn muldiv(a: u64, b: u64, n: NonZeroU64) -> (u64, u64) {
     if let Some(product) = a.checked_mul(b) {
         return (product / n.get(), product % n.get());
     }
-    wide(a, b, n.get())
+    muldiv_u128(a, b, n.get())
 }
 
 /// The same where the product needs more than 64 bits: out of line, since decisions rarely come here.
 #[cold]
 #[inline(never)]
-const fn wide(a: u64, b: u64, n: u64) -> (u64, u64) {
+const fn muldiv_u128(a: u64, b: u64, n: u64) -> (u64, u64) {
     let product = a as u128 * b as u128;
     let quotient = product / n as u128;
     let quotient = if quotient > u64::MAX as u128 {

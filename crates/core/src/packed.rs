@@ -4,15 +4,15 @@
 //! its slots. What is read back was written by others, so every number is checked.
 
 use crate::algorithm::{fixed_window, sliding_counter};
-use crate::debt::{ByNanos, ByTime, ByUnits, Debt};
+use crate::debt::{NanoFraction, TimeFraction, UnitFraction, Debt};
 use crate::limit::{Limit, State};
 use crate::ring::Ring;
-use crate::words::Words;
+use crate::words::StateNumbers;
 
 /// Bytes of the numbers of each kind of state.
-const BY_UNITS: &[usize] = &[7, 7, 4, 4, 6];
-const BY_TIME: &[usize] = &[7, 7, 4, 4];
-const BY_NANOS: &[usize] = &[7, 7, 4];
+const UNIT_DEBT: &[usize] = &[7, 7, 4, 4, 6];
+const TIME_DEBT: &[usize] = &[7, 7, 4, 4];
+const NANO_DEBT: &[usize] = &[7, 7, 4];
 const FIXED_WINDOW: &[usize] = &[7, 7, 4];
 const SLIDING_COUNTER: &[usize] = &[7, 7, 4, 4];
 
@@ -20,9 +20,9 @@ impl State {
     /// Appends the bytes that stand for it in a shared store.
     pub fn write_packed(&self, bytes: &mut Vec<u8>) {
         match self {
-            Self::TokenBucket(state) | Self::LeakyBucket(state) => write(state, BY_UNITS, bytes),
-            Self::Gcra(state) => write(state, BY_TIME, bytes),
-            Self::Cell(state) => write(state, BY_NANOS, bytes),
+            Self::TokenBucket(state) | Self::LeakyBucket(state) => write(state, UNIT_DEBT, bytes),
+            Self::Gcra(state) => write(state, TIME_DEBT, bytes),
+            Self::Cell(state) => write(state, NANO_DEBT, bytes),
             Self::FixedWindow(state) => write(state, FIXED_WINDOW, bytes),
             Self::SlidingCounter(state) => write(state, SLIDING_COUNTER, bytes),
             Self::SlidingLog(ring) | Self::Concurrency(ring) => ring.write_packed(bytes),
@@ -67,9 +67,9 @@ impl Limit {
     /// How many bytes stand for a state of this limit. Nothing where that depends on what it holds.
     pub const fn packed_bytes(&self) -> Option<usize> {
         match self {
-            Self::TokenBucket(_) | Self::LeakyBucket(_) => Some(size(BY_UNITS)),
-            Self::Gcra(_) => Some(size(BY_TIME)),
-            Self::Cell(_) => Some(size(BY_NANOS)),
+            Self::TokenBucket(_) | Self::LeakyBucket(_) => Some(size(UNIT_DEBT)),
+            Self::Gcra(_) => Some(size(TIME_DEBT)),
+            Self::Cell(_) => Some(size(NANO_DEBT)),
             Self::FixedWindow(_) => Some(size(FIXED_WINDOW)),
             Self::SlidingCounter(_) => Some(size(SLIDING_COUNTER)),
             Self::SlidingLog(_) | Self::Concurrency(_) => None,
@@ -79,10 +79,10 @@ impl Limit {
     /// The state of this limit's algorithm that these bytes stand for. Nothing if no limit wrote them.
     pub fn read_packed(&self, bytes: &[u8]) -> Option<State> {
         Some(match self {
-            Self::TokenBucket(_) => State::TokenBucket(read::<Debt<ByUnits>>(bytes, BY_UNITS)?),
-            Self::LeakyBucket(_) => State::LeakyBucket(read::<Debt<ByUnits>>(bytes, BY_UNITS)?),
-            Self::Gcra(_) => State::Gcra(read::<Debt<ByTime>>(bytes, BY_TIME)?),
-            Self::Cell(_) => State::Cell(read::<Debt<ByNanos>>(bytes, BY_NANOS)?),
+            Self::TokenBucket(_) => State::TokenBucket(read::<Debt<UnitFraction>>(bytes, UNIT_DEBT)?),
+            Self::LeakyBucket(_) => State::LeakyBucket(read::<Debt<UnitFraction>>(bytes, UNIT_DEBT)?),
+            Self::Gcra(_) => State::Gcra(read::<Debt<TimeFraction>>(bytes, TIME_DEBT)?),
+            Self::Cell(_) => State::Cell(read::<Debt<NanoFraction>>(bytes, NANO_DEBT)?),
             Self::FixedWindow(_) => State::FixedWindow(read::<fixed_window::State>(bytes, FIXED_WINDOW)?),
             Self::SlidingCounter(_) => State::SlidingCounter(read::<sliding_counter::State>(bytes, SLIDING_COUNTER)?),
             Self::SlidingLog(_) => State::SlidingLog(Ring::read_packed(bytes, false)?),
@@ -100,21 +100,21 @@ const fn size(mut widths: &[usize]) -> usize {
     sum
 }
 
-fn write(state: &impl Words, widths: &[usize], bytes: &mut Vec<u8>) {
-    let mut words = Vec::with_capacity(widths.len());
-    state.write_words(&mut words);
-    for (word, &width) in words.iter().zip(widths) {
-        push(bytes, *word, width);
+fn write(state: &impl StateNumbers, widths: &[usize], bytes: &mut Vec<u8>) {
+    let mut numbers = Vec::with_capacity(widths.len());
+    state.write_numbers(&mut numbers);
+    for (number, &width) in numbers.iter().zip(widths) {
+        push(bytes, *number, width);
     }
 }
 
-fn read<S: Words>(bytes: &[u8], widths: &[usize]) -> Option<S> {
+fn read<S: StateNumbers>(bytes: &[u8], widths: &[usize]) -> Option<S> {
     let mut rest = bytes;
-    let mut words = Vec::with_capacity(widths.len());
+    let mut numbers = Vec::with_capacity(widths.len());
     for &width in widths {
-        words.push(pull(&mut rest, width)?);
+        numbers.push(pull(&mut rest, width)?);
     }
-    if rest.is_empty() { S::from_words(&words) } else { None }
+    if rest.is_empty() { S::from_numbers(&numbers) } else { None }
 }
 
 /// Appends the low bytes of a number.

@@ -3,7 +3,7 @@
 use crate::limit::Limit;
 use crate::meter::gcd;
 use crate::muldiv::muldiv;
-use crate::rate::{LONGEST, Rate};
+use crate::rate::{PERIOD_MAX, Rate};
 use crate::time::Micros;
 use crate::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use std::num::NonZeroU64;
@@ -18,9 +18,9 @@ impl Limit {
             return *self;
         }
         let units = |units: u64| muldiv(units, part.get(), whole).0.max(1);
-        let rate = |rate: Rate| slowed(rate, part, whole);
+        let rate = |rate: Rate| scale_rate(rate, part, whole);
         // No more than it was, and so in range if that was.
-        let window = |rate: Rate| Rate::counted(units(rate.units()), rate.period());
+        let window = |rate: Rate| Rate::for_hits(units(rate.units()), rate.period());
         match self {
             Self::TokenBucket(limit) => {
                 let slow = TokenBucket::new(rate(limit.rate()));
@@ -42,9 +42,9 @@ impl Limit {
             Self::SlidingCounter(limit) => SlidingCounter::new(window(limit.rate())).into(),
             Self::SlidingLog(limit) => {
                 let period = limit.rate().period();
-                let apart = muldiv(limit.min_interval().get(), whole.get(), part).0;
+                let min_interval = muldiv(limit.min_interval().get(), whole.get(), part).0;
                 let log = SlidingLog::new(window(limit.rate())).expect("no more than it was");
-                let spaced = log.with_min_interval(Micros::new(apart).min(period));
+                let spaced = log.with_min_interval(Micros::new(min_interval).min(period));
                 spaced.expect("no longer than the period").into()
             }
             Self::Concurrency(limit) => {
@@ -57,7 +57,7 @@ impl Limit {
 }
 
 /// So much of a rate.
-fn slowed(rate: Rate, part: NonZeroU64, whole: NonZeroU64) -> Rate {
+fn scale_rate(rate: Rate, part: NonZeroU64, whole: NonZeroU64) -> Rate {
     let common = gcd(part.get(), whole.get());
     let (part, whole) = (part.get() / common, whole.get() / common);
     // The rate is `units` in `period`; both may be far too large to be one.
@@ -65,7 +65,7 @@ fn slowed(rate: Rate, part: NonZeroU64, whole: NonZeroU64) -> Rate {
     let common = u128::from(gcd(u64::try_from(units % u128::from(whole)).unwrap_or(0), whole));
     let units = units / common;
     let period = u128::from(rate.period().get()) * (u128::from(whole) / common);
-    let longest = u128::from(LONGEST.get());
+    let period_max = u128::from(PERIOD_MAX.get());
     let fits = |units: u128, period: u128| {
         let (units, period) = (u64::try_from(units).ok()?, u64::try_from(period).ok()?);
         Rate::new(units, Micros::new(period)).ok()
@@ -74,10 +74,10 @@ fn slowed(rate: Rate, part: NonZeroU64, whole: NonZeroU64) -> Rate {
         return exact;
     }
     // In the longest period that leaves few enough units, so that rounding them down costs next to nothing.
-    let most = u128::from(Rate::MOST);
-    let new_period = longest
+    let units_max = u128::from(Rate::UNITS_MAX);
+    let new_period = period_max
         .min(period)
-        .min(most.saturating_mul(period) / units.max(1))
+        .min(units_max.saturating_mul(period) / units.max(1))
         .max(1);
     let new_units = muldiv_wide(units, new_period, period).max(1);
     fits(new_units, new_period).unwrap_or(rate)
@@ -102,7 +102,7 @@ mod tests {
     use crate::Cell;
     use proptest::prelude::*;
 
-    fn of(part: u64, whole: u64, limit: Limit) -> Limit {
+    fn portion_of(part: u64, whole: u64, limit: Limit) -> Limit {
         let [part, whole] = [part, whole].map(|number| NonZeroU64::new(number).expect("not zero"));
         limit.portion(part, whole)
     }
@@ -116,12 +116,12 @@ mod tests {
     #[test]
     fn a_quarter_of_a_hundred_a_second_is_twenty_five_a_second() {
         let bucket = TokenBucket::new(rate(100, SECOND)).with_burst(50).expect("in range");
-        let quarter = of(1, 4, bucket.into());
+        let quarter = portion_of(1, 4, bucket.into());
         let expected = TokenBucket::new(rate(25, SECOND)).with_burst(12).expect("in range");
         assert_eq!((quarter.capacity(), quarter.fill()), (12, Some(Micros::new(480_000))));
-        assert_eq!(quarter.decide_like(), Limit::from(expected).decide_like());
+        assert_eq!(quarter.comparable_numbers(), Limit::from(expected).comparable_numbers());
         // 0.8 of it, on three instances: 26 2/3 a second.
-        let uneven = of(800_000, 3_000_000, bucket.into());
+        let uneven = portion_of(800_000, 3_000_000, bucket.into());
         assert_eq!(
             uneven.rate().map(|rate| (rate.units(), rate.period())),
             Some((80, Micros::from_secs(3)))
@@ -133,7 +133,7 @@ mod tests {
     fn every_algorithm_keeps_what_is_not_a_number_of_units() {
         let minute = Micros::from_secs(60);
         let log = SlidingLog::new(rate(100, minute)).and_then(|log| log.with_min_interval(Micros::from_millis(50)));
-        let Limit::SlidingLog(log) = of(1, 10, log.expect("in range").into()) else {
+        let Limit::SlidingLog(log) = portion_of(1, 10, log.expect("in range").into()) else {
             panic!("another algorithm");
         };
         assert_eq!(
@@ -141,28 +141,28 @@ mod tests {
             (rate(10, minute), Micros::from_millis(500))
         );
         let queue = LeakyBucket::new(rate(50, SECOND)).shaping();
-        let Limit::LeakyBucket(queue) = of(1, 5, queue.into()) else {
+        let Limit::LeakyBucket(queue) = portion_of(1, 5, queue.into()) else {
             panic!("another algorithm");
         };
         assert!(queue.is_shaping());
         assert_eq!(queue.depth(), 10);
         let slots = Concurrency::new(3, minute).expect("in range");
-        let Limit::Concurrency(one) = of(1, 10, slots.into()) else {
+        let Limit::Concurrency(one) = portion_of(1, 10, slots.into()) else {
             panic!("another algorithm");
         };
         assert_eq!((one.slots(), one.lease_ttl()), (1, minute));
-        assert_eq!(of(1, 4, FixedWindow::new(rate(7, minute)).into()).capacity(), 1);
-        assert_eq!(of(1, 4, SlidingCounter::new(rate(9, minute)).into()).capacity(), 2);
+        assert_eq!(portion_of(1, 4, FixedWindow::new(rate(7, minute)).into()).capacity(), 1);
+        assert_eq!(portion_of(1, 4, SlidingCounter::new(rate(9, minute)).into()).capacity(), 2);
         assert_eq!(
-            of(1, 4, Cell::new(99, 100, 60).expect("in range").into()).capacity(),
+            portion_of(1, 4, Cell::new(99, 100, 60).expect("in range").into()).capacity(),
             25
         );
-        assert_eq!(of(4, 4, slots.into()), slots.into());
+        assert_eq!(portion_of(4, 4, slots.into()), slots.into());
     }
 
     impl Limit {
         /// Its numbers as its twin takes them: equal ones decide alike.
-        fn decide_like(&self) -> [u64; 4] {
+        fn comparable_numbers(&self) -> [u64; 4] {
             match self {
                 Self::TokenBucket(limit) => limit.numbers(),
                 _ => [0; 4],
@@ -181,13 +181,13 @@ mod tests {
         ) {
             let whole = rate(units, Micros::from_millis(period_ms));
             let Ok(bucket) = TokenBucket::new(whole).with_burst(burst) else { return Ok(()) };
-            let part = of(millionths, 1_000_000 * instances, bucket.into());
+            let part = portion_of(millionths, 1_000_000 * instances, bucket.into());
             let slow = part.rate().expect("a bucket has a rate");
             // slow <= whole * millionths / (10^6 * instances), by cross-multiplying in two halves that fit.
             let slow_per = u128::from(slow.units()) * u128::from(whole.period().get());
             let whole_per = u128::from(units) * u128::from(slow.period().get());
             let (scale, share) = (1_000_000 * u128::from(instances), u128::from(millionths));
-            let is_floor = slow.units() == 1 && slow.period() == LONGEST;
+            let is_floor = slow.units() == 1 && slow.period() == PERIOD_MAX;
             prop_assert!(is_floor || slow_per.saturating_mul(scale) <= whole_per.saturating_mul(share));
             let one_more = slow_per + u128::from(whole.period().get());
             prop_assert!(one_more.saturating_mul(scale) >= whole_per.saturating_mul(share));

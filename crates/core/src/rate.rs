@@ -19,7 +19,7 @@ pub enum LimitError {
         /// What was asked for.
         given: u64,
         /// The most that can be.
-        most: u64,
+        max: u64,
     },
     /// The burst is zero or above 10^9.
     Burst {
@@ -60,33 +60,33 @@ pub enum LimitError {
 }
 
 /// The shortest and the longest time a period, a lease or a fill may take.
-pub(crate) const SHORTEST: Micros = Micros::from_millis(1);
-pub(crate) const LONGEST: Micros = Micros::from_secs(366 * 86_400);
-pub(crate) const LONGEST_FILL: Micros = Micros::new(1 << 52);
+pub(crate) const PERIOD_MIN: Micros = Micros::from_millis(1);
+pub(crate) const PERIOD_MAX: Micros = Micros::from_secs(366 * 86_400);
+pub(crate) const FILL_TIME_MAX: Micros = Micros::new(1 << 52);
 
 impl Rate {
     /// The most units a period or a burst may have.
-    pub const MOST: u64 = 1_000_000_000;
+    pub const UNITS_MAX: u64 = 1_000_000_000;
 
     /// `units` per `period`.
     ///
     /// # Errors
     /// Units outside 1 to 10^9, or a period outside 1 ms to 366 days.
     pub const fn new(units: u64, period: Micros) -> Result<Self, LimitError> {
-        if units == 0 || units > Self::MOST {
+        if units == 0 || units > Self::UNITS_MAX {
             return Err(LimitError::Units {
                 given: units,
-                most: Self::MOST,
+                max: Self::UNITS_MAX,
             });
         }
-        if period.get() < SHORTEST.get() || period.get() > LONGEST.get() {
+        if period.get() < PERIOD_MIN.get() || period.get() > PERIOD_MAX.get() {
             return Err(LimitError::Period { given: period });
         }
         Ok(Self { units, period })
     }
 
     /// A rate of so many units that is only counted against, and may be larger than one that is to be kept.
-    pub(crate) const fn counted(units: u64, period: Micros) -> Self {
+    pub(crate) const fn for_hits(units: u64, period: Micros) -> Self {
         Self { units, period }
     }
 
@@ -101,11 +101,11 @@ impl Rate {
     }
 
     /// The same rate if it has at most `most` units, for algorithms that hold fewer.
-    pub(crate) const fn at_most(self, most: u64) -> Result<Self, LimitError> {
-        if self.units > most {
+    pub(crate) const fn at_most(self, max: u64) -> Result<Self, LimitError> {
+        if self.units > max {
             return Err(LimitError::Units {
                 given: self.units,
-                most,
+                max,
             });
         }
         Ok(self)
@@ -121,21 +121,21 @@ impl fmt::Display for Rate {
 impl fmt::Display for LimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
-            Self::Units { given: 0, most } => {
+            Self::Units { given: 0, max } => {
                 write!(
                     f,
-                    "a limit of 0 allows nothing: give 1 to {most} units (or ban the caller)"
+                    "a limit of 0 allows nothing: give 1 to {max} units (or ban the caller)"
                 )
             }
-            Self::Units { given, most } => {
+            Self::Units { given, max } => {
                 write!(
                     f,
-                    "a limit of {given} units is too large for this algorithm: give 1 to {most}"
+                    "a limit of {given} units is too large for this algorithm: give 1 to {max}"
                 )
             }
-            Self::Burst { given } => write!(f, "a burst of {given} is out of range: give 1 to {}", Rate::MOST),
+            Self::Burst { given } => write!(f, "a burst of {given} is out of range: give 1 to {}", Rate::UNITS_MAX),
             Self::Period { given } => {
-                write!(f, "a period of {given} is out of range: give {SHORTEST} to {LONGEST}")
+                write!(f, "a period of {given} is out of range: give {PERIOD_MIN} to {PERIOD_MAX}")
             }
             Self::Fill { burst, rate } => write!(
                 f,
@@ -150,14 +150,14 @@ impl fmt::Display for LimitError {
             Self::LeaseTtl { given } => {
                 write!(
                     f,
-                    "a lease_ttl of {given} is out of range: give {SHORTEST} to {LONGEST}"
+                    "a lease_ttl of {given} is out of range: give {PERIOD_MIN} to {PERIOD_MAX}"
                 )
             }
             Self::CellRate => write!(f, "a rate must be at least 1 per period and at most 10^9 per second"),
             Self::CellBurst { limit } => write!(
                 f,
                 "a limit of {limit} (max_burst + 1) is above {} or takes over 142 years to come back: lower max_burst",
-                Rate::MOST
+                Rate::UNITS_MAX
             ),
         }
     }

@@ -34,7 +34,7 @@ pub(crate) struct Shape {
     time_bits: u32,
     total_bits: u32,
     /// Bytes of the moment and the count.
-    packed: usize,
+    packed_bytes: usize,
     /// Bytes of a run.
     stride: usize,
 }
@@ -80,14 +80,14 @@ pub(crate) struct Add {
 
 /// A ring as it stands when the clock may have been set back since its last write.
 #[derive(Clone, Copy)]
-pub(crate) struct Runs<'a> {
+pub(crate) struct RingView<'a> {
     ring: Option<&'a Ring>,
     back: Micros,
 }
 
 /// What of a ring still counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Live {
+pub(crate) struct LiveRuns {
     /// The first run that counts.
     pub(crate) first: usize,
     /// Units counted up to here do not.
@@ -113,7 +113,7 @@ impl Edit {
     }
 }
 
-impl<'a> Runs<'a> {
+impl<'a> RingView<'a> {
     pub(crate) fn new(ring: Option<&'a Ring>, back: Micros) -> Self {
         Self { ring, back }
     }
@@ -161,9 +161,9 @@ impl<'a> Runs<'a> {
     }
 
     /// What is left when runs whose moment has `passed` are gone.
-    pub(crate) fn live(&self, passed: impl Fn(Timestamp) -> bool) -> Live {
+    pub(crate) fn live(&self, passed: impl Fn(Timestamp) -> bool) -> LiveRuns {
         let Some(ring) = self.ring else {
-            return Live {
+            return LiveRuns {
                 first: 0,
                 base: 0,
                 used: 0,
@@ -174,7 +174,7 @@ impl<'a> Runs<'a> {
             .checked_sub(1)
             .and_then(|dead| self.get(dead))
             .map_or(ring.base, |run| run.total.max(ring.base));
-        Live {
+        LiveRuns {
             first,
             base,
             used: ring.total - base,
@@ -182,12 +182,12 @@ impl<'a> Runs<'a> {
     }
 
     /// The run with this lease, from one on: a scan of ids, since runs are in the order of their ends.
-    pub(crate) fn of_lease(&self, lease: LeaseId, from: usize) -> Option<usize> {
+    pub(crate) fn find_lease(&self, lease: LeaseId, from: usize) -> Option<usize> {
         let ring = self.ring?;
         let id = lease.0.to_le_bytes();
         let holds = |index: usize| {
-            let at = ring.offset(index) + ring.shape.packed;
-            ring.bytes.get(at..at + LEASE) == Some(&id)
+            let at = ring.offset(index) + ring.shape.packed_bytes;
+            ring.bytes.get(at..at + LEASE_BYTES) == Some(&id)
         };
         (from..ring.len).find(|&index| holds(index))
     }
@@ -203,21 +203,21 @@ impl<'a> Runs<'a> {
 impl Shape {
     /// For moments within `window` of each other and counts within `limit`.
     pub(crate) fn plain(window: Micros, limit: u64) -> Self {
-        Self::of(bits(window.get()), bits(limit), 0)
+        Self::new(bits(window.get()), bits(limit), 0)
     }
 
     /// The same with the id of a lease in each run.
     pub(crate) fn leased(window: Micros, limit: u64) -> Self {
-        Self::of(bits(window.get()), bits(limit), LEASE)
+        Self::new(bits(window.get()), bits(limit), LEASE_BYTES)
     }
 
-    fn of(time_bits: u32, total_bits: u32, lease: usize) -> Self {
-        let packed = (time_bits + total_bits).div_ceil(8) as usize;
+    fn new(time_bits: u32, total_bits: u32, lease: usize) -> Self {
+        let packed_bytes = (time_bits + total_bits).div_ceil(8) as usize;
         Self {
             time_bits,
             total_bits,
-            packed,
-            stride: packed + lease,
+            packed_bytes,
+            stride: packed_bytes + lease,
         }
     }
 
@@ -229,15 +229,15 @@ impl Shape {
     /// The shape of numbers that were read from outside, if rings have it.
     pub(crate) fn from_numbers(time_bits: u8, total_bits: u8, leased: bool) -> Option<Self> {
         let in_range = (1..=53).contains(&time_bits) && (1..=32).contains(&total_bits);
-        in_range.then(|| Self::of(time_bits.into(), total_bits.into(), if leased { LEASE } else { 0 }))
+        in_range.then(|| Self::new(time_bits.into(), total_bits.into(), if leased { LEASE_BYTES } else { 0 }))
     }
 
     fn is_leased(self) -> bool {
-        self.stride > self.packed
+        self.stride > self.packed_bytes
     }
 
-    fn widened(self, total: u64) -> Self {
-        Self::of(self.time_bits, bits(total), self.stride - self.packed)
+    fn with_total(self, total: u64) -> Self {
+        Self::new(self.time_bits, bits(total), self.stride - self.packed_bytes)
     }
 }
 
@@ -308,7 +308,7 @@ impl Ring {
             self.base,
             self.at.as_micros(),
         ];
-        for (number, width) in numbers.into_iter().zip(HEAD) {
+        for (number, width) in numbers.into_iter().zip(HEADER_WIDTHS) {
             packed::push(bytes, number, width);
         }
         bytes.extend(self.bytes.iter().take(self.capacity * self.shape.stride));
@@ -317,8 +317,8 @@ impl Ring {
     /// The ring that these bytes stand for. Nothing if no limit wrote them.
     pub(crate) fn read_packed(bytes: &[u8], leased: bool) -> Option<Self> {
         let mut rest = bytes;
-        let mut numbers = [0; HEAD.len()];
-        for (number, width) in numbers.iter_mut().zip(HEAD) {
+        let mut numbers = [0; HEADER_WIDTHS.len()];
+        for (number, width) in numbers.iter_mut().zip(HEADER_WIDTHS) {
             *number = packed::pull(&mut rest, width)?;
         }
         let [
@@ -341,7 +341,7 @@ impl Ring {
             && len <= capacity
             && (head < capacity || head == 0)
             && base <= total
-            && total.max(ahead) <= 2 * FAR
+            && total.max(ahead) <= 2 * REBASE_AT
             && newest <= Timestamp::MAX.as_micros()
             && at <= Now::MAX.as_micros();
         if !is_ring {
@@ -351,7 +351,7 @@ impl Ring {
             // One that never held a run has no room for any.
             bytes: match capacity {
                 0 => Box::default(),
-                _ => [rest, &[0; READ]].concat().into_boxed_slice(),
+                _ => [rest, &[0; READ_BYTES]].concat().into_boxed_slice(),
             },
             shape,
             capacity,
@@ -364,10 +364,10 @@ impl Ring {
             at: Timestamp::from_micros(at),
         };
         let in_order = ring.iter().is_sorted_by_key(|run| run.time) && ring.iter().is_sorted_by_key(|run| run.total);
-        let ends_well = ring
+        let end_matches = ring
             .get(len.wrapping_sub(1))
             .is_none_or(|last| last.time == ring.newest() && last.total == total);
-        (in_order && ends_well).then_some(ring)
+        (in_order && end_matches).then_some(ring)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Run> + '_ {
@@ -392,7 +392,7 @@ impl Ring {
     }
 
     /// How many runs it holds.
-    pub fn runs(&self) -> usize {
+    pub fn run_count(&self) -> usize {
         self.len
     }
 
@@ -408,8 +408,8 @@ impl Ring {
         self.total = self.total.max(self.base);
         if self.len == 0 {
             (self.ahead, self.total, self.base) = (0, 0, 0);
-        } else if self.ahead.max(self.total) > FAR || self.begins_before_the_epoch() {
-            *self = self.rebuilt(self.shape, self.capacity);
+        } else if self.ahead.max(self.total) > REBASE_AT || self.starts_before_epoch() {
+            *self = self.rebuild(self.shape, self.capacity);
         }
         if edit.add.units > 0 {
             self.add(edit.add.time, edit.add.units.into(), limit, lease);
@@ -418,7 +418,7 @@ impl Ring {
 
     /// Whether its clock was set back so far that its first run counts as of the epoch. By the ring's own clock it is older
     /// than that, and would be kept until its moment can no longer be told from another.
-    fn begins_before_the_epoch(&self) -> bool {
+    fn starts_before_epoch(&self) -> bool {
         self.ahead > 0 && self.get(0).is_some_and(|run| run.time == Timestamp::EPOCH)
     }
 
@@ -432,7 +432,7 @@ impl Ring {
         let time = nearest_below(self.newest, word as u64, self.shape.time_bits);
         let total = nearest_below(self.total, (word >> self.shape.time_bits) as u64, self.shape.total_bits);
         let lease = if self.shape.is_leased() {
-            slot.get(self.shape.packed..)?
+            slot.get(self.shape.packed_bytes..)?
                 .first_chunk()
                 .map_or(0, |id| u64::from_le_bytes(*id))
         } else {
@@ -450,17 +450,17 @@ impl Ring {
         let Shape {
             time_bits,
             total_bits,
-            packed,
+            packed_bytes: packed,
             ..
         } = self.shape;
         let time = run.time.as_micros() + self.ahead;
         let word = u128::from(low(time, time_bits)) | u128::from(low(run.total, total_bits)) << time_bits;
         let start = self.offset(index);
-        let places = self
+        let parts = self
             .bytes
             .get_mut(start..)
             .and_then(|slot| slot.split_at_mut_checked(packed));
-        let (slot, rest) = places.expect("a run is written within the capacity");
+        let (slot, rest) = parts.expect("a run is written within the capacity");
         slot.copy_from_slice(word.to_le_bytes().get(..packed).expect("a run packs into 16 bytes"));
         if self.shape.is_leased() {
             *rest.first_chunk_mut().expect("a leased run has room for its id") = run.lease.0.to_le_bytes();
@@ -469,13 +469,13 @@ impl Ring {
 
     #[inline]
     fn offset(&self, index: usize) -> usize {
-        let place = self.head + index;
-        let place = if place < self.capacity {
-            place
+        let slot = self.head + index;
+        let slot = if slot < self.capacity {
+            slot
         } else {
-            place - self.capacity
+            slot - self.capacity
         };
-        place * self.shape.stride
+        slot * self.shape.stride
     }
 
     fn drop_front(&mut self, count: usize) {
@@ -489,9 +489,9 @@ impl Ring {
 
     /// Takes units out of one run and so off every count behind it; a run left empty goes.
     fn cut(&mut self, index: usize, units: u64) {
-        let own = Runs::new(Some(self), Micros::ZERO).units(index);
-        let units = units.min(own);
-        let emptied = usize::from(units == own);
+        let run_units = RingView::new(Some(self), Micros::ZERO).units(index);
+        let units = units.min(run_units);
+        let emptied = usize::from(units == run_units);
         let last = self.get(self.len.saturating_sub(2));
         for from in index + emptied..self.len {
             self.move_run(from, from - emptied, units.wrapping_neg());
@@ -519,17 +519,17 @@ impl Ring {
         let total = low(((word >> time_bits) as u64).wrapping_add(units), total_bits);
         let rest = time_bits + total_bits;
         let word = low(word as u64, time_bits) as u128 | u128::from(total) << time_bits | (word >> rest) << rest;
-        if from != to && stride > READ {
+        if from != to && stride > READ_BYTES {
             self.bytes.copy_within(from..from + stride, to);
         }
-        let run = self.bytes.get_mut(to..to + stride.min(READ));
-        if let (Some(run), Some(word)) = (run, word.to_le_bytes().get(..stride.min(READ))) {
+        let run = self.bytes.get_mut(to..to + stride.min(READ_BYTES));
+        if let (Some(run), Some(word)) = (run, word.to_le_bytes().get(..stride.min(READ_BYTES))) {
             run.copy_from_slice(word);
         }
     }
 
     fn add(&mut self, time: Timestamp, units: u64, limit: u64, lease: LeaseId) {
-        self.make_room(self.total + units - self.base, limit);
+        self.ensure_capacity(self.total + units - self.base, limit);
         let newest = self.newest();
         if self.len == 0 || time > newest {
             self.push(Run {
@@ -559,19 +559,19 @@ impl Ring {
 
     /// Puts a run where its moment belongs, and its units on every count behind it.
     fn insert(&mut self, time: Timestamp, units: u64, lease: LeaseId) {
-        let runs = Runs::new(Some(self), Micros::ZERO);
-        let place = runs.find(|run| run.time <= time);
-        let before = place
+        let runs = RingView::new(Some(self), Micros::ZERO);
+        let index = runs.find(|run| run.time <= time);
+        let before = index
             .checked_sub(1)
             .and_then(|last| runs.get(last))
             .map_or(self.base, |run| run.total.max(self.base));
-        for from in (place..self.len).rev() {
+        for from in (index..self.len).rev() {
             self.move_run(from, from + 1, units);
         }
         self.len += 1;
         self.total += units;
         self.set(
-            place,
+            index,
             Run {
                 time,
                 total: before + units,
@@ -581,37 +581,37 @@ impl Ring {
     }
 
     /// Makes room for one more run and for counts `span` apart: half as much again, but no more than the limit asks for.
-    fn make_room(&mut self, span: u64, limit: u64) {
+    fn ensure_capacity(&mut self, span: u64, limit: u64) {
         let wide_enough = bits(span) <= self.shape.total_bits;
         let needed = self.len + 1;
         if wide_enough && needed <= self.capacity {
             return;
         }
-        let most = usize::try_from(limit).unwrap_or(usize::MAX);
-        let capacity = (needed + needed / 2).min(most).max(needed);
+        let max = usize::try_from(limit).unwrap_or(usize::MAX);
+        let capacity = (needed + needed / 2).min(max).max(needed);
         if wide_enough {
             self.grow(capacity);
         } else {
-            *self = self.rebuilt(self.shape.widened(span.max(limit)), capacity);
+            *self = self.rebuild(self.shape.with_total(span.max(limit)), capacity);
         }
     }
 
     /// The same runs, as they are, with room for more.
     fn grow(&mut self, capacity: usize) {
         let stride = self.shape.stride;
-        let mut bytes = Vec::with_capacity(capacity * stride + READ);
+        let mut bytes = Vec::with_capacity(capacity * stride + READ_BYTES);
         let upper = self.len.min(self.capacity - self.head);
         for (first, count) in [(self.head, upper), (0, self.len - upper)] {
             let slots = self.bytes.get(first * stride..(first + count) * stride);
             bytes.extend_from_slice(slots.expect("runs lie within the capacity"));
         }
-        bytes.resize(capacity * stride + READ, 0);
+        bytes.resize(capacity * stride + READ_BYTES, 0);
         self.bytes = bytes.into_boxed_slice();
         (self.capacity, self.head) = (capacity, 0);
     }
 
     /// The same runs in another form, on the store's clock and counted from zero.
-    fn rebuilt(&self, shape: Shape, capacity: usize) -> Self {
+    fn rebuild(&self, shape: Shape, capacity: usize) -> Self {
         let mut ring = Self::new(shape, self.at);
         ring.reserve(capacity);
         for run in self.iter() {
@@ -625,26 +625,26 @@ impl Ring {
 
     /// Room for `capacity` runs, in an empty ring.
     fn reserve(&mut self, capacity: usize) {
-        self.bytes = vec![0; capacity * self.shape.stride + READ].into_boxed_slice();
+        self.bytes = vec![0; capacity * self.shape.stride + READ_BYTES].into_boxed_slice();
         self.capacity = capacity;
     }
 }
 
 /// Where a ring's own clock and count are set back, long before they would leave the range of a double.
-const FAR: u64 = 1 << 51;
+const REBASE_AT: u64 = 1 << 51;
 
 /// Bytes of the numbers before the slots, where a shared store keeps a ring.
-const HEAD: [usize; 11] = [1, 1, 1, 4, 4, 4, 7, 7, 7, 7, 7];
+const HEADER_WIDTHS: [usize; 11] = [1, 1, 1, 4, 4, 4, 7, 7, 7, 7, 7];
 
 /// Bytes of a lease's id.
-const LEASE: usize = size_of::<u64>();
+const LEASE_BYTES: usize = size_of::<u64>();
 
 /// Bytes read at once, and so the room behind the last run.
-const READ: usize = size_of::<u128>();
+const READ_BYTES: usize = size_of::<u128>();
 
 /// Bits that tell `0..=most` apart.
-const fn bits(most: u64) -> u32 {
-    if most == 0 { 1 } else { u64::BITS - most.leading_zeros() }
+const fn bits(max: u64) -> u32 {
+    if max == 0 { 1 } else { u64::BITS - max.leading_zeros() }
 }
 
 /// The low bits of a number.

@@ -47,16 +47,16 @@ pub enum Policy {
 
 /// What settling a request comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settlement {
+pub struct Proposal {
     /// Whether the request passes.
-    pub passes: bool,
+    pub allowed: bool,
     /// For each charge, in order.
-    pub outcomes: Vec<Outcome>,
+    pub charges: Vec<ProposedCharge>,
 }
 
 /// What settling one charge comes to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct ProposedCharge {
     /// What this limit says. Its standing is the one after this charge and those of its key before it, or as it was, if
     /// the charge is not kept. A refusal that is kept leaves nothing remaining; its `reset_after` is as it was.
     pub decision: Decision,
@@ -70,16 +70,16 @@ pub struct Outcome {
 ///
 /// `decide` asks the limit of a charge for a cost, with what its key holds at that moment: a store reads it in its own
 /// way. Charges of the same key add up: the second is decided as if the first were taken.
-pub fn settle<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, Cost) -> Step<Change>) -> Settlement {
+pub fn propose<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, Cost) -> Step<Change>) -> Proposal {
     let mut steps: Vec<Step<Change>> = Vec::with_capacity(charges.len());
     for (index, charge) in charges.iter().enumerate() {
         let before = charges.iter().zip(&steps).take(index);
-        let taken = before.filter(|(earlier, step)| earlier.key == charge.key && earlier.is_taken(step));
+        let taken = before.filter(|(earlier, step)| earlier.key == charge.key && earlier.counts_toward_key(step));
         let cost = taken.fold(charge.cost, |sum, (earlier, _)| sum.plus(earlier.cost));
         // A peek behind a charge of the same key sees that charge: it is asked as a part of it.
         steps.push(decide(charge, cost));
     }
-    let passes = charges
+    let allowed = charges
         .iter()
         .zip(&steps)
         .all(|(charge, step)| charge.policy == Policy::Shadow || step.decision.is_allow());
@@ -87,12 +87,12 @@ pub fn settle<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, C
         .iter()
         .zip(&steps)
         .map(|(charge, step)| match charge.policy {
-            Policy::Enforce => passes,
-            Policy::Shadow => passes && step.decision.is_allow(),
+            Policy::Enforce => allowed,
+            Policy::Shadow => allowed && step.decision.is_allow(),
             Policy::Count => true,
         })
         .collect();
-    let outcomes = charges.iter().zip(steps).enumerate().map(|(index, (charge, step))| {
+    let proposed = charges.iter().zip(steps).enumerate().map(|(index, (charge, step))| {
         let is_kept = kept.get(index) == Some(&true);
         let of_key = || {
             charges
@@ -103,9 +103,9 @@ pub fn settle<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, C
         };
         let decision = match step.decision {
             Decision::Allow { delay, .. } if !is_kept => {
-                let as_it_was = decide(charge, Cost::ZERO).decision;
+                let before = decide(charge, Cost::ZERO).decision;
                 Decision::Allow {
-                    standing: *as_it_was.standing(),
+                    standing: *before.standing(),
                     delay,
                 }
             }
@@ -125,21 +125,21 @@ pub fn settle<K: PartialEq>(charges: &[Charge<K>], decide: impl Fn(&Charge<K>, C
             None if of_key().last().is_some_and(|(last, _)| last == index) => step.repair,
             _ => None,
         };
-        Outcome {
+        ProposedCharge {
             decision,
             mark: step.mark,
             change,
         }
     });
-    Settlement {
-        passes,
-        outcomes: outcomes.collect(),
+    Proposal {
+        allowed,
+        charges: proposed.collect(),
     }
 }
 
 impl<K: Copy> Charge<K> {
     /// The same for nothing: a look at how its key stands.
-    pub fn at_no_cost(&self) -> Self {
+    pub fn as_peek(&self) -> Self {
         Self {
             cost: Cost::ZERO,
             ..*self
@@ -149,7 +149,7 @@ impl<K: Copy> Charge<K> {
 
 impl<K> Charge<K> {
     /// Whether later charges of the same key must reckon with this one.
-    fn is_taken(&self, step: &Step<Change>) -> bool {
+    fn counts_toward_key(&self, step: &Step<Change>) -> bool {
         match self.policy {
             Policy::Enforce | Policy::Count => true,
             Policy::Shadow => step.decision.is_allow(),

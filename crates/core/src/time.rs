@@ -26,7 +26,7 @@ pub struct Now {
 
 /// How a key stands to the clock: the time to decide at, and by how much its own times must be set back first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Heard {
+pub(crate) struct ClockReading {
     pub(crate) now: Timestamp,
     /// Zero unless the clock was set back.
     pub(crate) back: Micros,
@@ -86,9 +86,9 @@ impl Micros {
     }
 
     /// The same rounded up to what matters to a person who waits: milliseconds below ten seconds, else whole seconds.
-    pub const fn rounded(self) -> Self {
-        let grain = if self.0 < 10_000_000 { 1_000 } else { 1_000_000 };
-        Self::new(self.0.div_ceil(grain) * grain)
+    pub const fn round_for_display(self) -> Self {
+        let unit = if self.0 < 10_000_000 { 1_000 } else { 1_000_000 };
+        Self::new(self.0.div_ceil(unit) * unit)
     }
 
     /// Whole milliseconds, rounded up: what callers are told, so that none comes back too early.
@@ -123,14 +123,14 @@ impl Now {
 
     /// What this moment is to a key last written at `written`, or never.
     #[inline]
-    pub(crate) fn heed(self, written: Option<Timestamp>) -> Heard {
-        let written = written.unwrap_or(self.at);
-        let back = written.since(self.at);
+    pub(crate) fn reconcile(self, written_at: Option<Timestamp>) -> ClockReading {
+        let written_at = written_at.unwrap_or(self.at);
+        let back = written_at.since(self.at);
         if back > self.slack {
-            Heard { now: self.at, back }
+            ClockReading { now: self.at, back }
         } else {
-            Heard {
-                now: self.at.max(written),
+            ClockReading {
+                now: self.at.max(written_at),
                 back: Micros::ZERO,
             }
         }
@@ -203,16 +203,16 @@ mod tests {
 
     #[test]
     fn a_little_late_counts_as_the_last_write_and_further_back_is_a_step() {
-        let written = at(10_000_000);
-        let heed = |us| Now::new(at(us)).heed(Some(written));
-        let heard = |now, back| Heard {
+        let written_at = at(10_000_000);
+        let reconcile = |us| Now::new(at(us)).reconcile(Some(written_at));
+        let reading = |now, back| ClockReading {
             now: at(now),
             back: Micros::new(back),
         };
-        assert_eq!(heed(12_000_000), heard(12_000_000, 0));
-        assert_eq!(heed(9_999_999), heard(10_000_000, 0));
-        assert_eq!(heed(9_000_000), heard(10_000_000, 0));
-        assert_eq!(heed(8_999_999), heard(8_999_999, 1_000_001));
+        assert_eq!(reconcile(12_000_000), reading(12_000_000, 0));
+        assert_eq!(reconcile(9_999_999), reading(10_000_000, 0));
+        assert_eq!(reconcile(9_000_000), reading(10_000_000, 0));
+        assert_eq!(reconcile(8_999_999), reading(8_999_999, 1_000_001));
     }
 
     #[test]
@@ -224,8 +224,8 @@ mod tests {
         assert_eq!(Now::new(Timestamp::MAX).at(), Now::MAX);
         assert!(Now::MAX + Micros::new(1 << 52) <= Timestamp::MAX);
         assert_eq!(
-            Now::new(at(7)).heed(None),
-            Heard {
+            Now::new(at(7)).reconcile(None),
+            ClockReading {
                 now: at(7),
                 back: Micros::ZERO
             }

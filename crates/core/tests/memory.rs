@@ -44,7 +44,7 @@ fn a_full_log_takes_eight_bytes_or_less_per_request() {
         (1_000_000, year, 9),
     ] {
         let ring = filled(log(units, period));
-        assert_eq!(ring.runs() as u64, units);
+        assert_eq!(ring.run_count() as u64, units);
         // Sixteen bytes for the whole ring are room to read the last run in one go.
         assert_eq!(ring.heap_bytes() as u64, units * bytes + 16, "{units} per {period}");
     }
@@ -58,7 +58,7 @@ fn requests_of_one_instant_and_large_costs_take_one_run() {
         let step = log.decide(state.as_ref(), Cost::new(cost).expect("in range"), now(START));
         log.keep(&mut state, step.next.expect("it fits"), LeaseId(0));
     }
-    assert_eq!(state.expect("written").runs(), 1);
+    assert_eq!(state.expect("written").run_count(), 1);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::thread;
 use tollgate_core::{
     Cell, Charge, Concurrency, Cost, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Mark, Micros, Now,
-    OnStoreFailure, Policy, Rate, Receipt, Retry, SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, settle,
+    OnStoreFailure, Policy, Rate, Receipt, Retry, SlidingCounter, SlidingLog, State, Timestamp, TokenBucket, propose,
 };
 
 const SECOND: Micros = Micros::from_secs(1);
@@ -64,10 +64,10 @@ fn two_limits_checked_together_keep_the_token_of_the_one_that_passes() {
     });
     let (mut wide_state, mut narrow_state) = (None, None);
     let at = now(SECOND);
-    let first = settle(&charges, |charge, cost| charge.limit.decide(None, cost, at));
-    assert!(first.passes);
+    let first = propose(&charges, |charge, cost| charge.limit.decide(None, cost, at));
+    assert!(first.allowed);
     for (outcome, (charge, state)) in first
-        .outcomes
+        .charges
         .into_iter()
         .zip(charges.iter().zip([&mut wide_state, &mut narrow_state]))
     {
@@ -80,11 +80,11 @@ fn two_limits_checked_together_keep_the_token_of_the_one_that_passes() {
             "wide" => wide_state.as_ref(),
             _ => narrow_state.as_ref(),
         };
-        let denied = settle(&charges, |charge, cost| {
+        let denied = propose(&charges, |charge, cost| {
             charge.limit.decide(state(&charge.key), cost, at)
         });
-        assert!(!denied.passes);
-        let [of_wide, of_narrow] = denied.outcomes.as_slice() else {
+        assert!(!denied.allowed);
+        let [of_wide, of_narrow] = denied.charges.as_slice() else {
             panic!("an outcome for each charge")
         };
         assert!(of_wide.decision.is_allow(), "its own limit would let it pass");

@@ -233,7 +233,7 @@ impl<S: Store> RuleBook<S> {
         if !is_banned {
             return self.peek(charges, counted).await;
         }
-        let as_they_are: Vec<_> = charges.iter().map(Charge::at_no_cost).collect();
+        let as_they_are: Vec<_> = charges.iter().map(Charge::as_peek).collect();
         // Both at once, within one deadline.
         let mut looks = join::all([charges, &as_they_are].map(|charges| self.peek(charges, counted)))
             .await

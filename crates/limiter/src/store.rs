@@ -76,7 +76,7 @@ pub trait Store: Send + Sync {
             }
             for place in taken {
                 let Some(charge) = charges.get(place) else { continue };
-                let looked = self.peek(&[charge.at_no_cost()]).await;
+                let looked = self.peek(&[charge.as_peek()]).await;
                 if let Some(Ok(looked)) = looked.outcomes.first() {
                     settled.restate(place, looked.decision);
                 }

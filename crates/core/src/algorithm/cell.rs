@@ -5,9 +5,9 @@
 //! is the exact one.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{self, ByNanos, Debt, NANOS};
+use crate::debt::{self, NanoFraction, Debt, NANOS};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::meter::{Fine, Meter, Pace};
+use crate::meter::{ExactTime, Meter, Pace};
 use crate::muldiv::muldiv;
 use crate::rate::{LimitError, Rate};
 use crate::time::{Micros, Now, Timestamp};
@@ -20,7 +20,7 @@ pub struct Cell {
 }
 
 /// The theoretical arrival time of the next request, whatever the parameters were.
-pub type State = Debt<ByNanos>;
+pub type State = Debt<NanoFraction>;
 
 /// The five integers of a `CL.THROTTLE` reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Cell {
         let interval_ns = interval_ns.ok_or(LimitError::CellRate)?;
         let interval_ns = u64::try_from(interval_ns).map_err(|_| LimitError::CellBurst { limit })?;
         let span = NonZeroU64::new(interval_ns).ok_or(LimitError::CellRate)?;
-        if limit > Rate::MOST {
+        if limit > Rate::UNITS_MAX {
             return Err(LimitError::CellBurst { limit });
         }
         let meter = Meter::with_pace(Pace { parts: NANOS, span }, limit);
@@ -85,9 +85,9 @@ impl Cell {
     /// out here and not from the decision, whose microseconds are rounded up.
     #[inline]
     pub fn reply(&self, decision: &Decision, mark: &Mark, cost: Cost) -> Reply {
-        let now = Fine::at(mark.taken_at);
-        let start = Fine::begin_of(mark);
-        let allowed_at = self.meter.passes_at(start, cost);
+        let now = ExactTime::at(mark.taken_at);
+        let start = ExactTime::from_mark(mark);
+        let allowed_at = self.meter.allowed_at(start, cost);
         // After its parameters were lowered a key can owe more than it may. A peek, which passes, says so all the same.
         let owes = cost == Cost::ZERO && allowed_at > now;
         let retry_after_s = match decision.retry() {
@@ -96,7 +96,7 @@ impl Cell {
             _ => None,
         };
         let until = match decision {
-            Decision::Allow { .. } => self.meter.ends(start, cost).unwrap_or(start),
+            Decision::Allow { .. } => self.meter.work_end(start, cost).unwrap_or(start),
             Decision::Deny { .. } => start,
         };
         Reply {
@@ -142,7 +142,7 @@ impl Algorithm for Cell {
 
     #[inline(always)]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        Debt::decide(state, (&self.meter, ByNanos::NEW), cost, now).step
+        Debt::decide(state, (&self.meter, NanoFraction::NEW), cost, now).step
     }
 
     fn refund(&self, state: &State, cost: Cost, now: Now) -> Option<State> {
@@ -150,7 +150,7 @@ impl Algorithm for Cell {
     }
 
     fn undo(&self, state: &State, receipt: &Receipt, now: Now) -> Option<State> {
-        state.undo((&self.meter, ByNanos::NEW), receipt, now)
+        state.undo((&self.meter, NanoFraction::NEW), receipt, now)
     }
 
     #[inline]
@@ -165,7 +165,7 @@ impl Algorithm for Cell {
 
     #[inline(always)]
     fn take_one(&self, state: &mut State, now: Now) -> Option<(Decision, Mark)> {
-        state.take_one((&self.meter, ByNanos::NEW), now)
+        state.take_one((&self.meter, NanoFraction::NEW), now)
     }
 
     #[inline]
@@ -180,6 +180,6 @@ pub const fn reply_seconds(span: Micros) -> u64 {
 }
 
 #[inline]
-fn exact_reply_seconds(span: Fine) -> u64 {
+fn exact_reply_seconds(span: ExactTime) -> u64 {
     reply_seconds(Micros::new(span.us))
 }

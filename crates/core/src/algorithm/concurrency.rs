@@ -3,9 +3,9 @@
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::rate::{LONGEST, LimitError, SHORTEST};
-use crate::ring::{Add, Cut, Edit, Live, Ring, Runs, Shape};
-use crate::time::{Heard, Micros, Now, Timestamp};
+use crate::rate::{PERIOD_MAX, LimitError, PERIOD_MIN};
+use crate::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Shape};
+use crate::time::{ClockReading, Micros, Now, Timestamp};
 
 /// A concurrency limit.
 ///
@@ -18,9 +18,9 @@ pub struct Concurrency {
 
 /// The leases at the moment of a decision.
 struct Leases<'a> {
-    runs: Runs<'a>,
+    runs: RingView<'a>,
     now: Timestamp,
-    live: Live,
+    live: LiveRuns,
     /// Drops what has run out and changes nothing else: what every edit starts from.
     edit: Edit,
     repair: Option<Edit>,
@@ -38,10 +38,10 @@ impl Concurrency {
         if slots == 0 || slots > Self::SLOTS_MAX {
             return Err(LimitError::Units {
                 given: slots,
-                most: Self::SLOTS_MAX,
+                max: Self::SLOTS_MAX,
             });
         }
-        if lease_ttl.get() < SHORTEST.get() || lease_ttl.get() > LONGEST.get() {
+        if lease_ttl.get() < PERIOD_MIN.get() || lease_ttl.get() > PERIOD_MAX.get() {
             return Err(LimitError::LeaseTtl { given: lease_ttl });
         }
         Ok(Self { slots, lease_ttl })
@@ -84,8 +84,8 @@ impl Concurrency {
     }
 
     fn read<'a>(&self, ring: Option<&'a Ring>, now: Now) -> Leases<'a> {
-        let Heard { now, back } = now.heed(ring.map(Ring::at));
-        let runs = Runs::new(ring, back);
+        let ClockReading { now, back } = now.reconcile(ring.map(Ring::at));
+        let runs = RingView::new(ring, back);
         let live = runs.live(|end| end <= now);
         let edit = Edit {
             at: now,
@@ -108,7 +108,7 @@ impl Concurrency {
 impl Leases<'_> {
     /// The place of a lease that has not run out.
     fn find_live(&self, lease: LeaseId) -> Option<usize> {
-        self.runs.of_lease(lease, self.live.first)
+        self.runs.find_lease(lease, self.live.first)
     }
 
     /// Takes out all of one lease.
@@ -193,7 +193,7 @@ impl Algorithm for Concurrency {
     }
 
     fn start(&self, edit: Edit, lease: LeaseId) -> Ring {
-        let mut ring = Ring::new(Shape::leased(LONGEST, self.slots), edit.at);
+        let mut ring = Ring::new(Shape::leased(PERIOD_MAX, self.slots), edit.at);
         ring.apply(edit, self.slots, lease);
         ring
     }

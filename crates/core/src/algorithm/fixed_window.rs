@@ -40,7 +40,7 @@ impl FixedWindow {
     /// When the clock was set back the window keeps the time it had left and lasts on to a seam: were it cut short,
     /// stepping to and fro over a seam would hand out one window after the other.
     fn reconcile(&self, state: Option<&State>, now: Now) -> (State, Option<State>) {
-        let reading = now.heed(state.map(|state| state.at));
+        let reading = now.reconcile(state.map(|state| state.at));
         let now = reading.now;
         let fresh = State {
             due: window_end(now, self.rate.period()),

@@ -1,7 +1,7 @@
 //! GCRA: one moment per key, the theoretical arrival time of the next request; early by more than the burst is denied.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{self, ByTime, Debt};
+use crate::debt::{self, TimeFraction, Debt};
 use crate::decision::{Cost, Decision};
 use crate::meter::Meter;
 use crate::rate::{LimitError, Rate};
@@ -15,11 +15,11 @@ use crate::time::{Now, Timestamp};
 pub struct Gcra {
     rate: Rate,
     meter: Meter,
-    fraction: ByTime,
+    fraction: TimeFraction,
 }
 
 /// The theoretical arrival time of the next request.
-pub type State = Debt<ByTime>;
+pub type State = Debt<TimeFraction>;
 
 impl Gcra {
     /// One unit every `period / units`, and one period's worth at once.
@@ -28,7 +28,7 @@ impl Gcra {
         Self {
             rate,
             meter,
-            fraction: ByTime::new(meter.pace),
+            fraction: TimeFraction::new(meter.pace),
         }
     }
 
@@ -54,7 +54,7 @@ impl Gcra {
         self.meter.numbers()
     }
 
-    fn meter(&self) -> (&Meter, ByTime) {
+    fn meter(&self) -> (&Meter, TimeFraction) {
         (&self.meter, self.fraction)
     }
 }

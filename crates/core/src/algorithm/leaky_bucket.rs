@@ -4,9 +4,9 @@
 //! what comes out keeps a constant rate.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{ByUnits, Charged, Debt};
+use crate::debt::{UnitFraction, DebtStep, Debt};
 use crate::decision::{Cost, Decision};
-use crate::meter::{Fine, Meter};
+use crate::meter::{ExactTime, Meter};
 use crate::rate::{LimitError, Rate};
 use crate::time::{Now, Timestamp};
 
@@ -19,7 +19,7 @@ use crate::time::{Now, Timestamp};
 pub struct LeakyBucket {
     rate: Rate,
     meter: Meter,
-    fraction: ByUnits,
+    fraction: UnitFraction,
     outflow: Outflow,
 }
 
@@ -33,7 +33,7 @@ enum Outflow {
 }
 
 /// Units used and not yet given back by time.
-pub type State = Debt<ByUnits>;
+pub type State = Debt<UnitFraction>;
 
 impl LeakyBucket {
     /// A meter that leaks at `rate` and is one period's worth deep.
@@ -42,7 +42,7 @@ impl LeakyBucket {
         Self {
             rate,
             meter,
-            fraction: ByUnits::new(meter.pace),
+            fraction: UnitFraction::new(meter.pace),
             outflow: Outflow::Police,
         }
     }
@@ -83,7 +83,7 @@ impl LeakyBucket {
         [parts, span, depth, self.is_shaping() as u64]
     }
 
-    fn meter(&self) -> (&Meter, ByUnits) {
+    fn meter(&self) -> (&Meter, UnitFraction) {
         (&self.meter, self.fraction)
     }
 }
@@ -95,7 +95,7 @@ impl Algorithm for LeakyBucket {
 
     #[inline(always)]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
-        let Charged { mut step, wait } = Debt::decide(state, self.meter(), cost, now);
+        let DebtStep { mut step, wait } = Debt::decide(state, self.meter(), cost, now);
         // A request that takes no place in the queue does not wait in it.
         if self.is_shaping()
             && cost > Cost::ZERO
@@ -138,7 +138,7 @@ impl Algorithm for LeakyBucket {
         if self.is_shaping()
             && let Decision::Allow { delay, .. } = &mut decision
         {
-            *delay = Fine::begin_of(&mark).ceil().since(mark.taken_at);
+            *delay = ExactTime::from_mark(&mark).ceil().since(mark.taken_at);
         }
         Some((decision, mark))
     }

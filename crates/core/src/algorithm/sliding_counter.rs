@@ -55,7 +55,7 @@ impl SlidingCounter {
 
     /// The counters at `now`, and the state to write back if the clock was set back.
     fn reconcile(&self, state: Option<&State>, now: Now) -> (Windows, Option<State>) {
-        let reading = now.heed(state.map(|state| state.at));
+        let reading = now.reconcile(state.map(|state| state.at));
         let (now, period) = (reading.now, self.rate.period());
         let fresh = Windows {
             now,

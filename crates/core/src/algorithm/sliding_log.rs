@@ -3,8 +3,8 @@
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::rate::{LimitError, Rate};
-use crate::ring::{Add, Cut, Edit, Live, Ring, Run, Runs, Shape};
-use crate::time::{Heard, Micros, Now, Timestamp};
+use crate::ring::{Add, Cut, Edit, LiveRuns, Ring, Run, RingView, Shape};
+use crate::time::{ClockReading, Micros, Now, Timestamp};
 
 /// A sliding window log.
 ///
@@ -18,9 +18,9 @@ pub struct SlidingLog {
 
 /// A log at the moment of a decision.
 struct Log<'a> {
-    runs: Runs<'a>,
+    runs: RingView<'a>,
     now: Timestamp,
-    live: Live,
+    live: LiveRuns,
     /// Changes nothing but the time: what every edit starts from.
     edit: Edit,
     repair: Option<Edit>,
@@ -69,9 +69,9 @@ impl SlidingLog {
     }
 
     fn read<'a>(&self, ring: Option<&'a Ring>, now: Now) -> Log<'a> {
-        let Heard { now, back } = now.heed(ring.map(Ring::at));
+        let ClockReading { now, back } = now.reconcile(ring.map(Ring::at));
         let ring = ring.filter(|ring| self.fresh_at(ring) - back > now);
-        let runs = Runs::new(ring, back);
+        let runs = RingView::new(ring, back);
         let period = self.rate.period();
         let live = runs.live(|stamp| stamp + period <= now);
         let edit = Edit {
@@ -240,7 +240,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn fresh_at(&self, state: &Ring) -> Timestamp {
-        if state.runs() > 0 {
+        if state.run_count() > 0 {
             state.newest() + self.rate.period()
         } else {
             state.at()

@@ -1,7 +1,7 @@
 //! Token bucket: holds `burst` tokens, refills continuously at its rate, takes a cost if that many are there.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{ByUnits, Debt};
+use crate::debt::{UnitFraction, Debt};
 use crate::decision::{Cost, Decision};
 use crate::meter::Meter;
 use crate::rate::{LimitError, Rate};
@@ -31,11 +31,11 @@ use crate::time::{Now, Timestamp};
 pub struct TokenBucket {
     rate: Rate,
     meter: Meter,
-    fraction: ByUnits,
+    fraction: UnitFraction,
 }
 
 /// Units used and not yet given back by time.
-pub type State = Debt<ByUnits>;
+pub type State = Debt<UnitFraction>;
 
 impl TokenBucket {
     /// A bucket that refills at `rate` and holds one period's worth.
@@ -44,7 +44,7 @@ impl TokenBucket {
         Self {
             rate,
             meter,
-            fraction: ByUnits::new(meter.pace),
+            fraction: UnitFraction::new(meter.pace),
         }
     }
 
@@ -70,7 +70,7 @@ impl TokenBucket {
         self.meter.numbers()
     }
 
-    fn meter(&self) -> (&Meter, ByUnits) {
+    fn meter(&self) -> (&Meter, UnitFraction) {
         (&self.meter, self.fraction)
     }
 }

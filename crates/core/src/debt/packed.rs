@@ -1,7 +1,7 @@
 //! A debt of units in as few bytes as its numbers need: for tables of many.
 
-use super::{ByUnits, Debt, FLAGS};
-use crate::rate::{LONGEST, Rate};
+use super::{UnitFraction, Debt, FLAGS};
+use crate::rate::{PERIOD_MAX, Rate};
 use crate::time::{Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -23,20 +23,20 @@ pub struct PackedDebt {
 }
 
 /// How many bits the end has.
-const UNTIL: u32 = 53;
+const UNTIL_BITS: u32 = 53;
 /// How many bits the last write has.
-const AT: u32 = 52;
+const AT_BITS: u32 = 52;
 /// Where the part of the span begins that lies above the end.
-const MIDDLE: u32 = u32::BITS;
+const SPAN_MIDDLE: u32 = u32::BITS;
 /// Where the part of the span begins that lies above the last write.
-const TOP: u32 = MIDDLE + (u64::BITS - UNTIL);
+const SPAN_TOP: u32 = SPAN_MIDDLE + (u64::BITS - UNTIL_BITS);
 
 // No debt can have a number that does not fit: these are the largest that limits and words may bring.
 const _: () = {
-    assert!(Timestamp::MAX.as_micros() >> UNTIL == 0);
-    assert!(Now::MAX.as_micros() >> AT == 0);
-    assert!(LONGEST.get() >> TOP >> (u64::BITS - AT) == 0);
-    assert!(Rate::MOST <= !FLAGS as u64);
+    assert!(Timestamp::MAX.as_micros() >> UNTIL_BITS == 0);
+    assert!(Now::MAX.as_micros() >> AT_BITS == 0);
+    assert!(PERIOD_MAX.get() >> SPAN_TOP >> (u64::BITS - AT_BITS) == 0);
+    assert!(Rate::UNITS_MAX <= !FLAGS as u64);
 };
 
 impl PackedDebt {
@@ -47,13 +47,13 @@ impl PackedDebt {
     }
 }
 
-impl From<Debt<ByUnits>> for PackedDebt {
+impl From<Debt<UnitFraction>> for PackedDebt {
     #[inline(always)]
-    fn from(Debt { until_us, at, grain }: Debt<ByUnits>) -> Self {
+    fn from(Debt { until_us, at, fraction: grain }: Debt<UnitFraction>) -> Self {
         let span = grain.span.get();
         Self {
-            until: until_us | span >> MIDDLE << UNTIL,
-            at: at.as_micros() | span >> TOP << AT,
+            until: until_us | span >> SPAN_MIDDLE << UNTIL_BITS,
+            at: at.as_micros() | span >> SPAN_TOP << AT_BITS,
             rest: grain.rest,
             parts: grain.parts,
             span: span as u32,
@@ -61,14 +61,14 @@ impl From<Debt<ByUnits>> for PackedDebt {
     }
 }
 
-impl From<PackedDebt> for Debt<ByUnits> {
+impl From<PackedDebt> for Debt<UnitFraction> {
     #[inline(always)]
     fn from(packed: PackedDebt) -> Self {
-        let span = packed.at >> AT << TOP | packed.until >> UNTIL << MIDDLE | u64::from(packed.span);
+        let span = packed.at >> AT_BITS << SPAN_TOP | packed.until >> UNTIL_BITS << SPAN_MIDDLE | u64::from(packed.span);
         Self {
-            until_us: low(packed.until, UNTIL),
-            at: Timestamp::from_micros(low(packed.at, AT)),
-            grain: ByUnits {
+            until_us: low(packed.until, UNTIL_BITS),
+            at: Timestamp::from_micros(low(packed.at, AT_BITS)),
+            fraction: UnitFraction {
                 // Never zero: it was packed from one that is not.
                 span: NonZeroU64::new(span).unwrap_or(NonZeroU64::MIN),
                 parts: packed.parts,
@@ -86,24 +86,24 @@ const fn low(word: u64, bits: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Words;
+    use crate::StateNumbers;
     use proptest::prelude::*;
 
-    fn check(words: [u64; 5]) {
-        let debt = Debt::<ByUnits>::from_words(&words).expect("numbers in range are a debt");
+    fn check(numbers: [u64; 5]) {
+        let debt = Debt::<UnitFraction>::from_numbers(&numbers).expect("numbers in range are a debt");
         let packed = PackedDebt::from(debt);
         assert_eq!(Debt::from(packed), debt);
         assert_eq!(packed.fresh_at(), debt.fresh_at());
-        let mut written = Vec::new();
-        packed.write_words(&mut written);
-        assert_eq!(written, words);
-        assert_eq!(PackedDebt::from_words(&words), Some(packed));
+        let mut encoded = Vec::new();
+        packed.write_numbers(&mut encoded);
+        assert_eq!(encoded, numbers);
+        assert_eq!(PackedDebt::from_numbers(&numbers), Some(packed));
     }
 
     /// Any number up to `most`, and often one next to a power of two or the most itself.
-    fn up_to(most: u64) -> impl Strategy<Value = u64> {
-        let edge = (0..u64::BITS, 0..3_u64).prop_map(move |(bit, less)| ((1 << bit) - less.min(1 << bit)).min(most));
-        prop_oneof![0..=most, edge, Just(most)]
+    fn up_to(max: u64) -> impl Strategy<Value = u64> {
+        let edge = (0..u64::BITS, 0..3_u64).prop_map(move |(bit, less)| ((1 << bit) - less.min(1 << bit)).min(max));
+        prop_oneof![0..=max, edge, Just(max)]
     }
 
     #[test]
@@ -114,19 +114,19 @@ mod tests {
 
     #[test]
     fn the_largest_and_the_smallest_numbers_fit() {
-        let (most, longest) = (Rate::MOST, LONGEST.get());
+        let (units_max, span_max) = (Rate::UNITS_MAX, PERIOD_MAX.get());
         let (until, at) = (Timestamp::MAX.as_micros(), Now::MAX.as_micros());
-        let rest = u64::from(FLAGS) | (most - 1);
-        for words in [
-            [until, at, rest, most, longest],
+        let rest = u64::from(FLAGS) | (units_max - 1);
+        for numbers in [
+            [until, at, rest, units_max, span_max],
             [until, 0, 0, 1, 1],
-            [0, 0, 0, 1, longest],
-            [0, 0, u64::from(FLAGS), most, 1],
-            [at, at, rest, most, 1 << 32],
+            [0, 0, 0, 1, span_max],
+            [0, 0, u64::from(FLAGS), units_max, 1],
+            [at, at, rest, units_max, 1 << 32],
             [at, at, 0, 1, 1 << 43],
             [at, at, 0, 1, 1 << 44],
         ] {
-            check(words);
+            check(numbers);
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
         fn every_debt_that_can_be_is_the_same_unpacked(
             times in (up_to(Timestamp::MAX.as_micros()), up_to(Now::MAX.as_micros())),
             rest in up_to(u64::from(!FLAGS)), flags in 0..4_u64,
-            parts in up_to(Rate::MOST - 1), span in up_to(LONGEST.get() - 1),
+            parts in up_to(Rate::UNITS_MAX - 1), span in up_to(PERIOD_MAX.get() - 1),
         ) {
             let (until, at) = (times.0.max(times.1), times.1);
             let parts = parts + 1;

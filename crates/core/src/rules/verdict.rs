@@ -77,7 +77,7 @@ impl<'r, K> Plan<'r, K> {
     pub fn standings(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
         let mut rulings = self.rulings(own, answers);
         for ruling in &mut rulings {
-            ruling.decision = ruling.decision.map(Decision::as_look);
+            ruling.decision = ruling.decision.map(Decision::as_peek);
         }
         Verdict::new(own, rulings)
     }
@@ -98,7 +98,7 @@ impl<'r, K> Plan<'r, K> {
                         Answer::Failed => (None, line.rule.without_store()),
                         Answer::Unasked => return None,
                     },
-                    Terms::Banned => (Some(Decision::of_a_ban(line.cost)), own),
+                    Terms::Banned => (Some(Decision::banned(line.cost)), own),
                     Terms::Unlimited => (None, own),
                 };
                 Some(line.ruling(decision, source, has_attempt))

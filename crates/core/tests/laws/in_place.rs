@@ -59,7 +59,7 @@ fn of_one_algorithm(limits: Vec<Limit>) -> Vec<Limit> {
 /// Rates as the other laws use them, and the extremes.
 fn any_rate_at_all() -> impl Strategy<Value = Rate> {
     let longest = 366 * 86_400 * 1_000_000;
-    let units = prop_oneof![Just(1), Just(7), Just(999_999_937), Just(Rate::MOST), 1..=Rate::MOST];
+    let units = prop_oneof![Just(1), Just(7), Just(999_999_937), Just(Rate::UNITS_MAX), 1..=Rate::UNITS_MAX];
     let period = prop_oneof![
         Just(1_000),
         Just(1_000_003),
@@ -72,11 +72,11 @@ fn any_rate_at_all() -> impl Strategy<Value = Rate> {
 }
 
 fn any_burst_at_all() -> impl Strategy<Value = u64> {
-    prop_oneof![3 => Just(1), 3 => 1u64..20, 2 => 1u64..2_000, 2 => Just(Rate::MOST), 2 => 1..=Rate::MOST]
+    prop_oneof![3 => Just(1), 3 => 1u64..20, 2 => 1u64..2_000, 2 => Just(Rate::UNITS_MAX), 2 => 1..=Rate::UNITS_MAX]
 }
 
 fn any_cell_at_all() -> impl Strategy<Value = Limit> {
-    let sizes = (0..Rate::MOST, 1..=Rate::MOST, 1u64..10_000_000);
+    let sizes = (0..Rate::UNITS_MAX, 1..=Rate::UNITS_MAX, 1u64..10_000_000);
     sizes.prop_filter_map("fills too slowly", |(burst, count, period)| {
         Cell::new(burst, count, period).ok().map(Limit::from)
     })

@@ -3,14 +3,14 @@
 use crate::keys::{Key, START, any_divisible, any_limit, capacity, now, units};
 use crate::promise::used;
 use proptest::prelude::*;
-use tollgate_core::{Charge, LeaseId, OnStoreFailure, Policy, Settlement, settle};
+use tollgate_core::{Charge, LeaseId, OnStoreFailure, Policy, Proposal, propose};
 
 /// Settles charges against keys by their place, and keeps what comes of it.
-fn settled(keys: &mut [Key], charges: &[Charge<usize>], us: u64) -> Settlement {
-    let settlement = settle(charges, |charge, cost| {
+fn settled(keys: &mut [Key], charges: &[Charge<usize>], us: u64) -> Proposal {
+    let settlement = propose(charges, |charge, cost| {
         charge.limit.decide(keys[charge.key].state.as_ref(), cost, now(us))
     });
-    for (charge, outcome) in charges.iter().zip(&settlement.outcomes) {
+    for (charge, outcome) in charges.iter().zip(&settlement.charges) {
         if let Some(change) = outcome.change.clone() {
             charge.limit.keep(&mut keys[charge.key].state, change, LeaseId(1));
         }
@@ -41,12 +41,12 @@ proptest! {
         let before = keys.clone();
         let charges = [charge(&keys, 0, costs.0, Policy::Enforce), charge(&keys, 1, costs.1, Policy::Enforce)];
         let settlement = settled(&mut keys, &charges, us);
-        prop_assert_eq!(settlement.passes, alone.iter().all(|step| step.decision.is_allow()));
-        for (index, outcome) in settlement.outcomes.iter().enumerate() {
+        prop_assert_eq!(settlement.allowed, alone.iter().all(|step| step.decision.is_allow()));
+        for (index, outcome) in settlement.charges.iter().enumerate() {
             prop_assert_eq!(outcome.decision.is_allow(), alone[index].decision.is_allow());
             // What each answer says is how its key then stands.
             prop_assert_eq!(*outcome.decision.standing(), *keys[index].look(0, us).decision.standing());
-            if !settlement.passes {
+            if !settlement.allowed {
                 prop_assert_eq!(&keys[index].state, &before[index].state);
             }
         }
@@ -59,10 +59,10 @@ proptest! {
         let settlement = settled(&mut keys, &charges, us);
         let mut at_once = key.clone();
         let decision = at_once.ask(costs.0 + costs.1, us);
-        prop_assert_eq!(settlement.passes, decision.is_allow());
+        prop_assert_eq!(settlement.allowed, decision.is_allow());
         prop_assert_eq!(keys[0].remaining(us), at_once.remaining(us));
-        prop_assert_eq!(settlement.outcomes[0].decision.is_allow(), key.look(costs.0, us).decision.is_allow());
-        prop_assert_eq!(settlement.outcomes[1].decision.is_allow(), decision.is_allow());
+        prop_assert_eq!(settlement.charges[0].decision.is_allow(), key.look(costs.0, us).decision.is_allow());
+        prop_assert_eq!(settlement.charges[1].decision.is_allow(), decision.is_allow());
     }
 
     #[test]
@@ -74,8 +74,8 @@ proptest! {
         let before = keys[1].clone();
         let charges = [charge(&keys, 0, cost, Policy::Enforce), charge(&keys, 1, cost, Policy::Shadow)];
         let settlement = settled(&mut keys, &charges, us);
-        prop_assert_eq!(settlement.passes, settlement.outcomes[0].decision.is_allow());
-        let charged = settlement.passes && before.look(cost, us).decision.is_allow();
+        prop_assert_eq!(settlement.allowed, settlement.charges[0].decision.is_allow());
+        let charged = settlement.allowed && before.look(cost, us).decision.is_allow();
         prop_assert_eq!(charged, keys[1].state != before.state);
     }
 
@@ -86,7 +86,7 @@ proptest! {
         let refused = key.remaining(us) + 1;
         let charges = [charge(&[key.clone()], 0, refused, Policy::Count)];
         let settlement = settled(std::slice::from_mut(&mut key), &charges, us);
-        prop_assert!(!settlement.passes);
+        prop_assert!(!settlement.allowed);
         prop_assert_eq!(key.remaining(us), 0, "it takes what was left");
         prop_assert!(key.look(0, us).decision.standing().limit == capacity(&key.limit));
     }
@@ -125,7 +125,7 @@ proptest! {
         let left = key.remaining(START);
         let mut keys = [key];
         let charges = [charge(&keys, 0, 1, Policy::Enforce), charge(&keys, 0, 1, Policy::Enforce)];
-        prop_assert!(settled(&mut keys, &charges, START - back).passes);
+        prop_assert!(settled(&mut keys, &charges, START - back).allowed);
         prop_assert_eq!(keys[0].remaining(START - back), left - 2);
         // And a look alone writes the step back.
         let mut keys = [Key { state: keys[0].state.clone(), ..keys[0].clone() }];
@@ -147,13 +147,13 @@ proptest! {
         let pair = |policy| [charge(&keys, 0, left + 1, policy), charge(&keys, 0, 1, policy)];
         let mut shadows = keys.clone();
         let settlement = settled(&mut shadows, &pair(Policy::Shadow), us);
-        prop_assert!(!settlement.outcomes[0].decision.is_allow() && settlement.outcomes[1].decision.is_allow());
+        prop_assert!(!settlement.charges[0].decision.is_allow() && settlement.charges[1].decision.is_allow());
         prop_assert_eq!(shadows[0].remaining(us), left - 1);
         let mut counted = keys.clone();
         let settlement = settled(&mut counted, &pair(Policy::Count), us);
-        prop_assert!(!settlement.outcomes[1].decision.is_allow(), "what was refused has taken all there was");
+        prop_assert!(!settlement.charges[1].decision.is_allow(), "what was refused has taken all there was");
         prop_assert_eq!(counted[0].remaining(us), 0);
-        prop_assert_eq!(settlement.outcomes[1].decision.standing().remaining, 0);
+        prop_assert_eq!(settlement.charges[1].decision.standing().remaining, 0);
     }
 }
 
@@ -166,5 +166,5 @@ fn two_charges_of_one_key_do_not_slip_past_a_limit_of_a_thousand_million() {
         charge(&keys, 0, 1_000_000_000, Policy::Enforce),
         charge(&keys, 0, 1_000_000_000, Policy::Enforce),
     ];
-    assert!(!settle(&charges, |charge, cost| charge.limit.decide(None, cost, now(START))).passes);
+    assert!(!propose(&charges, |charge, cost| charge.limit.decide(None, cost, now(START))).allowed);
 }

@@ -3,31 +3,31 @@
 use crate::keys::{Key, any_limit, capacity, span};
 use crate::promise::used;
 use proptest::prelude::*;
-use tollgate_core::{ByNanos, ByTime, ByUnits, Debt, Limit, Ring, State, Words, algorithm};
+use tollgate_core::{NanoFraction, TimeFraction, UnitFraction, Debt, Limit, Ring, State, StateNumbers, algorithm};
 
 fn words(state: &State) -> Vec<u64> {
     let mut words = Vec::new();
     match state {
-        State::TokenBucket(it) | State::LeakyBucket(it) => it.write_words(&mut words),
-        State::Gcra(it) => it.write_words(&mut words),
-        State::FixedWindow(it) => it.write_words(&mut words),
-        State::SlidingCounter(it) => it.write_words(&mut words),
-        State::SlidingLog(it) | State::Concurrency(it) => it.write_words(&mut words),
-        State::Cell(it) => it.write_words(&mut words),
+        State::TokenBucket(it) | State::LeakyBucket(it) => it.write_numbers(&mut words),
+        State::Gcra(it) => it.write_numbers(&mut words),
+        State::FixedWindow(it) => it.write_numbers(&mut words),
+        State::SlidingCounter(it) => it.write_numbers(&mut words),
+        State::SlidingLog(it) | State::Concurrency(it) => it.write_numbers(&mut words),
+        State::Cell(it) => it.write_numbers(&mut words),
     }
     words
 }
 
 fn state(limit: &Limit, words: &[u64]) -> Option<State> {
     Some(match limit {
-        Limit::TokenBucket(_) => State::TokenBucket(Debt::<ByUnits>::from_words(words)?),
-        Limit::LeakyBucket(_) => State::LeakyBucket(Debt::<ByUnits>::from_words(words)?),
-        Limit::Gcra(_) => State::Gcra(Debt::<ByTime>::from_words(words)?),
-        Limit::FixedWindow(_) => State::FixedWindow(algorithm::fixed_window::State::from_words(words)?),
-        Limit::SlidingCounter(_) => State::SlidingCounter(algorithm::sliding_counter::State::from_words(words)?),
-        Limit::SlidingLog(_) => State::SlidingLog(Ring::from_words(words)?),
-        Limit::Concurrency(_) => State::Concurrency(Ring::from_words(words)?),
-        Limit::Cell(_) => State::Cell(Debt::<ByNanos>::from_words(words)?),
+        Limit::TokenBucket(_) => State::TokenBucket(Debt::<UnitFraction>::from_numbers(words)?),
+        Limit::LeakyBucket(_) => State::LeakyBucket(Debt::<UnitFraction>::from_numbers(words)?),
+        Limit::Gcra(_) => State::Gcra(Debt::<TimeFraction>::from_numbers(words)?),
+        Limit::FixedWindow(_) => State::FixedWindow(algorithm::fixed_window::State::from_numbers(words)?),
+        Limit::SlidingCounter(_) => State::SlidingCounter(algorithm::sliding_counter::State::from_numbers(words)?),
+        Limit::SlidingLog(_) => State::SlidingLog(Ring::from_numbers(words)?),
+        Limit::Concurrency(_) => State::Concurrency(Ring::from_numbers(words)?),
+        Limit::Cell(_) => State::Cell(Debt::<NanoFraction>::from_numbers(words)?),
     })
 }
 

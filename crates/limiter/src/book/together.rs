@@ -187,7 +187,7 @@ impl<S: Store> RuleBook<S> {
     async fn give_back<'r>(&self, part: &Part<'_>, mut plan: Plan<'r, S::Key>, allowed: bool) -> Judged<'r> {
         if !self.is_given(part, allowed) {
             for charge in &mut plan.charges {
-                *charge = charge.at_no_cost();
+                *charge = charge.as_peek();
             }
         }
         Judged::Rules(self.refund_planned(&part.attempt, &plan).await)
@@ -202,7 +202,7 @@ impl<S: Store> RuleBook<S> {
         };
         let own = part.own.as_ref();
         let Some((own, charge)) = own.and_then(|own| Some((own, self.own_charge(attempt, own, cost)?))) else {
-            return Judged::Own(Some(Decision::of_a_ban(Cost::ZERO)), S::SOURCE, None);
+            return Judged::Own(Some(Decision::banned(Cost::ZERO)), S::SOURCE, None);
         };
         let answer = match self.own_counted(attempt, own, 0) {
             Some((_, counting)) => {
@@ -230,7 +230,7 @@ impl<S: Store> RuleBook<S> {
         let mut answers = settled.into_iter().flat_map(answers);
         let each = planned.iter().map(|planned| match planned {
             Planned::Rules(plan) => Some(Judged::Rules(plan.verdict(S::SOURCE, &mut answers))),
-            Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::of_a_ban(*cost)), S::SOURCE, None)),
+            Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::banned(*cost)), S::SOURCE, None)),
             Planned::Own(_, own) => Some(self.judge_own(own, answers.next().unwrap_or(Answer::Failed))),
             Planned::GiveBack(_) => None,
         });
@@ -374,7 +374,7 @@ impl Judged<'_> {
     fn looked_at(self) -> Self {
         match self {
             Self::Own(None, Source::Closed, counted) => Self::Own(None, Source::Open, counted),
-            Self::Own(decision, source, counted) => Self::Own(decision.map(Decision::as_look), source, counted),
+            Self::Own(decision, source, counted) => Self::Own(decision.map(Decision::as_peek), source, counted),
             rules @ Self::Rules(_) => rules,
         }
     }

@@ -5,8 +5,8 @@ use super::{Bench, run};
 use crate::store::{Outcome, Settled, Store, StoreError};
 use std::fmt::Debug;
 use tollgate_core::{
-    Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, OnStoreFailure, Policy, Receipt, Settlement,
-    State, Timestamp, settle,
+    Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, OnStoreFailure, Policy, Receipt, Proposal,
+    State, Timestamp, propose,
 };
 
 pub(super) struct Twin<'b, S: Store> {
@@ -113,7 +113,7 @@ impl<'b, S: Store> Twin<'b, S> {
         let expected = self.expected(charges, got.now);
         self.compare("settle", charges, &expected, &got, lease)?;
         let spread = self.is_spread(charges);
-        for ((charge, outcome), got) in charges.iter().zip(expected.outcomes).zip(&got.outcomes) {
+        for ((charge, outcome), got) in charges.iter().zip(expected.charges).zip(&got.outcomes) {
             if let Ok(got) = got {
                 self.receipts.push((charge.key, got.receipt, outcome.mark));
             }
@@ -284,8 +284,8 @@ impl<'b, S: Store> Twin<'b, S> {
         }
     }
 
-    fn expected(&self, charges: &[Charge<S::Key>], now: Timestamp) -> Settlement {
-        settle(charges, |charge, cost| {
+    fn expected(&self, charges: &[Charge<S::Key>], now: Timestamp) -> Proposal {
+        propose(charges, |charge, cost| {
             charge.limit.decide(self.state(charge.key), cost, Now::new(now))
         })
     }
@@ -294,20 +294,20 @@ impl<'b, S: Store> Twin<'b, S> {
         &mut self,
         call: &str,
         charges: &[Charge<S::Key>],
-        expected: &Settlement,
+        expected: &Proposal,
         got: &Settled,
         lease: LeaseId,
     ) -> Result<(), String> {
-        self.same(&format!("{call}: whether it passes"), expected.passes, got.passes)?;
+        self.same(&format!("{call}: whether it passes"), expected.allowed, got.passes)?;
         self.same(
             &format!("{call}: number of outcomes"),
             charges.len(),
             got.outcomes.len(),
         )?;
         let denies = |outcome: &Result<Outcome, StoreError>| outcome.is_ok_and(|outcome| !outcome.decision.is_allow());
-        let is_refused = !expected.passes && got.outcomes.iter().any(denies);
+        let is_refused = !expected.allowed && got.outcomes.iter().any(denies);
         let spread = self.is_spread(charges);
-        for ((charge, expected), got) in charges.iter().zip(&expected.outcomes).zip(&got.outcomes) {
+        for ((charge, expected), got) in charges.iter().zip(&expected.charges).zip(&got.outcomes) {
             let (decision, receipt) = match got {
                 Ok(Outcome { decision, receipt, .. }) => (decision, receipt),
                 // A refusal may tell only of the limits that refuse.

@@ -75,7 +75,7 @@ pub(crate) fn slot_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize 
 
 /// The units that a counter has left.
 pub(crate) async fn left(store: &Redis, key: RedisKey, limit: &Limit) -> u64 {
-    let looked = store.peek(&[charge(key, limit).at_no_cost()]).await;
+    let looked = store.peek(&[charge(key, limit).as_peek()]).await;
     looked.outcomes[0]
         .expect("a store that answers")
         .decision

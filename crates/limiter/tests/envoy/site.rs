@@ -121,7 +121,7 @@ pub(crate) fn attempt<'a>(entries: &'a [Attribute<'a>], hits: u64) -> Attempt<'a
     Attempt {
         domain: "shop",
         attributes: entries,
-        cost: Cost::of_hits(hits),
+        cost: Cost::from_hits(hits),
     }
 }
 

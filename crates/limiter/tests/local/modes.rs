@@ -88,7 +88,7 @@ async fn what_was_taken_here_is_taken_back_for_a_refusal_that_only_the_verdict_k
         let exact = site.charge(&bucket, &subject, 3);
         site.cut(number, true);
         let left = async |charge: &Charge<Fingerprint>| {
-            let looked = store.peek(&[charge.at_no_cost()]).await;
+            let looked = store.peek(&[charge.as_peek()]).await;
             looked.outcomes[0].expect("told").decision.standing().remaining
         };
         // Alone and beside others, all of which let it pass.
@@ -121,7 +121,7 @@ async fn a_request_takes_everywhere_or_nowhere() {
         let settled = store.settle(&[wide, narrow], LeaseId(1)).await;
         assert!(!settled.passes);
     }
-    let looked = store.peek(&[wide.at_no_cost()]).await;
+    let looked = store.peek(&[wide.as_peek()]).await;
     assert_eq!(looked.outcomes[0].expect("told").decision.standing().remaining, 90);
 }
 

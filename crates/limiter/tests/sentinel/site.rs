@@ -140,7 +140,7 @@ pub(crate) fn calls_by(server: &Server, commands: &[&str]) -> u64 {
 
 /// How many units of a limit are used, as the store says.
 pub(crate) async fn used(store: &Redis, limit: &Limit) -> u64 {
-    let looked = store.peek(&[charge(store, limit).at_no_cost()]).await;
+    let looked = store.peek(&[charge(store, limit).as_peek()]).await;
     let outcome = looked.outcomes[0].expect("a store that answers");
     limit.capacity() - outcome.decision.standing().remaining
 }

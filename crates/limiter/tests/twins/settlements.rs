@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tollgate_core::testing::life::Life;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{
-    Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, settle,
+    Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, propose,
 };
 use tollgate_limiter::store::redis::call::{Answer, Call, Clock, Mode, Told};
 use tollgate_limiter::store::redis::script::{FUNCTION, LIBRARY, SCRIPT};
@@ -185,10 +185,10 @@ impl Bench {
             call.request(&named, lease);
             let now = self.moment();
             let keys = &self.keys;
-            let settlement = settle(&charges, |charge, cost| {
+            let settlement = propose(&charges, |charge, cost| {
                 charge.limit.decide(keys[charge.key].state.as_ref(), cost, now)
             });
-            for (charge, outcome) in charges.iter().zip(settlement.outcomes) {
+            for (charge, outcome) in charges.iter().zip(settlement.charges) {
                 if let (Some(change), Mode::Settle) = (outcome.change, mode) {
                     charge.limit.keep(&mut self.keys[charge.key].state, change, lease);
                 }
@@ -197,7 +197,7 @@ impl Bench {
                     mark: outcome.mark,
                     lease,
                 };
-                expected.push((*charge, outcome.decision, receipt, settlement.passes));
+                expected.push((*charge, outcome.decision, receipt, settlement.allowed));
             }
         }
         let clock = self.clock();

@@ -37,7 +37,7 @@ impl Brought {
 
     /// What is held against the store.
     pub fn charged(&self) -> Limit {
-        let window = Limit::FixedWindow(FixedWindow::new(Rate::counted(
+        let window = Limit::FixedWindow(FixedWindow::new(Rate::for_hits(
             self.requests.into(),
             self.unit.period(),
         )));

@@ -77,7 +77,7 @@ pub(super) fn can_be_told(name: &str) -> bool {
 pub(super) const fn charged(limit: &Limit) -> Limit {
     match limit {
         Limit::FixedWindow(window) => {
-            Limit::FixedWindow(FixedWindow::new(Rate::counted(ENDLESS, window.rate().period())))
+            Limit::FixedWindow(FixedWindow::new(Rate::for_hits(ENDLESS, window.rate().period())))
         }
         _ => *limit,
     }
@@ -167,7 +167,7 @@ impl Compiler<'_> {
             // Where all is counted, what a ban refuses is too.
             Some((0, _)) if self.strict => Terms::Banned,
             Some((requests, unit)) => {
-                let window = FixedWindow::new(Rate::counted(requests.into(), unit.period()));
+                let window = FixedWindow::new(Rate::for_hits(requests.into(), unit.period()));
                 self.window(&id, Limit::FixedWindow(window))
             }
         };

@@ -153,7 +153,7 @@ impl Met<'_> {
         let limit = decision.standing().limit;
         Some(match decision.retry()? {
             Retry::After(wait) => {
-                let wait = wait.rounded();
+                let wait = wait.round_for_display();
                 format!("wait {wait}, ask for no more than is left, or raise {}", self.grounds)
             }
             Retry::Unknown => format!("somebody would have to release a lease, or raise {}", self.grounds),
@@ -200,17 +200,17 @@ impl fmt::Display for Says<'_, '_> {
                 write!(
                     f,
                     "would leave {remaining} of {limit}, as good as new in {}",
-                    standing.reset_after.rounded()
+                    standing.reset_after.round_for_display()
                 )?;
                 match delay.get() {
                     0 => Ok(()),
-                    _ => write!(f, ", held for {}", delay.rounded()),
+                    _ => write!(f, ", held for {}", delay.round_for_display()),
                 }
             }
             Decision::Deny { retry, .. } => {
                 write!(f, "refuses: {remaining} of {limit} left, ")?;
                 match retry {
-                    Retry::After(wait) => write!(f, "would pass in {}", wait.rounded()),
+                    Retry::After(wait) => write!(f, "would pass in {}", wait.round_for_display()),
                     Retry::Unknown => f.write_str("would pass when a lease is released"),
                     Retry::Never => f.write_str("would never pass"),
                 }

@@ -88,7 +88,7 @@ async fn count<S: Store>(store: &S, lease: LeaseId) -> Result<u32, StoreError> {
         on_failure: OnStoreFailure::Closed,
     };
     let standing = if store.renew(key, &limit, lease).await?.is_some() {
-        store.peek(&[charge.at_no_cost()]).await
+        store.peek(&[charge.as_peek()]).await
     } else {
         store.settle(&[charge], lease).await
     };

@@ -6,22 +6,22 @@ use super::table::{Entry, Table};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Guard;
 use tollgate_core::{
-    Algorithm, ByNanos, ByTime, ByUnits, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra,
+    Algorithm, NanoFraction, TimeFraction, UnitFraction, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra,
     LeakyBucket, LeaseId, Limit, Mark, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, Step, Timestamp, TokenBucket,
-    Words, algorithm,
+    StateNumbers, algorithm,
 };
 
 /// The tables of every algorithm.
 #[derive(Debug)]
 pub(crate) struct Tables {
     token_bucket: Shards<PackedDebt>,
-    gcra: Shards<Debt<ByTime>>,
+    gcra: Shards<Debt<TimeFraction>>,
     fixed_window: Shards<Timed<algorithm::fixed_window::State>>,
     sliding_counter: Shards<Timed<algorithm::sliding_counter::State>>,
     sliding_log: Shards<Timed<Ring>>,
     leaky_bucket: Shards<PackedDebt>,
     concurrency: Shards<Timed<Ring>>,
-    cell: Shards<Debt<ByNanos>>,
+    cell: Shards<Debt<NanoFraction>>,
 }
 
 /// A state that does not know by itself when it is as good as none.
@@ -68,13 +68,13 @@ pub(crate) trait Kind: Algorithm {
 pub(crate) struct Held<'a> {
     tables: &'a Tables,
     token_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
-    gcra: Vec<(usize, Guard<'a, Table<Debt<ByTime>>>)>,
+    gcra: Vec<(usize, Guard<'a, Table<Debt<TimeFraction>>>)>,
     fixed_window: Vec<(usize, Guard<'a, Table<Timed<algorithm::fixed_window::State>>>)>,
     sliding_counter: Vec<(usize, Guard<'a, Table<Timed<algorithm::sliding_counter::State>>>)>,
     sliding_log: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
     leaky_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
     concurrency: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
-    cell: Vec<(usize, Guard<'a, Table<Debt<ByNanos>>>)>,
+    cell: Vec<(usize, Guard<'a, Table<Debt<NanoFraction>>>)>,
 }
 
 /// Runs `$body` with the algorithm of a limit as `$kind`.
@@ -234,14 +234,14 @@ impl Entry for PackedDebt {
     }
 }
 
-impl Entry for Debt<ByTime> {
+impl Entry for Debt<TimeFraction> {
     #[inline]
     fn fresh_at(&self) -> Timestamp {
         Self::fresh_at(self)
     }
 }
 
-impl Entry for Debt<ByNanos> {
+impl Entry for Debt<NanoFraction> {
     #[inline]
     fn fresh_at(&self) -> Timestamp {
         Self::fresh_at(self)
@@ -270,17 +270,17 @@ impl Entry for Timed<algorithm::sliding_counter::State> {
     }
 }
 
-impl<S: Words> Words for Timed<S> {
-    fn write_words(&self, words: &mut Vec<u64>) {
+impl<S: StateNumbers> StateNumbers for Timed<S> {
+    fn write_numbers(&self, words: &mut Vec<u64>) {
         words.push(self.fresh_at.as_micros());
-        self.state.write_words(words);
+        self.state.write_numbers(words);
     }
 
-    fn from_words(words: &[u64]) -> Option<Self> {
+    fn from_numbers(words: &[u64]) -> Option<Self> {
         let (&fresh_at, words) = words.split_first()?;
         Some(Self {
             fresh_at: Timestamp::from_micros(fresh_at),
-            state: S::from_words(words)?,
+            state: S::from_numbers(words)?,
         })
     }
 }
@@ -415,8 +415,8 @@ macro_rules! timed {
     };
 }
 
-packed!(TokenBucket, token_bucket, 0, Debt<ByUnits>, PackedDebt);
-bare!(Gcra, gcra, 1, Debt<ByTime>);
+packed!(TokenBucket, token_bucket, 0, Debt<UnitFraction>, PackedDebt);
+bare!(Gcra, gcra, 1, Debt<TimeFraction>);
 timed!(FixedWindow, fixed_window, 2, algorithm::fixed_window::State, |_| 0);
 timed!(
     SlidingCounter,
@@ -426,6 +426,6 @@ timed!(
     |_| 0
 );
 timed!(SlidingLog, sliding_log, 4, Ring, Ring::heap_bytes);
-packed!(LeakyBucket, leaky_bucket, 5, Debt<ByUnits>, PackedDebt);
+packed!(LeakyBucket, leaky_bucket, 5, Debt<UnitFraction>, PackedDebt);
 timed!(Concurrency, concurrency, 6, Ring, Ring::heap_bytes);
-bare!(Cell, cell, 7, Debt<ByNanos>);
+bare!(Cell, cell, 7, Debt<NanoFraction>);

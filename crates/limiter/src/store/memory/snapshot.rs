@@ -16,7 +16,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use tollgate_core::{
-    Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, Timestamp, TokenBucket, Words,
+    Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, Timestamp, TokenBucket, StateNumbers,
 };
 
 /// Why a snapshot could not be written or read.
@@ -121,13 +121,13 @@ impl Options {
 }
 
 /// Every live key of one algorithm: a line of numbers each, and a zero behind the last.
-fn write_kind<A: Kind<Entry: Words>>(tables: &Tables, now: Timestamp, out: &mut Out) -> Result<usize, SnapshotError> {
+fn write_kind<A: Kind<Entry: StateNumbers>>(tables: &Tables, now: Timestamp, out: &mut Out) -> Result<usize, SnapshotError> {
     let (shards, mut keys, mut words) = (A::shards(tables), 0, Vec::new());
     for index in 0..shards.made() {
         let mut lines = Vec::new();
         for (print, entry) in shards.lock(index).entries().filter(|(_, entry)| entry.fresh_at() > now) {
             words.clear();
-            entry.write_words(&mut words);
+            entry.write_numbers(&mut words);
             lines.extend([words.len() as u64, print.high, u64::from(print.low.get())]);
             lines.append(&mut words);
             keys += 1;
@@ -141,7 +141,7 @@ fn write_kind<A: Kind<Entry: Words>>(tables: &Tables, now: Timestamp, out: &mut 
     Ok(keys)
 }
 
-fn read_kind<A: Kind<Entry: Words>>(memory: &Memory, now: Timestamp, file: &mut In) -> Result<(), SnapshotError> {
+fn read_kind<A: Kind<Entry: StateNumbers>>(memory: &Memory, now: Timestamp, file: &mut In) -> Result<(), SnapshotError> {
     let (shards, mut words) = (A::shards(&memory.tables), Vec::new());
     loop {
         let count = file.number()?;
@@ -158,7 +158,7 @@ fn read_kind<A: Kind<Entry: Words>>(memory: &Memory, now: Timestamp, file: &mut 
         for _ in 0..count {
             words.push(file.number()?);
         }
-        let entry = A::Entry::from_words(&words).ok_or(SnapshotError::Damaged("a state is none"))?;
+        let entry = A::Entry::from_numbers(&words).ok_or(SnapshotError::Damaged("a state is none"))?;
         if entry.fresh_at() > now {
             let print = Fingerprint { high, low };
             let mut table: crate::sync::Guard<'_, Table<A::Entry>> = shards.lock(shards.index_of(print));

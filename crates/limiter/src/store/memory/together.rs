@@ -6,7 +6,7 @@ use super::overflow::refusal;
 use super::table::Place;
 use crate::fingerprint::Fingerprint;
 use crate::store::{Outcome, Settled, Source};
-use tollgate_core::{Charge, Cost, LeaseId, Mark, Policy, Receipt, settle};
+use tollgate_core::{Charge, Cost, LeaseId, Mark, Policy, Receipt, propose};
 
 /// What several charges are settled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,12 +130,12 @@ impl Memory {
     ) -> Settled {
         // Read with all locks held: one moment for all, and none of them has been written later.
         let now = self.moment();
-        let settlement = settle(
+        let settlement = propose(
             charges,
             |charge, cost| with_kind!(&charge.limit, kind => kinds::decide(kind, held.table(kind, charge.key), charge.key, cost, now)),
         );
         let mut outcomes = Vec::with_capacity(charges.len());
-        for (charge, outcome) in charges.iter().zip(settlement.outcomes) {
+        for (charge, outcome) in charges.iter().zip(settlement.charges) {
             if let (Aim::Keep, Some(change)) = (aim, outcome.change) {
                 with_kind!(&charge.limit, kind => {
                     let table = held.table_mut(kind, charge.key);
@@ -157,7 +157,7 @@ impl Memory {
             }));
         }
         Settled {
-            passes: settlement.passes,
+            passes: settlement.allowed,
             now: now.at(),
             outcomes,
         }

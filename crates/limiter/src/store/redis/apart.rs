@@ -153,7 +153,7 @@ impl Nodes {
         let (places, as_they_are): (Vec<usize>, Vec<Work>) = places_and_charges
             .filter(|(_, charge)| charge.policy != Policy::Count)
             .map(|(place, charge)| {
-                let look = Work::request(Mode::Peek, vec![charge.at_no_cost()], LeaseId::default());
+                let look = Work::request(Mode::Peek, vec![charge.as_peek()], LeaseId::default());
                 (place, look)
             })
             .unzip();

@@ -90,7 +90,7 @@ impl<'a> Asked<'a> {
     ) -> Result<Self, Invalid> {
         let usual = u64::from(request.hits_addend.max(1));
         let cost = match rules.descriptors().has(&request.domain) {
-            true => Cost::of_hits,
+            true => Cost::from_hits,
             false => cost,
         };
         let mut parts = Vec::with_capacity(request.descriptors.len());
@@ -159,7 +159,7 @@ fn brought(limit: &RateLimitOverride) -> Result<OwnLimit, Invalid> {
         let words = "the limit of a descriptor has no unit; send SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
         return Err(Invalid(words.into()));
     };
-    let units = u64::from(limit.requests_per_unit).min(Rate::MOST);
+    let units = u64::from(limit.requests_per_unit).min(Rate::UNITS_MAX);
     let rate = Rate::new(units, period);
     Ok(rate.map_or(OwnLimit::Banned, |rate| {
         OwnLimit::Limited(TokenBucket::new(rate).into())
