@@ -10,10 +10,10 @@ use tollgate_core::{Limit, quantity, yaml};
 fn read(text: &str) -> Result<Read, Vec<Problem>> {
     let node = yaml::parse(&Origin::new("any.yaml", text))?;
     let mut reader = Reader::new(Settings::default());
-    if envoy::is_one(&node) {
-        let mut files = envoy::Files::new(false);
-        files.file(&node);
-        reader.envoy(files.finish()?.0, envoy::Options::default());
+    if envoy::is_descriptor_file(&node) {
+        let mut files = envoy::DescriptorFiles::new(false);
+        files.add_file(&node);
+        reader.envoy(files.finish()?.0, envoy::RatelimitOptions::default());
     } else {
         reader.file(&node);
     }

@@ -23,16 +23,16 @@ mod tree;
 mod unit;
 mod wildcard;
 
-pub use brought::Brought;
+pub use brought::LimitOverride;
 pub use compile::Descriptor;
-pub use counting::Counting;
-pub use exact::Exact;
-pub use file::{Files, is_one};
+pub use counting::CounterTarget;
+pub use exact::NativeLimit;
+pub use file::{DescriptorFiles, is_descriptor_file};
 pub use loading::parse;
-pub use near::{Tally, near_from};
-pub use options::Options;
-pub use path::{Path, brought_path};
-pub use tree::{Descriptors, Found, Limited};
+pub use near::{HitStats, near_threshold};
+pub use options::RatelimitOptions;
+pub use path::{StatPath, override_path};
+pub use tree::{Descriptors, DescriptorMatch, DescriptorLimit};
 pub use unit::Unit;
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 mod words;
 
 use super::attempt::Attempt;
-use super::envoy::Found;
+use super::envoy::DescriptorMatch;
 use super::rule::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, Variant};
 use super::terms::Grounds;
 use super::verdict::{Ruling, Verdict};
@@ -113,7 +113,7 @@ impl RuleSet {
         verdict: Verdict<'r>,
         key: impl FnMut(CounterId, &[&[u8]]) -> String,
     ) -> Explanation<'r> {
-        let described = self.described(attempt);
+        let described = self.match_descriptor(attempt);
         let mut telling = Telling {
             attempt,
             rulings: &verdict.rulings,
@@ -152,16 +152,16 @@ impl Rule {
     /// A descriptor applies if the entries lead to it, whatever its conditions would be in another order.
     fn fit_of_descriptor<'r>(
         &'r self,
-        described: Option<&(&'r Self, Found<'_>)>,
+        described: Option<&(&'r Self, DescriptorMatch<'_>)>,
         telling: &mut Telling<'_, 'r, impl FnMut(CounterId, &[&[u8]]) -> String>,
     ) -> Fit<'r> {
         let attempt = telling.attempt;
         match described {
             Some((rule, way)) if std::ptr::eq(*rule, self) => {
-                let values = way.counted(attempt.attributes);
+                let values = way.counted_values(attempt.attributes);
                 let values = values.map(|(name, value)| (shown(name.as_bytes()).into(), shown(value)));
-                let (values, name) = (values.collect(), way.name(attempt));
-                Fit::Met(telling.met(self, values, &way.parts(attempt, &name)))
+                let (values, name) = (values.collect(), way.counter_name(attempt));
+                Fit::Met(telling.met(self, values, &way.key_parts(attempt, &name)))
             }
             _ if *self.domain != *attempt.domain => Fit::Missed(vec![Miss::Domain {
                 was: shown(attempt.domain.as_bytes()),

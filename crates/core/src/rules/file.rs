@@ -11,7 +11,7 @@ mod rule;
 mod when;
 
 use super::attempt::Attempt;
-use super::envoy::{Descriptors, Options};
+use super::envoy::{Descriptors, RatelimitOptions};
 use super::lint::lint;
 use super::rule::{CounterOf, Rule, RuleSet};
 use crate::problem::{Place, Problem, Problems};
@@ -97,7 +97,7 @@ impl Reader {
 
     /// Takes descriptors of envoyproxy/ratelimit beside rules. Strict ones are all or nothing, as rules are; others count
     /// what they refuse, as they did where they come from.
-    pub fn envoy(&mut self, descriptors: Descriptors, options: Options) {
+    pub fn envoy(&mut self, descriptors: Descriptors, options: RatelimitOptions) {
         self.envoy = descriptors;
         self.envoy.options = options;
     }
@@ -150,7 +150,7 @@ impl Reader {
     /// Every problem there is, warnings too, sorted by place. Rules are taken whole or not at all.
     pub fn finish(mut self) -> Result<Read, Vec<Problem>> {
         let mut descriptors = std::mem::take(&mut self.envoy);
-        if let Some(rule) = self.rules.iter().find(|rule| descriptors.has(&rule.domain)) {
+        if let Some(rule) = self.rules.iter().find(|rule| descriptors.has_domain(&rule.domain)) {
             self.problems.error_with(
                 &rule.place,
                 format!(

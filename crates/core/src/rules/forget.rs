@@ -41,7 +41,7 @@ impl RuleSet {
                 meant: nearest(name, self.names(attempt.domain)).map(Box::from),
             });
         }
-        let described = self.described(attempt);
+        let described = self.match_descriptor(attempt);
         let mut found = Vec::new();
         for (counter, place) in self.counters.iter().zip(0..) {
             let Some(rule) = self.rules.get(counter.rule as usize) else {
@@ -53,8 +53,8 @@ impl RuleSet {
             }
             if rule.descriptor.is_some() {
                 if let Some((_, way)) = described.as_ref().filter(|(met, _)| std::ptr::eq(*met, rule)) {
-                    let name = way.name(attempt);
-                    found.push((key(CounterId(place), &way.parts(attempt, &name)), &counter.limit));
+                    let name = way.counter_name(attempt);
+                    found.push((key(CounterId(place), &way.key_parts(attempt, &name)), &counter.limit));
                 }
                 continue;
             }

@@ -57,8 +57,8 @@ impl RuleSet {
                 plan.add(rule, attempt, subject.parts().as_slice(), &mut key);
             }
         }
-        if let Some((rule, found)) = self.described(attempt) {
-            plan.add(rule, attempt, &found.parts(attempt, &found.name(attempt)), &mut key);
+        if let Some((rule, found)) = self.match_descriptor(attempt) {
+            plan.add(rule, attempt, &found.key_parts(attempt, &found.counter_name(attempt)), &mut key);
         }
         plan
     }
@@ -117,7 +117,7 @@ impl<'r, K> Plan<'r, K> {
                 key: key(window.counter, parts),
                 limit: match &rule.descriptor {
                     None => *window.limit,
-                    Some(descriptor) => descriptor.charged(&window.limit),
+                    Some(descriptor) => descriptor.counting_limit(&window.limit),
                 },
                 cost,
                 policy: rule.policy(),

@@ -174,7 +174,7 @@ impl<'r> Line<'r> {
     fn ruling(&self, decision: Option<Decision>, source: Source, has_attempt: bool) -> Ruling<'r> {
         let (decision, counted) = match (decision, &self.rule.descriptor) {
             (Some(decision), Some(descriptor)) if self.window.is_some() => {
-                let (decision, after) = descriptor.judged(decision);
+                let (decision, after) = descriptor.apply_limit(decision);
                 (Some(decision), after.map(|after| Count { after, has_attempt }))
             }
             (decision, _) => (decision, None),

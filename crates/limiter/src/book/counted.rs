@@ -5,12 +5,12 @@ use crate::store::{Act, Hit, Settled, Store, StoreError};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
-use tollgate_core::rules::envoy::{Counting, Descriptor};
+use tollgate_core::rules::envoy::{CounterTarget, Descriptor};
 use tollgate_core::rules::{Attempt, Plan};
 use tollgate_core::{Charge, LeaseId};
 
 /// A charge that is counted: its place among all, and how.
-pub(super) type Counted = (usize, Counting);
+pub(super) type Counted = (usize, CounterTarget);
 
 impl<S: Store> RuleBook<S> {
     /// The charge of a plan that is to be counted, if there is one: an attempt meets one descriptor at most. `first` is the
@@ -21,8 +21,8 @@ impl<S: Store> RuleBook<S> {
             return None;
         }
         let mut limited = plan.lines.iter().filter(|line| line.window.is_some());
-        let place = limited.position(|line| line.rule.descriptor().is_some_and(Descriptor::is_counting))?;
-        Some((first + place, self.rules.counting(attempt)?))
+        let place = limited.position(|line| line.rule.descriptor().is_some_and(Descriptor::counts_denied))?;
+        Some((first + place, self.rules.counter_target(attempt)?))
     }
 
     /// Settles charges, and counts those that are counted. Neither waits for the other: what is counted is so in any case.
@@ -67,7 +67,7 @@ impl<S: Store> RuleBook<S> {
 }
 
 /// How the charge at a place is counted, if it is.
-pub(super) fn counting(counted: &[Counted], place: usize) -> Option<&Counting> {
+pub(super) fn counting(counted: &[Counted], place: usize) -> Option<&CounterTarget> {
     counted
         .iter()
         .find(|(of, _)| *of == place)

@@ -3,7 +3,7 @@
 use super::{Counted, RuleBook, answers, is_leased};
 use crate::store::{Act, Hit, Settled, Store};
 use crate::{join, lease};
-use tollgate_core::rules::envoy::{Brought, Counting};
+use tollgate_core::rules::envoy::{LimitOverride, CounterTarget};
 use tollgate_core::rules::{Answer, Attempt, Count, Plan, Ruling, Verdict};
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
 
@@ -36,7 +36,7 @@ pub enum OwnLimit {
     /// Nothing passes.
     Banned,
     /// So much, in the place of a descriptor of envoyproxy/ratelimit.
-    Descriptor(Brought),
+    Descriptor(LimitOverride),
 }
 
 /// What the parts of a request came to.
@@ -222,7 +222,7 @@ impl<S: Store> RuleBook<S> {
     /// any case.
     fn is_given(&self, part: &Part<'_>, allowed: bool) -> bool {
         let descriptors = self.rules.descriptors();
-        allowed || !descriptors.options.strict && descriptors.has(part.attempt.domain)
+        allowed || !descriptors.options.strict && descriptors.has_domain(part.attempt.domain)
     }
 
     /// What the limits of each part say, as far as they were asked. The answers stand in the order of the parts.
@@ -244,7 +244,7 @@ impl<S: Store> RuleBook<S> {
                 Answer::Decided(decision, source) | Answer::Uncounted(decision, source),
                 OwnLimit::Descriptor(brought),
             ) => {
-                let (decision, after) = brought.judged(decision);
+                let (decision, after) = brought.apply_limit(decision);
                 let has_attempt = matches!(answer, Answer::Decided(..));
                 Judged::Own(Some(decision), source, after.map(|after| Count { after, has_attempt }))
             }
@@ -270,8 +270,8 @@ impl<S: Store> RuleBook<S> {
             OwnLimit::Descriptor(brought) => {
                 let beside = self
                     .rules
-                    .counter_beside(attempt, brought.unit(), |counter, per| self.key(counter, per));
-                (brought.charged(), brought.policy(), beside)
+                    .counter_for_override(attempt, brought.unit(), |counter, per| self.key(counter, per));
+                (brought.counting_limit(), brought.policy(), beside)
             }
         };
         Some(Charge {
@@ -287,7 +287,7 @@ impl<S: Store> RuleBook<S> {
     fn own_counted(&self, attempt: &Attempt<'_>, own: &OwnLimit, place: usize) -> Option<Counted> {
         match own {
             OwnLimit::Descriptor(brought) if self.store.takes_hits() && brought.policy() == Policy::Count => {
-                Some((place, Counting::brought(attempt, brought.requests())))
+                Some((place, CounterTarget::for_override(attempt, brought.requests())))
             }
             _ => None,
         }

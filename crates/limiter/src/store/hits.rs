@@ -1,7 +1,7 @@
 //! Charges that are counted as envoyproxy/ratelimit does: a number in a key of one window, whatever is refused.
 
 use tollgate_core::Charge;
-use tollgate_core::rules::envoy::Counting;
+use tollgate_core::rules::envoy::CounterTarget;
 
 /// One charge, and how it is counted.
 #[derive(Debug)]
@@ -9,7 +9,7 @@ pub struct Hit<'a, K> {
     /// The charge: of a window, with the key that it has where it is settled.
     pub charge: &'a Charge<K>,
     /// The name of its counter, and how much passes.
-    pub counting: &'a Counting,
+    pub counting: &'a CounterTarget,
 }
 
 impl<K> Clone for Hit<'_, K> {

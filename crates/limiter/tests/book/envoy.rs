@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{Brought, Files, Options, Unit};
+use tollgate_limiter::core::rules::envoy::{LimitOverride, DescriptorFiles, RatelimitOptions, Unit};
 use tollgate_limiter::core::rules::{Attempt, Reader, Settings};
 use tollgate_limiter::core::{Cost, Micros, yaml};
 use tollgate_limiter::{Judged, OwnLimit, Part, RuleBook, Way};
@@ -59,15 +59,15 @@ fn reader(strict: bool) -> Reader {
 }
 
 pub(super) fn reader_of(file: &str, strict: bool) -> Reader {
-    let mut files = Files::new(false);
-    files.file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
+    let mut files = DescriptorFiles::new(false);
+    files.add_file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
     let mut reader = Reader::new(Settings::default());
     reader.envoy(
         descriptors,
-        Options {
+        RatelimitOptions {
             strict,
-            ..Options::default()
+            ..RatelimitOptions::default()
         },
     );
     reader
@@ -267,7 +267,7 @@ fn what_is_banned_keeps_others_from_being_charged_only_strictly() {
 }
 
 /// Whether one descriptor passes that may bring a limit along, how much is then left, and what its window holds.
-fn one(book: &RuleBook, entry: &str, way: Way, cost: u64, own: Option<Brought>) -> (bool, Option<u64>, Option<u64>) {
+fn one(book: &RuleBook, entry: &str, way: Way, cost: u64, own: Option<LimitOverride>) -> (bool, Option<u64>, Option<u64>) {
     let part = Part {
         attempt: Attempt {
             domain: "shop",
@@ -305,7 +305,7 @@ fn a_limit_that_a_request_brings_is_counted_where_the_files_limit_is() {
     use Way::Take;
     let (store, _) = stopped();
     let book = RuleBook::new(reader(false).finish().expect("sound descriptors").rules, store);
-    let brought = |requests, unit| Some(Brought::new(requests, unit, false));
+    let brought = |requests, unit| Some(LimitOverride::new(requests, unit, false));
     // The file lets one of a minute pass.
     assert_eq!(one(&book, "all=x", Take, 1, None), (true, Some(0), Some(1)));
     assert_eq!(
@@ -351,7 +351,7 @@ fn a_limit_that_a_request_brings_is_counted_where_the_files_limit_is() {
 fn strictly_a_limit_that_a_request_brings_takes_nothing_when_it_refuses() {
     let (store, _) = stopped();
     let book = RuleBook::new(reader(true).finish().expect("sound descriptors").rules, store);
-    let brought = Some(Brought::new(5, Unit::Minute, true));
+    let brought = Some(LimitOverride::new(5, Unit::Minute, true));
     assert_eq!(one(&book, "special=x", Way::Take, 2, None), (true, Some(1), None));
     assert_eq!(one(&book, "special=x", Way::Take, 4, brought), (false, Some(3), None));
     assert_eq!(one(&book, "special=x", Way::Take, 3, brought), (true, Some(0), None));
@@ -365,7 +365,7 @@ fn what_is_given_back_is_taken_off_and_never_refused() {
     // Still beyond the limit.
     assert_eq!(one(&book, "all=x", Way::GiveBack, 3, None), (true, Some(0), Some(2)));
     assert_eq!(one(&book, "all=x", Way::GiveBack, 9, None), (true, Some(1), Some(0)));
-    let brought = Some(Brought::new(5, Unit::Minute, false));
+    let brought = Some(LimitOverride::new(5, Unit::Minute, false));
     assert_eq!(one(&book, "all=x", Way::Take, 7, brought), (false, Some(0), Some(7)));
     assert_eq!(one(&book, "all=x", Way::GiveBack, 1, brought), (true, Some(0), Some(6)));
     assert_eq!(one(&book, "banned=x", Way::GiveBack, 1, None), (true, Some(0), Some(0)));

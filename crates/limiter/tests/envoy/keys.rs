@@ -4,7 +4,7 @@ use crate::site::{Ear, ask, attempt, book, calls, counters, entries, hit, hit_to
 use std::sync::Arc;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::Fit;
-use tollgate_limiter::core::rules::envoy::{Brought, Unit};
+use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
 use tollgate_limiter::store::redis::EnvoyCounters;
 use tollgate_limiter::testing::servers::{Kind, Server};
 use tollgate_limiter::{OwnLimit, Part, RuleBook, Way};
@@ -227,7 +227,7 @@ async fn what_is_no_number_is_left_alone_and_costs_no_other_key() {
 async fn a_limit_that_a_request_brings_is_counted_in_the_same_key() {
     let server = Server::start(Kind::Redis70);
     let book = book(&server.url(), counters());
-    let brought = |requests, unit| Some(OwnLimit::Descriptor(Brought::new(requests, unit, false)));
+    let brought = |requests, unit| Some(OwnLimit::Descriptor(LimitOverride::new(requests, unit, false)));
     let request = async |entry: &str, hits, way, own| {
         let entries = entries(&[entry]);
         let attempt = attempt(&entries, hits);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{Files, Options};
+use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
 use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
 use tollgate_limiter::store::Store;
@@ -73,15 +73,15 @@ descriptors:
 ";
 
 pub(crate) fn rules(strict: bool) -> RuleSet {
-    let mut files = Files::new(false);
-    files.file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
+    let mut files = DescriptorFiles::new(false);
+    files.add_file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
     let mut reader = Reader::new(Settings::default());
     reader.envoy(
         descriptors,
-        Options {
+        RatelimitOptions {
             strict,
-            ..Options::default()
+            ..RatelimitOptions::default()
         },
     );
     reader.finish().expect("sound descriptors").rules

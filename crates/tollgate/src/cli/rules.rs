@@ -68,10 +68,10 @@ impl Rules {
 fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
     let mut problems = Problems::new();
     let mut reader = Reader::new(rules::Settings::default());
-    let mut envoy = envoy::Files::new(merges_domains);
+    let mut envoy = envoy::DescriptorFiles::new(merges_domains);
     for path in files {
         match read(path, yaml::parse) {
-            Ok(root) if envoy::is_one(&root) => envoy.file(&root),
+            Ok(root) if envoy::is_descriptor_file(&root) => envoy.add_file(&root),
             Ok(root) if is_settings(&root) => {
                 let sources = Sources {
                     file: Some(path.clone()),
@@ -108,10 +108,10 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
 /// Prints the rules on stdout and what is odd about the files on stderr, so that one can be kept.
 fn import_envoy(files: &[PathBuf]) -> ExitCode {
     let mut problems = Problems::new();
-    let mut envoy = envoy::Files::new(true);
+    let mut envoy = envoy::DescriptorFiles::new(true);
     for path in files {
         match read(path, envoy::parse) {
-            Ok(root) => envoy.file(&root),
+            Ok(root) => envoy.add_file(&root),
             Err(found) => problems.extend(found),
         }
     }

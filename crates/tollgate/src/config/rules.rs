@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
-use tollgate_limiter::core::rules::envoy::Files;
+use tollgate_limiter::core::rules::envoy::DescriptorFiles;
 use tollgate_limiter::core::rules::{self, Attempt, Reader, RuleSet};
 use tollgate_limiter::core::yaml::{self, Kind, Node};
 
@@ -289,7 +289,7 @@ impl Texts {
             (None, None) => add_file(&mut reader, &Origin::new("quickstart.yaml", QUICKSTART), problems),
         }
         let envoy = EnvoyRules::of(written, &mut Problems::new());
-        let mut descriptors = Files::new(envoy.merges_domains);
+        let mut descriptors = DescriptorFiles::new(envoy.merges_domains);
         for (grammar, file) in &self.files {
             let parse = match grammar {
                 Grammar::Own => yaml::parse,
@@ -298,7 +298,7 @@ impl Texts {
             let file = file.as_ref().map_err(|problem| vec![problem.clone()]);
             match (grammar, file.and_then(parse)) {
                 (Grammar::Own, Ok(root)) => reader.file(&root),
-                (Grammar::Envoy, Ok(root)) => descriptors.file(&root),
+                (Grammar::Envoy, Ok(root)) => descriptors.add_file(&root),
                 (_, Err(found)) => problems.extend(found),
             }
         }

@@ -82,13 +82,13 @@ async fn answered(
     if reply::is_closed(&together) {
         return Err(Refusal::Closed);
     }
-    let is_descriptors = rules.descriptors().has(&request.domain);
+    let is_descriptors = rules.descriptors().has_domain(&request.domain);
     let dialects = if is_descriptors { Dialects::NONE } else { dialects };
     let mut answer = reply::written(request, &asked.parts, &together, dialects);
     if is_descriptors {
         gate.compat().apply(&mut answer, &together, &gate.figures().envoy.calls);
     }
-    if rules.descriptors().options.tells_metadata && !rules.has_domain(&request.domain) {
+    if rules.descriptors().options.metadata && !rules.has_domain(&request.domain) {
         answer.dynamic_metadata = Some(metadata::told(request, &together));
     }
     Ok(answer)

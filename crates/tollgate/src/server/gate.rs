@@ -272,7 +272,7 @@ impl Sitting<'_> {
                 }
                 (Way::Take, Judged::Own(_, source, _)) => {
                     figures.decisions.add_own(judged.is_allow(), *source, self.door);
-                    if book.rules().descriptors().has(part.attempt.domain) {
+                    if book.rules().descriptors().has_domain(part.attempt.domain) {
                         figures
                             .envoy
                             .add_brought(envoy, &part.attempt, judged, together.allowed);
@@ -286,7 +286,7 @@ impl Sitting<'_> {
                         .add_given_back(envoy, book.rules(), &part.attempt, verdict);
                 }
                 (Way::GiveBack, Judged::Own(decision, ..)) => {
-                    if book.rules().descriptors().has(part.attempt.domain) {
+                    if book.rules().descriptors().has_domain(part.attempt.domain) {
                         figures.envoy.add_brought_back(&part.attempt, decision.as_ref());
                     }
                 }

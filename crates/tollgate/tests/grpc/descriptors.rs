@@ -6,7 +6,7 @@ use prost::Message;
 use serde_json::{Value, json};
 use tollgate::server::envoy::rate_limit_descriptor::RateLimitOverride;
 use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, json as as_json};
-use tollgate_limiter::core::rules::envoy::Options;
+use tollgate_limiter::core::rules::envoy::RatelimitOptions;
 
 /// At 22:34:05 a minute has 55 s left, and a day 5155.
 const FILE: &str = "
@@ -39,10 +39,10 @@ descriptors:
   rate_limit: { unit: minute, requests_per_unit: 2 }
 ";
 
-fn strict() -> Options {
-    Options {
+fn strict() -> RatelimitOptions {
+    RatelimitOptions {
         strict: true,
-        ..Options::default()
+        ..RatelimitOptions::default()
     }
 }
 
@@ -228,7 +228,7 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
         ),
     ];
     for (what, requests, expected) in cases {
-        let server = Server::start_envoy(FILE, Options::default());
+        let server = Server::start_envoy(FILE, RatelimitOptions::default());
         let answers = requests
             .into_iter()
             .map(|descriptors| ask(&server, &request("shop", descriptors)));
@@ -238,7 +238,7 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
 
 #[test]
 fn a_shadow_says_what_it_would_and_refuses_nothing() {
-    let server = Server::start_envoy(FILE, Options::default());
+    let server = Server::start_envoy(FILE, RatelimitOptions::default());
     for _ in 0..3 {
         assert_eq!(ask(&server, &request("shop", vec![one("shadow", "x")]))[0], "OK");
     }
@@ -246,7 +246,7 @@ fn a_shadow_says_what_it_would_and_refuses_nothing() {
 
 #[test]
 fn strictly_a_refused_request_takes_nothing_from_the_others() {
-    for (options, left) in [(Options::default(), "OVER_LIMIT"), (strict(), "OK")] {
+    for (options, left) in [(RatelimitOptions::default(), "OVER_LIMIT"), (strict(), "OK")] {
         let server = Server::start_envoy(FILE, options);
         let both = request("shop", vec![one("user", "u"), brings(one("all", "x"), 1, 2)]);
         assert_eq!(ask(&server, &both)[0], "OK");
@@ -277,7 +277,7 @@ fn strictly_hits_of_thousands_of_millions_are_taken_as_they_are() {
 
 #[test]
 fn an_unknown_domain_limits_nothing_whatever_is_brought_along() {
-    let server = Server::start_envoy(FILE, Options::default());
+    let server = Server::start_envoy(FILE, RatelimitOptions::default());
     for unit in [1, 0, 7, 99, -1] {
         let brought = request("nowhere", vec![brings(one("user", "u"), 0, unit)]);
         assert_eq!(ask(&server, &brought), ["OK", "OK no limit - -"], "{unit}");
@@ -286,7 +286,7 @@ fn an_unknown_domain_limits_nothing_whatever_is_brought_along() {
 
 #[test]
 fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
-    let server = Server::start_envoy(FILE, Options::default());
+    let server = Server::start_envoy(FILE, RatelimitOptions::default());
     let mut client = server.connect();
     let long = "x".repeat(9_000);
     let many = |number: usize| vec![RateLimitDescriptor::default(); number];
@@ -349,9 +349,9 @@ fn metadata(server: &Server, request: &RateLimitRequest) -> Value {
 
 #[test]
 fn what_passes_is_told_as_metadata_where_that_is_set() {
-    let tells = Options {
-        tells_metadata: true,
-        ..Options::default()
+    let tells = RatelimitOptions {
+        metadata: true,
+        ..RatelimitOptions::default()
     };
     let server = Server::start_envoy(TOLD, tells);
     let both = || request("shop", vec![one("a", "x"), one("b", "y")]);
@@ -380,6 +380,6 @@ fn what_passes_is_told_as_metadata_where_that_is_set() {
         metadata(&server, &brought),
         json!({ "domain": "shop", "descriptors": [descriptor], "hitsAddend": 5 })
     );
-    let silent = Server::start_envoy(TOLD, Options::default());
+    let silent = Server::start_envoy(TOLD, RatelimitOptions::default());
     assert_eq!(metadata(&silent, &both()), Value::Null);
 }

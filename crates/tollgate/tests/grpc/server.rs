@@ -15,7 +15,7 @@ use tollgate::server::listen::{Address, Listener};
 use tollgate::server::store::Store;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{Files, Options};
+use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{Reader, RuleSet, Settings};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;
@@ -45,10 +45,10 @@ impl Server {
     }
 
     /// With a file of envoyproxy/ratelimit.
-    pub(crate) fn start_envoy(file: &str, options: Options) -> Self {
+    pub(crate) fn start_envoy(file: &str, options: RatelimitOptions) -> Self {
         let node = yaml::parse(&Origin::new("shop.yaml", file)).unwrap_or_else(|problems| panic!("{problems:?}"));
-        let mut files = Files::new(false);
-        files.file(&node);
+        let mut files = DescriptorFiles::new(false);
+        files.add_file(&node);
         let (descriptors, _) = files.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
         let mut reader = Reader::new(Settings::default());
         reader.envoy(descriptors, options);

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tollgate::server::envoy::{HeaderNames, Modes};
 use tollgate::server::gate::Phase;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{Files, Options};
+use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{Reader, Settings};
 use tollgate_limiter::core::yaml;
 
@@ -34,14 +34,14 @@ descriptors:
 
 /// A server of these files, in which the minute ends in 55 seconds and the hour in 1,555.
 fn start(modes: Modes, all_are_quotas: bool) -> Server {
-    let mut files = Files::new(false);
-    files.file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
+    let mut files = DescriptorFiles::new(false);
+    files.add_file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
     let (mut descriptors, _) = files.finish().expect("a sound file");
     if all_are_quotas {
         descriptors.make_quotas();
     }
     let mut reader = Reader::new(Settings::default());
-    reader.envoy(descriptors, Options::default());
+    reader.envoy(descriptors, RatelimitOptions::default());
     let rules = reader.finish().expect("sound descriptors").rules;
     let server = Server::start_rules(rules, settings());
     server.gate.compat().set_modes(modes);

@@ -1,6 +1,6 @@
 //! A limit that a request brings along, in a domain of these files.
 
-use super::compile::{charged, judged};
+use super::compile::{counting_limit, apply_limit};
 use super::unit::Unit;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::Decision;
@@ -12,14 +12,14 @@ use crate::settle::Policy;
 
 /// So much passes in a window, whatever the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Brought {
+pub struct LimitOverride {
     requests: u32,
     unit: Unit,
     /// Nothing is taken of what is refused.
     strict: bool,
 }
 
-impl Brought {
+impl LimitOverride {
     /// As the settings have it for all descriptors.
     pub const fn new(requests: u32, unit: Unit, strict: bool) -> Self {
         Self { requests, unit, strict }
@@ -36,12 +36,12 @@ impl Brought {
     }
 
     /// What is held against the store.
-    pub fn charged(&self) -> Limit {
+    pub fn counting_limit(&self) -> Limit {
         let window = Limit::FixedWindow(FixedWindow::new(Rate::for_hits(
             self.requests.into(),
             self.unit.period(),
         )));
-        if self.strict { window } else { charged(&window) }
+        if self.strict { window } else { counting_limit(&window) }
     }
 
     /// What a refusal by it means. It is never a shadow and never a quota.
@@ -50,11 +50,11 @@ impl Brought {
     }
 
     /// What the store's decision comes to, and where what is refused is counted too, the count.
-    pub fn judged(&self, decision: Decision) -> (Decision, Option<u64>) {
+    pub fn apply_limit(&self, decision: Decision) -> (Decision, Option<u64>) {
         if self.strict {
             return (decision, None);
         }
-        let (decision, counted) = judged(self.requests, decision);
+        let (decision, counted) = apply_limit(self.requests, decision);
         (decision, Some(counted))
     }
 }
@@ -62,22 +62,22 @@ impl Brought {
 impl RuleSet {
     /// The counter of the limit that a file has for an attempt, if that has windows of this length: one that is brought
     /// along is counted there too. Where all values of a pattern are counted together it is not.
-    pub fn counter_beside<K>(
+    pub fn counter_for_override<K>(
         &self,
         attempt: &Attempt<'_>,
         unit: Unit,
         key: impl FnOnce(CounterId, &[&[u8]]) -> K,
     ) -> Option<K> {
-        let (rule, found) = self.described(attempt)?;
+        let (rule, found) = self.match_descriptor(attempt)?;
         let Terms::Limited(windows) = &rule.choice.limit else {
             return None;
         };
         let [window] = windows.as_slice() else { return None };
-        if found.shares()
+        if found.is_shared()
             || !matches!(&*window.limit, Limit::FixedWindow(fixed) if fixed.rate().period() == unit.period())
         {
             return None;
         }
-        Some(key(window.counter, &found.parts(attempt, &found.name(attempt))))
+        Some(key(window.counter, &found.key_parts(attempt, &found.counter_name(attempt))))
     }
 }

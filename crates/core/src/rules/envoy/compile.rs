@@ -1,9 +1,9 @@
 //! Makes rules of descriptors, so that they are planned, settled and told like all others. What differs is how one is
 //! found, and that it may count what it refuses.
 
-use super::id::id;
-use super::path::{Level, Path};
-use super::tree::{Branch, Descriptors, Limited, Node};
+use super::id::rule_id;
+use super::path::{PathLevel, StatPath};
+use super::tree::{DescriptorLevel, Descriptors, DescriptorLimit, DescriptorNode};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::limit::Limit;
@@ -29,7 +29,7 @@ pub struct Descriptor {
     /// would always have room.
     pub is_quota: bool,
     /// The name of its statistics.
-    pub path: Path,
+    pub path: StatPath,
     /// What is told to whoever it lets pass, a map.
     pub metadata: Option<yaml::Node>,
     /// How much passes in a window, where what is refused is counted too.
@@ -38,29 +38,29 @@ pub struct Descriptor {
 
 /// More than is ever counted, and what answers of the shared store still have room for: a window of so many never refuses,
 /// and so all hits stay in it.
-const ENDLESS: u64 = (1 << 32) - 1;
-const PARTS: NonZeroU64 = NonZeroU64::new(ENDLESS).expect("more than nothing");
+const UNCAPPED: u64 = (1 << 32) - 1;
+const UNCAPPED_DIVISOR: NonZeroU64 = NonZeroU64::new(UNCAPPED).expect("more than nothing");
 
 impl Descriptor {
     /// The name as answers tell it, or nothing if it cannot stand there.
-    pub fn told_name(&self) -> &str {
-        if can_be_told(&self.name) { &self.name } else { "" }
+    pub fn report_name(&self) -> &str {
+        if is_reportable(&self.name) { &self.name } else { "" }
     }
 
     /// What is held against the store in place of `limit`: where what is refused counts too, a window that takes all.
-    pub(crate) fn charged(&self, limit: &Limit) -> Limit {
+    pub(crate) fn counting_limit(&self, limit: &Limit) -> Limit {
         match self.counts {
-            Some(_) => charged(limit),
+            Some(_) => counting_limit(limit),
             None => *limit,
         }
     }
 
     /// What was counted, as a decision, and where what is refused is counted too, the count.
-    pub(crate) fn judged(&self, decision: Decision) -> (Decision, Option<u64>) {
+    pub(crate) fn apply_limit(&self, decision: Decision) -> (Decision, Option<u64>) {
         match self.counts {
             None => (decision, None),
             Some(requests) => {
-                let (decision, counted) = judged(requests, decision);
+                let (decision, counted) = apply_limit(requests, decision);
                 (decision, Some(counted))
             }
         }
@@ -68,39 +68,39 @@ impl Descriptor {
 }
 
 /// Whether a name can be told: Envoy writes it into a header between quotes, as it comes.
-pub(super) fn can_be_told(name: &str) -> bool {
+pub(super) fn is_reportable(name: &str) -> bool {
     name.bytes()
         .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
 }
 
 /// A window that takes all, as long as this one.
-pub(super) const fn charged(limit: &Limit) -> Limit {
+pub(super) const fn counting_limit(limit: &Limit) -> Limit {
     match limit {
         Limit::FixedWindow(window) => {
-            Limit::FixedWindow(FixedWindow::new(Rate::for_hits(ENDLESS, window.rate().period())))
+            Limit::FixedWindow(FixedWindow::new(Rate::for_hits(UNCAPPED, window.rate().period())))
         }
         _ => *limit,
     }
 }
 
 /// What was counted, as a decision under a limit: refused beyond it, and not at it. Beside it the count.
-pub(super) fn judged(requests: u32, decision: Decision) -> (Decision, u64) {
+pub(super) fn apply_limit(requests: u32, decision: Decision) -> (Decision, u64) {
     let requests = u64::from(requests);
     let counted = *decision.standing();
     let used = counted.limit.saturating_sub(counted.remaining);
     // Whoever counts for a share of the window holds it against the same share.
-    let most = match counted.limit {
-        ENDLESS => requests,
-        part => muldiv(requests, part, PARTS).0.max(requests.min(1)),
+    let share = match counted.limit {
+        UNCAPPED => requests,
+        part => muldiv(requests, part, UNCAPPED_DIVISOR).0.max(requests.min(1)),
     };
     let standing = Standing {
         limit: requests,
-        remaining: most.saturating_sub(used),
+        remaining: share.saturating_sub(used),
         ..counted
     };
     // As if others had used up their shares.
-    let count = (requests - most).saturating_add(used);
-    if used > most || !decision.is_allow() {
+    let count = (requests - share).saturating_add(used);
+    if used > share || !decision.is_allow() {
         let retry = Retry::After(standing.reset_after);
         return (Decision::Deny { standing, retry }, count);
     }
@@ -113,7 +113,7 @@ impl Descriptors {
         let strict = self.options.strict;
         let mut domains: Vec<_> = self.domains.iter_mut().collect();
         domains.sort_by_key(|(name, _)| *name);
-        for (domain, branch) in domains {
+        for (domain, level) in domains {
             let mut compiler = Compiler {
                 domain,
                 strict,
@@ -121,16 +121,16 @@ impl Descriptors {
                 rules,
                 counters,
             };
-            compiler.branch(branch, &Way::default());
+            compiler.compile_level(level, &DescriptorPath::default());
         }
     }
 }
 
 /// What leads to a node.
 #[derive(Clone, Default)]
-struct Way {
-    path: Vec<Box<str>>,
-    levels: Vec<Level>,
+struct DescriptorPath {
+    names: Vec<Box<str>>,
+    levels: Vec<PathLevel>,
     when: Vec<(Arc<str>, Box<str>)>,
     per: Vec<Arc<str>>,
 }
@@ -144,24 +144,24 @@ struct Compiler<'c> {
 }
 
 impl Compiler<'_> {
-    fn branch(&mut self, branch: &mut Branch, way: &Way) {
-        for node in &mut branch.nodes {
-            let mut way = way.clone();
-            way.add(node);
+    fn compile_level(&mut self, level: &mut DescriptorLevel, path: &DescriptorPath) {
+        for node in &mut level.nodes {
+            let mut path = path.clone();
+            path.add(node);
             if let Some(limit) = &mut node.limit {
                 limit.rule = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
-                let rule = self.rule(limit, &way);
+                let rule = self.compile_rule(limit, &path);
                 self.rules.push(rule);
             }
-            self.branch(&mut node.below, &way);
+            self.compile_level(&mut node.children, &path);
         }
     }
 
-    fn rule(&mut self, limit: &Limited, way: &Way) -> Rule {
-        let id = id(&way.path, &mut self.ids);
+    fn compile_rule(&mut self, limit: &DescriptorLimit, path: &DescriptorPath) -> Rule {
+        let id = rule_id(&path.names, &mut self.ids);
         let terms = match limit.rate {
-            None => match &limit.exact {
-                Some(exact) => self.window(&id, exact.limit),
+            None => match &limit.native {
+                Some(native) => self.window(&id, native.limit),
                 None => Terms::Unlimited,
             },
             // Where all is counted, what a ban refuses is too.
@@ -186,13 +186,13 @@ impl Compiler<'_> {
             name: limit.name.clone(),
             replaces: limit.replaces.clone(),
             is_quota: limit.quota && !matches!(terms, Terms::Unlimited),
-            path: Path::of(self.domain, &way.levels, limit.detailed),
+            path: StatPath::new(self.domain, &path.levels, limit.detailed),
             metadata: limit.metadata.clone(),
             counts: limit.rate.filter(|_| !self.strict).map(|(requests, _)| requests),
         };
         Rule {
-            when: way.when.iter().map(condition).collect(),
-            per: way.per.iter().map(dimension).collect(),
+            when: path.when.iter().map(condition).collect(),
+            per: path.per.iter().map(dimension).collect(),
             price: Price::Fixed(Cost::ONE),
             experiment: None,
             mode: if limit.shadow { Mode::Shadow } else { Mode::Enforce },
@@ -204,7 +204,7 @@ impl Compiler<'_> {
             id: id.into(),
             domain: self.domain.into(),
             on_store_failure: OnStoreFailure::Local,
-            place: limit.place.clone(),
+            place: limit.location.clone(),
             descriptor: Some(Box::new(descriptor)),
         }
     }
@@ -227,13 +227,13 @@ impl Compiler<'_> {
     }
 }
 
-impl Way {
+impl DescriptorPath {
     /// Whoever comes here has this key, with this value if there is one, and is counted by it unless all are counted
     /// together.
-    fn add(&mut self, node: &Node) {
+    fn add(&mut self, node: &DescriptorNode) {
         let key: Arc<str> = (*node.key).into();
-        self.path.push(node.name.clone());
-        self.levels.push(Level::of(node));
+        self.names.push(node.name.clone());
+        self.levels.push(PathLevel::new(node));
         if let Some(value) = node.value() {
             self.when.push((Arc::clone(&key), value.into()));
         }

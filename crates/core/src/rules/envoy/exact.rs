@@ -1,7 +1,7 @@
 //! A limit of our own in a file of envoyproxy/ratelimit: any algorithm and any period, in the words of rules. It is exact:
 //! what it refuses takes nothing from it.
 
-use super::import::text;
+use super::import::yaml_text;
 use super::unit::Unit;
 use crate::limit::Limit;
 use crate::problem::{Problems, Refusal};
@@ -12,27 +12,27 @@ use std::fmt::Write;
 
 /// What stands in place of a window that counts what it refuses.
 #[derive(Debug)]
-pub struct Exact {
+pub struct NativeLimit {
     /// The limit.
     pub limit: Limit,
     /// As it is written: `100/min burst 20`.
     pub text: Box<str>,
     /// The lines of a rule that say the same.
-    pub(super) written: Box<str>,
+    pub(super) rule_lines: Box<str>,
 }
 
 /// The keys that make a limit one of our own.
-pub(super) const EXACT_KEYS: [&str; 5] = ["limit", "algorithm", "min_interval", "lease_ttl", "shape"];
+pub(super) const NATIVE_KEYS: [&str; 5] = ["limit", "algorithm", "min_interval", "lease_ttl", "shape"];
 
 /// Whether a `rate_limit` is one of our own.
-pub(super) fn is_one(fields: &Fields<'_>) -> bool {
-    EXACT_KEYS.iter().any(|key| fields.find(key).is_some())
+pub(super) fn is_native(fields: &Fields<'_>) -> bool {
+    NATIVE_KEYS.iter().any(|key| fields.find(key).is_some())
 }
 
 /// Reads it: as `limit` says it, or as `requests_per_unit` and `unit` do.
-pub(super) fn read(node: &Node, fields: &Fields<'_>, problems: &mut Problems) -> Option<Exact> {
-    let method = Method::read(fields, "token_bucket", problems);
-    let place = fields.find("limit").map_or(&node.place, |limit| &limit.place);
+pub(super) fn parse(node: &Node, fields: &Fields<'_>, problems: &mut Problems) -> Option<NativeLimit> {
+    let algorithm = Method::read(fields, "token_bucket", problems);
+    let location = fields.find("limit").map_or(&node.place, |limit| &limit.place);
     let text = match fields.find("limit") {
         Some(limit) => {
             for key in ["unit", "requests_per_unit", "unlimited"] {
@@ -47,7 +47,7 @@ pub(super) fn read(node: &Node, fields: &Fields<'_>, problems: &mut Problems) ->
             limit.text("one limit like 100/min", problems)?.to_owned()
         }
         None => {
-            let unit = fields.find("unit").and_then(Node::scalar).and_then(Unit::named);
+            let unit = fields.find("unit").and_then(Node::scalar).and_then(Unit::from_name);
             let requests = fields.find("requests_per_unit").and_then(Node::scalar);
             let (Some(unit), Some(requests)) = (unit, requests) else {
                 problems.error_with(
@@ -57,11 +57,11 @@ pub(super) fn read(node: &Node, fields: &Fields<'_>, problems: &mut Problems) ->
                 );
                 return None;
             };
-            format!("{requests}/{}", unit.short())
+            format!("{requests}/{}", unit.rule_text())
         }
     };
-    let method = method?;
-    let read = quota(&text).and_then(|quota| match method.rule(quota)? {
+    let algorithm = algorithm?;
+    let parsed = quota(&text).and_then(|quota| match algorithm.rule(quota)? {
         Ruled::Limited(limit, _) => Ok(limit),
         Ruled::Banned => Err(Refusal::new(
             "a ban needs no algorithm",
@@ -72,28 +72,28 @@ pub(super) fn read(node: &Node, fields: &Fields<'_>, problems: &mut Problems) ->
             "write `unlimited: true`, and nothing else",
         )),
     });
-    match read {
-        Ok(limit) => Some(Exact {
+    match parsed {
+        Ok(limit) => Some(NativeLimit {
             limit,
             text: text.trim().into(),
-            written: written(&text, limit.algorithm(), fields),
+            rule_lines: rule_lines(&text, limit.algorithm(), fields),
         }),
-        Err(refusal) => {
-            problems.push(refusal.at(place));
+        Err(error) => {
+            problems.push(error.at(location));
             None
         }
     }
 }
 
 /// The same as lines of a rule.
-fn written(limit: &str, algorithm: &str, fields: &Fields<'_>) -> Box<str> {
+fn rule_lines(limit: &str, algorithm: &str, fields: &Fields<'_>) -> Box<str> {
     let mut lines = format!("\n  limit: {}\n  algorithm: {algorithm}", limit.trim());
     for (option, _) in OPTIONS {
         if let Some(value) = fields.find(option).and_then(Node::scalar) {
             let value = if option == "shape" {
                 value.to_owned()
             } else {
-                text(value)
+                yaml_text(value)
             };
             let _ = write!(lines, "\n  {option}: {value}");
         }

@@ -1,10 +1,10 @@
 //! Reads the files. What is wrong is said in the words of envoyproxy/ratelimit, because alerts look for them; the place
 //! and the advice are ours.
 
-use super::exact::{self, EXACT_KEYS};
+use super::exact::{self, NATIVE_KEYS};
 use super::lint::lint;
-use super::loading::loaded;
-use super::tree::{Branch, Descriptors, Limited, Node as Descriptor};
+use super::loading::read_value;
+use super::tree::{DescriptorLevel, Descriptors, DescriptorLimit, DescriptorNode as Descriptor};
 use super::unit::Unit;
 use super::wildcard::Pattern;
 use crate::problem::{Problem, Problems, meant};
@@ -12,7 +12,7 @@ use crate::yaml::{Fields, Kind, Node, shown};
 use std::collections::hash_map::Entry;
 
 /// Whether a file is one of envoyproxy/ratelimit and not one of ours: it has descriptors.
-pub fn is_one(node: &Node) -> bool {
+pub fn is_descriptor_file(node: &Node) -> bool {
     let Kind::Map(entries) = &node.kind else { return false };
     let has = |name: &str| entries.iter().any(|(key, _)| &*key.text == name);
     has("descriptors") && !has("rules")
@@ -20,27 +20,27 @@ pub fn is_one(node: &Node) -> bool {
 
 /// Reads files one after the other, and then makes one tree of them or none.
 #[derive(Debug)]
-pub struct Files {
+pub struct DescriptorFiles {
     descriptors: Descriptors,
     problems: Problems,
-    merges: bool,
+    merge_domains: bool,
     limits: usize,
 }
 
-impl Files {
+impl DescriptorFiles {
     /// Nothing read yet. Of two files with one domain the second is an error, unless domains are to be merged.
-    pub fn new(merges_domains: bool) -> Self {
+    pub fn new(merge_domains: bool) -> Self {
         Self {
             descriptors: Descriptors::default(),
             problems: Problems::new(),
-            merges: merges_domains,
+            merge_domains: merge_domains,
             limits: 0,
         }
     }
 
     /// Reads one file.
-    pub fn file(&mut self, node: &Node) {
-        self.keys(node, &[]);
+    pub fn add_file(&mut self, node: &Node) {
+        self.check_keys(node, &[]);
         let Kind::Map(_) = node.kind else {
             self.problems.error_with(
                 &node.place,
@@ -61,20 +61,20 @@ impl Files {
                 "add one: `domain: my_api`; it is what Envoy's filter names",
             );
         }
-        self.misplaced(&fields, &["domain", "descriptors"], "a file");
-        let mut branch = match self.descriptors.domains.entry(domain.into()) {
-            Entry::Occupied(found) if self.merges => found.remove(),
+        self.warn_misplaced(&fields, &["domain", "descriptors"], "a file");
+        let mut level = match self.descriptors.domains.entry(domain.into()) {
+            Entry::Occupied(found) if self.merge_domains => found.remove(),
             Entry::Occupied(_) if !domain.is_empty() => {
                 let text = format!("duplicate domain '{}' in config file", shown(domain));
                 let hint = "put the descriptors of one domain into one file, or merge them (MERGE_DOMAIN_CONFIG=true)";
                 self.problems.error_with(&node.place, text, hint);
                 return;
             }
-            Entry::Occupied(_) | Entry::Vacant(_) => Branch::default(),
+            Entry::Occupied(_) | Entry::Vacant(_) => DescriptorLevel::default(),
         };
-        self.branch(&mut branch, &fields, domain);
-        if self.problems.errors() == errors || self.merges {
-            self.descriptors.domains.insert(domain.into(), branch);
+        self.parse_level(&mut level, &fields, domain);
+        if self.problems.errors() == errors || self.merge_domains {
+            self.descriptors.domains.insert(domain.into(), level);
         } else {
             // For the next file that names it.
             self.descriptors.domains.entry(domain.into()).or_default();
@@ -93,25 +93,25 @@ impl Files {
         Ok((self.descriptors, self.problems.sorted()))
     }
 
-    fn branch(&mut self, branch: &mut Branch, fields: &Fields<'_>, above: &str) {
+    fn parse_level(&mut self, level: &mut DescriptorLevel, fields: &Fields<'_>, parent: &str) {
         let Some(node) = fields.find("descriptors").filter(|node| !node.is_null()) else {
             return;
         };
         let list = |problems: &mut Problems| node.list("a list of descriptors", problems);
-        let Some(items) = loaded(&mut self.problems, list) else {
+        let Some(items) = read_value(&mut self.problems, list) else {
             return;
         };
         // How deep it goes is bounded by the reader of YAML.
         for item in items {
-            self.descriptor(branch, item, above);
+            self.parse_descriptor(level, item, parent);
         }
     }
 
-    fn descriptor(&mut self, branch: &mut Branch, node: &Node, above: &str) {
+    fn parse_descriptor(&mut self, level: &mut DescriptorLevel, node: &Node, parent: &str) {
         let Some(fields) = node.fields("a descriptor", &KEYS, &mut Problems::new()) else {
             return;
         };
-        self.misplaced(&fields, &DESCRIPTOR_KEYS, "a descriptor");
+        self.warn_misplaced(&fields, &DESCRIPTOR_KEYS, "a descriptor");
         let text = |key| fields.find(key).and_then(Node::scalar).unwrap_or_default();
         let (key, value) = (text("key"), text("value"));
         if key.is_empty() {
@@ -124,8 +124,8 @@ impl Files {
         } else {
             format!("{key}_{value}")
         };
-        let path = format!("{above}.{name}");
-        if branch.by_name.contains_key(&*name) {
+        let path = format!("{parent}.{name}");
+        if level.by_name.contains_key(&*name) {
             self.problems.error_with(
                 &node.place,
                 format!("duplicate descriptor composite key '{}'", shown(&path)),
@@ -133,9 +133,9 @@ impl Files {
             );
             return;
         }
-        let shares = self.flag(&fields, "share_threshold");
-        let pattern = Pattern::of(&name);
-        if shares && pattern.is_none() {
+        let is_shared = self.parse_flag(&fields, "share_threshold");
+        let pattern = Pattern::new(&name);
+        if is_shared && pattern.is_none() {
             let text = format!(
                 "share_threshold can only be used with wildcard values (containing '*'), but found key '{}'",
                 shown(&name)
@@ -144,26 +144,26 @@ impl Files {
             self.problems.error_with(&node.place, text, hint);
         }
         let limit = fields.find("rate_limit").filter(|node| !node.is_null());
-        let limit = limit.and_then(|node| self.limit(node, &fields));
-        let mut below = Branch::default();
-        self.branch(&mut below, &fields, &path);
-        branch.by_name.insert(name.as_str().into(), branch.nodes.len());
-        branch.nodes.push(Descriptor {
+        let limit = limit.and_then(|node| self.parse_limit(node, &fields));
+        let mut children = DescriptorLevel::default();
+        self.parse_level(&mut children, &fields, &path);
+        level.by_name.insert(name.as_str().into(), level.nodes.len());
+        level.nodes.push(Descriptor {
             key: key.into(),
             name: name.into(),
             has_value: !value.is_empty(),
             pattern,
-            shares,
-            tells_value: self.flag(&fields, "value_to_metric"),
+            is_shared,
+            value_to_metric: self.parse_flag(&fields, "value_to_metric"),
             limit,
-            below,
-            place: node.place.clone(),
+            children,
+            location: node.place.clone(),
         });
     }
 
-    fn limit(&mut self, node: &Node, around: &Fields<'_>) -> Option<Limited> {
-        let fields = node.fields("a rate_limit", &[&KEYS[..], &EXACT_KEYS].concat(), &mut Problems::new())?;
-        self.misplaced(&fields, &LIMIT_KEYS, "a rate_limit");
+    fn parse_limit(&mut self, node: &Node, descriptor: &Fields<'_>) -> Option<DescriptorLimit> {
+        let fields = node.fields("a rate_limit", &[&KEYS[..], &NATIVE_KEYS].concat(), &mut Problems::new())?;
+        self.warn_misplaced(&fields, &LIMIT_KEYS, "a rate_limit");
         self.limits += 1;
         if self.limits > LIMITS_MAX {
             let hint = "let a descriptor without a value stand for all values that have the same limit";
@@ -171,33 +171,33 @@ impl Files {
                 .error_with(&node.place, format!("there are more than {LIMITS_MAX} limits"), hint);
             return None;
         }
-        let (rate, exact) = if exact::is_one(&fields) {
-            (None, Some(exact::read(node, &fields, &mut self.problems)?))
-        } else if self.flag(&fields, "unlimited") {
-            self.has_no_unit(node, &fields).then_some((None, None))?
+        let (rate, native) = if exact::is_native(&fields) {
+            (None, Some(exact::parse(node, &fields, &mut self.problems)?))
+        } else if self.parse_flag(&fields, "unlimited") {
+            self.check_no_unit(node, &fields).then_some((None, None))?
         } else {
-            (Some(self.window(node, &fields)?), None)
+            (Some(self.parse_window(node, &fields)?), None)
         };
         let name = fields.find("name").and_then(Node::scalar).unwrap_or_default();
-        Some(Limited {
+        Some(DescriptorLimit {
             rate,
-            exact,
+            native,
             name: name.into(),
-            replaces: self.replaces(&fields, name),
-            shadow: self.flag(around, "shadow_mode"),
-            quota: self.flag(around, "quota_mode"),
-            detailed: self.flag(around, "detailed_metric"),
-            metadata: self.metadata(around),
-            place: node.place.clone(),
+            replaces: self.parse_replaces(&fields, name),
+            shadow: self.parse_flag(descriptor, "shadow_mode"),
+            quota: self.parse_flag(descriptor, "quota_mode"),
+            detailed: self.parse_flag(descriptor, "detailed_metric"),
+            metadata: self.parse_metadata(descriptor),
+            location: node.place.clone(),
             rule: 0,
         })
     }
 
     /// How much passes in a window.
-    fn window(&mut self, node: &Node, fields: &Fields<'_>) -> Option<(u32, Unit)> {
+    fn parse_window(&mut self, node: &Node, fields: &Fields<'_>) -> Option<(u32, Unit)> {
         let unit = fields.find("unit").and_then(Node::scalar).unwrap_or_default();
-        if let Some(unit) = Unit::named(unit) {
-            return Some((self.requests(fields)?, unit));
+        if let Some(unit) = Unit::from_name(unit) {
+            return Some((self.parse_requests(fields)?, unit));
         }
         let names = || Unit::ALL.into_iter().map(Unit::name);
         let lower: Vec<String> = names().map(str::to_lowercase).collect();
@@ -210,8 +210,8 @@ impl Files {
     }
 
     /// What is not limited has no unit.
-    fn has_no_unit(&mut self, node: &Node, fields: &Fields<'_>) -> bool {
-        let unit = fields.find("unit").and_then(Node::scalar).and_then(Unit::named);
+    fn check_no_unit(&mut self, node: &Node, fields: &Fields<'_>) -> bool {
+        let unit = fields.find("unit").and_then(Node::scalar).and_then(Unit::from_name);
         if unit.is_some() {
             self.problems.error_with(
                 &node.place,
@@ -222,25 +222,25 @@ impl Files {
         unit.is_none()
     }
 
-    fn requests(&mut self, fields: &Fields<'_>) -> Option<u32> {
+    fn parse_requests(&mut self, fields: &Fields<'_>) -> Option<u32> {
         match fields.find("requests_per_unit").filter(|node| !node.is_null()) {
             // What is left out is zero there, and so it is a ban.
             None => Some(0),
             Some(node) => {
-                let most = u64::from(u32::MAX);
-                let whole = |problems: &mut Problems| node.whole("a number of requests", 0..=most, problems);
-                let number = loaded(&mut self.problems, whole);
+                let max = u64::from(u32::MAX);
+                let parse = |problems: &mut Problems| node.whole("a number of requests", 0..=max, problems);
+                let number = read_value(&mut self.problems, parse);
                 number.and_then(|number| u32::try_from(number).ok())
             }
         }
     }
 
-    fn replaces(&mut self, fields: &Fields<'_>, own: &str) -> Box<[Box<str>]> {
+    fn parse_replaces(&mut self, fields: &Fields<'_>, own_name: &str) -> Box<[Box<str>]> {
         let Some(node) = fields.find("replaces").filter(|node| !node.is_null()) else {
             return Box::default();
         };
         let list = |problems: &mut Problems| node.list("a list of names", problems);
-        let Some(items) = loaded(&mut self.problems, list) else {
+        let Some(items) = read_value(&mut self.problems, list) else {
             return Box::default();
         };
         let mut names = Vec::new();
@@ -253,7 +253,7 @@ impl Files {
                     "should not have an empty replaces entry",
                     "write the name of the limit that is replaced: `- name: …`",
                 ),
-                Some(name) if name == own => self.problems.error_with(
+                Some(name) if name == own_name => self.problems.error_with(
                     &item.place,
                     "replaces should not contain name of same descriptor",
                     "name another limit, or take it away",
@@ -264,11 +264,11 @@ impl Files {
         names.into()
     }
 
-    fn metadata(&mut self, fields: &Fields<'_>) -> Option<Node> {
+    fn parse_metadata(&mut self, fields: &Fields<'_>) -> Option<Node> {
         let node = fields.find("metadata").filter(|node| !node.is_null())?;
         if !matches!(node.kind, Kind::Map(_)) {
             let what = "`metadata`, which is a map";
-            loaded(&mut self.problems, |problems| {
+            read_value(&mut self.problems, |problems| {
                 node.unexpected(what, "write names and values below it", problems);
             });
             return None;
@@ -276,14 +276,14 @@ impl Files {
         Some(node.clone())
     }
 
-    fn flag(&mut self, fields: &Fields<'_>, key: &str) -> bool {
+    fn parse_flag(&mut self, fields: &Fields<'_>, key: &str) -> bool {
         let node = fields.find(key).filter(|node| !node.is_null());
-        let flag = |node: &Node| loaded(&mut self.problems, |problems| node.flag(problems));
+        let flag = |node: &Node| read_value(&mut self.problems, |problems| node.flag(problems));
         node.and_then(flag).unwrap_or_default()
     }
 
     /// Warns of keys that are known and mean nothing where they stand: they are read over.
-    fn misplaced(&mut self, fields: &Fields<'_>, meaningful: &[&str], what: &str) {
+    fn warn_misplaced(&mut self, fields: &Fields<'_>, meaningful: &[&str], what: &str) {
         for key in KEYS.iter().filter(|key| !meaningful.contains(key)) {
             if let Some((key, _)) = fields.entry(key) {
                 let text = format!("`{}` means nothing in {what}, and is read over", key.text);
@@ -295,10 +295,10 @@ impl Files {
 
     /// Every key of a file is one of a single list, wherever it stands; below `metadata` anything goes. `own` are keys of
     /// ours that may stand here as well, which are read as those of rules are.
-    fn keys(&mut self, node: &Node, own: &[&str]) {
+    fn check_keys(&mut self, node: &Node, native_keys: &[&str]) {
         let Kind::Map(entries) = &node.kind else { return };
         for (key, value) in entries {
-            if own.contains(&&*key.text) {
+            if native_keys.contains(&&*key.text) {
                 continue;
             }
             if !KEYS.contains(&&*key.text) {
@@ -307,22 +307,22 @@ impl Files {
                 } else {
                     format!("config error, unknown key '{}'", shown(&key.text))
                 };
-                let known = || KEYS.into_iter().chain(own.iter().copied());
+                let known = || KEYS.into_iter().chain(native_keys.iter().copied());
                 self.problems.error_with(&key.place, text, meant(&key.text, known));
             } else if &*key.text != "metadata" {
-                let own: &[&str] = if &*key.text == "rate_limit" { &EXACT_KEYS } else { &[] };
-                self.value(value, own);
+                let native_keys: &[&str] = if &*key.text == "rate_limit" { &NATIVE_KEYS } else { &[] };
+                self.check_value(value, native_keys);
             }
         }
     }
 
-    fn value(&mut self, node: &Node, own: &[&str]) {
+    fn check_value(&mut self, node: &Node, native_keys: &[&str]) {
         match &node.kind {
-            Kind::Map(_) => self.keys(node, own),
+            Kind::Map(_) => self.check_keys(node, native_keys),
             Kind::List(items) => {
                 for item in items {
                     match &item.kind {
-                        Kind::Map(_) => self.keys(item, &[]),
+                        Kind::Map(_) => self.check_keys(item, &[]),
                         _ => {
                             let found = item.scalar().unwrap_or(item.what());
                             self.problems.error_with(
@@ -337,7 +337,7 @@ impl Files {
                     }
                 }
             }
-            Kind::Number(text) if !is_whole(text) => {
+            Kind::Number(text) if !is_integer(text) => {
                 self.problems.error_with(
                     &node.place,
                     "error checking config",
@@ -349,7 +349,7 @@ impl Files {
     }
 }
 
-fn is_whole(text: &str) -> bool {
+fn is_integer(text: &str) -> bool {
     let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
     digits.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -6,65 +6,65 @@ use std::collections::HashSet;
 
 /// The name of a rule, by the names of the nodes that lead to it. It has a mark of the way behind it where letters of that
 /// cannot stand in it or are too many.
-pub(super) fn id(way: &[impl AsRef<str>], ids: &mut HashSet<String>) -> String {
-    let names: Vec<&str> = way.iter().map(AsRef::as_ref).collect();
+pub(super) fn rule_id(path: &[impl AsRef<str>], ids: &mut HashSet<String>) -> String {
+    let names: Vec<&str> = path.iter().map(AsRef::as_ref).collect();
     let name = names.join(".");
-    match sound(&name) == name {
-        true => fresh(name, &names, ids),
-        false => fresh(marked(&name, &names), &names, ids),
+    match sanitize(&name) == name {
+        true => make_unique(name, &names, ids),
+        false => make_unique(with_hash(&name, &names), &names, ids),
     }
 }
 
 /// A name as rules have them, new among these: behind one that is there already stands a mark of the way.
-pub(super) fn fresh_id(name: &str, way: &[impl AsRef<str>], ids: &mut HashSet<String>) -> String {
-    let names: Vec<&str> = way.iter().map(AsRef::as_ref).collect();
-    fresh(sound(name), &names, ids)
+pub(super) fn unique_id(name: &str, path: &[impl AsRef<str>], ids: &mut HashSet<String>) -> String {
+    let names: Vec<&str> = path.iter().map(AsRef::as_ref).collect();
+    make_unique(sanitize(name), &names, ids)
 }
 
-fn fresh(id: String, way: &[&str], ids: &mut HashSet<String>) -> String {
+fn make_unique(id: String, path: &[&str], ids: &mut HashSet<String>) -> String {
     if ids.insert(id.clone()) {
         return id;
     }
-    let marked = marked(&id, way);
-    let mut fresh = marked.clone();
+    let hashed = with_hash(&id, path);
+    let mut candidate = hashed.clone();
     // Two ways that have one mark, which hardly ever happens.
     let mut number = 2;
-    while !ids.insert(fresh.clone()) {
-        fresh = format!("{marked}-{number}");
+    while !ids.insert(candidate.clone()) {
+        candidate = format!("{hashed}-{number}");
         number += 1;
     }
-    fresh
+    candidate
 }
 
 /// What a name can have of a text: other letters become dashes, and what is too long is cut.
-fn sound(text: &str) -> String {
-    let is_sound = |letter: char| letter.is_ascii_alphanumeric() || "_.:/-".contains(letter);
-    let letters = text.chars().take(ID_LENGTH);
+fn sanitize(text: &str) -> String {
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "_.:/-".contains(letter);
+    let letters = text.chars().take(ID_MAX);
     letters
-        .map(|letter| if is_sound(letter) { letter } else { '-' })
+        .map(|letter| if is_allowed(letter) { letter } else { '-' })
         .collect()
 }
 
 /// The same with a mark of the way behind it.
-fn marked(text: &str, way: &[&str]) -> String {
-    let parts = way.iter().map(|name| name.as_bytes());
-    let mut id = sound(text);
-    id.truncate(ID_LENGTH - MARK_LENGTH);
+fn with_hash(text: &str, path: &[&str]) -> String {
+    let parts = path.iter().map(|name| name.as_bytes());
+    let mut id = sanitize(text);
+    id.truncate(ID_MAX - HASH_SUFFIX_LENGTH);
     // 48 bits: of a hundred thousand ways no two have one in common, but for a chance of one in 50,000.
     format!("{id}-{:012x}", hashed(parts) >> 16)
 }
 
 /// Leaves room for a number behind it.
-const ID_LENGTH: usize = 58;
-const MARK_LENGTH: usize = "-".len() + 12;
+const ID_MAX: usize = 58;
+const HASH_SUFFIX_LENGTH: usize = "-".len() + 12;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn ids(ways: &[&[&str]]) -> Vec<String> {
+    fn ids(paths: &[&[&str]]) -> Vec<String> {
         let mut known = HashSet::new();
-        ways.iter().map(|way| id(way, &mut known)).collect()
+        paths.iter().map(|path| rule_id(path, &mut known)).collect()
     }
 
     #[test]
@@ -79,17 +79,17 @@ mod tests {
     fn others_have_a_name_that_what_stands_beside_them_does_not_change() {
         let long = "x".repeat(80);
         let (one, other) = (format!("{long}1"), format!("{long}2"));
-        let ways: [&[&str]; 5] = [&[&one], &["path_/a/*"], &["path_/a/-"], &[&other], &["ü"]];
-        let mut named = ids(&ways);
-        assert!(named.iter().all(|id| id.len() <= ID_LENGTH), "{named:?}");
-        let mut backwards = ways;
+        let paths: [&[&str]; 5] = [&[&one], &["path_/a/*"], &["path_/a/-"], &[&other], &["ü"]];
+        let mut named = ids(&paths);
+        assert!(named.iter().all(|id| id.len() <= ID_MAX), "{named:?}");
+        let mut backwards = paths;
         backwards.reverse();
         let mut again = ids(&backwards);
         again.reverse();
         assert_eq!(named, again);
         named.sort();
         named.dedup();
-        assert_eq!(named.len(), ways.len());
+        assert_eq!(named.len(), paths.len());
     }
 
     #[test]

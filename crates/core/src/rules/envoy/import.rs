@@ -1,7 +1,7 @@
 //! Files of envoyproxy/ratelimit as rules of our own, with comments where they do not mean the same.
 
-use super::id::fresh_id;
-use super::tree::{Branch, Descriptors, Limited, Node};
+use super::id::unique_id;
+use super::tree::{DescriptorLevel, Descriptors, DescriptorLimit, DescriptorNode};
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -15,23 +15,23 @@ const PREAMBLE: &str = "\
 ";
 
 /// Writes the rules of all domains as one file.
-pub(super) fn rules(descriptors: &Descriptors) -> String {
+pub(super) fn render_rules(descriptors: &Descriptors) -> String {
     let mut domains: Vec<_> = descriptors.domains.iter().collect();
     domains.sort_by_key(|(name, _)| *name);
     let mut out = PREAMBLE.to_owned();
-    let is_one = domains.len() == 1;
-    for (domain, _) in domains.iter().filter(|_| is_one) {
-        let _ = writeln!(out, "domain: {}", text(domain));
+    let is_single_domain = domains.len() == 1;
+    for (domain, _) in domains.iter().filter(|_| is_single_domain) {
+        let _ = writeln!(out, "domain: {}", yaml_text(domain));
     }
     out.push_str("rules:");
     let mut has_rules = false;
-    for (domain, branch) in domains {
+    for (domain, level) in domains {
         let mut writer = Writer {
             out,
-            domain: (!is_one).then_some(domain),
+            domain: (!is_single_domain).then_some(domain),
             ids: HashSet::new(),
         };
-        writer.branch(branch, &Way::default());
+        writer.render_level(level, &DescriptorPath::default());
         has_rules |= !writer.ids.is_empty();
         out = writer.out;
     }
@@ -41,9 +41,9 @@ pub(super) fn rules(descriptors: &Descriptors) -> String {
 
 /// What a request must have come by.
 #[derive(Clone, Default)]
-struct Way {
+struct DescriptorPath {
     /// Names of nodes.
-    path: Vec<String>,
+    names: Vec<String>,
     when: Vec<(String, String)>,
     per: Vec<String>,
     /// A key with a star: no attribute has such a name.
@@ -59,39 +59,39 @@ struct Writer<'d> {
 }
 
 impl Writer<'_> {
-    fn branch(&mut self, branch: &Branch, way: &Way) {
-        for node in &branch.nodes {
-            let way = way.with(node);
+    fn render_level(&mut self, level: &DescriptorLevel, path: &DescriptorPath) {
+        for node in &level.nodes {
+            let path = path.with(node);
             if let Some(limit) = &node.limit
-                && !is_override(branch, node)
+                && !is_override(level, node)
             {
-                self.rule(branch, node, limit, &way);
+                self.render_rule(level, node, limit, &path);
             }
-            self.branch(&node.below, &way);
+            self.render_level(&node.children, &path);
         }
     }
 
-    fn rule(&mut self, branch: &Branch, node: &Node, limit: &Limited, way: &Way) {
-        let mut rule = format!("\n- id: {}", text(&self.id(limit, way)));
+    fn render_rule(&mut self, level: &DescriptorLevel, node: &DescriptorNode, limit: &DescriptorLimit, path: &DescriptorPath) {
+        let mut rule = format!("\n- id: {}", yaml_text(&self.id(limit, path)));
         if let Some(domain) = self.domain {
-            let _ = write!(rule, "\n  domain: {}", text(domain));
+            let _ = write!(rule, "\n  domain: {}", yaml_text(domain));
         }
         let list = |parts: Vec<String>| parts.join(", ");
-        if !way.when.is_empty() {
-            let when = way.when.iter().map(|(key, value)| format!("{}: {value}", text(key)));
+        if !path.when.is_empty() {
+            let when = path.when.iter().map(|(key, value)| format!("{}: {value}", yaml_text(key)));
             let _ = write!(rule, "\n  when: {{ {} }}", list(when.collect()));
         }
-        if !way.per.is_empty() {
+        if !path.per.is_empty() {
             let _ = write!(
                 rule,
                 "\n  per: [{}]",
-                list(way.per.iter().map(|key| text(key)).collect())
+                list(path.per.iter().map(|key| yaml_text(key)).collect())
             );
         }
-        match &limit.exact {
-            Some(exact) => rule.push_str(&exact.written),
+        match &limit.native {
+            Some(native) => rule.push_str(&native.rule_lines),
             None => {
-                let _ = write!(rule, "\n  limit: {}", rate(limit));
+                let _ = write!(rule, "\n  limit: {}", rate_text(limit));
             }
         }
         if limit.rate.is_some() {
@@ -100,21 +100,21 @@ impl Writer<'_> {
         if limit.shadow {
             rule.push_str("\n  mode: shadow");
         }
-        let overrides: Vec<&Node> = branch.nodes.iter().filter(|other| overrides(node, other)).collect();
+        let overrides: Vec<&DescriptorNode> = level.nodes.iter().filter(|other| is_override_of(node, other)).collect();
         if !overrides.is_empty() {
             rule.push_str("\n  overrides:");
         }
         for other in overrides {
             let value = other.value().unwrap_or_default();
-            let limit = other.limit.as_ref().map_or("unlimited".to_owned(), rate);
+            let limit = other.limit.as_ref().map_or("unlimited".to_owned(), rate_text);
             let _ = write!(
                 rule,
                 "\n    - {{ {}: {}, limit: {limit} }}",
-                text(&other.key),
-                text(value)
+                yaml_text(&other.key),
+                yaml_text(value)
             );
         }
-        for (is_so, words) in [
+        for (applies, note) in [
             (limit.quota, "quota_mode has no equivalent: this rule refuses by itself"),
             (
                 !limit.replaces.is_empty(),
@@ -122,58 +122,58 @@ impl Writer<'_> {
             ),
             (limit.metadata.is_some(), "metadata is not carried over"),
         ] {
-            if is_so {
-                let _ = write!(rule, "\n  # {words}");
+            if applies {
+                let _ = write!(rule, "\n  # {note}");
             }
         }
-        if way.has_starred_key {
-            let said = rule.replace('\n', "\n# ");
+        if path.has_starred_key {
+            let commented = rule.replace('\n', "\n# ");
             self.out
                 .push_str("\n# Not converted: a key with a star stands for many attributes.");
-            self.out.push_str(&said);
+            self.out.push_str(&commented);
         } else {
             self.out.push_str(&rule);
         }
     }
 
     /// A name that is new in its domain: that of the limit, or of the way to it.
-    fn id(&mut self, limit: &Limited, way: &Way) -> String {
+    fn id(&mut self, limit: &DescriptorLimit, path: &DescriptorPath) -> String {
         let name = if limit.name.is_empty() {
-            way.path.join(".")
+            path.names.join(".")
         } else {
             limit.name.to_string()
         };
-        fresh_id(&name, &way.path, &mut self.ids)
+        unique_id(&name, &path.names, &mut self.ids)
     }
 }
 
-impl Way {
-    fn with(&self, node: &Node) -> Self {
-        let mut way = self.clone();
-        way.path.push(node.name.to_string());
-        way.has_starred_key |= node.key.contains('*');
+impl DescriptorPath {
+    fn with(&self, node: &DescriptorNode) -> Self {
+        let mut path = self.clone();
+        path.names.push(node.name.to_string());
+        path.has_starred_key |= node.key.contains('*');
         match node.value() {
             // A star stands for any run of characters there too, and for those that fit are counted apart or together.
             Some(value) => {
-                way.when.push((node.key.to_string(), text(value)));
-                if node.pattern.is_some() && !node.shares {
-                    way.per.push(node.key.to_string());
+                path.when.push((node.key.to_string(), yaml_text(value)));
+                if node.pattern.is_some() && !node.is_shared {
+                    path.per.push(node.key.to_string());
                 }
             }
-            None => way.per.push(node.key.to_string()),
+            None => path.per.push(node.key.to_string()),
         }
-        way
+        path
     }
 }
 
 /// Whether a node is a single value of a node for all values, so that both are one rule.
-fn overrides(all: &Node, one: &Node) -> bool {
-    let is_alike = |limit: &Limited| {
-        let plain = !limit.quota && limit.replaces.is_empty() && limit.name.is_empty() && limit.exact.is_none();
+fn is_override_of(all: &DescriptorNode, one: &DescriptorNode) -> bool {
+    let is_alike = |limit: &DescriptorLimit| {
+        let plain = !limit.quota && limit.replaces.is_empty() && limit.name.is_empty() && limit.native.is_none();
         plain && all.limit.as_ref().is_some_and(|of_all| of_all.shadow == limit.shadow)
     };
     // Windows are no overrides of another algorithm.
-    let is_window = |limit: &Limited| limit.exact.is_none();
+    let is_window = |limit: &DescriptorLimit| limit.native.is_none();
     !all.has_value
         && all.limit.as_ref().is_none_or(is_window)
         && one.has_value
@@ -182,20 +182,20 @@ fn overrides(all: &Node, one: &Node) -> bool {
         && one.limit.as_ref().is_none_or(is_alike)
 }
 
-fn is_override(branch: &Branch, node: &Node) -> bool {
-    let all = branch.by_name.get(&node.key).and_then(|&place| branch.nodes.get(place));
-    all.is_some_and(|all| all.limit.is_some() && overrides(all, node))
+fn is_override(level: &DescriptorLevel, node: &DescriptorNode) -> bool {
+    let all = level.by_name.get(&node.key).and_then(|&index| level.nodes.get(index));
+    all.is_some_and(|all| all.limit.is_some() && is_override_of(all, node))
 }
 
-fn rate(limit: &Limited) -> String {
+fn rate_text(limit: &DescriptorLimit) -> String {
     let Some((requests, unit)) = limit.rate else {
         return "unlimited".into();
     };
-    format!("{requests}/{}", unit.short())
+    format!("{requests}/{}", unit.rule_text())
 }
 
 /// A text as YAML, in quotes unless it surely needs none.
-pub(super) fn text(text: &str) -> String {
+pub(super) fn yaml_text(text: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_./-".contains(letter);
     let is_plain = text.starts_with(|letter: char| letter.is_ascii_alphabetic()) && text.chars().all(plain);
     if is_plain

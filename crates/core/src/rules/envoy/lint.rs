@@ -1,56 +1,56 @@
 //! What can be read and is hardly meant.
 
-use super::compile::can_be_told;
-use super::tree::{Branch, Descriptors, Node};
+use super::compile::is_reportable;
+use super::tree::{DescriptorLevel, Descriptors, DescriptorNode};
 use super::wildcard::Pattern;
 use crate::problem::{Problem, Problems};
 use crate::yaml::shown;
 
 /// Warns of all of it.
 pub(super) fn lint(descriptors: &Descriptors, problems: &mut Problems) {
-    for branch in descriptors.domains.values() {
-        level(branch, problems);
+    for level in descriptors.domains.values() {
+        lint_level(level, problems);
     }
 }
 
-fn level(branch: &Branch, problems: &mut Problems) {
-    shadowed(branch, problems);
-    mistaken(branch, problems);
-    passed_by(branch, problems);
-    untold(branch, problems);
-    covered(branch, problems);
-    for node in &branch.nodes {
-        level(&node.below, problems);
+fn lint_level(level: &DescriptorLevel, problems: &mut Problems) {
+    warn_shadowed_patterns(level, problems);
+    warn_ambiguous_keys(level, problems);
+    warn_unreachable_children(level, problems);
+    warn_unreportable_names(level, problems);
+    warn_covered_keys(level, problems);
+    for node in &level.nodes {
+        lint_level(&node.children, problems);
     }
 }
 
 /// Patterns behind one that everything fits which fits them.
-fn shadowed(branch: &Branch, problems: &mut Problems) {
-    let patterns = || branch.nodes.iter().filter(|node| node.pattern.is_some());
-    for (place, later) in patterns().enumerate().take(PATTERNS_COMPARED) {
-        let covers = |earlier: &&Node| match (&earlier.pattern, &later.pattern) {
+fn warn_shadowed_patterns(level: &DescriptorLevel, problems: &mut Problems) {
+    let patterns = || level.nodes.iter().filter(|node| node.pattern.is_some());
+    for (index, later) in patterns().enumerate().take(PATTERNS_COMPARED_MAX) {
+        let covers = |earlier: &&DescriptorNode| match (&earlier.pattern, &later.pattern) {
             (Some(earlier), Some(later)) => earlier.covers(later),
             _ => false,
         };
-        if let Some(earlier) = patterns().take(place).find(covers) {
+        if let Some(earlier) = patterns().take(index).find(covers) {
             let text = format!(
                 "`{}` is never reached by a pattern: `{}` stands before it and fits all that it fits",
                 shown(&later.name),
                 shown(&earlier.name)
             );
-            problems.push(Problem::warning(&later.place, text).hint("put the narrower pattern first"));
+            problems.push(Problem::warning(&later.location, text).hint("put the narrower pattern first"));
         }
     }
 }
 
 /// Nodes that stand for another key as well, because keys and values are joined by an underscore.
-fn mistaken(branch: &Branch, problems: &mut Problems) {
-    for node in &branch.nodes {
+fn warn_ambiguous_keys(level: &DescriptorLevel, problems: &mut Problems) {
+    for node in &level.nodes {
         // `a_b` with `c` is also what `a` with `b_c` comes to.
         let underscores = node.key.match_indices('_').map(|(at, _)| at);
         for at in underscores {
-            let shorter = node.key.get(..at).and_then(|key| branch.by_name.get(key));
-            if let Some(other) = shorter.and_then(|&place| branch.nodes.get(place))
+            let shorter = node.key.get(..at).and_then(|key| level.by_name.get(key));
+            if let Some(other) = shorter.and_then(|&index| level.nodes.get(index))
                 && !other.has_value
             {
                 let value = node.name.get(at + 1..).unwrap_or_default();
@@ -61,7 +61,7 @@ fn mistaken(branch: &Branch, problems: &mut Problems) {
                     shown(value)
                 );
                 problems.push(
-                    Problem::warning(&node.place, text).hint("keys and values are joined by `_`; choose another key"),
+                    Problem::warning(&node.location, text).hint("keys and values are joined by `_`; choose another key"),
                 );
             }
         }
@@ -69,66 +69,66 @@ fn mistaken(branch: &Branch, problems: &mut Problems) {
 }
 
 /// Nodes below a key alone that requests with a value of its own never come to: there is no way back.
-fn passed_by(branch: &Branch, problems: &mut Problems) {
-    for valued in branch.nodes.iter().filter(|node| node.has_value) {
-        let any = branch
+fn warn_unreachable_children(level: &DescriptorLevel, problems: &mut Problems) {
+    for valued in level.nodes.iter().filter(|node| node.has_value) {
+        let any = level
             .by_name
             .get(&valued.key)
-            .and_then(|&place| branch.nodes.get(place));
+            .and_then(|&index| level.nodes.get(index));
         // One without anything is meant as an exception.
-        let is_exception = valued.limit.is_none() && valued.below.nodes.is_empty();
+        let is_exception = valued.limit.is_none() && valued.children.nodes.is_empty();
         let Some(any) = any.filter(|_| !is_exception) else {
             continue;
         };
-        let missed = any
-            .below
+        let unreached = any
+            .children
             .nodes
             .iter()
-            .find(|node| !valued.below.by_name.contains_key(&node.name));
-        if let Some(missed) = missed {
+            .find(|node| !valued.children.by_name.contains_key(&node.name));
+        if let Some(unreached) = unreached {
             let text = format!(
                 "requests of `{}` do not come to `{}` below `{}`: they are held to what stands here",
                 shown(&valued.name),
-                shown(&missed.name),
+                shown(&unreached.name),
                 shown(&any.name)
             );
-            problems.push(Problem::warning(&valued.place, text).hint("repeat it here if it is meant for them too"));
+            problems.push(Problem::warning(&valued.location, text).hint("repeat it here if it is meant for them too"));
         }
     }
 }
 
 /// Names of limits that answers leave out.
-fn untold(branch: &Branch, problems: &mut Problems) {
-    let limits = branch.nodes.iter().filter_map(|node| node.limit.as_ref());
-    for limit in limits.filter(|limit| !can_be_told(&limit.name)) {
+fn warn_unreportable_names(level: &DescriptorLevel, problems: &mut Problems) {
+    let limits = level.nodes.iter().filter_map(|node| node.limit.as_ref());
+    for limit in limits.filter(|limit| !is_reportable(&limit.name)) {
         let text = format!(
             "the name `{}` is not told in answers: Envoy would write it into a header as it is",
             shown(&limit.name)
         );
         problems.push(
-            Problem::warning(&limit.place, text).hint("use letters, digits and spaces, without quotes and backslashes"),
+            Problem::warning(&limit.location, text).hint("use letters, digits and spaces, without quotes and backslashes"),
         );
     }
 }
 
 /// Keys alone beside a pattern that every value of theirs fits.
-fn covered(branch: &Branch, problems: &mut Problems) {
+fn warn_covered_keys(level: &DescriptorLevel, problems: &mut Problems) {
     let patterns = || {
-        branch
+        level
             .nodes
             .iter()
             .filter_map(|node| Some((node, node.pattern.as_ref()?)))
     };
-    let alone = branch
+    let bare_keys = level
         .nodes
         .iter()
         .filter(|node| !node.has_value && node.pattern.is_none());
-    for node in alone.take(PATTERNS_COMPARED) {
-        let Some(every) = Pattern::of(&format!("{}_*", node.key)) else {
+    for node in bare_keys.take(PATTERNS_COMPARED_MAX) {
+        let Some(every) = Pattern::new(&format!("{}_*", node.key)) else {
             continue;
         };
         let covering = patterns()
-            .take(PATTERNS_COMPARED)
+            .take(PATTERNS_COMPARED_MAX)
             .find(|(_, pattern)| pattern.covers(&every));
         if let Some((covering, _)) = covering {
             let text = format!(
@@ -137,10 +137,10 @@ fn covered(branch: &Branch, problems: &mut Problems) {
                 shown(&covering.name)
             );
             let hint = "take one of the two away; a pattern is tried before the key alone";
-            problems.push(Problem::warning(&node.place, text).hint(hint));
+            problems.push(Problem::warning(&node.location, text).hint(hint));
         }
     }
 }
 
 /// So many patterns of one list are compared with each other: more would take time that grows with their square.
-const PATTERNS_COMPARED: usize = 1_000;
+const PATTERNS_COMPARED_MAX: usize = 1_000;

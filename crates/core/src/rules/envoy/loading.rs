@@ -10,21 +10,21 @@ use std::sync::Arc;
 /// # Errors
 /// Everything that is wrong with it as YAML.
 pub fn parse(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
-    yaml::parse(origin).map_err(|problems| problems.into_iter().map(worded).collect())
+    yaml::parse(origin).map_err(|problems| problems.into_iter().map(with_prefix).collect())
 }
 
 /// What `read` makes of a value; what it finds wrong with its kind is told in these words.
-pub(super) fn loaded<T>(problems: &mut Problems, read: impl FnOnce(&mut Problems) -> T) -> T {
+pub(super) fn read_value<T>(problems: &mut Problems, read: impl FnOnce(&mut Problems) -> T) -> T {
     let mut found = Problems::new();
     let value = read(&mut found);
-    problems.extend(found.sorted().into_iter().map(worded));
+    problems.extend(found.sorted().into_iter().map(with_prefix));
     value
 }
 
-fn worded(mut problem: Problem) -> Problem {
-    problem.text = format!("{WORDS}: {}", problem.text);
+fn with_prefix(mut problem: Problem) -> Problem {
+    problem.text = format!("{ERROR_PREFIX}: {}", problem.text);
     problem
 }
 
 /// What all of these begin with.
-const WORDS: &str = "error loading config file";
+const ERROR_PREFIX: &str = "error loading config file";

@@ -5,7 +5,7 @@ use crate::rules::verdict::Count;
 
 /// Hits by how near the limit they were. Those near it are among those within it, or were before it was passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct HitStats {
     /// Beyond the limit.
     pub over: u64,
     /// Within the limit, and beyond the share of it that counts as near.
@@ -22,14 +22,14 @@ pub struct Tally {
     clippy::cast_sign_loss,
     reason = "a figure of statistics, and the one that alerts were tuned to comes of these single-precision numbers"
 )]
-pub fn near_from(limit: u32, share: f32) -> u64 {
+pub fn near_threshold(limit: u32, share: f32) -> u64 {
     (limit as f32 * share).floor() as u64
 }
 
-impl Tally {
+impl HitStats {
     /// What `hits` add to the statistics of a limit that decided so of them. `counted` is what its window then holds, where
     /// what is refused is counted too; `passes` whether everything that their request met let it pass.
-    pub fn told(decision: &Decision, counted: Option<Count>, hits: u64, near_share: f32, passes: bool) -> Self {
+    pub fn from_decision(decision: &Decision, counted: Option<Count>, hits: u64, near_share: f32, allowed: bool) -> Self {
         let standing = decision.standing();
         let limit = u32::try_from(standing.limit).unwrap_or(u32::MAX);
         let after = match counted {
@@ -55,14 +55,14 @@ impl Tally {
             }
             None => {
                 let used = standing.limit.saturating_sub(standing.remaining);
-                if passes { used } else { used.saturating_add(hits) }
+                if allowed { used } else { used.saturating_add(hits) }
             }
         };
-        Self::of(limit, near_from(limit, near_share), after, hits)
+        Self::from_count(limit, near_threshold(limit, near_share), after, hits)
     }
 
     /// What `hits` come to that brought a counter to `after`, under a limit that is near from `near` on.
-    pub fn of(limit: u32, near: u64, after: u64, hits: u64) -> Self {
+    pub fn from_count(limit: u32, near: u64, after: u64, hits: u64) -> Self {
         let limit = u64::from(limit);
         let before = after.saturating_sub(hits);
         if after > limit {
@@ -114,8 +114,8 @@ mod tests {
             (0, 1, 1, 1, 0, 0),
             (10, 10, 0, 0, 0, 0),
         ] {
-            let told = Tally::of(limit, near_from(limit, 0.8), after, hits);
-            assert_eq!(told, Tally { over, near, within }, "{limit} {after} {hits}");
+            let stats = HitStats::from_count(limit, near_threshold(limit, 0.8), after, hits);
+            assert_eq!(stats, HitStats { over, near, within }, "{limit} {after} {hits}");
         }
     }
 
@@ -127,23 +127,23 @@ mod tests {
             reset_after: Micros::ZERO,
         };
         // The count, and whether it has the hit: over, near, within.
-        for (after, has_attempt, told) in [
+        for (after, includes_attempt, expected) in [
             (9, true, (0, 1, 1)),
             (9, false, (0, 0, 1)),
             (11, true, (1, 0, 0)),
             (12, false, (1, 0, 0)),
         ] {
-            let counted = Some(Count { after, has_attempt });
-            let Tally { over, near, within } = Tally::told(&Decision::allow(standing), counted, 1, 0.8, false);
-            assert_eq!((over, near, within), told, "{after} {has_attempt}");
+            let counted = Some(Count { after, has_attempt: includes_attempt });
+            let HitStats { over, near, within } = HitStats::from_decision(&Decision::allow(standing), counted, 1, 0.8, false);
+            assert_eq!((over, near, within), expected, "{after} {includes_attempt}");
         }
     }
 
     #[test]
     fn the_near_share_is_cut_to_a_whole_number_in_single_precision() {
-        assert_eq!(near_from(10, 0.8), 8);
-        assert_eq!(near_from(15, 0.8), 12);
-        assert_eq!(near_from(1, 0.8), 0);
-        assert_eq!(near_from(u32::MAX, 1.0), 1 << 32);
+        assert_eq!(near_threshold(10, 0.8), 8);
+        assert_eq!(near_threshold(15, 0.8), 12);
+        assert_eq!(near_threshold(1, 0.8), 0);
+        assert_eq!(near_threshold(u32::MAX, 1.0), 1 << 32);
     }
 }

@@ -4,27 +4,27 @@ use crate::quantity::Share;
 
 /// What is set about them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
+pub struct RatelimitOptions {
     /// A refused request takes nothing anywhere, as with rules of our own.
     pub strict: bool,
     /// The share of a limit from which on it counts as near.
     pub near_share: f32,
     /// Whether answers tell what the request was and what passed, as metadata.
-    pub tells_metadata: bool,
+    pub metadata: bool,
 }
 
-impl Default for Options {
+impl Default for RatelimitOptions {
     /// As it is where nothing is set.
     fn default() -> Self {
         Self {
             strict: false,
             near_share: 0.8,
-            tells_metadata: false,
+            metadata: false,
         }
     }
 }
 
-impl Options {
+impl RatelimitOptions {
     /// A share as statistics reckon with it.
     #[expect(
         clippy::float_arithmetic,

@@ -1,11 +1,11 @@
 //! Under which name the hits of a limit are counted in statistics.
 
-use super::tree::Node;
+use super::tree::DescriptorNode;
 use crate::rules::attempt::Attribute;
 
 /// The name of a limit in statistics: the domain, and for each level what stands for it, joined by dots.
 #[derive(Debug)]
-pub struct Path {
+pub struct StatPath {
     /// What stands for each level. None: the key and the value that came.
     levels: Box<[Option<Box<str>>]>,
     /// What stands for an empty value that came.
@@ -25,47 +25,47 @@ enum Empty {
 
 /// What a node has to do with the names of the limits below it.
 #[derive(Clone, Debug)]
-pub(super) struct Level {
+pub(super) struct PathLevel {
     name: Box<str>,
-    tells: Tells,
+    label: LabelSource,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Tells {
+enum LabelSource {
     /// The key and the value that came.
-    Came,
+    RequestValue,
     /// The node's own name, unless the limit is told in detail.
     NameUnlessDetailed,
     /// The node's own name: all that fit its pattern are counted together.
     Name,
 }
 
-impl Level {
-    pub(super) fn of(node: &Node) -> Self {
-        let tells = match node.shares {
-            true => Tells::Name,
-            false if node.tells_came() => Tells::Came,
-            false => Tells::NameUnlessDetailed,
+impl PathLevel {
+    pub(super) fn new(node: &DescriptorNode) -> Self {
+        let label = match node.is_shared {
+            true => LabelSource::Name,
+            false if node.names_request_value() => LabelSource::RequestValue,
+            false => LabelSource::NameUnlessDetailed,
         };
         Self {
             name: node.name.clone(),
-            tells,
+            label,
         }
     }
 }
 
-impl Path {
+impl StatPath {
     /// That of the limit that these nodes lead to. `detailed`: every value that came is told.
-    pub(super) fn of<'n>(domain: &str, way: impl IntoIterator<Item = &'n Level>, detailed: bool) -> Self {
-        let told = |level: &Level| match level.tells {
-            Tells::Came => None,
-            Tells::NameUnlessDetailed if detailed => None,
-            Tells::NameUnlessDetailed | Tells::Name => Some(level.name.clone()),
+    pub(super) fn new<'n>(domain: &str, levels: impl IntoIterator<Item = &'n PathLevel>, detailed: bool) -> Self {
+        let label = |level: &PathLevel| match level.label {
+            LabelSource::RequestValue => None,
+            LabelSource::NameUnlessDetailed if detailed => None,
+            LabelSource::NameUnlessDetailed | LabelSource::Name => Some(level.name.clone()),
         };
-        let way: Vec<&Level> = way.into_iter().collect();
-        let is_shared = way.iter().any(|level| matches!(level.tells, Tells::Name));
+        let levels: Vec<&PathLevel> = levels.into_iter().collect();
+        let is_shared = levels.iter().any(|level| matches!(level.label, LabelSource::Name));
         let mut path = Self {
-            levels: way.into_iter().map(told).collect(),
+            levels: levels.into_iter().map(label).collect(),
             empty: if detailed && !is_shared {
                 Empty::Underscore
             } else {
@@ -90,30 +90,30 @@ impl Path {
     pub fn write(&self, domain: &str, entries: &[Attribute<'_>], name: &mut String) {
         name.clear();
         name.push_str(domain);
-        for (place, level) in self.levels.iter().enumerate() {
+        for (index, level) in self.levels.iter().enumerate() {
             name.push('.');
-            match (level, entries.get(place)) {
+            match (level, entries.get(index)) {
                 (Some(known), _) => name.push_str(known),
-                (None, Some(entry)) => came(entry, self.empty, name),
+                (None, Some(entry)) => push_entry(entry, self.empty, name),
                 (None, None) => {}
             }
         }
-        mend(name);
+        sanitize(name);
     }
 }
 
 /// Writes the name of a limit that a request brought along in place of what `name` holds: every value stands in it.
-pub fn brought_path(domain: &str, entries: &[Attribute<'_>], name: &mut String) {
+pub fn override_path(domain: &str, entries: &[Attribute<'_>], name: &mut String) {
     name.clear();
     name.push_str(domain);
     for entry in entries {
         name.push('.');
-        came(entry, Empty::Bare, name);
+        push_entry(entry, Empty::Bare, name);
     }
-    mend(name);
+    sanitize(name);
 }
 
-fn came(entry: &Attribute<'_>, empty: Empty, name: &mut String) {
+fn push_entry(entry: &Attribute<'_>, empty: Empty, name: &mut String) {
     name.push_str(entry.name);
     if entry.value.is_empty() && empty == Empty::Bare {
         return;
@@ -124,7 +124,7 @@ fn came(entry: &Attribute<'_>, empty: Empty, name: &mut String) {
 
 /// Puts underscores for what parts statistics from each other where they are sent: colons, bars, and the dots of IPv4
 /// addresses, which would look like levels.
-fn mend(name: &mut String) {
+fn sanitize(name: &mut String) {
     if name.contains([':', '|']) {
         *name = name.replace([':', '|'], "_");
     }
@@ -172,13 +172,13 @@ mod tests {
             value: value.as_bytes(),
         });
         let mut name = "what was there before".to_owned();
-        brought_path("d", &entries, &mut name);
+        override_path("d", &entries, &mut name);
         assert_eq!(name, "d.a_x.b.ip_10_0_0_1");
     }
 
     #[test]
     fn colons_bars_and_the_dots_of_addresses_become_underscores() {
-        for (name, mended) in [
+        for (name, sanitized) in [
             ("d.key", "d.key"),
             ("d.a:b|c", "d.a_b_c"),
             ("d.remote_address_10.0.0.1", "d.remote_address_10_0_0_1"),
@@ -192,8 +192,8 @@ mod tests {
             ("d.end_1.2.3.", "d.end_1.2.3."),
         ] {
             let mut text = name.to_owned();
-            mend(&mut text);
-            assert_eq!(text, mended, "{name}");
+            sanitize(&mut text);
+            assert_eq!(text, sanitized, "{name}");
         }
     }
 }

@@ -1,24 +1,24 @@
 //! Which limit a descriptor meets, under which name it is counted, and what is said of files that cannot be used.
 
-use super::{Descriptors, Files, Unit};
+use super::{Descriptors, DescriptorFiles, Unit};
 use crate::problem::Origin;
 use crate::rules::Attribute;
 use crate::yaml;
 
-fn read(merges: bool, texts: &[&str]) -> Result<(Descriptors, Vec<String>), Vec<String>> {
-    let mut files = Files::new(merges);
+fn read(merge_domains: bool, texts: &[&str]) -> Result<(Descriptors, Vec<String>), Vec<String>> {
+    let mut files = DescriptorFiles::new(merge_domains);
     for (number, text) in texts.iter().enumerate() {
         let origin = Origin::new(format!("{number}.yaml"), *text);
-        files.file(&yaml::parse(&origin).unwrap_or_else(|problems| panic!("{problems:?}")));
+        files.add_file(&yaml::parse(&origin).unwrap_or_else(|problems| panic!("{problems:?}")));
     }
-    let told = |problems: Vec<crate::problem::Problem>| problems.into_iter().map(|problem| problem.text).collect();
+    let texts = |problems: Vec<crate::problem::Problem>| problems.into_iter().map(|problem| problem.text).collect();
     match files.finish() {
-        Ok((descriptors, warnings)) => Ok((descriptors, told(warnings))),
-        Err(problems) => Err(told(problems)),
+        Ok((descriptors, warnings)) => Ok((descriptors, texts(warnings))),
+        Err(problems) => Err(texts(problems)),
     }
 }
 
-fn sound(text: &str) -> Descriptors {
+fn valid(text: &str) -> Descriptors {
     read(false, &[text]).unwrap_or_else(|problems| panic!("{problems:?}")).0
 }
 
@@ -93,7 +93,7 @@ descriptors:
 
 #[test]
 fn a_limit_is_found_entry_by_entry_and_only_at_the_last() {
-    let descriptors = sound(BASIC);
+    let descriptors = valid(BASIC);
     let some = |requests, unit, path: &str| Some((requests, unit, path.to_owned()));
     for (domain, descriptor, expected) in [
         ("unknown", "key2=x", None),
@@ -182,7 +182,7 @@ descriptors:
 
 #[test]
 fn the_first_pattern_that_fits_is_taken_behind_the_exact_value() {
-    let descriptors = sound(WILD);
+    let descriptors = valid(WILD);
     for (descriptor, requests, path) in [
         ("path=/a/x", 1, "d.path_/a/*"),
         ("path=/a/bc", 1, "d.path_/a/*"),
@@ -206,12 +206,12 @@ fn the_first_pattern_that_fits_is_taken_behind_the_exact_value() {
 
 #[test]
 fn a_shared_pattern_is_counted_as_one_value() {
-    let descriptors = sound(WILD);
+    let descriptors = valid(WILD);
     let counted = |descriptor| {
         let entries = entries(descriptor);
         let found = descriptors.find("d", &entries).unwrap();
         let values: Vec<String> = found
-            .counted(&entries)
+            .counted_values(&entries)
             .map(|(_, value)| String::from_utf8(value.to_vec()).unwrap())
             .collect();
         values
@@ -223,7 +223,7 @@ fn a_shared_pattern_is_counted_as_one_value() {
 
 #[test]
 fn limits_are_listed_under_their_whole_names() {
-    let descriptors = sound(BASIC);
+    let descriptors = valid(BASIC);
     let names: Vec<String> = descriptors.limits().into_iter().map(|(name, _)| name).collect();
     assert!(names.is_sorted());
     assert!(
@@ -236,7 +236,7 @@ fn limits_are_listed_under_their_whole_names() {
 #[test]
 fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
     let limit = "rate_limit: { unit: minute, requests_per_unit: 1 }";
-    for (text, told) in [
+    for (text, expected) in [
         ("descriptors: []", "config file cannot have empty domain"),
         ("domain: \"\"", "config file cannot have empty domain"),
         ("domain: d\ndescriptors: [{ value: x }]", "descriptor has empty key"),
@@ -311,7 +311,7 @@ fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
         ),
     ] {
         let problems = read(false, &[text]).expect_err(text);
-        assert!(problems.iter().any(|problem| problem == told), "{text}\n{problems:?}");
+        assert!(problems.iter().any(|problem| problem == expected), "{text}\n{problems:?}");
     }
     let file = format!("domain: d\ndescriptors: [{{ key: a, {limit} }}]");
     let other = format!("domain: d\ndescriptors: [{{ key: b, {limit} }}]");
@@ -348,7 +348,7 @@ fn numbers_flags_and_levels_are_those_that_the_guide_tells() {
         let file = format!(
             "domain: d\ndescriptors: [{{ key: a, rate_limit: {{ unit: day, requests_per_unit: {requests} }} }}]"
         );
-        found(&sound(&file), "d", "a=x").map(|(requests, ..)| requests)
+        found(&valid(&file), "d", "a=x").map(|(requests, ..)| requests)
     };
     assert_eq!((limit("010"), limit("1_000")), (Some(10), Some(1_000)));
     for flag in ["yes", "on"] {
@@ -369,7 +369,7 @@ fn numbers_flags_and_levels_are_those_that_the_guide_tells() {
 
 #[test]
 fn anything_may_stand_below_metadata() {
-    let descriptors = sound(
+    let descriptors = valid(
         "domain: d\ndescriptors:\n- key: a\n  metadata: { plan: { anything: [1, 2.5] } }\n  \
          rate_limit: { unit: day, requests_per_unit: 1 }\n",
     );
@@ -429,11 +429,11 @@ fn what_is_hardly_meant_is_warned_of() {
     let (_, warnings) = read(false, &[WILD]).unwrap();
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     // An exception, and patterns that do not fit every value.
-    let sound = format!(
+    let valid_file = format!(
         "domain: d\ndescriptors:\n- {{ key: tenant, value: vip }}\n- {{ key: tenant, descriptors: [{{ key: x, {limit} }}] }}\n\
          - {{ key: path, {limit} }}\n- {{ key: path, value: '/*', {limit} }}\n- {{ key: '*_x', {limit} }}"
     );
-    let (_, warnings) = read(false, &[&sound]).unwrap();
+    let (_, warnings) = read(false, &[&valid_file]).unwrap();
     assert!(warnings.is_empty(), "{warnings:?}");
 }
 
@@ -448,14 +448,14 @@ fn converted_rules_can_be_read_and_mean_what_they_can() {
         (WILD, 8, "when: { shared: \"s*\" }\n  per: [leaf]"),
         ("domain: \"a: b\"", 0, "rules: []"),
     ] {
-        let text = sound(file).as_rules();
+        let text = valid(file).as_rules();
         assert!(text.contains(words), "{text}");
         let set = crate::rules::sample(&text);
         assert_eq!(set.rules().len(), rules, "{text}");
     }
     let named = "domain: d\ndescriptors:\n- { key: \"it is a \\\"key\\\"\", quota_mode: true, \
                  rate_limit: { unit: day, requests_per_unit: 1, replaces: [{ name: x }] } }";
-    let text = sound(named).as_rules();
+    let text = valid(named).as_rules();
     assert!(
         text.contains("# quota_mode has no equivalent") && text.contains("# replaces has no"),
         "{text}"
@@ -496,9 +496,9 @@ fn a_limit_may_be_one_of_our_own() {
             "limit: 9/day\n  algorithm: fixed_window",
         ),
     ] {
-        let descriptors = sound(&file(limit));
+        let descriptors = valid(&file(limit));
         let (_, held) = descriptors.limits().remove(0);
-        let exact = held.exact.as_ref().expect("a limit of our own");
+        let exact = held.native.as_ref().expect("a limit of our own");
         assert_eq!(held.rate, None);
         let text = descriptors.as_rules();
         assert!(text.contains(means), "{text}");
@@ -506,7 +506,7 @@ fn a_limit_may_be_one_of_our_own() {
         let set = crate::rules::sample(&text);
         assert_eq!(set.counters()[0].limit, exact.limit, "{text}");
     }
-    for (limit, told, column) in [
+    for (limit, expected, column) in [
         ("algorithm: gcra", "an algorithm needs a limit", 15),
         ("algorithm: gcra, unit: day", "an algorithm needs a limit", 15),
         ("limit: 5/s, unit: day", "`unit` has no place beside `limit`", 29),
@@ -536,16 +536,16 @@ fn a_limit_may_be_one_of_our_own() {
         ),
         ("limt: 5/s", "config error, unknown key 'limt'", 17),
     ] {
-        let mut files = Files::new(false);
+        let mut files = DescriptorFiles::new(false);
         let origin = Origin::new("d.yaml", file(limit));
-        files.file(&yaml::parse(&origin).unwrap());
+        files.add_file(&yaml::parse(&origin).unwrap());
         let problems = files.finish().expect_err(limit);
         let found: Vec<String> = problems
             .iter()
             .map(|problem| format!("{}: {}", problem.place, problem.text))
             .collect();
         assert!(
-            found.contains(&format!("d.yaml:4:{column}: {told}")),
+            found.contains(&format!("d.yaml:4:{column}: {expected}")),
             "{limit} {found:?}"
         );
     }
@@ -575,7 +575,7 @@ fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
 
     let mut reader = Reader::new(Settings::default());
     let file = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: minute, requests_per_unit: 100 } }]";
-    reader.envoy(sound(file), super::Options::default());
+    reader.envoy(valid(file), super::RatelimitOptions::default());
     let set = reader.finish().unwrap().rules;
     let attempt = Attempt {
         domain: "d",
@@ -585,7 +585,7 @@ fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
     let plan = set.plan(&attempt, |_, _| ());
     let whole = plan.charges[0].limit;
     let (part, of) = (NonZeroU64::new(2).unwrap(), NonZeroU64::new(5).unwrap());
-    let passes = |limit: Limit, used: u64| {
+    let is_allowed = |limit: Limit, used: u64| {
         let standing = Standing {
             limit: limit.capacity(),
             remaining: limit.capacity() - used,
@@ -597,7 +597,7 @@ fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
         );
         verdict.allowed
     };
-    assert!(passes(whole, 100) && !passes(whole, 101));
+    assert!(is_allowed(whole, 100) && !is_allowed(whole, 101));
     let share = whole.portion(part, of);
-    assert!(passes(share, 39) && !passes(share, 41));
+    assert!(is_allowed(share, 39) && !is_allowed(share, 41));
 }

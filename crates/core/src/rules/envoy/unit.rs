@@ -28,7 +28,7 @@ impl Unit {
     ];
 
     /// By its name, however that is written.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|unit| unit.name().eq_ignore_ascii_case(name))
@@ -48,7 +48,7 @@ impl Unit {
     }
 
     /// As rules of our own write it.
-    pub(super) const fn short(self) -> &'static str {
+    pub(super) const fn rule_text(self) -> &'static str {
         match self {
             Self::Second => "s",
             Self::Minute => "min",

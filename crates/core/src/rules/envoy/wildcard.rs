@@ -8,13 +8,13 @@ pub(super) struct Pattern {
 
 impl Pattern {
     /// The pattern that a text is, if there is a star in it.
-    pub(super) fn of(text: &str) -> Option<Self> {
+    pub(super) fn new(text: &str) -> Option<Self> {
         text.contains('*').then(|| Self { text: text.into() })
     }
 
     /// Whether a text fits: it begins with what stands before the first star, ends with what stands behind the last, and
     /// what stands between stars is found in it from left to right.
-    pub(super) fn fits(&self, text: &str) -> bool {
+    pub(super) fn matches(&self, text: &str) -> bool {
         let (Some((first, rest)), Some((_, last))) = (self.text.split_once('*'), self.text.rsplit_once('*')) else {
             return false;
         };
@@ -22,10 +22,10 @@ impl Pattern {
             return false;
         };
         let between = rest.strip_suffix(last).unwrap_or(rest);
-        let mut left = middle;
+        let mut rest_of_text = middle;
         for part in between.split('*') {
-            match left.find(part) {
-                Some(found) => left = left.get(found + part.len()..).unwrap_or_default(),
+            match rest_of_text.find(part) {
+                Some(found) => rest_of_text = rest_of_text.get(found + part.len()..).unwrap_or_default(),
                 None => return false,
             }
         }
@@ -34,7 +34,7 @@ impl Pattern {
 
     /// Whether everything that fits `other` fits this one too: its stars can only stand under a star of this one.
     pub(super) fn covers(&self, other: &Self) -> bool {
-        self.fits(&other.text)
+        self.matches(&other.text)
     }
 }
 
@@ -44,7 +44,7 @@ mod tests {
 
     #[test]
     fn a_star_is_any_run_of_characters() {
-        for (pattern, text, fits) in [
+        for (pattern, text, expected) in [
             ("*", "", true),
             ("*", "anything", true),
             ("path_/v1/*", "path_/v1/", true),
@@ -66,15 +66,15 @@ mod tests {
             ("a**b", "ab", true),
             ("ü*", "über", true),
         ] {
-            let pattern = Pattern::of(pattern).unwrap();
-            assert_eq!(pattern.fits(text), fits, "{} {text}", pattern.text);
+            let pattern = Pattern::new(pattern).unwrap();
+            assert_eq!(pattern.matches(text), expected, "{} {text}", pattern.text);
         }
-        assert_eq!(Pattern::of("plain"), None);
+        assert_eq!(Pattern::new("plain"), None);
     }
 
     #[test]
     fn a_wider_pattern_covers_a_narrower_one() {
-        let covers = |one: &str, other: &str| Pattern::of(one).unwrap().covers(&Pattern::of(other).unwrap());
+        let covers = |one: &str, other: &str| Pattern::new(one).unwrap().covers(&Pattern::new(other).unwrap());
         assert!(covers("a*", "ab*"));
         assert!(covers("a*", "a*"));
         assert!(covers("*", "a*b"));

@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::store::{Act, Hit, Outcome, Settled, Source, StoreError};
 use std::sync::Arc;
 use tollgate_core::Timestamp;
-use tollgate_core::rules::envoy::Counting;
+use tollgate_core::rules::envoy::CounterTarget;
 
 /// How counters of envoyproxy/ratelimit are kept. The defaults are that one's.
 #[derive(Clone, Debug)]
@@ -79,7 +79,7 @@ impl Envoy {
     }
 
     /// The key of a window.
-    fn key(&self, counting: &Counting, start: u64) -> Vec<u8> {
+    fn key(&self, counting: &CounterTarget, start: u64) -> Vec<u8> {
         let start = start.to_string();
         [&self.prefix, &*counting.name, start.as_bytes()].concat()
     }
@@ -173,7 +173,7 @@ impl Redis {
             }
             let would_be_over = doing.hits.iter().zip(&found).map(|(hit, found)| {
                 let used = found.unwrap_or_default().saturating_add(hit.charge.cost.get());
-                used > u64::from(hit.counting.most)
+                used > u64::from(hit.counting.limit)
             });
             let would_be_over: Vec<bool> = would_be_over.collect();
             if would_be_over.contains(&true) {
@@ -194,7 +194,7 @@ impl Redis {
         let mut outcomes = Vec::with_capacity(doing.hits.len());
         for ((((hit, key), count), is_over), add) in doing.hits.iter().zip(&doing.keys).zip(counts).zip(over).zip(adds)
         {
-            let most = u64::from(hit.counting.most);
+            let most = u64::from(hit.counting.limit);
             if is_over {
                 // Whatever is counted, all of these are beyond the limit.
                 let used = most + hit.charge.cost.get().max(1);

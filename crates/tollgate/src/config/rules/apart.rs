@@ -4,7 +4,7 @@ use super::{File, Grammar};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Problem};
-use tollgate_limiter::core::rules::envoy::{Files, parse};
+use tollgate_limiter::core::rules::envoy::{DescriptorFiles, parse};
 
 /// Of each file the last text that was sound by itself.
 #[derive(Debug, Default)]
@@ -47,8 +47,8 @@ impl Sound {
 /// A file that is sound by itself. What it is beside others is seen when all are read.
 fn checked(file: &Result<Arc<Origin>, Problem>) -> Result<Arc<Origin>, Vec<Problem>> {
     let origin = file.as_ref().map_err(|problem| vec![problem.clone()])?;
-    let mut files = Files::new(true);
-    files.file(&parse(origin)?);
+    let mut files = DescriptorFiles::new(true);
+    files.add_file(&parse(origin)?);
     files.finish().map(|_| Arc::clone(origin))
 }
 

@@ -6,7 +6,7 @@ use crate::server::envoy::{HeaderNames, Modes};
 use hyper::header::HeaderName;
 use tollgate_limiter::core::problem::{Problem, Problems, Refusal};
 use tollgate_limiter::core::quantity::share;
-use tollgate_limiter::core::rules::envoy::Options;
+use tollgate_limiter::core::rules::envoy::RatelimitOptions;
 use tollgate_limiter::core::yaml::{Kind, Node};
 
 /// The setting.
@@ -22,7 +22,7 @@ pub(in crate::config) struct EnvoyRules<'w> {
     pub(super) isolates_files: bool,
     /// How requests are answered.
     pub(in crate::config) modes: Modes,
-    pub(super) options: Options,
+    pub(super) options: RatelimitOptions,
 }
 
 impl<'w> EnvoyRules<'w> {
@@ -58,10 +58,10 @@ impl<'w> EnvoyRules<'w> {
         Self {
             files: files.map_or(&[], Node::one_or_more),
             merges_domains,
-            options: Options {
+            options: RatelimitOptions {
                 strict,
-                near_share: near.map_or(Options::default().near_share, Options::near),
-                tells_metadata,
+                near_share: near.map_or(RatelimitOptions::default().near_share, RatelimitOptions::near),
+                metadata: tells_metadata,
             },
             quotas,
             may_be_missing,

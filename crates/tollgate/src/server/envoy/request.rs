@@ -4,7 +4,7 @@ use super::rate_limit_descriptor::RateLimitOverride;
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 use std::borrow::Cow;
 use std::fmt;
-use tollgate_limiter::core::rules::envoy::{Brought, Unit};
+use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
 use tollgate_limiter::core::{Cost, Micros, Rate, TokenBucket};
 use tollgate_limiter::{OwnLimit, Part, Way};
@@ -89,7 +89,7 @@ impl<'a> Asked<'a> {
         rules: &RuleSet,
     ) -> Result<Self, Invalid> {
         let usual = u64::from(request.hits_addend.max(1));
-        let cost = match rules.descriptors().has(&request.domain) {
+        let cost = match rules.descriptors().has_domain(&request.domain) {
             true => Cost::from_hits,
             false => cost,
         };
@@ -98,7 +98,7 @@ impl<'a> Asked<'a> {
         for descriptor in &request.descriptors {
             let own = match &descriptor.limit {
                 None => None,
-                Some(limit) if rules.descriptors().has(&request.domain) => in_place(limit, rules),
+                Some(limit) if rules.descriptors().has_domain(&request.domain) => in_place(limit, rules),
                 // Nothing holds in a domain that nobody has, so it need not make sense.
                 Some(_) if !rules.has_domain(&request.domain) => None,
                 Some(limit) => Some(brought(limit)?),
@@ -148,7 +148,7 @@ fn in_place(limit: &RateLimitOverride, rules: &RuleSet) -> Option<OwnLimit> {
     };
     match (limit.requests_per_unit, rules.descriptors().options.strict) {
         (0, true) => Some(OwnLimit::Banned),
-        (requests, strict) => Some(OwnLimit::Descriptor(Brought::new(requests, unit, strict))),
+        (requests, strict) => Some(OwnLimit::Descriptor(LimitOverride::new(requests, unit, strict))),
     }
 }
 

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Response, StatusCode};
-use tollgate_limiter::core::rules::envoy::Limited;
+use tollgate_limiter::core::rules::envoy::DescriptorLimit;
 
 /// What is asked of the debug port.
 pub(super) const ROUTES: [Entry; 3] = [
@@ -51,13 +51,13 @@ pub(super) fn limits(gate: &Gate) -> Response<Full<Bytes>> {
     text(limits.iter().map(|(path, limit)| line(path, limit)).collect())
 }
 
-fn line(path: &str, limit: &Limited) -> String {
+fn line(path: &str, limit: &DescriptorLimit) -> String {
     let (requests, unit) = match limit.rate {
         Some((requests, unit)) => (requests, unit.name()),
         None => (0, "UNKNOWN"),
     };
     let (shadow, quota) = (limit.shadow, limit.quota);
-    let own = limit.exact.as_ref().map_or_else(String::new, |exact| {
+    let own = limit.native.as_ref().map_or_else(String::new, |exact| {
         format!(", limit: {}, algorithm: {}", exact.text, exact.limit.algorithm())
     });
     format!("{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}{own}\n")

@@ -19,7 +19,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tollgate_limiter::Judged;
-use tollgate_limiter::core::rules::envoy::{Tally, brought_path};
+use tollgate_limiter::core::rules::envoy::{HitStats, override_path};
 use tollgate_limiter::core::rules::{Attempt, Mode, RuleSet, Ruling, Verdict};
 use tollgate_limiter::core::{Decision, Source};
 
@@ -173,7 +173,7 @@ impl EnvoyFigures {
             };
             let tally = |ruling: &Ruling<'_>| {
                 let decision = ruling.decision.as_ref()?;
-                Some(Tally::told(decision, ruling.counted, hits, counts.near_share, passes))
+                Some(HitStats::from_decision(decision, ruling.counted, hits, counts.near_share, passes))
             };
             let tally = windows.iter().filter_map(tally).reduce(worst).unwrap_or_default();
             let is_cached = windows
@@ -200,7 +200,7 @@ impl EnvoyFigures {
         let hits = attempt.cost.get();
         let tally = decision
             .as_ref()
-            .map(|decision| Tally::told(decision, *counted, hits, counts.near_share, passes))
+            .map(|decision| HitStats::from_decision(decision, *counted, hits, counts.near_share, passes))
             .unwrap_or_default();
         self.with_brought(attempt, |cells| {
             cells.add(Stat::TotalHits, hits);
@@ -235,7 +235,7 @@ impl EnvoyFigures {
 
     /// Notes a descriptor of a domain that neither a file nor a rule has.
     fn add_lost(&self, rules: &RuleSet, domain: &str) {
-        if rules.has_domain(domain) || rules.descriptors().has(domain) {
+        if rules.has_domain(domain) || rules.descriptors().has_domain(domain) {
             return;
         }
         {
@@ -277,7 +277,7 @@ impl EnvoyFigures {
     /// Finds the figures of a limit that a descriptor brought along.
     fn with_brought(&self, attempt: &Attempt<'_>, add: impl FnOnce(&Cells)) {
         NAME.with_borrow_mut(|name| {
-            brought_path(attempt.domain, attempt.attributes, name);
+            override_path(attempt.domain, attempt.attributes, name);
             self.named(name, attempt.domain, add);
         });
     }
@@ -379,12 +379,12 @@ impl Cells {
         }
     }
 
-    fn add_tally(&self, tally: Tally, hits: u64, is_cached: bool) {
+    fn add_tally(&self, tally: HitStats, hits: u64, is_cached: bool) {
         let tally = match is_cached {
             // Nobody has counted them.
-            true => Tally {
+            true => HitStats {
                 over: hits,
-                ..Tally::default()
+                ..HitStats::default()
             },
             false => tally,
         };
@@ -404,8 +404,8 @@ fn counts_hits(ruling: &Ruling<'_>) -> bool {
 }
 
 /// What two windows of one limit come to: what one refuses is refused.
-fn worst(one: Tally, other: Tally) -> Tally {
-    Tally {
+fn worst(one: HitStats, other: HitStats) -> HitStats {
+    HitStats {
         over: one.over.max(other.over),
         near: one.near.max(other.near),
         within: one.within.min(other.within),

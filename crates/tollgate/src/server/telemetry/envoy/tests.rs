@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{Brought, Files, Options, Unit};
+use tollgate_limiter::core::rules::envoy::{LimitOverride, DescriptorFiles, RatelimitOptions, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
 use tollgate_limiter::core::{Cost, yaml};
 use tollgate_limiter::store::memory::Memory;
@@ -39,23 +39,23 @@ descriptors:
   rate_limit: { unlimited: true }
 ";
 
-fn rules(file: &str, options: Options) -> RuleSet {
-    let mut files = Files::new(false);
-    files.file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
+fn rules(file: &str, options: RatelimitOptions) -> RuleSet {
+    let mut files = DescriptorFiles::new(false);
+    files.add_file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
     let mut reader = Reader::new(Settings::default());
     reader.envoy(descriptors, options);
     reader.finish().expect("sound descriptors").rules
 }
 
-fn gate(options: Options) -> Gate {
+fn gate(options: RatelimitOptions) -> Gate {
     Gate::new(rules(FILE, options), Arc::new(Memory::default()))
 }
 
-fn strict() -> Options {
-    Options {
+fn strict() -> RatelimitOptions {
+    RatelimitOptions {
         strict: true,
-        ..Options::default()
+        ..RatelimitOptions::default()
     }
 }
 
@@ -101,7 +101,7 @@ fn told(gate: &Gate, path: &str) -> Vec<String> {
 
 #[test]
 fn hits_are_counted_by_how_near_the_limit_they_were() {
-    let gate = gate(Options::default());
+    let gate = gate(RatelimitOptions::default());
     assert!(ask(&gate, "shop", Way::Take, &[("user=a", 7)]));
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 7", "within_limit: 7"]);
     assert!(ask(&gate, "shop", Way::Take, &[("user=a", 2)]));
@@ -124,9 +124,9 @@ fn hits_are_counted_by_how_near_the_limit_they_were() {
 
 #[test]
 fn the_share_that_is_near_can_be_set() {
-    let gate = gate(Options {
+    let gate = gate(RatelimitOptions {
         near_share: 0.5,
-        ..Options::default()
+        ..RatelimitOptions::default()
     });
     ask(&gate, "shop", Way::Take, &[("user=a", 7)]);
     assert_eq!(
@@ -155,7 +155,7 @@ fn strictly_all_that_is_refused_is_beyond_the_limit() {
 
 #[test]
 fn each_kind_of_limit_is_counted_as_what_it_is() {
-    let gate = gate(Options::default());
+    let gate = gate(RatelimitOptions::default());
     for _ in 0..2 {
         let each = [("path=/a/1", 1), ("shadow=x", 1), ("free=x", 1), ("unknown=x", 1)];
         assert!(ask(&gate, "shop", Way::Take, &each));
@@ -184,7 +184,7 @@ fn each_kind_of_limit_is_counted_as_what_it_is() {
 #[test]
 fn what_is_given_back_is_counted_if_it_is_given() {
     for (options, given) in [
-        (Options::default(), "total_negative_hits: 3"),
+        (RatelimitOptions::default(), "total_negative_hits: 3"),
         (strict(), "total_negative_hits: 1"),
     ] {
         let gate = gate(options);
@@ -213,7 +213,7 @@ fn what_is_given_back_is_counted_if_it_is_given() {
 
 #[test]
 fn limits_that_requests_bring_are_counted_with_every_value() {
-    let gate = gate(Options::default());
+    let gate = gate(RatelimitOptions::default());
     let attributes = [Attribute {
         name: "user",
         value: b"vip",
@@ -225,7 +225,7 @@ fn limits_that_requests_bring_are_counted_with_every_value() {
             cost: Cost::new(12).expect("in range"),
         },
         way: Way::Take,
-        own: Some(OwnLimit::Descriptor(Brought::new(10, Unit::Year, false))),
+        own: Some(OwnLimit::Descriptor(LimitOverride::new(10, Unit::Year, false))),
     };
     assert!(!now(gate.sit(Door::Grpc).check_together(&[part("shop")])).allowed);
     assert_eq!(
@@ -236,7 +236,7 @@ fn limits_that_requests_bring_are_counted_with_every_value() {
 
 #[test]
 fn a_check_through_any_door_counts_once() {
-    let gate = gate(Options::default());
+    let gate = gate(RatelimitOptions::default());
     let attributes = [Attribute {
         name: "user",
         value: b"a",
@@ -254,7 +254,7 @@ fn a_check_through_any_door_counts_once() {
 
 #[test]
 fn values_that_came_stand_in_names_where_the_file_says_so() {
-    let gate = gate(Options::default());
+    let gate = gate(RatelimitOptions::default());
     ask(&gate, "shop", Way::Take, &[("told=a|b", 1), ("ip=10.0.0.1", 1)]);
     assert_eq!(told(&gate, "shop.told_a_b")[1..], ["total_hits: 1", "within_limit: 1"]);
     assert_eq!(
@@ -265,7 +265,7 @@ fn values_that_came_stand_in_names_where_the_file_says_so() {
 
 #[test]
 fn names_that_come_with_requests_are_bounded() {
-    let gate = gate(Options::default());
+    let gate = gate(RatelimitOptions::default());
     let most = super::PATHS_MAX;
     for number in 0..most + 5 {
         ask(&gate, "shop", Way::Take, &[(&format!("told={number}"), 1)]);
@@ -280,7 +280,7 @@ fn names_that_come_with_requests_are_bounded() {
     assert_eq!(told(&gate, "shop.told_1")[2], "total_hits: 2");
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 1", "within_limit: 1"]);
     // After other rules as well.
-    gate.take_rules(rules(FILE, Options::default()));
+    gate.take_rules(rules(FILE, RatelimitOptions::default()));
     ask(&gate, "shop", Way::Take, &[("told=new", 1), ("user=a", 1)]);
     assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 7", "within_limit: 7"]);
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
@@ -288,7 +288,7 @@ fn names_that_come_with_requests_are_bounded() {
 
 #[test]
 fn domains_that_are_not_there_are_counted_and_bounded() {
-    let gate = gate(Options::default());
+    let gate = gate(RatelimitOptions::default());
     for number in 0..super::DOMAINS_MAX + 9 {
         ask(
             &gate,
@@ -310,7 +310,7 @@ fn domains_that_are_not_there_are_counted_and_bounded() {
 
 #[test]
 fn the_same_figures_are_series() {
-    let gate = gate(Options::default());
+    let gate = gate(RatelimitOptions::default());
     ask(&gate, "shop", Way::Take, &[("user=a", 7), ("path=/a/1", 1)]);
     ask(&gate, "nowhere", Way::Take, &[("user=a", 7)]);
     let text = gate.metrics();
@@ -344,7 +344,7 @@ descriptors:
     - key: path
       rate_limit: { unit: year, requests_per_unit: 10 }
 ";
-    let gate = Gate::new(rules(file, Options::default()), Arc::new(Memory::default()));
+    let gate = Gate::new(rules(file, RatelimitOptions::default()), Arc::new(Memory::default()));
     for (names, hits) in [
         (&["user"][..], 11),
         (&["plan", "user"], 2),
