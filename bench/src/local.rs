@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollgate_limiter::RuleBook;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
+use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::yaml;
 use tollgate_limiter::core::{
     Charge, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, TokenBucket,
@@ -150,8 +150,8 @@ fn charges<S: Store>(store: &S, keys: u64) -> Vec<Charge<S::Key>> {
 
 fn rules() -> Result<RuleSet, String> {
     let origin = Origin::new("bench", "rules: [{ id: r, per: user, limit: 1000000000/s }]");
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&yaml::parse(&origin).map_err(|_| "the rules are YAML")?);
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&yaml::parse(&origin).map_err(|_| "the rules are YAML")?);
     let read = reader.finish();
     read.map(|read| read.rules)
         .map_err(|_| "the rules are sound".to_owned())

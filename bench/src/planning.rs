@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 use tollgate_core::problem::Origin;
-use tollgate_core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
+use tollgate_core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
 use tollgate_core::testing::random::Random;
 use tollgate_core::{Cost, yaml};
 use tollgate_limiter::RuleBook;
@@ -188,8 +188,8 @@ fn two_tiers(endpoints: usize, overrides: usize) -> RuleSet {
         writeln!(text, "  - {{merchant: m_{number}, limit: 20000/min}}").expect("a string takes all");
     }
     let origin = Origin::new("two tiers", text);
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&yaml::parse(&origin).expect("it is yaml"));
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&yaml::parse(&origin).expect("it is yaml"));
     reader.finish().expect("the rules are sound").rules
 }
 

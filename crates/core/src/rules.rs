@@ -23,24 +23,24 @@ mod verdict;
 
 pub use crate::settle::OnStoreFailure;
 pub use attempt::{Attempt, Attribute};
-pub use explain::{Explanation, Fit, Held, Met, Miss, Story};
-pub use file::{RULES_MAX, Read, Reader, Settings, holds_addresses};
+pub use explain::{Explanation, RuleMatch, LimitTrace, MatchedRule, SkipReason, RuleTrace};
+pub use file::{RULES_MAX, ParsedRules, RulesParser, ParserOptions, holds_addresses};
 pub use forget::UnknownRule;
 pub use plan::{Line, Plan};
 pub use rule::{
-    Choice, Condition, CounterId, CounterOf, Dimension, Experiment, Mode, Price, Rule, RuleSet, Terms, Test, Variant,
+    LimitSelector, Condition, CounterId, CounterSpec, Dimension, Experiment, Mode, CostSource, Rule, RuleSet, Terms, Test, Variant,
     Window, Windows,
 };
 pub use schema::SCHEMA;
-pub use terms::Grounds;
-pub use verdict::{Answer, Count, Ruling, Verdict};
+pub use terms::LimitOrigin;
+pub use verdict::{ChargeResult, WindowCount, Ruling, Verdict};
 
 /// Rules of a text, for the tests of this module.
 #[cfg(test)]
 pub(crate) fn sample(text: &str) -> RuleSet {
     let origin = crate::problem::Origin::new("sample.yaml", text);
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&crate::yaml::parse(&origin).expect("yaml"));
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&crate::yaml::parse(&origin).expect("yaml"));
     reader.finish().expect("sound rules").rules
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use tollgate_core::problem::{Origin, Problem};
-use tollgate_core::rules::{Reader, Settings};
+use tollgate_core::rules::{RulesParser, ParserOptions};
 use tollgate_core::yaml;
 
 const PAGE: &str = include_str!("../../../docs/rules.md");
@@ -17,10 +17,10 @@ fn answer(name: &str, text: &str, part: Part) -> String {
     let problems = match yaml::parse(&Origin::new(name, text)) {
         Err(problems) => problems,
         Ok(node) => {
-            let mut reader = Reader::new(Settings::default());
+            let mut reader = RulesParser::new(ParserOptions::default());
             match part {
-                Part::File => reader.file(&node),
-                Part::List => reader.rules(&node, "default"),
+                Part::File => reader.add_file(&node),
+                Part::List => reader.add_rules(&node, "default"),
             }
             match reader.finish() {
                 Ok(read) => read.warnings,

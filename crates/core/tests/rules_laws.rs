@@ -4,18 +4,18 @@
 use proptest::prelude::*;
 use std::fmt::Write as _;
 use tollgate_core::problem::{Origin, Problem};
-use tollgate_core::rules::{Mode, Read, Reader, RuleSet, Settings, envoy};
+use tollgate_core::rules::{Mode, ParsedRules, RulesParser, RuleSet, ParserOptions, envoy};
 use tollgate_core::{Limit, quantity, yaml};
 
-fn read(text: &str) -> Result<Read, Vec<Problem>> {
+fn read(text: &str) -> Result<ParsedRules, Vec<Problem>> {
     let node = yaml::parse(&Origin::new("any.yaml", text))?;
-    let mut reader = Reader::new(Settings::default());
+    let mut reader = RulesParser::new(ParserOptions::default());
     if envoy::is_descriptor_file(&node) {
         let mut files = envoy::DescriptorFiles::new(false);
         files.add_file(&node);
-        reader.envoy(files.finish()?.0, envoy::RatelimitOptions::default());
+        reader.set_descriptors(files.finish()?.0, envoy::RatelimitOptions::default());
     } else {
-        reader.file(&node);
+        reader.add_file(&node);
     }
     reader.finish()
 }
@@ -171,7 +171,7 @@ proptest! {
         let rules = sound(&text);
         let [rule] = rules.rules() else { panic!("one rule") };
         prop_assert_eq!(rule.id(), &*id);
-        prop_assert_eq!(rule.place().line, 2);
+        prop_assert_eq!(rule.location().line, 2);
         for value in &values {
             let attributes = [tollgate_core::rules::Attribute { name: "a", value: value.as_bytes() }];
             let attempt = tollgate_core::rules::Attempt {
@@ -179,7 +179,7 @@ proptest! {
                 attributes: &attributes,
                 cost: tollgate_core::Cost::ONE,
             };
-            let plan = rules.plan(&attempt, |counter, _| counter.place());
+            let plan = rules.plan(&attempt, |counter, _| counter.index());
             let limits: Vec<u64> = plan.lines.iter().filter_map(|line| Some(line.window?.limit().capacity())).collect();
             prop_assert_eq!(limits, [7], "{}", value);
         }
@@ -399,16 +399,16 @@ fn several_files_make_one_set_or_none() {
         parse("b.yaml", "domain: other\nrules: [{ id: x, limit: unlimited }]"),
         parse("c.yaml", "rules: []"),
     ];
-    let mut reader = Reader::new(Settings::default());
-    files.iter().for_each(|file| reader.file(file));
-    reader.rules(&parse("d.yaml", "[{ id: y, limit: 0/s }]"), "other");
+    let mut reader = RulesParser::new(ParserOptions::default());
+    files.iter().for_each(|file| reader.add_file(file));
+    reader.add_rules(&parse("d.yaml", "[{ id: y, limit: 0/s }]"), "other");
     let rules = reader.finish().unwrap().rules;
     let ids: Vec<(&str, &str)> = rules.rules().iter().map(|rule| (rule.domain(), rule.id())).collect();
     assert_eq!(ids, [("default", "x"), ("other", "x"), ("other", "y")]);
 
-    let mut reader = Reader::new(Settings::default());
-    files.iter().for_each(|file| reader.file(file));
-    reader.rules(&parse("d.yaml", "[{ id: x, limit: 0/s }]"), "other");
+    let mut reader = RulesParser::new(ParserOptions::default());
+    files.iter().for_each(|file| reader.add_file(file));
+    reader.add_rules(&parse("d.yaml", "[{ id: x, limit: 0/s }]"), "other");
     let problems = reader.finish().unwrap_err();
     assert_eq!(problems.len(), 1);
     assert!(

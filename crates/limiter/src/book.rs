@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use tollgate_core::rules::{Answer, Attempt, CounterId, Explanation, Line, Plan, RuleSet, UnknownRule, Verdict};
+use tollgate_core::rules::{ChargeResult, Attempt, CounterId, Explanation, Line, Plan, RuleSet, UnknownRule, Verdict};
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
 /// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
@@ -56,7 +56,7 @@ pub struct Checked<'r> {
 impl<S: Store> RuleBook<S> {
     /// A book of these rules. Their counters go on where an earlier book over the same store left them.
     pub fn new(rules: RuleSet, store: Arc<S>) -> Self {
-        let of_counter = |counter: &tollgate_core::rules::CounterOf| store.subjects(&counter.counter(&[]));
+        let of_counter = |counter: &tollgate_core::rules::CounterSpec| store.subjects(&counter.counter(&[]));
         let subjects: Box<[S::Subjects]> = rules.counters().iter().map(of_counter).collect();
         let everybody = subjects.iter().map(|subjects| store.key(subjects, &[])).collect();
         let leased = rules
@@ -87,7 +87,7 @@ impl<S: Store> RuleBook<S> {
     /// May the attempt go on? If so, every rule it meets is charged; if not, none is.
     pub async fn check(&self, attempt: &Attempt<'_>) -> Checked<'_> {
         let plan = self.plan(attempt);
-        let odd_costs = plan.odd_costs;
+        let odd_costs = plan.invalid_costs;
         if plan.charges.is_empty() {
             return Checked {
                 verdict: plan.verdict(S::SOURCE, []),
@@ -151,12 +151,12 @@ impl<S: Store> RuleBook<S> {
         let given = plan.charges.iter().enumerate().map(|(place, charge)| async move {
             if let Some(counting) = counted::counting(counted, place) {
                 let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
-                return self::answers(&given).next().unwrap_or(Answer::Failed);
+                return self::answers(&given).next().unwrap_or(ChargeResult::Failed);
             }
             // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.
             let cost = if is_leased(charge) { Cost::ZERO } else { charge.cost };
             let standing = self.store.refund(&Charge { cost, ..*charge }).await;
-            standing.map_or(Answer::Failed, |(decision, source)| Answer::Decided(decision, source))
+            standing.map_or(ChargeResult::Failed, |(decision, source)| ChargeResult::Decided(decision, source))
         });
         // All at once: an attempt that meets many limits would wait for each of them while the store is slow.
         let answers = join::all(given).await;
@@ -257,7 +257,7 @@ impl<S: Store> RuleBook<S> {
 
     #[inline]
     fn key(&self, counter: CounterId, per: &[&[u8]]) -> S::Key {
-        let place = counter.place();
+        let place = counter.index();
         match per {
             [] => *self
                 .everybody
@@ -279,7 +279,7 @@ impl<S: Store> RuleBook<S> {
         let charges = windows.zip(&plan.charges).zip(&settled.outcomes);
         let lines = charges.filter_map(|((window, charge), outcome)| {
             let taken = outcome.as_ref().is_ok_and(|outcome| outcome.decision.is_allow());
-            let counter = self.rules.counters().get(window.counter().place())?;
+            let counter = self.rules.counters().get(window.counter().index())?;
             (taken && is_leased(charge)).then(|| (token::tag(counter), charge.key))
         });
         let lines: Vec<(u64, S::Key)> = lines.collect();
@@ -348,11 +348,11 @@ fn is_leased<K>(charge: &Charge<K>) -> bool {
     matches!(charge.limit, Limit::Concurrency(_)) && charge.cost > Cost::ZERO
 }
 
-fn answers(settled: &Settled) -> impl Iterator<Item = Answer> {
+fn answers(settled: &Settled) -> impl Iterator<Item = ChargeResult> {
     settled.outcomes.iter().map(|outcome| match outcome {
-        Ok(outcome) if outcome.receipt.cost == Cost::ZERO => Answer::Uncounted(outcome.decision, outcome.source),
-        Ok(outcome) => Answer::Decided(outcome.decision, outcome.source),
-        Err(StoreError::Unasked) => Answer::Unasked,
-        Err(_) => Answer::Failed,
+        Ok(outcome) if outcome.receipt.cost == Cost::ZERO => ChargeResult::Uncounted(outcome.decision, outcome.source),
+        Ok(outcome) => ChargeResult::Decided(outcome.decision, outcome.source),
+        Err(StoreError::Unasked) => ChargeResult::Skipped,
+        Err(_) => ChargeResult::Failed,
     })
 }

@@ -13,7 +13,7 @@ mod when;
 use super::attempt::Attempt;
 use super::envoy::{Descriptors, RatelimitOptions};
 use super::lint::lint;
-use super::rule::{CounterOf, Rule, RuleSet};
+use super::rule::{CounterSpec, Rule, RuleSet};
 use crate::problem::{Place, Problem, Problems};
 use crate::yaml::{Kind, Node, shown};
 use expressions::Expressions;
@@ -29,39 +29,39 @@ pub(super) use {
 
 /// What rules take from the configuration around them.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct ParserOptions {
     /// By how many leading bits IPv6 addresses are told apart where a rule does not say it.
     pub ipv6_prefix: u8,
 }
 
 /// Reads rules from several places and then makes one set of them, or none.
 #[derive(Debug)]
-pub struct Reader {
-    settings: Settings,
+pub struct RulesParser {
+    options: ParserOptions,
     problems: Problems,
     rules: Vec<Rule>,
-    counters: Vec<CounterOf>,
+    counters: Vec<CounterSpec>,
     expressions: Expressions,
     /// Per domain, each name that stands in answers.
-    names: HashMap<Box<str>, HashMap<Arc<str>, Claim>>,
+    names: HashMap<Box<str>, HashMap<Arc<str>, NameClaim>>,
     /// Rules that were seen, sound or not.
     seen: u32,
     /// Subjects that overrides have named.
     subjects: usize,
     /// What files of envoyproxy/ratelimit say.
-    envoy: Descriptors,
+    descriptors: Descriptors,
 }
 
 /// Whose a name is: the rule by its number, and where that is written.
 #[derive(Debug)]
-struct Claim {
+struct NameClaim {
     rule: u32,
-    place: Place,
+    location: Place,
 }
 
 /// A set of rules, and what is odd about it.
 #[derive(Debug)]
-pub struct Read {
+pub struct ParsedRules {
     /// The rules.
     pub rules: RuleSet,
     /// What was taken, but is hardly meant. Sorted by place.
@@ -73,17 +73,17 @@ pub(super) const FILE_KEYS: [&str; 2] = ["domain", "rules"];
 /// The most rules of one set.
 pub const RULES_MAX: u32 = 100_000;
 
-impl Default for Settings {
+impl Default for ParserOptions {
     fn default() -> Self {
         Self { ipv6_prefix: 64 }
     }
 }
 
-impl Reader {
+impl RulesParser {
     /// Nothing read yet.
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(options: ParserOptions) -> Self {
         Self {
-            settings,
+            options,
             problems: Problems::new(),
             rules: Vec::new(),
             counters: Vec::new(),
@@ -91,19 +91,19 @@ impl Reader {
             names: HashMap::new(),
             seen: 0,
             subjects: 0,
-            envoy: Descriptors::default(),
+            descriptors: Descriptors::default(),
         }
     }
 
     /// Takes descriptors of envoyproxy/ratelimit beside rules. Strict ones are all or nothing, as rules are; others count
     /// what they refuse, as they did where they come from.
-    pub fn envoy(&mut self, descriptors: Descriptors, options: RatelimitOptions) {
-        self.envoy = descriptors;
-        self.envoy.options = options;
+    pub fn set_descriptors(&mut self, descriptors: Descriptors, options: RatelimitOptions) {
+        self.descriptors = descriptors;
+        self.descriptors.options = options;
     }
 
     /// Reads a rules file: a map of `domain`, if its rules share one, and `rules`.
-    pub fn file(&mut self, node: &Node) {
+    pub fn add_file(&mut self, node: &Node) {
         if !matches!(node.kind, Kind::Map(_)) {
             self.problems.error_with(
                 &node.place,
@@ -116,17 +116,17 @@ impl Reader {
             return;
         };
         let domain = match fields.find("domain") {
-            Some(node) => domain(node, &mut self.problems),
+            Some(node) => parse_domain(node, &mut self.problems),
             None => Some(Attempt::DOMAIN),
         };
         if let Some(rules) = fields.need("a rules file", "rules", "rules: []", &mut self.problems) {
             // Of an unreadable domain the rules are read all the same: they may have faults too.
-            self.rules(rules, domain.unwrap_or(Attempt::DOMAIN));
+            self.add_rules(rules, domain.unwrap_or(Attempt::DOMAIN));
         }
     }
 
     /// Reads a list of rules whose domain is `domain` unless they name another.
-    pub fn rules(&mut self, node: &Node, domain: &str) {
+    pub fn add_rules(&mut self, node: &Node, domain: &str) {
         let Some(rules) = node.list("a list of rules", &mut self.problems) else {
             return;
         };
@@ -140,7 +140,7 @@ impl Reader {
                 return;
             }
             self.seen += 1;
-            self.rule(rule, domain);
+            self.parse_rule(rule, domain);
         }
     }
 
@@ -148,11 +148,11 @@ impl Reader {
     ///
     /// # Errors
     /// Every problem there is, warnings too, sorted by place. Rules are taken whole or not at all.
-    pub fn finish(mut self) -> Result<Read, Vec<Problem>> {
-        let mut descriptors = std::mem::take(&mut self.envoy);
+    pub fn finish(mut self) -> Result<ParsedRules, Vec<Problem>> {
+        let mut descriptors = std::mem::take(&mut self.descriptors);
         if let Some(rule) = self.rules.iter().find(|rule| descriptors.has_domain(&rule.domain)) {
             self.problems.error_with(
-                &rule.place,
+                &rule.location,
                 format!(
                     "the domain `{}` is one of envoyproxy/ratelimit's files",
                     shown(&rule.domain)
@@ -165,14 +165,14 @@ impl Reader {
         }
         self.problems.extend(lint(&self.rules));
         descriptors.compile(&mut self.rules, &mut self.counters);
-        Ok(Read {
+        Ok(ParsedRules {
             rules: RuleSet::new(self.rules, self.counters, descriptors),
             warnings: self.problems.sorted(),
         })
     }
 
     /// Takes a name for a rule of a domain. A name that another rule has is a problem.
-    fn claim(&mut self, domain: &str, name: &Arc<str>, rule: u32, place: &Place) {
+    fn claim(&mut self, domain: &str, name: &Arc<str>, rule: u32, location: &Place) {
         if !self.names.contains_key(domain) {
             self.names.insert(domain.into(), HashMap::new());
         }
@@ -181,33 +181,33 @@ impl Reader {
         };
         match names.get(name) {
             Some(claim) if claim.rule == rule => {}
-            Some(Claim { place: first, .. }) => self.problems.error_with(
-                place,
+            Some(NameClaim { location: first, .. }) => self.problems.error_with(
+                location,
                 format!("another limit in the domain `{}` is named `{name}`", shown(domain)),
                 format!("the first is at {first}; names stand in answers and must differ: choose another id"),
             ),
             None => {
-                let place = place.clone();
-                names.insert(Arc::clone(name), Claim { rule, place });
+                let location = location.clone();
+                names.insert(Arc::clone(name), NameClaim { rule, location });
             }
         }
     }
 }
 
 /// The domain that rules belong to.
-fn domain<'n>(node: &'n Node, problems: &mut Problems) -> Option<&'n str> {
+fn parse_domain<'n>(node: &'n Node, problems: &mut Problems) -> Option<&'n str> {
     let text = node.text("the name of a domain", problems)?;
-    name("a domain", text, &node.place, problems)
+    parse_name("a domain", text, &node.place, problems)
 }
 
 /// A name as rules give it: of a domain or an attribute.
-fn name<'n>(what: &str, text: &'n str, place: &Place, problems: &mut Problems) -> Option<&'n str> {
-    const LONGEST: usize = 256;
-    if text.is_empty() || text.len() > LONGEST || text.contains(char::is_control) {
+fn parse_name<'n>(what: &str, text: &'n str, location: &Place, problems: &mut Problems) -> Option<&'n str> {
+    const NAME_BYTES_MAX: usize = 256;
+    if text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control) {
         problems.error_with(
-            place,
+            location,
             format!("`{}` is not the name of {what}", shown(text)),
-            format!("write 1 to {LONGEST} bytes without control characters"),
+            format!("write 1 to {NAME_BYTES_MAX} bytes without control characters"),
         );
         return None;
     }

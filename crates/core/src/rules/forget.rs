@@ -13,7 +13,7 @@ pub struct UnknownRule {
     name: Box<str>,
     domain: Box<str>,
     /// The name that was likely meant.
-    meant: Option<Box<str>>,
+    suggestion: Option<Box<str>>,
 }
 
 impl RuleSet {
@@ -38,12 +38,12 @@ impl RuleSet {
             return Err(UnknownRule {
                 name: name.into(),
                 domain: attempt.domain.into(),
-                meant: nearest(name, self.names(attempt.domain)).map(Box::from),
+                suggestion: nearest(name, self.names(attempt.domain)).map(Box::from),
             });
         }
-        let described = self.match_descriptor(attempt);
+        let descriptor_match = self.match_descriptor(attempt);
         let mut found = Vec::new();
-        for (counter, place) in self.counters.iter().zip(0..) {
+        for (counter, index) in self.counters.iter().zip(0..) {
             let Some(rule) = self.rules.get(counter.rule as usize) else {
                 continue;
             };
@@ -52,17 +52,17 @@ impl RuleSet {
                 continue;
             }
             if rule.descriptor.is_some() {
-                if let Some((_, way)) = described.as_ref().filter(|(met, _)| std::ptr::eq(*met, rule)) {
-                    let name = way.counter_name(attempt);
-                    found.push((key(CounterId(place), &way.key_parts(attempt, &name)), &counter.limit));
+                if let Some((_, descriptor)) = descriptor_match.as_ref().filter(|(matched, _)| std::ptr::eq(*matched, rule)) {
+                    let name = descriptor.counter_name(attempt);
+                    found.push((key(CounterId(index), &descriptor.key_parts(attempt, &name)), &counter.limit));
                 }
                 continue;
             }
-            if rule.is_contradicted_by(attempt) {
+            if rule.excludes(attempt) {
                 continue;
             }
             if let Some(subject) = rule.subject(attempt) {
-                found.push((key(CounterId(place), subject.parts().as_slice()), &counter.limit));
+                found.push((key(CounterId(index), subject.parts().as_slice()), &counter.limit));
             }
         }
         Ok(found)
@@ -73,7 +73,7 @@ impl RuleSet {
         let rules = self.rules.iter().map(|rule| (&*rule.domain, &*rule.id));
         let windows = self.counters.iter().map(|counter| (&*counter.domain, &*counter.name));
         let names = rules.chain(windows);
-        names.filter_map(move |(of, name)| (of == domain).then_some(name))
+        names.filter_map(move |(owner, name)| (owner == domain).then_some(name))
     }
 }
 
@@ -81,8 +81,8 @@ impl fmt::Display for UnknownRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, domain) = (shown(&self.name), shown(&self.domain));
         write!(f, "is `{name}`, and no rule of the domain `{domain}` is named so; ")?;
-        match &self.meant {
-            Some(meant) => write!(f, "did you mean `{meant}`?"),
+        match &self.suggestion {
+            Some(suggestion) => write!(f, "did you mean `{suggestion}`?"),
             None => f.write_str("write the id of a rule, or the name of one of its windows, such as `search.1min`"),
         }
     }
@@ -92,7 +92,7 @@ impl std::error::Error for UnknownRule {}
 
 impl Rule {
     /// Whether something that is known of the attempt keeps it from ever meeting this rule.
-    fn is_contradicted_by(&self, attempt: &Attempt<'_>) -> bool {
+    fn excludes(&self, attempt: &Attempt<'_>) -> bool {
         let is_given = |attribute: &str| attempt.value(attribute).is_some();
         self.when
             .iter()

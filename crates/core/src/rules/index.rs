@@ -7,7 +7,7 @@
 use super::attempt::Attempt;
 use super::few::Few;
 use super::rule::{Mode, Rule, Test};
-use super::short::Short;
+use super::short::SmallBytes;
 use std::collections::HashMap;
 
 /// The rules that are asked, by domain.
@@ -23,29 +23,29 @@ struct Domain {
     /// Nothing needs to be there for these.
     always: Vec<Candidate>,
     /// By the attribute they hang on, sorted by name.
-    attributes: Vec<(Box<str>, Hooks)>,
+    attributes: Vec<(Box<str>, Postings)>,
 }
 
 /// The rules that hang on one attribute. The maps are keyed with a secret of their own: values are chosen by callers.
 #[derive(Debug, Default)]
-struct Hooks {
+struct Postings {
     /// It must be there.
     present: Vec<Candidate>,
     /// It must be this.
-    exact: ByBytes,
+    exact: CandidatesByBytes,
     /// It must begin with this: for each length of a beginning, the beginnings.
-    begins: Vec<(usize, ByBytes)>,
+    prefixes: Vec<(usize, CandidatesByBytes)>,
 }
 
 /// The rules that hang on values, or on beginnings of one length. Two of a kind, a ceiling and a limit by subject, is what
 /// most endpoints have: they stand in place, as short values do.
-type ByBytes = HashMap<Short, Few<Candidate, 2>>;
+type CandidatesByBytes = HashMap<SmallBytes, Few<Candidate, 2>>;
 
 /// One thing an attempt must touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Hook<'r> {
+enum Posting<'r> {
     Exact(&'r str, &'r [u8]),
-    Begins(&'r str, &'r [u8]),
+    Prefix(&'r str, &'r [u8]),
     Present(&'r str),
 }
 
@@ -69,36 +69,36 @@ pub(crate) type Candidates = Few<Candidate, 16>;
 
 impl Index {
     pub(crate) fn new(rules: &[Rule]) -> Self {
-        let asked = || {
+        let active = || {
             rules
                 .iter()
                 .zip(0_u32..)
                 .filter(|(rule, _)| rule.mode != Mode::Disabled && rule.descriptor.is_none())
         };
-        let mut users: HashMap<(&str, Hook<'_>), usize> = HashMap::new();
-        for (rule, _) in asked() {
-            for (hook, _) in ways(rule).into_iter().flatten() {
-                *users.entry((&rule.domain, hook)).or_default() += 1;
+        let mut posting_sizes: HashMap<(&str, Posting<'_>), usize> = HashMap::new();
+        for (rule, _) in active() {
+            for (posting, _) in posting_sets(rule).into_iter().flatten() {
+                *posting_sizes.entry((&rule.domain, posting)).or_default() += 1;
             }
         }
-        let mut domains: HashMap<&str, (Vec<Candidate>, HashMap<&str, Hooks>)> = HashMap::new();
-        for (rule, place) in asked() {
+        let mut domains: HashMap<&str, (Vec<Candidate>, HashMap<&str, Postings>)> = HashMap::new();
+        for (rule, index) in active() {
             let (always, attributes) = domains.entry(&rule.domain).or_default();
-            let crowd = |hooks: &Way<'_>| {
-                let crowds = hooks
+            let selectivity = |postings: &PostingSet<'_>| {
+                let sizes = postings
                     .iter()
-                    .map(|(hook, _)| users.get(&(&*rule.domain, *hook)).copied());
-                (crowds.max(), hooks.iter().map(|(hook, _)| hook.looseness()).max())
+                    .map(|(posting, _)| posting_sizes.get(&(&*rule.domain, *posting)).copied());
+                (sizes.max(), postings.iter().map(|(posting, _)| posting.breadth()).max())
             };
-            match ways(rule).into_iter().min_by_key(crowd) {
+            match posting_sets(rule).into_iter().min_by_key(selectivity) {
                 None => always.push(Candidate {
-                    rule: place,
+                    rule: index,
                     proven: Candidate::UNPROVEN,
                 }),
-                Some(hooks) => {
-                    for (hook, proven) in hooks {
-                        let candidate = Candidate { rule: place, proven };
-                        attributes.entry(hook.attribute()).or_default().hang(hook, candidate);
+                Some(postings) => {
+                    for (posting, proven) in postings {
+                        let candidate = Candidate { rule: index, proven };
+                        attributes.entry(posting.attribute()).or_default().insert(posting, candidate);
                     }
                 }
             }
@@ -127,8 +127,8 @@ impl Index {
         };
         found.extend(&domain.always);
         for attribute in attempt.attributes {
-            if let Some(hooks) = sorted_find(&domain.attributes, attribute.name) {
-                hooks.touch(attribute.value, &mut found);
+            if let Some(postings) = sorted_find(&domain.attributes, attribute.name) {
+                postings.probe(attribute.value, &mut found);
             }
         }
         found.as_mut_slice().sort_unstable();
@@ -137,65 +137,65 @@ impl Index {
 }
 
 impl Domain {
-    fn new(always: Vec<Candidate>, attributes: HashMap<&str, Hooks>) -> Self {
-        let mut attributes: Vec<(Box<str>, Hooks)> = attributes
+    fn new(always: Vec<Candidate>, attributes: HashMap<&str, Postings>) -> Self {
+        let mut attributes: Vec<(Box<str>, Postings)> = attributes
             .into_iter()
-            .map(|(name, hooks)| (name.into(), hooks))
+            .map(|(name, postings)| (name.into(), postings))
             .collect();
         attributes.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         Self { always, attributes }
     }
 }
 
-impl Hooks {
-    fn hang(&mut self, hook: Hook<'_>, candidate: Candidate) {
-        let list = match hook {
-            Hook::Present(_) => {
+impl Postings {
+    fn insert(&mut self, posting: Posting<'_>, candidate: Candidate) {
+        let list = match posting {
+            Posting::Present(_) => {
                 self.present.push(candidate);
                 return;
             }
-            Hook::Exact(_, value) => self.exact.entry(value.into()).or_default(),
-            Hook::Begins(_, with) => {
-                let place = self.begins.iter().position(|(length, _)| *length == with.len());
-                let place = place.unwrap_or_else(|| {
-                    self.begins.push((with.len(), HashMap::new()));
-                    self.begins.len() - 1
+            Posting::Exact(_, value) => self.exact.entry(value.into()).or_default(),
+            Posting::Prefix(_, prefix) => {
+                let index = self.prefixes.iter().position(|(length, _)| *length == prefix.len());
+                let index = index.unwrap_or_else(|| {
+                    self.prefixes.push((prefix.len(), HashMap::new()));
+                    self.prefixes.len() - 1
                 });
-                let (_, beginnings) = self.begins.get_mut(place).expect("its length was found or added");
-                beginnings.entry(with.into()).or_default()
+                let (_, by_prefix) = self.prefixes.get_mut(index).expect("its length was found or added");
+                by_prefix.entry(prefix.into()).or_default()
             }
         };
         list.push(candidate);
     }
 
     #[inline]
-    fn touch(&self, value: &[u8], found: &mut Candidates) {
+    fn probe(&self, value: &[u8], found: &mut Candidates) {
         found.extend(&self.present);
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(value)
         {
             found.extend(rules.as_slice());
         }
-        for (length, beginnings) in &self.begins {
-            if let Some(rules) = value.get(..*length).and_then(|beginning| beginnings.get(beginning)) {
+        for (length, by_prefix) in &self.prefixes {
+            if let Some(rules) = value.get(..*length).and_then(|prefix| by_prefix.get(prefix)) {
                 found.extend(rules.as_slice());
             }
         }
     }
 }
 
-impl<'r> Hook<'r> {
+impl<'r> Posting<'r> {
     const fn attribute(&self) -> &'r str {
         match self {
-            Self::Exact(name, _) | Self::Begins(name, _) | Self::Present(name) => name,
+            Self::Exact(name, _) | Self::Prefix(name, _) | Self::Present(name) => name,
         }
     }
 
     /// How many values touch it: where equally many rules could use two hooks, the tighter one is better.
-    const fn looseness(&self) -> u8 {
+    const fn breadth(&self) -> u8 {
         match self {
             Self::Exact(..) => 0,
-            Self::Begins(..) => 1,
+            Self::Prefix(..) => 1,
             Self::Present(_) => 2,
         }
     }
@@ -203,42 +203,42 @@ impl<'r> Hook<'r> {
 
 /// The hooks of one demand of a rule: an attempt that meets it touches one of them. Beside each the condition that is then
 /// known to hold, if it is.
-type Way<'r> = Vec<(Hook<'r>, u32)>;
+type PostingSet<'r> = Vec<(Posting<'r>, u32)>;
 
 /// Every demand of a rule that can be hung up.
-fn ways(rule: &Rule) -> Vec<Way<'_>> {
-    let conditions = rule.when.iter().zip(0..).filter_map(|(condition, place)| {
-        let mut way = Vec::new();
-        hooks(&condition.attribute, &condition.test, place, &mut way).then_some(way)
+fn posting_sets(rule: &Rule) -> Vec<PostingSet<'_>> {
+    let conditions = rule.when.iter().zip(0..).filter_map(|(condition, index)| {
+        let mut set = Vec::new();
+        postings_of(&condition.attribute, &condition.test, index, &mut set).then_some(set)
     });
     let dimensions = rule
         .per
         .iter()
-        .map(|dimension| vec![(Hook::Present(&dimension.attribute), Candidate::UNPROVEN)]);
+        .map(|dimension| vec![(Posting::Present(&dimension.attribute), Candidate::UNPROVEN)]);
     conditions.chain(dimensions).collect()
 }
 
 /// Adds the hooks of one test of the condition at `place`. False if an attribute that is not there passes it.
-fn hooks<'r>(attribute: &'r str, test: &'r Test, place: u32, way: &mut Way<'r>) -> bool {
+fn postings_of<'r>(attribute: &'r str, test: &'r Test, index: u32, set: &mut PostingSet<'r>) -> bool {
     match test {
         Test::OneOf(values) => {
-            way.extend(
+            set.extend(
                 values
                     .iter()
-                    .map(|value| (Hook::Exact(attribute, value.as_bytes()), place)),
+                    .map(|value| (Posting::Exact(attribute, value.as_bytes()), index)),
             );
         }
-        Test::Glob(parts) => way.push(match &**parts {
-            [beginning, rest @ ..] if !beginning.is_empty() => {
+        Test::Glob(parts) => set.push(match &**parts {
+            [prefix, rest @ ..] if !prefix.is_empty() => {
                 let is_all = matches!(rest, [end] if end.is_empty());
-                let proven = if is_all { place } else { Candidate::UNPROVEN };
-                (Hook::Begins(attribute, beginning.as_bytes()), proven)
+                let proven = if is_all { index } else { Candidate::UNPROVEN };
+                (Posting::Prefix(attribute, prefix.as_bytes()), proven)
             }
-            _ => (Hook::Present(attribute), Candidate::UNPROVEN),
+            _ => (Posting::Present(attribute), Candidate::UNPROVEN),
         }),
-        Test::Any(tests) => return tests.iter().all(|test| hooks(attribute, test, place, way)),
-        Test::Present(true) => way.push((Hook::Present(attribute), place)),
-        Test::Regex(_) | Test::Cidr(_) => way.push((Hook::Present(attribute), Candidate::UNPROVEN)),
+        Test::Any(tests) => return tests.iter().all(|test| postings_of(attribute, test, index, set)),
+        Test::Present(true) => set.push((Posting::Present(attribute), index)),
+        Test::Regex(_) | Test::Cidr(_) => set.push((Posting::Present(attribute), Candidate::UNPROVEN)),
         Test::Present(false) => return false,
     }
     true
@@ -247,8 +247,8 @@ fn hooks<'r>(attribute: &'r str, test: &'r Test, place: u32, way: &mut Way<'r>) 
 /// Looks a name up. Names are the rules', few and not a caller's choice, so sorted is faster than hashed.
 #[inline]
 fn sorted_find<'i, T>(sorted: &'i [(Box<str>, T)], name: &str) -> Option<&'i T> {
-    let place = sorted.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
-    sorted.get(place).map(|(_, found)| found)
+    let index = sorted.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+    sorted.get(index).map(|(_, found)| found)
 }
 
 #[cfg(test)]

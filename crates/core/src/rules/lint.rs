@@ -1,7 +1,7 @@
 //! Rules that can be taken, but hardly say what was meant. Takes time linear in the rules, whatever they are like.
 
 use super::file::holds_addresses;
-use super::rule::{Choice, Condition, Experiment, Mode, Price, Rule, Terms, Test, Window};
+use super::rule::{LimitSelector, Condition, Experiment, Mode, CostSource, Rule, Terms, Test, Window};
 use crate::Cost;
 use crate::limit::Limit;
 use crate::problem::Problem;
@@ -14,45 +14,45 @@ pub(super) fn lint(rules: &[Rule]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let rules: Vec<&Rule> = rules.iter().filter(|rule| rule.mode != Mode::Disabled).collect();
     for rule in &rules {
-        alone(rule, &mut problems);
+        lint_rule(rule, &mut problems);
     }
-    together(&rules, &mut problems);
+    lint_pairs(&rules, &mut problems);
     problems
 }
 
 /// What is odd about one rule by itself.
-fn alone(rule: &Rule, problems: &mut Vec<Problem>) {
+fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
     let mut warn = |text: String, hint: &str| {
         let text = format!("rule `{}` {text}", rule.id);
-        problems.push(Problem::warning(&rule.place, text).hint(hint));
+        problems.push(Problem::warning(&rule.location, text).hint(hint));
     };
     for Condition { attribute, test } in &rule.when {
-        let named = shown(attribute);
+        let name = shown(attribute);
         if accepts_none(test) {
             warn(
-                format!("can never match: `when` has an empty list for `{named}`"),
+                format!("can never match: `when` has an empty list for `{name}`"),
                 "list what it should match, or take the condition away",
             );
         }
         let is_per = rule.per.iter().any(|dimension| dimension.attribute == *attribute);
         if is_per && matches!(test, Test::Present(false)) {
             warn(
-                format!("can never match: `when` wants no `{named}` and `per` needs one"),
+                format!("can never match: `when` wants no `{name}` and `per` needs one"),
                 "take `present: false` or the attribute in `per` away",
             );
         }
-        for value in unusable(rule, attribute, test) {
+        for value in unreachable_values(rule, attribute, test) {
             warn(
                 format!(
-                    "has a limit for `{named}` = `{}`, which its `when` does not let through",
+                    "has a limit for `{name}` = `{}`, which its `when` does not let through",
                     shown(&String::from_utf8_lossy(value))
                 ),
                 "widen `when`, or take that limit away",
             );
         }
     }
-    let trial = rule.experiment.as_deref().map(|trial| &trial.choice);
-    if is_public(rule) && (is_fixed_window(&rule.choice) || trial.is_some_and(is_fixed_window)) {
+    let trial = rule.experiment.as_deref().map(|trial| &trial.selector);
+    if is_public(rule) && (is_fixed_window(&rule.selector) || trial.is_some_and(is_fixed_window)) {
         warn(
             "limits a public route in fixed windows: twice the limit passes around the turn of a window".into(),
             "use `sliding_counter` or `token_bucket`, or tell callers apart by who they are: `per: [user]`",
@@ -77,7 +77,7 @@ fn alone(rule: &Rule, problems: &mut Vec<Problem>) {
             );
         }
     }
-    if let Price::Fixed(cost) = rule.price
+    if let CostSource::Fixed(cost) = rule.cost_source
         && cost.get() == 0
     {
         warn(
@@ -98,15 +98,15 @@ fn accepts_none(test: &Test) -> bool {
 }
 
 /// The values of an attribute that limits are given for, and that `when` keeps away. A few of them.
-fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
-    const TOLD_MAX: usize = 10;
+fn unreachable_values<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
+    const REPORTED_MAX: usize = 10;
     // Values times parts that are tried: what lies beyond is not told of.
     const WORK_MAX: usize = 1_000_000;
-    let by = rule.choice.by.iter().filter(|by| *by.attribute == *attribute);
+    let by = rule.selector.by.iter().filter(|by| *by.attribute == *attribute);
     let by = by.flat_map(|by| by.values.iter());
     // Of overrides that name several attributes the values are not kept apart, and of addresses only their networks are.
     let overrides = rule
-        .choice
+        .selector
         .overrides
         .iter()
         .filter(|set| matches!(&*set.attributes, [only] if *only.attribute == *attribute && only.ipv6_prefix.is_none()))
@@ -120,12 +120,12 @@ fn unusable<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
     let values = values.take(WORK_MAX / parts.max(1));
     let mut values: Vec<&[u8]> = values.filter(|value| !test.accepts(value)).collect();
     values.sort_unstable();
-    values.truncate(TOLD_MAX);
+    values.truncate(REPORTED_MAX);
     values
 }
 
 /// Whether more than single subjects are limited in fixed windows.
-fn is_fixed_window(choice: &Choice) -> bool {
+fn is_fixed_window(choice: &LimitSelector) -> bool {
     let by = choice.by.iter().flat_map(|by| by.terms.as_slice());
     let mut windows = by.chain([&choice.limit]).flat_map(windows_of);
     windows.any(|window| matches!(window.limit(), Limit::FixedWindow(_)))
@@ -140,24 +140,24 @@ fn windows_of(terms: &Terms) -> &[Window] {
 
 /// Whether anybody may be counted by it: nothing it looks at says who the caller is.
 fn is_public(rule: &Rule) -> bool {
-    let conditions = rule.when.iter().filter(|condition| !condition.test.accepts_nothing());
-    let asked = conditions.map(|condition| &condition.attribute);
-    let counted = rule.per.iter().map(|dimension| &dimension.attribute);
-    asked.chain(counted).all(|attribute| is_anonymous(attribute))
+    let conditions = rule.when.iter().filter(|condition| !condition.test.accepts_absence());
+    let tested = conditions.map(|condition| &condition.attribute);
+    let counted_by = rule.per.iter().map(|dimension| &dimension.attribute);
+    tested.chain(counted_by).all(|attribute| is_anonymous(attribute))
 }
 
 /// By its name: it says where a request came from or what it wants, not who makes it.
 fn is_anonymous(attribute: &str) -> bool {
-    const WORDS: [&str; 9] = [
+    const ANONYMOUS_WORDS: [&str; 9] = [
         "endpoint", "path", "route", "url", "uri", "method", "host", "country", "region",
     ];
-    let is_place = |word: &str| WORDS.iter().any(|known| word.eq_ignore_ascii_case(known));
-    holds_addresses(attribute) || attribute.split(['_', '-', '.']).any(is_place)
+    let is_anonymous_word = |word: &str| ANONYMOUS_WORDS.iter().any(|known| word.eq_ignore_ascii_case(known));
+    holds_addresses(attribute) || attribute.split(['_', '-', '.']).any(is_anonymous_word)
 }
 
 /// What rules are met by, as numbers: domain, then `per` and `when` without their order.
 #[derive(PartialEq, Eq, Hash)]
-struct Meeting {
+struct Overlap {
     domain: u32,
     per: Box<[u32]>,
     when: Box<[u32]>,
@@ -165,10 +165,10 @@ struct Meeting {
 
 /// Gives texts numbers.
 #[derive(Default)]
-struct Numbers(HashMap<String, u32>);
+struct TextIds(HashMap<String, u32>);
 
-impl Numbers {
-    fn of(&mut self, text: String) -> u32 {
+impl TextIds {
+    fn id(&mut self, text: String) -> u32 {
         let next = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
         *self.0.entry(text).or_insert(next)
     }
@@ -177,40 +177,40 @@ impl Numbers {
 /// What is odd about rules beside each other: one that another makes idle, and two that contradict each other.
 ///
 /// A rule is compared with those that are met whenever it is: the same `per`, and all or some of its conditions.
-fn together(rules: &[&Rule], problems: &mut Vec<Problem>) {
-    let mut numbers = Numbers::default();
-    let meetings: Vec<Meeting> = rules.iter().map(|rule| meeting(rule, &mut numbers)).collect();
-    let mut met: HashMap<&Meeting, Vec<usize>> = HashMap::new();
-    for (at, meeting) in meetings.iter().enumerate() {
-        let group = met.entry(meeting).or_default();
+fn lint_pairs(rules: &[&Rule], problems: &mut Vec<Problem>) {
+    let mut ids = TextIds::default();
+    let overlaps: Vec<Overlap> = rules.iter().map(|rule| overlap(rule, &mut ids)).collect();
+    let mut by_overlap: HashMap<&Overlap, Vec<usize>> = HashMap::new();
+    for (index, overlap) in overlaps.iter().enumerate() {
+        let group = by_overlap.entry(overlap).or_default();
         // Against thousands of rules alike some comparisons are enough.
         if group.len() < COMPARED_MAX {
-            group.push(at);
+            group.push(index);
         }
     }
-    for (at, (rule, meeting)) in rules.iter().zip(&meetings).enumerate() {
+    for (index, (rule, overlap)) in rules.iter().zip(&overlaps).enumerate() {
         // What is left for comparing one window of it with one of another rule.
         let mut comparisons = COMPARISONS_MAX;
-        for when in subsets(&meeting.when) {
-            let wider = Meeting {
-                domain: meeting.domain,
-                per: meeting.per.clone(),
+        for when in subsets(&overlap.when) {
+            let wider = Overlap {
+                domain: overlap.domain,
+                per: overlap.per.clone(),
                 when,
             };
-            let others = met.get(&wider).map(Vec::as_slice).unwrap_or_default();
-            let same = wider.when == meeting.when;
+            let others = by_overlap.get(&wider).map(Vec::as_slice).unwrap_or_default();
+            let same = wider.when == overlap.when;
             let warning = others
                 .iter()
-                .filter(|other| **other != at)
+                .filter(|other| **other != index)
                 .filter_map(|other| Some((*other, rules.get(*other)?)))
                 .take_while(|(_, other)| {
-                    let windows = |rule: &Rule| windows_of(&rule.choice.limit).len().max(1);
+                    let windows = |rule: &Rule| windows_of(&rule.selector.limit).len().max(1);
                     let needed = windows(rule).saturating_mul(windows(other));
                     let left = comparisons.checked_sub(needed);
                     comparisons = left.unwrap_or(0);
                     left.is_some()
                 })
-                .find_map(|(number, other)| compare(rule, other, same, number < at));
+                .find_map(|(number, other)| compare(rule, other, same, number < index));
             if let Some(warning) = warning {
                 problems.push(warning);
                 break;
@@ -227,17 +227,17 @@ const COMPARED_MAX: usize = 8;
 /// The most conditions of a rule whose subsets are looked up.
 const CONDITIONS_MAX: usize = 4;
 
-fn meeting(rule: &Rule, numbers: &mut Numbers) -> Meeting {
+fn overlap(rule: &Rule, ids: &mut TextIds) -> Overlap {
     let mut when: Vec<u32> = rule
         .when
         .iter()
-        .map(|condition| numbers.of(format!("when {condition:?}")))
+        .map(|condition| ids.id(format!("when {condition:?}")))
         .collect();
-    let mut per: Vec<u32> = rule.per.iter().map(|it| numbers.of(format!("per {it:?}"))).collect();
+    let mut per: Vec<u32> = rule.per.iter().map(|it| ids.id(format!("per {it:?}"))).collect();
     when.sort_unstable();
     per.sort_unstable();
-    Meeting {
-        domain: numbers.of(format!("domain {}", rule.domain)),
+    Overlap {
+        domain: ids.id(format!("domain {}", rule.domain)),
         per: per.into(),
         when: when.into(),
     }
@@ -263,7 +263,7 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
     }
     let (limit, others) = (plain(rule)?, plain(other)?);
     let warn = |text: String, hint: &str| {
-        Some(Problem::warning(&rule.place, text).hint(format!("{hint} (`{}` is at {})", other.id, other.place)))
+        Some(Problem::warning(&rule.location, text).hint(format!("{hint} (`{}` is at {})", other.id, other.location)))
     };
     match (limit, others) {
         (Terms::Unlimited, Terms::Banned) => warn(
@@ -287,9 +287,9 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
             let equal = same
                 && of_other
                     .iter()
-                    .all(|window| of_rule.iter().any(|own| is_within(own, window)));
+                    .all(|window| of_rule.iter().any(|other_window| is_within(other_window, window)));
             let is_same_without_store = rule.on_store_failure == other.on_store_failure;
-            if !stricter || !is_same_price(rule, other) || !is_same_without_store || (equal && !other_is_first) {
+            if !stricter || !is_same_cost(rule, other) || !is_same_without_store || (equal && !other_is_first) {
                 return None;
             }
             warn(
@@ -306,15 +306,15 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
 
 /// The one limit of a rule that gives all subjects the same, and charges them.
 fn plain(rule: &Rule) -> Option<&Terms> {
-    let choice = &rule.choice;
-    let is_free = matches!(rule.price, Price::Fixed(cost) if cost == Cost::ZERO);
+    let choice = &rule.selector;
+    let is_free = matches!(rule.cost_source, CostSource::Fixed(cost) if cost == Cost::ZERO);
     let is_plain = choice.by.is_none() && choice.overrides.is_empty() && rule.experiment.is_none();
     (is_plain && !is_free).then_some(&choice.limit)
 }
 
-fn is_same_price(one: &Rule, other: &Rule) -> bool {
+fn is_same_cost(one: &Rule, other: &Rule) -> bool {
     let free_of_trial = one.experiment.is_none() && other.experiment.is_none();
-    free_of_trial && matches!((&one.price, &other.price), (Price::Fixed(one), Price::Fixed(other)) if one == other)
+    free_of_trial && matches!((&one.cost_source, &other.cost_source), (CostSource::Fixed(one), CostSource::Fixed(other)) if one == other)
 }
 
 /// Whether whatever `strict` lets pass, `loose` does too.

@@ -13,9 +13,9 @@ impl Rule {
 
     /// The same where the condition at the place `proven` is known to hold.
     #[inline]
-    pub(crate) fn holds_beside(&self, proven: u32, attempt: &Attempt<'_>) -> bool {
+    pub(crate) fn holds_except(&self, proven: u32, attempt: &Attempt<'_>) -> bool {
         let mut conditions = self.when.iter().zip(0..);
-        conditions.all(|(condition, place)| place == proven || condition.holds(attempt))
+        conditions.all(|(condition, index)| index == proven || condition.holds(attempt))
     }
 }
 
@@ -25,7 +25,7 @@ impl Condition {
     pub(crate) fn holds(&self, attempt: &Attempt<'_>) -> bool {
         let mut values = attempt.values(&self.attribute);
         match values.next() {
-            None => self.test.accepts_nothing(),
+            None => self.test.accepts_absence(),
             Some(first) => self.test.accepts(first) || values.any(|value| self.test.accepts(value)),
         }
     }
@@ -39,23 +39,23 @@ impl Test {
             Self::Glob(parts) => glob(parts, value),
             Self::Any(tests) => tests.iter().any(|test| test.accepts(value)),
             Self::Regex(regex) => regex.is_match(value),
-            Self::Cidr(networks) => address(value).is_some_and(|address| networks.contain(address)),
+            Self::Cidr(networks) => parse_address(value).is_some_and(|address| networks.contain(address)),
             Self::Present(wanted) => *wanted,
         }
     }
 
     /// Whether it wants that there is no value.
-    pub(crate) fn accepts_nothing(&self) -> bool {
+    pub(crate) fn accepts_absence(&self) -> bool {
         match self {
             Self::Present(wanted) => !wanted,
-            Self::Any(tests) => tests.iter().any(Self::accepts_nothing),
+            Self::Any(tests) => tests.iter().any(Self::accepts_absence),
             Self::OneOf(_) | Self::Glob(_) | Self::Regex(_) | Self::Cidr(_) => false,
         }
     }
 }
 
 /// An address as people write it, and nothing else: no port, no zone.
-pub(crate) fn address(value: &[u8]) -> Option<IpAddr> {
+pub(crate) fn parse_address(value: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 

@@ -3,7 +3,7 @@
 use super::attempt::Attempt;
 use super::index::Candidate;
 use super::rule::{CounterId, Mode, Rule, RuleSet, Terms, Variant, Window};
-use super::terms::Odd;
+use super::terms::CostValidity;
 use crate::decision::Cost;
 use crate::settle::{Charge, Policy};
 
@@ -15,7 +15,7 @@ pub struct Plan<'r, K> {
     /// What the store is asked to settle: one for each line that has a window, in their order.
     pub charges: Vec<Charge<K>>,
     /// How often a cost attribute was not a whole number, and the default was taken.
-    pub odd_costs: u32,
+    pub invalid_costs: u32,
 }
 
 /// One limit an attempt meets.
@@ -40,18 +40,18 @@ impl RuleSet {
     pub fn plan<K>(&self, attempt: &Attempt<'_>, mut key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
         let candidates = self.index.candidates(attempt);
         // Most rules that are touched are met, in one window.
-        let usual = candidates.as_slice().len();
+        let expected_lines = candidates.as_slice().len();
         let mut plan = Plan {
-            lines: Vec::with_capacity(usual),
-            charges: Vec::with_capacity(usual),
-            odd_costs: 0,
+            lines: Vec::with_capacity(expected_lines),
+            charges: Vec::with_capacity(expected_lines),
+            invalid_costs: 0,
         };
-        self.fetch(candidates.as_slice());
+        self.prefetch(candidates.as_slice());
         // One that was touched twice is met once.
         for touched in candidates.as_slice().chunk_by(|one, next| one.rule == next.rule) {
             let Some(candidate) = touched.first() else { continue };
             if let Some(rule) = self.rules.get(candidate.rule as usize)
-                && rule.holds_beside(candidate.proven, attempt)
+                && rule.holds_except(candidate.proven, attempt)
                 && let Some(subject) = rule.subject(attempt)
             {
                 plan.add(rule, attempt, subject.parts().as_slice(), &mut key);
@@ -68,15 +68,15 @@ impl RuleSet {
     /// Asks memory for all rules that were touched before the first is looked at: of many rules each is cold, and so it
     /// is waited for once and not again and again.
     #[inline]
-    fn fetch(&self, candidates: &[Candidate]) {
+    fn prefetch(&self, candidates: &[Candidate]) {
         let rules = candidates
             .iter()
             .filter_map(|candidate| self.rules.get(candidate.rule as usize));
         // Fields all over what planning reads.
         let lengths = rules.map(|rule| {
-            let by = rule.choice.by.as_ref().and_then(|by| by.terms.as_slice().get(1));
+            let by = rule.selector.by.as_ref().and_then(|by| by.terms.as_slice().get(1));
             let is_by = matches!(by, Some(Terms::Limited(_)));
-            rule.when.len() ^ rule.choice.overrides.len() ^ usize::from(is_by) ^ rule.id.len()
+            rule.when.len() ^ rule.selector.overrides.len() ^ usize::from(is_by) ^ rule.id.len()
         });
         std::hint::black_box(lengths.fold(0, |all, length| all ^ length));
     }
@@ -92,10 +92,10 @@ impl<'r, K> Plan<'r, K> {
         parts: &[&[u8]],
         key: &mut impl FnMut(CounterId, &[&[u8]]) -> K,
     ) {
-        let variant = rule.side(parts);
-        let (terms, _) = rule.choice(variant).terms(attempt);
-        let (cost, odd) = rule.cost(attempt);
-        self.odd_costs += u32::from(odd == Odd::Yes);
+        let variant = rule.variant_of(parts);
+        let (terms, _) = rule.selector(variant).terms(attempt);
+        let (cost, validity) = rule.cost(attempt);
+        self.invalid_costs += u32::from(validity == CostValidity::Invalid);
         let line = Line {
             rule,
             terms,
@@ -127,13 +127,13 @@ impl<'r, K> Plan<'r, K> {
     }
 
     /// The names of the limits that do not hold for a request that this is a part of.
-    pub fn replaces(&self) -> impl Iterator<Item = &'r str> {
+    pub fn replaced_limits(&self) -> impl Iterator<Item = &'r str> {
         let descriptors = self.lines.iter().filter_map(|line| line.rule.descriptor());
         descriptors.flat_map(|descriptor| descriptor.replaces.iter().map(|name| &**name))
     }
 
     /// Leaves out the limits of these names, and what they would charge. What is unlimited stays so.
-    pub fn leave_out(&mut self, replaced: &[&str]) {
+    pub fn drop_replaced(&mut self, replaced: &[&str]) {
         let is_replaced = |line: &Line<'_>| {
             if matches!(line.terms, Terms::Unlimited) {
                 return false;

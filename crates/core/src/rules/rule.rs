@@ -2,7 +2,7 @@
 
 use super::envoy::{Descriptor, Descriptors};
 use super::index::Index;
-use super::short::Short;
+use super::short::SmallBytes;
 use crate::counter::Counter;
 use crate::decision::Cost;
 use crate::limit::Limit;
@@ -25,15 +25,15 @@ pub struct Rule {
     pub(crate) when: Box<[Condition]>,
     /// One counter for each combination of their values; empty: one counter for everybody.
     pub(crate) per: Arc<[Dimension]>,
-    pub(crate) price: Price,
+    pub(crate) cost_source: CostSource,
     pub(crate) experiment: Option<Box<Experiment>>,
     pub(crate) mode: Mode,
     pub(crate) on_store_failure: OnStoreFailure,
-    pub(crate) choice: Choice,
+    pub(crate) selector: LimitSelector,
     pub(crate) id: Box<str>,
     pub(crate) domain: Box<str>,
     /// Where it is written.
-    pub(crate) place: Place,
+    pub(crate) location: Place,
     /// What it was made of, if that was a descriptor: then it is met by the way to it, and not by its conditions.
     pub(crate) descriptor: Option<Box<Descriptor>>,
 }
@@ -73,7 +73,7 @@ pub struct Dimension {
 /// Which of its limits a rule applies to an attempt: the first override that fits, else by an attribute, else `limit`.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Choice {
+pub struct LimitSelector {
     pub(crate) overrides: Box<[Overrides]>,
     pub(crate) by: Option<By>,
     pub(crate) limit: Terms,
@@ -84,7 +84,7 @@ pub struct Choice {
 pub(crate) struct By {
     pub(crate) attribute: Arc<str>,
     /// Sorted. Apart from the terms, because many rules name the same values.
-    pub(crate) values: Arc<[Short]>,
+    pub(crate) values: Arc<[SmallBytes]>,
     /// For each of the values.
     pub(crate) terms: TermsList,
 }
@@ -93,8 +93,8 @@ pub(crate) struct By {
 #[derive(Debug)]
 pub(crate) enum TermsList {
     /// So many that few plans have more; what is behind the last value means nothing.
-    Here([Terms; 3]),
-    There(Box<[Terms]>),
+    Inline([Terms; 3]),
+    Boxed(Box<[Terms]>),
 }
 
 impl TermsList {
@@ -104,26 +104,26 @@ impl TermsList {
         }
         terms
             .try_into()
-            .map_or_else(|terms: Vec<Terms>| Self::There(terms.into()), Self::Here)
+            .map_or_else(|terms: Vec<Terms>| Self::Boxed(terms.into()), Self::Inline)
     }
 
     #[inline]
     pub(crate) fn as_slice(&self) -> &[Terms] {
         match self {
-            Self::Here(terms) => terms,
-            Self::There(terms) => terms,
+            Self::Inline(terms) => terms,
+            Self::Boxed(terms) => terms,
         }
     }
 
     fn as_mut_slice(&mut self) -> &mut [Terms] {
         match self {
-            Self::Here(terms) => terms,
-            Self::There(terms) => terms,
+            Self::Inline(terms) => terms,
+            Self::Boxed(terms) => terms,
         }
     }
 }
 
-impl Choice {
+impl LimitSelector {
     /// Every window that it can choose.
     fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
         let by = self.by.iter_mut().flat_map(|by| by.terms.as_mut_slice());
@@ -139,9 +139,9 @@ impl Choice {
 
 impl By {
     /// Limits by these values of an attribute, each named once.
-    pub(crate) fn new(attribute: &str, mut limits: Vec<(Short, Terms)>) -> Self {
+    pub(crate) fn new(attribute: &str, mut limits: Vec<(SmallBytes, Terms)>) -> Self {
         limits.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        let (values, terms): (Vec<Short>, Vec<Terms>) = limits.into_iter().unzip();
+        let (values, terms): (Vec<SmallBytes>, Vec<Terms>) = limits.into_iter().unzip();
         Self {
             attribute: attribute.into(),
             values: values.into(),
@@ -156,7 +156,7 @@ pub(crate) struct Overrides {
     /// In the order their values stand in the key. An address stands there as it counts in `per`, however it is written.
     pub(crate) attributes: Box<[Dimension]>,
     /// Keyed by [`Overrides::key`]; beside the terms their place in the rule, because the first that fits wins.
-    pub(crate) terms: HashMap<Short, (u32, Terms)>,
+    pub(crate) terms: HashMap<SmallBytes, (u32, Terms)>,
 }
 
 /// What a rule says of one attempt.
@@ -205,7 +205,7 @@ pub struct CounterId(pub(crate) u32);
 
 /// What all counters of one kind have in common: a [`Counter`](crate::Counter) without its subject.
 #[derive(Clone, Debug)]
-pub struct CounterOf {
+pub struct CounterSpec {
     /// The domain.
     pub domain: Box<str>,
     /// The name of the window: the rule's id, and with several windows the period too.
@@ -230,7 +230,7 @@ pub enum Variant {
 
 /// What a rule charges for an attempt of cost one.
 #[derive(Debug)]
-pub enum Price {
+pub enum CostSource {
     /// Always this.
     Fixed(Cost),
     /// What an attribute says, if that is a whole number.
@@ -258,23 +258,23 @@ pub enum Mode {
 pub struct Experiment {
     /// Of 2^32: a subject whose hash is below it is on trial. So the trial grows without moving anybody out.
     pub(crate) share: u64,
-    pub(crate) choice: Choice,
+    pub(crate) selector: LimitSelector,
 }
 
 /// All rules in force, compiled.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(crate) rules: Box<[Rule]>,
-    pub(crate) counters: Box<[CounterOf]>,
+    pub(crate) counters: Box<[CounterSpec]>,
     pub(crate) index: Index,
     pub(crate) descriptors: Descriptors,
-    has_local: bool,
+    has_local_fallback: bool,
 }
 
 impl RuleSet {
     /// The same rules for instances that decide nothing on their own: `local` ones are closed while the store is away.
-    pub fn without_local(mut self) -> Self {
-        self.has_local = false;
+    pub fn closed_without_store(mut self) -> Self {
+        self.has_local_fallback = false;
         for rule in &mut self.rules {
             if rule.on_store_failure == OnStoreFailure::Local {
                 rule.on_store_failure = OnStoreFailure::Closed;
@@ -284,21 +284,21 @@ impl RuleSet {
     }
 
     /// Rules in the order they are written, and the counters their windows name.
-    pub(crate) fn new(mut rules: Vec<Rule>, counters: Vec<CounterOf>, descriptors: Descriptors) -> Self {
-        share_parts(&mut rules);
+    pub(crate) fn new(mut rules: Vec<Rule>, counters: Vec<CounterSpec>, descriptors: Descriptors) -> Self {
+        intern_parts(&mut rules);
         let index = Index::new(&rules);
         Self {
             rules: rules.into(),
             counters: counters.into(),
             index,
             descriptors,
-            has_local: true,
+            has_local_fallback: true,
         }
     }
 
     /// What holds for a limit that no rule has while the store is away, such as one that a caller brings along.
     pub const fn on_store_failure(&self) -> OnStoreFailure {
-        match self.has_local {
+        match self.has_local_fallback {
             true => OnStoreFailure::Local,
             false => OnStoreFailure::Closed,
         }
@@ -320,55 +320,55 @@ impl RuleSet {
     }
 
     /// All kinds of counters. A [`CounterId`] is a place in this list.
-    pub fn counters(&self) -> &[CounterOf] {
+    pub fn counters(&self) -> &[CounterSpec] {
         &self.counters
     }
 }
 
 /// Lets rules have in one place what they have in common: names of attributes and lists of them, the values that `by` names,
 /// the numbers of limits. What is shared is at hand, however many rules there are.
-fn share_parts(rules: &mut [Rule]) {
+fn intern_parts(rules: &mut [Rule]) {
     let (mut names, mut lists, mut values, mut limits) = <(HashSet<_>, HashSet<_>, HashSet<_>, HashSet<_>)>::default();
     for rule in rules {
         for condition in &mut rule.when {
-            share(&mut condition.attribute, &mut names);
+            intern(&mut condition.attribute, &mut names);
         }
         // The names in a list that is shared are shared with it.
-        share(&mut rule.per, &mut lists);
-        let choices = [
-            Some(&mut rule.choice),
-            rule.experiment.as_mut().map(|trial| &mut trial.choice),
+        intern(&mut rule.per, &mut lists);
+        let selectors = [
+            Some(&mut rule.selector),
+            rule.experiment.as_mut().map(|trial| &mut trial.selector),
         ];
-        for choice in choices.into_iter().flatten() {
-            if let Some(by) = &mut choice.by {
-                share(&mut by.attribute, &mut names);
-                share(&mut by.values, &mut values);
+        for selector in selectors.into_iter().flatten() {
+            if let Some(by) = &mut selector.by {
+                intern(&mut by.attribute, &mut names);
+                intern(&mut by.values, &mut values);
             }
-            for window in choice.windows_mut() {
-                share(&mut window.limit, &mut limits);
+            for window in selector.windows_mut() {
+                intern(&mut window.limit, &mut limits);
             }
         }
     }
 }
 
 /// Replaces what equals something known by that, and knows it from now on.
-fn share<T: ?Sized + Eq + Hash>(own: &mut Arc<T>, known: &mut HashSet<Arc<T>>) {
-    match known.get(own) {
-        Some(shared) => *own = Arc::clone(shared),
+fn intern<T: ?Sized + Eq + Hash>(value: &mut Arc<T>, known: &mut HashSet<Arc<T>>) {
+    match known.get(value) {
+        Some(shared) => *value = Arc::clone(shared),
         None => {
-            known.insert(Arc::clone(own));
+            known.insert(Arc::clone(value));
         }
     }
 }
 
 impl CounterId {
     /// Its place in [`RuleSet::counters`].
-    pub const fn place(self) -> usize {
+    pub const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-impl CounterOf {
+impl CounterSpec {
     /// The identity of the counter of one subject.
     pub fn counter<'a>(&'a self, per: &'a [&'a [u8]]) -> Counter<'a> {
         Counter {
@@ -408,8 +408,8 @@ impl Rule {
     }
 
     /// What it charges.
-    pub const fn price(&self) -> &Price {
-        &self.price
+    pub const fn cost_source(&self) -> &CostSource {
+        &self.cost_source
     }
 
     /// What it does while the store is away.
@@ -428,15 +428,15 @@ impl Rule {
     }
 
     /// Where it is written.
-    pub const fn place(&self) -> &Place {
-        &self.place
+    pub const fn location(&self) -> &Place {
+        &self.location
     }
 
     /// The limits of one side of its experiment. Without one both are the rule's own.
-    pub(crate) fn choice(&self, variant: Variant) -> &Choice {
+    pub(crate) fn selector(&self, variant: Variant) -> &LimitSelector {
         match (&self.experiment, variant) {
-            (Some(experiment), Variant::Experiment) => &experiment.choice,
-            _ => &self.choice,
+            (Some(experiment), Variant::Experiment) => &experiment.selector,
+            _ => &self.selector,
         }
     }
 }

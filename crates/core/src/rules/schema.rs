@@ -18,7 +18,7 @@ mod tests {
                     .iter()
                     .find(|(key, _)| *key.text == *step)
                     .map(|(_, value)| value),
-                Kind::List(items) => step.parse().ok().and_then(|place: usize| items.get(place)),
+                Kind::List(items) => step.parse().ok().and_then(|index: usize| items.get(index)),
                 _ => None,
             };
             found.unwrap_or_else(|| panic!("no `{step}` of `{path}` at {}", node.place))
@@ -26,13 +26,13 @@ mod tests {
     }
 
     /// The keys of a map, or the texts of a list, sorted.
-    fn words(node: &Node) -> Vec<&str> {
-        let mut words: Vec<&str> = match &node.kind {
+    fn names(node: &Node) -> Vec<&str> {
+        let mut names: Vec<&str> = match &node.kind {
             Kind::Map(entries) => entries.iter().map(|(key, _)| &*key.text).collect(),
             _ => node.one_or_more().iter().filter_map(Node::scalar).collect(),
         };
-        words.sort_unstable();
-        words
+        names.sort_unstable();
+        names
     }
 
     #[test]
@@ -55,7 +55,7 @@ mod tests {
         for (path, known) in cases {
             let mut known = known.to_vec();
             known.sort_unstable();
-            assert_eq!(words(at(&schema, path)), known, "{path}");
+            assert_eq!(names(at(&schema, path)), known, "{path}");
         }
     }
 

@@ -8,41 +8,41 @@ use std::ops::Deref;
 
 /// Bytes as the key of a table: up to [`HERE`] of them in place, more on the heap.
 #[derive(Clone)]
-pub(crate) enum Short {
-    Here { bytes: [u8; HERE], length: u8 },
-    There(Box<[u8]>),
+pub(crate) enum SmallBytes {
+    Inline { bytes: [u8; INLINE_MAX], length: u8 },
+    Boxed(Box<[u8]>),
 }
 
 /// As many as fit into three words beside their length.
-const HERE: usize = 22;
+const INLINE_MAX: usize = 22;
 
-impl From<&[u8]> for Short {
+impl From<&[u8]> for SmallBytes {
     fn from(given: &[u8]) -> Self {
-        let mut bytes = [0; HERE];
+        let mut bytes = [0; INLINE_MAX];
         match bytes.get_mut(..given.len()) {
-            Some(here) => {
-                here.copy_from_slice(given);
+            Some(inline) => {
+                inline.copy_from_slice(given);
                 let length = given.len() as u8;
-                Self::Here { bytes, length }
+                Self::Inline { bytes, length }
             }
-            None => Self::There(given.into()),
+            None => Self::Boxed(given.into()),
         }
     }
 }
 
-impl Deref for Short {
+impl Deref for SmallBytes {
     type Target = [u8];
 
     #[inline]
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Here { bytes, length } => bytes.get(..usize::from(*length)).unwrap_or_default(),
-            Self::There(bytes) => bytes,
+            Self::Inline { bytes, length } => bytes.get(..usize::from(*length)).unwrap_or_default(),
+            Self::Boxed(bytes) => bytes,
         }
     }
 }
 
-impl Borrow<[u8]> for Short {
+impl Borrow<[u8]> for SmallBytes {
     #[inline]
     fn borrow(&self) -> &[u8] {
         self
@@ -50,35 +50,35 @@ impl Borrow<[u8]> for Short {
 }
 
 /// As its bytes, because tables are asked with bytes.
-impl Hash for Short {
+impl Hash for SmallBytes {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {
         (**self).hash(state);
     }
 }
 
-impl PartialEq for Short {
+impl PartialEq for SmallBytes {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for Short {}
+impl Eq for SmallBytes {}
 
-impl PartialOrd for Short {
+impl PartialOrd for SmallBytes {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Short {
+impl Ord for SmallBytes {
     fn cmp(&self, other: &Self) -> Ordering {
         (**self).cmp(&**other)
     }
 }
 
-impl fmt::Debug for Short {
+impl fmt::Debug for SmallBytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\"", self.escape_ascii())
     }
@@ -92,11 +92,11 @@ mod tests {
     #[test]
     fn stands_for_its_bytes_whatever_their_length() {
         let all = [b'x'; 40];
-        let table: HashMap<Short, usize> = (0..40).map(|length| (all[..length].into(), length)).collect();
+        let table: HashMap<SmallBytes, usize> = (0..40).map(|length| (all[..length].into(), length)).collect();
         for length in 0..40 {
             assert_eq!(table.get(&all[..length]), Some(&length));
-            assert_eq!(&*Short::from(&all[..length]), &all[..length]);
+            assert_eq!(&*SmallBytes::from(&all[..length]), &all[..length]);
         }
-        assert_eq!(size_of::<Short>(), 24);
+        assert_eq!(size_of::<SmallBytes>(), 24);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::attempt::Attempt;
 use super::few::Few;
-use super::matching::address;
+use super::matching::parse_address;
 use super::rule::{Dimension, Rule, Variant};
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,11 +23,11 @@ pub(crate) enum Value<'a> {
     /// As it came.
     Given(&'a [u8]),
     /// The first address of its network, as text: an address of that network itself, so nothing else can be taken for it.
-    Network { text: [u8; LONGEST], length: u8 },
+    Network { text: [u8; ADDRESS_TEXT_MAX], length: u8 },
 }
 
 /// The longest address as text.
-const LONGEST: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
+const ADDRESS_TEXT_MAX: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
 
 impl Rule {
     /// The subject of an attempt, or nothing if it lacks an attribute that subjects are told apart by.
@@ -43,12 +43,12 @@ impl Rule {
                 are_single = false;
             }
         }
-        let counts = (!are_single).then(|| self.counts(attempt));
+        let counts = (!are_single).then(|| self.value_counts(attempt));
         Some(Subject { values, counts })
     }
 
     #[cold]
-    fn counts(&self, attempt: &Attempt<'_>) -> Vec<u8> {
+    fn value_counts(&self, attempt: &Attempt<'_>) -> Vec<u8> {
         let count = |dimension: &Dimension| attempt.values(&dimension.attribute).count() as u64;
         self.per
             .iter()
@@ -60,9 +60,9 @@ impl Rule {
     /// so it is the same on every instance and in every version; and a subject that is on trial stays so when the share
     /// grows.
     #[inline]
-    pub(crate) fn side(&self, parts: &[&[u8]]) -> Variant {
+    pub(crate) fn variant_of(&self, parts: &[&[u8]]) -> Variant {
         match &self.experiment {
-            Some(experiment) if u64::from(split(&self.id, parts)) < experiment.share => Variant::Experiment,
+            Some(experiment) if u64::from(experiment_hash(&self.id, parts)) < experiment.share => Variant::Experiment,
             _ => Variant::Control,
         }
     }
@@ -126,7 +126,7 @@ impl Default for Value<'_> {
 
 /// The network an IPv6 address counts for. One that stands for an IPv4 address is that address.
 fn network(given: &[u8], prefix: u8) -> Value<'_> {
-    let Some(address) = address(given) else {
+    let Some(address) = parse_address(given) else {
         return Value::Given(given);
     };
     let first = match address.to_canonical() {
@@ -137,12 +137,12 @@ fn network(given: &[u8], prefix: u8) -> Value<'_> {
             IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & mask))
         }
     };
-    let mut text = [0; LONGEST];
+    let mut text = [0; ADDRESS_TEXT_MAX];
     let mut rest = text.as_mut_slice();
     if write!(rest, "{first}").is_err() {
         return Value::Given(given);
     }
-    let length = (LONGEST - rest.len()) as u8;
+    let length = (ADDRESS_TEXT_MAX - rest.len()) as u8;
     Value::Network { text, length }
 }
 
@@ -150,13 +150,13 @@ fn network(given: &[u8], prefix: u8) -> Value<'_> {
 ///
 /// Not keyed, because all instances must agree and a store may be shared: a caller who is free to choose his name can
 /// choose his side, and gains nothing by it that the rule does not grant to that side.
-fn split(rule: &str, parts: &[&[u8]]) -> u32 {
+fn experiment_hash(rule: &str, parts: &[&[u8]]) -> u32 {
     let all = std::iter::once(rule.as_bytes()).chain(parts.iter().copied());
-    (hashed(all) >> 32) as u32
+    (subject_hash(all) >> 32) as u32
 }
 
 /// 64 bits of these parts, the upper ones well mixed: FNV-1a over each behind its length, stirred at the end.
-pub(super) fn hashed<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
+pub(super) fn subject_hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for part in parts {
         for byte in (part.len() as u64).to_le_bytes().iter().chain(part) {

@@ -1,13 +1,13 @@
 //! Which of its limits a rule applies to an attempt, and what it charges.
 
 use super::attempt::Attempt;
-use super::rule::{By, Choice, Overrides, Price, Rule, Terms};
+use super::rule::{By, LimitSelector, Overrides, CostSource, Rule, Terms};
 use super::subject::Value;
 use crate::decision::Cost;
 
 /// Why these terms and no others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grounds<'r> {
+pub enum LimitOrigin<'r> {
     /// The rule's `limit`.
     Limit,
     /// What `by` says for a value of an attribute.
@@ -25,42 +25,42 @@ pub enum Grounds<'r> {
 /// values rarely, and two such attributes in one override more rarely still.
 const COMBINATIONS_MAX: usize = 256;
 
-impl Choice {
+impl LimitSelector {
     /// The first override that fits, else what `by` says, else `limit`.
     #[inline]
-    pub(crate) fn terms<'r>(&'r self, attempt: &Attempt<'_>) -> (&'r Terms, Grounds<'r>) {
+    pub(crate) fn terms<'r>(&'r self, attempt: &Attempt<'_>) -> (&'r Terms, LimitOrigin<'r>) {
         let mut first: Option<(u32, &Terms)> = None;
         for overrides in &self.overrides {
             if let Some(found) = overrides.find(attempt)
-                && first.is_none_or(|(place, _)| found.0 < place)
+                && first.is_none_or(|(index, _)| found.0 < index)
             {
                 first = Some(found);
             }
         }
-        if let Some((place, terms)) = first {
-            return (terms, Grounds::Override(place));
+        if let Some((index, terms)) = first {
+            return (terms, LimitOrigin::Override(index));
         }
         match self.by.as_ref().and_then(|by| by.find(attempt)) {
             Some(found) => found,
-            None => (&self.limit, Grounds::Limit),
+            None => (&self.limit, LimitOrigin::Limit),
         }
     }
 }
 
 impl By {
-    fn find<'r>(&'r self, attempt: &Attempt<'_>) -> Option<(&'r Terms, Grounds<'r>)> {
+    fn find<'r>(&'r self, attempt: &Attempt<'_>) -> Option<(&'r Terms, LimitOrigin<'r>)> {
         let mut values = attempt.values(&self.attribute);
-        let place = values.find_map(|value| self.values.binary_search_by(|known| (**known).cmp(value)).ok())?;
-        let (value, terms) = (self.values.get(place)?, self.terms.as_slice().get(place)?);
+        let index = values.find_map(|value| self.values.binary_search_by(|known| (**known).cmp(value)).ok())?;
+        let (value, terms) = (self.values.get(index)?, self.terms.as_slice().get(index)?);
         let attribute = &self.attribute;
-        Some((terms, Grounds::By { attribute, value }))
+        Some((terms, LimitOrigin::By { attribute, value }))
     }
 }
 
 impl Overrides {
     /// The first that fits, and its place. For an attribute of several values one that fits is enough.
     fn find(&self, attempt: &Attempt<'_>) -> Option<(u32, &Terms)> {
-        let look_up = |values: &[Value<'_>]| {
+        let find_terms = |values: &[Value<'_>]| {
             let found = match values {
                 [value] => self.terms.get(value.bytes()),
                 values => {
@@ -68,14 +68,14 @@ impl Overrides {
                     self.terms.get(&*Self::key(&values))
                 }
             };
-            found.map(|(place, terms)| (*place, terms))
+            found.map(|(index, terms)| (*index, terms))
         };
-        let earlier = |(place, _): &(u32, &Terms)| *place;
+        let index_of = |(index, _): &(u32, &Terms)| *index;
         if let [dimension] = &*self.attributes {
             return attempt
                 .values(&dimension.attribute)
-                .filter_map(|value| look_up(&[dimension.value(value)]))
-                .min_by_key(earlier);
+                .filter_map(|value| find_terms(&[dimension.value(value)]))
+                .min_by_key(index_of);
         }
         let mut combinations: Vec<Vec<Value<'_>>> = vec![Vec::new()];
         for dimension in &self.attributes {
@@ -90,34 +90,34 @@ impl Overrides {
         }
         combinations
             .iter()
-            .filter_map(|values| look_up(values))
-            .min_by_key(earlier)
+            .filter_map(|values| find_terms(values))
+            .min_by_key(index_of)
     }
 }
 
 impl Rule {
     /// What an attempt is charged, and whether its attribute said something that is no price. Of descriptors every hit is.
     #[inline]
-    pub(crate) fn cost(&self, attempt: &Attempt<'_>) -> (Cost, Odd) {
+    pub(crate) fn cost(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {
         match self.descriptor {
-            None => self.price.of(attempt),
-            Some(_) => (attempt.cost, Odd::No),
+            None => self.cost_source.resolve(attempt),
+            Some(_) => (attempt.cost, CostValidity::Valid),
         }
     }
 }
 
-impl Price {
+impl CostSource {
     /// What an attempt is charged, and whether its attribute said something that is no price.
     #[inline]
-    pub(crate) fn of(&self, attempt: &Attempt<'_>) -> (Cost, Odd) {
+    pub(crate) fn resolve(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {
         let times = attempt.cost.get();
         match self {
-            Self::Fixed(cost) => (cost.times(times), Odd::No),
+            Self::Fixed(cost) => (cost.times(times), CostValidity::Valid),
             Self::Attribute { name, default } => match attempt.value(name) {
-                None => (default.times(times), Odd::No),
-                Some(text) => match whole_number(text) {
-                    Some(units) => (Cost::ONE.times(units).times(times), Odd::No),
-                    None => (default.times(times), Odd::Yes),
+                None => (default.times(times), CostValidity::Valid),
+                Some(text) => match parse_cost(text) {
+                    Some(units) => (Cost::ONE.times(units).times(times), CostValidity::Valid),
+                    None => (default.times(times), CostValidity::Invalid),
                 },
             },
         }
@@ -126,13 +126,13 @@ impl Price {
 
 /// Whether a cost attribute was there and was no whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Odd {
-    No,
-    Yes,
+pub(crate) enum CostValidity {
+    Valid,
+    Invalid,
 }
 
 /// Digits and nothing else; as much as fits.
-fn whole_number(text: &[u8]) -> Option<u64> {
+fn parse_cost(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
@@ -149,27 +149,27 @@ mod tests {
 
     #[test]
     fn a_price_is_a_whole_number_or_the_default() {
-        let price = Price::Attribute {
+        let source = CostSource::Attribute {
             name: "points".into(),
             default: Cost::new(3).expect("in range"),
         };
         let too_much = Cost::MAX.get() + 1;
         for (points, times, expected) in [
-            (Some("7"), 1, (7, Odd::No)),
-            (Some("007"), 2, (14, Odd::No)),
-            (Some("0"), 5, (0, Odd::No)),
-            (Some("7"), 0, (0, Odd::No)),
-            (None, 2, (6, Odd::No)),
-            (Some("-7"), 2, (6, Odd::Yes)),
-            (Some("7.5"), 1, (3, Odd::Yes)),
-            (Some("1e3"), 1, (3, Odd::Yes)),
-            (Some("+7"), 1, (3, Odd::Yes)),
-            (Some(" 7"), 1, (3, Odd::Yes)),
-            (Some(""), 1, (3, Odd::Yes)),
-            (Some("1000000000"), 1, (Cost::MAX.get(), Odd::No)),
-            (Some("1000000000"), 2, (too_much, Odd::No)),
-            (Some("99999999999999999999999999"), 1, (too_much, Odd::No)),
-            (Some("99999999999999999999999999"), 0, (0, Odd::No)),
+            (Some("7"), 1, (7, CostValidity::Valid)),
+            (Some("007"), 2, (14, CostValidity::Valid)),
+            (Some("0"), 5, (0, CostValidity::Valid)),
+            (Some("7"), 0, (0, CostValidity::Valid)),
+            (None, 2, (6, CostValidity::Valid)),
+            (Some("-7"), 2, (6, CostValidity::Invalid)),
+            (Some("7.5"), 1, (3, CostValidity::Invalid)),
+            (Some("1e3"), 1, (3, CostValidity::Invalid)),
+            (Some("+7"), 1, (3, CostValidity::Invalid)),
+            (Some(" 7"), 1, (3, CostValidity::Invalid)),
+            (Some(""), 1, (3, CostValidity::Invalid)),
+            (Some("1000000000"), 1, (Cost::MAX.get(), CostValidity::Valid)),
+            (Some("1000000000"), 2, (too_much, CostValidity::Valid)),
+            (Some("99999999999999999999999999"), 1, (too_much, CostValidity::Valid)),
+            (Some("99999999999999999999999999"), 0, (0, CostValidity::Valid)),
         ] {
             let attributes = points.map(|points| Attribute {
                 name: "points",
@@ -180,8 +180,8 @@ mod tests {
                 attributes: attributes.as_slice(),
                 cost: Cost::new(times).expect("in range"),
             };
-            let (cost, odd) = price.of(&attempt);
-            assert_eq!((cost.get(), odd), expected, "{points:?} times {times}");
+            let (cost, validity) = source.resolve(&attempt);
+            assert_eq!((cost.get(), validity), expected, "{points:?} times {times}");
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::time::Micros;
 
 /// What a store says of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ChargeResult {
     /// Its decision, and who decided.
     Decided(Decision, Source),
     /// The same, and the attempt was not counted: another limit refuses it, and only that one counts it then.
@@ -17,7 +17,7 @@ pub enum Answer {
     /// Nothing: it could not be asked.
     Failed,
     /// Nothing: the request was refused without asking for this one.
-    Unasked,
+    Skipped,
 }
 
 /// May the attempt go on?
@@ -54,61 +54,61 @@ pub struct Ruling<'r> {
     /// Who decided.
     pub source: Source,
     /// What its window holds, where what is refused is counted too.
-    pub counted: Option<Count>,
+    pub counted: Option<WindowCount>,
 }
 
 /// What a window holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count {
+pub struct WindowCount {
     /// With the attempt, if that was counted.
     pub after: u64,
     /// Whether it was.
-    pub has_attempt: bool,
+    pub includes_attempt: bool,
 }
 
 impl<'r, K> Plan<'r, K> {
     /// One verdict out of what the store answered to each charge, in order. A charge without an answer is one the store
     /// could not be asked for; one that was left unasked has no ruling. `own` is the source of what needs no asking: the one of a store that is well.
-    pub fn verdict(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
-        Verdict::new(own, self.rulings(own, answers))
+    pub fn verdict(&self, default_source: Source, results: impl IntoIterator<Item = ChargeResult>) -> Verdict<'r> {
+        Verdict::new(default_source, self.rulings(default_source, results))
     }
 
     /// How the limits stand, from what the store answered, for one who takes nothing: that is always allowed.
-    pub fn standings(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Verdict<'r> {
-        let mut rulings = self.rulings(own, answers);
+    pub fn standings(&self, default_source: Source, results: impl IntoIterator<Item = ChargeResult>) -> Verdict<'r> {
+        let mut rulings = self.rulings(default_source, results);
         for ruling in &mut rulings {
             ruling.decision = ruling.decision.map(Decision::as_peek);
         }
-        Verdict::new(own, rulings)
+        Verdict::new(default_source, rulings)
     }
 
-    fn rulings(&self, own: Source, answers: impl IntoIterator<Item = Answer>) -> Vec<Ruling<'r>> {
-        let mut answers = answers.into_iter();
+    fn rulings(&self, default_source: Source, results: impl IntoIterator<Item = ChargeResult>) -> Vec<Ruling<'r>> {
+        let mut results = results.into_iter();
         self.lines
             .iter()
             .filter_map(|line| {
-                let mut has_attempt = true;
+                let mut includes_attempt = true;
                 let (decision, source) = match line.terms {
-                    Terms::Limited(_) => match answers.next().unwrap_or(Answer::Failed) {
-                        Answer::Decided(decision, source) => (Some(decision), source),
-                        Answer::Uncounted(decision, source) => {
-                            has_attempt = false;
+                    Terms::Limited(_) => match results.next().unwrap_or(ChargeResult::Failed) {
+                        ChargeResult::Decided(decision, source) => (Some(decision), source),
+                        ChargeResult::Uncounted(decision, source) => {
+                            includes_attempt = false;
                             (Some(decision), source)
                         }
-                        Answer::Failed => (None, line.rule.without_store()),
-                        Answer::Unasked => return None,
+                        ChargeResult::Failed => (None, line.rule.source_without_store()),
+                        ChargeResult::Skipped => return None,
                     },
-                    Terms::Banned => (Some(Decision::banned(line.cost)), own),
-                    Terms::Unlimited => (None, own),
+                    Terms::Banned => (Some(Decision::banned(line.cost)), default_source),
+                    Terms::Unlimited => (None, default_source),
                 };
-                Some(line.ruling(decision, source, has_attempt))
+                Some(line.ruling(decision, source, includes_attempt))
             })
             .collect()
     }
 }
 
 impl<'r> Verdict<'r> {
-    fn new(own: Source, rulings: Vec<Ruling<'r>>) -> Self {
+    fn new(default_source: Source, rulings: Vec<Ruling<'r>>) -> Self {
         let enforced = || {
             rulings
                 .iter()
@@ -121,17 +121,17 @@ impl<'r> Verdict<'r> {
         let allowed = longest.is_none();
         let nearest = longest.or_else(|| {
             let standing =
-                |(place, ruling): (usize, &'_ Ruling<'r>)| Some((ruling.decision?.standing().remaining, place));
+                |(index, ruling): (usize, &'_ Ruling<'r>)| Some((ruling.decision?.standing().remaining, index));
             let least = enforced().filter_map(standing).min();
-            least.and_then(|(_, place)| rulings.get(place).map(|ruling| (place, ruling)))
+            least.and_then(|(_, index)| rulings.get(index).map(|ruling| (index, ruling)))
         });
-        let nearest = nearest.map(|(place, _)| place);
+        let nearest = nearest.map(|(index, _)| index);
         let delays = enforced().filter_map(|(_, ruling)| match ruling.decision {
             Some(Decision::Allow { delay, .. }) if allowed => Some(delay),
             _ => None,
         });
         let delay = delays.max().unwrap_or(Micros::ZERO);
-        let source = rulings.iter().map(|ruling| ruling.source).max().unwrap_or(own);
+        let source = rulings.iter().map(|ruling| ruling.source).max().unwrap_or(default_source);
         Self {
             allowed,
             nearest,
@@ -171,11 +171,11 @@ impl Ruling<'_> {
 }
 
 impl<'r> Line<'r> {
-    fn ruling(&self, decision: Option<Decision>, source: Source, has_attempt: bool) -> Ruling<'r> {
+    fn ruling(&self, decision: Option<Decision>, source: Source, includes_attempt: bool) -> Ruling<'r> {
         let (decision, counted) = match (decision, &self.rule.descriptor) {
             (Some(decision), Some(descriptor)) if self.window.is_some() => {
                 let (decision, after) = descriptor.apply_limit(decision);
-                (Some(decision), after.map(|after| Count { after, has_attempt }))
+                (Some(decision), after.map(|after| WindowCount { after, includes_attempt }))
             }
             (decision, _) => (decision, None),
         };
@@ -194,7 +194,7 @@ impl<'r> Line<'r> {
 
 impl Rule {
     /// What it says when its store cannot be asked. A shadow refuses nothing in this case either.
-    const fn without_store(&self) -> Source {
+    const fn source_without_store(&self) -> Source {
         match (self.on_store_failure, self.mode) {
             (OnStoreFailure::Closed, Mode::Enforce) => Source::Closed,
             _ => Source::Open,

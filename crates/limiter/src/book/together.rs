@@ -4,7 +4,7 @@ use super::{Counted, RuleBook, answers, is_leased};
 use crate::store::{Act, Hit, Settled, Store};
 use crate::{join, lease};
 use tollgate_core::rules::envoy::{LimitOverride, CounterTarget};
-use tollgate_core::rules::{Answer, Attempt, Count, Plan, Ruling, Verdict};
+use tollgate_core::rules::{ChargeResult, Attempt, WindowCount, Plan, Ruling, Verdict};
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
 
 /// One attempt of a request that makes several.
@@ -62,7 +62,7 @@ pub enum Judged<'r> {
     /// The limit it brought does. Nothing is decided if the store could not be asked, or another part was refused without
     /// asking for this one: then it passes, unless its source is [`Source::Closed`]. Last what its window holds with this
     /// part, where what is refused is counted too.
-    Own(Option<Decision>, Source, Option<Count>),
+    Own(Option<Decision>, Source, Option<WindowCount>),
 }
 
 /// What a part is to be charged for.
@@ -103,7 +103,7 @@ impl<S: Store> RuleBook<S> {
             match planned {
                 Planned::Rules(plan) => {
                     if !replaced.is_empty() {
-                        plan.leave_out(&replaced);
+                        plan.drop_replaced(&replaced);
                     }
                     counted.extend(self.counted(&part.attempt, plan, charges.len()));
                     charges.append(&mut plan.charges);
@@ -112,7 +112,7 @@ impl<S: Store> RuleBook<S> {
                     counted.extend(self.own_counted(&part.attempt, own, charges.len()));
                     charges.extend(self.own_charge(&part.attempt, own, *cost));
                 }
-                Planned::GiveBack(Some(plan)) => plan.leave_out(&replaced),
+                Planned::GiveBack(Some(plan)) => plan.drop_replaced(&replaced),
                 Planned::GiveBack(None) => {}
             }
         }
@@ -208,11 +208,11 @@ impl<S: Store> RuleBook<S> {
             Some((_, counting)) => {
                 let (charge, counting) = (&charge, &counting);
                 let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
-                answers(&given).next().unwrap_or(Answer::Failed)
+                answers(&given).next().unwrap_or(ChargeResult::Failed)
             }
             None => {
                 let standing = self.store.refund(&charge).await;
-                standing.map_or(Answer::Failed, |(decision, source)| Answer::Decided(decision, source))
+                standing.map_or(ChargeResult::Failed, |(decision, source)| ChargeResult::Decided(decision, source))
             }
         };
         self.judge_own(own, answer).looked_at()
@@ -231,34 +231,34 @@ impl<S: Store> RuleBook<S> {
         let each = planned.iter().map(|planned| match planned {
             Planned::Rules(plan) => Some(Judged::Rules(plan.verdict(S::SOURCE, &mut answers))),
             Planned::Own(cost, OwnLimit::Banned) => Some(Judged::Own(Some(Decision::banned(*cost)), S::SOURCE, None)),
-            Planned::Own(_, own) => Some(self.judge_own(own, answers.next().unwrap_or(Answer::Failed))),
+            Planned::Own(_, own) => Some(self.judge_own(own, answers.next().unwrap_or(ChargeResult::Failed))),
             Planned::GiveBack(_) => None,
         });
         each.collect()
     }
 
     /// What a limit says that a caller brings. Where this instance decides nothing on its own, none passes without the store.
-    fn judge_own<'r>(&self, own: &OwnLimit, answer: Answer) -> Judged<'r> {
+    fn judge_own<'r>(&self, own: &OwnLimit, answer: ChargeResult) -> Judged<'r> {
         match (answer, own) {
             (
-                Answer::Decided(decision, source) | Answer::Uncounted(decision, source),
+                ChargeResult::Decided(decision, source) | ChargeResult::Uncounted(decision, source),
                 OwnLimit::Descriptor(brought),
             ) => {
                 let (decision, after) = brought.apply_limit(decision);
-                let has_attempt = matches!(answer, Answer::Decided(..));
-                Judged::Own(Some(decision), source, after.map(|after| Count { after, has_attempt }))
+                let has_attempt = matches!(answer, ChargeResult::Decided(..));
+                Judged::Own(Some(decision), source, after.map(|after| WindowCount { after, includes_attempt: has_attempt }))
             }
-            (Answer::Decided(decision, source) | Answer::Uncounted(decision, source), _) => {
+            (ChargeResult::Decided(decision, source) | ChargeResult::Uncounted(decision, source), _) => {
                 Judged::Own(Some(decision), source, None)
             }
-            (Answer::Failed, _) => {
+            (ChargeResult::Failed, _) => {
                 let source = match self.rules.on_store_failure() {
                     OnStoreFailure::Closed => Source::Closed,
                     OnStoreFailure::Local | OnStoreFailure::Open { .. } => Source::Open,
                 };
                 Judged::Own(None, source, None)
             }
-            (Answer::Unasked, _) => Judged::Own(None, S::SOURCE, None),
+            (ChargeResult::Skipped, _) => Judged::Own(None, S::SOURCE, None),
         }
     }
 
@@ -319,12 +319,12 @@ impl<'r, K> Planned<'r, K> {
             Self::GiveBack(plan) => plan.as_ref(),
             Self::Own(..) => None,
         };
-        plan.into_iter().flat_map(Plan::replaces)
+        plan.into_iter().flat_map(Plan::replaced_limits)
     }
 
     fn odd_costs(&self) -> u32 {
         match self {
-            Self::Rules(plan) => plan.odd_costs,
+            Self::Rules(plan) => plan.invalid_costs,
             Self::Own(..) | Self::GiveBack(_) => 0,
         }
     }

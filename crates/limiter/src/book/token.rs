@@ -8,7 +8,7 @@ use crate::store::Key;
 use siphasher::sip::SipHasher13;
 use std::hash::Hasher;
 use tollgate_core::LeaseId;
-use tollgate_core::rules::CounterOf;
+use tollgate_core::rules::CounterSpec;
 
 /// A lease and the counters it is held of.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl<K: Key> Token<K> {
 }
 
 /// What stands for a counter of any subject: the same on every instance, so its hash has no secret.
-pub(crate) fn tag(counter: &CounterOf) -> u64 {
+pub(crate) fn tag(counter: &CounterSpec) -> u64 {
     let mut hasher = SipHasher13::new();
     counter.counter(&[]).write(|piece| hasher.write(piece));
     hasher.finish()

@@ -5,7 +5,7 @@ use super::envoy::reader_of;
 use super::{attributes, stopped};
 use tollgate_limiter::conformance::block_on;
 use tollgate_limiter::core::Cost;
-use tollgate_limiter::core::rules::{Attempt, Attribute, Fit};
+use tollgate_limiter::core::rules::{Attempt, Attribute, RuleMatch};
 use tollgate_limiter::{Judged, Part, RuleBook, Way};
 
 const FILE: &str = "
@@ -132,9 +132,9 @@ fn only_the_descriptor_that_the_entries_lead_to_applies() {
     ] {
         let entries = attributes(pairs);
         let told = block_on(book.explain(&attempt(&entries)));
-        let applying = told.stories.iter().filter_map(|story| match &story.fit {
-            Fit::Met(met) => Some((story.rule.id(), met)),
-            Fit::Missed(_) => None,
+        let applying = told.traces.iter().filter_map(|story| match &story.rule_match {
+            RuleMatch::Matched(met) => Some((story.rule.id(), met)),
+            RuleMatch::Skipped(_) => None,
         });
         let applying: Vec<_> = applying.collect();
         let ids: Vec<&str> = applying.iter().map(|(id, _)| *id).collect();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, DescriptorFiles, RatelimitOptions, Unit};
-use tollgate_limiter::core::rules::{Attempt, Reader, Settings};
+use tollgate_limiter::core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_limiter::core::{Cost, Micros, yaml};
 use tollgate_limiter::{Judged, OwnLimit, Part, RuleBook, Way};
 
@@ -54,16 +54,16 @@ descriptors:
   rate_limit: { unit: minute, requests_per_unit: 2 }
 ";
 
-fn reader(strict: bool) -> Reader {
+fn reader(strict: bool) -> RulesParser {
     reader_of(FILE, strict)
 }
 
-pub(super) fn reader_of(file: &str, strict: bool) -> Reader {
+pub(super) fn reader_of(file: &str, strict: bool) -> RulesParser {
     let mut files = DescriptorFiles::new(false);
     files.add_file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
-    let mut reader = Reader::new(Settings::default());
-    reader.envoy(
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.set_descriptors(
         descriptors,
         RatelimitOptions {
             strict,
@@ -173,7 +173,7 @@ fn each_kind_of_limit_is_told_as_what_it_is() {
 fn a_domain_is_of_one_kind() {
     let mut reader = reader(false);
     let rules = "domain: shop\nrules: [{ id: a, limit: 1/s }]\n";
-    reader.file(&yaml::parse(&Origin::new("rules.yaml", rules)).expect("yaml"));
+    reader.add_file(&yaml::parse(&Origin::new("rules.yaml", rules)).expect("yaml"));
     let problems = reader.finish().unwrap_err();
     assert!(
         problems[0]

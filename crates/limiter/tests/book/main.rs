@@ -11,13 +11,13 @@ use std::sync::Arc;
 use tollgate_limiter::RuleBook;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions, Verdict};
 use tollgate_limiter::core::{Cost, Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;
 
 fn rules(text: &str) -> RuleSet {
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&yaml::parse(&Origin::new("rules.yaml", text)).expect("yaml"));
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&yaml::parse(&Origin::new("rules.yaml", text)).expect("yaml"));
     reader.finish().expect("sound rules").rules
 }
 

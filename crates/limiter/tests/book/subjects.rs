@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use tollgate_limiter::RuleBook;
 use tollgate_limiter::conformance::block_on;
-use tollgate_limiter::core::rules::{Attempt, Attribute, Fit};
+use tollgate_limiter::core::rules::{Attempt, Attribute, RuleMatch};
 
 const RULES: &str = r"
 rules:
@@ -96,9 +96,9 @@ fn explaining_takes_nothing() {
     let after = block_on(book.explain(&attempt));
     assert_eq!(before.to_string(), after.to_string());
     assert!(before.verdict.allowed);
-    let met: Vec<bool> = before.stories.iter().map(|story| story.fit.is_met()).collect();
+    let met: Vec<bool> = before.traces.iter().map(|story| story.rule_match.is_matched()).collect();
     assert_eq!(met, [true, true, false, true, false]);
-    let Fit::Met(plan) = &before.stories[1].fit else {
+    let RuleMatch::Matched(plan) = &before.traces[1].rule_match else {
         panic!("the plan applies")
     };
     let keys: Vec<&String> = plan.limits.iter().filter_map(|limit| limit.key.as_ref()).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate_core::Cost;
 use tollgate_limiter::RuleBook;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, Settings};
+use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, ParserOptions};
 use tollgate_limiter::core::{Source, yaml};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::testing::cluster::Cluster;
@@ -30,8 +30,8 @@ const RULES: &str = "rules:
 async fn a_rule_that_is_closed_costs_the_others_nothing() {
     let mut cluster = Cluster::start(Kind::Redis70);
     let store = Arc::new(open_for(&cluster, Duration::from_millis(300)));
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
     let rules = reader.finish().expect("sound rules").rules;
     let book = RuleBook::new(rules, Arc::clone(&store));
     let counter = &book.rules().counters()[0];

@@ -3,7 +3,7 @@
 use crate::site::{Ear, ask, attempt, book, calls, counters, entries, hit, hit_together, keys, open, rules};
 use std::sync::Arc;
 use tollgate_limiter::core::Source;
-use tollgate_limiter::core::rules::Fit;
+use tollgate_limiter::core::rules::RuleMatch;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
 use tollgate_limiter::store::redis::EnvoyCounters;
 use tollgate_limiter::testing::servers::{Kind, Server};
@@ -110,9 +110,9 @@ async fn a_look_asks_and_a_key_is_told_as_it_is_written() {
     let told = book.explain(&attempt(&entries, 2)).await;
     assert_eq!(ear.next(1), ["GET shop_minute_x_1773491220"]);
     assert!(!told.verdict.allowed);
-    let met = told.stories.iter().find_map(|story| match &story.fit {
-        Fit::Met(met) => met.limits[0].key.clone(),
-        Fit::Missed(_) => None,
+    let met = told.traces.iter().find_map(|story| match &story.rule_match {
+        RuleMatch::Matched(met) => met.limits[0].key.clone(),
+        RuleMatch::Skipped(_) => None,
     });
     assert_eq!(met.as_deref(), Some("shop_minute_x_1773491220"));
     assert_eq!(hit(&book, &["minute=x"], 0).await, (true, 1, Source::Shared));

@@ -78,7 +78,7 @@ async fn whoever_is_to_decide_does() {
     assert!(book.refund(&attempt(&x, 1)).await.allowed);
     assert_eq!(ask::<Option<u64>>(&server, &["GET", KEY]), None);
     store.set_mode(Mode::SharedOnly);
-    let closed = RuleBook::new(rules(false).without_local(), Arc::clone(&store));
+    let closed = RuleBook::new(rules(false).closed_without_store(), Arc::clone(&store));
     until("an answer", async || {
         hit(&closed, &["year=x"], 1).await.2 == Source::Shared
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
+use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{EnvoyCounters, Redis};
@@ -76,8 +76,8 @@ pub(crate) fn rules(strict: bool) -> RuleSet {
     let mut files = DescriptorFiles::new(false);
     files.add_file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
-    let mut reader = Reader::new(Settings::default());
-    reader.envoy(
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.set_descriptors(
         descriptors,
         RatelimitOptions {
             strict,

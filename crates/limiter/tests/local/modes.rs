@@ -2,7 +2,7 @@
 
 use crate::site::{Site, rate};
 use std::sync::Arc;
-use tollgate_core::rules::{Attempt, Reader, Settings};
+use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
 use tollgate_limiter::store::local::Mode;
 use tollgate_limiter::store::{Settled, Source, Store, StoreError};
@@ -150,7 +150,7 @@ async fn a_limit_that_a_caller_brings_is_closed_where_nothing_is_decided_here() 
     let mut site = Site::new(1, 2);
     site.cut_all(true);
     let store = Arc::new(site.instances.remove(0));
-    let rules = || Reader::new(Settings::default()).finish().expect("no rules").rules;
+    let rules = || RulesParser::new(ParserOptions::default()).finish().expect("no rules").rules;
     let part = |way| Part {
         attempt: Attempt {
             domain: Attempt::DOMAIN,
@@ -168,7 +168,7 @@ async fn a_limit_that_a_caller_brings_is_closed_where_nothing_is_decided_here() 
     );
 
     store.set_mode(Mode::SharedOnly);
-    let closed = RuleBook::new(rules().without_local(), store);
+    let closed = RuleBook::new(rules().closed_without_store(), store);
     let told = closed.check_together(&[part(Way::Take)]).await;
     assert!(
         !told.allowed && matches!(told.parts[0], Judged::Own(None, Source::Closed, _)),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::problem::Origin;
-use tollgate_core::rules::{Attempt, Reader, Settings};
+use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_core::{Cost, Source, yaml};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::Kind;
@@ -30,8 +30,8 @@ fn attempt() -> Attempt<'static> {
 
 /// A book over a server that has answered, and then is frozen.
 async fn frozen() -> (Site, RuleBook<Redis>) {
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
     let rules = reader.finish().expect("sound rules").rules;
     let site = Site::start(Kind::Redis70);
     let store = Redis::options(&site.server.url())

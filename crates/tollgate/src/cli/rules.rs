@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tollgate::config::{Settings, Sources, is_settings, merges_domains, read_text, schema, variables};
 use tollgate_limiter::core::problem::{Origin, Problem, Problems, Severity};
-use tollgate_limiter::core::rules::{self, Reader, envoy};
+use tollgate_limiter::core::rules::{self, RulesParser, envoy};
 use tollgate_limiter::core::yaml;
 
 /// What can be typed after `tollgate rules`.
@@ -67,7 +67,7 @@ impl Rules {
 
 fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
     let mut problems = Problems::new();
-    let mut reader = Reader::new(rules::Settings::default());
+    let mut reader = RulesParser::new(rules::ParserOptions::default());
     let mut envoy = envoy::DescriptorFiles::new(merges_domains);
     for path in files {
         match read(path, yaml::parse) {
@@ -82,7 +82,7 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
                     Err(found) => problems.extend(found),
                 }
             }
-            Ok(root) => reader.file(&root),
+            Ok(root) => reader.add_file(&root),
             Err(found) => problems.extend(found),
         }
     }

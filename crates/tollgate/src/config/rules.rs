@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
 use tollgate_limiter::core::rules::envoy::DescriptorFiles;
-use tollgate_limiter::core::rules::{self, Attempt, Reader, RuleSet};
+use tollgate_limiter::core::rules::{self, Attempt, RulesParser, RuleSet};
 use tollgate_limiter::core::yaml::{self, Kind, Node};
 
 /// Settings and rules that can be read again and again.
@@ -274,10 +274,10 @@ impl Texts {
     /// The rules of the settings first, then those of the files in order.
     fn rules(&self, written: &Written, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
         let ipv6_prefix = config.map_or(super::IPV6_PREFIX, |config| config.ipv6_prefix);
-        let mut reader = Reader::new(rules::Settings { ipv6_prefix });
+        let mut reader = RulesParser::new(rules::ParserOptions { ipv6_prefix });
         let named = setting(written, "rules_files").or(setting(written, "envoy_rules"));
         match (setting(written, "rules"), named) {
-            (Some(rules), _) => reader.rules(rules, Attempt::DOMAIN),
+            (Some(rules), _) => reader.add_rules(rules, Attempt::DOMAIN),
             (None, Some(_)) => {}
             (None, None) if written.file.is_some() => problems.push(
                 Problem::warning(
@@ -297,7 +297,7 @@ impl Texts {
             };
             let file = file.as_ref().map_err(|problem| vec![problem.clone()]);
             match (grammar, file.and_then(parse)) {
-                (Grammar::Own, Ok(root)) => reader.file(&root),
+                (Grammar::Own, Ok(root)) => reader.add_file(&root),
                 (Grammar::Envoy, Ok(root)) => descriptors.add_file(&root),
                 (_, Err(found)) => problems.extend(found),
             }
@@ -308,7 +308,7 @@ impl Texts {
                 if envoy.quotas {
                     descriptors.make_quotas();
                 }
-                reader.envoy(descriptors, envoy.options);
+                reader.set_descriptors(descriptors, envoy.options);
             }
             Err(found) => problems.extend(found),
         }
@@ -438,9 +438,9 @@ fn origin_of(written: &Written) -> Arc<Origin> {
     Arc::clone(&written.root.place.origin)
 }
 
-fn add_file(reader: &mut Reader, origin: &Arc<Origin>, problems: &mut Problems) {
+fn add_file(reader: &mut RulesParser, origin: &Arc<Origin>, problems: &mut Problems) {
     match yaml::parse(origin) {
-        Ok(root) => reader.file(&root),
+        Ok(root) => reader.add_file(&root),
         Err(found) => problems.extend(found),
     }
 }

@@ -227,7 +227,7 @@ mod tests {
     use tokio::net::TcpStream;
     use tokio::task::coop::{consume_budget, has_budget_remaining};
     use tokio::time::sleep;
-    use tollgate_limiter::core::rules::{Reader, Settings};
+    use tollgate_limiter::core::rules::{RulesParser, ParserOptions};
     use tollgate_limiter::store::memory::Memory;
 
     const WAIT: Duration = Duration::from_millis(20);
@@ -246,7 +246,7 @@ mod tests {
             panic!("a TCP listener has a TCP address")
         };
         let serve = async move {
-            let rules = Reader::new(Settings::default()).finish().unwrap().rules;
+            let rules = RulesParser::new(ParserOptions::default()).finish().unwrap().rules;
             let gate = Arc::new(Gate::new(rules, Arc::new(Memory::options().build())));
             let terms = Terms {
                 connections: 9,

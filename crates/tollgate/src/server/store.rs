@@ -47,7 +47,7 @@ impl Store {
             Self::Memory(store) => Book::Memory(RuleBook::new(rules, Arc::clone(store))),
             Self::Redis(store) => {
                 let rules = match store.mode() {
-                    Mode::SharedOnly => rules.without_local(),
+                    Mode::SharedOnly => rules.closed_without_store(),
                     Mode::Auto | Mode::LocalOnly => rules,
                 };
                 Book::Redis(RuleBook::new(rules, Arc::clone(store)))

@@ -11,7 +11,7 @@ use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::Store;
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Reader, Settings};
+use tollgate_limiter::core::rules::{RulesParser, ParserOptions};
 use tollgate_limiter::core::yaml;
 
 /// What a gateway hands on of its clients' requests: each attribute in a header of its name.
@@ -35,8 +35,8 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn start(rules: &str, store: impl FnOnce() -> Store) -> Self {
         let node = yaml::parse(&Origin::new("rules.yaml", format!("rules:{rules}"))).unwrap();
-        let mut reader = Reader::new(Settings::default());
-        reader.file(&node);
+        let mut reader = RulesParser::new(ParserOptions::default());
+        reader.add_file(&node);
         let rules = reader.finish().unwrap_or_else(|problems| panic!("{problems:?}")).rules;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)

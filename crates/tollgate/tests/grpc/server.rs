@@ -16,7 +16,7 @@ use tollgate::server::store::Store;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{Reader, RuleSet, Settings};
+use tollgate_limiter::core::rules::{RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;
 
@@ -50,8 +50,8 @@ impl Server {
         let mut files = DescriptorFiles::new(false);
         files.add_file(&node);
         let (descriptors, _) = files.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
-        let mut reader = Reader::new(Settings::default());
-        reader.envoy(descriptors, options);
+        let mut reader = RulesParser::new(ParserOptions::default());
+        reader.set_descriptors(descriptors, options);
         let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = || Arc::new(Memory::options().clock(clock.clone()).build()).into();
         Self::with(store, &clock, reader.finish().unwrap().rules, settings())
@@ -72,7 +72,7 @@ impl Server {
     pub(crate) fn start_without_rules() -> Self {
         let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = Arc::new(Memory::options().clock(clock.clone()).build());
-        let gate = Gate::new(Reader::new(Settings::default()).finish().unwrap().rules, store);
+        let gate = Gate::new(RulesParser::new(ParserOptions::default()).finish().unwrap().rules, store);
         gate.compat().set_modes(Modes {
             healthy_with_rules: true,
             ..Modes::default()
@@ -145,8 +145,8 @@ fn runtime() -> Runtime {
 pub(crate) fn rule_set(rules: &str) -> RuleSet {
     let text = format!("rules:\n{rules}");
     let node = yaml::parse(&Origin::new("rules.yaml", text)).unwrap_or_else(|problems| panic!("{problems:?}"));
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&node);
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&node);
     let read = reader.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
     read.rules
 }

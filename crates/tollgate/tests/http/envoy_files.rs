@@ -6,7 +6,7 @@ use tollgate::server::envoy::{HeaderNames, Modes};
 use tollgate::server::gate::Phase;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{Reader, Settings};
+use tollgate_limiter::core::rules::{RulesParser, ParserOptions};
 use tollgate_limiter::core::yaml;
 
 const FILE: &str = r#"
@@ -40,8 +40,8 @@ fn start(modes: Modes, all_are_quotas: bool) -> Server {
     if all_are_quotas {
         descriptors.make_quotas();
     }
-    let mut reader = Reader::new(Settings::default());
-    reader.envoy(descriptors, RatelimitOptions::default());
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.set_descriptors(descriptors, RatelimitOptions::default());
     let rules = reader.finish().expect("sound descriptors").rules;
     let server = Server::start_rules(rules, settings());
     server.gate.compat().set_modes(modes);

@@ -12,7 +12,7 @@ use tollgate::server::http::{self, HttpSettings, RetryAfter};
 use tollgate::server::listen::{Address, Listener};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Reader, RuleSet, Settings};
+use tollgate_limiter::core::rules::{RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;
 
@@ -105,8 +105,8 @@ pub(crate) fn settings() -> HttpSettings {
 pub(crate) fn rule_set(rules: &str) -> RuleSet {
     let text = format!("rules:\n{rules}");
     let node = yaml::parse(&Origin::new("rules.yaml", text)).unwrap_or_else(|problems| panic!("{problems:?}"));
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&node);
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&node);
     let read = reader.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
     read.rules
 }

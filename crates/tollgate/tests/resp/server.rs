@@ -13,7 +13,7 @@ use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::Store;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Reader, RuleSet, Settings};
+use tollgate_limiter::core::rules::{RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::local::Local;
 use tollgate_limiter::store::memory::Memory;
@@ -125,8 +125,8 @@ fn rule_set(rules: &str) -> RuleSet {
         format!("rules:\n{rules}")
     };
     let node = yaml::parse(&Origin::new("rules.yaml", text)).unwrap_or_else(|problems| panic!("{problems:?}"));
-    let mut reader = Reader::new(Settings::default());
-    reader.file(&node);
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&node);
     let read = reader.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
     read.rules
 }

@@ -69,7 +69,7 @@ impl RuleSet {
         key: impl FnOnce(CounterId, &[&[u8]]) -> K,
     ) -> Option<K> {
         let (rule, found) = self.match_descriptor(attempt)?;
-        let Terms::Limited(windows) = &rule.choice.limit else {
+        let Terms::Limited(windows) = &rule.selector.limit else {
             return None;
         };
         let [window] = windows.as_slice() else { return None };

@@ -10,7 +10,7 @@ use crate::limit::Limit;
 use crate::muldiv::muldiv;
 use crate::rate::Rate;
 use crate::rules::rule::{
-    Choice, Condition, CounterId, CounterOf, Dimension, Mode, Price, Rule, Terms, Test, Variant, Window, Windows,
+    LimitSelector, Condition, CounterId, CounterSpec, Dimension, Mode, CostSource, Rule, Terms, Test, Variant, Window, Windows,
 };
 use crate::settle::OnStoreFailure;
 use crate::yaml;
@@ -109,7 +109,7 @@ pub(super) fn apply_limit(requests: u32, decision: Decision) -> (Decision, u64) 
 
 impl Descriptors {
     /// Adds a rule for each of its limits.
-    pub(in crate::rules) fn compile(&mut self, rules: &mut Vec<Rule>, counters: &mut Vec<CounterOf>) {
+    pub(in crate::rules) fn compile(&mut self, rules: &mut Vec<Rule>, counters: &mut Vec<CounterSpec>) {
         let strict = self.options.strict;
         let mut domains: Vec<_> = self.domains.iter_mut().collect();
         domains.sort_by_key(|(name, _)| *name);
@@ -140,7 +140,7 @@ struct Compiler<'c> {
     strict: bool,
     ids: HashSet<String>,
     rules: &'c mut Vec<Rule>,
-    counters: &'c mut Vec<CounterOf>,
+    counters: &'c mut Vec<CounterSpec>,
 }
 
 impl Compiler<'_> {
@@ -193,10 +193,10 @@ impl Compiler<'_> {
         Rule {
             when: path.when.iter().map(condition).collect(),
             per: path.per.iter().map(dimension).collect(),
-            price: Price::Fixed(Cost::ONE),
+            cost_source: CostSource::Fixed(Cost::ONE),
             experiment: None,
             mode: if limit.shadow { Mode::Shadow } else { Mode::Enforce },
-            choice: Choice {
+            selector: LimitSelector {
                 overrides: Box::default(),
                 by: None,
                 limit: terms,
@@ -204,7 +204,7 @@ impl Compiler<'_> {
             id: id.into(),
             domain: self.domain.into(),
             on_store_failure: OnStoreFailure::Local,
-            place: limit.location.clone(),
+            location: limit.location.clone(),
             descriptor: Some(Box::new(descriptor)),
         }
     }
@@ -212,7 +212,7 @@ impl Compiler<'_> {
     fn window(&mut self, id: &str, limit: Limit) -> Terms {
         let counter = CounterId(u32::try_from(self.counters.len()).unwrap_or(u32::MAX));
         let name: Arc<str> = id.into();
-        self.counters.push(CounterOf {
+        self.counters.push(CounterSpec {
             domain: self.domain.into(),
             name: Arc::clone(&name),
             variant: Variant::Control,

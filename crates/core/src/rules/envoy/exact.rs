@@ -6,7 +6,7 @@ use super::unit::Unit;
 use crate::limit::Limit;
 use crate::problem::{Problems, Refusal};
 use crate::quantity::quota;
-use crate::rules::file::method::{Method, OPTIONS, Ruled};
+use crate::rules::file::method::{AlgorithmOptions, OPTIONS, ParsedLimit};
 use crate::yaml::{Fields, Node};
 use std::fmt::Write;
 
@@ -31,7 +31,7 @@ pub(super) fn is_native(fields: &Fields<'_>) -> bool {
 
 /// Reads it: as `limit` says it, or as `requests_per_unit` and `unit` do.
 pub(super) fn parse(node: &Node, fields: &Fields<'_>, problems: &mut Problems) -> Option<NativeLimit> {
-    let algorithm = Method::read(fields, "token_bucket", problems);
+    let algorithm = AlgorithmOptions::parse(fields, "token_bucket", problems);
     let location = fields.find("limit").map_or(&node.place, |limit| &limit.place);
     let text = match fields.find("limit") {
         Some(limit) => {
@@ -61,13 +61,13 @@ pub(super) fn parse(node: &Node, fields: &Fields<'_>, problems: &mut Problems) -
         }
     };
     let algorithm = algorithm?;
-    let parsed = quota(&text).and_then(|quota| match algorithm.rule(quota)? {
-        Ruled::Limited(limit, _) => Ok(limit),
-        Ruled::Banned => Err(Refusal::new(
+    let parsed = quota(&text).and_then(|quota| match algorithm.limit(quota)? {
+        ParsedLimit::Limited(limit, _) => Ok(limit),
+        ParsedLimit::Banned => Err(Refusal::new(
             "a ban needs no algorithm",
             "write `requests_per_unit: 0` and a `unit`, and nothing else",
         )),
-        Ruled::Unlimited => Err(Refusal::new(
+        ParsedLimit::Unlimited => Err(Refusal::new(
             "what is not limited needs no algorithm",
             "write `unlimited: true`, and nothing else",
         )),

@@ -1,7 +1,7 @@
 //! What the rules that are made of descriptors are called. A name depends on nothing but the way to its descriptor: what is
 //! written beside it changes neither the name nor what is counted under it.
 
-use crate::rules::subject::hashed;
+use crate::rules::subject::subject_hash;
 use std::collections::HashSet;
 
 /// The name of a rule, by the names of the nodes that lead to it. It has a mark of the way behind it where letters of that
@@ -51,7 +51,7 @@ fn with_hash(text: &str, path: &[&str]) -> String {
     let mut id = sanitize(text);
     id.truncate(ID_MAX - HASH_SUFFIX_LENGTH);
     // 48 bits: of a hundred thousand ways no two have one in common, but for a chance of one in 50,000.
-    format!("{id}-{:012x}", hashed(parts) >> 16)
+    format!("{id}-{:012x}", subject_hash(parts) >> 16)
 }
 
 /// Leaves room for a number behind it.

@@ -1,7 +1,7 @@
 //! What one look at a counter adds to the statistics of its limit, as envoyproxy/ratelimit counts them.
 
 use crate::decision::Decision;
-use crate::rules::verdict::Count;
+use crate::rules::verdict::WindowCount;
 
 /// Hits by how near the limit they were. Those near it are among those within it, or were before it was passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,16 +29,16 @@ pub fn near_threshold(limit: u32, share: f32) -> u64 {
 impl HitStats {
     /// What `hits` add to the statistics of a limit that decided so of them. `counted` is what its window then holds, where
     /// what is refused is counted too; `passes` whether everything that their request met let it pass.
-    pub fn from_decision(decision: &Decision, counted: Option<Count>, hits: u64, near_share: f32, allowed: bool) -> Self {
+    pub fn from_decision(decision: &Decision, counted: Option<WindowCount>, hits: u64, near_share: f32, allowed: bool) -> Self {
         let standing = decision.standing();
         let limit = u32::try_from(standing.limit).unwrap_or(u32::MAX);
         let after = match counted {
-            Some(Count {
+            Some(WindowCount {
                 after,
-                has_attempt: true,
+                includes_attempt: true,
             }) => after,
             // They brought the window no nearer to its limit, however often they come.
-            Some(Count { after, .. }) => {
+            Some(WindowCount { after, .. }) => {
                 let is_over = after > u64::from(limit);
                 return Self {
                     over: if is_over { hits } else { 0 },
@@ -133,7 +133,7 @@ mod tests {
             (11, true, (1, 0, 0)),
             (12, false, (1, 0, 0)),
         ] {
-            let counted = Some(Count { after, has_attempt: includes_attempt });
+            let counted = Some(WindowCount { after, includes_attempt });
             let HitStats { over, near, within } = HitStats::from_decision(&Decision::allow(standing), counted, 1, 0.8, false);
             assert_eq!((over, near, within), expected, "{after} {includes_attempt}");
         }

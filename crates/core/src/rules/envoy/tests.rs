@@ -569,13 +569,13 @@ fn rules_of_several_domains_name_theirs() {
 
 #[test]
 fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
-    use crate::rules::{Answer, Attempt, Reader, Settings};
+    use crate::rules::{ChargeResult, Attempt, RulesParser, ParserOptions};
     use crate::{Cost, Decision, Limit, Micros, Source, Standing};
     use std::num::NonZeroU64;
 
-    let mut reader = Reader::new(Settings::default());
+    let mut reader = RulesParser::new(ParserOptions::default());
     let file = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: minute, requests_per_unit: 100 } }]";
-    reader.envoy(valid(file), super::RatelimitOptions::default());
+    reader.set_descriptors(valid(file), super::RatelimitOptions::default());
     let set = reader.finish().unwrap().rules;
     let attempt = Attempt {
         domain: "d",
@@ -593,7 +593,7 @@ fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
         };
         let verdict = plan.verdict(
             Source::Memory,
-            [Answer::Decided(Decision::allow(standing), Source::Memory)],
+            [ChargeResult::Decided(Decision::allow(standing), Source::Memory)],
         );
         verdict.allowed
     };

@@ -1,5 +1,5 @@
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::rules::{Answer, Attempt, attributes, sample};
+use crate::rules::{ChargeResult, Attempt, attributes, sample};
 use crate::source::Source;
 use crate::time::Micros;
 
@@ -27,9 +27,9 @@ fn explain(pairs: &[(&str, &[u8])], decision: Decision) -> String {
         cost: Cost::ONE,
     };
     let plan = rules.plan(&attempt, |_, _| ());
-    let answers = plan.charges.iter().map(|_| Answer::Decided(decision, Source::Memory));
+    let answers = plan.charges.iter().map(|_| ChargeResult::Decided(decision, Source::Memory));
     let verdict = plan.verdict(Source::Memory, answers);
-    let key = |counter: crate::rules::CounterId, per: &[&[u8]]| format!("k{}{}", counter.place(), per.len());
+    let key = |counter: crate::rules::CounterId, per: &[&[u8]]| format!("k{}{}", counter.index(), per.len());
     rules.explain(&attempt, verdict, key).to_string()
 }
 
@@ -45,7 +45,7 @@ fn tells_of_every_rule_whether_it_applies_and_why_not() {
         standing: STANDING,
         delay: Micros::ZERO,
     };
-    let told = explain(
+    let text = explain(
         &[
             ("merchant", b"m_1"),
             ("client_ip", b"2001:db8::7"),
@@ -80,7 +80,7 @@ there (domain other): does not apply
     it is of another domain than `default`
     to change it: ask in domain `other`
 ";
-    assert_eq!(told, expected);
+    assert_eq!(text, expected);
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn tells_what_would_have_to_change_for_a_refusal_to_pass() {
             "to change it: override 1 would have to allow something",
         ),
     ] {
-        let told = explain(pairs, deny(retry));
-        assert!(told.starts_with("denied: "), "{told}");
-        assert!(told.contains(expected), "{told}");
+        let text = explain(pairs, deny(retry));
+        assert!(text.starts_with("denied: "), "{text}");
+        assert!(text.contains(expected), "{text}");
     }
     assert!(explain(&[], deny(Retry::Never)).starts_with("allowed: no rule applies\n"));
 }

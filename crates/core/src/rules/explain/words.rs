@@ -1,10 +1,10 @@
 //! An explanation in words, and for each rule what would have to change.
 
-use super::{Explanation, Fit, Held, Met, Miss, Story};
+use super::{Explanation, RuleMatch, LimitTrace, MatchedRule, SkipReason, RuleTrace};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::Limit;
 use crate::rules::rule::{Terms, Test, Variant};
-use crate::rules::terms::Grounds;
+use crate::rules::terms::LimitOrigin;
 use crate::rules::verdict::{Ruling, Verdict};
 use crate::source::Source;
 use std::fmt;
@@ -12,57 +12,57 @@ use std::fmt;
 /// As a person reads it: the answer first, then rule by rule.
 impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", Answer(&self.verdict))?;
-        for story in &self.stories {
+        writeln!(f, "{}", VerdictText(&self.verdict))?;
+        for trace in &self.traces {
             writeln!(f)?;
-            write!(f, "{story}")?;
+            write!(f, "{trace}")?;
         }
         Ok(())
     }
 }
 
 /// The verdict in one line.
-struct Answer<'a, 'r>(&'a Verdict<'r>);
+struct VerdictText<'a, 'r>(&'a Verdict<'r>);
 
-impl fmt::Display for Answer<'_, '_> {
+impl fmt::Display for VerdictText<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let verdict = self.0;
-        let word = if verdict.allowed { "allowed" } else { "denied" };
+        let result = if verdict.allowed { "allowed" } else { "denied" };
         match verdict.nearest() {
-            Some(ruling) => write!(f, "{word}: `{}` {}", ruling.name, Says(ruling)),
-            None if verdict.rulings.is_empty() => write!(f, "{word}: no rule applies"),
-            None => write!(f, "{word}: no rule that applies can refuse"),
+            Some(ruling) => write!(f, "{result}: `{}` {}", ruling.name, RulingText(ruling)),
+            None if verdict.rulings.is_empty() => write!(f, "{result}: no rule applies"),
+            None => write!(f, "{result}: no rule that applies can refuse"),
         }
     }
 }
 
-impl fmt::Display for Story<'_> {
+impl fmt::Display for RuleTrace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rule = self.rule;
         write!(f, "{}", rule.id())?;
         if rule.domain() != crate::rules::Attempt::DOMAIN {
             write!(f, " (domain {})", rule.domain())?;
         }
-        match &self.fit {
-            Fit::Missed(misses) => {
+        match &self.rule_match {
+            RuleMatch::Skipped(reasons) => {
                 writeln!(f, ": does not apply")?;
-                for miss in misses {
-                    writeln!(f, "    {miss}")?;
+                for reason in reasons {
+                    writeln!(f, "    {reason}")?;
                 }
             }
-            Fit::Met(met) => {
+            RuleMatch::Matched(matched) => {
                 writeln!(f, ": applies, {}", rule.mode().name())?;
-                met.write(rule.experiment().is_some(), f)?;
+                matched.write(rule.experiment().is_some(), f)?;
             }
         }
-        for advice in self.advice() {
-            writeln!(f, "    to change it: {advice}")?;
+        for suggestion in self.suggestions() {
+            writeln!(f, "    to change it: {suggestion}")?;
         }
         Ok(())
     }
 }
 
-impl Met<'_> {
+impl MatchedRule<'_> {
     fn write(&self, is_split: bool, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let values: Vec<String> = self
             .subject
@@ -73,30 +73,30 @@ impl Met<'_> {
             [] => writeln!(f, "    counts for everybody")?,
             values => writeln!(f, "    counts for {}", values.join(", "))?,
         }
-        let side = match self.variant {
+        let variant = match self.variant {
             Variant::Experiment => " on trial",
             Variant::Control if is_split => " not on trial",
             Variant::Control => "",
         };
         writeln!(
             f,
-            "    costs {}; what it says comes from {}{side}",
+            "    costs {}; what it says comes from {}{variant}",
             self.cost.get(),
-            self.grounds
+            self.origin
         )?;
-        for held in &self.limits {
-            writeln!(f, "    {held}")?;
+        for limit in &self.limits {
+            writeln!(f, "    {limit}")?;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Held<'_> {
+impl fmt::Display for LimitTrace<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ruling = &self.ruling;
         match ruling.window {
-            None => write!(f, "{}", Says(ruling))?,
-            Some(window) => write!(f, "{}: {}; {}", window.name(), Numbers(window.limit()), Says(ruling))?,
+            None => write!(f, "{}", RulingText(ruling))?,
+            Some(window) => write!(f, "{}: {}; {}", window.name(), LimitText(window.limit()), RulingText(ruling))?,
         }
         match &self.key {
             Some(key) => write!(f, "; key {key}"),
@@ -105,85 +105,85 @@ impl fmt::Display for Held<'_> {
     }
 }
 
-impl fmt::Display for Miss<'_> {
+impl fmt::Display for SkipReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disabled => write!(f, "it is disabled"),
-            Self::Domain { was } => write!(f, "it is of another domain than `{was}`"),
-            Self::Condition { attribute, wanted, was } if was.is_empty() => {
+            Self::Domain { actual: was } => write!(f, "it is of another domain than `{was}`"),
+            Self::Condition { attribute, expected: wanted, actual: was } if was.is_empty() => {
                 write!(f, "`{attribute}` is not there, wanted {wanted}")
             }
-            Self::Condition { attribute, wanted, was } => {
+            Self::Condition { attribute, expected: wanted, actual: was } => {
                 write!(f, "`{attribute}` is `{}`, wanted {wanted}", was.join("`, `"))
             }
-            Self::Lacks { attribute } => write!(f, "`{attribute}` is not there, and it counts by it"),
-            Self::Way { leads_to: Some(other) } => write!(f, "the entries lead to `{other}`"),
-            Self::Way { leads_to: None } => write!(f, "the entries lead to no limit"),
+            Self::MissingAttribute { attribute } => write!(f, "`{attribute}` is not there, and it counts by it"),
+            Self::Descriptor { matched_rule: Some(other) } => write!(f, "the entries lead to `{other}`"),
+            Self::Descriptor { matched_rule: None } => write!(f, "the entries lead to no limit"),
         }
     }
 }
 
-impl Story<'_> {
+impl RuleTrace<'_> {
     /// What would have to change for the rule to apply, or for what it refuses to pass. Nothing for a rule that applies and
     /// lets pass.
-    pub fn advice(&self) -> Vec<String> {
-        match &self.fit {
-            Fit::Missed(misses) => misses.iter().map(|miss| self.mend(miss)).collect(),
-            Fit::Met(met) => met.limits.iter().filter_map(|held| met.mend(held)).collect(),
+    pub fn suggestions(&self) -> Vec<String> {
+        match &self.rule_match {
+            RuleMatch::Skipped(reasons) => reasons.iter().map(|reason| self.suggestion(reason)).collect(),
+            RuleMatch::Matched(matched) => matched.limits.iter().filter_map(|limit| matched.suggestion(limit)).collect(),
         }
     }
 
-    fn mend(&self, miss: &Miss<'_>) -> String {
-        match miss {
-            Miss::Disabled => "give the rule the mode enforce or shadow".to_owned(),
-            Miss::Domain { .. } => format!("ask in domain `{}`", self.rule.domain()),
-            Miss::Condition { attribute, wanted, .. } => format!("`{attribute}` would have to be {wanted}"),
-            Miss::Lacks { attribute } => format!("give `{attribute}`"),
-            Miss::Way { .. } => "send the entries that its file has, in their order and no others".to_owned(),
+    fn suggestion(&self, reason: &SkipReason<'_>) -> String {
+        match reason {
+            SkipReason::Disabled => "give the rule the mode enforce or shadow".to_owned(),
+            SkipReason::Domain { .. } => format!("ask in domain `{}`", self.rule.domain()),
+            SkipReason::Condition { attribute, expected: wanted, .. } => format!("`{attribute}` would have to be {wanted}"),
+            SkipReason::MissingAttribute { attribute } => format!("give `{attribute}`"),
+            SkipReason::Descriptor { .. } => "send the entries that its file has, in their order and no others".to_owned(),
         }
     }
 }
 
-impl Met<'_> {
-    fn mend(&self, held: &Held<'_>) -> Option<String> {
-        let Some(decision) = &held.ruling.decision else {
-            let is_closed = held.ruling.source == Source::Closed;
+impl MatchedRule<'_> {
+    fn suggestion(&self, limit_trace: &LimitTrace<'_>) -> Option<String> {
+        let Some(decision) = &limit_trace.ruling.decision else {
+            let is_closed = limit_trace.ruling.source == Source::Closed;
             return is_closed.then(|| "the store would have to be reached".to_owned());
         };
         let limit = decision.standing().limit;
         Some(match decision.retry()? {
             Retry::After(wait) => {
                 let wait = wait.round_for_display();
-                format!("wait {wait}, ask for no more than is left, or raise {}", self.grounds)
+                format!("wait {wait}, ask for no more than is left, or raise {}", self.origin)
             }
-            Retry::Unknown => format!("somebody would have to release a lease, or raise {}", self.grounds),
+            Retry::Unknown => format!("somebody would have to release a lease, or raise {}", self.origin),
             Retry::Never if matches!(self.terms, Terms::Banned) => {
-                format!("{} would have to allow something", self.grounds)
+                format!("{} would have to allow something", self.origin)
             }
             Retry::Never if self.cost > Cost::MAX => format!("no limit holds so much: ask for at most {limit}"),
             Retry::Never => format!(
                 "a cost of {} never passes: ask for at most {limit}, or raise {}",
                 self.cost.get(),
-                self.grounds
+                self.origin
             ),
         })
     }
 }
 
-impl fmt::Display for Grounds<'_> {
+impl fmt::Display for LimitOrigin<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Limit => f.write_str("`limit`"),
-            Self::By { attribute, value } => write!(f, "`by` {attribute} = {}", super::shown(value)),
-            Self::Override(place) => write!(f, "override {}", place + 1),
+            Self::By { attribute, value } => write!(f, "`by` {attribute} = {}", super::printable(value)),
+            Self::Override(index) => write!(f, "override {}", index + 1),
         }
     }
 }
 
 /// What a ruling says, after the name of its limit.
-struct Says<'a, 'r>(&'a Ruling<'r>);
+struct RulingText<'a, 'r>(&'a Ruling<'r>);
 
-impl fmt::Display for Says<'_, '_> {
+impl fmt::Display for RulingText<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(decision) = &self.0.decision else {
             return f.write_str(match (self.0.window, self.0.source) {
@@ -220,9 +220,9 @@ impl fmt::Display for Says<'_, '_> {
 }
 
 /// The numbers of a limit.
-struct Numbers<'a>(&'a Limit);
+struct LimitText<'a>(&'a Limit);
 
-impl fmt::Display for Numbers<'_> {
+impl fmt::Display for LimitText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let capacity = self.0.capacity();
         write!(f, "{} of ", self.0.algorithm())?;
@@ -240,10 +240,10 @@ impl fmt::Display for Numbers<'_> {
 /// What a test wants, much as rules write it.
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |f: &mut fmt::Formatter<'_>, words: &mut dyn Iterator<Item = String>| {
-            let words: Vec<String> = words.take(LISTED_MAX + 1).collect();
-            let shown = words.get(..LISTED_MAX).unwrap_or(&words);
-            let more = if words.len() > LISTED_MAX { " or others" } else { "" };
+        let list = |f: &mut fmt::Formatter<'_>, alternatives: &mut dyn Iterator<Item = String>| {
+            let alternatives: Vec<String> = alternatives.take(LISTED_MAX + 1).collect();
+            let shown = alternatives.get(..LISTED_MAX).unwrap_or(&alternatives);
+            let more = if alternatives.len() > LISTED_MAX { " or others" } else { "" };
             write!(f, "{}{more}", shown.join(" or "))
         };
         match self {

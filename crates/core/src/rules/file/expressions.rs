@@ -16,9 +16,9 @@ const SIZES: [usize; 3] = [8 << 10, 64 << 10, 512 << 10];
 /// What all expressions of a set may cost.
 const BUDGET: usize = 64 << 20;
 /// The longest expression as text.
-const LONGEST: usize = 4 << 10;
+const EXPRESSION_BYTES_MAX: usize = 4 << 10;
 /// What each may use to remember where it was while it searches.
-const CACHE: usize = 256 << 10;
+const DFA_CACHE_MAX: usize = 256 << 10;
 
 impl Expressions {
     pub(super) fn new() -> Self {
@@ -27,9 +27,9 @@ impl Expressions {
 
     /// Compiles one. It looks at bytes: `.` is any byte but a line feed, `\d` is 0 to 9.
     pub(super) fn compile(&mut self, text: &str) -> Result<Regex, Refusal> {
-        if text.len() > LONGEST {
+        if text.len() > EXPRESSION_BYTES_MAX {
             return Err(Refusal::new(
-                format!("the expression has {} bytes, more than {LONGEST}", text.len()),
+                format!("the expression has {} bytes, more than {EXPRESSION_BYTES_MAX}", text.len()),
                 "write a list of values or globs instead",
             ));
         }
@@ -48,7 +48,7 @@ impl Expressions {
             let built = RegexBuilder::new(text)
                 .unicode(false)
                 .size_limit(size)
-                .dfa_size_limit(CACHE)
+                .dfa_size_limit(DFA_CACHE_MAX)
                 .nest_limit(50)
                 .build();
             match built {
@@ -57,7 +57,7 @@ impl Expressions {
                     return Ok(regex);
                 }
                 Err(regex::Error::CompiledTooBig(_)) => {}
-                Err(error) => return Err(refusal(text, &error)),
+                Err(error) => return Err(syntax_error(text, &error)),
             }
         }
         // What was tried and refused took time, too.
@@ -70,9 +70,9 @@ impl Expressions {
 }
 
 /// The last line of what the library says is the reason; those before it draw the expression.
-fn refusal(text: &str, error: &regex::Error) -> Refusal {
-    let told = error.to_string();
-    let reason = told.lines().last().unwrap_or_default();
+fn syntax_error(text: &str, error: &regex::Error) -> Refusal {
+    let message = error.to_string();
+    let reason = message.lines().last().unwrap_or_default();
     let reason = reason.strip_prefix("error: ").unwrap_or(reason);
     Refusal::new(
         format!("`{}` is not a regular expression: {reason}", shown(text)),

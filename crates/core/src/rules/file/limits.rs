@@ -1,11 +1,11 @@
 //! The limits of a rule: the one for all, those by an attribute, those of single subjects.
 
-use super::method::{Method, Ruled};
+use super::method::{AlgorithmOptions, ParsedLimit};
 use crate::limit::Limit;
 use crate::problem::{Place, Problem, Problems};
 use crate::quantity::{period_name, quota};
-use crate::rules::rule::{By, Choice, CounterId, CounterOf, Dimension, Overrides, Terms, Variant, Window, Windows};
-use crate::rules::short::Short;
+use crate::rules::rule::{By, LimitSelector, CounterId, CounterSpec, Dimension, Overrides, Terms, Variant, Window, Windows};
+use crate::rules::short::SmallBytes;
 use crate::rules::subject::Value;
 use crate::time::Micros;
 use crate::yaml::{Key, Kind, Node, shown};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// Where the limits of a rule stand.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Written<'n> {
+pub(super) struct LimitFields<'n> {
     pub(super) limit: &'n Node,
     pub(super) by: Option<&'n Node>,
     pub(super) overrides: Option<&'n Node>,
@@ -23,21 +23,21 @@ pub(super) struct Written<'n> {
 /// The counters of one rule: limits of one name, side, algorithm and period share one.
 #[derive(Debug)]
 pub(super) struct Counters<'r> {
-    list: &'r mut Vec<CounterOf>,
+    list: &'r mut Vec<CounterSpec>,
     domain: &'r str,
     id: Arc<str>,
     rule: u32,
     /// By the period that stands in it.
     names: HashMap<Micros, Arc<str>>,
-    known: HashMap<Identity, CounterId>,
+    known: HashMap<CounterIdentity, CounterId>,
 }
 
 /// What tells the counters of one rule apart: the period in the name, the side, the algorithm, the period of a window.
-type Identity = (Option<Micros>, Variant, &'static str, Option<Micros>);
+type CounterIdentity = (Option<Micros>, Variant, &'static str, Option<Micros>);
 
 /// Reads the limits of one side of a rule.
-pub(super) struct Limits<'a, 'r> {
-    pub(super) method: Method,
+pub(super) struct LimitsParser<'a, 'r> {
+    pub(super) algorithm: AlgorithmOptions,
     pub(super) variant: Variant,
     /// By how many leading bits IPv6 addresses are told apart.
     pub(super) ipv6_prefix: u8,
@@ -60,7 +60,7 @@ const COMBINATIONS_MAX: usize = 10_000;
 pub(super) const SUBJECTS_MAX: usize = 1_000_000;
 
 impl<'r> Counters<'r> {
-    pub(super) fn new(list: &'r mut Vec<CounterOf>, domain: &'r str, id: Arc<str>, rule: u32) -> Self {
+    pub(super) fn new(list: &'r mut Vec<CounterSpec>, domain: &'r str, id: Arc<str>, rule: u32) -> Self {
         Self {
             list,
             domain,
@@ -91,7 +91,7 @@ impl<'r> Counters<'r> {
         let identity = (named, variant, limit.algorithm(), limit.window());
         let counter = *self.known.entry(identity).or_insert_with(|| {
             let counter = CounterId(u32::try_from(self.list.len()).unwrap_or(u32::MAX));
-            self.list.push(CounterOf {
+            self.list.push(CounterSpec {
                 domain: self.domain.into(),
                 name: Arc::clone(&name),
                 variant,
@@ -108,29 +108,29 @@ impl<'r> Counters<'r> {
     }
 }
 
-impl Limits<'_, '_> {
+impl LimitsParser<'_, '_> {
     /// All of them, or nothing if one is faulty.
-    pub(super) fn read(&mut self, written: Written<'_>) -> Option<Choice> {
+    pub(super) fn parse(&mut self, fields: LimitFields<'_>) -> Option<LimitSelector> {
         let errors = self.problems.errors();
-        let limit = self.terms(written.limit);
-        let by = written.by.map(|node| self.by(node));
-        let overrides = written.overrides.map(|node| self.overrides(node)).unwrap_or_default();
+        let limit = self.parse_terms(fields.limit);
+        let by = fields.by.map(|node| self.parse_by(node));
+        let overrides = fields.overrides.map(|node| self.parse_overrides(node)).unwrap_or_default();
         if self.problems.errors() > errors {
             return None;
         }
-        Some(Choice {
+        Some(LimitSelector {
             limit: limit?,
             by: by.flatten(),
             overrides,
         })
     }
 
-    fn terms(&mut self, node: &Node) -> Option<Terms> {
+    fn parse_terms(&mut self, node: &Node) -> Option<Terms> {
         let Kind::List(items) = &node.kind else {
-            return Some(match self.ruled(node)? {
-                Ruled::Unlimited => Terms::Unlimited,
-                Ruled::Banned => Terms::Banned,
-                Ruled::Limited(limit, _) => {
+            return Some(match self.parse_limit(node)? {
+                ParsedLimit::Unlimited => Terms::Unlimited,
+                ParsedLimit::Banned => Terms::Banned,
+                ParsedLimit::Limited(limit, _) => {
                     Terms::Limited(Windows::One(self.counters.window(limit, self.variant, None)))
                 }
             });
@@ -146,8 +146,8 @@ impl Limits<'_, '_> {
         let mut windows: Vec<Window> = Vec::with_capacity(items.len());
         let mut seen: Vec<(Micros, &Place)> = Vec::with_capacity(items.len());
         for item in items {
-            match self.ruled(item) {
-                Some(Ruled::Limited(limit, Some(period))) => {
+            match self.parse_limit(item) {
+                Some(ParsedLimit::Limited(limit, Some(period))) => {
                     if let Some((_, first)) = seen.iter().find(|(known, _)| *known == period) {
                         self.problems.error_with(
                             &item.place,
@@ -158,12 +158,12 @@ impl Limits<'_, '_> {
                     seen.push((period, &item.place));
                     windows.push(self.counters.window(limit, self.variant, Some(period)));
                 }
-                Some(Ruled::Limited(_, None)) => self.problems.error_with(
+                Some(ParsedLimit::Limited(_, None)) => self.problems.error_with(
                     &item.place,
                     "`concurrency` has no windows",
                     "write one number alone: `limit: 20`",
                 ),
-                Some(Ruled::Banned | Ruled::Unlimited) => self.problems.error_with(
+                Some(ParsedLimit::Banned | ParsedLimit::Unlimited) => self.problems.error_with(
                     &item.place,
                     "a ban or `unlimited` cannot be one of several windows",
                     "write it alone, without a list",
@@ -174,13 +174,13 @@ impl Limits<'_, '_> {
         Some(Terms::Limited(Windows::Several(windows.into())))
     }
 
-    fn ruled(&mut self, node: &Node) -> Option<Ruled> {
-        let method = &self.method;
-        let parse = |text: &str| quota(text).and_then(|quota| method.rule(quota));
+    fn parse_limit(&mut self, node: &Node) -> Option<ParsedLimit> {
+        let algorithm = &self.algorithm;
+        let parse = |text: &str| quota(text).and_then(|quota| algorithm.limit(quota));
         node.read("a limit like 100/min", parse, self.problems)
     }
 
-    fn by(&mut self, node: &Node) -> Option<By> {
+    fn parse_by(&mut self, node: &Node) -> Option<By> {
         let entries = node.entries(
             "a map of one attribute and its limits",
             "{ tier: { free: 100/min } }",
@@ -194,7 +194,7 @@ impl Limits<'_, '_> {
             );
             return None;
         };
-        let attribute = super::name("an attribute", &key.text, &key.place, self.problems)?;
+        let attribute = super::parse_name("an attribute", &key.text, &key.place, self.problems)?;
         let values = values.entries("a map of values and limits", "{ free: 100/min }", self.problems)?;
         if values.is_empty() {
             self.problems.error_with(
@@ -205,34 +205,34 @@ impl Limits<'_, '_> {
         }
         let terms = values
             .iter()
-            .filter_map(|(value, limit)| Some((value.text.as_bytes().into(), self.terms(limit)?)))
+            .filter_map(|(value, limit)| Some((value.text.as_bytes().into(), self.parse_terms(limit)?)))
             .collect();
         Some(By::new(attribute, terms))
     }
 
-    fn overrides(&mut self, node: &Node) -> Box<[Overrides]> {
-        let mut sets = Sets::default();
+    fn parse_overrides(&mut self, node: &Node) -> Box<[Overrides]> {
+        let mut sets = OverrideSets::default();
         let items = node.list("a list of overrides", self.problems).unwrap_or_default();
-        for (place, item) in (0..).zip(items) {
-            if let Some((subjects, limit)) = self.override_of(item)
-                && let Some(terms) = self.terms(limit)
+        for (index, item) in (0..).zip(items) {
+            if let Some((subjects, limit)) = self.parse_override(item)
+                && let Some(terms) = self.parse_terms(limit)
             {
-                sets.add(place, item, &subjects, &terms, self);
+                sets.add(index, item, &subjects, &terms, self);
             }
         }
         sets.finish()
     }
 
     /// Whom an override is for, and its limit.
-    fn override_of<'n>(&mut self, item: &'n Node) -> Option<(Subjects<'n>, &'n Node)> {
+    fn parse_override<'n>(&mut self, item: &'n Node) -> Option<(OverrideSubjects<'n>, &'n Node)> {
         let entries = item.entries("an override", "{ merchant: m_42, limit: 20000/min }", self.problems)?;
         let mut limit = None;
-        let mut subjects: Subjects<'n> = Vec::new();
+        let mut subjects: OverrideSubjects<'n> = Vec::new();
         for (key, value) in entries {
             if &*key.text == "limit" {
                 limit = Some(value);
-            } else if super::name("an attribute", &key.text, &key.place, self.problems).is_some() {
-                subjects.push((key, self.values(value)?));
+            } else if super::parse_name("an attribute", &key.text, &key.place, self.problems).is_some() {
+                subjects.push((key, self.parse_values(value)?));
             }
         }
         if limit.is_none() {
@@ -255,7 +255,7 @@ impl Limits<'_, '_> {
     }
 
     /// The values of one attribute that an override is for.
-    fn values<'n>(&mut self, node: &'n Node) -> Option<Vec<&'n str>> {
+    fn parse_values<'n>(&mut self, node: &'n Node) -> Option<Vec<&'n str>> {
         let values: Option<Vec<&str>> = node
             .one_or_more()
             .iter()
@@ -284,18 +284,18 @@ impl Limits<'_, '_> {
 }
 
 /// The attributes of an override, sorted, with the values it is for.
-type Subjects<'n> = Vec<(&'n Key, Vec<&'n str>)>;
+type OverrideSubjects<'n> = Vec<(&'n Key, Vec<&'n str>)>;
 
 /// Overrides by the attributes they name.
 #[derive(Default)]
-struct Sets<'n> {
+struct OverrideSets<'n> {
     sets: Vec<Overrides>,
     /// Where each subject was named first.
-    places: Vec<HashMap<Short, &'n Place>>,
+    locations: Vec<HashMap<SmallBytes, &'n Place>>,
 }
 
-impl<'n> Sets<'n> {
-    fn add(&mut self, place: u32, item: &'n Node, subjects: &Subjects<'n>, terms: &Terms, limits: &mut Limits<'_, '_>) {
+impl<'n> OverrideSets<'n> {
+    fn add(&mut self, index: u32, item: &'n Node, subjects: &OverrideSubjects<'n>, terms: &Terms, limits: &mut LimitsParser<'_, '_>) {
         let combinations = subjects
             .iter()
             .try_fold(1_usize, |product, (_, values)| product.checked_mul(values.len()));
@@ -328,11 +328,11 @@ impl<'n> Sets<'n> {
             }
             return;
         }
-        let named = |set: &Overrides| {
+        let has_same_attributes = |set: &Overrides| {
             let names = set.attributes.iter().map(|dimension| &*dimension.attribute);
             names.eq(subjects.iter().map(|(key, _)| &*key.text))
         };
-        let at = self.sets.iter().position(named).unwrap_or_else(|| {
+        let set_index = self.sets.iter().position(has_same_attributes).unwrap_or_else(|| {
             self.sets.push(Overrides {
                 attributes: subjects
                     .iter()
@@ -340,10 +340,10 @@ impl<'n> Sets<'n> {
                     .collect(),
                 terms: HashMap::new(),
             });
-            self.places.push(HashMap::new());
+            self.locations.push(HashMap::new());
             self.sets.len() - 1
         });
-        if at >= SETS_MAX {
+        if set_index >= SETS_MAX {
             limits.problems.error_with(
                 &item.place,
                 format!("overrides of one rule name more than {SETS_MAX} different sets of attributes"),
@@ -351,7 +351,7 @@ impl<'n> Sets<'n> {
             );
             return;
         }
-        let (Some(set), Some(places)) = (self.sets.get_mut(at), self.places.get_mut(at)) else {
+        let (Some(set), Some(locations)) = (self.sets.get_mut(set_index), self.locations.get_mut(set_index)) else {
             return;
         };
         for number in 0..combinations.unwrap_or(0) {
@@ -363,8 +363,8 @@ impl<'n> Sets<'n> {
                 .map(|(dimension, value)| dimension.value(value))
                 .collect();
             let values: Vec<&[u8]> = counted.iter().map(Value::bytes).collect();
-            let key = Short::from(&*Overrides::key(&values));
-            if let Some(first) = places.get(&key) {
+            let key = SmallBytes::from(&*Overrides::key(&values));
+            if let Some(first) = locations.get(&key) {
                 limits.problems.push(
                     Problem::warning(
                         &item.place,
@@ -374,8 +374,8 @@ impl<'n> Sets<'n> {
                 );
                 continue;
             }
-            set.terms.insert(key.clone(), (place, terms.clone()));
-            places.insert(key, &item.place);
+            set.terms.insert(key.clone(), (index, terms.clone()));
+            locations.insert(key, &item.place);
         }
     }
 
@@ -385,7 +385,7 @@ impl<'n> Sets<'n> {
 }
 
 /// One of all combinations of values, by its number.
-fn combination<'n>(subjects: &Subjects<'n>, mut number: usize) -> Vec<&'n [u8]> {
+fn combination<'n>(subjects: &OverrideSubjects<'n>, mut number: usize) -> Vec<&'n [u8]> {
     subjects
         .iter()
         .filter_map(|(_, values)| {

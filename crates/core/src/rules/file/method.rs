@@ -13,13 +13,13 @@ use crate::yaml::Fields;
 
 /// How a rule limits.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rules) struct Method {
+pub(in crate::rules) struct AlgorithmOptions {
     name: &'static str,
-    kind: Kind,
+    kind: AlgorithmKind,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Kind {
+enum AlgorithmKind {
     TokenBucket,
     Gcra,
     FixedWindow,
@@ -30,7 +30,7 @@ enum Kind {
 }
 
 /// What a quota comes to.
-pub(in crate::rules) enum Ruled {
+pub(in crate::rules) enum ParsedLimit {
     Limited(Limit, Option<Micros>),
     Banned,
     Unlimited,
@@ -57,9 +57,9 @@ pub(in crate::rules) const OPTIONS: [(&str, &str); 3] = [
 /// How long a slot is kept that nobody gives back.
 const LEASE_TTL: Micros = Micros::from_secs(60);
 
-impl Method {
+impl AlgorithmOptions {
     /// The algorithm and the options that stand beside it, in a rule or in an experiment.
-    pub(in crate::rules) fn read(fields: &Fields<'_>, default: &'static str, problems: &mut Problems) -> Option<Self> {
+    pub(in crate::rules) fn parse(fields: &Fields<'_>, default: &'static str, problems: &mut Problems) -> Option<Self> {
         let known = ALGORITHMS.map(|name| (name, name));
         let name = match fields.find("algorithm") {
             Some(node) => node.word("an algorithm", &known, problems)?,
@@ -81,22 +81,22 @@ impl Method {
             node.read("a length of time like 50ms", duration, problems)
         };
         let kind = match name {
-            "token_bucket" => Kind::TokenBucket,
-            "gcra" => Kind::Gcra,
-            "fixed_window" => Kind::FixedWindow,
-            "sliding_log" => Kind::SlidingLog {
+            "token_bucket" => AlgorithmKind::TokenBucket,
+            "gcra" => AlgorithmKind::Gcra,
+            "fixed_window" => AlgorithmKind::FixedWindow,
+            "sliding_log" => AlgorithmKind::SlidingLog {
                 min_interval: time("min_interval", problems).unwrap_or(Micros::ZERO),
             },
-            "sliding_counter" => Kind::SlidingCounter,
-            "leaky_bucket" => Kind::LeakyBucket {
+            "sliding_counter" => AlgorithmKind::SlidingCounter,
+            "leaky_bucket" => AlgorithmKind::LeakyBucket {
                 shape: fields
                     .find("shape")
                     .and_then(|node| node.flag(problems))
                     .unwrap_or(false),
             },
-            _ => Kind::Concurrency {
+            _ => AlgorithmKind::Concurrency {
                 lease_ttl: time("lease_ttl", problems)
-                    .filter(|lease_ttl| is_lease(*lease_ttl, fields, problems))
+                    .filter(|lease_ttl| check_lease_ttl(*lease_ttl, fields, problems))
                     .unwrap_or(LEASE_TTL),
             },
         };
@@ -109,13 +109,13 @@ impl Method {
     }
 
     /// What it makes of a limit as it is written.
-    pub(in crate::rules) fn rule(&self, quota: Quota) -> Result<Ruled, Refusal> {
+    pub(in crate::rules) fn limit(&self, quota: Quota) -> Result<ParsedLimit, Refusal> {
         match (quota, self.kind) {
-            (Quota::Unlimited, _) => Ok(Ruled::Unlimited),
-            (Quota::Slots(0), Kind::Concurrency { .. }) => Ok(Ruled::Banned),
-            (Quota::Slots(slots), Kind::Concurrency { lease_ttl }) => {
-                let limit = Concurrency::new(slots, lease_ttl).map_err(told)?;
-                Ok(Ruled::Limited(limit.into(), None))
+            (Quota::Unlimited, _) => Ok(ParsedLimit::Unlimited),
+            (Quota::Slots(0), AlgorithmKind::Concurrency { .. }) => Ok(ParsedLimit::Banned),
+            (Quota::Slots(slots), AlgorithmKind::Concurrency { lease_ttl }) => {
+                let limit = Concurrency::new(slots, lease_ttl).map_err(value_error)?;
+                Ok(ParsedLimit::Limited(limit.into(), None))
             }
             (Quota::Slots(units), _) => Err(Refusal::new(
                 format!("`{units}` has no period"),
@@ -126,29 +126,29 @@ impl Method {
                     units: 0, burst: None, ..
                 },
                 _,
-            ) => Ok(Ruled::Banned),
+            ) => Ok(ParsedLimit::Banned),
             (Quota::Flow { units: 0, .. }, _) => Err(Refusal::new(
                 "a limit of zero is a ban, and a ban has no burst",
                 "take the burst away, or raise the limit",
             )),
-            (Quota::Flow { .. }, Kind::Concurrency { .. }) => Err(Refusal::new(
+            (Quota::Flow { .. }, AlgorithmKind::Concurrency { .. }) => Err(Refusal::new(
                 "`concurrency` counts what is in flight and has no period",
                 "write a number alone: `limit: 20`",
             )),
             (Quota::Flow { units, period, burst }, _) => {
-                let rate = Rate::new(units, period).map_err(told)?;
-                Ok(Ruled::Limited(self.flow(rate, burst)?, Some(period)))
+                let rate = Rate::new(units, period).map_err(value_error)?;
+                Ok(ParsedLimit::Limited(self.rate_limit(rate, burst)?, Some(period)))
             }
         }
     }
 
-    fn flow(&self, rate: Rate, burst: Option<u64>) -> Result<Limit, Refusal> {
-        let burst_of = burst.unwrap_or(rate.units());
-        let made = match self.kind {
-            Kind::TokenBucket => TokenBucket::new(rate).with_burst(burst_of).map(Limit::from),
-            Kind::Gcra => Gcra::new(rate).with_burst(burst_of).map(Limit::from),
-            Kind::LeakyBucket { shape } => LeakyBucket::new(rate)
-                .with_depth(burst_of)
+    fn rate_limit(&self, rate: Rate, burst: Option<u64>) -> Result<Limit, Refusal> {
+        let capacity = burst.unwrap_or(rate.units());
+        let limit = match self.kind {
+            AlgorithmKind::TokenBucket => TokenBucket::new(rate).with_burst(capacity).map(Limit::from),
+            AlgorithmKind::Gcra => Gcra::new(rate).with_burst(capacity).map(Limit::from),
+            AlgorithmKind::LeakyBucket { shape } => LeakyBucket::new(rate)
+                .with_depth(capacity)
                 .map(|limit| if shape { limit.shaping() } else { limit })
                 .map(Limit::from),
             _ if burst.is_some() => {
@@ -157,36 +157,36 @@ impl Method {
                     "take the burst away; `token_bucket`, `gcra` and `leaky_bucket` take one",
                 ));
             }
-            Kind::FixedWindow => Ok(FixedWindow::new(rate).into()),
-            Kind::SlidingCounter => Ok(SlidingCounter::new(rate).into()),
-            Kind::SlidingLog { min_interval } => SlidingLog::new(rate)
+            AlgorithmKind::FixedWindow => Ok(FixedWindow::new(rate).into()),
+            AlgorithmKind::SlidingCounter => Ok(SlidingCounter::new(rate).into()),
+            AlgorithmKind::SlidingLog { min_interval } => SlidingLog::new(rate)
                 .and_then(|limit| limit.with_min_interval(min_interval))
                 .map(Limit::from),
-            Kind::Concurrency { .. } => {
+            AlgorithmKind::Concurrency { .. } => {
                 return Err(Refusal::new(
                     "`concurrency` has no period",
                     "write a number alone: `limit: 20`",
                 ));
             }
         };
-        made.map_err(told)
+        limit.map_err(value_error)
     }
 }
 
 /// Whether a lease may last that long. Told where it is written, not where the limit is.
-fn is_lease(lease_ttl: Micros, fields: &Fields<'_>, problems: &mut Problems) -> bool {
-    let refused = Concurrency::new(1, lease_ttl).err();
-    if let (Some(error), Some(node)) = (refused, fields.find("lease_ttl")) {
-        problems.push(told(error).at(&node.place));
+fn check_lease_ttl(lease_ttl: Micros, fields: &Fields<'_>, problems: &mut Problems) -> bool {
+    let error = Concurrency::new(1, lease_ttl).err();
+    if let (Some(limit_error), Some(node)) = (error, fields.find("lease_ttl")) {
+        problems.push(value_error(limit_error).at(&node.place));
     }
-    refused.is_none()
+    error.is_none()
 }
 
 /// What the core says of a limit: the fault, and after a colon what to do.
-fn told(error: LimitError) -> Refusal {
-    let told = error.to_string();
-    match told.split_once(": ") {
-        Some((text, hint)) => Refusal::new(text, hint),
-        None => Refusal::new(told, "change the numbers of the limit"),
+fn value_error(error: LimitError) -> Refusal {
+    let text = error.to_string();
+    match text.split_once(": ") {
+        Some((message, hint)) => Refusal::new(message, hint),
+        None => Refusal::new(text, "change the numbers of the limit"),
     }
 }

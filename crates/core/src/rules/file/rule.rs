@@ -1,12 +1,12 @@
 //! One rule.
 
-use super::limits::{Counters, Limits, Written};
-use super::method::{Method, OPTIONS};
-use super::{Reader, domain, name};
+use super::limits::{Counters, LimitsParser, LimitFields};
+use super::method::{AlgorithmOptions, OPTIONS};
+use super::{RulesParser, parse_domain, parse_name};
 use crate::decision::Cost;
 use crate::problem::{Problem, Problems};
 use crate::quantity;
-use crate::rules::rule::{Dimension, Experiment, Mode, Price, Rule, Variant};
+use crate::rules::rule::{Dimension, Experiment, Mode, CostSource, Rule, Variant};
 use crate::settle::OnStoreFailure;
 use crate::yaml::{Fields, Key, Kind, Node, shown};
 use std::sync::Arc;
@@ -60,57 +60,57 @@ const ON_STORE_FAILURE: [(&str, OnStoreFailure); 3] = [
     ("closed", OnStoreFailure::Closed),
 ];
 
-impl Reader {
+impl RulesParser {
     /// Reads one rule. It is kept if nothing is wrong with it.
-    pub(super) fn rule(&mut self, node: &Node, of_file: &str) {
+    pub(super) fn parse_rule(&mut self, node: &Node, file_domain: &str) {
         let errors = self.problems.errors();
         let Some(fields) = node.fields("a rule", &RULE_KEYS, &mut self.problems) else {
             return;
         };
         let domain = match fields.find("domain") {
-            Some(node) => domain(node, &mut self.problems).unwrap_or(of_file),
-            None => of_file,
+            Some(node) => parse_domain(node, &mut self.problems).unwrap_or(file_domain),
+            None => file_domain,
         };
         let index = self.seen;
-        let id = self.id(&fields);
-        let place = fields.find("id").map_or(&node.place, |id| &id.place);
+        let id = self.parse_id(&fields);
+        let location = fields.find("id").map_or(&node.place, |id| &id.place);
         if let Some(id) = &id {
-            self.claim(domain, id, index, place);
+            self.claim(domain, id, index, location);
         }
         // Of a rule without a readable id all other faults are told too.
         let id = id.unwrap_or_else(|| "?".into());
-        let when = fields.find("when").map(|node| self.when(node)).unwrap_or_default();
-        let ipv6_prefix = self.ipv6_prefix(&fields);
-        let per = self.per(&fields, ipv6_prefix);
-        let price = price(&fields, &mut self.problems);
+        let when = fields.find("when").map(|node| self.parse_when(node)).unwrap_or_default();
+        let ipv6_prefix = self.parse_ipv6_prefix(&fields);
+        let per = self.parse_per(&fields, ipv6_prefix);
+        let cost_source = parse_cost_source(&fields, &mut self.problems);
         let mode = fields
             .find("mode")
             .map(|node| node.word("a mode", &MODES, &mut self.problems));
         let on_store_failure = fields
             .find("on_store_failure")
-            .map(|node| on_store_failure(node, &mut self.problems));
-        let written = fields
+            .map(|node| parse_on_store_failure(node, &mut self.problems));
+        let limit_fields = fields
             .need("a rule", "limit", "limit: 100/min", &mut self.problems)
-            .map(|limit| Written {
+            .map(|limit| LimitFields {
                 limit,
                 by: fields.find("by"),
                 overrides: fields.find("overrides"),
             });
-        let method = Method::read(&fields, "token_bucket", &mut self.problems);
-        let (Some(written), Some(method)) = (written, method) else {
+        let algorithm = AlgorithmOptions::parse(&fields, "token_bucket", &mut self.problems);
+        let (Some(written), Some(method)) = (limit_fields, algorithm) else {
             return;
         };
-        let place_in_set = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
-        let mut counters = Counters::new(&mut self.counters, domain, Arc::clone(&id), place_in_set);
-        let mut limits = Limits {
-            method,
+        let rule_index = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
+        let mut counters = Counters::new(&mut self.counters, domain, Arc::clone(&id), rule_index);
+        let mut limits = LimitsParser {
+            algorithm: method,
             variant: Variant::Control,
             ipv6_prefix,
             counters: &mut counters,
             subjects: &mut self.subjects,
             problems: &mut self.problems,
         };
-        let choice = limits.read(written);
+        let selector = limits.parse(written);
         let experiment = fields.find("experiment").map(|node| {
             if per.is_empty() {
                 limits.problems.error_with(
@@ -120,36 +120,36 @@ impl Reader {
                 );
             }
             // Faults of limits that it takes over from the rule were told there.
-            choice.as_ref().and_then(|_| limits.experiment(node, written))
+            selector.as_ref().and_then(|_| limits.parse_experiment(node, written))
         });
         for name in counters.into_names() {
-            self.claim(domain, &name, index, place);
+            self.claim(domain, &name, index, location);
         }
         if self.problems.errors() > errors {
             return;
         }
-        if let Some(choice) = choice {
+        if let Some(selector) = selector {
             self.rules.push(Rule {
                 id: (&*id).into(),
                 domain: domain.into(),
                 when,
                 per: per.into(),
-                choice,
-                price: price.unwrap_or(Price::Fixed(Cost::ONE)),
+                selector,
+                cost_source: cost_source.unwrap_or(CostSource::Fixed(Cost::ONE)),
                 mode: mode.flatten().unwrap_or(Mode::Enforce),
                 on_store_failure: on_store_failure.flatten().unwrap_or(OnStoreFailure::Local),
                 experiment: experiment.flatten().map(Box::new),
-                place: place.clone(),
+                location: location.clone(),
                 descriptor: None,
             });
         }
     }
 
-    fn id(&mut self, fields: &Fields<'_>) -> Option<Arc<str>> {
+    fn parse_id(&mut self, fields: &Fields<'_>) -> Option<Arc<str>> {
         let node = fields.need("a rule", "id", "id: merchant-plan", &mut self.problems)?;
         let text = node.text("the id of a rule", &mut self.problems)?;
-        let sound = |b: u8| b.is_ascii_alphanumeric() || b"_.:/-".contains(&b);
-        if text.is_empty() || text.len() > ID_MAX || !text.bytes().all(sound) {
+        let is_id_byte = |b: u8| b.is_ascii_alphanumeric() || b"_.:/-".contains(&b);
+        if text.is_empty() || text.len() > ID_MAX || !text.bytes().all(is_id_byte) {
             self.problems.error_with(
                 &node.place,
                 format!("`{}` is not an id", shown(text)),
@@ -161,21 +161,21 @@ impl Reader {
     }
 
     /// By how many leading bits the rule tells IPv6 addresses apart.
-    fn ipv6_prefix(&mut self, fields: &Fields<'_>) -> u8 {
-        let own = fields.find("ipv6_prefix");
-        let own = own.and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems));
-        own.and_then(|bits| u8::try_from(bits).ok())
-            .unwrap_or(self.settings.ipv6_prefix)
+    fn parse_ipv6_prefix(&mut self, fields: &Fields<'_>) -> u8 {
+        let bits = fields.find("ipv6_prefix");
+        let bits = bits.and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems));
+        bits.and_then(|value| u8::try_from(value).ok())
+            .unwrap_or(self.options.ipv6_prefix)
     }
 
-    fn per(&mut self, fields: &Fields<'_>, ipv6_prefix: u8) -> Box<[Dimension]> {
+    fn parse_per(&mut self, fields: &Fields<'_>, ipv6_prefix: u8) -> Box<[Dimension]> {
         let problems = &mut self.problems;
-        let written = fields.find("per");
-        let items = written.map(Node::one_or_more).unwrap_or_default();
+        let node = fields.find("per");
+        let items = node.map(Node::one_or_more).unwrap_or_default();
         let mut per: Vec<Dimension> = Vec::with_capacity(items.len().min(DIMENSIONS_MAX));
         for item in items {
             let text = item.text("the name of an attribute, or a list of them", problems);
-            let Some(attribute) = text.and_then(|text| name("an attribute", text, &item.place, problems)) else {
+            let Some(attribute) = text.and_then(|text| parse_name("an attribute", text, &item.place, problems)) else {
                 continue;
             };
             if per.len() >= DIMENSIONS_MAX {
@@ -197,7 +197,7 @@ impl Reader {
         }
         if let Some(node) = fields.find("ipv6_prefix")
             && per.iter().all(|dimension| dimension.ipv6_prefix.is_none())
-            && !fields.find("overrides").is_some_and(name_addresses)
+            && !fields.find("overrides").is_some_and(has_address_attributes)
         {
             problems.push(
                 Problem::warning(
@@ -211,9 +211,9 @@ impl Reader {
     }
 }
 
-impl Limits<'_, '_> {
+impl LimitsParser<'_, '_> {
     /// A trial: other limits for a share of the subjects. What it does not say is as in the rule.
-    fn experiment(&mut self, node: &Node, of_rule: Written<'_>) -> Option<Experiment> {
+    fn parse_experiment(&mut self, node: &Node, rule_fields: LimitFields<'_>) -> Option<Experiment> {
         let fields = node.fields("an experiment", &EXPERIMENT_KEYS, self.problems)?;
         let share = fields
             .need("an experiment", "share", "share: 10%", self.problems)
@@ -230,14 +230,14 @@ impl Limits<'_, '_> {
         // Without an algorithm or an option of its own it is tried with other numbers for the same.
         let options = OPTIONS.iter().any(|(option, _)| fields.find(option).is_some());
         if options || fields.find("algorithm").is_some() {
-            self.method = Method::read(&fields, self.method.name(), self.problems)?;
+            self.algorithm = AlgorithmOptions::parse(&fields, self.algorithm.name(), self.problems)?;
         }
         self.variant = Variant::Experiment;
         let errors = self.problems.errors();
-        let choice = self.read(Written {
-            limit: fields.find("limit").unwrap_or(of_rule.limit),
-            by: fields.find("by").or(of_rule.by),
-            overrides: fields.find("overrides").or(of_rule.overrides),
+        let selector = self.parse(LimitFields {
+            limit: fields.find("limit").unwrap_or(rule_fields.limit),
+            by: fields.find("by").or(rule_fields.by),
+            overrides: fields.find("overrides").or(rule_fields.overrides),
         });
         if self.problems.errors() > errors && fields.find("limit").is_none() {
             self.problems.error_with(
@@ -248,32 +248,32 @@ impl Limits<'_, '_> {
         }
         Some(Experiment {
             share: share?.of(Experiment::ALL),
-            choice: choice?,
+            selector: selector?,
         })
     }
 }
 
-fn price(fields: &Fields<'_>, problems: &mut Problems) -> Option<Price> {
+fn parse_cost_source(fields: &Fields<'_>, problems: &mut Problems) -> Option<CostSource> {
     let cost = |node: &Node, problems: &mut Problems| {
         let units = node.whole("a cost", 0..=Cost::MAX.get(), problems)?;
         Cost::new(units).ok()
     };
     let node = fields.find("cost")?;
     if !matches!(node.kind, Kind::Map(_)) {
-        return cost(node, problems).map(Price::Fixed);
+        return cost(node, problems).map(CostSource::Fixed);
     }
     let fields = node.fields("a cost", &COST_KEYS, problems)?;
     let attribute = fields.need("a cost", "attribute", "{ attribute: points, default: 1 }", problems)?;
     let text = attribute.text("the name of an attribute", problems)?;
-    let name = name("an attribute", text, &attribute.place, problems)?;
+    let name = parse_name("an attribute", text, &attribute.place, problems)?;
     let default = fields.find("default").map(|node| cost(node, problems));
-    Some(Price::Attribute {
+    Some(CostSource::Attribute {
         name: name.into(),
         default: default.unwrap_or(Some(Cost::ONE))?,
     })
 }
 
-fn on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailure> {
+fn parse_on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailure> {
     if !matches!(node.kind, Kind::Map(_)) {
         return node.word("an answer to a failing store", &ON_STORE_FAILURE, problems);
     }
@@ -286,7 +286,7 @@ fn on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailu
 }
 
 /// Whether overrides are for addresses.
-fn name_addresses(overrides: &Node) -> bool {
+fn has_address_attributes(overrides: &Node) -> bool {
     let is_address = |(key, _): &(Key, Node)| holds_addresses(&key.text);
     let names = |item: &Node| matches!(&item.kind, Kind::Map(entries) if entries.iter().any(is_address));
     overrides.one_or_more().iter().any(names)

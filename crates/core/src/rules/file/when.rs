@@ -1,6 +1,6 @@
 //! What a rule asks of attributes.
 
-use super::Reader;
+use super::RulesParser;
 use crate::network::Networks;
 use crate::problem::Refusal;
 use crate::rules::rule::{Condition, Test};
@@ -15,9 +15,9 @@ const STARS_MAX: usize = 16;
 
 const EXPECTED: &str = "a value, a list of values, or one of { regex: … }, { cidr: … } and { present: … }";
 
-impl Reader {
+impl RulesParser {
     /// The conditions of a rule. What is faulty is left out.
-    pub(super) fn when(&mut self, node: &Node) -> Box<[Condition]> {
+    pub(super) fn parse_when(&mut self, node: &Node) -> Box<[Condition]> {
         let entries = node.entries(
             "a map of attributes and what they must be",
             "{ endpoint: /v1/charges }",
@@ -34,8 +34,8 @@ impl Reader {
         }
         let mut conditions = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            let attribute = super::name("an attribute", &key.text, &key.place, &mut self.problems);
-            let test = self.test(value);
+            let attribute = super::parse_name("an attribute", &key.text, &key.place, &mut self.problems);
+            let test = self.parse_test(value);
             if let (Some(attribute), Some(test)) = (attribute, test) {
                 conditions.push(Condition {
                     attribute: attribute.into(),
@@ -46,20 +46,20 @@ impl Reader {
         conditions.into()
     }
 
-    fn test(&mut self, node: &Node) -> Option<Test> {
+    fn parse_test(&mut self, node: &Node) -> Option<Test> {
         match &node.kind {
-            Kind::List(items) => self.any(items),
-            _ => self.single(node),
+            Kind::List(items) => self.parse_any_test(items),
+            _ => self.parse_single_test(node),
         }
     }
 
     /// What may stand alone and in a list.
-    fn single(&mut self, node: &Node) -> Option<Test> {
+    fn parse_single_test(&mut self, node: &Node) -> Option<Test> {
         if let Some(text) = node.scalar() {
-            return match pattern(text) {
+            return match parse_pattern(text) {
                 Ok(test) => Some(test),
-                Err(refusal) => {
-                    self.problems.push(refusal.at(&node.place));
+                Err(error) => {
+                    self.problems.push(error.at(&node.place));
                     None
                 }
             };
@@ -70,11 +70,11 @@ impl Reader {
             return None;
         }
         let fields = node.fields("a condition", &CONDITION_KEYS, &mut self.problems)?;
-        let written: Vec<(&str, &Node)> = CONDITION_KEYS
+        let conditions: Vec<(&str, &Node)> = CONDITION_KEYS
             .iter()
             .filter_map(|key| Some((*key, fields.find(key)?)))
             .collect();
-        let (key, value) = match written.as_slice() {
+        let (key, value) = match conditions.as_slice() {
             [one] => *one,
             // Nothing, because of a key that was told of already.
             [] if matches!(&node.kind, Kind::Map(entries) if !entries.is_empty()) => return None,
@@ -99,12 +99,12 @@ impl Reader {
         }
     }
 
-    fn any(&mut self, items: &[Node]) -> Option<Test> {
+    fn parse_any_test(&mut self, items: &[Node]) -> Option<Test> {
         let mut values = Vec::new();
         let mut others = Vec::new();
         let errors = self.problems.errors();
         for item in items {
-            match self.single(item) {
+            match self.parse_single_test(item) {
                 Some(Test::OneOf(value)) => values.extend(value),
                 Some(test) => others.push(test),
                 None => {}
@@ -126,7 +126,7 @@ impl Reader {
 }
 
 /// A value, or a glob if there is a star in it. After a backslash a star is a star and a backslash a backslash.
-fn pattern(text: &str) -> Result<Test, Refusal> {
+fn parse_pattern(text: &str) -> Result<Test, Refusal> {
     let mut parts = Vec::new();
     let mut part = String::new();
     let mut letters = text.chars().peekable();

@@ -70,7 +70,7 @@ fn attributes(random: &mut Random) -> Vec<Attribute<'static>> {
 
 #[test]
 fn every_rule_that_is_met_is_found_in_order_and_no_other() {
-    let mut met = 0;
+    let mut matched = 0;
     for seed in 0..3_000 {
         let mut random = Random::new(seed);
         let rules = rules(&mut random);
@@ -94,10 +94,10 @@ fn every_rule_that_is_met_is_found_in_order_and_no_other() {
             let plan = rules.plan(&attempt, |_, _| ());
             let planned: Vec<&str> = plan.lines.iter().map(|line| &*line.rule.id).collect();
             assert_eq!(planned, expected, "seed {seed}, {attempt:?}, {rules:#?}");
-            met += expected.len();
+            matched += expected.len();
         }
     }
-    assert!(met > 20_000, "only {met} rules were met: too few to tell anything");
+    assert!(matched > 20_000, "only {matched} rules were met: too few to tell anything");
 }
 
 #[test]

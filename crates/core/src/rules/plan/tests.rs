@@ -97,7 +97,7 @@ fn a_cost_that_is_no_number_is_the_default_and_is_counted() {
             attributes: &attributes,
             cost: Cost::ONE,
         };
-        assert_eq!(rules.plan(&attempt, |_, _| ()).odd_costs, expected);
+        assert_eq!(rules.plan(&attempt, |_, _| ()).invalid_costs, expected);
     }
 }
 
@@ -124,9 +124,9 @@ fn the_order_of_attributes_does_not_matter() {
     for seed in 0..100 {
         let mut random = Random::new(seed);
         let mut shuffled = attributes(&names);
-        for place in 0..shuffled.len() {
-            let other = random.between(place as u64, names.len() as u64 - 1);
-            shuffled.swap(place, other as usize);
+        for index in 0..shuffled.len() {
+            let other = random.between(index as u64, names.len() as u64 - 1);
+            shuffled.swap(index, other as usize);
         }
         assert_eq!(planned(&shuffled), expected);
     }

@@ -55,7 +55,7 @@ fn the_split_is_the_same_for_ever() {
         ("try", &[b"m_1", b"/v1/charges"], 1667012833),
         ("try", &[b"", b"\xff\x00"], 501923856),
     ] {
-        assert_eq!(split(rule, parts), expected, "{rule} {parts:?}");
+        assert_eq!(experiment_hash(rule, parts), expected, "{rule} {parts:?}");
     }
 }
 
@@ -64,7 +64,7 @@ fn on_trial(share: &str, merchants: u32) -> Vec<bool> {
         "rules:\n- {{id: r, per: merchant, limit: 1/s, experiment: {{share: {share}, algorithm: gcra}}}}\n"
     ));
     let rule = rules.rules.first().expect("one rule");
-    let side = |merchant: u32| rule.side(&[format!("m_{merchant}").as_bytes()]);
+    let side = |merchant: u32| rule.variant_of(&[format!("m_{merchant}").as_bytes()]);
     (0..merchants)
         .map(|merchant| side(merchant) == Variant::Experiment)
         .collect()

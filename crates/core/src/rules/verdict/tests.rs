@@ -11,7 +11,7 @@ rules:
 - { id: o, limit: 10/s, on_store_failure: open }
 ";
 
-fn verdict(rules: &RuleSet, cost: Cost, answers: &[Answer]) -> String {
+fn verdict(rules: &RuleSet, cost: Cost, results: &[ChargeResult]) -> String {
     let attempt = Attempt {
         domain: Attempt::DOMAIN,
         attributes: &[],
@@ -19,7 +19,7 @@ fn verdict(rules: &RuleSet, cost: Cost, answers: &[Answer]) -> String {
     };
     let verdict = rules
         .plan(&attempt, |_, _| ())
-        .verdict(Source::Memory, answers.iter().copied());
+        .verdict(Source::Memory, results.iter().copied());
     assert_eq!(
         verdict.is_closed(),
         verdict.rulings.iter().any(|ruling| ruling.source == Source::Closed)
@@ -37,34 +37,34 @@ fn standing(remaining: u64) -> Standing {
     }
 }
 
-fn allow(remaining: u64) -> Answer {
+fn allow(remaining: u64) -> ChargeResult {
     held(remaining, 0)
 }
 
-fn held(remaining: u64, delay_us: u64) -> Answer {
+fn held(remaining: u64, delay_us: u64) -> ChargeResult {
     let decision = Decision::Allow {
         standing: standing(remaining),
         delay: Micros::new(delay_us),
     };
-    Answer::Decided(decision, Source::Memory)
+    ChargeResult::Decided(decision, Source::Memory)
 }
 
-fn deny(retry: Retry) -> Answer {
+fn deny(retry: Retry) -> ChargeResult {
     let decision = Decision::Deny {
         standing: standing(0),
         retry,
     };
-    Answer::Decided(decision, Source::Memory)
+    ChargeResult::Decided(decision, Source::Memory)
 }
 
 #[test]
 fn the_nearest_limit_speaks() {
     let rules = sample(FOUR);
     let after = |us| Retry::After(Micros::new(us));
-    let Answer::Decided(decision, _) = allow(9) else {
+    let ChargeResult::Decided(decision, _) = allow(9) else {
         panic!("a decision");
     };
-    let overflown = Answer::Decided(decision, Source::Overflow);
+    let overflown = ChargeResult::Decided(decision, Source::Overflow);
     for (answers, expected) in [
         ([allow(5), allow(4), allow(9), allow(9)], "allowed b memory 0us"),
         ([allow(4), allow(4), allow(9), allow(4)], "allowed a memory 0us"),
@@ -105,7 +105,7 @@ fn the_nearest_limit_speaks() {
 
 #[test]
 fn a_rule_without_its_store_does_as_it_says() {
-    use Answer::Failed;
+    use ChargeResult::Failed;
     let rules = sample(FOUR);
     let never = deny(Retry::Never);
     for (answers, expected) in [
@@ -123,13 +123,13 @@ fn a_rule_without_its_store_does_as_it_says() {
 
 #[test]
 fn a_limit_that_was_not_asked_for_has_no_ruling() {
-    use Answer::Unasked;
+    use ChargeResult::Skipped;
     let rules = sample(FOUR);
     let near = match deny(Retry::Unknown) {
-        Answer::Decided(decision, _) => Answer::Decided(decision, Source::Near),
+        ChargeResult::Decided(decision, _) => ChargeResult::Decided(decision, Source::Near),
         other => other,
     };
-    let answers = [Unasked, Unasked, Unasked, near];
+    let answers = [Skipped, Skipped, Skipped, near];
     assert_eq!(verdict(&rules, Cost::ONE, &answers), "denied o near 0us");
     let attempt = Attempt {
         domain: Attempt::DOMAIN,
@@ -156,8 +156,8 @@ fn bans_and_rules_without_limit_need_no_store() {
         attributes: &[],
         cost: Cost::ONE,
     };
-    let told = ban.plan(&attempt, |_, _| ()).verdict(Source::Memory, [allow(3)]);
-    assert_eq!(told.nearest().and_then(|ruling| ruling.decision), Some(never));
+    let verdict = ban.plan(&attempt, |_, _| ()).verdict(Source::Memory, [allow(3)]);
+    assert_eq!(verdict.nearest().and_then(|ruling| ruling.decision), Some(never));
     assert_eq!(verdict(&ban, Cost::ONE, &[allow(3)]), "denied ban memory 0us");
     assert_eq!(
         verdict(&ban, Cost::ONE, &[deny(Retry::Unknown)]),

@@ -2,7 +2,7 @@
 
 use super::answer::{self, Told};
 use super::json::{boolean, integer, string};
-use tollgate_limiter::core::rules::{Explanation, Fit, Grounds, Met, Miss, Story, Terms};
+use tollgate_limiter::core::rules::{Explanation, RuleMatch, LimitOrigin, MatchedRule, SkipReason, RuleTrace, Terms};
 use tollgate_limiter::core::{Cost, Timestamp};
 
 /// `{"verdict":{…},"rules":[…]}`: what a check would answer, and then every rule.
@@ -17,12 +17,12 @@ pub(super) fn written(explanation: &Explanation<'_>) -> Vec<u8> {
     };
     answer::write_body(&mut out, &told);
     out.extend_from_slice(b",\"rules\":");
-    array(&mut out, &explanation.stories, story);
+    array(&mut out, &explanation.traces, story);
     out.push(b'}');
     out
 }
 
-fn story(out: &mut Vec<u8>, story: &Story<'_>) {
+fn story(out: &mut Vec<u8>, story: &RuleTrace<'_>) {
     out.extend_from_slice(b"{\"rule\":");
     string(out, story.rule.id().as_bytes());
     out.extend_from_slice(b",\"domain\":");
@@ -30,20 +30,20 @@ fn story(out: &mut Vec<u8>, story: &Story<'_>) {
     out.extend_from_slice(b",\"mode\":");
     string(out, story.rule.mode().name().as_bytes());
     out.extend_from_slice(b",\"met\":");
-    boolean(out, story.fit.is_met());
-    match &story.fit {
-        Fit::Met(met) => applied(out, story, met),
-        Fit::Missed(misses) => {
+    boolean(out, story.rule_match.is_matched());
+    match &story.rule_match {
+        RuleMatch::Matched(met) => applied(out, story, met),
+        RuleMatch::Skipped(misses) => {
             out.extend_from_slice(b",\"missed\":");
             array(out, misses, miss);
         }
     }
     out.extend_from_slice(b",\"advice\":");
-    array(out, &story.advice(), |out, advice| string(out, advice.as_bytes()));
+    array(out, &story.suggestions(), |out, advice| string(out, advice.as_bytes()));
     out.push(b'}');
 }
 
-fn applied(out: &mut Vec<u8>, story: &Story<'_>, met: &Met<'_>) {
+fn applied(out: &mut Vec<u8>, story: &RuleTrace<'_>, met: &MatchedRule<'_>) {
     out.extend_from_slice(b",\"per\":");
     // A list of pairs: an attribute of several values stands there several times.
     array(out, &met.subject, |out, (name, value)| {
@@ -66,7 +66,7 @@ fn applied(out: &mut Vec<u8>, story: &Story<'_>, met: &Met<'_>) {
     };
     string(out, terms.as_bytes());
     out.extend_from_slice(b",\"from\":");
-    grounds(out, &met.grounds);
+    grounds(out, &met.origin);
     out.extend_from_slice(b",\"cost\":");
     integer(out, met.cost.get());
     out.extend_from_slice(b",\"limits\":");
@@ -82,17 +82,17 @@ fn applied(out: &mut Vec<u8>, story: &Story<'_>, met: &Met<'_>) {
 }
 
 /// Where the limit comes from.
-fn grounds(out: &mut Vec<u8>, grounds: &Grounds<'_>) {
+fn grounds(out: &mut Vec<u8>, grounds: &LimitOrigin<'_>) {
     match grounds {
-        Grounds::Limit => out.extend_from_slice(b"{\"kind\":\"limit\"}"),
-        Grounds::By { attribute, value } => {
+        LimitOrigin::Limit => out.extend_from_slice(b"{\"kind\":\"limit\"}"),
+        LimitOrigin::By { attribute, value } => {
             out.extend_from_slice(b"{\"kind\":\"by\",\"attribute\":");
             string(out, attribute.as_bytes());
             out.extend_from_slice(b",\"value\":");
             string(out, value);
             out.push(b'}');
         }
-        Grounds::Override(place) => {
+        LimitOrigin::Override(place) => {
             out.extend_from_slice(b"{\"kind\":\"override\",\"place\":");
             integer(out, u64::from(*place));
             out.push(b'}');
@@ -100,14 +100,14 @@ fn grounds(out: &mut Vec<u8>, grounds: &Grounds<'_>) {
     }
 }
 
-fn miss(out: &mut Vec<u8>, miss: &Miss<'_>) {
+fn miss(out: &mut Vec<u8>, miss: &SkipReason<'_>) {
     match miss {
-        Miss::Disabled => out.extend_from_slice(b"{\"reason\":\"disabled\""),
-        Miss::Domain { was } => {
+        SkipReason::Disabled => out.extend_from_slice(b"{\"reason\":\"disabled\""),
+        SkipReason::Domain { actual: was } => {
             out.extend_from_slice(b"{\"reason\":\"domain\",\"was\":");
             string(out, was.as_bytes());
         }
-        Miss::Condition { attribute, wanted, was } => {
+        SkipReason::Condition { attribute, expected: wanted, actual: was } => {
             out.extend_from_slice(b"{\"reason\":\"condition\",\"attribute\":");
             string(out, attribute.as_bytes());
             out.extend_from_slice(b",\"wanted\":");
@@ -115,11 +115,11 @@ fn miss(out: &mut Vec<u8>, miss: &Miss<'_>) {
             out.extend_from_slice(b",\"was\":");
             array(out, was, |out, value| string(out, value.as_bytes()));
         }
-        Miss::Lacks { attribute } => {
+        SkipReason::MissingAttribute { attribute } => {
             out.extend_from_slice(b"{\"reason\":\"lacks\",\"attribute\":");
             string(out, attribute.as_bytes());
         }
-        Miss::Way { leads_to } => {
+        SkipReason::Descriptor { matched_rule: leads_to } => {
             out.extend_from_slice(b"{\"reason\":\"way\"");
             if let Some(rule) = leads_to {
                 out.extend_from_slice(b",\"leads_to\":");

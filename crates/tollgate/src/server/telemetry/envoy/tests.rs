@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, DescriptorFiles, RatelimitOptions, Unit};
-use tollgate_limiter::core::rules::{Attempt, Attribute, Reader, RuleSet, Settings};
+use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::{Cost, yaml};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::{OwnLimit, Part, Way};
@@ -43,8 +43,8 @@ fn rules(file: &str, options: RatelimitOptions) -> RuleSet {
     let mut files = DescriptorFiles::new(false);
     files.add_file(&yaml::parse(&Origin::new("shop.yaml", file)).expect("yaml"));
     let (descriptors, _) = files.finish().expect("a sound file");
-    let mut reader = Reader::new(Settings::default());
-    reader.envoy(descriptors, options);
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.set_descriptors(descriptors, options);
     reader.finish().expect("sound descriptors").rules
 }
 
@@ -323,7 +323,7 @@ fn the_same_figures_are_series() {
         assert!(text.contains(line), "{line} {text}");
     }
     let own = Gate::new(
-        Reader::new(Settings::default()).finish().expect("no rules").rules,
+        RulesParser::new(ParserOptions::default()).finish().expect("no rules").rules,
         Arc::new(Memory::default()),
     );
     assert!(!own.metrics().contains("tollgate_envoy"));
