@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 use tollgate_core::Limit;
-use tollgate_core::testing::oracle::{self, Difference, Report};
+use tollgate_core::testing::oracle::{self, Difference, OracleReport};
 
 /// Leads each algorithm and its referee through the same random requests, refunds, edits and clocks, and compares every
 /// field of every answer. Stops an algorithm at its first difference and ends with code 1 if there was any.
@@ -31,7 +31,7 @@ pub(crate) struct Args {
 /// What became of one algorithm.
 struct Row {
     algorithm: &'static str,
-    outcome: Result<Report, Box<Difference>>,
+    outcome: Result<OracleReport, Box<Difference>>,
     seconds: f64,
 }
 
@@ -75,7 +75,7 @@ fn contest(chosen: &[&'static str], steps: u64, seed: u64) -> Vec<Row> {
                 while let Some(&algorithm) = chosen.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let begun = Instant::now();
                     let mut told = 0;
-                    let outcome = oracle::run_watched(algorithm, steps, seed, |report| {
+                    let outcome = oracle::run_with_progress(algorithm, steps, seed, |report| {
                         done.fetch_add(report.steps - told, Ordering::Relaxed);
                         told = report.steps;
                     });

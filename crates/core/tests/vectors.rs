@@ -1,6 +1,6 @@
 //! The worked examples beside each algorithm, played; the reader that plays them; and the page that quotes them.
 
-use tollgate_core::testing::vectors::{Act, START, check, parse};
+use tollgate_core::testing::vectors::{Action, START, check, parse};
 use tollgate_core::{Cell, Concurrency, Cost, FixedWindow, Limit, LimitError, Micros, Rate, SlidingLog, TokenBucket};
 
 /// Each algorithm's file, and how many cases it has at least, so that none can be emptied unseen.
@@ -185,16 +185,16 @@ fn times_count_from_the_start_or_from_the_line_above() {
         + "+1ms 0 x3 allow * - *\n+1ms 0 allow * - *\n-2min 0 allow * - *\n99.999ms 0 allow * - *\n1us 0 allow * - *\n";
     let scenarios = parse(&text).expect("readable");
     let offsets: Vec<i128> = scenarios[0]
-        .moves
+        .steps
         .iter()
         .map(|step| i128::from(step.at.as_micros()) - i128::from(START.as_micros()))
         .collect();
     assert_eq!(offsets, [1_500_000, 1_501_000, 1_504_000, -120_000_000, 99_999, 1]);
-    assert_eq!(scenarios[0].moves[1].times, 3);
-    assert_eq!(scenarios[0].moves[1].every, Micros::from_millis(1));
+    assert_eq!(scenarios[0].steps[1].repeat, 3);
+    assert_eq!(scenarios[0].steps[1].interval, Micros::from_millis(1));
     assert!(matches!(
-        scenarios[0].moves[0].act,
-        Act::Decide { cost: Cost::ZERO, .. }
+        scenarios[0].steps[0].action,
+        Action::Decide { cost: Cost::ZERO, .. }
     ));
 }
 

@@ -5,31 +5,31 @@ use super::random::Random;
 use crate::algorithm::{LeaseId, Receipt, Step};
 use crate::decision::Cost;
 use crate::limit::{Change, Limit, State};
-use crate::testing::oracle::Numbers;
+use crate::testing::oracle::LimitNumbers;
 use crate::time::{Micros, Now, Timestamp};
 use std::collections::VecDeque;
 
 /// A key from its first request on. The same seed is the same life.
 #[derive(Debug)]
-pub struct Life {
+pub struct Timeline {
     algorithm: &'static str,
     random: Random,
-    numbers: Numbers,
+    numbers: LimitNumbers,
     limit: Limit,
     state: Option<State>,
     now: u64,
-    written: u64,
+    written_at: u64,
     floor: u64,
     slack: u64,
     /// Whether requests are mostly small, so that many are remembered.
-    small: bool,
+    small_costs: bool,
     remaining: u64,
     receipts: VecDeque<Receipt>,
 }
 
 /// Something that happened to the key.
 #[derive(Clone, Debug)]
-pub struct Happening {
+pub struct TimelineEvent {
     /// The limit it is held against.
     pub limit: Limit,
     /// When.
@@ -37,20 +37,20 @@ pub struct Happening {
     /// How late a clock may be without having been set back.
     pub slack: Micros,
     /// What.
-    pub act: Act,
+    pub action: TimelineAction,
     /// What the core made of it.
-    pub came: Came,
+    pub result: EventResult,
 }
 
 /// What can happen to a key.
 #[derive(Clone, Copy, Debug)]
-pub enum Act {
+pub enum TimelineAction {
     /// A cost is decided.
     Decide {
         /// What it costs.
         cost: Cost,
         /// When it is kept.
-        keep: Keep,
+        keep: KeepOrDrop,
         /// The lease it is kept under.
         lease: LeaseId,
     },
@@ -66,7 +66,7 @@ pub enum Act {
 
 /// When a decision is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum KeepOrDrop {
     /// Not at all.
     Never,
     /// If it passes.
@@ -77,7 +77,7 @@ pub enum Keep {
 
 /// What came of it.
 #[derive(Clone, Debug)]
-pub enum Came {
+pub enum EventResult {
     /// Of a decision.
     Step(Step<Change>),
     /// Of anything else: what was changed, if anything.
@@ -85,9 +85,9 @@ pub enum Came {
 }
 
 /// The end of the world: the longest limit still fits between here and the last timestamp.
-const LAST: u64 = 4_000_000_000_000_000;
+const END: u64 = 4_000_000_000_000_000;
 
-impl Life {
+impl Timeline {
     /// The life of this seed under a limit of this algorithm.
     ///
     /// # Panics
@@ -98,23 +98,23 @@ impl Life {
             .find(|name| *name == algorithm)
             .expect("the name of an algorithm");
         let mut random = Random::new(seed);
-        let numbers = draw::numbers(algorithm, &mut random);
+        let numbers = draw::random_numbers(algorithm, &mut random);
         let start = match random.below(8) {
             0 | 1 => 10 * numbers.period + 20_000_000 + random.below(1_000_000),
             2 => random.below(3_000_000),
-            3 => LAST - LAST / 8,
+            3 => END - END / 8,
             _ => 1_700_000_000_000_000 + random.below(1_000_000_000_000),
         };
         Self {
             algorithm,
-            limit: draw::limit(algorithm, numbers),
+            limit: draw::build_limit(algorithm, numbers),
             numbers,
             state: None,
             now: start,
-            written: start,
+            written_at: start,
             floor: start.min(3 * numbers.period),
             slack: random.pick(&[1_000_000, 1_000_000, 1_000_000, 0, 5_000, 10_000_000]),
-            small: random.one_in(3),
+            small_costs: random.one_in(3),
             remaining: 1,
             receipts: VecDeque::new(),
             random,
@@ -127,35 +127,35 @@ impl Life {
     }
 
     /// Lets the next thing happen. Nothing at the end of the world.
-    pub fn step(&mut self) -> Option<Happening> {
-        self.travel();
-        if self.now > LAST {
+    pub fn step(&mut self) -> Option<TimelineEvent> {
+        self.advance_clock();
+        if self.now > END {
             return None;
         }
         if self.random.one_in(50) {
-            self.numbers = draw::edited(self.algorithm, self.numbers, &mut self.random);
-            self.limit = draw::limit(self.algorithm, self.numbers);
+            self.numbers = draw::edit_numbers(self.algorithm, self.numbers, &mut self.random);
+            self.limit = draw::build_limit(self.algorithm, self.numbers);
         }
-        let act = self.act();
+        let action = self.next_action();
         let now = Now::new(Timestamp::from_micros(self.now)).with_slack(Micros::new(self.slack));
-        let came = self.carry_out(act, now);
-        Some(Happening {
+        let result = self.apply(action, now);
+        Some(TimelineEvent {
             limit: self.limit,
             now: now.at(),
             slack: Micros::new(self.slack),
-            act,
-            came,
+            action,
+            result,
         })
     }
 
-    fn carry_out(&mut self, act: Act, now: Now) -> Came {
+    fn apply(&mut self, action: TimelineAction, now: Now) -> EventResult {
         let state = self.state.as_ref();
-        let (change, lease) = match act {
-            Act::Decide { cost, keep, lease } => {
+        let (change, lease) = match action {
+            TimelineAction::Decide { cost, keep, lease } => {
                 let step = self.limit.decide(state, cost, now);
                 let allowed = step.decision.is_allow();
                 self.remaining = step.decision.standing().remaining;
-                let kept = keep == Keep::Always || (keep == Keep::IfAllowed && allowed);
+                let kept = keep == KeepOrDrop::Always || (keep == KeepOrDrop::IfAllowed && allowed);
                 if kept && allowed && cost > Cost::ZERO {
                     if self.receipts.len() == 12 {
                         self.receipts.pop_front();
@@ -168,14 +168,14 @@ impl Life {
                 }
                 let next = if kept { step.next.clone() } else { None };
                 self.keep(next.or_else(|| step.repair.clone()), lease);
-                return Came::Step(step);
+                return EventResult::Step(step);
             }
-            Act::Refund(cost) => (self.limit.refund(state, cost, now), LeaseId::default()),
-            Act::Undo(receipt) => (self.limit.undo(state, &receipt, now), receipt.lease),
-            Act::Release(lease) | Act::Renew(lease) => {
+            TimelineAction::Refund(cost) => (self.limit.refund(state, cost, now), LeaseId::default()),
+            TimelineAction::Undo(receipt) => (self.limit.undo(state, &receipt, now), receipt.lease),
+            TimelineAction::Release(lease) | TimelineAction::Renew(lease) => {
                 let change = match (&self.limit, state) {
-                    (Limit::Concurrency(limit), Some(State::Concurrency(ring))) => match act {
-                        Act::Renew(_) => limit.renew(ring, lease, now),
+                    (Limit::Concurrency(limit), Some(State::Concurrency(ring))) => match action {
+                        TimelineAction::Renew(_) => limit.renew(ring, lease, now),
                         _ => limit.release(ring, lease, now),
                     },
                     _ => None,
@@ -184,43 +184,43 @@ impl Life {
             }
         };
         self.keep(change.clone(), lease);
-        Came::Change(change)
+        EventResult::Change(change)
     }
 
     fn keep(&mut self, change: Option<Change>, lease: LeaseId) {
         if let Some(change) = change {
             self.limit.keep(&mut self.state, change, lease);
-            self.written = self.now;
+            self.written_at = self.now;
         }
     }
 
-    fn act(&mut self) -> Act {
+    fn next_action(&mut self) -> TimelineAction {
         let lease = LeaseId(self.random.next());
-        let decide = |cost, keep| Act::Decide { cost, keep, lease };
+        let decide = |cost, keep| TimelineAction::Decide { cost, keep, lease };
         match self.random.below(100) {
-            0..=7 => decide(Cost::ZERO, Keep::Always),
-            8..=14 => decide(self.cost(), Keep::Always),
-            15..=18 => decide(self.cost(), Keep::Never),
-            19..=23 => Act::Refund(self.cost()),
+            0..=7 => decide(Cost::ZERO, KeepOrDrop::Always),
+            8..=14 => decide(self.cost(), KeepOrDrop::Always),
+            15..=18 => decide(self.cost(), KeepOrDrop::Never),
+            19..=23 => TimelineAction::Refund(self.cost()),
             24..=33 => {
                 let index = self.random.below(self.receipts.len().max(1) as u64) as usize;
                 let Some(&receipt) = self.receipts.get(index) else {
-                    return decide(Cost::ONE, Keep::IfAllowed);
+                    return decide(Cost::ONE, KeepOrDrop::IfAllowed);
                 };
                 let leased = matches!(self.limit, Limit::Concurrency(_));
                 match self.random.below(3) {
-                    0 if leased => Act::Release(receipt.lease),
-                    1 if leased => Act::Renew(receipt.lease),
+                    0 if leased => TimelineAction::Release(receipt.lease),
+                    1 if leased => TimelineAction::Renew(receipt.lease),
                     _ => {
                         // Taken back twice now and then: what comes of that must be the same too.
                         if !self.random.one_in(4) {
                             self.receipts.remove(index);
                         }
-                        Act::Undo(receipt)
+                        TimelineAction::Undo(receipt)
                     }
                 }
             }
-            _ => decide(self.cost(), Keep::IfAllowed),
+            _ => decide(self.cost(), KeepOrDrop::IfAllowed),
         }
     }
 
@@ -229,23 +229,23 @@ impl Life {
         let limit = self.limit.capacity();
         let random = &mut self.random;
         let cost = match random.below(12) {
-            _ if self.small && !random.one_in(8) => random.between(1, 3),
+            _ if self.small_costs && !random.one_in(8) => random.between(1, 3),
             0..=3 => 1,
             4 => random.between(1, 5),
             5 => self.remaining,
             6 => self.remaining + 1,
             7 => self.remaining / 2,
             8 => random.below(limit + 2),
-            9 => draw::spread(random, limit),
+            9 => draw::log_uniform(random, limit),
             10 => limit + random.below(2),
-            _ => draw::spread(random, 1_000_000_000),
+            _ => draw::log_uniform(random, 1_000_000_000),
         };
         Cost::new(cost.clamp(1, 1_000_000_000)).expect("clamped to what a cost can be")
     }
 
     /// Moves the clock, mostly on and sometimes back.
-    fn travel(&mut self) {
-        let Numbers {
+    fn advance_clock(&mut self) {
+        let LimitNumbers {
             units, period, burst, ..
         } = self.numbers;
         let one = (period / units).max(1);
@@ -259,7 +259,7 @@ impl Life {
             4 | 5 => self.now + random.below(period / 8 + 2),
             6 => self.now + random.below(period + 1),
             7 if random.one_in(3) => self.now + random.below(3 * period),
-            7 => self.now + draw::spread(random, period),
+            7 => self.now + draw::log_uniform(random, period),
             8 if random.one_in(3) => self.now + random.below(fill + 2),
             // A seam, and a microsecond to either side.
             9 => (self.now / period + 1) * period - 1 + random.below(3),
@@ -268,10 +268,10 @@ impl Life {
                 Some(fresh_at) if fresh_at.as_micros() > self.now => fresh_at.as_micros() - 1 + random.below(3),
                 _ => self.now + 1,
             },
-            11 => self.written.saturating_sub(random.below(self.slack + 1)),
-            12 => self.written.saturating_sub(self.slack),
-            13 if random.one_in(4) => self.written.saturating_sub(self.slack + 1),
-            13 if random.one_in(4) => self.written.saturating_sub(self.slack + random.below(2 * period)),
+            11 => self.written_at.saturating_sub(random.below(self.slack + 1)),
+            12 => self.written_at.saturating_sub(self.slack),
+            13 if random.one_in(4) => self.written_at.saturating_sub(self.slack + 1),
+            13 if random.one_in(4) => self.written_at.saturating_sub(self.slack + random.below(2 * period)),
             13 if random.one_in(16) => self.floor,
             14 => self.now.saturating_sub(random.below(self.slack / 2 + 1)),
             _ => self.now,

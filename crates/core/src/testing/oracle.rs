@@ -12,8 +12,8 @@ mod meters;
 mod report;
 mod windows;
 
-pub use draw::Numbers;
-pub use report::{Answer, Difference, Event, Report};
+pub use draw::LimitNumbers;
+pub use report::{OracleAnswer, Difference, OracleEvent, OracleReport};
 
 use crate::algorithm::{Algorithm, LeaseId};
 use crate::decision::{Decision, Retry, Standing};
@@ -33,8 +33,8 @@ use crate::{Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, S
 ///
 /// # Panics
 /// On a name that is not in [`Limit::ALGORITHMS`](crate::Limit::ALGORITHMS).
-pub fn run(algorithm: &str, steps: u64, seed: u64) -> Result<Report, Box<Difference>> {
-    run_watched(algorithm, steps, seed, |_| ())
+pub fn run(algorithm: &str, steps: u64, seed: u64) -> Result<OracleReport, Box<Difference>> {
+    run_with_progress(algorithm, steps, seed, |_| ())
 }
 
 /// The same, telling `watch` now and then how far it has come.
@@ -44,55 +44,55 @@ pub fn run(algorithm: &str, steps: u64, seed: u64) -> Result<Report, Box<Differe
 ///
 /// # Panics
 /// On a name that is not in [`Limit::ALGORITHMS`](crate::Limit::ALGORITHMS).
-pub fn run_watched(
+pub fn run_with_progress(
     algorithm: &str,
     steps: u64,
     seed: u64,
-    watch: impl FnMut(&Report),
-) -> Result<Report, Box<Difference>> {
+    progress: impl FnMut(&OracleReport),
+) -> Result<OracleReport, Box<Difference>> {
     match algorithm {
-        TokenBucket::NAME => contest::run::<meters::Bucket>(TokenBucket::NAME, steps, seed, watch),
-        LeakyBucket::NAME => contest::run::<meters::Bucket>(LeakyBucket::NAME, steps, seed, watch),
-        Gcra::NAME => contest::run::<meters::Arrivals>(Gcra::NAME, steps, seed, watch),
-        Cell::NAME => contest::run::<cell::Nanos>(Cell::NAME, steps, seed, watch),
-        FixedWindow::NAME => contest::run::<windows::Fixed>(FixedWindow::NAME, steps, seed, watch),
-        SlidingCounter::NAME => contest::run::<windows::Pair>(SlidingCounter::NAME, steps, seed, watch),
-        SlidingLog::NAME => contest::run::<lists::Log>(SlidingLog::NAME, steps, seed, watch),
-        Concurrency::NAME => contest::run::<lists::Leases>(Concurrency::NAME, steps, seed, watch),
+        TokenBucket::NAME => contest::run::<meters::BucketOracle>(TokenBucket::NAME, steps, seed, progress),
+        LeakyBucket::NAME => contest::run::<meters::BucketOracle>(LeakyBucket::NAME, steps, seed, progress),
+        Gcra::NAME => contest::run::<meters::GcraOracle>(Gcra::NAME, steps, seed, progress),
+        Cell::NAME => contest::run::<cell::CellOracle>(Cell::NAME, steps, seed, progress),
+        FixedWindow::NAME => contest::run::<windows::FixedWindowOracle>(FixedWindow::NAME, steps, seed, progress),
+        SlidingCounter::NAME => contest::run::<windows::SlidingCounterOracle>(SlidingCounter::NAME, steps, seed, progress),
+        SlidingLog::NAME => contest::run::<lists::SlidingLogOracle>(SlidingLog::NAME, steps, seed, progress),
+        Concurrency::NAME => contest::run::<lists::ConcurrencyOracle>(Concurrency::NAME, steps, seed, progress),
         other => panic!("no algorithm is called {other:?}"),
     }
 }
 
 /// One key under one limit, as its definition has it. Times are microseconds; `now` is never before the last write.
-trait Referee: Clone {
+trait Oracle: Clone {
     /// What it takes to find one charge again.
-    type Ticket: Copy;
+    type ChargeRef: Copy;
     /// For how long a charge can be taken back so that the outcome is defined.
-    const UNDO: Undo;
+    const UNDO: UndoScope;
 
     /// A key never seen.
-    fn new(numbers: Numbers) -> Self;
+    fn new(numbers: LimitNumbers) -> Self;
 
     /// The limit's numbers change under the key.
-    fn edit(&mut self, numbers: Numbers);
+    fn edit(&mut self, numbers: LimitNumbers);
 
     /// When the key was last written, if it was.
-    fn written(&self) -> Option<u64>;
+    fn written_at(&self) -> Option<u64>;
 
     /// Moves everything stored back by this much, the last write too.
-    fn set_back(&mut self, by: u64);
+    fn step_back(&mut self, by: u64);
 
     /// What it says to `cost`.
-    fn judge(&self, cost: u64, now: u64) -> Ruling;
+    fn decide(&self, cost: u64, now: u64) -> OracleDecision;
 
     /// Takes `cost`, or all that is left if it does not pass.
-    fn take(&mut self, cost: u64, now: u64, lease: LeaseId) -> Self::Ticket;
+    fn take(&mut self, cost: u64, now: u64, lease: LeaseId) -> Self::ChargeRef;
 
     /// Gives units back. False if there is nothing to give back, and then nothing is written.
     fn refund(&mut self, cost: u64, now: u64) -> bool;
 
     /// Takes a charge back. False if there is nothing left of it, and then nothing is written.
-    fn undo(&mut self, ticket: Self::Ticket, now: u64) -> bool;
+    fn undo(&mut self, charge: Self::ChargeRef, now: u64) -> bool;
 
     /// Ends a lease. False if it is not held.
     fn release(&mut self, _lease: LeaseId, _now: u64) -> bool {
@@ -116,19 +116,19 @@ trait Referee: Clone {
 
 /// A charge of a meter: work that waits its turn and is then done bit by bit. In the parts that its referee counts in.
 #[derive(Clone, Copy, Debug)]
-struct Work<T> {
+struct MeterCharge<T> {
     /// When its turn comes.
-    begins: T,
+    starts_at: T,
     /// How long it takes.
-    takes: T,
+    duration: T,
     /// When it was taken.
-    taken: u64,
+    taken_at: u64,
     id: LeaseId,
 }
 
 /// What a referee says to one cost.
 #[derive(Clone, Copy, Debug)]
-struct Ruling {
+struct OracleDecision {
     decision: Decision,
     fresh_at: u64,
     /// Whether keeping it, allowed or not, takes anything.
@@ -137,7 +137,7 @@ struct Ruling {
 
 /// When a charge can be taken back with an outcome that is defined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Undo {
+enum UndoScope {
     /// While nothing is given back and the limit stays. Once the clock was set back only the last charge can be.
     InTurn,
     /// Until the clock is set back: a receipt names a moment of the old clock.
@@ -146,7 +146,7 @@ enum Undo {
     Always,
 }
 
-impl Ruling {
+impl OracleDecision {
     /// A ruling where the key is fresh when it is reset.
     fn new(standing: (u64, u128, u128), denied: Option<Retry>, takes: bool, now: u64) -> Self {
         let (limit, remaining, reset_after) = standing;
@@ -168,7 +168,7 @@ impl Ruling {
 }
 
 /// The wait for a moment so far away.
-fn after(us: u128) -> Retry {
+fn retry_after(us: u128) -> Retry {
     Retry::After(Micros::new(narrow(us)))
 }
 

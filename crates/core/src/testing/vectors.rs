@@ -48,27 +48,27 @@ pub struct Scenario {
     /// The limit it begins with.
     pub limit: Limit,
     /// What happens, in order.
-    pub moves: Vec<Move>,
+    pub steps: Vec<ScenarioStep>,
 }
 
 /// One line of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct ScenarioStep {
     /// Its line in the file.
     pub line: usize,
     /// What the clock says.
     pub at: Timestamp,
     /// How often it happens.
-    pub times: u64,
+    pub repeat: u64,
     /// How much later each time.
-    pub every: Micros,
+    pub interval: Micros,
     /// What happens.
-    pub act: Act,
+    pub action: Action,
 }
 
 /// What happens to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum Action {
     /// A request is decided, and kept if it passes.
     Decide {
         /// What it costs.
@@ -86,9 +86,9 @@ pub enum Act {
         done: bool,
     },
     /// A named charge is taken back, or its lease released or renewed.
-    Settled {
+    Charge {
         /// Which of these.
-        how: How,
+        op: ChargeOp,
         /// The charge.
         name: String,
         /// Whether there was anything to do.
@@ -100,7 +100,7 @@ pub enum Act {
 
 /// What is done to a charge made earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
+pub enum ChargeOp {
     /// Taken back.
     Undo,
     /// Its lease given back.
@@ -113,16 +113,16 @@ pub enum How {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// The decision, field by field.
-    Answer(Answer),
+    Decision(ExpectedDecision),
     /// The integers of a `CL.THROTTLE` reply: limited, limit, remaining, retry, reset.
     Reply([i64; 5]),
 }
 
 /// A decision as written. What a file leaves open with `*` is nothing here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ExpectedDecision {
     /// Whether the cost passes, and the wait that goes with it.
-    pub verdict: Verdict,
+    pub verdict: ExpectedVerdict,
     /// The most units the limit holds.
     pub limit: u64,
     /// The largest cost that would pass now.
@@ -133,7 +133,7 @@ pub struct Answer {
 
 /// Allow or deny as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ExpectedVerdict {
     /// Passes.
     Allow {
         /// After this delay.
@@ -151,16 +151,16 @@ pub enum Verdict {
 /// # Errors
 /// Says which line cannot be read, and why.
 pub fn parse(text: &str) -> Result<Vec<Scenario>, String> {
-    let mut file = Reader::default();
+    let mut file = ScenarioParser::default();
     for (number, line) in (1..).zip(text.lines()) {
-        file.read(number, line).map_err(|why| format!("line {number}: {why}"))?;
+        file.read(number, line).map_err(|error| format!("line {number}: {error}"))?;
     }
     Ok(file.scenarios)
 }
 
 /// Reads line by line.
 #[derive(Default)]
-struct Reader {
+struct ScenarioParser {
     scenarios: Vec<Scenario>,
     /// The first comment since the last blank line.
     title: Option<String>,
@@ -172,11 +172,11 @@ struct Reader {
     names: Vec<String>,
 }
 
-impl Reader {
+impl ScenarioParser {
     fn read(&mut self, number: usize, line: &str) -> Result<(), String> {
         let (content, comment) = line.split_once('#').unwrap_or((line, ""));
-        let words: Vec<&str> = content.split_whitespace().collect();
-        match words.as_slice() {
+        let tokens: Vec<&str> = content.split_whitespace().collect();
+        match tokens.as_slice() {
             [] if line.trim().is_empty() => {
                 self.title = None;
                 self.in_scenario = false;
@@ -187,8 +187,8 @@ impl Reader {
             ["limit", ..] if self.in_scenario => {
                 return Err("a limit begins a scenario: leave a blank line before it, or write `edit`".to_owned());
             }
-            ["limit", words @ ..] => {
-                let (limit, size) = read_limit(words)?;
+            ["limit", tokens @ ..] => {
+                let (limit, size) = read_limit(tokens)?;
                 self.size = size;
                 self.now = START;
                 self.names.clear();
@@ -197,130 +197,130 @@ impl Reader {
                     line: number,
                     title: self.title.take().unwrap_or_default(),
                     limit,
-                    moves: Vec::new(),
+                    steps: Vec::new(),
                 });
             }
-            [time, words @ ..] => {
-                let step = self.read_move(number, time, words)?;
+            [time, tokens @ ..] => {
+                let step = self.read_step(number, time, tokens)?;
                 let scenario = self.scenarios.last_mut().ok_or("a `limit` has to come first")?;
-                scenario.moves.push(step);
+                scenario.steps.push(step);
             }
         }
         Ok(())
     }
 
-    fn read_move(&mut self, line: usize, time: &str, words: &[&str]) -> Result<Move, String> {
-        let (at, every) = match time.strip_prefix('+') {
+    fn read_step(&mut self, line: usize, time: &str, tokens: &[&str]) -> Result<ScenarioStep, String> {
+        let (at, interval) = match time.strip_prefix('+') {
             Some(span) => {
-                let every = read_span(span)?;
-                (self.now + every, every)
+                let interval = read_span(span)?;
+                (self.now + interval, interval)
             }
             None => match time.strip_prefix('-') {
                 Some(span) => (START - read_span(span)?, Micros::ZERO),
                 None => (START + read_span(time)?, Micros::ZERO),
             },
         };
-        let (times, words) = match *words {
+        let (repeat, tokens) = match *tokens {
             [what, count, ref rest @ ..] if count.starts_with('x') => {
-                let times = read_number(count.trim_start_matches('x'))?;
-                (times, [&[what], rest].concat())
+                let repeat = read_number(count.trim_start_matches('x'))?;
+                (repeat, [&[what], rest].concat())
             }
-            _ => (1, words.to_vec()),
+            _ => (1, tokens.to_vec()),
         };
-        if times == 0 {
+        if repeat == 0 {
             return Err("`x0` would check nothing".to_owned());
         }
-        self.now = at + Micros::new(every.get().saturating_mul(times - 1));
-        let act = self.read_act(&words)?;
-        if times > 1 && matches!(&act, Act::Decide { name: Some(_), .. }) {
+        self.now = at + Micros::new(interval.get().saturating_mul(repeat - 1));
+        let action = self.read_action(&tokens)?;
+        if repeat > 1 && matches!(&action, Action::Decide { name: Some(_), .. }) {
             return Err("a line that repeats cannot be named".to_owned());
         }
-        Ok(Move {
+        Ok(ScenarioStep {
             line,
             at,
-            times,
-            every,
-            act,
+            repeat,
+            interval,
+            action,
         })
     }
 
-    fn read_act(&mut self, words: &[&str]) -> Result<Act, String> {
-        match *words {
-            ["edit", ref words @ ..] => {
-                let (limit, size) = read_limit(words)?;
+    fn read_action(&mut self, tokens: &[&str]) -> Result<Action, String> {
+        match *tokens {
+            ["edit", ref tokens @ ..] => {
+                let (limit, size) = read_limit(tokens)?;
                 let same_counter = |old: Limit| old.algorithm() == limit.algorithm() && old.window() == limit.window();
                 if !self.limit().is_some_and(same_counter) {
                     return Err("another algorithm, or another period of a window, is another counter".to_owned());
                 }
                 self.size = size;
-                Ok(Act::Edit(limit))
+                Ok(Action::Edit(limit))
             }
-            ["refund", cost, outcome] => Ok(Act::Refund {
+            ["refund", cost, outcome] => Ok(Action::Refund {
                 cost: read_cost(cost)?,
                 done: read_outcome(outcome)?,
             }),
-            ["undo", name, outcome] => self.read_settled(How::Undo, name, outcome),
-            ["release", name, outcome] => self.read_settled(How::Release, name, outcome),
-            ["renew", name, outcome] => self.read_settled(How::Renew, name, outcome),
+            ["undo", name, outcome] => self.read_charge_op(ChargeOp::Undo, name, outcome),
+            ["release", name, outcome] => self.read_charge_op(ChargeOp::Release, name, outcome),
+            ["renew", name, outcome] => self.read_charge_op(ChargeOp::Renew, name, outcome),
             ["refund" | "undo" | "release" | "renew", ..] => {
                 Err("say what is done and whether it is: `refund 2 done`, `undo a nothing`".to_owned())
             }
-            [cost, ref answer @ .., "as", name] => {
-                let expected = self.read_expected(answer)?;
+            [cost, ref expected_tokens @ .., "as", name] => {
+                let expected = self.read_expected(expected_tokens)?;
                 if !expected.is_allow() {
                     return Err("only a charge that passes can be named".to_owned());
                 }
                 self.names.push(name.to_owned());
-                Ok(Act::Decide {
+                Ok(Action::Decide {
                     cost: read_cost(cost)?,
                     name: Some(name.to_owned()),
                     expected,
                 })
             }
-            [cost, ref answer @ ..] => Ok(Act::Decide {
+            [cost, ref expected_tokens @ ..] => Ok(Action::Decide {
                 cost: read_cost(cost)?,
                 name: None,
-                expected: self.read_expected(answer)?,
+                expected: self.read_expected(expected_tokens)?,
             }),
             [] => Err("nothing happens in this line".to_owned()),
         }
     }
 
-    fn read_settled(&self, how: How, name: &str, outcome: &str) -> Result<Act, String> {
+    fn read_charge_op(&self, op: ChargeOp, name: &str, outcome: &str) -> Result<Action, String> {
         if !self.names.iter().any(|known| known == name) {
             return Err(format!("no charge above is named `{name}`"));
         }
-        if how != How::Undo && !matches!(self.limit(), Some(Limit::Concurrency(_))) {
+        if op != ChargeOp::Undo && !matches!(self.limit(), Some(Limit::Concurrency(_))) {
             return Err("only a concurrency limit has leases".to_owned());
         }
-        Ok(Act::Settled {
-            how,
+        Ok(Action::Charge {
+            op,
             name: name.to_owned(),
             done: read_outcome(outcome)?,
         })
     }
 
-    fn read_expected(&self, words: &[&str]) -> Result<Expected, String> {
-        let answer = |verdict, remaining, reset| -> Result<Expected, String> {
-            Ok(Expected::Answer(Answer {
+    fn read_expected(&self, tokens: &[&str]) -> Result<Expected, String> {
+        let decision = |verdict, remaining, reset| -> Result<Expected, String> {
+            Ok(Expected::Decision(ExpectedDecision {
                 verdict,
                 limit: self.size,
-                remaining: read_unless_open(remaining, read_number)?,
-                reset: read_unless_open(reset, read_span)?,
+                remaining: read_unless_wildcard(remaining, read_number)?,
+                reset: read_unless_wildcard(reset, read_span)?,
             }))
         };
-        match *words {
+        match *tokens {
             ["allow", remaining, "-", reset] => {
                 let delay = Some(Micros::ZERO);
-                answer(Verdict::Allow { delay }, remaining, reset)
+                decision(ExpectedVerdict::Allow { delay }, remaining, reset)
             }
             ["allow", remaining, "-", reset, delay] => {
-                let delay = read_unless_open(delay, read_span)?;
-                answer(Verdict::Allow { delay }, remaining, reset)
+                let delay = read_unless_wildcard(delay, read_span)?;
+                decision(ExpectedVerdict::Allow { delay }, remaining, reset)
             }
             ["deny", remaining, retry, reset] => {
-                let retry = read_unless_open(retry, read_retry)?;
-                answer(Verdict::Deny { retry }, remaining, reset)
+                let retry = read_unless_wildcard(retry, read_retry)?;
+                decision(ExpectedVerdict::Deny { retry }, remaining, reset)
             }
             [limited, limit, remaining, retry, reset] if matches!(self.limit(), Some(Limit::Cell(_))) => {
                 let integer = |word: &str| word.parse().map_err(|_| format!("`{word}` is not an integer"));
@@ -347,26 +347,26 @@ impl Reader {
 impl Expected {
     const fn is_allow(&self) -> bool {
         match self {
-            Self::Answer(answer) => matches!(answer.verdict, Verdict::Allow { .. }),
+            Self::Decision(decision) => matches!(decision.verdict, ExpectedVerdict::Allow { .. }),
             Self::Reply([limited, ..]) => *limited == 0,
         }
     }
 }
 
 /// A limit, and what it holds.
-fn read_limit(words: &[&str]) -> Result<(Limit, u64), String> {
-    let refused = |refusal: crate::LimitError| refusal.to_string();
-    let [algorithm, numbers @ ..] = words else {
+fn read_limit(tokens: &[&str]) -> Result<(Limit, u64), String> {
+    let to_text = |error: crate::LimitError| error.to_string();
+    let [algorithm, numbers @ ..] = tokens else {
         return Err("which algorithm?".to_owned());
     };
     if let ("concurrency", [slots, "lease_ttl", ttl]) = (*algorithm, numbers) {
         let slots = read_number(slots)?;
-        let limit = Concurrency::new(slots, read_span(ttl)?).map_err(refused)?;
+        let limit = Concurrency::new(slots, read_span(ttl)?).map_err(to_text)?;
         return Ok((limit.into(), slots));
     }
     if let ("cell", [max_burst, count, period_s]) = (*algorithm, numbers) {
         let max_burst = read_number(max_burst)?;
-        let limit = Cell::new(max_burst, read_number(count)?, read_number(period_s)?).map_err(refused)?;
+        let limit = Cell::new(max_burst, read_number(count)?, read_number(period_s)?).map_err(to_text)?;
         return Ok((limit.into(), max_burst + 1));
     }
     let [rate, options @ ..] = numbers else {
@@ -379,21 +379,21 @@ fn read_limit(words: &[&str]) -> Result<(Limit, u64), String> {
     } else {
         read_span(&format!("1{period}"))?
     };
-    let rate = Rate::new(units, period).map_err(refused)?;
+    let rate = Rate::new(units, period).map_err(to_text)?;
     let limit = match (*algorithm, options) {
         ("token_bucket", []) => TokenBucket::new(rate).into(),
         ("token_bucket", ["burst", burst]) => {
             let burst = read_number(burst)?;
-            return Ok((TokenBucket::new(rate).with_burst(burst).map_err(refused)?.into(), burst));
+            return Ok((TokenBucket::new(rate).with_burst(burst).map_err(to_text)?.into(), burst));
         }
         ("gcra", []) => Gcra::new(rate).into(),
         ("gcra", ["burst", burst]) => {
             let burst = read_number(burst)?;
-            return Ok((Gcra::new(rate).with_burst(burst).map_err(refused)?.into(), burst));
+            return Ok((Gcra::new(rate).with_burst(burst).map_err(to_text)?.into(), burst));
         }
         ("leaky_bucket", ["depth", depth, shaping @ ..]) if matches!(shaping, [] | ["shaping"]) => {
             let depth = read_number(depth)?;
-            let meter = LeakyBucket::new(rate).with_depth(depth).map_err(refused)?;
+            let meter = LeakyBucket::new(rate).with_depth(depth).map_err(to_text)?;
             let limit = if shaping.is_empty() { meter } else { meter.shaping() };
             return Ok((limit.into(), depth));
         }
@@ -401,49 +401,49 @@ fn read_limit(words: &[&str]) -> Result<(Limit, u64), String> {
         ("leaky_bucket", ["shaping"]) => LeakyBucket::new(rate).shaping().into(),
         ("fixed_window", []) => FixedWindow::new(rate).into(),
         ("sliding_counter", []) => SlidingCounter::new(rate).into(),
-        ("sliding_log", []) => SlidingLog::new(rate).map_err(refused)?.into(),
+        ("sliding_log", []) => SlidingLog::new(rate).map_err(to_text)?.into(),
         ("sliding_log", ["min_interval", interval]) => {
-            let log = SlidingLog::new(rate).map_err(refused)?;
-            log.with_min_interval(read_span(interval)?).map_err(refused)?.into()
+            let log = SlidingLog::new(rate).map_err(to_text)?;
+            log.with_min_interval(read_span(interval)?).map_err(to_text)?.into()
         }
-        _ => return Err(format!("`{}` is no limit", words.join(" "))),
+        _ => return Err(format!("`{}` is no limit", tokens.join(" "))),
     };
     Ok((limit, units))
 }
 
-fn read_number(word: &str) -> Result<u64, String> {
-    word.parse().map_err(|_| format!("`{word}` is not a number"))
+fn read_number(token: &str) -> Result<u64, String> {
+    token.parse().map_err(|_| format!("`{token}` is not a number"))
 }
 
-fn read_cost(word: &str) -> Result<Cost, String> {
-    Cost::new(read_number(word)?).map_err(|refusal| refusal.to_string())
+fn read_cost(token: &str) -> Result<Cost, String> {
+    Cost::new(read_number(token)?).map_err(|error| error.to_string())
 }
 
-fn read_outcome(word: &str) -> Result<bool, String> {
-    match word {
+fn read_outcome(token: &str) -> Result<bool, String> {
+    match token {
         "done" => Ok(true),
         "nothing" => Ok(false),
-        _ => Err(format!("`{word}` is neither `done` nor `nothing`")),
+        _ => Err(format!("`{token}` is neither `done` nor `nothing`")),
     }
 }
 
-fn read_retry(word: &str) -> Result<Retry, String> {
-    match word {
+fn read_retry(token: &str) -> Result<Retry, String> {
+    match token {
         "unknown" => Ok(Retry::Unknown),
         "never" => Ok(Retry::Never),
-        _ => read_span(word).map(Retry::After),
+        _ => read_span(token).map(Retry::After),
     }
 }
 
-fn read_unless_open<T>(word: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
-    if word == "*" { Ok(None) } else { read(word).map(Some) }
+fn read_unless_wildcard<T>(token: &str, read: impl Fn(&str) -> Result<T, String>) -> Result<Option<T>, String> {
+    if token == "*" { Ok(None) } else { read(token).map(Some) }
 }
 
 /// `99.999ms`: a number, a unit, and nothing finer than a microsecond.
-fn read_span(word: &str) -> Result<Micros, String> {
-    let wrong = || format!("`{word}` is not a time such as 5s, 99.999ms or 2min");
-    let unit_at = word.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
-    let (number, unit) = word.split_at_checked(unit_at).ok_or_else(wrong)?;
+fn read_span(token: &str) -> Result<Micros, String> {
+    let wrong = || format!("`{token}` is not a time such as 5s, 99.999ms or 2min");
+    let unit_at = token.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;
+    let (number, unit) = token.split_at_checked(unit_at).ok_or_else(wrong)?;
     let unit_us: u64 = match unit {
         "us" => 1,
         "ms" => 1_000,
@@ -462,7 +462,7 @@ fn read_span(word: &str) -> Result<Micros, String> {
         .ok_or_else(wrong)?;
     let part_us = part.checked_mul(unit_us).ok_or_else(wrong)?;
     if !part_us.is_multiple_of(scale) {
-        return Err(format!("`{word}` is not a whole number of microseconds"));
+        return Err(format!("`{token}` is not a whole number of microseconds"));
     }
     let us = whole
         .checked_mul(unit_us)

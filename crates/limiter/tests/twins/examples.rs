@@ -2,8 +2,8 @@
 
 use crate::lives::Lived;
 use std::collections::HashMap;
-use tollgate_core::testing::life::{Act, Came, Happening, Keep};
-use tollgate_core::testing::vectors::{self, How, Scenario};
+use tollgate_core::testing::life::{TimelineAction, EventResult, TimelineEvent, KeepOrDrop};
+use tollgate_core::testing::vectors::{self, ChargeOp, Scenario};
 use tollgate_core::{Change, LeaseId, Limit, Micros, Now, Receipt, State};
 
 /// Lives through one scenario.
@@ -15,45 +15,45 @@ pub(crate) fn lived(scenario: &Scenario) -> Vec<Lived> {
         leases: 0,
     };
     let mut lived = Vec::new();
-    for step in &scenario.moves {
-        for time in 0..step.times {
-            let now = Now::new(step.at + Micros::new(step.every.get() * time));
-            let act = match &step.act {
-                vectors::Act::Edit(limit) => {
+    for step in &scenario.steps {
+        for time in 0..step.repeat {
+            let now = Now::new(step.at + Micros::new(step.interval.get() * time));
+            let act = match &step.action {
+                vectors::Action::Edit(limit) => {
                     key.limit = *limit;
                     continue;
                 }
-                vectors::Act::Decide { cost, .. } => {
+                vectors::Action::Decide { cost, .. } => {
                     key.leases += 1;
-                    Act::Decide {
+                    TimelineAction::Decide {
                         cost: *cost,
-                        keep: Keep::IfAllowed,
+                        keep: KeepOrDrop::IfAllowed,
                         lease: LeaseId(key.leases),
                     }
                 }
-                vectors::Act::Refund { cost, .. } => Act::Refund(*cost),
-                vectors::Act::Settled { how, name, .. } => {
+                vectors::Action::Refund { cost, .. } => TimelineAction::Refund(*cost),
+                vectors::Action::Charge { op: how, name, .. } => {
                     let receipt = *key.charges.get(name).expect("a charge named above");
                     match how {
-                        How::Undo => Act::Undo(receipt),
-                        How::Release => Act::Release(receipt.lease),
-                        How::Renew => Act::Renew(receipt.lease),
+                        ChargeOp::Undo => TimelineAction::Undo(receipt),
+                        ChargeOp::Release => TimelineAction::Release(receipt.lease),
+                        ChargeOp::Renew => TimelineAction::Renew(receipt.lease),
                     }
                 }
             };
             let came = key.carry_out(act, now);
-            if let (vectors::Act::Decide { name: Some(name), .. }, Act::Decide { cost, lease, .. }, Came::Step(step)) =
-                (&step.act, act, &came)
+            if let (vectors::Action::Decide { name: Some(name), .. }, TimelineAction::Decide { cost, lease, .. }, EventResult::Step(step)) =
+                (&step.action, act, &came)
             {
                 let mark = step.mark;
                 key.charges.insert(name.clone(), Receipt { cost, mark, lease });
             }
-            let happening = Happening {
+            let happening = TimelineEvent {
                 limit: key.limit,
                 now: now.at(),
                 slack: Now::SLACK,
-                act,
-                came,
+                action: act,
+                result: came,
             };
             lived.push((happening, key.state.clone()));
         }
@@ -69,27 +69,27 @@ struct Key {
 }
 
 impl Key {
-    fn carry_out(&mut self, act: Act, now: Now) -> Came {
+    fn carry_out(&mut self, act: TimelineAction, now: Now) -> EventResult {
         let state = self.state.as_ref();
         let (change, lease) = match (act, &self.limit, state) {
-            (Act::Decide { cost, lease, .. }, limit, state) => {
+            (TimelineAction::Decide { cost, lease, .. }, limit, state) => {
                 let step = limit.decide(state, cost, now);
                 let next = step.next.clone().filter(|_| step.decision.is_allow());
                 self.keep(next.or_else(|| step.repair.clone()), lease);
-                return Came::Step(step);
+                return EventResult::Step(step);
             }
-            (Act::Refund(cost), limit, state) => (limit.refund(state, cost, now), LeaseId::default()),
-            (Act::Undo(receipt), limit, state) => (limit.undo(state, &receipt, now), receipt.lease),
-            (Act::Release(lease), Limit::Concurrency(limit), Some(State::Concurrency(ring))) => {
+            (TimelineAction::Refund(cost), limit, state) => (limit.refund(state, cost, now), LeaseId::default()),
+            (TimelineAction::Undo(receipt), limit, state) => (limit.undo(state, &receipt, now), receipt.lease),
+            (TimelineAction::Release(lease), Limit::Concurrency(limit), Some(State::Concurrency(ring))) => {
                 (limit.release(ring, lease, now).map(Change::Concurrency), lease)
             }
-            (Act::Renew(lease), Limit::Concurrency(limit), Some(State::Concurrency(ring))) => {
+            (TimelineAction::Renew(lease), Limit::Concurrency(limit), Some(State::Concurrency(ring))) => {
                 (limit.renew(ring, lease, now).map(Change::Concurrency), lease)
             }
-            (Act::Release(lease) | Act::Renew(lease), ..) => (None, lease),
+            (TimelineAction::Release(lease) | TimelineAction::Renew(lease), ..) => (None, lease),
         };
         self.keep(change.clone(), lease);
-        Came::Change(change)
+        EventResult::Change(change)
     }
 
     fn keep(&mut self, change: Option<Change>, lease: LeaseId) {

@@ -3,7 +3,7 @@
 use crate::examples;
 use redis::Connection;
 use std::fmt::Write;
-use tollgate_core::testing::life::{Act, Came, Happening, Keep, Life};
+use tollgate_core::testing::life::{TimelineAction, EventResult, TimelineEvent, KeepOrDrop, Timeline};
 use tollgate_core::testing::random::Random;
 use tollgate_core::testing::vectors;
 use tollgate_core::{Change, Decision, LeaseId, Limit, Retry, State, lua};
@@ -196,11 +196,11 @@ fn agree(kind: Kind, steps: u64) {
 }
 
 /// Something that happened to a key, and what the key then held.
-pub(crate) type Lived = (Happening, Option<State>);
+pub(crate) type Lived = (TimelineEvent, Option<State>);
 
 /// What the core makes of one life.
 fn live(algorithm: &str, seed: u64) -> Vec<Lived> {
-    let mut life = Life::new(algorithm, seed);
+    let mut life = Timeline::new(algorithm, seed);
     let mut lived = Vec::new();
     for _ in 0..LONGEST {
         let Some(happening) = life.step() else { break };
@@ -248,28 +248,28 @@ fn compare(connection: &mut Connection, script: &str, lived: &[Lived]) -> Result
     Ok(())
 }
 
-fn write_step(input: &mut String, happening: &Happening) {
-    let Happening {
-        limit, now, slack, act, ..
+fn write_step(input: &mut String, happening: &TimelineEvent) {
+    let TimelineEvent {
+        limit, now, slack, action: act, ..
     } = happening;
     let halves = |lease: LeaseId| [lease.0 & 0xffff_ffff, lease.0 >> 32];
     let (act, [a, b, c, d], [low, high]) = match *act {
-        Act::Decide { cost, keep, lease } => {
+        TimelineAction::Decide { cost, keep, lease } => {
             let keep = match keep {
-                Keep::Never => 0,
-                Keep::IfAllowed => 1,
-                Keep::Always => 2,
+                KeepOrDrop::Never => 0,
+                KeepOrDrop::IfAllowed => 1,
+                KeepOrDrop::Always => 2,
             };
             (1, [cost.get(), keep, 0, 0], halves(lease))
         }
-        Act::Refund(cost) => (2, [cost.get(), 0, 0, 0], [0, 0]),
-        Act::Undo(receipt) => {
+        TimelineAction::Refund(cost) => (2, [cost.get(), 0, 0, 0], [0, 0]),
+        TimelineAction::Undo(receipt) => {
             let mark = receipt.mark;
             let (at, taken_at) = (mark.at.as_micros(), mark.taken_at.as_micros());
             (3, [receipt.cost.get(), at, mark.frac, taken_at], halves(receipt.lease))
         }
-        Act::Release(lease) => (4, [0; 4], halves(lease)),
-        Act::Renew(lease) => (5, [0; 4], halves(lease)),
+        TimelineAction::Release(lease) => (4, [0; 4], halves(lease)),
+        TimelineAction::Renew(lease) => (5, [0; 4], halves(lease)),
     };
     for number in limit
         .numbers()
@@ -281,7 +281,7 @@ fn write_step(input: &mut String, happening: &Happening) {
 }
 
 /// What the script must say: a line, the change, the repair, and now and then when that is fresh and all that is held.
-fn tell(happening: &Happening, state: Option<&State>, whole: bool) -> [Vec<u8>; 4] {
+fn tell(happening: &TimelineEvent, state: Option<&State>, whole: bool) -> [Vec<u8>; 4] {
     let mut held = Vec::new();
     if let (Some(state), true) = (state, whole) {
         let fresh_at = happening.limit.fresh_at(state).expect("a state of this limit");
@@ -291,8 +291,8 @@ fn tell(happening: &Happening, state: Option<&State>, whole: bool) -> [Vec<u8>; 
         let read = happening.limit.read_packed(&held[heading..]);
         assert_eq!(read.as_ref(), Some(state), "what is written can be read");
     }
-    let (line, change, repair) = match &happening.came {
-        Came::Step(step) => {
+    let (line, change, repair) = match &happening.result {
+        EventResult::Step(step) => {
             let standing = step.decision.standing();
             let (word, wait) = match step.decision {
                 Decision::Allow { delay, .. } => ("allow", delay.get().to_string()),
@@ -317,7 +317,7 @@ fn tell(happening: &Happening, state: Option<&State>, whole: bool) -> [Vec<u8>; 
             );
             (line, step.next.as_ref(), step.repair.as_ref())
         }
-        Came::Change(change) => ("gives".to_owned(), change.as_ref(), None),
+        EventResult::Change(change) => ("gives".to_owned(), change.as_ref(), None),
     };
     [line.into_bytes(), told(change), told(repair), held]
 }

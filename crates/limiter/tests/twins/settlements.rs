@@ -2,7 +2,7 @@
 
 use redis::Connection;
 use std::collections::HashMap;
-use tollgate_core::testing::life::Life;
+use tollgate_core::testing::life::Timeline;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{
     Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, propose,
@@ -349,7 +349,7 @@ impl Key {
     fn draw(place: u64, random: &mut Random) -> Self {
         let algorithm = Limit::ALGORITHMS[(place % 8) as usize];
         let limit = loop {
-            let mut life = Life::new(algorithm, random.next());
+            let mut life = Timeline::new(algorithm, random.next());
             let limit = life.step().expect("a life has a first step").limit;
             // Small ones, so that charges meet; and windows of one length, so that they can change.
             if limit.capacity() < 5_000 && limit.window().is_none_or(|window| window == Micros::from_secs(10)) {

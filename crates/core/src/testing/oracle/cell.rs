@@ -1,13 +1,13 @@
 //! The referee of `Cell`: what `CL.THROTTLE` is documented to compute, in signed nanoseconds.
 
-use super::{Numbers, Referee, Ruling, Undo, Work, after, narrow};
+use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, MeterCharge, retry_after, narrow};
 use crate::algorithm::LeaseId;
 use crate::decision::Retry;
 
 /// `CL.THROTTLE`: the arrival time in whole nanoseconds, with the names of its documentation.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Nanos {
-    numbers: Numbers,
+pub(super) struct CellOracle {
+    numbers: LimitNumbers,
     held: Option<Tat>,
 }
 
@@ -17,11 +17,11 @@ struct Tat {
     /// The last charge, and the time had it not been.
     last: Option<(LeaseId, i128)>,
     /// Something was given back: where a charge has its place is not known any more.
-    loose: bool,
-    written: u64,
+    has_refund: bool,
+    written_at: u64,
 }
 
-impl Nanos {
+impl CellOracle {
     /// The emission interval and how far ahead the arrival time may be.
     fn interval(&self) -> (i128, i128) {
         let t = i128::from(self.numbers.period) * 1_000 / i128::from(self.numbers.units);
@@ -39,33 +39,33 @@ fn nanos(us: u64) -> i128 {
 
 /// Whole seconds, and one more if what is over is at least a millisecond.
 fn seconds(ns: i128) -> u64 {
-    let more = i128::from(ns % 1_000_000_000 >= 1_000_000);
-    u64::try_from(ns / 1_000_000_000 + more).expect("no wait is negative")
+    let extra = i128::from(ns % 1_000_000_000 >= 1_000_000);
+    u64::try_from(ns / 1_000_000_000 + extra).expect("no wait is negative")
 }
 
 fn micros_up(ns: i128) -> u128 {
     u128::try_from(ns).map_or(0, |ns| ns.div_ceil(1_000))
 }
 
-impl Referee for Nanos {
-    type Ticket = Work<i128>;
-    const UNDO: Undo = Undo::InTurn;
+impl Oracle for CellOracle {
+    type ChargeRef = MeterCharge<i128>;
+    const UNDO: UndoScope = UndoScope::InTurn;
 
-    fn new(numbers: Numbers) -> Self {
+    fn new(numbers: LimitNumbers) -> Self {
         Self { numbers, held: None }
     }
 
-    fn edit(&mut self, numbers: Numbers) {
+    fn edit(&mut self, numbers: LimitNumbers) {
         self.numbers = numbers;
     }
 
-    fn written(&self) -> Option<u64> {
-        self.held.map(|held| held.written)
+    fn written_at(&self) -> Option<u64> {
+        self.held.map(|held| held.written_at)
     }
 
-    fn set_back(&mut self, by: u64) {
+    fn step_back(&mut self, by: u64) {
         if let Some(held) = &mut self.held {
-            held.written -= by;
+            held.written_at -= by;
             held.tat -= nanos(by);
             if let Some((_, without)) = &mut held.last {
                 *without -= nanos(by);
@@ -73,7 +73,7 @@ impl Referee for Nanos {
         }
     }
 
-    fn judge(&self, cost: u64, now: u64) -> Ruling {
+    fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let (t, tau) = self.interval();
         let now_ns = nanos(now);
         let tat = self.tat(now_ns).max(now_ns);
@@ -86,29 +86,29 @@ impl Referee for Nanos {
             if t * i128::from(cost) > tau {
                 Retry::Never
             } else {
-                after(micros_up(-diff))
+                retry_after(micros_up(-diff))
             }
         });
         let remaining = u128::try_from((tau - ttl).div_euclid(t)).unwrap_or(0);
         let standing = (self.numbers.burst, remaining, micros_up(ttl));
-        Ruling::new(standing, denied, cost > 0 && (!limited || tat < now_ns + tau), now)
+        OracleDecision::new(standing, denied, cost > 0 && (!limited || tat < now_ns + tau), now)
     }
 
-    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> Work<i128> {
+    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> MeterCharge<i128> {
         let (t, tau) = self.interval();
         let now_ns = nanos(now);
         let before = self.tat(now_ns).max(now_ns);
-        let takes = t * i128::from(cost);
+        let duration = t * i128::from(cost);
         self.held = Some(Tat {
-            tat: (before + takes).min(before.max(now_ns + tau)),
+            tat: (before + duration).min(before.max(now_ns + tau)),
             last: Some((id, before)),
-            loose: self.held.is_some_and(|held| held.loose),
-            written: now,
+            has_refund: self.held.is_some_and(|held| held.has_refund),
+            written_at: now,
         });
-        Work {
-            begins: before,
-            takes,
-            taken: now,
+        MeterCharge {
+            starts_at: before,
+            duration,
+            taken_at: now,
             id,
         }
     }
@@ -121,21 +121,21 @@ impl Referee for Nanos {
         self.held = Some(Tat {
             tat,
             last: None,
-            loose: true,
+            has_refund: true,
             ..held
         });
         true
     }
 
-    fn undo(&mut self, work: Work<i128>, now: u64) -> bool {
+    fn undo(&mut self, work: MeterCharge<i128>, now: u64) -> bool {
         let Some(held) = self.held.filter(|held| held.tat > nanos(now)) else {
             return false;
         };
         let tat = match held.last {
             Some((id, without)) if id == work.id => without.max(nanos(now)),
             _ => {
-                let begins = if held.loose { nanos(work.taken) } else { work.begins };
-                let undone = (begins + work.takes - nanos(now)).min(work.takes);
+                let starts_at = if held.has_refund { nanos(work.taken_at) } else { work.starts_at };
+                let undone = (starts_at + work.duration - nanos(now)).min(work.duration);
                 if undone <= 0 {
                     return false;
                 }
@@ -145,7 +145,7 @@ impl Referee for Nanos {
         self.held = Some(Tat {
             tat,
             last: None,
-            loose: true,
+            has_refund: true,
             ..held
         });
         true

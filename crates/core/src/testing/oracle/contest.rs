@@ -1,8 +1,8 @@
 //! The contest: one key lives under a limit and under its referee, and every answer of the two is compared.
 
-use super::draw::{self, Numbers};
-use super::report::{Answer, Difference, Event, Report};
-use super::{Referee, Ruling, Undo};
+use super::draw::{self, LimitNumbers};
+use super::report::{OracleAnswer, Difference, OracleEvent, OracleReport};
+use super::{Oracle, OracleDecision, UndoScope};
 use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::{Change, Limit, State};
@@ -11,72 +11,72 @@ use crate::time::{Micros, Now, Timestamp};
 use std::collections::VecDeque;
 
 /// Leads both through random steps until there are enough or they differ.
-pub(super) fn run<R: Referee>(
+pub(super) fn run<R: Oracle>(
     algorithm: &'static str,
     steps: u64,
     seed: u64,
-    mut watch: impl FnMut(&Report),
-) -> Result<Report, Box<Difference>> {
+    mut progress: impl FnMut(&OracleReport),
+) -> Result<OracleReport, Box<Difference>> {
     let mut random = Random::new(seed);
-    let mut report = Report {
+    let mut report = OracleReport {
         algorithm,
         seed,
-        ..Report::default()
+        ..OracleReport::default()
     };
     while report.steps < steps {
         let end = steps.min(report.steps + random.between(200, 2_000));
-        let mut life = Life::<R>::new(report, random.next());
-        while life.report.steps < end && life.travel() {
-            life.step()?;
+        let mut oracle_run = OracleRun::<R>::new(report, random.next());
+        while oracle_run.report.steps < end && oracle_run.advance_clock() {
+            oracle_run.step()?;
         }
-        report = life.report;
-        watch(&report);
+        report = oracle_run.report;
+        progress(&report);
     }
     Ok(report)
 }
 
 /// One key from its first request on, on both sides.
-struct Life<R: Referee> {
-    report: Report,
+struct OracleRun<R: Oracle> {
+    report: OracleReport,
     random: Random,
-    numbers: Numbers,
+    numbers: LimitNumbers,
     limit: Limit,
     state: Option<State>,
-    referee: R,
+    oracle: R,
     /// What the clock shows.
     now: u64,
     /// The clock is not set back before.
     floor: u64,
     slack: u64,
     /// Whether requests are mostly small, so that many are remembered.
-    small: bool,
+    small_costs: bool,
     /// What was left at the last answer.
     remaining: u64,
     /// Charges that can be taken back.
-    charges: VecDeque<(Receipt, R::Ticket)>,
+    charges: VecDeque<(Receipt, R::ChargeRef)>,
     /// Whether the clock was set back since the last of them.
-    is_old_clock: bool,
+    clock_stepped: bool,
     /// Leases that were taken at some time.
     leases: VecDeque<LeaseId>,
-    events: VecDeque<(u64, Event)>,
+    events: VecDeque<(u64, OracleEvent)>,
 }
 
 /// When a decision is kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keep {
+enum KeepOrDrop {
     Never,
     IfAllowed,
     Always,
 }
 
 /// The end of the world: the longest limit still fits between here and the last timestamp.
-const LAST: u64 = 4_000_000_000_000_000;
+const END: u64 = 4_000_000_000_000_000;
 
-impl<R: Referee> Life<R> {
-    fn new(report: Report, seed: u64) -> Self {
+impl<R: Oracle> OracleRun<R> {
+    fn new(report: OracleReport, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let numbers = draw::numbers(report.algorithm, &mut random);
-        let limit = draw::limit(report.algorithm, numbers);
+        let numbers = draw::random_numbers(report.algorithm, &mut random);
+        let limit = draw::build_limit(report.algorithm, numbers);
         let slack = random.pick(&[1_000_000, 1_000_000, 1_000_000, 0, 5_000, 10_000_000]);
         let early = 10 * numbers.period + 20_000_000;
         let start = if random.one_in(4) {
@@ -84,37 +84,37 @@ impl<R: Referee> Life<R> {
         } else {
             1_700_000_000_000_000 + random.below(1_000_000_000_000)
         };
-        let mut life = Self {
-            small: random.one_in(3),
+        let mut oracle_run = Self {
+            small_costs: random.one_in(3),
             report,
             random,
             numbers,
             limit,
             state: None,
-            referee: R::new(numbers),
+            oracle: R::new(numbers),
             now: start,
             // An edit may make the period longer, and a log looks one period back.
             floor: (3 * numbers.period).min(start),
             slack,
             remaining: 1,
             charges: VecDeque::new(),
-            is_old_clock: false,
+            clock_stepped: false,
             leases: VecDeque::new(),
             events: VecDeque::new(),
         };
-        life.happens(Event::Begin(numbers));
-        life
+        oracle_run.log_event(OracleEvent::Start(numbers));
+        oracle_run
     }
 
     /// Moves the clock. False when it has come to the end of the world.
-    fn travel(&mut self) -> bool {
-        let Numbers {
+    fn advance_clock(&mut self) -> bool {
+        let LimitNumbers {
             units, period, burst, ..
         } = self.numbers;
         let one = (period / units).max(1);
         let fill = u64::try_from(u128::from(burst) * u128::from(period) / u128::from(units)).unwrap_or(period);
         let random = &mut self.random;
-        let written = self.referee.written().unwrap_or(self.now);
+        let written_at = self.oracle.written_at().unwrap_or(self.now);
         let next = match random.below(20) {
             0 => self.now + 1,
             1 | 2 => self.now + random.below(4 * one + 2),
@@ -122,58 +122,58 @@ impl<R: Referee> Life<R> {
             4 | 5 => self.now + random.below(period / 8 + 2),
             6 => self.now + random.below(period + 1),
             7 if random.one_in(3) => self.now + random.below(3 * period),
-            7 => self.now + draw::spread(random, period),
+            7 => self.now + draw::log_uniform(random, period),
             8 if random.one_in(3) => self.now + random.below(fill + 2),
             // A seam, and a microsecond to either side.
             9 => (self.now / period + 1) * period - 1 + random.below(3),
             // As good as new, and a microsecond to either side.
-            10 => match self.referee.fresh_at() {
+            10 => match self.oracle.fresh_at() {
                 Some(fresh_at) if fresh_at > self.now => fresh_at - 1 + random.below(3),
                 _ => self.now + 1,
             },
-            11 => written.saturating_sub(random.below(self.slack + 1)),
-            12 => written.saturating_sub(self.slack),
-            13 if random.one_in(4) => written.saturating_sub(self.slack + 1),
-            13 if random.one_in(4) => written.saturating_sub(self.slack + random.below(2 * period)),
+            11 => written_at.saturating_sub(random.below(self.slack + 1)),
+            12 => written_at.saturating_sub(self.slack),
+            13 if random.one_in(4) => written_at.saturating_sub(self.slack + 1),
+            13 if random.one_in(4) => written_at.saturating_sub(self.slack + random.below(2 * period)),
             14 => self.now.saturating_sub(random.below(self.slack / 2 + 1)),
             _ => self.now,
         };
         self.now = next.max(self.floor);
-        self.now <= LAST
+        self.now <= END
     }
 
     /// One thing that can happen to a key.
     fn step(&mut self) -> Result<(), Box<Difference>> {
         match self.random.below(100) {
-            0..=9 => self.decide(0, Keep::Never).map(|_| ()),
+            0..=9 => self.decide(0, KeepOrDrop::Never).map(|_| ()),
             10..=15 => {
                 let cost = self.cost();
-                self.decide(cost, Keep::Always).map(|_| ())
+                self.decide(cost, KeepOrDrop::Always).map(|_| ())
             }
             16..=20 => {
                 let cost = self.cost();
-                self.give_back(Event::Refund(cost))
+                self.return_units(OracleEvent::Refund(cost))
             }
             21..=26 => self.undo(),
-            27..=30 => match self.some_lease() {
-                Some(lease) => self.give_back(Event::Release(lease)),
+            27..=30 => match self.random_lease() {
+                Some(lease) => self.return_units(OracleEvent::Release(lease)),
                 None => Ok(()),
             },
-            31..=34 => match self.some_lease() {
-                Some(lease) => self.give_back(Event::Renew(lease)),
+            31..=34 => match self.random_lease() {
+                Some(lease) => self.return_units(OracleEvent::Renew(lease)),
                 None => Ok(()),
             },
             35 | 36 => self.edit(),
             37 | 38 => self.forget(),
             39..=42 => {
                 let cost = self.cost();
-                self.decide(cost, Keep::Never).map(|_| ())
+                self.decide(cost, KeepOrDrop::Never).map(|_| ())
             }
             _ => {
                 let cost = self.cost();
-                let (ruling, now) = self.decide(cost, Keep::IfAllowed)?;
-                match ruling.decision.retry() {
-                    Some(Retry::After(wait)) if self.random.one_in(3) => self.promised(cost, now, wait),
+                let (expected, now) = self.decide(cost, KeepOrDrop::IfAllowed)?;
+                match expected.decision.retry() {
+                    Some(Retry::After(wait)) if self.random.one_in(3) => self.check_promise(cost, now, wait),
                     _ => Ok(()),
                 }
             }
@@ -191,7 +191,7 @@ impl<R: Referee> Life<R> {
             self.numbers.burst
         };
         let random = &mut self.random;
-        if self.small && !random.one_in(8) {
+        if self.small_costs && !random.one_in(8) {
             return random.between(1, 3);
         }
         let cost = match random.below(12) {
@@ -201,54 +201,54 @@ impl<R: Referee> Life<R> {
             6 => self.remaining + 1,
             7 => self.remaining / 2,
             8 => random.below(limit + 2),
-            9 => draw::spread(random, limit),
+            9 => draw::log_uniform(random, limit),
             10 => limit + random.below(2),
-            _ => draw::spread(random, 1_000_000_000),
+            _ => draw::log_uniform(random, 1_000_000_000),
         };
         cost.clamp(1, 1_000_000_000)
     }
 
     /// Decides on both sides, and keeps on both what is to be kept. Says also when it was decided.
-    fn decide(&mut self, cost: u64, keep: Keep) -> Result<(Ruling, u64), Box<Difference>> {
-        self.happens(match keep {
-            Keep::Never => Event::Look(cost),
-            Keep::IfAllowed => Event::Enforce(cost),
-            Keep::Always => Event::Count(cost),
+    fn decide(&mut self, cost: u64, keep: KeepOrDrop) -> Result<(OracleDecision, u64), Box<Difference>> {
+        self.log_event(match keep {
+            KeepOrDrop::Never => OracleEvent::Peek(cost),
+            KeepOrDrop::IfAllowed => OracleEvent::Enforce(cost),
+            KeepOrDrop::Always => OracleEvent::Count(cost),
         });
         let units = Cost::new(cost).expect("costs drawn here are in range");
         let step = self.limit.decide(self.state.as_ref(), units, self.moment());
-        let mut here = self.referee.clone();
-        let (now, stepped) = self.hear(&mut here);
-        let ruling = here.judge(cost, now);
-        let implementation = Answer::Step {
+        let mut oracle = self.oracle.clone();
+        let (now, stepped) = self.reconcile(&mut oracle);
+        let expected = oracle.decide(cost, now);
+        let implementation = OracleAnswer::Step {
             decision: step.decision,
             fresh_at: step.fresh_at.as_micros(),
             takes: step.next.is_some(),
             repairs: step.repair.is_some(),
         };
-        let referee = Answer::Step {
-            decision: ruling.decision,
-            fresh_at: ruling.fresh_at,
-            takes: ruling.takes,
+        let expected_answer = OracleAnswer::Step {
+            decision: expected.decision,
+            fresh_at: expected.fresh_at,
+            takes: expected.takes,
             repairs: stepped,
         };
-        self.compare(implementation, referee)?;
+        self.compare(implementation, expected_answer)?;
 
-        let allowed = ruling.decision.is_allow();
+        let allowed = expected.decision.is_allow();
         self.report.steps += 1;
         self.report.allowed += u64::from(allowed && cost > 0);
         self.report.denied += u64::from(!allowed);
         self.report.clock_steps += u64::from(stepped);
-        self.remaining = ruling.decision.standing().remaining;
+        self.remaining = expected.decision.standing().remaining;
         if stepped {
-            self.clock_was_set_back();
+            self.on_clock_step();
         }
-        let kept = ruling.takes && (keep == Keep::Always || (keep == Keep::IfAllowed && allowed));
+        let kept = expected.takes && (keep == KeepOrDrop::Always || (keep == KeepOrDrop::IfAllowed && allowed));
         if kept {
             let lease = LeaseId(self.random.next());
-            let ticket = here.take(cost, now, lease);
-            if self.is_old_clock {
-                self.turns_are_over();
+            let charge_ref = oracle.take(cost, now, lease);
+            if self.clock_stepped {
+                self.clear_ordered_charges();
             }
             // What a refused request took is not what it asked for, so there is no receipt for it.
             if allowed {
@@ -257,19 +257,19 @@ impl<R: Referee> Life<R> {
                     mark: step.mark,
                     lease,
                 };
-                remember(&mut self.charges, (receipt, ticket));
-                remember(&mut self.leases, lease);
+                push_bounded(&mut self.charges, (receipt, charge_ref));
+                push_bounded(&mut self.leases, lease);
             } else {
-                self.turns_are_over();
+                self.clear_ordered_charges();
             }
-            self.write(step.next, here, lease)?;
+            self.write(step.next, oracle, lease)?;
         } else if stepped {
-            self.write(step.repair, here, LeaseId::default())?;
+            self.write(step.repair, oracle, LeaseId::default())?;
         }
-        if keep == Keep::IfAllowed || cost == 0 {
+        if keep == KeepOrDrop::IfAllowed || cost == 0 {
             self.compare_reply(&step.decision, &step.mark, units)?;
         }
-        Ok((ruling, now))
+        Ok((expected, now))
     }
 
     /// What goes over the wire to a caller of `CL.THROTTLE`, when what was settled is in place.
@@ -278,33 +278,33 @@ impl<R: Referee> Life<R> {
             return Ok(());
         };
         let reply = cell.reply(decision, mark, cost);
-        let implementation = Answer::Reply {
+        let implementation = OracleAnswer::Reply {
             limit: reply.limit,
             remaining: reply.remaining,
             rest: Some((reply.limited, reply.retry_after_s, reply.reset_after_s)),
         };
-        let mut here = self.referee.clone();
-        let (now, _) = self.hear(&mut here);
+        let mut oracle = self.oracle.clone();
+        let (now, _) = self.reconcile(&mut oracle);
         let taken = decision.is_allow() && cost > Cost::ZERO;
-        let referee = Answer::Reply {
+        let expected_answer = OracleAnswer::Reply {
             limit: self.numbers.burst,
             remaining: decision.standing().remaining,
-            rest: here.reply(cost.get(), taken, now),
+            rest: oracle.reply(cost.get(), taken, now),
         };
-        self.compare(implementation, referee)
+        self.compare(implementation, expected_answer)
     }
 
     /// Waits for a promised moment: denied until one microsecond before, allowed at it.
-    fn promised(&mut self, cost: u64, now: u64, wait: Micros) -> Result<(), Box<Difference>> {
+    fn check_promise(&mut self, cost: u64, now: u64, wait: Micros) -> Result<(), Box<Difference>> {
         let moment = now + wait.get();
-        if moment > LAST {
+        if moment > END {
             return Ok(());
         }
         for (at, promise) in [(moment - 1, false), (moment, true)] {
             self.now = at;
-            let (ruling, _) = self.decide(cost, if promise { Keep::IfAllowed } else { Keep::Never })?;
-            let kept = ruling.decision.is_allow();
-            self.compare(Answer::Promised(kept), Answer::Promised(promise))?;
+            let (expected, _) = self.decide(cost, if promise { KeepOrDrop::IfAllowed } else { KeepOrDrop::Never })?;
+            let kept = expected.decision.is_allow();
+            self.compare(OracleAnswer::PromiseKept(kept), OracleAnswer::PromiseKept(promise))?;
         }
         self.report.promises += 1;
         Ok(())
@@ -314,86 +314,86 @@ impl<R: Referee> Life<R> {
     fn undo(&mut self) -> Result<(), Box<Difference>> {
         let index = self.random.below(self.charges.len().max(1) as u64) as usize;
         match self.charges.remove(index) {
-            Some((receipt, ticket)) => {
+            Some((receipt, charge_ref)) => {
                 // A receipt is of the clock it was made by: after a step it gives nothing back.
                 let latest = receipt
                     .mark
                     .taken_at
                     .as_micros()
-                    .max(self.referee.written().unwrap_or(0));
+                    .max(self.oracle.written_at().unwrap_or(0));
                 let is_step = latest > self.now + self.slack;
-                let ticket = (R::UNDO == Undo::Always || !is_step).then_some(ticket);
-                let given = self.give(Event::Undo(receipt), ticket);
-                self.turns_are_over();
-                given
+                let charge_ref = (R::UNDO == UndoScope::Always || !is_step).then_some(charge_ref);
+                let result = self.return_units_of(OracleEvent::Undo(receipt), charge_ref);
+                self.clear_ordered_charges();
+                result
             }
             None => Ok(()),
         }
     }
 
-    fn give_back(&mut self, event: Event) -> Result<(), Box<Difference>> {
-        self.give(event, None)
+    fn return_units(&mut self, event: OracleEvent) -> Result<(), Box<Difference>> {
+        self.return_units_of(event, None)
     }
 
     /// Gives something back on both sides.
-    fn give(&mut self, event: Event, ticket: Option<R::Ticket>) -> Result<(), Box<Difference>> {
-        self.happens(event);
+    fn return_units_of(&mut self, event: OracleEvent, charge_ref: Option<R::ChargeRef>) -> Result<(), Box<Difference>> {
+        self.log_event(event);
         let moment = self.moment();
-        let mut here = self.referee.clone();
-        let (now, stepped) = self.hear(&mut here);
+        let mut oracle = self.oracle.clone();
+        let (now, stepped) = self.reconcile(&mut oracle);
         let state = self.state.as_ref();
-        let (change, lease, given) = match event {
-            Event::Refund(units) => {
+        let (change, lease, returned) = match event {
+            OracleEvent::Refund(units) => {
                 let cost = Cost::new(units).expect("costs drawn here are in range");
                 let change = self.limit.refund(state, cost, moment);
-                (change, LeaseId::default(), here.refund(units, now))
+                (change, LeaseId::default(), oracle.refund(units, now))
             }
-            Event::Undo(receipt) => {
+            OracleEvent::Undo(receipt) => {
                 let change = self.limit.undo(state, &receipt, moment);
-                let given = ticket.is_some_and(|ticket| here.undo(ticket, now));
-                (change, LeaseId::default(), given)
+                let returned = charge_ref.is_some_and(|charge_ref| oracle.undo(charge_ref, now));
+                (change, LeaseId::default(), returned)
             }
-            Event::Release(lease) => {
+            OracleEvent::Release(lease) => {
                 let change = match (&self.limit, state) {
                     (Limit::Concurrency(limit), Some(State::Concurrency(ring))) => limit.release(ring, lease, moment),
                     _ => None,
                 };
-                (change.map(Change::Concurrency), lease, here.release(lease, now))
+                (change.map(Change::Concurrency), lease, oracle.release(lease, now))
             }
-            Event::Renew(lease) => {
+            OracleEvent::Renew(lease) => {
                 let change = match (&self.limit, state) {
                     (Limit::Concurrency(limit), Some(State::Concurrency(ring))) => limit.renew(ring, lease, moment),
                     _ => None,
                 };
-                (change.map(Change::Concurrency), lease, here.renew(lease, now))
+                (change.map(Change::Concurrency), lease, oracle.renew(lease, now))
             }
             _ => (None, LeaseId::default(), false),
         };
         // With nothing to give back, a key may still be moved to the time of a clock that was set back, or be left.
-        let written = given || (stepped && change.is_some());
-        self.compare(Answer::Written(change.is_some()), Answer::Written(written))?;
+        let is_written = returned || (stepped && change.is_some());
+        self.compare(OracleAnswer::Written(change.is_some()), OracleAnswer::Written(is_written))?;
         self.report.steps += 1;
-        self.report.returns += u64::from(given);
-        if written {
+        self.report.returns += u64::from(returned);
+        if is_written {
             self.report.clock_steps += u64::from(stepped);
             if stepped {
-                self.clock_was_set_back();
+                self.on_clock_step();
             }
-            self.turns_are_over();
-            self.write(change, here, lease)?;
+            self.clear_ordered_charges();
+            self.write(change, oracle, lease)?;
         }
         Ok(())
     }
 
     /// The limit gets other numbers, and both say at once what the key is worth under them.
     fn edit(&mut self) -> Result<(), Box<Difference>> {
-        self.numbers = draw::edited(self.report.algorithm, self.numbers, &mut self.random);
-        self.limit = draw::limit(self.report.algorithm, self.numbers);
-        self.referee.edit(self.numbers);
+        self.numbers = draw::edit_numbers(self.report.algorithm, self.numbers, &mut self.random);
+        self.limit = draw::build_limit(self.report.algorithm, self.numbers);
+        self.oracle.edit(self.numbers);
         self.report.edits += 1;
-        self.happens(Event::Edit(self.numbers));
-        self.turns_are_over();
-        self.decide(0, Keep::Never).map(|_| ())
+        self.log_event(OracleEvent::Edit(self.numbers));
+        self.clear_ordered_charges();
+        self.decide(0, KeepOrDrop::Never).map(|_| ())
     }
 
     /// A store may forget a key as good as new: it must then stand as one never seen.
@@ -406,27 +406,27 @@ impl<R: Referee> Life<R> {
         }
         let cost = self.cost();
         let units = Cost::new(cost).expect("costs drawn here are in range");
-        let (ruling, now) = self.decide(cost, Keep::Never)?;
-        let fresh = R::new(self.numbers).judge(cost, now);
-        let never_seen = self.limit.decide(None, units, Now::new(Timestamp::from_micros(now)));
-        let answer = |decision, fresh_at| Answer::Step {
+        let (remembered_decision, now) = self.decide(cost, KeepOrDrop::Never)?;
+        let fresh = R::new(self.numbers).decide(cost, now);
+        let unseen = self.limit.decide(None, units, Now::new(Timestamp::from_micros(now)));
+        let answer = |decision, fresh_at| OracleAnswer::Step {
             decision,
             fresh_at,
             takes: true,
             repairs: false,
         };
-        let remembered = answer(ruling.decision, ruling.fresh_at);
+        let remembered = answer(remembered_decision.decision, remembered_decision.fresh_at);
         self.compare(remembered, answer(fresh.decision, fresh.fresh_at))?;
-        self.compare(answer(never_seen.decision, never_seen.fresh_at.as_micros()), remembered)?;
-        self.happens(Event::Forget);
+        self.compare(answer(unseen.decision, unseen.fresh_at.as_micros()), remembered)?;
+        self.log_event(OracleEvent::Forget);
         self.state = None;
-        self.referee = R::new(self.numbers);
+        self.oracle = R::new(self.numbers);
         self.charges.clear();
         self.leases.clear();
         Ok(())
     }
 
-    fn some_lease(&mut self) -> Option<LeaseId> {
+    fn random_lease(&mut self) -> Option<LeaseId> {
         if !matches!(self.limit, Limit::Concurrency(_)) {
             return None;
         }
@@ -435,24 +435,24 @@ impl<R: Referee> Life<R> {
     }
 
     /// Writes on both sides; both must then agree on how long the key is worth keeping.
-    fn write(&mut self, change: Option<Change>, here: R, lease: LeaseId) -> Result<(), Box<Difference>> {
+    fn write(&mut self, change: Option<Change>, oracle: R, lease: LeaseId) -> Result<(), Box<Difference>> {
         if let Some(change) = change {
             self.limit.keep(&mut self.state, change, lease);
         }
-        self.referee = here;
+        self.oracle = oracle;
         // A key that was as good as new before it was written is so since then at the latest.
-        let written = self.referee.written().unwrap_or(0);
+        let written_at = self.oracle.written_at().unwrap_or(0);
         let implementation = self.state.as_ref().and_then(|state| self.limit.fresh_at(state));
-        let implementation = implementation.map(|fresh_at| fresh_at.as_micros().max(written));
-        let referee = self.referee.fresh_at().map(|fresh_at| fresh_at.max(written));
-        self.compare(Answer::FreshAt(implementation), Answer::FreshAt(referee))
+        let implementation = implementation.map(|fresh_at| fresh_at.as_micros().max(written_at));
+        let expected = self.oracle.fresh_at().map(|fresh_at| fresh_at.max(written_at));
+        self.compare(OracleAnswer::FreshAt(implementation), OracleAnswer::FreshAt(expected))
     }
 
     /// Tells a referee the time: a little before its last write is the last write, further back is a step.
-    fn hear(&self, referee: &mut R) -> (u64, bool) {
-        match referee.written() {
+    fn reconcile(&self, oracle: &mut R) -> (u64, bool) {
+        match oracle.written_at() {
             Some(written) if written > self.now + self.slack => {
-                referee.set_back(written - self.now);
+                oracle.step_back(written - self.now);
                 (self.now, true)
             }
             Some(written) => (self.now.max(written), false),
@@ -461,18 +461,18 @@ impl<R: Referee> Life<R> {
     }
 
     /// Where charges are done in turn, none of those so far can be taken back any more.
-    fn turns_are_over(&mut self) {
-        self.is_old_clock = false;
-        if R::UNDO == Undo::InTurn {
+    fn clear_ordered_charges(&mut self) {
+        self.clock_stepped = false;
+        if R::UNDO == UndoScope::InTurn {
             self.charges.clear();
         }
     }
 
-    fn clock_was_set_back(&mut self) {
-        self.is_old_clock = true;
+    fn on_clock_step(&mut self) {
+        self.clock_stepped = true;
         match R::UNDO {
-            Undo::InTurn | Undo::SameClock => self.charges.clear(),
-            Undo::Always => (),
+            UndoScope::InTurn | UndoScope::SameClock => self.charges.clear(),
+            UndoScope::Always => (),
         }
     }
 
@@ -480,15 +480,15 @@ impl<R: Referee> Life<R> {
         Now::new(Timestamp::from_micros(self.now)).with_slack(Micros::new(self.slack))
     }
 
-    fn happens(&mut self, event: Event) {
+    fn log_event(&mut self, event: OracleEvent) {
         if self.events.len() == 16 {
             self.events.pop_front();
         }
         self.events.push_back((self.now, event));
     }
 
-    fn compare(&self, implementation: Answer, referee: Answer) -> Result<(), Box<Difference>> {
-        if implementation == referee {
+    fn compare(&self, implementation: OracleAnswer, expected: OracleAnswer) -> Result<(), Box<Difference>> {
+        if implementation == expected {
             return Ok(());
         }
         Err(Box::new(Difference {
@@ -499,13 +499,13 @@ impl<R: Referee> Life<R> {
             slack: self.slack,
             events: self.events.iter().copied().collect(),
             implementation,
-            referee,
+            oracle: expected,
         }))
     }
 }
 
 /// Keeps the last few.
-fn remember<T>(list: &mut VecDeque<T>, item: T) {
+fn push_bounded<T>(list: &mut VecDeque<T>, item: T) {
     if list.len() == 12 {
         list.pop_front();
     }

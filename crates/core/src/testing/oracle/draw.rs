@@ -8,7 +8,7 @@ use crate::{
 
 /// The numbers of a limit, whatever its algorithm calls them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Numbers {
+pub struct LimitNumbers {
     /// Units per period, or slots.
     pub units: u64,
     /// The period, or how long a lease lasts, in microseconds.
@@ -27,10 +27,10 @@ const DAY: u64 = 86_400 * S;
 const YEAR: u64 = 366 * DAY;
 
 /// How long a limit drawn here takes to fill at most: a clock that starts today does not reach its end.
-const LONGEST_FILL: u128 = 2_000_000_000_000_000;
+const FILL_TIME_MAX: u128 = 2_000_000_000_000_000;
 
 /// Numbers for a limit of this algorithm.
-pub(in crate::testing) fn numbers(algorithm: &str, random: &mut Random) -> Numbers {
+pub(in crate::testing) fn random_numbers(algorithm: &str, random: &mut Random) -> LimitNumbers {
     let (units, period) = match random.below(8) {
         0..=2 => (
             random.between(1, 20),
@@ -54,74 +54,74 @@ pub(in crate::testing) fn numbers(algorithm: &str, random: &mut Random) -> Numbe
             (1_000_000, 7 * S),
         ]),
         6 => (random.between(1, 5_000), random.between(MS, 2 * MS)),
-        _ => (spread(random, 1_000_000_000), MS.max(spread(random, YEAR))),
+        _ => (log_uniform(random, 1_000_000_000), MS.max(log_uniform(random, YEAR))),
     };
     let burst = match random.below(4) {
         0 => units,
         1 => random.between(1, 20),
         2 => random.pick(&[1, 2, 97, 65_537, 999_999_937, 1_000_000_000]),
-        _ => spread(random, 1_000_000_000),
+        _ => log_uniform(random, 1_000_000_000),
     };
     let min_interval = match random.below(4) {
-        0 => period.min(spread(random, period)),
+        0 => period.min(log_uniform(random, period)),
         1 => period / units,
         _ => 0,
     };
     let shaping = random.one_in(2);
-    let drawn = Numbers {
+    let unclamped = LimitNumbers {
         units,
         period,
         burst,
         min_interval,
         shaping,
     };
-    fit(algorithm, drawn)
+    clamp_numbers(algorithm, unclamped)
 }
 
 /// New numbers for a limit in use: sometimes one of them, sometimes all. A window keeps its period.
-pub(in crate::testing) fn edited(algorithm: &str, old: Numbers, random: &mut Random) -> Numbers {
-    let new = numbers(algorithm, random);
+pub(in crate::testing) fn edit_numbers(algorithm: &str, old: LimitNumbers, random: &mut Random) -> LimitNumbers {
+    let new = random_numbers(algorithm, random);
     let changed = match random.below(6) {
         0 => new,
-        1 => Numbers {
+        1 => LimitNumbers {
             burst: new.burst,
             min_interval: new.min_interval,
             ..old
         },
-        2 => Numbers {
+        2 => LimitNumbers {
             units: new.units,
             min_interval: 0,
             ..old
         },
-        3 => Numbers {
+        3 => LimitNumbers {
             burst: (old.burst / 2).max(1),
             units: (old.units / 2).max(1),
             ..old
         },
         // The same pace in other words.
-        4 if old.units <= 1_000_000 && old.period <= DAY => Numbers {
+        4 if old.units <= 1_000_000 && old.period <= DAY => LimitNumbers {
             units: old.units * 3,
             period: old.period * 3,
             ..old
         },
-        _ => Numbers {
+        _ => LimitNumbers {
             units: (old.units * 2).min(1_000_000_000),
             ..old
         },
     };
-    let windowed = [FixedWindow::NAME, SlidingCounter::NAME, SlidingLog::NAME].contains(&algorithm);
-    let changed = Numbers {
-        period: if windowed { old.period } else { changed.period },
+    let has_window = [FixedWindow::NAME, SlidingCounter::NAME, SlidingLog::NAME].contains(&algorithm);
+    let changed = LimitNumbers {
+        period: if has_window { old.period } else { changed.period },
         min_interval: changed.min_interval.min(old.period),
         shaping: old.shaping,
         ..changed
     };
-    fit(algorithm, changed)
+    clamp_numbers(algorithm, changed)
 }
 
 /// The nearest numbers the algorithm can be made with.
-fn fit(algorithm: &str, numbers: Numbers) -> Numbers {
-    let Numbers {
+fn clamp_numbers(algorithm: &str, numbers: LimitNumbers) -> LimitNumbers {
+    let LimitNumbers {
         mut units,
         mut period,
         burst,
@@ -137,19 +137,19 @@ fn fit(algorithm: &str, numbers: Numbers) -> Numbers {
         }
         _ => (),
     }
-    let most = (LONGEST_FILL * u128::from(units) / u128::from(period)).max(1);
-    Numbers {
+    let burst_max = (FILL_TIME_MAX * u128::from(units) / u128::from(period)).max(1);
+    LimitNumbers {
         units,
         period,
-        burst: burst.min(u64::try_from(most).unwrap_or(u64::MAX)),
+        burst: burst.min(u64::try_from(burst_max).unwrap_or(u64::MAX)),
         min_interval,
         shaping: shaping && algorithm == LeakyBucket::NAME,
     }
 }
 
 /// The limit with these numbers.
-pub(in crate::testing) fn limit(algorithm: &str, numbers: Numbers) -> Limit {
-    let Numbers {
+pub(in crate::testing) fn build_limit(algorithm: &str, numbers: LimitNumbers) -> Limit {
+    let LimitNumbers {
         units,
         period,
         burst,
@@ -157,7 +157,7 @@ pub(in crate::testing) fn limit(algorithm: &str, numbers: Numbers) -> Limit {
         shaping,
     } = numbers;
     let rate = Rate::new(units, Micros::new(period));
-    let made = match algorithm {
+    let limit = match algorithm {
         TokenBucket::NAME => rate
             .and_then(|rate| TokenBucket::new(rate).with_burst(burst))
             .map(Limit::from),
@@ -174,11 +174,11 @@ pub(in crate::testing) fn limit(algorithm: &str, numbers: Numbers) -> Limit {
         Concurrency::NAME => Concurrency::new(units, Micros::new(period)).map(Limit::from),
         _ => Cell::new(burst - 1, units, period / S).map(Limit::from),
     };
-    made.expect("numbers drawn here are in range")
+    limit.expect("numbers drawn here are in range")
 }
 
 /// A number from 1 to `most`, every size about as often.
-pub(in crate::testing) fn spread(random: &mut Random, most: u64) -> u64 {
-    let bits = random.below(u64::from(most.ilog2()) + 1);
-    random.between(1, 2 << bits).min(most)
+pub(in crate::testing) fn log_uniform(random: &mut Random, max: u64) -> u64 {
+    let bits = random.below(u64::from(max.ilog2()) + 1);
+    random.between(1, 2 << bits).min(max)
 }

@@ -1,15 +1,15 @@
 //! Referees of what is remembered one by one: a plain list of stamps, and a plain list of leases.
 
-use super::{Numbers, Referee, Ruling, Undo, after};
+use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::Retry;
 
 /// A sliding log: every stamp and its units, oldest first.
 #[derive(Clone, Debug)]
-pub(super) struct Log {
-    numbers: Numbers,
+pub(super) struct SlidingLogOracle {
+    numbers: LimitNumbers,
     entries: Vec<Entry>,
-    written: Option<u64>,
+    written_at: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -20,12 +20,12 @@ struct Entry {
 
 /// A charge in the log.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InLog {
+pub(super) struct LogCharge {
     stamp: u64,
     cost: u64,
 }
 
-impl Log {
+impl SlidingLogOracle {
     fn live(&self, now: u64) -> impl Iterator<Item = Entry> {
         let period = self.numbers.period;
         self.entries
@@ -39,7 +39,7 @@ impl Log {
     }
 
     /// When the last request is long enough ago, even if its units were given back.
-    fn spaced_at(&self, now: u64) -> u64 {
+    fn interval_end(&self, now: u64) -> u64 {
         match self.live(now).last() {
             Some(last) if self.numbers.min_interval > 0 => now.max(last.stamp + self.numbers.min_interval),
             _ => now,
@@ -48,7 +48,7 @@ impl Log {
 
     /// The largest cost that passes.
     fn largest(&self, now: u64) -> u64 {
-        if self.spaced_at(now) > now {
+        if self.interval_end(now) > now {
             0
         } else {
             self.numbers.units.saturating_sub(self.used(now))
@@ -56,7 +56,7 @@ impl Log {
     }
 
     /// The first moment at which `cost` passes: now, or when one of the entries leaves.
-    fn first(&self, cost: u64, now: u64) -> u64 {
+    fn first_allowed_at(&self, cost: u64, now: u64) -> u64 {
         let mut used = self.used(now);
         let mut moment = now;
         for entry in self.live(now) {
@@ -66,44 +66,44 @@ impl Log {
             used -= entry.units;
             moment = entry.stamp + self.numbers.period;
         }
-        moment.max(self.spaced_at(now))
+        moment.max(self.interval_end(now))
     }
 
-    fn forget_the_past(&mut self, now: u64) {
+    fn drop_expired(&mut self, now: u64) {
         self.entries = self.live(now).collect();
-        self.written = Some(now);
+        self.written_at = Some(now);
     }
 }
 
-impl Referee for Log {
-    type Ticket = InLog;
-    const UNDO: Undo = Undo::SameClock;
+impl Oracle for SlidingLogOracle {
+    type ChargeRef = LogCharge;
+    const UNDO: UndoScope = UndoScope::SameClock;
 
-    fn new(numbers: Numbers) -> Self {
+    fn new(numbers: LimitNumbers) -> Self {
         Self {
             numbers,
             entries: Vec::new(),
-            written: None,
+            written_at: None,
         }
     }
 
-    fn edit(&mut self, numbers: Numbers) {
+    fn edit(&mut self, numbers: LimitNumbers) {
         self.numbers = numbers;
     }
 
-    fn written(&self) -> Option<u64> {
-        self.written
+    fn written_at(&self) -> Option<u64> {
+        self.written_at
     }
 
-    fn set_back(&mut self, by: u64) {
-        self.written = self.written.map(|written| written - by);
+    fn step_back(&mut self, by: u64) {
+        self.written_at = self.written_at.map(|written| written - by);
         for entry in &mut self.entries {
             entry.stamp -= by;
         }
     }
 
-    fn judge(&self, cost: u64, now: u64) -> Ruling {
-        let Numbers {
+    fn decide(&self, cost: u64, now: u64) -> OracleDecision {
+        let LimitNumbers {
             units: limit,
             period,
             min_interval,
@@ -113,35 +113,35 @@ impl Referee for Log {
         let last = self.live(now).last().map(|last| last.stamp + period);
         if cost > 0 && cost <= largest {
             let remaining = if min_interval > 0 { 0 } else { largest - cost };
-            return Ruling::new((limit, remaining.into(), period.into()), None, true, now);
+            return OracleDecision::new((limit, remaining.into(), period.into()), None, true, now);
         }
         let denied = (cost > 0).then(|| {
             if cost > limit {
                 Retry::Never
             } else {
-                after(u128::from(self.first(cost, now) - now))
+                retry_after(u128::from(self.first_allowed_at(cost, now) - now))
             }
         });
         // An entry whose units were all given back still holds off the next request for the interval, no longer.
         let reset_at = last
             .filter(|_| self.used(now) > 0)
-            .unwrap_or_else(|| self.spaced_at(now));
+            .unwrap_or_else(|| self.interval_end(now));
         let standing = (limit, largest.into(), u128::from(reset_at - now));
-        let mut ruling = Ruling::new(standing, denied, cost > 0 && largest > 0, now);
+        let mut decision = OracleDecision::new(standing, denied, cost > 0 && largest > 0, now);
         // But the interval may be changed, to a whole period at most, so the key is remembered for that long.
-        ruling.fresh_at = last.unwrap_or(now);
-        ruling
+        decision.fresh_at = last.unwrap_or(now);
+        decision
     }
 
-    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> InLog {
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> LogCharge {
         let units = cost.min(self.largest(now));
-        self.forget_the_past(now);
+        self.drop_expired(now);
         self.entries.retain(|entry| entry.units > 0);
         match self.entries.last_mut() {
             Some(last) if last.stamp == now => last.units += units,
             _ => self.entries.push(Entry { stamp: now, units }),
         }
-        InLog { stamp: now, cost }
+        LogCharge { stamp: now, cost }
     }
 
     /// The oldest units come back first.
@@ -149,27 +149,27 @@ impl Referee for Log {
         if self.used(now) == 0 {
             return false;
         }
-        self.forget_the_past(now);
+        self.drop_expired(now);
         let last = self.entries.last().map(|last| last.stamp);
         let mut left = cost;
         for entry in &mut self.entries {
-            let back = entry.units.min(left);
-            entry.units -= back;
-            left -= back;
+            let returned = entry.units.min(left);
+            entry.units -= returned;
+            left -= returned;
         }
         self.entries
             .retain(|entry| entry.units > 0 || Some(entry.stamp) == last);
         true
     }
 
-    fn undo(&mut self, charge: InLog, now: u64) -> bool {
-        let charged = |entry: &Entry| entry.stamp == charge.stamp && entry.units > 0;
-        if !self.live(now).any(|entry| charged(&entry)) {
+    fn undo(&mut self, charge: LogCharge, now: u64) -> bool {
+        let is_charged = |entry: &Entry| entry.stamp == charge.stamp && entry.units > 0;
+        if !self.live(now).any(|entry| is_charged(&entry)) {
             return false;
         }
-        self.forget_the_past(now);
+        self.drop_expired(now);
         for entry in &mut self.entries {
-            if charged(entry) {
+            if is_charged(entry) {
                 entry.units = entry.units.saturating_sub(charge.cost);
             }
         }
@@ -180,16 +180,16 @@ impl Referee for Log {
 
     fn fresh_at(&self) -> Option<u64> {
         let last = self.entries.last().map(|last| last.stamp + self.numbers.period);
-        last.or(self.written)
+        last.or(self.written_at)
     }
 }
 
 /// A concurrency limit: every lease, in the order they were taken or renewed.
 #[derive(Clone, Debug)]
-pub(super) struct Leases {
-    numbers: Numbers,
+pub(super) struct ConcurrencyOracle {
+    numbers: LimitNumbers,
     leases: Vec<Lease>,
-    written: Option<u64>,
+    written_at: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -199,7 +199,7 @@ struct Lease {
     slots: u64,
 }
 
-impl Leases {
+impl ConcurrencyOracle {
     fn live(&self, now: u64) -> impl Iterator<Item = Lease> {
         self.leases.iter().copied().filter(move |lease| lease.ends > now)
     }
@@ -211,7 +211,7 @@ impl Leases {
 
     fn write(&mut self, now: u64) {
         self.leases = self.live(now).collect();
-        self.written = Some(now);
+        self.written_at = Some(now);
     }
 
     /// Takes a lease out if it is held.
@@ -223,46 +223,46 @@ impl Leases {
     }
 }
 
-impl Referee for Leases {
-    type Ticket = LeaseId;
-    const UNDO: Undo = Undo::Always;
+impl Oracle for ConcurrencyOracle {
+    type ChargeRef = LeaseId;
+    const UNDO: UndoScope = UndoScope::Always;
 
-    fn new(numbers: Numbers) -> Self {
+    fn new(numbers: LimitNumbers) -> Self {
         Self {
             numbers,
             leases: Vec::new(),
-            written: None,
+            written_at: None,
         }
     }
 
-    fn edit(&mut self, numbers: Numbers) {
+    fn edit(&mut self, numbers: LimitNumbers) {
         self.numbers = numbers;
     }
 
-    fn written(&self) -> Option<u64> {
-        self.written
+    fn written_at(&self) -> Option<u64> {
+        self.written_at
     }
 
-    fn set_back(&mut self, by: u64) {
-        self.written = self.written.map(|written| written - by);
+    fn step_back(&mut self, by: u64) {
+        self.written_at = self.written_at.map(|written| written - by);
         for lease in &mut self.leases {
             lease.ends -= by;
         }
     }
 
-    fn judge(&self, cost: u64, now: u64) -> Ruling {
+    fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let (limit, free) = (self.numbers.units, self.free(now));
         let allowed = cost <= free;
         let taken = if allowed { cost } else { 0 };
-        let own = (taken > 0).then_some(now + self.numbers.period);
-        let ends = self.live(now).map(|lease| lease.ends).chain(own).max();
+        let new_end = (taken > 0).then_some(now + self.numbers.period);
+        let ends = self.live(now).map(|lease| lease.ends).chain(new_end).max();
         let denied = (!allowed).then_some(if cost > limit { Retry::Never } else { Retry::Unknown });
         let standing = (
             limit,
             (free - taken).into(),
             ends.map_or(0, |ends| u128::from(ends - now)),
         );
-        Ruling::new(standing, denied, taken > 0, now)
+        OracleDecision::new(standing, denied, taken > 0, now)
     }
 
     fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> LeaseId {
@@ -286,9 +286,9 @@ impl Referee for Leases {
             let Some(first) = self.leases.iter_mut().min_by_key(|lease| lease.ends) else {
                 break;
             };
-            let back = first.slots.min(left);
-            first.slots -= back;
-            left -= back;
+            let returned = first.slots.min(left);
+            first.slots -= returned;
+            left -= returned;
             self.leases.retain(|lease| lease.slots > 0);
         }
         true
@@ -312,6 +312,6 @@ impl Referee for Leases {
     }
 
     fn fresh_at(&self) -> Option<u64> {
-        self.leases.iter().map(|lease| lease.ends).max().or(self.written)
+        self.leases.iter().map(|lease| lease.ends).max().or(self.written_at)
     }
 }

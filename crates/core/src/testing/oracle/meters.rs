@@ -1,14 +1,14 @@
 //! Referees of the exact meters: a level that sinks (token and leaky bucket) and an arrival time (GCRA).
 
-use super::{Numbers, Referee, Ruling, Undo, Work, after, narrow};
+use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, MeterCharge, retry_after, narrow};
 use crate::algorithm::LeaseId;
 use crate::decision::{Decision, Retry};
 use crate::time::Micros;
 
 /// A token bucket or a leaky one: a level in units times period, which sinks by `units` every microsecond.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bucket {
-    numbers: Numbers,
+pub(super) struct BucketOracle {
+    numbers: LimitNumbers,
     held: Option<Level>,
 }
 
@@ -21,20 +21,20 @@ struct Level {
     units: u128,
     period: u128,
     /// Something was given back: where a charge has its place is not known any more.
-    loose: bool,
+    has_refund: bool,
     /// Charges of different paces met: what each is worth is not known any more.
-    mixed: bool,
-    written: u64,
+    has_mixed_paces: bool,
+    written_at: u64,
 }
 
 impl Level {
     /// When it is down to nothing by its own numbers: then the key is forgotten, whatever the limit is by now.
     fn fresh_at(&self) -> u64 {
-        self.written + narrow(self.level.div_ceil(self.units))
+        self.written_at + narrow(self.level.div_ceil(self.units))
     }
 }
 
-impl Bucket {
+impl BucketOracle {
     fn units(&self) -> u128 {
         self.numbers.units.into()
     }
@@ -59,34 +59,34 @@ impl Bucket {
             let used = held.level.div_ceil(held.period);
             (used * self.period(), Some(u128::from(held.fresh_at() - now)))
         };
-        let sunk = u128::from(now - held.written) * self.units();
+        let sunk = u128::from(now - held.written_at) * self.units();
         (level.saturating_sub(sunk), forgotten)
     }
 }
 
-impl Referee for Bucket {
-    type Ticket = Work<u128>;
-    const UNDO: Undo = Undo::InTurn;
+impl Oracle for BucketOracle {
+    type ChargeRef = MeterCharge<u128>;
+    const UNDO: UndoScope = UndoScope::InTurn;
 
-    fn new(numbers: Numbers) -> Self {
+    fn new(numbers: LimitNumbers) -> Self {
         Self { numbers, held: None }
     }
 
-    fn edit(&mut self, numbers: Numbers) {
+    fn edit(&mut self, numbers: LimitNumbers) {
         self.numbers = numbers;
     }
 
-    fn written(&self) -> Option<u64> {
-        self.held.map(|held| held.written)
+    fn written_at(&self) -> Option<u64> {
+        self.held.map(|held| held.written_at)
     }
 
-    fn set_back(&mut self, by: u64) {
+    fn step_back(&mut self, by: u64) {
         if let Some(held) = &mut self.held {
-            held.written -= by;
+            held.written_at -= by;
         }
     }
 
-    fn judge(&self, cost: u64, now: u64) -> Ruling {
+    fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let (level, forgotten) = self.level(now);
         let (units, period, full) = (self.units(), self.period(), self.full());
         let filled = level + u128::from(cost) * period;
@@ -104,40 +104,40 @@ impl Referee for Bucket {
             if cost > self.numbers.burst {
                 Retry::Never
             } else {
-                after(remembered((filled - full).div_ceil(units)))
+                retry_after(remembered((filled - full).div_ceil(units)))
             }
         });
         let standing = (self.numbers.burst, full.saturating_sub(shown) / period, reset_after);
-        let mut ruling = Ruling::new(standing, denied, takes, now);
-        if let Decision::Allow { delay, .. } = &mut ruling.decision
+        let mut result = OracleDecision::new(standing, denied, takes, now);
+        if let Decision::Allow { delay, .. } = &mut result.decision
             && self.numbers.shaping
             && cost > 0
         {
             *delay = Micros::new(narrow(level.div_ceil(units)));
         }
-        ruling
+        result
     }
 
-    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> Work<u128> {
+    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> MeterCharge<u128> {
         let (level, _) = self.level(now);
-        let takes = u128::from(cost) * self.period();
-        let loose = self.held.is_some_and(|held| held.loose);
-        let paced = |held: &Level| held.units * self.period() == self.units() * held.period;
-        let mixed = self.held.is_some_and(|held| held.mixed || !paced(&held));
+        let duration = u128::from(cost) * self.period();
+        let has_refund = self.held.is_some_and(|held| held.has_refund);
+        let same_pace = |held: &Level| held.units * self.period() == self.units() * held.period;
+        let has_mixed_paces = self.held.is_some_and(|held| held.has_mixed_paces || !same_pace(&held));
         self.held = Some(Level {
-            loose,
-            mixed,
-            level: self.full().max(level).min(level + takes),
+            has_refund,
+            has_mixed_paces,
+            level: self.full().max(level).min(level + duration),
             last: Some((id, level)),
             units: self.units(),
             period: self.period(),
-            written: now,
+            written_at: now,
         });
-        let begins = u128::from(now) * self.units() + level;
-        Work {
-            begins,
-            takes,
-            taken: now,
+        let starts_at = u128::from(now) * self.units() + level;
+        MeterCharge {
+            starts_at,
+            duration,
+            taken_at: now,
             id,
         }
     }
@@ -147,38 +147,38 @@ impl Referee for Bucket {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now && !self.numbers.shaping) else {
             return false;
         };
-        let sunk = u128::from(now - held.written) * held.units;
+        let sunk = u128::from(now - held.written_at) * held.units;
         self.held = Some(Level {
             level: held.level.saturating_sub(u128::from(cost) * held.period).max(sunk),
             last: None,
-            loose: true,
+            has_refund: true,
             ..held
         });
         true
     }
 
     /// What would have been without it, or, with others behind it, what of it is not done yet is not to be done.
-    fn undo(&mut self, work: Work<u128>, now: u64) -> bool {
+    fn undo(&mut self, work: MeterCharge<u128>, now: u64) -> bool {
         let undoable = |held: &Level| held.fresh_at() > now && !self.numbers.shaping;
         let Some(held) = self.held.filter(undoable) else {
             return false;
         };
-        let sunk = u128::from(now - held.written) * held.units;
+        let sunk = u128::from(now - held.written_at) * held.units;
         let level = match held.last {
             Some((id, without)) if id == work.id => without.max(sunk),
-            _ if held.mixed => return false,
+            _ if held.has_mixed_paces => return false,
             _ => {
-                let undone = undone(&work, held.loose, now, held.units);
-                if undone == 0 {
+                let unfinished = unfinished_work(&work, held.has_refund, now, held.units);
+                if unfinished == 0 {
                     return false;
                 }
-                held.level.saturating_sub(undone).max(sunk)
+                held.level.saturating_sub(unfinished).max(sunk)
             }
         };
         self.held = Some(Level {
             level,
             last: None,
-            loose: true,
+            has_refund: true,
             ..held
         });
         true
@@ -191,21 +191,21 @@ impl Referee for Bucket {
 
 /// How much of a charge is still to be done at `now`, in its own parts, `each` of which make a microsecond. When its place
 /// is not known, what would be left had it been done ever since it was taken.
-fn undone(work: &Work<u128>, loose: bool, now: u64, each: u128) -> u128 {
-    let begins = if loose {
-        u128::from(work.taken) * each
+fn unfinished_work(work: &MeterCharge<u128>, has_refund: bool, now: u64, parts_per_us: u128) -> u128 {
+    let starts_at = if has_refund {
+        u128::from(work.taken_at) * parts_per_us
     } else {
-        work.begins
+        work.starts_at
     };
-    (begins + work.takes)
-        .saturating_sub(u128::from(now) * each)
-        .min(work.takes)
+    (starts_at + work.duration)
+        .saturating_sub(u128::from(now) * parts_per_us)
+        .min(work.duration)
 }
 
 /// GCRA: when the next request should arrive, as a fraction of microseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Arrivals {
-    numbers: Numbers,
+pub(super) struct GcraOracle {
+    numbers: LimitNumbers,
     held: Option<Arrival>,
 }
 
@@ -217,10 +217,10 @@ struct Arrival {
     last: Option<(LeaseId, u128)>,
     over: u128,
     /// Something was given back: where a charge has its place is not known any more.
-    loose: bool,
+    has_refund: bool,
     /// Charges of different paces met: what each is worth is not known any more.
-    mixed: bool,
-    written: u64,
+    has_mixed_paces: bool,
+    written_at: u64,
 }
 
 impl Arrival {
@@ -229,7 +229,7 @@ impl Arrival {
     }
 }
 
-impl Arrivals {
+impl GcraOracle {
     /// What times are fractions over, and how many such parts one unit takes.
     fn scale(&self) -> (u128, u128) {
         let (mut a, mut b) = (u128::from(self.numbers.units), u128::from(self.numbers.period));
@@ -251,25 +251,25 @@ impl Arrivals {
     }
 }
 
-impl Referee for Arrivals {
-    type Ticket = Work<u128>;
-    const UNDO: Undo = Undo::InTurn;
+impl Oracle for GcraOracle {
+    type ChargeRef = MeterCharge<u128>;
+    const UNDO: UndoScope = UndoScope::InTurn;
 
-    fn new(numbers: Numbers) -> Self {
+    fn new(numbers: LimitNumbers) -> Self {
         Self { numbers, held: None }
     }
 
-    fn edit(&mut self, numbers: Numbers) {
+    fn edit(&mut self, numbers: LimitNumbers) {
         self.numbers = numbers;
     }
 
-    fn written(&self) -> Option<u64> {
-        self.held.map(|held| held.written)
+    fn written_at(&self) -> Option<u64> {
+        self.held.map(|held| held.written_at)
     }
 
-    fn set_back(&mut self, by: u64) {
+    fn step_back(&mut self, by: u64) {
         if let Some(held) = &mut self.held {
-            held.written -= by;
+            held.written_at -= by;
             held.time -= u128::from(by) * held.over;
             if let Some((_, without)) = &mut held.last {
                 *without -= u128::from(by) * held.over;
@@ -277,7 +277,7 @@ impl Referee for Arrivals {
         }
     }
 
-    fn judge(&self, cost: u64, now: u64) -> Ruling {
+    fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let (over, unit) = self.scale();
         let early = u128::from(self.numbers.burst) * unit;
         let ahead = self.ahead(now);
@@ -288,32 +288,32 @@ impl Referee for Arrivals {
             if cost > self.numbers.burst {
                 Retry::Never
             } else {
-                after((then - early).div_ceil(over))
+                retry_after((then - early).div_ceil(over))
             }
         });
         let remaining = early.saturating_sub(shown) / unit;
         let standing = (self.numbers.burst, remaining, shown.div_ceil(over));
-        Ruling::new(standing, denied, cost > 0 && (allowed || ahead < early), now)
+        OracleDecision::new(standing, denied, cost > 0 && (allowed || ahead < early), now)
     }
 
-    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> Work<u128> {
+    fn take(&mut self, cost: u64, now: u64, id: LeaseId) -> MeterCharge<u128> {
         let (over, unit) = self.scale();
         let early = u128::from(self.numbers.burst) * unit;
         let ahead = self.ahead(now);
-        let takes = u128::from(cost) * unit;
-        let begins = u128::from(now) * over + ahead;
+        let duration = u128::from(cost) * unit;
+        let starts_at = u128::from(now) * over + ahead;
         self.held = Some(Arrival {
-            time: u128::from(now) * over + (ahead + takes).min(early.max(ahead)),
-            last: Some((id, begins)),
+            time: u128::from(now) * over + (ahead + duration).min(early.max(ahead)),
+            last: Some((id, starts_at)),
             over,
-            loose: self.held.is_some_and(|held| held.loose),
-            mixed: self.held.is_some_and(|held| held.mixed || held.over != over),
-            written: now,
+            has_refund: self.held.is_some_and(|held| held.has_refund),
+            has_mixed_paces: self.held.is_some_and(|held| held.has_mixed_paces || held.over != over),
+            written_at: now,
         });
-        Work {
-            begins,
-            takes,
-            taken: now,
+        MeterCharge {
+            starts_at,
+            duration,
+            taken_at: now,
             id,
         }
     }
@@ -324,36 +324,36 @@ impl Referee for Arrivals {
             return false;
         };
         let (over, unit) = self.scale();
-        let given = u128::from(cost) * unit;
-        let given = given / over * held.over + given % over * held.over / over;
+        let returned = u128::from(cost) * unit;
+        let returned = returned / over * held.over + returned % over * held.over / over;
         self.held = Some(Arrival {
-            time: held.time.saturating_sub(given).max(u128::from(now) * held.over),
+            time: held.time.saturating_sub(returned).max(u128::from(now) * held.over),
             last: None,
-            loose: true,
+            has_refund: true,
             ..held
         });
         true
     }
 
-    fn undo(&mut self, work: Work<u128>, now: u64) -> bool {
+    fn undo(&mut self, work: MeterCharge<u128>, now: u64) -> bool {
         let Some(held) = self.held.filter(|held| held.fresh_at() > now) else {
             return false;
         };
         let time = match held.last {
             Some((id, without)) if id == work.id => without,
-            _ if held.mixed => return false,
+            _ if held.has_mixed_paces => return false,
             _ => {
-                let undone = undone(&work, held.loose, now, held.over);
-                if undone == 0 {
+                let unfinished = unfinished_work(&work, held.has_refund, now, held.over);
+                if unfinished == 0 {
                     return false;
                 }
-                held.time - undone
+                held.time - unfinished
             }
         };
         self.held = Some(Arrival {
             time: time.max(u128::from(now) * held.over),
             last: None,
-            loose: true,
+            has_refund: true,
             ..held
         });
         true

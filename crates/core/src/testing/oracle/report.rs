@@ -1,13 +1,13 @@
 //! What comes of a contest: counts, or the first difference with all it takes to see it again.
 
-use super::Numbers;
+use super::LimitNumbers;
 use crate::algorithm::{LeaseId, Receipt};
 use crate::decision::Decision;
 use std::fmt;
 
 /// What a contest without a difference came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct OracleReport {
     /// The algorithm.
     pub algorithm: &'static str,
     /// The seed of its steps.
@@ -38,26 +38,26 @@ pub struct Difference {
     /// The step, counted from zero.
     pub step: u64,
     /// The numbers of the limit.
-    pub numbers: Numbers,
+    pub numbers: LimitNumbers,
     /// How late a clock may be without having been set back, in microseconds.
     pub slack: u64,
     /// The last things that happened to the key, the one in question last.
-    pub events: Vec<(u64, Event)>,
+    pub events: Vec<(u64, OracleEvent)>,
     /// What the algorithm said.
-    pub implementation: Answer,
+    pub implementation: OracleAnswer,
     /// What its referee said.
-    pub referee: Answer,
+    pub oracle: OracleAnswer,
 }
 
 /// Something that happened to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum OracleEvent {
     /// A key never seen.
-    Begin(Numbers),
+    Start(LimitNumbers),
     /// A cost was decided and kept if it passed.
     Enforce(u64),
     /// A cost was decided and not kept.
-    Look(u64),
+    Peek(u64),
     /// A cost was decided and kept in any case.
     Count(u64),
     /// Units were given back.
@@ -69,14 +69,14 @@ pub enum Event {
     /// A lease was renewed.
     Renew(LeaseId),
     /// The limit was given these numbers.
-    Edit(Numbers),
+    Edit(LimitNumbers),
     /// The key was as good as new and forgotten.
     Forget,
 }
 
 /// What one side said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum OracleAnswer {
     /// To a cost.
     Step {
         /// The decision.
@@ -102,7 +102,7 @@ pub enum Answer {
     /// To the question when the stored key equals one never seen.
     FreshAt(Option<u64>),
     /// To a cost whose moment had been promised, or which was promised to be denied until then.
-    Promised(bool),
+    PromiseKept(bool),
 }
 
 impl fmt::Display for Difference {
@@ -113,7 +113,7 @@ impl fmt::Display for Difference {
             writeln!(f, "  at {now:>16} {event:?}")?;
         }
         writeln!(f, "  implementation  {:?}", self.implementation)?;
-        write!(f, "  referee         {:?}", self.referee)
+        write!(f, "  referee         {:?}", self.oracle)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Referees of the windows: one counter with its end, and two counters whose answer is found by trying.
 
-use super::{Numbers, Referee, Ruling, Undo, after};
+use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::Retry;
 
 /// A charge in a window: when that window was due, and the amount.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct InWindow {
+pub(super) struct WindowCharge {
     due: u64,
     cost: u64,
 }
@@ -18,8 +18,8 @@ fn aligned_end(now: u64, period: u64) -> u64 {
 
 /// A fixed window.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fixed {
-    numbers: Numbers,
+pub(super) struct FixedWindowOracle {
+    numbers: LimitNumbers,
     held: Option<Window>,
 }
 
@@ -28,10 +28,10 @@ struct Window {
     /// When it has lasted its time: a seam, until the clock is set back and this with it.
     due: u64,
     used: u64,
-    written: u64,
+    written_at: u64,
 }
 
-impl Fixed {
+impl FixedWindowOracle {
     /// A window ends at the seam at which it is due, or at the first one after.
     fn end(&self, window: &Window) -> u64 {
         let period = self.numbers.period;
@@ -45,17 +45,17 @@ impl Fixed {
     /// The window at `now`: the stored one while it lasts and holds anything, else an empty one.
     fn window(&self, now: u64) -> Window {
         match self.held {
-            Some(held) if held.used > 0 && now < self.end(&held) => Window { written: now, ..held },
+            Some(held) if held.used > 0 && now < self.end(&held) => Window { written_at: now, ..held },
             _ => Window {
                 due: aligned_end(now, self.numbers.period),
                 used: 0,
-                written: now,
+                written_at: now,
             },
         }
     }
 
     /// Takes units out of a window that holds any.
-    fn give_back(&mut self, window: Window, units: u64) -> bool {
+    fn return_units(&mut self, window: Window, units: u64) -> bool {
         if window.used == 0 {
             return false;
         }
@@ -67,70 +67,70 @@ impl Fixed {
     }
 }
 
-impl Referee for Fixed {
-    type Ticket = InWindow;
-    const UNDO: Undo = Undo::SameClock;
+impl Oracle for FixedWindowOracle {
+    type ChargeRef = WindowCharge;
+    const UNDO: UndoScope = UndoScope::SameClock;
 
-    fn new(numbers: Numbers) -> Self {
+    fn new(numbers: LimitNumbers) -> Self {
         Self { numbers, held: None }
     }
 
-    fn edit(&mut self, numbers: Numbers) {
+    fn edit(&mut self, numbers: LimitNumbers) {
         self.numbers = numbers;
     }
 
-    fn written(&self) -> Option<u64> {
-        self.held.map(|held| held.written)
+    fn written_at(&self) -> Option<u64> {
+        self.held.map(|held| held.written_at)
     }
 
-    fn set_back(&mut self, by: u64) {
+    fn step_back(&mut self, by: u64) {
         if let Some(held) = &mut self.held {
-            held.written -= by;
+            held.written_at -= by;
             held.due -= by;
         }
     }
 
-    fn judge(&self, cost: u64, now: u64) -> Ruling {
+    fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let window = self.window(now);
         let limit = self.numbers.units;
         let wait = u128::from(self.end(&window) - now);
         let allowed = cost == 0 || window.used + cost <= limit;
         let shown = if allowed { window.used + cost } else { window.used };
-        let denied = (!allowed).then(|| if cost > limit { Retry::Never } else { after(wait) });
+        let denied = (!allowed).then(|| if cost > limit { Retry::Never } else { retry_after(wait) });
         let reset_after = if shown > 0 { wait } else { 0 };
         let standing = (limit, limit.saturating_sub(shown).into(), reset_after);
-        Ruling::new(standing, denied, cost > 0 && (allowed || window.used < limit), now)
+        OracleDecision::new(standing, denied, cost > 0 && (allowed || window.used < limit), now)
     }
 
-    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> InWindow {
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> WindowCharge {
         let window = self.window(now);
-        let most = self.numbers.units.max(window.used);
+        let max = self.numbers.units.max(window.used);
         self.held = Some(Window {
-            used: (window.used + cost).min(most),
+            used: (window.used + cost).min(max),
             ..window
         });
-        InWindow { due: window.due, cost }
+        WindowCharge { due: window.due, cost }
     }
 
     fn refund(&mut self, cost: u64, now: u64) -> bool {
-        self.give_back(self.window(now), cost)
+        self.return_units(self.window(now), cost)
     }
 
-    fn undo(&mut self, charge: InWindow, now: u64) -> bool {
+    fn undo(&mut self, charge: WindowCharge, now: u64) -> bool {
         let window = self.window(now);
-        window.due == charge.due && self.give_back(window, charge.cost)
+        window.due == charge.due && self.return_units(window, charge.cost)
     }
 
     fn fresh_at(&self) -> Option<u64> {
         self.held
-            .map(|held| if held.used > 0 { self.end(&held) } else { held.written })
+            .map(|held| if held.used > 0 { self.end(&held) } else { held.written_at })
     }
 }
 
 /// A sliding counter.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Pair {
-    numbers: Numbers,
+pub(super) struct SlidingCounterOracle {
+    numbers: LimitNumbers,
     held: Option<Counts>,
 }
 
@@ -140,10 +140,10 @@ struct Counts {
     end: u64,
     previous: u64,
     current: u64,
-    written: u64,
+    written_at: u64,
 }
 
-impl Pair {
+impl SlidingCounterOracle {
     /// The counts at `now`, one window after the other become the previous one; empty ones start at a seam.
     fn counts(&self, now: u64) -> Counts {
         let period = self.numbers.period;
@@ -151,7 +151,7 @@ impl Pair {
             end: aligned_end(now, period),
             previous: 0,
             current: 0,
-            written: now,
+            written_at: now,
         };
         let Some(mut counts) = self.held else { return fresh };
         while now >= counts.end && counts.previous + counts.current > 0 {
@@ -159,7 +159,7 @@ impl Pair {
             counts.current = 0;
             counts.end += period;
         }
-        counts.written = now;
+        counts.written_at = now;
         if counts.previous + counts.current > 0 {
             counts
         } else {
@@ -169,7 +169,7 @@ impl Pair {
 
     /// Whether `cost` would pass at `now` if nothing else happened: current + previous * covered / period + cost
     /// is within the limit.
-    fn passes(&self, cost: u64, now: u64) -> bool {
+    fn allows(&self, cost: u64, now: u64) -> bool {
         let counts = self.counts(now);
         let period = u128::from(self.numbers.period);
         let covered = u128::from(counts.end - now);
@@ -182,7 +182,7 @@ impl Pair {
         let (mut passes, mut fails) = (0, self.numbers.units + 1);
         while fails - passes > 1 {
             let middle = passes.midpoint(fails);
-            if self.passes(middle, now) {
+            if self.allows(middle, now) {
                 passes = middle;
             } else {
                 fails = middle;
@@ -192,11 +192,11 @@ impl Pair {
     }
 
     /// The first moment at which `cost` passes, by halving; within two periods everything has left.
-    fn first(&self, cost: u64, now: u64) -> u64 {
+    fn first_allowed_at(&self, cost: u64, now: u64) -> u64 {
         let (mut fails, mut passes) = (now, now + 2 * self.numbers.period);
         while passes - fails > 1 {
             let middle = fails.midpoint(passes);
-            if self.passes(cost, middle) {
+            if self.allows(cost, middle) {
                 passes = middle;
             } else {
                 fails = middle;
@@ -212,39 +212,39 @@ impl Pair {
         } else if counts.previous > 0 {
             counts.end
         } else {
-            counts.written
+            counts.written_at
         }
     }
 }
 
-impl Referee for Pair {
-    type Ticket = InWindow;
-    const UNDO: Undo = Undo::SameClock;
+impl Oracle for SlidingCounterOracle {
+    type ChargeRef = WindowCharge;
+    const UNDO: UndoScope = UndoScope::SameClock;
 
-    fn new(numbers: Numbers) -> Self {
+    fn new(numbers: LimitNumbers) -> Self {
         Self { numbers, held: None }
     }
 
-    fn edit(&mut self, numbers: Numbers) {
+    fn edit(&mut self, numbers: LimitNumbers) {
         self.numbers = numbers;
     }
 
-    fn written(&self) -> Option<u64> {
-        self.held.map(|held| held.written)
+    fn written_at(&self) -> Option<u64> {
+        self.held.map(|held| held.written_at)
     }
 
-    fn set_back(&mut self, by: u64) {
+    fn step_back(&mut self, by: u64) {
         if let Some(held) = &mut self.held {
-            held.written -= by;
+            held.written_at -= by;
             held.end -= by;
         }
     }
 
-    fn judge(&self, cost: u64, now: u64) -> Ruling {
+    fn decide(&self, cost: u64, now: u64) -> OracleDecision {
         let limit = self.numbers.units;
         let mut counts = self.counts(now);
         let largest = self.largest(now);
-        let allowed = cost == 0 || self.passes(cost, now);
+        let allowed = cost == 0 || self.allows(cost, now);
         if allowed {
             counts.current += cost;
         }
@@ -253,19 +253,19 @@ impl Referee for Pair {
             if cost > limit {
                 Retry::Never
             } else {
-                after(u128::from(self.first(cost, now) - now))
+                retry_after(u128::from(self.first_allowed_at(cost, now) - now))
             }
         });
         let reset_after = u128::from(self.empty_at(&counts) - now);
         let takes = cost > 0 && largest > 0;
-        Ruling::new((limit, remaining.into(), reset_after), denied, takes, now)
+        OracleDecision::new((limit, remaining.into(), reset_after), denied, takes, now)
     }
 
-    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> InWindow {
+    fn take(&mut self, cost: u64, now: u64, _: LeaseId) -> WindowCharge {
         let mut counts = self.counts(now);
         counts.current += cost.min(self.largest(now));
         self.held = Some(counts);
-        InWindow { due: counts.end, cost }
+        WindowCharge { due: counts.end, cost }
     }
 
     /// Only the current window gives units back: the previous one is but an estimate by now.
@@ -279,7 +279,7 @@ impl Referee for Pair {
         true
     }
 
-    fn undo(&mut self, charge: InWindow, now: u64) -> bool {
+    fn undo(&mut self, charge: WindowCharge, now: u64) -> bool {
         let mut counts = self.counts(now);
         let units = if counts.end == charge.due {
             &mut counts.current

@@ -1,6 +1,6 @@
 //! Plays worked examples against the limits of this crate, as a store with one key would.
 
-use super::{Act, Answer, Expected, How, Move, Verdict, parse};
+use super::{Action, ExpectedDecision, Expected, ChargeOp, ScenarioStep, ExpectedVerdict, parse};
 use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::{Cell, Change, Cost, Decision, Limit, Micros, Now, Retry, State};
 use std::collections::HashMap;
@@ -14,10 +14,10 @@ pub fn check(text: &str) -> Result<usize, String> {
     let mut cases = 0;
     let mut differences = Vec::new();
     for scenario in parse(text)? {
-        let mut key = Key::new(scenario.limit);
-        for step in &scenario.moves {
-            cases += usize::from(!matches!(step.act, Act::Edit(_)));
-            if let Err(difference) = key.play(step) {
+        let mut key = TestKey::new(scenario.limit);
+        for step in &scenario.steps {
+            cases += usize::from(!matches!(step.action, Action::Edit(_)));
+            if let Err(difference) = key.run(step) {
                 differences.push(format!("line {} ({}): {difference}", step.line, scenario.title));
             }
         }
@@ -30,14 +30,14 @@ pub fn check(text: &str) -> Result<usize, String> {
 }
 
 /// One key as a store would hold it.
-struct Key {
+struct TestKey {
     limit: Limit,
     state: Option<State>,
     charges: HashMap<String, Receipt>,
     leases: u64,
 }
 
-impl Key {
+impl TestKey {
     fn new(limit: Limit) -> Self {
         Self {
             limit,
@@ -48,30 +48,30 @@ impl Key {
     }
 
     /// Plays a line as often as it says, and stops at the first time that something else comes of it.
-    fn play(&mut self, step: &Move) -> Result<(), String> {
-        for time in 0..step.times {
-            let now = Now::new(step.at + Micros::new(step.every.get() * time));
-            let (expected, got) = match &step.act {
-                Act::Edit(limit) => {
+    fn run(&mut self, step: &ScenarioStep) -> Result<(), String> {
+        for time in 0..step.repeat {
+            let now = Now::new(step.at + Micros::new(step.interval.get() * time));
+            let (expected, got) = match &step.action {
+                Action::Edit(limit) => {
                     self.limit = *limit;
                     continue;
                 }
-                Act::Decide { cost, name, expected } => self.decide(*cost, name.as_ref(), expected, now),
-                Act::Refund { cost, done } => {
+                Action::Decide { cost, name, expected } => self.decide(*cost, name.as_ref(), expected, now),
+                Action::Refund { cost, done } => {
                     let change = self.limit.refund(self.state.as_ref(), *cost, now);
-                    (outcome(*done), outcome(self.keep(change, LeaseId::default())))
+                    (outcome_text(*done), outcome_text(self.keep(change, LeaseId::default())))
                 }
-                Act::Settled { how, name, done } => {
-                    let got = self.settle_charge(*how, name, now);
-                    (outcome(*done), outcome(got))
+                Action::Charge { op: how, name, done } => {
+                    let got = self.apply_op(*how, name, now);
+                    (outcome_text(*done), outcome_text(got))
                 }
             };
             if got != expected {
-                let which = match step.times {
+                let repetition = match step.repeat {
                     1 => String::new(),
                     times => format!("time {} of {times}: ", time + 1),
                 };
-                return Err(format!("{which}expected {expected}, got {got}"));
+                return Err(format!("{repetition}expected {expected}, got {got}"));
             }
         }
         Ok(())
@@ -100,23 +100,23 @@ impl Key {
                 (integers(expected), integers(&reply))
             }
             (Expected::Reply(expected), _) => (integers(expected), "no reply: not a cell".to_owned()),
-            (Expected::Answer(expected), _) => (expected.to_string(), expected.seen(&step.decision).to_string()),
+            (Expected::Decision(expected), _) => (expected.to_string(), expected.project(&step.decision).to_string()),
         }
     }
 
-    fn settle_charge(&mut self, how: How, name: &str, now: Now) -> bool {
+    fn apply_op(&mut self, op: ChargeOp, name: &str, now: Now) -> bool {
         let Some(&receipt) = self.charges.get(name) else {
             return false;
         };
-        let change = match (how, self.limit, self.state.as_ref()) {
-            (How::Undo, limit, state) => limit.undo(state, &receipt, now),
-            (How::Release, Limit::Concurrency(limit), Some(State::Concurrency(leases))) => {
+        let change = match (op, self.limit, self.state.as_ref()) {
+            (ChargeOp::Undo, limit, state) => limit.undo(state, &receipt, now),
+            (ChargeOp::Release, Limit::Concurrency(limit), Some(State::Concurrency(leases))) => {
                 limit.release(leases, receipt.lease, now).map(Change::Concurrency)
             }
-            (How::Renew, Limit::Concurrency(limit), Some(State::Concurrency(leases))) => {
+            (ChargeOp::Renew, Limit::Concurrency(limit), Some(State::Concurrency(leases))) => {
                 limit.renew(leases, receipt.lease, now).map(Change::Concurrency)
             }
-            (How::Release | How::Renew, _, _) => None,
+            (ChargeOp::Release | ChargeOp::Renew, _, _) => None,
         };
         self.keep(change, receipt.lease)
     }
@@ -128,15 +128,15 @@ impl Key {
     }
 }
 
-impl Answer {
+impl ExpectedDecision {
     /// A decision in the words of a file, open where this one is.
-    fn seen(&self, decision: &Decision) -> Self {
+    fn project(&self, decision: &Decision) -> Self {
         let standing = decision.standing();
         let verdict = match (*decision, self.verdict) {
-            (Decision::Allow { .. }, Verdict::Allow { delay: None }) => Verdict::Allow { delay: None },
-            (Decision::Allow { delay, .. }, _) => Verdict::Allow { delay: Some(delay) },
-            (Decision::Deny { .. }, Verdict::Deny { retry: None }) => Verdict::Deny { retry: None },
-            (Decision::Deny { retry, .. }, _) => Verdict::Deny { retry: Some(retry) },
+            (Decision::Allow { .. }, ExpectedVerdict::Allow { delay: None }) => ExpectedVerdict::Allow { delay: None },
+            (Decision::Allow { delay, .. }, _) => ExpectedVerdict::Allow { delay: Some(delay) },
+            (Decision::Deny { .. }, ExpectedVerdict::Deny { retry: None }) => ExpectedVerdict::Deny { retry: None },
+            (Decision::Deny { retry, .. }, _) => ExpectedVerdict::Deny { retry: Some(retry) },
         };
         Self {
             verdict,
@@ -147,7 +147,7 @@ impl Answer {
     }
 }
 
-impl fmt::Display for Answer {
+impl fmt::Display for ExpectedDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             limit,
@@ -155,16 +155,16 @@ impl fmt::Display for Answer {
             reset,
             ..
         } = self;
-        let (remaining, reset) = (or_open(*remaining), or_open(*reset));
+        let (remaining, reset) = (or_wildcard(*remaining), or_wildcard(*reset));
         match self.verdict {
-            Verdict::Allow { delay } => {
+            ExpectedVerdict::Allow { delay } => {
                 write!(
                     f,
                     "allow (limit {limit}, remaining {remaining}, reset {reset}, delay {})",
-                    or_open(delay)
+                    or_wildcard(delay)
                 )
             }
-            Verdict::Deny { retry } => {
+            ExpectedVerdict::Deny { retry } => {
                 let retry = match retry {
                     Some(Retry::After(span)) => span.to_string(),
                     Some(Retry::Unknown) => "unknown".to_owned(),
@@ -180,11 +180,11 @@ impl fmt::Display for Answer {
     }
 }
 
-fn or_open(value: Option<impl fmt::Display>) -> String {
+fn or_wildcard(value: Option<impl fmt::Display>) -> String {
     value.map_or_else(|| "*".to_owned(), |value| value.to_string())
 }
 
-fn outcome(done: bool) -> String {
+fn outcome_text(done: bool) -> String {
     if done { "done" } else { "nothing" }.to_owned()
 }
 
