@@ -1,6 +1,6 @@
 //! Networks of addresses as people write them, and which addresses lie in them.
 
-use crate::problem::{Problems, Refusal};
+use crate::problem::{Problems, ValueError};
 use crate::yaml::{Node, shown};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
@@ -12,19 +12,19 @@ pub struct Networks(Box<[IpNet]>);
 impl Networks {
     /// A network or a list of them, or none if something is wrong with one.
     pub fn read(node: &Node, problems: &mut Problems) -> Option<Self> {
-        let errors = problems.errors();
+        let errors = problems.error_count();
         let found: Vec<IpNet> = node
             .one_or_more()
             .iter()
             .filter_map(|item| item.read("a network like 10.0.0.0/8", network, problems))
             .collect();
-        (problems.errors() == errors).then(|| Self(found.into()))
+        (problems.error_count() == errors).then(|| Self(found.into()))
     }
 
     /// Whether an address lies in one of them. An IPv4 address written as an IPv6 one is the IPv4 address.
-    pub fn contain(&self, address: IpAddr) -> bool {
-        let plain = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&plain))
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let canonical = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&canonical))
     }
 
     /// Each of them.
@@ -45,17 +45,17 @@ impl Networks {
 
 impl FromIterator<IpNet> for Networks {
     fn from_iter<T: IntoIterator<Item = IpNet>>(networks: T) -> Self {
-        Self(networks.into_iter().map(plain).collect())
+        Self(networks.into_iter().map(canonical).collect())
     }
 }
 
 /// A network, or an address, which is a network of one.
-fn network(text: &str) -> Result<IpNet, Refusal> {
+fn network(text: &str) -> Result<IpNet, ValueError> {
     text.parse()
         .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
-        .map(|network: IpNet| plain(network.trunc()))
+        .map(|network: IpNet| canonical(network.trunc()))
         .map_err(|_| {
-            Refusal::new(
+            ValueError::new(
                 format!("`{}` is not a network", shown(text)),
                 "write an address and how many bits count: `10.0.0.0/8`, `2001:db8::/32`",
             )
@@ -63,18 +63,18 @@ fn network(text: &str) -> Result<IpNet, Refusal> {
 }
 
 /// IPv4 addresses that are written as IPv6 ones, `::ffff:10.0.0.0/104`, are a network of IPv4 addresses.
-fn plain(network: IpNet) -> IpNet {
+fn canonical(network: IpNet) -> IpNet {
     let IpAddr::V4(first) = network.network().to_canonical() else {
         return network;
     };
-    match network.prefix_len().checked_sub(MAPPED_BITS) {
+    match network.prefix_len().checked_sub(MAPPED_PREFIX_BITS) {
         Some(bits) if network.network().is_ipv6() => Ipv4Net::new(first, bits).map_or(network, IpNet::V4),
         _ => network,
     }
 }
 
 /// What stands before an IPv4 address in an IPv6 one.
-const MAPPED_BITS: u8 = 96;
+const MAPPED_PREFIX_BITS: u8 = 96;
 
 #[cfg(test)]
 mod tests {
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_network_of_ipv4_addresses_is_one_however_it_is_written() {
-        for (written, meant) in [
+        for (text, expected) in [
             ("10.0.0.0/8", "10.0.0.0/8"),
             ("::ffff:10.0.0.0/104", "10.0.0.0/8"),
             ("::FFFF:0a01:0203/112", "10.1.0.0/16"),
@@ -93,8 +93,8 @@ mod tests {
             ("2001:db8::/32", "2001:db8::/32"),
             ("10.1.2.3", "10.1.2.3/32"),
         ] {
-            let network = network(written).expect("a network");
-            assert_eq!(network.to_string(), meant, "{written}");
+            let network = network(text).expect("a network");
+            assert_eq!(network.to_string(), expected, "{text}");
         }
     }
 }

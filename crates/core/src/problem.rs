@@ -17,7 +17,7 @@ pub struct Origin {
 
 /// A stretch of one line of a text. Lines and columns count from one, columns in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Location {
     /// The text.
     pub origin: Arc<Origin>,
     /// The line.
@@ -43,13 +43,13 @@ pub struct Problem {
     /// How bad it is.
     pub severity: Severity,
     /// Where.
-    pub place: Place,
+    pub location: Location,
     /// What, in lower case and without a full stop.
     pub text: String,
     /// What to do, if that is known.
     pub hint: Option<String>,
     /// How many errors it stands for that are not told, if it is the end of a list that was cut.
-    untold: usize,
+    omitted: usize,
 }
 
 /// Problems as they are found, up to [`Problems::MOST`] of them: a text that is wrong in every line is answered too.
@@ -57,13 +57,13 @@ pub struct Problem {
 pub struct Problems {
     /// Apart from errors, so that no number of warnings hides one.
     warnings: Vec<Problem>,
-    refusing: Vec<Problem>,
-    errors: usize,
+    kept_errors: Vec<Problem>,
+    error_count: usize,
 }
 
 impl Problems {
     /// The most errors that are kept, and the most warnings.
-    pub const MOST: usize = 1_000;
+    pub const MAX: usize = 1_000;
 
     /// None yet.
     pub fn new() -> Self {
@@ -72,16 +72,16 @@ impl Problems {
 
     /// One more. Beyond [`Problems::MOST`] it is dropped; an error then still counts as one.
     pub fn push(&mut self, problem: Problem) {
-        self.errors += problem.errors();
-        if problem.untold > 0 {
+        self.error_count += problem.error_count();
+        if problem.omitted > 0 {
             return;
         }
         let kept = if problem.is_error() {
-            &mut self.refusing
+            &mut self.kept_errors
         } else {
             &mut self.warnings
         };
-        if kept.len() < Self::MOST {
+        if kept.len() < Self::MAX {
             kept.push(problem);
         }
     }
@@ -94,56 +94,56 @@ impl Problems {
     }
 
     /// One more that refuses what was written.
-    pub fn error(&mut self, place: &Place, text: impl Into<String>) {
-        self.push(Problem::error(place, text));
+    pub fn error(&mut self, location: &Location, text: impl Into<String>) {
+        self.push(Problem::error(location, text));
     }
 
     /// One more that refuses what was written, with advice.
-    pub fn error_with(&mut self, place: &Place, text: impl Into<String>, hint: impl Into<String>) {
-        self.push(Problem::error(place, text).hint(hint));
+    pub fn error_with(&mut self, location: &Location, text: impl Into<String>, hint: impl Into<String>) {
+        self.push(Problem::error(location, text).with_hint(hint));
     }
 
     /// Whether what was written is refused.
     pub fn has_errors(&self) -> bool {
-        self.errors > 0
+        self.error_count > 0
     }
 
     /// How many errors there are, kept or not. A reader compares it to tell whether a part was sound.
-    pub fn errors(&self) -> usize {
-        self.errors
+    pub fn error_count(&self) -> usize {
+        self.error_count
     }
 
     /// One more that refuses what was written, if it would be kept; else it is only counted, and not made.
-    pub fn error_if_told(&mut self, problem: impl FnOnce() -> Problem) {
-        if self.refusing.len() < Self::MOST {
+    pub fn error_lazily(&mut self, problem: impl FnOnce() -> Problem) {
+        if self.kept_errors.len() < Self::MAX {
             self.push(problem());
         } else {
-            self.errors += 1;
+            self.error_count += 1;
         }
     }
 
     /// All that are kept, in the order of the texts they are in. Errors that are not are counted at the end.
     pub fn sorted(self) -> Vec<Problem> {
-        let refusing = self.refusing.len();
-        let mut found = self.refusing;
+        let shown_errors = self.kept_errors.len();
+        let mut found = self.kept_errors;
         found.extend(self.warnings);
         let mut origins = HashMap::new();
         for problem in &found {
             let next = origins.len();
-            origins.entry(Arc::as_ptr(&problem.place.origin)).or_insert(next);
+            origins.entry(Arc::as_ptr(&problem.location.origin)).or_insert(next);
         }
-        found.sort_by_key(|Problem { place, .. }| {
-            let origin = origins.get(&Arc::as_ptr(&place.origin)).copied();
-            (origin, place.line, place.column)
+        found.sort_by_key(|Problem { location, .. }| {
+            let origin = origins.get(&Arc::as_ptr(&location.origin)).copied();
+            (origin, location.line, location.column)
         });
-        let untold = self.errors.saturating_sub(refusing);
-        let rest = found.last().filter(|_| untold > 0).map(|last| Problem {
-            untold,
+        let omitted = self.error_count.saturating_sub(shown_errors);
+        let rest = found.last().filter(|_| omitted > 0).map(|last| Problem {
+            omitted,
             ..Problem::error(
-                &Place::start(&Origin::new(last.place.origin.name.clone(), "")),
-                format!("and {untold} more"),
+                &Location::start(&Origin::new(last.location.origin.name.clone(), "")),
+                format!("and {omitted} more"),
             )
-            .hint(format!("the first {} are told; mend them and look again", Self::MOST))
+            .with_hint(format!("the first {} are told; mend them and look again", Self::MAX))
         });
         found.extend(rest);
         found
@@ -162,7 +162,7 @@ impl Origin {
 
     /// A line, counted from one, without its end. As in YAML, a carriage return alone ends a line too.
     fn line(&self, number: u32) -> Option<&str> {
-        let begins = self.lines.get_or_init(|| {
+        let starts = self.lines.get_or_init(|| {
             let bytes = self.text.as_bytes();
             let is_end = |(at, byte): &(usize, u8)| match byte {
                 b'\n' => true,
@@ -173,9 +173,9 @@ impl Origin {
             std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect()
         });
         let number = number as usize;
-        let begin = *begins.get(number.checked_sub(1)?)?;
-        let end = begins.get(number).copied().unwrap_or(self.text.len());
-        Some(self.text.get(begin..end)?.trim_end_matches(['\n', '\r']))
+        let start = *starts.get(number.checked_sub(1)?)?;
+        let end = starts.get(number).copied().unwrap_or(self.text.len());
+        Some(self.text.get(start..end)?.trim_end_matches(['\n', '\r']))
     }
 }
 
@@ -189,26 +189,26 @@ impl Eq for Origin {}
 
 impl Problem {
     /// Something that refuses what was written.
-    pub fn error(place: &Place, text: impl Into<String>) -> Self {
+    pub fn error(location: &Location, text: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
-            place: place.clone(),
+            location: location.clone(),
             text: text.into(),
             hint: None,
-            untold: 0,
+            omitted: 0,
         }
     }
 
     /// Something that is taken and hardly meant.
-    pub fn warning(place: &Place, text: impl Into<String>) -> Self {
+    pub fn warning(location: &Location, text: impl Into<String>) -> Self {
         Self {
             severity: Severity::Warning,
-            ..Self::error(place, text)
+            ..Self::error(location, text)
         }
     }
 
     /// The same with advice.
-    pub fn hint(self, hint: impl Into<String>) -> Self {
+    pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self {
             hint: Some(hint.into()),
             ..self
@@ -216,8 +216,8 @@ impl Problem {
     }
 
     /// The same at another place.
-    pub fn moved(self, place: Place) -> Self {
-        Self { place, ..self }
+    pub fn with_location(self, location: Location) -> Self {
+        Self { location, ..self }
     }
 
     /// Whether it refuses what was written.
@@ -226,8 +226,8 @@ impl Problem {
     }
 
     /// How many errors it stands for: one, none for a warning, and the end of a list that was cut for all that it counts.
-    pub fn errors(&self) -> usize {
-        if self.is_error() { self.untold.max(1) } else { 0 }
+    pub fn error_count(&self) -> usize {
+        if self.is_error() { self.omitted.max(1) } else { 0 }
     }
 }
 
@@ -238,11 +238,11 @@ impl fmt::Display for Problem {
             Severity::Warning => "warning",
             Severity::Error => "error",
         };
-        writeln!(f, "{}: {severity}: {}", self.place, self.text)?;
+        writeln!(f, "{}: {severity}: {}", self.location, self.text)?;
         // Of a line of megabytes nothing is shown: to find its part would take longer for every problem in it.
-        if let Some(line) = self.place.line().filter(|line| (1..LINE_MAX).contains(&line.len())) {
-            let (before, shown, width) = self.place.window(line);
-            let number = self.place.line.to_string();
+        if let Some(line) = self.location.line().filter(|line| (1..LINE_MAX).contains(&line.len())) {
+            let (before, shown, width) = self.location.snippet(line);
+            let number = self.location.line.to_string();
             writeln!(f, "{number} | {shown}")?;
             write!(f, "{:1$} | ", "", number.len())?;
             for _ in 0..before {
@@ -260,13 +260,13 @@ impl fmt::Display for Problem {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}:{}", self.origin.name, self.line, self.column)
     }
 }
 
-impl Place {
+impl Location {
     /// The beginning of a text.
     pub fn start(origin: &Arc<Origin>) -> Self {
         Self {
@@ -283,7 +283,7 @@ impl Place {
     }
 
     /// What of the line is shown, how many characters of it stand before the mark, and how long the mark is.
-    fn window(&self, line: &str) -> (usize, String, usize) {
+    fn snippet(&self, line: &str) -> (usize, String, usize) {
         let column = self.column.saturating_sub(1) as usize;
         let fits = line.chars().nth(SHOWN_MAX).is_none();
         let skipped = if fits { 0 } else { column.saturating_sub(SHOWN_MAX / 2) };
@@ -297,14 +297,14 @@ impl Place {
 
 /// Why a text is not what it should be, before its place is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct ValueError {
     /// What is wrong.
     pub text: String,
     /// What to write.
     pub hint: String,
 }
 
-impl Refusal {
+impl ValueError {
     /// A refusal and what to write instead.
     pub fn new(text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
@@ -314,22 +314,22 @@ impl Refusal {
     }
 
     /// The problem it is where the text stands.
-    pub fn at(self, place: &Place) -> Problem {
-        Problem::error(place, self.text).hint(self.hint)
+    pub fn at(self, location: &Location) -> Problem {
+        Problem::error(location, self.text).with_hint(self.hint)
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ValueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.text, self.hint)
     }
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for ValueError {}
 
 /// The advice for a word that is not among the `known`: the nearest one, or all of them.
-pub fn meant<'k, I: Iterator<Item = &'k str>>(given: &str, known: impl Fn() -> I) -> String {
-    match nearest(given, known()) {
+pub fn did_you_mean<'k, I: Iterator<Item = &'k str>>(given: &str, known: impl Fn() -> I) -> String {
+    match closest_match(given, known()) {
         Some(word) => format!("did you mean `{word}`?"),
         None => {
             let words: Vec<String> = known().map(|word| format!("`{word}`")).collect();
@@ -339,16 +339,16 @@ pub fn meant<'k, I: Iterator<Item = &'k str>>(given: &str, known: impl Fn() -> I
 }
 
 /// The word of `known` that is nearest to `given`, if one is near enough to have been meant.
-pub fn nearest<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest_match<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if given.len() > 64 {
         return None;
     }
     let given = given.to_lowercase();
-    let most = given.chars().count().div_ceil(3).min(3);
+    let distance_max = given.chars().count().div_ceil(3).min(3);
     known
         .into_iter()
         .map(|word| (distance(&given, word), word))
-        .filter(|(distance, _)| *distance <= most)
+        .filter(|(distance, _)| *distance <= distance_max)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, word)| word)
 }
@@ -400,13 +400,13 @@ mod tests {
     #[test]
     fn shows_the_line_with_a_mark_and_the_advice() {
         let origin = Origin::new("rules.yaml", "rules:\n- limt: 1/s\n");
-        let place = Place {
+        let location = Location {
             line: 2,
             column: 3,
             width: 4,
-            ..Place::start(&origin)
+            ..Location::start(&origin)
         };
-        let problem = Problem::error(&place, "`limt` is not a key of a rule").hint("did you mean `limit`?");
+        let problem = Problem::error(&location, "`limt` is not a key of a rule").with_hint("did you mean `limit`?");
         let shown = "rules.yaml:2:3: error: `limt` is not a key of a rule\n\
                      2 | - limt: 1/s\n  \
                        |   ^^^^\n  \
@@ -419,13 +419,13 @@ mod tests {
         let origin = Origin::new("x", "a: b\n");
         let mut problems = Problems::new();
         for _ in 0..1_500 {
-            problems.error(&Place::start(&origin), "wrong");
-            problems.push(Problem::warning(&Place::start(&origin), "odd"));
+            problems.error(&Location::start(&origin), "wrong");
+            problems.push(Problem::warning(&Location::start(&origin), "odd"));
         }
         for _ in 0..2 {
-            assert_eq!(problems.errors(), 1_500);
+            assert_eq!(problems.error_count(), 1_500);
             let list = problems.sorted();
-            assert_eq!(list.iter().map(Problem::errors).sum::<usize>(), 1_500);
+            assert_eq!(list.iter().map(Problem::error_count).sum::<usize>(), 1_500);
             let last = list.last().expect("it is not empty").to_string();
             assert!(last.contains("and 500 more"), "{last}");
             assert_eq!(list.iter().filter(|problem| problem.text.contains("more")).count(), 1);
@@ -447,21 +447,21 @@ mod tests {
     #[test]
     fn the_nearest_word_is_one_that_may_have_been_meant() {
         let known = ["limit", "when", "per", "algorithm"];
-        assert_eq!(nearest("limt", known), Some("limit"));
-        assert_eq!(nearest("lmiit", known), Some("limit"));
-        assert_eq!(nearest("Algoritm", known), Some("algorithm"));
-        assert_eq!(nearest("overrides", known), None);
-        assert_eq!(nearest(&"x".repeat(1 << 20), known), None);
+        assert_eq!(closest_match("limt", known), Some("limit"));
+        assert_eq!(closest_match("lmiit", known), Some("limit"));
+        assert_eq!(closest_match("Algoritm", known), Some("algorithm"));
+        assert_eq!(closest_match("overrides", known), None);
+        assert_eq!(closest_match(&"x".repeat(1 << 20), known), None);
     }
 
     #[test]
     fn a_line_without_end_is_shown_in_part() {
         let origin = Origin::new("x", "y".repeat(10_000));
-        let place = Place {
+        let location = Location {
             column: 5_000,
             width: 9_000,
-            ..Place::start(&origin)
+            ..Location::start(&origin)
         };
-        assert!(Problem::error(&place, "long").to_string().len() < 500);
+        assert!(Problem::error(&location, "long").to_string().len() < 500);
     }
 }

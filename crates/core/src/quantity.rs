@@ -1,6 +1,6 @@
 //! Quantities as people write them: `500ms`, `100/min burst 200`, `10%`, `1GiB`. Each refusal says what to write.
 
-use crate::problem::{Refusal, nearest};
+use crate::problem::{ValueError, closest_match};
 use crate::rate::Rate;
 use crate::time::Micros;
 use crate::yaml::shown;
@@ -41,16 +41,16 @@ impl Share {
     }
 
     /// This part of `whole`, rounded down.
-    pub const fn of(self, whole: u64) -> u64 {
+    pub const fn part_of(self, whole: u64) -> u64 {
         // The product of a u64 and a u32 fits, and the quotient is at most `whole`.
         (whole as u128 * self.millionths as u128 / 1_000_000) as u64
     }
 }
 
 /// A whole number: digits, which underscores may part: `10_000`.
-pub fn whole(text: &str) -> Option<u64> {
-    let parted = |text: &str| text.split('_').all(|digits| !digits.is_empty());
-    if !parted(text) || !text.bytes().all(|b| b.is_ascii_digit() || b == b'_') {
+pub fn parse_integer(text: &str) -> Option<u64> {
+    let has_no_empty_group = |text: &str| text.split('_').all(|digits| !digits.is_empty());
+    if !has_no_empty_group(text) || !text.bytes().all(|b| b.is_ascii_digit() || b == b'_') {
         return None;
     }
     text.bytes().filter(|b| *b != b'_').try_fold(0_u64, |number, b| {
@@ -62,10 +62,10 @@ pub fn whole(text: &str) -> Option<u64> {
 ///
 /// # Errors
 /// Anything else, or one that is longer than 2^53 µs.
-pub fn duration(text: &str) -> Result<Micros, Refusal> {
+pub fn parse_duration(text: &str) -> Result<Micros, ValueError> {
     let (number, unit) = split(text);
     if number.is_empty() && unit_of(unit).is_some() {
-        return Err(Refusal::new(
+        return Err(ValueError::new(
             format!("`{}` has no number", shown(text)),
             format!("write `1{unit}`"),
         ));
@@ -77,7 +77,7 @@ pub fn duration(text: &str) -> Result<Micros, Refusal> {
 ///
 /// # Errors
 /// Anything else, or one that is longer than 2^53 µs.
-pub fn period(text: &str) -> Result<Micros, Refusal> {
+pub fn parse_period(text: &str) -> Result<Micros, ValueError> {
     let (number, unit) = split(text);
     if number.is_empty()
         && let Some(us) = unit_of(unit)
@@ -102,16 +102,16 @@ pub fn period_name(period: Micros) -> String {
 ///
 /// # Errors
 /// Anything else, and a rate out of range.
-pub fn rate(text: &str) -> Result<Rate, Refusal> {
+pub fn parse_rate(text: &str) -> Result<Rate, ValueError> {
     let example = "write a rate like `1000/s`";
-    match quota(text)? {
+    match parse_quota(text)? {
         Quota::Flow {
             units,
             period,
             burst: None,
-        } => Rate::new(units, period).map_err(|refusal| Refusal::new(refusal.to_string(), example)),
-        Quota::Flow { .. } => Err(Refusal::new("a burst has no meaning here", example)),
-        Quota::Unlimited | Quota::Slots(_) => Err(Refusal::new(format!("`{}` is not a rate", shown(text)), example)),
+        } => Rate::new(units, period).map_err(|error| ValueError::new(error.to_string(), example)),
+        Quota::Flow { .. } => Err(ValueError::new("a burst has no meaning here", example)),
+        Quota::Unlimited | Quota::Slots(_) => Err(ValueError::new(format!("`{}` is not a rate", shown(text)), example)),
     }
 }
 
@@ -119,25 +119,25 @@ pub fn rate(text: &str) -> Result<Rate, Refusal> {
 ///
 /// # Errors
 /// Anything else. Whether an algorithm takes it is its own question.
-pub fn quota(text: &str) -> Result<Quota, Refusal> {
+pub fn parse_quota(text: &str) -> Result<Quota, ValueError> {
     let text = text.trim();
     if text == "unlimited" {
         return Ok(Quota::Unlimited);
     }
     let Some((units, rest)) = text.split_once('/') else {
-        return match whole(text) {
+        return match parse_integer(text) {
             Some(slots) => Ok(Quota::Slots(slots)),
             None => Err(not_a_limit(text)),
         };
     };
-    let units = whole(units.trim()).ok_or_else(|| not_a_number(units.trim()))?;
-    let mut words = rest.split_whitespace();
-    let period = period(words.next().unwrap_or_default())?;
-    let burst = match (words.next(), words.next(), words.next()) {
+    let units = parse_integer(units.trim()).ok_or_else(|| not_a_number(units.trim()))?;
+    let mut tokens = rest.split_whitespace();
+    let period = parse_period(tokens.next().unwrap_or_default())?;
+    let burst = match (tokens.next(), tokens.next(), tokens.next()) {
         (None, ..) => None,
-        (Some("burst"), Some(burst), None) => Some(whole(burst).ok_or_else(|| not_a_number(burst))?),
+        (Some("burst"), Some(burst), None) => Some(parse_integer(burst).ok_or_else(|| not_a_number(burst))?),
         _ => {
-            return Err(Refusal::new(
+            return Err(ValueError::new(
                 format!("`{}` is not understood after the period", shown(rest.trim())),
                 "only a burst can follow it: `100/min burst 200`",
             ));
@@ -150,7 +150,7 @@ pub fn quota(text: &str) -> Result<Quota, Refusal> {
 ///
 /// # Errors
 /// Anything else, more than all of it, or more than four decimals of a percent.
-pub fn share(text: &str) -> Result<Share, Refusal> {
+pub fn parse_share(text: &str) -> Result<Share, ValueError> {
     let (number, decimals) = match text.strip_suffix('%') {
         Some(number) => (number.trim_end(), 4),
         None => (text, 6),
@@ -160,7 +160,7 @@ pub fn share(text: &str) -> Result<Share, Refusal> {
         .map(|millionths| Share { millionths })
         .filter(|share| *share <= Share::ALL)
         .ok_or_else(|| {
-            Refusal::new(
+            ValueError::new(
                 format!("`{}` is not a share", shown(text)),
                 "write a percentage from `0%` to `100%`, with at most four decimals",
             )
@@ -171,27 +171,27 @@ pub fn share(text: &str) -> Result<Share, Refusal> {
 ///
 /// # Errors
 /// Anything else, or one of 2^64 bytes and more.
-pub fn size(text: &str) -> Result<u64, Refusal> {
+pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     let (number, unit) = split(text);
-    let refuse = || {
-        Refusal::new(
+    let error = || {
+        ValueError::new(
             format!("`{}` is not a size", shown(text)),
             "write a whole number and a unit: `64KiB`, `512MiB`, `1GiB`",
         )
     };
     let known = SIZES.iter().find(|(name, _)| *name == unit);
     let Some((_, factor)) = known else {
-        let meant = SIZES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
-        return Err(match meant {
-            Some((unit, _)) if whole(number).is_some() => {
-                Refusal::new(refuse().text, format!("did you mean `{number}{unit}`?"))
+        let similar = SIZES.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit));
+        return Err(match similar {
+            Some((unit, _)) if parse_integer(number).is_some() => {
+                ValueError::new(error().text, format!("did you mean `{number}{unit}`?"))
             }
-            _ => refuse(),
+            _ => error(),
         });
     };
-    whole(number)
+    parse_integer(number)
         .and_then(|number| number.checked_mul(*factor))
-        .ok_or_else(refuse)
+        .ok_or_else(error)
 }
 
 /// Units of time and their length in microseconds, from the shortest.
@@ -219,7 +219,7 @@ const SIZES: [(&str, u64); 10] = [
 ];
 
 /// Other names of units, which are told and not taken: one spelling is enough to read.
-const MISNAMED: [(&str, &[&str]); 7] = [
+const UNIT_ALIASES: [(&str, &[&str]); 7] = [
     ("us", &["µs", "usec", "micros", "microsecond", "microseconds"]),
     ("ms", &["msec", "msecs", "millis", "millisecond", "milliseconds"]),
     ("s", &["sec", "secs", "second", "seconds"]),
@@ -243,57 +243,57 @@ fn unit_of(name: &str) -> Option<u64> {
     UNITS.iter().find(|(unit, _)| *unit == name).map(|(_, size)| *size)
 }
 
-fn span(text: &str, number: &str, unit: &str, what: &str) -> Result<Micros, Refusal> {
+fn span(text: &str, number: &str, unit: &str, what: &str) -> Result<Micros, ValueError> {
     let wrong = || format!("`{}` is not {what}", shown(text));
     let Some(size) = unit_of(unit) else {
-        return Err(Refusal::new(wrong(), unit_hint(number, unit)));
+        return Err(ValueError::new(wrong(), unit_hint(number, unit)));
     };
-    let number = whole(number).ok_or_else(|| Refusal::new(wrong(), "write a whole number and a unit, like `30s`"))?;
+    let number = parse_integer(number).ok_or_else(|| ValueError::new(wrong(), "write a whole number and a unit, like `30s`"))?;
     number
         .checked_mul(size)
         .filter(|us| *us <= Micros::MAX.get())
         .map(Micros::new)
-        .ok_or_else(|| Refusal::new(format!("`{}` is too long", shown(text)), "write less than 285 years"))
+        .ok_or_else(|| ValueError::new(format!("`{}` is too long", shown(text)), "write less than 285 years"))
 }
 
 fn unit_hint(number: &str, unit: &str) -> String {
     let all = "units are `ms`, `s`, `min`, `h`, `day` and `week`, with a whole number before them: `30s`";
     let lower = unit.to_lowercase();
-    let misnamed = MISNAMED
+    let alias = UNIT_ALIASES
         .iter()
         .find(|(name, others)| *name == lower || others.contains(&&*lower));
-    let meant = match misnamed {
+    let suggestion = match alias {
         Some((name, _)) => Some(*name),
         None if unit.is_empty() => None,
-        None => nearest(
+        None => closest_match(
             &lower,
             UNITS.iter().map(|(name, _)| *name).filter(|name| name.len() > 1),
         ),
     };
     // A number that was given is repeated, but not one without end.
-    match meant {
+    match suggestion {
         Some(name) if number.len() <= 20 => format!("did you mean `{number}{name}`?"),
         Some(name) => format!("did you mean `{name}`?"),
         None => all.into(),
     }
 }
 
-fn not_a_limit(text: &str) -> Refusal {
-    let hint = if nearest(text, ["unlimited"]).is_some() {
+fn not_a_limit(text: &str) -> ValueError {
+    let hint = if closest_match(text, ["unlimited"]).is_some() {
         "did you mean `unlimited`?"
     } else {
         "write `100/min`, `100/min burst 200` or `unlimited`"
     };
-    Refusal::new(format!("`{}` is not a limit", shown(text)), hint)
+    ValueError::new(format!("`{}` is not a limit", shown(text)), hint)
 }
 
-fn not_a_number(text: &str) -> Refusal {
+fn not_a_number(text: &str) -> ValueError {
     let hint = if text.contains('.') {
         "write a whole number and a longer period: one and a half per second is `3/2s`"
     } else {
         "write digits, which underscores may part: `10_000`"
     };
-    Refusal::new(format!("`{}` is not a whole number", shown(text)), hint)
+    ValueError::new(format!("`{}` is not a whole number", shown(text)), hint)
 }
 
 /// A number with at most so many decimals, times ten for each of them.
@@ -311,10 +311,10 @@ mod tests {
     use super::*;
 
     /// What a reader makes of a text: its value, or what it says.
-    fn told<T: std::fmt::Debug>(result: Result<T, Refusal>) -> String {
+    fn describe<T: std::fmt::Debug>(result: Result<T, ValueError>) -> String {
         match result {
             Ok(value) => format!("{value:?}"),
-            Err(refusal) => refusal.to_string(),
+            Err(error) => error.to_string(),
         }
     }
 
@@ -331,13 +331,13 @@ mod tests {
             ("0s", 0),
             ("250us", 250),
         ] {
-            assert_eq!(duration(text), Ok(Micros::new(us)), "{text}");
+            assert_eq!(parse_duration(text), Ok(Micros::new(us)), "{text}");
         }
     }
 
     #[test]
     fn a_duration_that_is_not_one_is_told_what_to_write() {
-        for (text, answer) in [
+        for (text, expected) in [
             ("30", "units are `ms`"),
             ("", "units are `ms`"),
             ("s", "write `1s`"),
@@ -351,15 +351,15 @@ mod tests {
             ("99999999999999999999s", "write a whole number"),
             ("999999999999week", "is too long"),
         ] {
-            let told = told(duration(text));
-            assert!(told.contains(answer), "{text}: {told}");
+            let described = describe(parse_duration(text));
+            assert!(described.contains(expected), "{text}: {described}");
         }
     }
 
     #[test]
     fn limits_are_a_rate_with_or_without_a_burst() {
         let flow = |units, period, burst| Ok(Quota::Flow { units, period, burst });
-        for (text, meant) in [
+        for (text, expected) in [
             ("100/min", flow(100, Micros::from_secs(60), None)),
             ("10_000/s", flow(10_000, Micros::from_secs(1), None)),
             ("0/min", flow(0, Micros::from_secs(60), None)),
@@ -368,13 +368,13 @@ mod tests {
             ("unlimited", Ok(Quota::Unlimited)),
             ("20", Ok(Quota::Slots(20))),
         ] {
-            assert_eq!(quota(text), meant, "{text}");
+            assert_eq!(parse_quota(text), expected, "{text}");
         }
     }
 
     #[test]
     fn a_limit_that_is_not_one_is_told_what_to_write() {
-        for (text, answer) in [
+        for (text, expected) in [
             ("100/mni", "did you mean `min`?"),
             ("100/minute", "did you mean `min`?"),
             ("100/30sec", "did you mean `30s`?"),
@@ -390,8 +390,8 @@ mod tests {
             ("100/s burst lots", "`lots` is not a whole number"),
             ("", "is not a limit"),
         ] {
-            let told = told(quota(text));
-            assert!(told.contains(answer), "{text}: {told}");
+            let described = describe(parse_quota(text));
+            assert!(described.contains(expected), "{text}: {described}");
         }
     }
 
@@ -413,9 +413,9 @@ mod tests {
             ("-1%", None),
             ("1e-1", None),
         ] {
-            assert_eq!(share(text).ok().map(Share::millionths), millionths, "{text}");
+            assert_eq!(parse_share(text).ok().map(Share::millionths), millionths, "{text}");
         }
-        assert_eq!(Share::ALL.of(u64::MAX), u64::MAX);
+        assert_eq!(Share::ALL.part_of(u64::MAX), u64::MAX);
     }
 
     #[test]
@@ -430,9 +430,9 @@ mod tests {
             ("GiB", None),
             ("99999999999TiB", None),
         ] {
-            assert_eq!(size(text).ok(), bytes, "{text}");
+            assert_eq!(parse_size(text).ok(), bytes, "{text}");
         }
-        assert!(told(size("1Gib")).contains("did you mean `1GiB`?"));
+        assert!(describe(parse_size("1Gib")).contains("did you mean `1GiB`?"));
     }
 
     #[test]
@@ -447,7 +447,7 @@ mod tests {
             ("14day", "2week"),
             ("1500us", "1500us"),
         ] {
-            assert_eq!(period(text).map(period_name), Ok(name.into()), "{text}");
+            assert_eq!(parse_period(text).map(period_name), Ok(name.into()), "{text}");
         }
     }
 }

@@ -8,7 +8,7 @@ mod syntax;
 
 pub use node::{Fields, Key, Kind, Node};
 
-use crate::problem::{Origin, Place, Problem, Problems};
+use crate::problem::{Origin, Location, Problem, Problems};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub fn parse(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
         return Err(reading.problems.sorted());
     }
     Ok(reading.root.unwrap_or(Node {
-        place: Place::start(origin),
+        place: Location::start(origin),
         kind: Kind::Null,
     }))
 }
@@ -48,7 +48,7 @@ struct Reading<'o> {
 
 /// A list or a map whose end was not read yet.
 struct Open {
-    place: Place,
+    place: Location,
     parts: Parts,
 }
 
@@ -78,7 +78,7 @@ impl<'o> Reading<'o> {
     }
 
     fn run(&mut self) {
-        let start = Place::start(self.origin);
+        let start = Location::start(self.origin);
         if self.origin.text.len() > BYTES_MAX {
             let size = self.origin.text.len();
             self.problems.error_with(
@@ -207,7 +207,7 @@ impl<'o> Reading<'o> {
         true
     }
 
-    fn count(&mut self, place: &Place) -> bool {
+    fn count(&mut self, place: &Location) -> bool {
         self.nodes += 1;
         if self.nodes > NODES_MAX {
             self.problems.error_with(
@@ -240,7 +240,7 @@ impl<'o> Reading<'o> {
     }
 
     fn refuse_twins(&mut self, entries: &[(Key, Node)]) {
-        let mut seen: HashMap<&str, &Place> = HashMap::with_capacity(entries.len());
+        let mut seen: HashMap<&str, &Location> = HashMap::with_capacity(entries.len());
         for (key, _) in entries {
             if let Some(first) = seen.get(&*key.text) {
                 self.problems.error_with(
@@ -254,7 +254,7 @@ impl<'o> Reading<'o> {
         }
     }
 
-    fn place(&self, start: &Marker, end: Option<&Marker>) -> Place {
+    fn place(&self, start: &Marker, end: Option<&Marker>) -> Location {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let width = match end {
             Some(end) if end.line() == start.line() => end.col().saturating_sub(start.col()).max(1),
@@ -262,7 +262,7 @@ impl<'o> Reading<'o> {
             Some(_) => usize::MAX,
             None => 1,
         };
-        Place {
+        Location {
             origin: Arc::clone(self.origin),
             line: number(start.line()),
             column: number(start.col().saturating_add(1)),

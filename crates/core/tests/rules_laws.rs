@@ -108,12 +108,12 @@ fn shown(problems: &[Problem], text: &str) -> Result<(), TestCaseError> {
     for problem in problems {
         prop_assert!(problem.to_string().contains("any.yaml:"));
         prop_assert!(
-            problem.place.line as usize <= text.split(['\n', '\r']).count() + 1,
+            problem.location.line as usize <= text.split(['\n', '\r']).count() + 1,
             "{}",
             problem
         );
     }
-    prop_assert!(problems.is_sorted_by_key(|problem| (problem.place.line, problem.place.column)));
+    prop_assert!(problems.is_sorted_by_key(|problem| (problem.location.line, problem.location.column)));
     Ok(())
 }
 
@@ -207,7 +207,7 @@ proptest! {
     #[test]
     fn a_period_is_read_back_from_its_name(us in 1_u64..1 << 50) {
         let period = tollgate_core::Micros::new(us);
-        prop_assert_eq!(quantity::period(&quantity::period_name(period)), Ok(period));
+        prop_assert_eq!(quantity::parse_period(&quantity::period_name(period)), Ok(period));
     }
 }
 

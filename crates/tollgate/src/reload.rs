@@ -155,7 +155,7 @@ pub fn leave_apart(gate: &Gate, apart: &[Problem]) {
 pub fn faults(problems: &[Problem]) -> Vec<String> {
     let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
     let mut faults: Vec<String> = errors.iter().take(TOLD).map(|problem| one_line(problem)).collect();
-    let more: usize = errors.iter().skip(TOLD).map(|problem| problem.errors()).sum();
+    let more: usize = errors.iter().skip(TOLD).map(|problem| problem.error_count()).sum();
     if more > 0 {
         faults.push(format!("and {more} more; `tollgate rules check` tells them all"));
     }
@@ -165,8 +165,8 @@ pub fn faults(problems: &[Problem]) -> Vec<String> {
 /// A problem in one line, for the log and for `/readyz`.
 pub fn one_line(problem: &Problem) -> String {
     match &problem.hint {
-        Some(hint) => format!("{}: {}; {hint}", problem.place, problem.text),
-        None => format!("{}: {}", problem.place, problem.text),
+        Some(hint) => format!("{}: {}; {hint}", problem.location, problem.text),
+        None => format!("{}: {}", problem.location, problem.text),
     }
 }
 

@@ -14,7 +14,7 @@ use super::attempt::Attempt;
 use super::envoy::{Descriptors, RatelimitOptions};
 use super::lint::lint;
 use super::rule::{CounterSpec, Rule, RuleSet};
-use crate::problem::{Place, Problem, Problems};
+use crate::problem::{Location, Problem, Problems};
 use crate::yaml::{Kind, Node, shown};
 use expressions::Expressions;
 pub use rule::holds_addresses;
@@ -56,7 +56,7 @@ pub struct RulesParser {
 #[derive(Debug)]
 struct NameClaim {
     rule: u32,
-    location: Place,
+    location: Location,
 }
 
 /// A set of rules, and what is odd about it.
@@ -172,7 +172,7 @@ impl RulesParser {
     }
 
     /// Takes a name for a rule of a domain. A name that another rule has is a problem.
-    fn claim(&mut self, domain: &str, name: &Arc<str>, rule: u32, location: &Place) {
+    fn claim(&mut self, domain: &str, name: &Arc<str>, rule: u32, location: &Location) {
         if !self.names.contains_key(domain) {
             self.names.insert(domain.into(), HashMap::new());
         }
@@ -201,7 +201,7 @@ fn parse_domain<'n>(node: &'n Node, problems: &mut Problems) -> Option<&'n str> 
 }
 
 /// A name as rules give it: of a domain or an attribute.
-fn parse_name<'n>(what: &str, text: &'n str, location: &Place, problems: &mut Problems) -> Option<&'n str> {
+fn parse_name<'n>(what: &str, text: &'n str, location: &Location, problems: &mut Problems) -> Option<&'n str> {
     const NAME_BYTES_MAX: usize = 256;
     if text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control) {
         problems.error_with(

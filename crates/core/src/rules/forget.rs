@@ -3,7 +3,7 @@
 use super::attempt::Attempt;
 use super::rule::{CounterId, Rule, RuleSet};
 use crate::limit::Limit;
-use crate::problem::nearest;
+use crate::problem::closest_match;
 use crate::yaml::shown;
 use std::fmt;
 
@@ -38,7 +38,7 @@ impl RuleSet {
             return Err(UnknownRule {
                 name: name.into(),
                 domain: attempt.domain.into(),
-                suggestion: nearest(name, self.names(attempt.domain)).map(Box::from),
+                suggestion: closest_match(name, self.names(attempt.domain)).map(Box::from),
             });
         }
         let descriptor_match = self.match_descriptor(attempt);

@@ -24,7 +24,7 @@ pub(super) fn lint(rules: &[Rule]) -> Vec<Problem> {
 fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
     let mut warn = |text: String, hint: &str| {
         let text = format!("rule `{}` {text}", rule.id);
-        problems.push(Problem::warning(&rule.location, text).hint(hint));
+        problems.push(Problem::warning(&rule.location, text).with_hint(hint));
     };
     for Condition { attribute, test } in &rule.when {
         let name = shown(attribute);
@@ -263,7 +263,7 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
     }
     let (limit, others) = (plain(rule)?, plain(other)?);
     let warn = |text: String, hint: &str| {
-        Some(Problem::warning(&rule.location, text).hint(format!("{hint} (`{}` is at {})", other.id, other.location)))
+        Some(Problem::warning(&rule.location, text).with_hint(format!("{hint} (`{}` is at {})", other.id, other.location)))
     };
     match (limit, others) {
         (Terms::Unlimited, Terms::Banned) => warn(

@@ -39,7 +39,7 @@ impl Test {
             Self::Glob(parts) => glob(parts, value),
             Self::Any(tests) => tests.iter().any(|test| test.accepts(value)),
             Self::Regex(regex) => regex.is_match(value),
-            Self::Cidr(networks) => parse_address(value).is_some_and(|address| networks.contain(address)),
+            Self::Cidr(networks) => parse_address(value).is_some_and(|address| networks.contains(address)),
             Self::Present(wanted) => *wanted,
         }
     }

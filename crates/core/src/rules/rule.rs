@@ -7,7 +7,7 @@ use crate::counter::Counter;
 use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::network::Networks;
-use crate::problem::Place;
+use crate::problem::Location;
 use crate::settle::OnStoreFailure;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
@@ -33,7 +33,7 @@ pub struct Rule {
     pub(crate) id: Box<str>,
     pub(crate) domain: Box<str>,
     /// Where it is written.
-    pub(crate) location: Place,
+    pub(crate) location: Location,
     /// What it was made of, if that was a descriptor: then it is met by the way to it, and not by its conditions.
     pub(crate) descriptor: Option<Box<Descriptor>>,
 }
@@ -428,7 +428,7 @@ impl Rule {
     }
 
     /// Where it is written.
-    pub const fn location(&self) -> &Place {
+    pub const fn location(&self) -> &Location {
         &self.location
     }
 

@@ -1,14 +1,14 @@
 //! Values with their places, and how they are read: what does not fit becomes a problem, and reading goes on.
 
 use super::shown;
-use crate::problem::{Place, Problem, Problems, Refusal, meant, nearest};
+use crate::problem::{Location, Problem, Problems, ValueError, did_you_mean, closest_match};
 use std::borrow::Cow;
 
 /// A value and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Where it begins; for a scalar all of it.
-    pub place: Place,
+    pub place: Location,
     /// What it is.
     pub kind: Kind,
 }
@@ -34,7 +34,7 @@ pub enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Key {
     /// Where it stands.
-    pub place: Place,
+    pub place: Location,
     /// What it says.
     pub text: Box<str>,
 }
@@ -43,7 +43,7 @@ pub struct Key {
 #[derive(Clone, Debug)]
 pub struct Fields<'n> {
     /// Where the map begins.
-    pub place: &'n Place,
+    pub place: &'n Location,
     /// No more than there are known keys.
     entries: Vec<(&'n Key, &'n Node)>,
     /// Known keys that were likely meant by others. They are not missed as well.
@@ -95,7 +95,7 @@ impl Node {
     pub fn read<T>(
         &self,
         expected: &str,
-        parse: impl FnOnce(&str) -> Result<T, Refusal>,
+        parse: impl FnOnce(&str) -> Result<T, ValueError>,
         problems: &mut Problems,
     ) -> Option<T> {
         match parse(self.text(expected, problems)?) {
@@ -134,7 +134,7 @@ impl Node {
     /// A whole number from `least` to `most`. Underscores may part its digits.
     pub fn whole(&self, expected: &str, range: std::ops::RangeInclusive<u64>, problems: &mut Problems) -> Option<u64> {
         let text = self.text(expected, problems)?;
-        let number = crate::quantity::whole(text).filter(|number| range.contains(number));
+        let number = crate::quantity::parse_integer(text).filter(|number| range.contains(number));
         if number.is_none() {
             problems.error_with(
                 &self.place,
@@ -152,7 +152,7 @@ impl Node {
         if found.is_none() {
             let words = || known.iter().map(|(word, _)| *word);
             let text_of = format!("`{}` is not {expected}", shown(text));
-            problems.error_with(&self.place, text_of, meant(text, words));
+            problems.error_with(&self.place, text_of, did_you_mean(text, words));
         }
         found.map(|(_, value)| value.clone())
     }
@@ -206,10 +206,10 @@ impl Node {
             } else {
                 let words = || known.iter().copied();
                 let meant_keys = &mut fields.meant;
-                problems.error_if_told(|| {
-                    meant_keys.extend(nearest(&key.text, words()).map(Box::from));
+                problems.error_lazily(|| {
+                    meant_keys.extend(closest_match(&key.text, words()).map(Box::from));
                     let text = format!("`{}` is not a key of {what}", shown(&key.text));
-                    Problem::error(&key.place, text).hint(meant(&key.text, words))
+                    Problem::error(&key.place, text).with_hint(did_you_mean(&key.text, words))
                 });
             }
         }
@@ -237,7 +237,7 @@ impl Kind {
 
 impl Key {
     /// A scalar as a key, or the place of what cannot be one.
-    pub(super) fn of(node: Node) -> Result<Self, Place> {
+    pub(super) fn of(node: Node) -> Result<Self, Location> {
         let text: Cow<'_, str> = match node.kind {
             Kind::Number(text) | Kind::Text(text) => String::from(text).into(),
             Kind::Bool(true) => "true".into(),

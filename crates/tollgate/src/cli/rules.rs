@@ -94,7 +94,7 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
         Ok((_, warnings)) => problems.extend(warnings),
         Err(found) => problems.extend(found),
     }
-    let errors = problems.errors();
+    let errors = problems.error_count();
     let found = problems.sorted();
     if json {
         let list: Vec<Value> = found.iter().map(as_json).collect();
@@ -125,7 +125,7 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
             None
         }
     };
-    let errors = problems.errors();
+    let errors = problems.error_count();
     let mut out = anstream::stderr().lock();
     for problem in problems.sorted() {
         // What nobody reads needs no printing.
@@ -179,9 +179,9 @@ fn coloured(problem: &Problem) -> String {
 fn as_json(problem: &Problem) -> Value {
     json!({
         "severity": match problem.severity { Severity::Error => "error", Severity::Warning => "warning" },
-        "file": &*problem.place.origin.name,
-        "line": problem.place.line,
-        "column": problem.place.column,
+        "file": &*problem.location.origin.name,
+        "line": problem.location.line,
+        "column": problem.location.column,
         "text": problem.text,
         "hint": problem.hint,
     })

@@ -52,7 +52,7 @@ impl Serve {
         let loaded = match settings.load() {
             Ok(loaded) => loaded,
             Err(problems) => {
-                let errors: usize = problems.iter().map(Problem::errors).sum();
+                let errors: usize = problems.iter().map(Problem::error_count).sum();
                 let list: String = problems.iter().map(|problem| format!("\n{problem}")).collect();
                 return refuse(&format!("{errors} to mend before it can start:\n{list}"));
             }

@@ -3,7 +3,7 @@
 use super::layers::read_text;
 use super::reading::{Reading, without_text};
 use crate::server::tokens::{Rights, Secret, TokenError, Tokens};
-use tollgate_limiter::core::problem::{Problem, Problems, nearest};
+use tollgate_limiter::core::problem::{Problem, Problems, closest_match};
 use tollgate_limiter::core::yaml::{self, Node};
 
 impl Reading<'_> {
@@ -33,11 +33,11 @@ impl Reading<'_> {
         }
         if tokens.is_empty() && !problems.has_errors() {
             let problem = Problem::error(&node.place, "there is no token, so nobody could ask anything");
-            problems.push(problem.hint("name a file that lists some: `auth: { tokens_file: tokens.yaml }`"));
+            problems.push(problem.with_hint("name a file that lists some: `auth: { tokens_file: tokens.yaml }`"));
         }
         for problem in problems.sorted() {
-            let place = without_text(&problem.place);
-            self.problems.push(problem.moved(place));
+            let place = without_text(&problem.location);
+            self.problems.push(problem.with_location(place));
         }
         Some(tokens)
     }
@@ -154,7 +154,7 @@ fn rights(node: &Node, problems: &mut Problems) -> Option<Rights> {
             Some((_, right)) => all = all | *right,
             None => {
                 let known: Vec<&str> = Rights::NAMES.iter().map(|(name, _)| *name).collect();
-                let hint = match nearest(node.scalar().unwrap_or_default(), known.iter().copied()) {
+                let hint = match closest_match(node.scalar().unwrap_or_default(), known.iter().copied()) {
                     Some(right) => format!("did you mean `{right}`?"),
                     None => format!("write one of {}, or `all`", known.join(", ")),
                 };

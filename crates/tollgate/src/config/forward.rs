@@ -39,7 +39,7 @@ impl Reading<'_> {
         {
             let text = "nobody is trusted to name clients, so every request has the address of its gateway";
             let hint = "write the addresses of the gateways: `trusted_proxies: [127.0.0.1]`; `[]` if this is meant";
-            self.problems.push(Problem::warning(&node.place, text).hint(hint));
+            self.problems.push(Problem::warning(&node.place, text).with_hint(hint));
         }
         Some(forward)
     }
@@ -76,7 +76,7 @@ impl Reading<'_> {
                     name.text
                 );
                 let hint = "who has one has millions: call it `ip`, or `client_ip`, and `ipv6_prefix` holds for it";
-                self.problems.push(Problem::warning(&name.place, text).hint(hint));
+                self.problems.push(Problem::warning(&name.place, text).with_hint(hint));
             }
             attributes.push((name.text.clone(), part));
         }

@@ -5,7 +5,7 @@ use super::ratelimit::Layer;
 use super::reading::without_text;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
+use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
 use tollgate_limiter::core::yaml::{self, Key, Kind, Node};
 
 /// Where settings come from.
@@ -118,7 +118,7 @@ impl Written {
     pub(super) fn empty() -> Self {
         Self {
             root: Node {
-                place: Place::start(&Origin::new("settings", "")),
+                place: Location::start(&Origin::new("settings", "")),
                 kind: Kind::Map(Vec::new()),
             },
             file: None,
@@ -128,14 +128,14 @@ impl Written {
     }
 
     /// Whether a place is in the environment of envoyproxy/ratelimit.
-    pub fn is_of_ratelimit(&self, place: &Place) -> bool {
+    pub fn is_of_ratelimit(&self, place: &Location) -> bool {
         self.of_ratelimit
             .iter()
             .any(|origin| Arc::ptr_eq(origin, &place.origin))
     }
 
     /// The folder that a path written there is relative to: the file's for what the file says, else the working folder.
-    pub fn folder_of(&self, place: &Place) -> PathBuf {
+    pub fn folder_of(&self, place: &Location) -> PathBuf {
         self.file
             .as_ref()
             .filter(|file| Arc::ptr_eq(&file.origin, &place.origin))
@@ -180,7 +180,7 @@ impl Written {
         let flag = Origin::new(format!("--set {typed}"), "");
         let Some((path, value)) = typed.split_once('=') else {
             problems.error_with(
-                &Place::start(&flag),
+                &Location::start(&flag),
                 "there is no `=` in it",
                 "write for example `--set server.http=127.0.0.1:9000`",
             );
@@ -193,7 +193,7 @@ impl Written {
 
     /// Lays the YAML in a text over what stands at a path.
     fn lay(&mut self, path: &[String], origin: &Arc<Origin>, problems: &mut Problems) {
-        let start = Place::start(origin);
+        let start = Location::start(origin);
         if path.iter().any(String::is_empty) || path.len() > LEVELS_MAX {
             problems.error_with(
                 &without_text(&start),
@@ -208,8 +208,8 @@ impl Written {
             Ok(value) => value,
             Err(found) => {
                 return problems.extend(found.into_iter().map(|problem| {
-                    let place = without_text(&problem.place);
-                    problem.moved(place)
+                    let place = without_text(&problem.location);
+                    problem.with_location(place)
                 }));
             }
         };
@@ -234,8 +234,8 @@ impl Written {
 pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
     let name = path.display().to_string();
     let fault = |text: String, hint: &str| {
-        let place = Place::start(&Origin::new(name.as_str(), ""));
-        Err(Problem::error(&place, text).hint(hint))
+        let place = Location::start(&Origin::new(name.as_str(), ""));
+        Err(Problem::error(&place, text).with_hint(hint))
     };
     let size = match std::fs::metadata(path) {
         Ok(data) if data.is_dir() => return fault("this is a folder".into(), "name a file"),

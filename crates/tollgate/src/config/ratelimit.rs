@@ -9,7 +9,7 @@ pub(super) use self::names::is_known;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
+use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Key, Kind, Node};
 
@@ -41,7 +41,7 @@ impl Layer {
             variables,
             layer: Self {
                 root: Node {
-                    place: Place::start(&Origin::new(ROOT, "")),
+                    place: Location::start(&Origin::new(ROOT, "")),
                     kind: Kind::Map(Vec::new()),
                 },
                 origins: Vec::new(),
@@ -80,14 +80,14 @@ impl<'v> Reading<'v> {
     }
 
     /// A place that tells the name of a variable and never its value, which may be a secret.
-    fn place(&mut self, name: &str) -> Place {
+    fn place(&mut self, name: &str) -> Location {
         let known = self.layer.origins.iter().find(|origin| &*origin.name == name);
         if let Some(origin) = known {
-            return Place::start(origin);
+            return Location::start(origin);
         }
         let origin = Origin::new(name, "");
         self.layer.origins.push(Arc::clone(&origin));
-        Place::start(&origin)
+        Location::start(&origin)
     }
 
     /// Puts a value at the path of a setting, on account of a variable.
@@ -126,7 +126,7 @@ impl<'v> Reading<'v> {
 
     fn note(&mut self, name: &str, text: impl Into<String>, hint: impl Into<String>) {
         let place = self.place(name);
-        self.layer.notes.push(Problem::warning(&place, text).hint(hint));
+        self.layer.notes.push(Problem::warning(&place, text).with_hint(hint));
     }
 
     /// `true` or `false`. None if it is not set or neither.
@@ -195,7 +195,7 @@ impl<'v> Reading<'v> {
             match ratio.parse::<f32>() {
                 Ok(share) if (0.0..=1.0).contains(&share) => {
                     // As the setting can be written: with a digit before the point, and at most six behind it.
-                    let text = match quantity::share(ratio) {
+                    let text = match quantity::parse_share(ratio) {
                         Ok(_) => ratio.to_owned(),
                         Err(_) => format!("{share:.6}"),
                     };

@@ -3,7 +3,7 @@
 use super::layers::Written;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_limiter::core::problem::{Origin, Place, Problems};
+use tollgate_limiter::core::problem::{Origin, Location, Problems};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::Node;
 
@@ -43,7 +43,7 @@ impl<'w> Reading<'w> {
 
     /// A length of time that is not zero and at most `most`.
     pub(super) fn duration(&mut self, node: &Node, most: Duration) -> Option<Duration> {
-        let read = node.read("a length of time", quantity::duration, &mut self.problems)?;
+        let read = node.read("a length of time", quantity::parse_duration, &mut self.problems)?;
         let duration = Duration::from(read);
         if duration.is_zero() || duration > most {
             self.problems.error_with(
@@ -68,15 +68,15 @@ impl<'w> Reading<'w> {
     }
 
     /// Says that this version has no such thing, where it was asked for.
-    pub(super) fn not_yet(&mut self, place: &Place, what: &str, hint: &str) {
+    pub(super) fn not_yet(&mut self, place: &Location, what: &str, hint: &str) {
         self.problems
             .error_with(place, format!("this version has no {what} yet"), hint);
     }
 }
 
 /// The same place without its text: for values that no log should repeat.
-pub(super) fn without_text(place: &Place) -> Place {
-    Place {
+pub(super) fn without_text(place: &Location) -> Location {
+    Location {
         origin: Origin::new(place.origin.name.clone(), ""),
         ..place.clone()
     }

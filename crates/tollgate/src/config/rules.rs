@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tollgate_limiter::core::problem::{Origin, Place, Problem, Problems};
+use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
 use tollgate_limiter::core::rules::envoy::DescriptorFiles;
 use tollgate_limiter::core::rules::{self, Attempt, RulesParser, RuleSet};
 use tollgate_limiter::core::yaml::{self, Kind, Node};
@@ -72,7 +72,7 @@ struct Texts {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pattern {
     grammar: Grammar,
-    place: Place,
+    place: Location,
     path: PathBuf,
 }
 
@@ -281,10 +281,10 @@ impl Texts {
             (None, Some(_)) => {}
             (None, None) if written.file.is_some() => problems.push(
                 Problem::warning(
-                    &Place::start(&origin_of(written)),
+                    &Location::start(&origin_of(written)),
                     "there are no rules, so nothing is limited",
                 )
-                .hint("write some under `rules`, or name files under `rules_files`"),
+                .with_hint("write some under `rules`, or name files under `rules_files`"),
             ),
             (None, None) => add_file(&mut reader, &Origin::new("quickstart.yaml", QUICKSTART), problems),
         }
@@ -362,13 +362,13 @@ impl Pattern {
                 // An error, also while running: files that are just being replaced must not switch every limit off.
                 let none = Problem::error(&self.place, "no file fits this pattern");
                 let none = files.is_empty().then(|| {
-                    none.hint("is it relative to the file that says it? a file with `rules: []` limits nothing")
+                    none.with_hint("is it relative to the file that says it? a file with `rules: []` limits nothing")
                 });
                 (files, none)
             }
             Err(error) => {
                 let problem = Problem::error(&self.place, format!("this is not a pattern: {}", error.msg));
-                (Vec::new(), Some(problem.hint("write for example `rules/*.yaml`")))
+                (Vec::new(), Some(problem.with_hint("write for example `rules/*.yaml`")))
             }
         }
     }
@@ -376,10 +376,10 @@ impl Pattern {
 
 /// What is wrong, without lines that hold a secret: all of it goes to logs, and some to whoever asks for readiness.
 fn discreet(loaded: Result<Loaded, Vec<Problem>>) -> Result<Loaded, Vec<Problem>> {
-    let silent = |problem: Problem| match problem.place.line() {
+    let silent = |problem: Problem| match problem.location.line() {
         Some(line) if is_secret(line) => {
-            let place = without_text(&problem.place);
-            problem.moved(place)
+            let place = without_text(&problem.location);
+            problem.with_location(place)
         }
         _ => problem,
     };

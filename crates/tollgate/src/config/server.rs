@@ -5,7 +5,7 @@ use crate::server::http::Bounds;
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
 use std::time::Duration;
-use tollgate_limiter::core::problem::{Place, Problem};
+use tollgate_limiter::core::problem::{Location, Problem};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Kind, Node};
 
@@ -23,7 +23,7 @@ pub(super) struct Server {
 }
 
 /// Where a front end listens, and where that is written unless it is the default. None if it is turned off.
-pub(super) type Listen = Option<(Address, Option<Place>)>;
+pub(super) type Listen = Option<(Address, Option<Location>)>;
 
 impl Reading<'_> {
     /// The debug port is for those who look after files of envoyproxy/ratelimit.
@@ -107,7 +107,7 @@ impl Reading<'_> {
     }
 
     /// Who comes from envoyproxy/ratelimit finds it as open as it was, and hears of it.
-    fn warn_of_open(&mut self, name: &str, address: &Address, place: &Place) {
+    fn warn_of_open(&mut self, name: &str, address: &Address, place: &Location) {
         let text = format!("ANYBODY can ask at {address}, as with envoyproxy/ratelimit: nothing says who may");
         let hint = format!(
             "what envoyproxy/ratelimit does not have there is refused; close it \
@@ -115,7 +115,7 @@ impl Reading<'_> {
             name.to_uppercase(),
             address.port().unwrap_or_default()
         );
-        self.problems.push(Problem::warning(place, text).hint(hint));
+        self.problems.push(Problem::warning(place, text).with_hint(hint));
     }
 
     fn listen(&mut self, node: Option<&Node>, default: &str) -> Listen {
@@ -231,7 +231,7 @@ impl Reading<'_> {
             bounds.streams = u32::try_from(streams).unwrap_or(u32::MAX);
         }
         if let Some(node) = fields.find("header_bytes").filter(|node| !node.is_null())
-            && let Some(bytes) = node.read("a number of bytes", quantity::size, &mut self.problems)
+            && let Some(bytes) = node.read("a number of bytes", quantity::parse_size, &mut self.problems)
         {
             match usize::try_from(bytes) {
                 Ok(bytes) if (8 << 10..=1 << 20).contains(&bytes) => bounds.header_bytes = bytes,

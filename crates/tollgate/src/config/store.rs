@@ -10,7 +10,7 @@ pub use self::redis::{RedisSettings, StoreTls};
 
 use super::reading::{Reading, without_text};
 use std::path::PathBuf;
-use tollgate_limiter::core::problem::Place;
+use tollgate_limiter::core::problem::Location;
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Fields, Kind, Node};
 use tollgate_limiter::store::memory::Overflow;
@@ -110,7 +110,7 @@ impl Reading<'_> {
     }
 
     /// Which kind of store an address is for. One that this version has not is a problem.
-    fn kind_of_store(&mut self, url: &str, place: &Place) -> Option<StoreKind> {
+    fn kind_of_store(&mut self, url: &str, place: &Location) -> Option<StoreKind> {
         if url == "memory" {
             return Some(StoreKind::Memory);
         }
@@ -141,7 +141,7 @@ impl Reading<'_> {
         let mut memory = MemorySettings::default();
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
         if let Some(node) = find("max_memory")
-            && let Some(bytes) = node.read("a number of bytes", quantity::size, &mut self.problems)
+            && let Some(bytes) = node.read("a number of bytes", quantity::parse_size, &mut self.problems)
         {
             match usize::try_from(bytes) {
                 Ok(bytes) if bytes >= MEMORY_MIN => memory.max_memory = bytes,

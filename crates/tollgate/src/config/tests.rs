@@ -243,9 +243,9 @@ fn gateways_are_as_they_are_written() {
     .forward
     .expect("a gateway is named");
     assert_eq!(forward.gateway, Gateway::Nginx);
-    assert!(forward.trusted_proxies.contain("10.1.2.3".parse().unwrap()));
-    assert!(forward.trusted_proxies.contain("::1".parse().unwrap()));
-    assert!(!forward.trusted_proxies.contain("127.0.0.1".parse().unwrap()));
+    assert!(forward.trusted_proxies.contains("10.1.2.3".parse().unwrap()));
+    assert!(forward.trusted_proxies.contains("::1".parse().unwrap()));
+    assert!(!forward.trusted_proxies.contains("127.0.0.1".parse().unwrap()));
     let merchant = Part::named("header:x-merchant-id").expect("a header");
     assert_eq!(
         forward.attributes,

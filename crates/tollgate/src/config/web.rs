@@ -26,7 +26,7 @@ impl Reading<'_> {
         let default = RetryAfter::default();
         let jitter = fields
             .find("jitter")
-            .and_then(|node| node.read("a share", quantity::share, &mut self.problems));
+            .and_then(|node| node.read("a share", quantity::parse_share, &mut self.problems));
         let format = fields
             .find("format")
             .and_then(|node| node.word("a form of Retry-After", &FORMATS, &mut self.problems));

@@ -4,8 +4,8 @@
 use super::import::yaml_text;
 use super::unit::Unit;
 use crate::limit::Limit;
-use crate::problem::{Problems, Refusal};
-use crate::quantity::quota;
+use crate::problem::{Problems, ValueError};
+use crate::quantity::parse_quota;
 use crate::rules::file::method::{AlgorithmOptions, OPTIONS, ParsedLimit};
 use crate::yaml::{Fields, Node};
 use std::fmt::Write;
@@ -61,13 +61,13 @@ pub(super) fn parse(node: &Node, fields: &Fields<'_>, problems: &mut Problems) -
         }
     };
     let algorithm = algorithm?;
-    let parsed = quota(&text).and_then(|quota| match algorithm.limit(quota)? {
+    let parsed = parse_quota(&text).and_then(|quota| match algorithm.limit(quota)? {
         ParsedLimit::Limited(limit, _) => Ok(limit),
-        ParsedLimit::Banned => Err(Refusal::new(
+        ParsedLimit::Banned => Err(ValueError::new(
             "a ban needs no algorithm",
             "write `requests_per_unit: 0` and a `unit`, and nothing else",
         )),
-        ParsedLimit::Unlimited => Err(Refusal::new(
+        ParsedLimit::Unlimited => Err(ValueError::new(
             "what is not limited needs no algorithm",
             "write `unlimited: true`, and nothing else",
         )),

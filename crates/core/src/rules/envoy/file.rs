@@ -7,7 +7,7 @@ use super::loading::read_value;
 use super::tree::{DescriptorLevel, Descriptors, DescriptorLimit, DescriptorNode as Descriptor};
 use super::unit::Unit;
 use super::wildcard::Pattern;
-use crate::problem::{Problem, Problems, meant};
+use crate::problem::{Problem, Problems, did_you_mean};
 use crate::yaml::{Fields, Kind, Node, shown};
 use std::collections::hash_map::Entry;
 
@@ -49,7 +49,7 @@ impl DescriptorFiles {
             );
             return;
         };
-        let errors = self.problems.errors();
+        let errors = self.problems.error_count();
         let Some(fields) = node.fields("a file", &KEYS, &mut Problems::new()) else {
             return;
         };
@@ -73,7 +73,7 @@ impl DescriptorFiles {
             Entry::Occupied(_) | Entry::Vacant(_) => DescriptorLevel::default(),
         };
         self.parse_level(&mut level, &fields, domain);
-        if self.problems.errors() == errors || self.merge_domains {
+        if self.problems.error_count() == errors || self.merge_domains {
             self.descriptors.domains.insert(domain.into(), level);
         } else {
             // For the next file that names it.
@@ -204,7 +204,7 @@ impl DescriptorFiles {
         self.problems.error_with(
             fields.find("unit").map_or(&node.place, |unit| &unit.place),
             format!("invalid rate limit unit '{}'", shown(unit)),
-            meant(unit, || lower.iter().map(String::as_str)),
+            did_you_mean(unit, || lower.iter().map(String::as_str)),
         );
         None
     }
@@ -288,7 +288,7 @@ impl DescriptorFiles {
             if let Some((key, _)) = fields.entry(key) {
                 let text = format!("`{}` means nothing in {what}, and is read over", key.text);
                 let hint = format!("{what} has {}", meaningful.join(", "));
-                self.problems.push(Problem::warning(&key.place, text).hint(hint));
+                self.problems.push(Problem::warning(&key.place, text).with_hint(hint));
             }
         }
     }
@@ -308,7 +308,7 @@ impl DescriptorFiles {
                     format!("config error, unknown key '{}'", shown(&key.text))
                 };
                 let known = || KEYS.into_iter().chain(native_keys.iter().copied());
-                self.problems.error_with(&key.place, text, meant(&key.text, known));
+                self.problems.error_with(&key.place, text, did_you_mean(&key.text, known));
             } else if &*key.text != "metadata" {
                 let native_keys: &[&str] = if &*key.text == "rate_limit" { &NATIVE_KEYS } else { &[] };
                 self.check_value(value, native_keys);

@@ -38,7 +38,7 @@ fn warn_shadowed_patterns(level: &DescriptorLevel, problems: &mut Problems) {
                 shown(&later.name),
                 shown(&earlier.name)
             );
-            problems.push(Problem::warning(&later.location, text).hint("put the narrower pattern first"));
+            problems.push(Problem::warning(&later.location, text).with_hint("put the narrower pattern first"));
         }
     }
 }
@@ -61,7 +61,7 @@ fn warn_ambiguous_keys(level: &DescriptorLevel, problems: &mut Problems) {
                     shown(value)
                 );
                 problems.push(
-                    Problem::warning(&node.location, text).hint("keys and values are joined by `_`; choose another key"),
+                    Problem::warning(&node.location, text).with_hint("keys and values are joined by `_`; choose another key"),
                 );
             }
         }
@@ -92,7 +92,7 @@ fn warn_unreachable_children(level: &DescriptorLevel, problems: &mut Problems) {
                 shown(&unreached.name),
                 shown(&any.name)
             );
-            problems.push(Problem::warning(&valued.location, text).hint("repeat it here if it is meant for them too"));
+            problems.push(Problem::warning(&valued.location, text).with_hint("repeat it here if it is meant for them too"));
         }
     }
 }
@@ -106,7 +106,7 @@ fn warn_unreportable_names(level: &DescriptorLevel, problems: &mut Problems) {
             shown(&limit.name)
         );
         problems.push(
-            Problem::warning(&limit.location, text).hint("use letters, digits and spaces, without quotes and backslashes"),
+            Problem::warning(&limit.location, text).with_hint("use letters, digits and spaces, without quotes and backslashes"),
         );
     }
 }
@@ -137,7 +137,7 @@ fn warn_covered_keys(level: &DescriptorLevel, problems: &mut Problems) {
                 shown(&covering.name)
             );
             let hint = "take one of the two away; a pattern is tried before the key alone";
-            problems.push(Problem::warning(&node.location, text).hint(hint));
+            problems.push(Problem::warning(&node.location, text).with_hint(hint));
         }
     }
 }

@@ -542,7 +542,7 @@ fn a_limit_may_be_one_of_our_own() {
         let problems = files.finish().expect_err(limit);
         let found: Vec<String> = problems
             .iter()
-            .map(|problem| format!("{}: {}", problem.place, problem.text))
+            .map(|problem| format!("{}: {}", problem.location, problem.text))
             .collect();
         assert!(
             found.contains(&format!("d.yaml:4:{column}: {expected}")),

@@ -5,7 +5,7 @@ use super::options::RatelimitOptions;
 use super::path::{PathLevel, StatPath};
 use super::unit::Unit;
 use super::wildcard::Pattern;
-use crate::problem::Place;
+use crate::problem::Location;
 use crate::rules::attempt::Attribute;
 use std::collections::HashMap;
 
@@ -40,7 +40,7 @@ pub(super) struct DescriptorNode {
     pub(super) value_to_metric: bool,
     pub(super) limit: Option<DescriptorLimit>,
     pub(super) children: DescriptorLevel,
-    pub(super) location: Place,
+    pub(super) location: Location,
 }
 
 /// What a descriptor is held to.
@@ -63,7 +63,7 @@ pub struct DescriptorLimit {
     /// What stands under `metadata`, as it is written.
     pub metadata: Option<crate::yaml::Node>,
     /// Where it is written.
-    pub location: Place,
+    pub location: Location,
     /// The rule that was made of it, by its place in its set.
     pub(in crate::rules) rule: u32,
 }

@@ -1,6 +1,6 @@
 //! Regular expressions of rules, held to a budget: each is bounded, and so are all of them together.
 
-use crate::problem::Refusal;
+use crate::problem::ValueError;
 use crate::yaml::shown;
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -26,9 +26,9 @@ impl Expressions {
     }
 
     /// Compiles one. It looks at bytes: `.` is any byte but a line feed, `\d` is 0 to 9.
-    pub(super) fn compile(&mut self, text: &str) -> Result<Regex, Refusal> {
+    pub(super) fn compile(&mut self, text: &str) -> Result<Regex, ValueError> {
         if text.len() > EXPRESSION_BYTES_MAX {
-            return Err(Refusal::new(
+            return Err(ValueError::new(
                 format!("the expression has {} bytes, more than {EXPRESSION_BYTES_MAX}", text.len()),
                 "write a list of values or globs instead",
             ));
@@ -36,7 +36,7 @@ impl Expressions {
         for size in SIZES {
             if size > self.bytes_left {
                 let [small, .., large] = SIZES;
-                return Err(Refusal::new(
+                return Err(ValueError::new(
                     format!(
                         "the expressions of all rules together are more than fit: {} small ones, or {} of the largest",
                         BUDGET / small,
@@ -62,7 +62,7 @@ impl Expressions {
         }
         // What was tried and refused took time, too.
         self.bytes_left -= SIZES.iter().copied().max().unwrap_or(0).min(self.bytes_left);
-        Err(Refusal::new(
+        Err(ValueError::new(
             format!("the expression `{}` is too large when it is compiled", shown(text)),
             "lower its repetitions: `a{1000}` counts a thousand times",
         ))
@@ -70,11 +70,11 @@ impl Expressions {
 }
 
 /// The last line of what the library says is the reason; those before it draw the expression.
-fn syntax_error(text: &str, error: &regex::Error) -> Refusal {
+fn syntax_error(text: &str, error: &regex::Error) -> ValueError {
     let message = error.to_string();
     let reason = message.lines().last().unwrap_or_default();
     let reason = reason.strip_prefix("error: ").unwrap_or(reason);
-    Refusal::new(
+    ValueError::new(
         format!("`{}` is not a regular expression: {reason}", shown(text)),
         "a character with a meaning of its own is taken as it is after a backslash: `\\(`",
     )

@@ -2,8 +2,8 @@
 
 use super::method::{AlgorithmOptions, ParsedLimit};
 use crate::limit::Limit;
-use crate::problem::{Place, Problem, Problems};
-use crate::quantity::{period_name, quota};
+use crate::problem::{Location, Problem, Problems};
+use crate::quantity::{period_name, parse_quota};
 use crate::rules::rule::{By, LimitSelector, CounterId, CounterSpec, Dimension, Overrides, Terms, Variant, Window, Windows};
 use crate::rules::short::SmallBytes;
 use crate::rules::subject::Value;
@@ -111,11 +111,11 @@ impl<'r> Counters<'r> {
 impl LimitsParser<'_, '_> {
     /// All of them, or nothing if one is faulty.
     pub(super) fn parse(&mut self, fields: LimitFields<'_>) -> Option<LimitSelector> {
-        let errors = self.problems.errors();
+        let errors = self.problems.error_count();
         let limit = self.parse_terms(fields.limit);
         let by = fields.by.map(|node| self.parse_by(node));
         let overrides = fields.overrides.map(|node| self.parse_overrides(node)).unwrap_or_default();
-        if self.problems.errors() > errors {
+        if self.problems.error_count() > errors {
             return None;
         }
         Some(LimitSelector {
@@ -144,7 +144,7 @@ impl LimitsParser<'_, '_> {
             return None;
         }
         let mut windows: Vec<Window> = Vec::with_capacity(items.len());
-        let mut seen: Vec<(Micros, &Place)> = Vec::with_capacity(items.len());
+        let mut seen: Vec<(Micros, &Location)> = Vec::with_capacity(items.len());
         for item in items {
             match self.parse_limit(item) {
                 Some(ParsedLimit::Limited(limit, Some(period))) => {
@@ -176,7 +176,7 @@ impl LimitsParser<'_, '_> {
 
     fn parse_limit(&mut self, node: &Node) -> Option<ParsedLimit> {
         let algorithm = &self.algorithm;
-        let parse = |text: &str| quota(text).and_then(|quota| algorithm.limit(quota));
+        let parse = |text: &str| parse_quota(text).and_then(|quota| algorithm.limit(quota));
         node.read("a limit like 100/min", parse, self.problems)
     }
 
@@ -264,7 +264,7 @@ impl LimitsParser<'_, '_> {
                 if text.contains('*') {
                     self.problems.push(
                         Problem::warning(&value.place, "a star in an override stands for itself")
-                            .hint("overrides are for single subjects; for a pattern make a rule with `when`"),
+                            .with_hint("overrides are for single subjects; for a pattern make a rule with `when`"),
                     );
                 }
                 Some(text)
@@ -291,7 +291,7 @@ type OverrideSubjects<'n> = Vec<(&'n Key, Vec<&'n str>)>;
 struct OverrideSets<'n> {
     sets: Vec<Overrides>,
     /// Where each subject was named first.
-    locations: Vec<HashMap<SmallBytes, &'n Place>>,
+    locations: Vec<HashMap<SmallBytes, &'n Location>>,
 }
 
 impl<'n> OverrideSets<'n> {
@@ -370,7 +370,7 @@ impl<'n> OverrideSets<'n> {
                         &item.place,
                         "this override is never used: an earlier one is for the same subject",
                     )
-                    .hint(format!("the first is at {first}; take one away")),
+                    .with_hint(format!("the first is at {first}; take one away")),
                 );
                 continue;
             }

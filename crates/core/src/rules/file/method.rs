@@ -5,8 +5,8 @@ use crate::algorithm::{
     sliding_counter::SlidingCounter, sliding_log::SlidingLog, token_bucket::TokenBucket,
 };
 use crate::limit::Limit;
-use crate::problem::{Problems, Refusal};
-use crate::quantity::{Quota, duration};
+use crate::problem::{Problems, ValueError};
+use crate::quantity::{Quota, parse_duration};
 use crate::rate::{LimitError, Rate};
 use crate::time::Micros;
 use crate::yaml::Fields;
@@ -78,7 +78,7 @@ impl AlgorithmOptions {
         }
         let time = |option: &str, problems: &mut Problems| {
             let node = fields.find(option)?;
-            node.read("a length of time like 50ms", duration, problems)
+            node.read("a length of time like 50ms", parse_duration, problems)
         };
         let kind = match name {
             "token_bucket" => AlgorithmKind::TokenBucket,
@@ -109,7 +109,7 @@ impl AlgorithmOptions {
     }
 
     /// What it makes of a limit as it is written.
-    pub(in crate::rules) fn limit(&self, quota: Quota) -> Result<ParsedLimit, Refusal> {
+    pub(in crate::rules) fn limit(&self, quota: Quota) -> Result<ParsedLimit, ValueError> {
         match (quota, self.kind) {
             (Quota::Unlimited, _) => Ok(ParsedLimit::Unlimited),
             (Quota::Slots(0), AlgorithmKind::Concurrency { .. }) => Ok(ParsedLimit::Banned),
@@ -117,7 +117,7 @@ impl AlgorithmOptions {
                 let limit = Concurrency::new(slots, lease_ttl).map_err(value_error)?;
                 Ok(ParsedLimit::Limited(limit.into(), None))
             }
-            (Quota::Slots(units), _) => Err(Refusal::new(
+            (Quota::Slots(units), _) => Err(ValueError::new(
                 format!("`{units}` has no period"),
                 format!("write `{units}/s` or `{units}/min`; only `concurrency` takes a number alone"),
             )),
@@ -127,11 +127,11 @@ impl AlgorithmOptions {
                 },
                 _,
             ) => Ok(ParsedLimit::Banned),
-            (Quota::Flow { units: 0, .. }, _) => Err(Refusal::new(
+            (Quota::Flow { units: 0, .. }, _) => Err(ValueError::new(
                 "a limit of zero is a ban, and a ban has no burst",
                 "take the burst away, or raise the limit",
             )),
-            (Quota::Flow { .. }, AlgorithmKind::Concurrency { .. }) => Err(Refusal::new(
+            (Quota::Flow { .. }, AlgorithmKind::Concurrency { .. }) => Err(ValueError::new(
                 "`concurrency` counts what is in flight and has no period",
                 "write a number alone: `limit: 20`",
             )),
@@ -142,7 +142,7 @@ impl AlgorithmOptions {
         }
     }
 
-    fn rate_limit(&self, rate: Rate, burst: Option<u64>) -> Result<Limit, Refusal> {
+    fn rate_limit(&self, rate: Rate, burst: Option<u64>) -> Result<Limit, ValueError> {
         let capacity = burst.unwrap_or(rate.units());
         let limit = match self.kind {
             AlgorithmKind::TokenBucket => TokenBucket::new(rate).with_burst(capacity).map(Limit::from),
@@ -152,7 +152,7 @@ impl AlgorithmOptions {
                 .map(|limit| if shape { limit.shaping() } else { limit })
                 .map(Limit::from),
             _ if burst.is_some() => {
-                return Err(Refusal::new(
+                return Err(ValueError::new(
                     format!("`{}` takes no burst", self.name),
                     "take the burst away; `token_bucket`, `gcra` and `leaky_bucket` take one",
                 ));
@@ -163,7 +163,7 @@ impl AlgorithmOptions {
                 .and_then(|limit| limit.with_min_interval(min_interval))
                 .map(Limit::from),
             AlgorithmKind::Concurrency { .. } => {
-                return Err(Refusal::new(
+                return Err(ValueError::new(
                     "`concurrency` has no period",
                     "write a number alone: `limit: 20`",
                 ));
@@ -183,10 +183,10 @@ fn check_lease_ttl(lease_ttl: Micros, fields: &Fields<'_>, problems: &mut Proble
 }
 
 /// What the core says of a limit: the fault, and after a colon what to do.
-fn value_error(error: LimitError) -> Refusal {
+fn value_error(error: LimitError) -> ValueError {
     let text = error.to_string();
     match text.split_once(": ") {
-        Some((message, hint)) => Refusal::new(message, hint),
-        None => Refusal::new(text, "change the numbers of the limit"),
+        Some((message, hint)) => ValueError::new(message, hint),
+        None => ValueError::new(text, "change the numbers of the limit"),
     }
 }

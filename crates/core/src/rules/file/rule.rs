@@ -63,7 +63,7 @@ const ON_STORE_FAILURE: [(&str, OnStoreFailure); 3] = [
 impl RulesParser {
     /// Reads one rule. It is kept if nothing is wrong with it.
     pub(super) fn parse_rule(&mut self, node: &Node, file_domain: &str) {
-        let errors = self.problems.errors();
+        let errors = self.problems.error_count();
         let Some(fields) = node.fields("a rule", &RULE_KEYS, &mut self.problems) else {
             return;
         };
@@ -125,7 +125,7 @@ impl RulesParser {
         for name in counters.into_names() {
             self.claim(domain, &name, index, location);
         }
-        if self.problems.errors() > errors {
+        if self.problems.error_count() > errors {
             return;
         }
         if let Some(selector) = selector {
@@ -204,7 +204,7 @@ impl RulesParser {
                     &node.place,
                     "`ipv6_prefix` has no effect: no attribute of `per` or `overrides` holds addresses",
                 )
-                .hint("an attribute does if one of the words of its name is ip, ipv6, addr or address: `client_ip`"),
+                .with_hint("an attribute does if one of the words of its name is ip, ipv6, addr or address: `client_ip`"),
             );
         }
         per.into()
@@ -217,7 +217,7 @@ impl LimitsParser<'_, '_> {
         let fields = node.fields("an experiment", &EXPERIMENT_KEYS, self.problems)?;
         let share = fields
             .need("an experiment", "share", "share: 10%", self.problems)
-            .and_then(|node| node.read("a share like 10%", quantity::share, self.problems));
+            .and_then(|node| node.read("a share like 10%", quantity::parse_share, self.problems));
         let changes = ["algorithm", "limit", "by", "overrides"];
         if !fields.has_misspelt() && changes.iter().all(|key| fields.find(key).is_none()) {
             self.problems.error_with(
@@ -233,13 +233,13 @@ impl LimitsParser<'_, '_> {
             self.algorithm = AlgorithmOptions::parse(&fields, self.algorithm.name(), self.problems)?;
         }
         self.variant = Variant::Experiment;
-        let errors = self.problems.errors();
+        let errors = self.problems.error_count();
         let selector = self.parse(LimitFields {
             limit: fields.find("limit").unwrap_or(rule_fields.limit),
             by: fields.find("by").or(rule_fields.by),
             overrides: fields.find("overrides").or(rule_fields.overrides),
         });
-        if self.problems.errors() > errors && fields.find("limit").is_none() {
+        if self.problems.error_count() > errors && fields.find("limit").is_none() {
             self.problems.error_with(
                 &node.place,
                 "the limits of the rule are not for the algorithm of its experiment",
@@ -247,7 +247,7 @@ impl LimitsParser<'_, '_> {
             );
         }
         Some(Experiment {
-            share: share?.of(Experiment::ALL),
+            share: share?.part_of(Experiment::ALL),
             selector: selector?,
         })
     }
@@ -281,7 +281,7 @@ fn parse_on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStor
     let open = fields.need("`on_store_failure`", "open", "{ open: { cap: 1000/s } }", problems)?;
     let fields = open.fields("`open`", &["cap"], problems)?;
     let cap = fields.need("`open`", "cap", "{ open: { cap: 1000/s } }", problems)?;
-    let cap = cap.read("a rate like 1000/s", quantity::rate, problems)?;
+    let cap = cap.read("a rate like 1000/s", quantity::parse_rate, problems)?;
     Some(OnStoreFailure::Open { cap: Some(cap) })
 }
 

@@ -2,7 +2,7 @@
 
 use super::RulesParser;
 use crate::network::Networks;
-use crate::problem::Refusal;
+use crate::problem::ValueError;
 use crate::rules::rule::{Condition, Test};
 use crate::yaml::{Kind, Node, shown};
 
@@ -102,7 +102,7 @@ impl RulesParser {
     fn parse_any_test(&mut self, items: &[Node]) -> Option<Test> {
         let mut values = Vec::new();
         let mut others = Vec::new();
-        let errors = self.problems.errors();
+        let errors = self.problems.error_count();
         for item in items {
             match self.parse_single_test(item) {
                 Some(Test::OneOf(value)) => values.extend(value),
@@ -110,7 +110,7 @@ impl RulesParser {
                 None => {}
             }
         }
-        if self.problems.errors() > errors {
+        if self.problems.error_count() > errors {
             return None;
         }
         values.sort_unstable();
@@ -126,7 +126,7 @@ impl RulesParser {
 }
 
 /// A value, or a glob if there is a star in it. After a backslash a star is a star and a backslash a backslash.
-fn parse_pattern(text: &str) -> Result<Test, Refusal> {
+fn parse_pattern(text: &str) -> Result<Test, ValueError> {
     let mut parts = Vec::new();
     let mut part = String::new();
     let mut letters = text.chars().peekable();
@@ -147,7 +147,7 @@ fn parse_pattern(text: &str) -> Result<Test, Refusal> {
     }
     parts.push(part.into());
     if parts.len() > STARS_MAX + 1 {
-        return Err(Refusal::new(
+        return Err(ValueError::new(
             format!("`{}` has more than {STARS_MAX} stars", shown(text)),
             "use fewer, or a regular expression: `{ regex: … }`",
         ));

@@ -345,7 +345,7 @@ fn what_has_no_setting_here_is_taken_and_told_of() {
         ("DISABLE_STATS", "true", "always counted"),
     ] {
         let notes = laid(&[(name, value)]).notes;
-        let note = notes.iter().find(|note| &*note.place.origin.name == name);
+        let note = notes.iter().find(|note| &*note.location.origin.name == name);
         let text = note.map_or(String::new(), ToString::to_string);
         assert!(text.contains(wanted) && text.contains("warning"), "{name}: {text}");
         assert!(super::is_known(name), "{name}");

@@ -25,7 +25,7 @@ impl Sound {
             let text = match checked(file) {
                 Ok(text) => Some(text),
                 Err(found) => {
-                    let name = found.first().map(|problem| &problem.place.origin.name);
+                    let name = found.first().map(|problem| &problem.location.origin.name);
                     let last = name.and_then(|name| self.texts.get(name)).map(Arc::clone);
                     faults.extend(found);
                     last

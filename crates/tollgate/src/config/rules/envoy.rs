@@ -4,8 +4,8 @@ use super::setting;
 use crate::config::Written;
 use crate::server::envoy::{HeaderNames, Modes};
 use hyper::header::HeaderName;
-use tollgate_limiter::core::problem::{Problem, Problems, Refusal};
-use tollgate_limiter::core::quantity::share;
+use tollgate_limiter::core::problem::{Problem, Problems, ValueError};
+use tollgate_limiter::core::quantity::parse_share;
 use tollgate_limiter::core::rules::envoy::RatelimitOptions;
 use tollgate_limiter::core::yaml::{Kind, Node};
 
@@ -54,7 +54,7 @@ impl<'w> EnvoyRules<'w> {
         let (tells_metadata, isolates_files) = (flag("dynamic_metadata"), flag("isolate_files"));
         let (prometheus_names, json_errors_as_400) = (flag("prometheus_names"), flag("json_errors_as_400"));
         let near = fields.find("near_limit_ratio");
-        let near = near.and_then(|node| node.read("a share of a limit like 0.8", share, problems));
+        let near = near.and_then(|node| node.read("a share of a limit like 0.8", parse_share, problems));
         Self {
             files: files.map_or(&[], Node::one_or_more),
             merges_domains,
@@ -91,7 +91,7 @@ fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
         if OF_ENVOY.iter().any(|known| known.eq_ignore_ascii_case(&name)) {
             let text = format!("Envoy writes `{name}` itself when its `enable_x_ratelimit_headers` is on");
             let hint = "a response would then carry it twice: leave that off, or choose another name, such as `RateLimit-Limit`";
-            problems.push(Problem::warning(&node.place, text).hint(hint));
+            problems.push(Problem::warning(&node.place, text).with_hint(hint));
         }
         Some(name)
     };
@@ -104,10 +104,10 @@ fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
 }
 
 /// As it is written: Envoy writes it in lower case anyway.
-fn header_name(text: &str) -> Result<String, Refusal> {
+fn header_name(text: &str) -> Result<String, ValueError> {
     match HeaderName::from_bytes(text.as_bytes()) {
         Ok(_) => Ok(text.to_owned()),
-        Err(_) => Err(Refusal::new(
+        Err(_) => Err(ValueError::new(
             "this cannot be the name of a header",
             "write for example `RateLimit-Limit`",
         )),

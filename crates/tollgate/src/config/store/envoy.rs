@@ -3,7 +3,7 @@
 use super::super::reading::Reading;
 use super::{RedisSettings, StoreSettings};
 use tollgate_limiter::core::Micros;
-use tollgate_limiter::core::problem::{Problem, Refusal};
+use tollgate_limiter::core::problem::{Problem, ValueError};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Fields, Kind, Node};
 use tollgate_limiter::store::redis::EnvoyCounters;
@@ -76,7 +76,7 @@ impl Reading<'_> {
                 if let Some(node) = written.filter(|_| counters != EnvoyCounterSettings::default()) {
                     let unused = Problem::warning(&node.place, "nobody else can count in the memory of this program");
                     self.problems
-                        .push(unused.hint("take it out, or name a Redis server under `store`"));
+                        .push(unused.with_hint("take it out, or name a Redis server under `store`"));
                 }
                 memory
             }
@@ -97,7 +97,7 @@ impl Reading<'_> {
             counters.jitter = jitter;
         }
         if let Some(bytes) =
-            find("local_cache").and_then(|node| node.read("a number of bytes", quantity::size, problems))
+            find("local_cache").and_then(|node| node.read("a number of bytes", quantity::parse_size, problems))
         {
             counters.local_cache = usize::try_from(bytes).unwrap_or(usize::MAX);
         }
@@ -122,10 +122,10 @@ impl Reading<'_> {
     }
 }
 
-fn prefix(text: &str) -> Result<String, Refusal> {
+fn prefix(text: &str) -> Result<String, ValueError> {
     match text.len() <= PREFIX_MAX {
         true => Ok(text.to_owned()),
-        false => Err(Refusal::new(
+        false => Err(ValueError::new(
             "this cannot be a prefix of keys",
             format!("write at most {PREFIX_MAX} bytes"),
         )),
@@ -133,12 +133,12 @@ fn prefix(text: &str) -> Result<String, Refusal> {
 }
 
 /// Whole seconds, also none.
-fn seconds(text: &str) -> Result<u32, Refusal> {
-    let span = quantity::duration(text)?;
+fn seconds(text: &str) -> Result<u32, ValueError> {
+    let span = quantity::parse_duration(text)?;
     let second = Micros::from_secs(1).get();
     match u32::try_from(span.get() / second) {
         Ok(seconds) if seconds <= JITTER_MAX && span.get() % second == 0 => Ok(seconds),
-        _ => Err(Refusal::new(
+        _ => Err(ValueError::new(
             "this is out of range",
             format!("write whole seconds, at most `{JITTER_MAX}s`"),
         )),

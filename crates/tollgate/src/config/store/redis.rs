@@ -5,7 +5,7 @@ use super::EnvoyCounterSettings;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_limiter::core::problem::Refusal;
+use tollgate_limiter::core::problem::ValueError;
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
 use tollgate_limiter::store::local::{self, Mode};
@@ -240,12 +240,12 @@ impl Reading<'_> {
             redis.breaking.failures = u32::try_from(failures).unwrap_or(redis.breaking.failures);
         }
         if let Some(node) = breaker("within")
-            && let Some(within) = node.read("a length of time", quantity::duration, problems)
+            && let Some(within) = node.read("a length of time", quantity::parse_duration, problems)
         {
             redis.breaking.within = within;
         }
         if let Some(node) = breaker("open_for").filter(|node| node.scalar() != Some("auto"))
-            && let Some(long) = node.read("`auto` or a length of time", quantity::duration, problems)
+            && let Some(long) = node.read("`auto` or a length of time", quantity::parse_duration, problems)
         {
             redis.breaking.open_for = OpenFor::Fixed(long);
         }
@@ -253,9 +253,9 @@ impl Reading<'_> {
 }
 
 /// A share of which something is left, in millionths.
-fn some_share(text: &str) -> Result<u32, Refusal> {
-    match quantity::share(text)?.millionths() {
-        0 => Err(Refusal::new(
+fn some_share(text: &str) -> Result<u32, ValueError> {
+    match quantity::parse_share(text)?.millionths() {
+        0 => Err(ValueError::new(
             "without a share nothing would pass",
             "write more than nothing, such as `0.8`; what shall be refused says `on_store_failure: closed`",
         )),
@@ -263,12 +263,12 @@ fn some_share(text: &str) -> Result<u32, Refusal> {
     }
 }
 
-fn prefix(text: &str) -> Result<String, Refusal> {
+fn prefix(text: &str) -> Result<String, ValueError> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.:".contains(&byte);
     if (1..=32).contains(&text.len()) && text.bytes().all(is_plain) {
         return Ok(text.to_owned());
     }
-    Err(Refusal::new(
+    Err(ValueError::new(
         "this cannot be a prefix of keys",
         "write up to 32 letters, digits, `_`, `-`, `.` or `:`",
     ))

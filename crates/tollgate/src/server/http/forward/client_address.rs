@@ -15,7 +15,7 @@ where
     L: DoubleEndedIterator<Item = &'h [u8]>,
 {
     let peer = peer.to_canonical();
-    if !trusted.contain(peer) {
+    if !trusted.contains(peer) {
         return peer;
     }
     let hops = lines
@@ -28,7 +28,7 @@ where
     for hop in hops {
         match address(hop) {
             None => return peer,
-            Some(address) if trusted.contain(address) => last = address,
+            Some(address) if trusted.contains(address) => last = address,
             Some(address) => return address,
         }
     }
