@@ -1,7 +1,7 @@
 //! Networks of addresses as people write them, and which addresses lie in them.
 
 use crate::problem::{Problems, ValueError};
-use crate::yaml::{Node, shown};
+use crate::yaml::{Node, excerpt};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 
@@ -56,7 +56,7 @@ fn network(text: &str) -> Result<IpNet, ValueError> {
         .map(|network: IpNet| canonical(network.trunc()))
         .map_err(|_| {
             ValueError::new(
-                format!("`{}` is not a network", shown(text)),
+                format!("`{}` is not a network", excerpt(text)),
                 "write an address and how many bits count: `10.0.0.0/8`, `2001:db8::/32`",
             )
         })

@@ -3,7 +3,7 @@
 use crate::problem::{ValueError, closest_match};
 use crate::rate::Rate;
 use crate::time::Micros;
-use crate::yaml::shown;
+use crate::yaml::excerpt;
 
 /// A limit as it is written, before an algorithm takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,7 +66,7 @@ pub fn parse_duration(text: &str) -> Result<Micros, ValueError> {
     let (number, unit) = split(text);
     if number.is_empty() && unit_of(unit).is_some() {
         return Err(ValueError::new(
-            format!("`{}` has no number", shown(text)),
+            format!("`{}` has no number", excerpt(text)),
             format!("write `1{unit}`"),
         ));
     }
@@ -111,7 +111,7 @@ pub fn parse_rate(text: &str) -> Result<Rate, ValueError> {
             burst: None,
         } => Rate::new(units, period).map_err(|error| ValueError::new(error.to_string(), example)),
         Quota::Flow { .. } => Err(ValueError::new("a burst has no meaning here", example)),
-        Quota::Unlimited | Quota::Slots(_) => Err(ValueError::new(format!("`{}` is not a rate", shown(text)), example)),
+        Quota::Unlimited | Quota::Slots(_) => Err(ValueError::new(format!("`{}` is not a rate", excerpt(text)), example)),
     }
 }
 
@@ -138,7 +138,7 @@ pub fn parse_quota(text: &str) -> Result<Quota, ValueError> {
         (Some("burst"), Some(burst), None) => Some(parse_integer(burst).ok_or_else(|| not_a_number(burst))?),
         _ => {
             return Err(ValueError::new(
-                format!("`{}` is not understood after the period", shown(rest.trim())),
+                format!("`{}` is not understood after the period", excerpt(rest.trim())),
                 "only a burst can follow it: `100/min burst 200`",
             ));
         }
@@ -161,7 +161,7 @@ pub fn parse_share(text: &str) -> Result<Share, ValueError> {
         .filter(|share| *share <= Share::ALL)
         .ok_or_else(|| {
             ValueError::new(
-                format!("`{}` is not a share", shown(text)),
+                format!("`{}` is not a share", excerpt(text)),
                 "write a percentage from `0%` to `100%`, with at most four decimals",
             )
         })
@@ -175,7 +175,7 @@ pub fn parse_size(text: &str) -> Result<u64, ValueError> {
     let (number, unit) = split(text);
     let error = || {
         ValueError::new(
-            format!("`{}` is not a size", shown(text)),
+            format!("`{}` is not a size", excerpt(text)),
             "write a whole number and a unit: `64KiB`, `512MiB`, `1GiB`",
         )
     };
@@ -244,7 +244,7 @@ fn unit_of(name: &str) -> Option<u64> {
 }
 
 fn span(text: &str, number: &str, unit: &str, what: &str) -> Result<Micros, ValueError> {
-    let wrong = || format!("`{}` is not {what}", shown(text));
+    let wrong = || format!("`{}` is not {what}", excerpt(text));
     let Some(size) = unit_of(unit) else {
         return Err(ValueError::new(wrong(), unit_hint(number, unit)));
     };
@@ -253,7 +253,7 @@ fn span(text: &str, number: &str, unit: &str, what: &str) -> Result<Micros, Valu
         .checked_mul(size)
         .filter(|us| *us <= Micros::MAX.get())
         .map(Micros::new)
-        .ok_or_else(|| ValueError::new(format!("`{}` is too long", shown(text)), "write less than 285 years"))
+        .ok_or_else(|| ValueError::new(format!("`{}` is too long", excerpt(text)), "write less than 285 years"))
 }
 
 fn unit_hint(number: &str, unit: &str) -> String {
@@ -284,7 +284,7 @@ fn not_a_limit(text: &str) -> ValueError {
     } else {
         "write `100/min`, `100/min burst 200` or `unlimited`"
     };
-    ValueError::new(format!("`{}` is not a limit", shown(text)), hint)
+    ValueError::new(format!("`{}` is not a limit", excerpt(text)), hint)
 }
 
 fn not_a_number(text: &str) -> ValueError {
@@ -293,7 +293,7 @@ fn not_a_number(text: &str) -> ValueError {
     } else {
         "write digits, which underscores may part: `10_000`"
     };
-    ValueError::new(format!("`{}` is not a whole number", shown(text)), hint)
+    ValueError::new(format!("`{}` is not a whole number", excerpt(text)), hint)
 }
 
 /// A number with at most so many decimals, times ten for each of them.

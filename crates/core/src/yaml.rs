@@ -6,7 +6,7 @@
 mod node;
 mod syntax;
 
-pub use node::{Fields, Key, Kind, Node};
+pub use node::{Fields, MapKey, NodeKind, Node};
 
 use crate::problem::{Origin, Location, Problem, Problems};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
@@ -18,14 +18,14 @@ use std::sync::Arc;
 /// # Errors
 /// Everything that is wrong with it as YAML, or the one thing that kept it from being read further.
 pub fn parse(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
-    let mut reading = Reading::new(origin);
-    reading.run();
-    if reading.problems.has_errors() {
-        return Err(reading.problems.sorted());
+    let mut builder = TreeBuilder::new(origin);
+    builder.run();
+    if builder.problems.has_errors() {
+        return Err(builder.problems.sorted());
     }
-    Ok(reading.root.unwrap_or(Node {
-        place: Location::start(origin),
-        kind: Kind::Null,
+    Ok(builder.root.unwrap_or(Node {
+        location: Location::start(origin),
+        kind: NodeKind::Null,
     }))
 }
 
@@ -37,9 +37,9 @@ pub const NODES_MAX: usize = 2_000_000;
 pub const DEPTH_MAX: usize = 32;
 
 /// A document half read. Lists and maps that are still open are a stack of our own, so depth costs no stack.
-struct Reading<'o> {
+struct TreeBuilder<'o> {
     origin: &'o Arc<Origin>,
-    open: Vec<Open>,
+    open: Vec<OpenNode>,
     root: Option<Node>,
     documents: usize,
     nodes: usize,
@@ -47,25 +47,25 @@ struct Reading<'o> {
 }
 
 /// A list or a map whose end was not read yet.
-struct Open {
-    place: Location,
-    parts: Parts,
+struct OpenNode {
+    location: Location,
+    children: Children,
 }
 
-enum Parts {
+enum Children {
     List(Vec<Node>),
-    Map { entries: Vec<(Key, Node)>, awaits: Awaits },
+    Map { entries: Vec<(MapKey, Node)>, expecting: Expecting },
 }
 
 /// What a map takes next.
-enum Awaits {
+enum Expecting {
     Key,
-    Value(Key),
+    Value(MapKey),
     /// The value of a key that was refused.
-    Nothing,
+    Ignored,
 }
 
-impl<'o> Reading<'o> {
+impl<'o> TreeBuilder<'o> {
     fn new(origin: &'o Arc<Origin>) -> Self {
         Self {
             origin,
@@ -95,29 +95,29 @@ impl<'o> Reading<'o> {
             block_nesting_limit: DEPTH_MAX,
         };
         for event in Parser::new_from_str_with_options(&self.origin.text, options) {
-            let going = match event {
-                Ok((event, span)) => self.take(event, span),
-                Err(refusal) => {
-                    let place = self.place(refusal.marker(), None);
-                    self.problems.push(syntax::problem(&place, &refusal));
+            let proceed = match event {
+                Ok((event, span)) => self.handle_event(event, span),
+                Err(error) => {
+                    let location = self.location(error.marker(), None);
+                    self.problems.push(syntax::problem(&location, &error));
                     false
                 }
             };
-            if !going {
+            if !proceed {
                 return;
             }
         }
     }
 
     /// Whether to go on.
-    fn take(&mut self, event: Event<'_>, span: Span) -> bool {
+    fn handle_event(&mut self, event: Event<'_>, span: Span) -> bool {
         match event {
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents > 1 {
-                    let place = self.place(&span.start, None);
+                    let location = self.location(&span.start, None);
                     self.problems.error_with(
-                        &place,
+                        &location,
                         "a second document begins here",
                         "keep one document in a file: take out the `---`, or move what follows to a file of its own",
                     );
@@ -125,44 +125,44 @@ impl<'o> Reading<'o> {
                 }
             }
             Event::Scalar(text, style, anchor, tag) => {
-                self.refuse_properties(&span, anchor, tag.is_some());
-                let place = self.place(&span.start, Some(&span.end));
+                self.reject_anchors_and_tags(&span, anchor, tag.is_some());
+                let location = self.location(&span.start, Some(&span.end));
                 let kind = if style == ScalarStyle::Plain {
-                    Kind::of_plain(&text)
+                    NodeKind::from_plain(&text)
                 } else {
-                    Kind::Text(text.into())
+                    NodeKind::Text(text.into())
                 };
-                return self.count(&place) && self.finish(Node { place, kind });
+                return self.count_node(&location) && self.attach(Node { location, kind });
             }
             Event::SequenceStart(_, anchor, tag) => {
-                self.refuse_properties(&span, anchor, tag.is_some());
-                return self.begin(&span, Parts::List(Vec::new()));
+                self.reject_anchors_and_tags(&span, anchor, tag.is_some());
+                return self.open_node(&span, Children::List(Vec::new()));
             }
             Event::MappingStart(_, anchor, tag) => {
-                self.refuse_properties(&span, anchor, tag.is_some());
+                self.reject_anchors_and_tags(&span, anchor, tag.is_some());
                 let entries = Vec::new();
-                let awaits = Awaits::Key;
-                return self.begin(&span, Parts::Map { entries, awaits });
+                let expecting = Expecting::Key;
+                return self.open_node(&span, Children::Map { entries, expecting });
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let Some(Open { place, parts }) = self.open.pop() else {
+                let Some(OpenNode { location, children }) = self.open.pop() else {
                     return true;
                 };
-                let kind = match parts {
-                    Parts::List(items) => Kind::List(items),
-                    Parts::Map { entries, .. } => {
-                        self.refuse_twins(&entries);
-                        Kind::Map(entries)
+                let kind = match children {
+                    Children::List(items) => NodeKind::List(items),
+                    Children::Map { entries, .. } => {
+                        self.reject_duplicate_keys(&entries);
+                        NodeKind::Map(entries)
                     }
                 };
-                return self.finish(Node { place, kind });
+                return self.attach(Node { location, kind });
             }
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                let place = self.place(&span.start, Some(&span.end));
+                let location = self.location(&span.start, Some(&span.end));
                 self.problems
-                    .error_with(&place, "aliases are not read", "write the value out here");
-                let kind = Kind::Null;
-                return self.count(&place) && self.finish(Node { place, kind });
+                    .error_with(&location, "aliases are not read", "write the value out here");
+                let kind = NodeKind::Null;
+                return self.count_node(&location) && self.attach(Node { location, kind });
             }
             // Nothing of a document, or not asked for.
             _ => {}
@@ -170,35 +170,35 @@ impl<'o> Reading<'o> {
         true
     }
 
-    fn begin(&mut self, span: &Span, parts: Parts) -> bool {
-        let place = self.place(&span.start, None);
+    fn open_node(&mut self, span: &Span, children: Children) -> bool {
+        let location = self.location(&span.start, None);
         if self.open.len() >= DEPTH_MAX {
-            self.problems.push(syntax::too_deep(&place));
+            self.problems.push(syntax::too_deep(&location));
             return false;
         }
-        let going = self.count(&place);
-        self.open.push(Open { place, parts });
-        going
+        let proceed = self.count_node(&location);
+        self.open.push(OpenNode { location, children });
+        proceed
     }
 
     /// Gives a part that is read to what it stands in.
-    fn finish(&mut self, node: Node) -> bool {
-        match self.open.last_mut().map(|open| &mut open.parts) {
+    fn attach(&mut self, node: Node) -> bool {
+        match self.open.last_mut().map(|open| &mut open.children) {
             None => self.root = Some(node),
-            Some(Parts::List(items)) => items.push(node),
-            Some(Parts::Map { entries, awaits }) => match std::mem::replace(awaits, Awaits::Key) {
-                Awaits::Value(key) => entries.push((key, node)),
-                Awaits::Nothing => {}
-                Awaits::Key => {
-                    *awaits = match Key::of(node) {
-                        Ok(key) => Awaits::Value(key),
-                        Err(place) => {
+            Some(Children::List(items)) => items.push(node),
+            Some(Children::Map { entries, expecting }) => match std::mem::replace(expecting, Expecting::Key) {
+                Expecting::Value(key) => entries.push((key, node)),
+                Expecting::Ignored => {}
+                Expecting::Key => {
+                    *expecting = match MapKey::from_node(node) {
+                        Ok(key) => Expecting::Value(key),
+                        Err(location) => {
                             self.problems.error_with(
-                                &place,
+                                &location,
                                 "this cannot be a key",
                                 "a key is one word or a text in quotes, followed by `: `",
                             );
-                            Awaits::Nothing
+                            Expecting::Ignored
                         }
                     };
                 }
@@ -207,11 +207,11 @@ impl<'o> Reading<'o> {
         true
     }
 
-    fn count(&mut self, place: &Location) -> bool {
+    fn count_node(&mut self, location: &Location) -> bool {
         self.nodes += 1;
         if self.nodes > NODES_MAX {
             self.problems.error_with(
-                place,
+                location,
                 format!("the text has more than {NODES_MAX} values"),
                 "split it into several files",
             );
@@ -220,41 +220,41 @@ impl<'o> Reading<'o> {
         true
     }
 
-    fn refuse_properties(&mut self, span: &Span, anchor: usize, tagged: bool) {
+    fn reject_anchors_and_tags(&mut self, span: &Span, anchor: usize, tagged: bool) {
         if anchor != 0 {
-            let place = self.place(&span.start, Some(&span.end));
+            let location = self.location(&span.start, Some(&span.end));
             self.problems.error_with(
-                &place,
+                &location,
                 "this has an anchor, and anchors are not read",
                 "take the `&name` away and write the value out where it is wanted",
             );
         }
         if tagged {
-            let place = self.place(&span.tag_start().unwrap_or(span.start), None);
+            let location = self.location(&span.tag_start().unwrap_or(span.start), None);
             self.problems.error_with(
-                &place,
+                &location,
                 "tags are not read",
                 "take the `!tag` away; a text that looks like a number is put in quotes",
             );
         }
     }
 
-    fn refuse_twins(&mut self, entries: &[(Key, Node)]) {
+    fn reject_duplicate_keys(&mut self, entries: &[(MapKey, Node)]) {
         let mut seen: HashMap<&str, &Location> = HashMap::with_capacity(entries.len());
         for (key, _) in entries {
             if let Some(first) = seen.get(&*key.text) {
                 self.problems.error_with(
-                    &key.place,
-                    format!("`{}` stands here twice", shown(&key.text)),
+                    &key.location,
+                    format!("`{}` stands here twice", excerpt(&key.text)),
                     format!("the first is at {first}; take one away"),
                 );
             } else {
-                seen.insert(&key.text, &key.place);
+                seen.insert(&key.text, &key.location);
             }
         }
     }
 
-    fn place(&self, start: &Marker, end: Option<&Marker>) -> Location {
+    fn location(&self, start: &Marker, end: Option<&Marker>) -> Location {
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let width = match end {
             Some(end) if end.line() == start.line() => end.col().saturating_sub(start.col()).max(1),
@@ -272,20 +272,20 @@ impl<'o> Reading<'o> {
 }
 
 /// A text from outside as a message repeats it: its beginning if it is long.
-pub(crate) fn shown(text: &str) -> String {
-    const MOST: usize = 60;
-    let mut shown = String::new();
-    for letter in text.chars().take(MOST) {
+pub(crate) fn excerpt(text: &str) -> String {
+    const EXCERPT_MAX: usize = 60;
+    let mut excerpt = String::new();
+    for letter in text.chars().take(EXCERPT_MAX) {
         if letter.is_control() {
-            shown.extend(letter.escape_default());
+            excerpt.extend(letter.escape_default());
         } else {
-            shown.push(letter);
+            excerpt.push(letter);
         }
     }
-    if text.chars().nth(MOST).is_some() {
-        shown.push('…');
+    if text.chars().nth(EXCERPT_MAX).is_some() {
+        excerpt.push('…');
     }
-    shown
+    excerpt
 }
 
 #[cfg(test)]

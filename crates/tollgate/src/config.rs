@@ -149,11 +149,11 @@ impl Reading<'_> {
         let tokens = find("auth").and_then(|node| self.auth(node));
         let resp_password = find("auth").and_then(|node| self.resp_password(node));
         let forward = self.forward(&fields);
-        let log = find("log").and_then(|node| node.word("a level of the log", &LEVELS, &mut self.problems));
+        let log = find("log").and_then(|node| node.keyword("a level of the log", &LEVELS, &mut self.problems));
         let log_format =
-            find("log_format").and_then(|node| node.word("a format of the log", &FORMATS, &mut self.problems));
+            find("log_format").and_then(|node| node.keyword("a format of the log", &FORMATS, &mut self.problems));
         let ipv6_prefix = find("ipv6_prefix")
-            .and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems))
+            .and_then(|node| node.integer("a number of leading bits", 1..=128, &mut self.problems))
             .and_then(|bits| u8::try_from(bits).ok());
         let key_secret = find("key_secret").and_then(|node| self.secret(node, "a secret"));
         let store = match store {

@@ -15,7 +15,7 @@ use super::envoy::{Descriptors, RatelimitOptions};
 use super::lint::lint;
 use super::rule::{CounterSpec, Rule, RuleSet};
 use crate::problem::{Location, Problem, Problems};
-use crate::yaml::{Kind, Node, shown};
+use crate::yaml::{NodeKind, Node, excerpt};
 use expressions::Expressions;
 pub use rule::holds_addresses;
 use std::collections::HashMap;
@@ -104,10 +104,10 @@ impl RulesParser {
 
     /// Reads a rules file: a map of `domain`, if its rules share one, and `rules`.
     pub fn add_file(&mut self, node: &Node) {
-        if !matches!(node.kind, Kind::Map(_)) {
+        if !matches!(node.kind, NodeKind::Map(_)) {
             self.problems.error_with(
-                &node.place,
-                format!("a rules file is a map, and this is {}", node.what()),
+                &node.location,
+                format!("a rules file is a map, and this is {}", node.kind_name()),
                 "begin it with `rules:` and put the list of rules below it; `rules: []` limits nothing",
             );
             return;
@@ -119,7 +119,7 @@ impl RulesParser {
             Some(node) => parse_domain(node, &mut self.problems),
             None => Some(Attempt::DOMAIN),
         };
-        if let Some(rules) = fields.need("a rules file", "rules", "rules: []", &mut self.problems) {
+        if let Some(rules) = fields.require("a rules file", "rules", "rules: []", &mut self.problems) {
             // Of an unreadable domain the rules are read all the same: they may have faults too.
             self.add_rules(rules, domain.unwrap_or(Attempt::DOMAIN));
         }
@@ -133,7 +133,7 @@ impl RulesParser {
         for rule in rules {
             if self.seen >= RULES_MAX {
                 self.problems.error_with(
-                    &rule.place,
+                    &rule.location,
                     format!("there are more than {RULES_MAX} rules"),
                     "say with `by` and `overrides` what differs between subjects, in one rule",
                 );
@@ -155,7 +155,7 @@ impl RulesParser {
                 &rule.location,
                 format!(
                     "the domain `{}` is one of envoyproxy/ratelimit's files",
-                    shown(&rule.domain)
+                    excerpt(&rule.domain)
                 ),
                 "rules of our own need another domain: the two settle requests in different ways",
             );
@@ -183,7 +183,7 @@ impl RulesParser {
             Some(claim) if claim.rule == rule => {}
             Some(NameClaim { location: first, .. }) => self.problems.error_with(
                 location,
-                format!("another limit in the domain `{}` is named `{name}`", shown(domain)),
+                format!("another limit in the domain `{}` is named `{name}`", excerpt(domain)),
                 format!("the first is at {first}; names stand in answers and must differ: choose another id"),
             ),
             None => {
@@ -197,7 +197,7 @@ impl RulesParser {
 /// The domain that rules belong to.
 fn parse_domain<'n>(node: &'n Node, problems: &mut Problems) -> Option<&'n str> {
     let text = node.text("the name of a domain", problems)?;
-    parse_name("a domain", text, &node.place, problems)
+    parse_name("a domain", text, &node.location, problems)
 }
 
 /// A name as rules give it: of a domain or an attribute.
@@ -206,7 +206,7 @@ fn parse_name<'n>(what: &str, text: &'n str, location: &Location, problems: &mut
     if text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control) {
         problems.error_with(
             location,
-            format!("`{}` is not the name of {what}", shown(text)),
+            format!("`{}` is not the name of {what}", excerpt(text)),
             format!("write 1 to {NAME_BYTES_MAX} bytes without control characters"),
         );
         return None;

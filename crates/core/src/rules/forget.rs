@@ -4,7 +4,7 @@ use super::attempt::Attempt;
 use super::rule::{CounterId, Rule, RuleSet};
 use crate::limit::Limit;
 use crate::problem::closest_match;
-use crate::yaml::shown;
+use crate::yaml::excerpt;
 use std::fmt;
 
 /// A name that is none of a rule, nor of a window, in its domain.
@@ -79,7 +79,7 @@ impl RuleSet {
 
 impl fmt::Display for UnknownRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, domain) = (shown(&self.name), shown(&self.domain));
+        let (name, domain) = (excerpt(&self.name), excerpt(&self.domain));
         write!(f, "is `{name}`, and no rule of the domain `{domain}` is named so; ")?;
         match &self.suggestion {
             Some(suggestion) => write!(f, "did you mean `{suggestion}`?"),

@@ -6,7 +6,7 @@ use crate::Cost;
 use crate::limit::Limit;
 use crate::problem::Problem;
 use crate::settle::OnStoreFailure;
-use crate::yaml::shown;
+use crate::yaml::excerpt;
 use std::collections::HashMap;
 
 /// Everything odd about these rules. Disabled ones are not looked at.
@@ -27,7 +27,7 @@ fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
         problems.push(Problem::warning(&rule.location, text).with_hint(hint));
     };
     for Condition { attribute, test } in &rule.when {
-        let name = shown(attribute);
+        let name = excerpt(attribute);
         if accepts_none(test) {
             warn(
                 format!("can never match: `when` has an empty list for `{name}`"),
@@ -45,7 +45,7 @@ fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
             warn(
                 format!(
                     "has a limit for `{name}` = `{}`, which its `when` does not let through",
-                    shown(&String::from_utf8_lossy(value))
+                    excerpt(&String::from_utf8_lossy(value))
                 ),
                 "widen `when`, or take that limit away",
             );

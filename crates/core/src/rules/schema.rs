@@ -8,27 +8,27 @@ mod tests {
     use super::*;
     use crate::problem::Origin;
     use crate::rules::file::{ALGORITHMS, CONDITION_KEYS, COST_KEYS, EXPERIMENT_KEYS, FILE_KEYS, RULE_KEYS};
-    use crate::yaml::{Kind, Node, parse};
+    use crate::yaml::{NodeKind, Node, parse};
 
     /// The value at a path of keys and numbers.
     fn at<'n>(node: &'n Node, path: &str) -> &'n Node {
         path.split_whitespace().fold(node, |node, step| {
             let found = match &node.kind {
-                Kind::Map(entries) => entries
+                NodeKind::Map(entries) => entries
                     .iter()
                     .find(|(key, _)| *key.text == *step)
                     .map(|(_, value)| value),
-                Kind::List(items) => step.parse().ok().and_then(|index: usize| items.get(index)),
+                NodeKind::List(items) => step.parse().ok().and_then(|index: usize| items.get(index)),
                 _ => None,
             };
-            found.unwrap_or_else(|| panic!("no `{step}` of `{path}` at {}", node.place))
+            found.unwrap_or_else(|| panic!("no `{step}` of `{path}` at {}", node.location))
         })
     }
 
     /// The keys of a map, or the texts of a list, sorted.
     fn names(node: &Node) -> Vec<&str> {
         let mut names: Vec<&str> = match &node.kind {
-            Kind::Map(entries) => entries.iter().map(|(key, _)| &*key.text).collect(),
+            NodeKind::Map(entries) => entries.iter().map(|(key, _)| &*key.text).collect(),
             _ => node.one_or_more().iter().filter_map(Node::scalar).collect(),
         };
         names.sort_unstable();

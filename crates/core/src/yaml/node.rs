@@ -1,6 +1,6 @@
 //! Values with their places, and how they are read: what does not fit becomes a problem, and reading goes on.
 
-use super::shown;
+use super::excerpt;
 use crate::problem::{Location, Problem, Problems, ValueError, did_you_mean, closest_match};
 use std::borrow::Cow;
 
@@ -8,14 +8,14 @@ use std::borrow::Cow;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
     /// Where it begins; for a scalar all of it.
-    pub place: Location,
+    pub location: Location,
     /// What it is.
-    pub kind: Kind,
+    pub kind: NodeKind,
 }
 
 /// What a value is, by the core schema of YAML 1.2: `yes`, `on` and `0777/s` are texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NodeKind {
     /// Nothing, `~` or `null`.
     Null,
     /// `true` or `false`.
@@ -27,14 +27,14 @@ pub enum Kind {
     /// Values in order.
     List(Vec<Node>),
     /// Values by key, in the order they are written. No key stands twice.
-    Map(Vec<(Key, Node)>),
+    Map(Vec<(MapKey, Node)>),
 }
 
 /// A key of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Key {
+pub struct MapKey {
     /// Where it stands.
-    pub place: Location,
+    pub location: Location,
     /// What it says.
     pub text: Box<str>,
 }
@@ -43,38 +43,38 @@ pub struct Key {
 #[derive(Clone, Debug)]
 pub struct Fields<'n> {
     /// Where the map begins.
-    pub place: &'n Location,
+    pub location: &'n Location,
     /// No more than there are known keys.
-    entries: Vec<(&'n Key, &'n Node)>,
+    entries: Vec<(&'n MapKey, &'n Node)>,
     /// Known keys that were likely meant by others. They are not missed as well.
-    meant: Vec<Box<str>>,
+    suggestions: Vec<Box<str>>,
 }
 
 impl Node {
     /// What it is, with its article: `a list`.
-    pub fn what(&self) -> &'static str {
+    pub fn kind_name(&self) -> &'static str {
         match self.kind {
-            Kind::Null => "nothing",
-            Kind::Bool(_) => "true or false",
-            Kind::Number(_) => "a number",
-            Kind::Text(_) => "a text",
-            Kind::List(_) => "a list",
-            Kind::Map(_) => "a map",
+            NodeKind::Null => "nothing",
+            NodeKind::Bool(_) => "true or false",
+            NodeKind::Number(_) => "a number",
+            NodeKind::Text(_) => "a text",
+            NodeKind::List(_) => "a list",
+            NodeKind::Map(_) => "a map",
         }
     }
 
     /// Whether nothing stands there.
     pub fn is_null(&self) -> bool {
-        self.kind == Kind::Null
+        self.kind == NodeKind::Null
     }
 
     /// A text, a number or a truth value as text. Nothing for what has no text of its own.
     pub fn scalar(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Bool(true) => Some("true"),
-            Kind::Bool(false) => Some("false"),
-            Kind::Number(text) | Kind::Text(text) => Some(text),
-            Kind::Null | Kind::List(_) | Kind::Map(_) => None,
+            NodeKind::Bool(true) => Some("true"),
+            NodeKind::Bool(false) => Some("false"),
+            NodeKind::Number(text) | NodeKind::Text(text) => Some(text),
+            NodeKind::Null | NodeKind::List(_) | NodeKind::Map(_) => None,
         }
     }
 
@@ -83,10 +83,10 @@ impl Node {
         let text = self.scalar();
         if text.is_none() {
             let hint = match self.kind {
-                Kind::Null => "write it behind the colon, or take the key away; an empty text is `\"\"`",
+                NodeKind::Null => "write it behind the colon, or take the key away; an empty text is `\"\"`",
                 _ => "write one value; a text that begins with `[` or `{` stands in quotes",
             };
-            self.unexpected(expected, hint, problems);
+            self.report_unexpected(expected, hint, problems);
         }
         text
     }
@@ -100,8 +100,8 @@ impl Node {
     ) -> Option<T> {
         match parse(self.text(expected, problems)?) {
             Ok(value) => Some(value),
-            Err(refusal) => {
-                problems.push(refusal.at(&self.place));
+            Err(error) => {
+                problems.push(error.at(&self.location));
                 None
             }
         }
@@ -110,35 +110,35 @@ impl Node {
     /// `true` or `false`.
     pub fn flag(&self, problems: &mut Problems) -> Option<bool> {
         match &self.kind {
-            Kind::Bool(flag) => Some(*flag),
-            Kind::Text(text) => {
+            NodeKind::Bool(flag) => Some(*flag),
+            NodeKind::Text(text) => {
                 let hint = match text.to_ascii_lowercase().as_str() {
                     "yes" | "on" | "y" | "true" => "write `true`",
                     "no" | "off" | "n" | "false" => "write `false`",
                     _ => "write `true` or `false`, without quotes",
                 };
                 problems.error_with(
-                    &self.place,
-                    format!("`{}` is neither true nor false", shown(text)),
+                    &self.location,
+                    format!("`{}` is neither true nor false", excerpt(text)),
                     hint,
                 );
                 None
             }
             _ => {
-                self.unexpected("true or false", "write `true` or `false`", problems);
+                self.report_unexpected("true or false", "write `true` or `false`", problems);
                 None
             }
         }
     }
 
     /// A whole number from `least` to `most`. Underscores may part its digits.
-    pub fn whole(&self, expected: &str, range: std::ops::RangeInclusive<u64>, problems: &mut Problems) -> Option<u64> {
+    pub fn integer(&self, expected: &str, range: std::ops::RangeInclusive<u64>, problems: &mut Problems) -> Option<u64> {
         let text = self.text(expected, problems)?;
         let number = crate::quantity::parse_integer(text).filter(|number| range.contains(number));
         if number.is_none() {
             problems.error_with(
-                &self.place,
-                format!("`{}` is not {expected}", shown(text)),
+                &self.location,
+                format!("`{}` is not {expected}", excerpt(text)),
                 format!("write a whole number from {} to {}", range.start(), range.end()),
             );
         }
@@ -146,70 +146,70 @@ impl Node {
     }
 
     /// One of a few words, as what it stands for.
-    pub fn word<T: Clone>(&self, expected: &str, known: &[(&str, T)], problems: &mut Problems) -> Option<T> {
+    pub fn keyword<T: Clone>(&self, expected: &str, known: &[(&str, T)], problems: &mut Problems) -> Option<T> {
         let text = self.text(expected, problems)?;
-        let found = known.iter().find(|(word, _)| *word == text);
+        let found = known.iter().find(|(keyword, _)| *keyword == text);
         if found.is_none() {
-            let words = || known.iter().map(|(word, _)| *word);
-            let text_of = format!("`{}` is not {expected}", shown(text));
-            problems.error_with(&self.place, text_of, did_you_mean(text, words));
+            let keywords = || known.iter().map(|(keyword, _)| *keyword);
+            let message = format!("`{}` is not {expected}", excerpt(text));
+            problems.error_with(&self.location, message, did_you_mean(text, keywords));
         }
         found.map(|(_, value)| value.clone())
     }
 
     /// The values of a list.
     pub fn list(&self, expected: &str, problems: &mut Problems) -> Option<&[Self]> {
-        if let Kind::List(items) = &self.kind {
+        if let NodeKind::List(items) = &self.kind {
             return Some(items);
         }
         let hint = match self.kind {
-            Kind::Null => "write each on a line of its own behind `- `, or `[]` for none",
+            NodeKind::Null => "write each on a line of its own behind `- `, or `[]` for none",
             _ => "write it behind `- `, also if it is the only one",
         };
-        self.unexpected(expected, hint, problems);
+        self.report_unexpected(expected, hint, problems);
         None
     }
 
     /// The values of a list, or the one value that stands in its place.
     pub fn one_or_more(&self) -> &[Self] {
         match &self.kind {
-            Kind::List(items) => items,
+            NodeKind::List(items) => items,
             _ => std::slice::from_ref(self),
         }
     }
 
     /// The keys and values of a map whose keys are the writer's own; `example` shows how it looks: `{ tier: free }`.
-    pub fn entries(&self, expected: &str, example: &str, problems: &mut Problems) -> Option<&[(Key, Self)]> {
-        if let Kind::Map(entries) = &self.kind {
+    pub fn entries(&self, expected: &str, example: &str, problems: &mut Problems) -> Option<&[(MapKey, Self)]> {
+        if let NodeKind::Map(entries) = &self.kind {
             return Some(entries);
         }
-        self.unexpected(expected, &format!("write for example `{example}`"), problems);
+        self.report_unexpected(expected, &format!("write for example `{example}`"), problems);
         None
     }
 
     /// The values of a map whose keys are `known`, of `what`: `a rule`. Every other key is a problem.
     pub fn fields(&self, what: &str, known: &[&str], problems: &mut Problems) -> Option<Fields<'_>> {
-        let Kind::Map(entries) = &self.kind else {
+        let NodeKind::Map(entries) = &self.kind else {
             let keys: Vec<String> = known.iter().map(|key| format!("`{key}: …`")).collect();
             let hint = format!("write it with its keys: {}", keys.join(", "));
-            self.unexpected(&format!("{what}, which is a map"), &hint, problems);
+            self.report_unexpected(&format!("{what}, which is a map"), &hint, problems);
             return None;
         };
         let mut fields = Fields {
-            place: &self.place,
+            location: &self.location,
             entries: Vec::new(),
-            meant: Vec::new(),
+            suggestions: Vec::new(),
         };
         for (key, value) in entries {
             if known.contains(&&*key.text) {
                 fields.entries.push((key, value));
             } else {
-                let words = || known.iter().copied();
-                let meant_keys = &mut fields.meant;
+                let known_keys = || known.iter().copied();
+                let suggestions = &mut fields.suggestions;
                 problems.error_lazily(|| {
-                    meant_keys.extend(closest_match(&key.text, words()).map(Box::from));
-                    let text = format!("`{}` is not a key of {what}", shown(&key.text));
-                    Problem::error(&key.place, text).with_hint(did_you_mean(&key.text, words))
+                    suggestions.extend(closest_match(&key.text, known_keys()).map(Box::from));
+                    let text = format!("`{}` is not a key of {what}", excerpt(&key.text));
+                    Problem::error(&key.location, text).with_hint(did_you_mean(&key.text, known_keys))
                 });
             }
         }
@@ -217,14 +217,14 @@ impl Node {
     }
 
     /// The problem of something else that stands here, and what to write instead.
-    pub fn unexpected(&self, expected: &str, hint: &str, problems: &mut Problems) {
-        problems.error_with(&self.place, format!("expected {expected}, found {}", self.what()), hint);
+    pub fn report_unexpected(&self, expected: &str, hint: &str, problems: &mut Problems) {
+        problems.error_with(&self.location, format!("expected {expected}, found {}", self.kind_name()), hint);
     }
 }
 
-impl Kind {
+impl NodeKind {
     /// What a scalar without quotes is.
-    pub(super) fn of_plain(text: &str) -> Self {
+    pub(super) fn from_plain(text: &str) -> Self {
         match text {
             "" | "~" | "null" | "Null" | "NULL" => Self::Null,
             "true" | "True" | "TRUE" => Self::Bool(true),
@@ -235,17 +235,17 @@ impl Kind {
     }
 }
 
-impl Key {
+impl MapKey {
     /// A scalar as a key, or the place of what cannot be one.
-    pub(super) fn of(node: Node) -> Result<Self, Location> {
+    pub(super) fn from_node(node: Node) -> Result<Self, Location> {
         let text: Cow<'_, str> = match node.kind {
-            Kind::Number(text) | Kind::Text(text) => String::from(text).into(),
-            Kind::Bool(true) => "true".into(),
-            Kind::Bool(false) => "false".into(),
-            Kind::Null | Kind::List(_) | Kind::Map(_) => return Err(node.place),
+            NodeKind::Number(text) | NodeKind::Text(text) => String::from(text).into(),
+            NodeKind::Bool(true) => "true".into(),
+            NodeKind::Bool(false) => "false".into(),
+            NodeKind::Null | NodeKind::List(_) | NodeKind::Map(_) => return Err(node.location),
         };
         Ok(Self {
-            place: node.place,
+            location: node.location,
             text: text.into(),
         })
     }
@@ -258,21 +258,21 @@ impl<'n> Fields<'n> {
     }
 
     /// The key and its value, if it is written.
-    pub fn entry(&self, key: &str) -> Option<(&'n Key, &'n Node)> {
+    pub fn entry(&self, key: &str) -> Option<(&'n MapKey, &'n Node)> {
         self.entries.iter().find(|(known, _)| *known.text == *key).copied()
     }
 
     /// Whether one of its keys is not known, and so may have been meant for another.
-    pub fn has_misspelt(&self) -> bool {
-        !self.meant.is_empty()
+    pub fn has_unknown_keys(&self) -> bool {
+        !self.suggestions.is_empty()
     }
 
     /// The value under a key that must be there; `example` shows how it looks: `limit: 100/min`.
-    pub fn need(&self, what: &str, key: &str, example: &str, problems: &mut Problems) -> Option<&'n Node> {
+    pub fn require(&self, what: &str, key: &str, example: &str, problems: &mut Problems) -> Option<&'n Node> {
         let found = self.find(key);
-        if found.is_none() && !self.meant.iter().any(|meant| **meant == *key) {
+        if found.is_none() && !self.suggestions.iter().any(|suggestion| **suggestion == *key) {
             problems.error_with(
-                self.place,
+                self.location,
                 format!("{what} has no `{key}`"),
                 format!("add one: `{example}`"),
             );

@@ -6,9 +6,9 @@ fn read(text: &str) -> Result<Node, String> {
     parse(&Origin::new("x.yaml", text)).map_err(|problems| problems.iter().map(ToString::to_string).collect())
 }
 
-fn refused(text: &str) -> String {
+fn problems_of(text: &str) -> String {
     match read(text) {
-        Ok(node) => panic!("`{}` was read: {node:?}", shown(text)),
+        Ok(node) => panic!("`{}` was read: {node:?}", excerpt(text)),
         Err(problems) => problems,
     }
 }
@@ -16,12 +16,12 @@ fn refused(text: &str) -> String {
 /// A value without its places, as JSON would write it; numbers in angle brackets.
 fn bare(node: &Node) -> String {
     match &node.kind {
-        Kind::Null => "null".into(),
-        Kind::Bool(flag) => flag.to_string(),
-        Kind::Number(text) => format!("<{text}>"),
-        Kind::Text(text) => format!("{text:?}"),
-        Kind::List(items) => format!("[{}]", items.iter().map(bare).collect::<Vec<_>>().join(", ")),
-        Kind::Map(entries) => {
+        NodeKind::Null => "null".into(),
+        NodeKind::Bool(flag) => flag.to_string(),
+        NodeKind::Number(text) => format!("<{text}>"),
+        NodeKind::Text(text) => format!("{text:?}"),
+        NodeKind::List(items) => format!("[{}]", items.iter().map(bare).collect::<Vec<_>>().join(", ")),
+        NodeKind::Map(entries) => {
             let entries: Vec<String> = entries
                 .iter()
                 .map(|(key, value)| format!("{}: {}", key.text, bare(value)))
@@ -33,7 +33,7 @@ fn bare(node: &Node) -> String {
 
 #[test]
 fn scalars_are_what_the_core_schema_of_yaml_1_2_says() {
-    for (text, meant) in [
+    for (text, expected) in [
         ("", "null"),
         ("# nothing", "null"),
         ("~", "null"),
@@ -60,7 +60,7 @@ fn scalars_are_what_the_core_schema_of_yaml_1_2_says() {
         ("2001-01-01", r#""2001-01-01""#),
         ("|\n a\n b", r#""a\nb\n""#),
     ] {
-        assert_eq!(read(text).map(|node| bare(&node)), Ok(meant.into()), "{text}");
+        assert_eq!(read(text).map(|node| bare(&node)), Ok(expected.into()), "{text}");
     }
 }
 
@@ -68,20 +68,20 @@ fn scalars_are_what_the_core_schema_of_yaml_1_2_says() {
 fn lists_and_maps_keep_their_order_and_places() {
     let node = read("a: [1, x]\nb:\n- true: {c: }\n- 7: ''\n").unwrap();
     assert_eq!(bare(&node), r#"{a: [<1>, "x"], b: [{true: {c: null}}, {7: ""}]}"#);
-    let Kind::Map(entries) = &node.kind else {
+    let NodeKind::Map(entries) = &node.kind else {
         panic!("not a map")
     };
-    let Kind::List(items) = &entries[0].1.kind else {
+    let NodeKind::List(items) = &entries[0].1.kind else {
         panic!("not a list")
     };
-    let place = &items[1].place;
-    assert_eq!((place.line, place.column, place.width), (1, 8, 1));
-    assert_eq!(entries[1].0.place.to_string(), "x.yaml:2:1");
+    let location = &items[1].location;
+    assert_eq!((location.line, location.column, location.width), (1, 8, 1));
+    assert_eq!(entries[1].0.location.to_string(), "x.yaml:2:1");
 }
 
 #[test]
 fn what_is_wrong_is_told_with_its_place() {
-    for (text, told) in [
+    for (text, expected) in [
         ("a: 1\nb: 2\na: 3\n", "x.yaml:3:1: error: `a` stands here twice"),
         ("a: 1\nb: 2\na: 3\n", "the first is at x.yaml:1:1"),
         ("a: &x 1\nb: *x\n", "x.yaml:2:4: error: aliases are not read"),
@@ -102,14 +102,14 @@ fn what_is_wrong_is_told_with_its_place() {
         ("a: 1\n  b: 2\n", "x.yaml:2:"),
         ("- a\nb: 1\n", "x.yaml:2:1"),
     ] {
-        let found = refused(text);
-        assert!(found.contains(told), "{text}\n{found}");
+        let found = problems_of(text);
+        assert!(found.contains(expected), "{text}\n{found}");
     }
 }
 
 #[test]
 fn several_faults_are_told_at_once_in_their_order() {
-    let found = refused("a: 1\na: 2\nb: !x y\nc: &z 1\n");
+    let found = problems_of("a: 1\na: 2\nb: !x y\nc: &z 1\n");
     let lines: Vec<&str> = found.lines().filter(|line| line.starts_with("x.yaml")).collect();
     assert_eq!(lines.len(), 3, "{found}");
     assert!(lines.is_sorted(), "{found}");
@@ -123,7 +123,7 @@ fn bombs_are_refused_with_a_reason() {
         let below = char::from_u32(level as u32 - 1).unwrap();
         laughs += &format!("{level}: &{level} [{}]\n", vec![format!("*{below}"); 9].join(", "));
     }
-    for (name, text, told) in [
+    for (name, text, expected) in [
         ("laughs", laughs, "aliases are not read"),
         ("brackets", deep("["), "deep"),
         ("braces", deep("{"), "deep"),
@@ -137,8 +137,8 @@ fn bombs_are_refused_with_a_reason() {
         ("bytes", " ".repeat(BYTES_MAX + 1), "more than the 16777216"),
         ("documents", deep("---\n"), "second document"),
     ] {
-        let found = refused(&text);
-        assert!(found.contains(told), "{name}: {}", shown(&found));
+        let found = problems_of(&text);
+        assert!(found.contains(expected), "{name}: {}", excerpt(&found));
         assert!(found.len() < 1 << 20, "{name}: {} bytes of problems", found.len());
     }
 }
@@ -160,16 +160,16 @@ fn fields_tell_of_keys_that_are_not_known() {
     assert!(fields.find("when").is_some());
     // What was likely meant is not missed as well.
     for (key, example) in [("limit", "limit: 100/min"), ("id", "id: plan")] {
-        assert!(fields.need("a rule", key, example, &mut problems).is_none());
+        assert!(fields.require("a rule", key, example, &mut problems).is_none());
     }
-    let told: String = problems.sorted().iter().map(ToString::to_string).collect();
+    let text: String = problems.sorted().iter().map(ToString::to_string).collect();
     for part in [
         "x.yaml:1:1: error: `limt` is not a key of a rule",
         "did you mean `limit`?",
         "write one of `limit`, `when`, `id`",
         "a rule has no `id`",
     ] {
-        assert!(told.contains(part), "{told}");
+        assert!(text.contains(part), "{text}");
     }
-    assert!(!told.contains("a rule has no `limit`"), "{told}");
+    assert!(!text.contains("a rule has no `limit`"), "{text}");
 }

@@ -32,7 +32,7 @@ impl Reading<'_> {
             read_tokens(list, &mut tokens, &mut problems);
         }
         if tokens.is_empty() && !problems.has_errors() {
-            let problem = Problem::error(&node.place, "there is no token, so nobody could ask anything");
+            let problem = Problem::error(&node.location, "there is no token, so nobody could ask anything");
             problems.push(problem.with_hint("name a file that lists some: `auth: { tokens_file: tokens.yaml }`"));
         }
         for problem in problems.sorted() {
@@ -49,13 +49,13 @@ impl Reading<'_> {
         let find = |key| fields.find(key).filter(|node| !node.is_null());
         let (text, place) = match (find("resp_password"), find("resp_password_file")) {
             (None, None) => return None,
-            (Some(node), None) => (self.secret(node, "a password")?.to_owned(), &node.place),
+            (Some(node), None) => (self.secret(node, "a password")?.to_owned(), &node.location),
             (None, Some(node)) => {
                 let path = self.path(node, "a file with a password")?;
                 match read_text(&path) {
                     Ok(origin) => {
                         let line = origin.text.lines().next().unwrap_or_default();
-                        (line.to_owned(), &node.place)
+                        (line.to_owned(), &node.location)
                     }
                     Err(problem) => {
                         self.problems.push(problem);
@@ -66,7 +66,7 @@ impl Reading<'_> {
             (Some(_), Some(node)) => {
                 let hint = "keep `resp_password_file`, and take `resp_password` out";
                 self.problems
-                    .error_with(&node.place, "the password is given twice", hint);
+                    .error_with(&node.location, "the password is given twice", hint);
                 return None;
             }
         };
@@ -86,7 +86,7 @@ fn read_file(file: &Node, tokens: &mut Tokens, problems: &mut Problems) {
     let Some(fields) = file.fields("a file of tokens", &["tokens"], problems) else {
         return;
     };
-    if let Some(list) = fields.need(
+    if let Some(list) = fields.require(
         "a file of tokens",
         "tokens",
         "tokens: [{ name: shop, token: …, rights: [check] }]",
@@ -105,28 +105,28 @@ fn read_tokens(list: &Node, tokens: &mut Tokens, problems: &mut Problems) {
 fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Option<()> {
     let fields = node.fields("a token", &["name", "token", "sha256", "rights"], problems)?;
     let name = fields
-        .need("a token", "name", "name: shop", problems)
+        .require("a token", "name", "name: shop", problems)
         .and_then(|node| node.text("whose token it is", problems));
     let rights = match fields.find("rights") {
         Some(node) => rights(node, problems),
         None => Some(Rights::CHECK),
     };
     let (secret, place) = match (fields.find("token"), fields.find("sha256")) {
-        (Some(node), None) => (Secret::Plain(node.text("a token", problems)?), &node.place),
+        (Some(node), None) => (Secret::Plain(node.text("a token", problems)?), &node.location),
         (None, Some(node)) => {
             let Some(digest) = digest(node.text("the SHA-256 of a token", problems)?) else {
                 problems.error_with(
-                    &node.place,
+                    &node.location,
                     "this is not a SHA-256",
                     "write 64 hexadecimal digits, in quotes",
                 );
                 return None;
             };
-            (Secret::Sha256(digest), &node.place)
+            (Secret::Sha256(digest), &node.location)
         }
         _ => {
             problems.error_with(
-                &node.place,
+                &node.location,
                 "a token has either `token` or `sha256`",
                 "write the token itself, or its SHA-256: `printf %s TOKEN | sha256sum`",
             );
@@ -158,7 +158,7 @@ fn rights(node: &Node, problems: &mut Problems) -> Option<Rights> {
                     Some(right) => format!("did you mean `{right}`?"),
                     None => format!("write one of {}, or `all`", known.join(", ")),
                 };
-                problems.error_with(&node.place, "this is not a right", hint);
+                problems.error_with(&node.location, "this is not a right", hint);
                 sound = false;
             }
         }

@@ -25,7 +25,7 @@ impl Reading<'_> {
                 if let Some(node) = node {
                     let text =
                         format!("`{key}` changes nothing without `forward_auth`: callers send attributes themselves");
-                    self.problems.push(Problem::warning(&node.place, text));
+                    self.problems.push(Problem::warning(&node.location, text));
                 }
             }
         }
@@ -39,15 +39,15 @@ impl Reading<'_> {
         {
             let text = "nobody is trusted to name clients, so every request has the address of its gateway";
             let hint = "write the addresses of the gateways: `trusted_proxies: [127.0.0.1]`; `[]` if this is meant";
-            self.problems.push(Problem::warning(&node.place, text).with_hint(hint));
+            self.problems.push(Problem::warning(&node.location, text).with_hint(hint));
         }
         Some(forward)
     }
 
     fn gateway(&mut self, node: &Node) -> Option<Gateway> {
         let inner = node.fields("`forward_auth`", &["gateway"], &mut self.problems)?;
-        let gateway = inner.need("`forward_auth`", "gateway", "gateway: traefik", &mut self.problems)?;
-        gateway.word("a gateway", &Gateway::NAMES, &mut self.problems)
+        let gateway = inner.require("`forward_auth`", "gateway", "gateway: traefik", &mut self.problems)?;
+        gateway.keyword("a gateway", &Gateway::NAMES, &mut self.problems)
     }
 
     /// None if one of them is wrong.
@@ -64,7 +64,7 @@ impl Reading<'_> {
             };
             let Some(part) = Part::named(text) else {
                 self.problems.error_with(
-                    &source.place,
+                    &source.location,
                     "no attribute comes from there",
                     "write `path`, `method`, `host`, `client_ip` or `header:NAME`",
                 );
@@ -76,7 +76,7 @@ impl Reading<'_> {
                     name.text
                 );
                 let hint = "who has one has millions: call it `ip`, or `client_ip`, and `ipv6_prefix` holds for it";
-                self.problems.push(Problem::warning(&name.place, text).with_hint(hint));
+                self.problems.push(Problem::warning(&name.location, text).with_hint(hint));
             }
             attributes.push((name.text.clone(), part));
         }

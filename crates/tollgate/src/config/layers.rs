@@ -6,7 +6,7 @@ use super::reading::without_text;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
-use tollgate_limiter::core::yaml::{self, Key, Kind, Node};
+use tollgate_limiter::core::yaml::{self, MapKey, NodeKind, Node};
 
 /// Where settings come from.
 #[derive(Clone, Debug, Default)]
@@ -95,15 +95,15 @@ impl Sources {
         match yaml::parse(&origin) {
             // One that is just being written may be empty for a moment; that must not switch every limit off.
             Ok(root) if root.is_null() => problems.error_with(
-                &root.place,
+                &root.location,
                 "the file of settings is empty",
                 "write `rules: []` into it to limit nothing",
             ),
-            Ok(root) if matches!(root.kind, Kind::Map(_)) => {
-                written.root.place = root.place.clone();
+            Ok(root) if matches!(root.kind, NodeKind::Map(_)) => {
+                written.root.location = root.location.clone();
                 lay(&mut written.root, root);
             }
-            Ok(root) => root.unexpected(
+            Ok(root) => root.report_unexpected(
                 "a map of settings",
                 "write each on a line of its own: `drain: 10s`",
                 problems,
@@ -118,8 +118,8 @@ impl Written {
     pub(super) fn empty() -> Self {
         Self {
             root: Node {
-                place: Location::start(&Origin::new("settings", "")),
-                kind: Kind::Map(Vec::new()),
+                location: Location::start(&Origin::new("settings", "")),
+                kind: NodeKind::Map(Vec::new()),
             },
             file: None,
             of_ratelimit: Vec::new(),
@@ -145,9 +145,9 @@ impl Written {
     }
 
     /// The settings a server holds on to from its start, as one value to compare: without those that are taken anew.
-    pub fn lasting(&self) -> Vec<(&Key, &Node)> {
+    pub fn lasting(&self) -> Vec<(&MapKey, &Node)> {
         match &self.root.kind {
-            Kind::Map(entries) => entries
+            NodeKind::Map(entries) => entries
                 .iter()
                 .filter(|(key, _)| !TAKEN_ANEW.contains(&&*key.text))
                 .map(|(key, value)| (key, value))
@@ -159,7 +159,7 @@ impl Written {
     /// The names of the settings that differ from `other`'s and are not taken anew.
     pub fn changed_since(&self, other: &Self) -> Vec<String> {
         let (new, old) = (self.lasting(), other.lasting());
-        let missing = |from: &[(&Key, &Node)], (key, value): &(&Key, &Node)| {
+        let missing = |from: &[(&MapKey, &Node)], (key, value): &(&MapKey, &Node)| {
             !from
                 .iter()
                 .any(|(known, there)| known.text == key.text && is_same(there, value))
@@ -214,10 +214,10 @@ impl Written {
             }
         };
         let over = path.iter().rev().fold(value, |value, name| Node {
-            place: start.clone(),
-            kind: Kind::Map(vec![(
-                Key {
-                    place: silent.clone(),
+            location: start.clone(),
+            kind: NodeKind::Map(vec![(
+                MapKey {
+                    location: silent.clone(),
                     text: name.as_str().into(),
                 },
                 value,
@@ -308,7 +308,7 @@ fn is_of_kubernetes(name: &str) -> bool {
 /// Maps are joined key by key; everything else is replaced.
 fn lay(under: &mut Node, over: Node) {
     match (&mut under.kind, over.kind) {
-        (Kind::Map(held), Kind::Map(entries)) => {
+        (NodeKind::Map(held), NodeKind::Map(entries)) => {
             for (key, value) in entries {
                 match held.iter_mut().find(|(known, _)| known.text == key.text) {
                     Some((known, there)) => {
@@ -322,27 +322,27 @@ fn lay(under: &mut Node, over: Node) {
         }
         (held, kind) => {
             *held = kind;
-            under.place = over.place;
+            under.location = over.location;
         }
     }
 }
 
 /// What is short for a map with one key becomes that map before more keys are laid over it: `store: memory` and
 /// `--set store.max_memory=1GiB` are both meant.
-fn lift(key: &Key, there: &mut Node, over: &Node) {
+fn lift(key: &MapKey, there: &mut Node, over: &Node) {
     let short_for = SHORT_FOR.iter().find(|(name, _)| *name == &*key.text);
     if let Some((_, field)) = short_for
-        && matches!(over.kind, Kind::Map(_))
-        && !matches!(there.kind, Kind::Map(_) | Kind::Null)
+        && matches!(over.kind, NodeKind::Map(_))
+        && !matches!(there.kind, NodeKind::Map(_) | NodeKind::Null)
     {
-        let place = there.place.clone();
-        let value = std::mem::replace(&mut there.kind, Kind::Null);
-        there.kind = Kind::Map(vec![(
-            Key {
-                place: place.clone(),
+        let place = there.location.clone();
+        let value = std::mem::replace(&mut there.kind, NodeKind::Null);
+        there.kind = NodeKind::Map(vec![(
+            MapKey {
+                location: place.clone(),
                 text: (*field).into(),
             },
-            Node { place, kind: value },
+            Node { location, kind: value },
         )]);
     }
 }
@@ -350,8 +350,8 @@ fn lift(key: &Key, there: &mut Node, over: &Node) {
 /// The same value, wherever it stands. The order of keys does not matter.
 fn is_same(a: &Node, b: &Node) -> bool {
     match (&a.kind, &b.kind) {
-        (Kind::List(a), Kind::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b)),
-        (Kind::Map(a), Kind::Map(b)) => {
+        (NodeKind::List(a), NodeKind::List(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_same(a, b)),
+        (NodeKind::Map(a), NodeKind::Map(b)) => {
             a.len() == b.len()
                 && a.iter().all(|(key, value)| {
                     b.iter()
@@ -383,7 +383,7 @@ mod tests {
     fn text_at(written: &Written, path: &[&str]) -> Option<String> {
         let mut node = &written.root;
         for name in path {
-            let Kind::Map(entries) = &node.kind else { return None };
+            let NodeKind::Map(entries) = &node.kind else { return None };
             node = &entries.iter().find(|(key, _)| &*key.text == *name)?.1;
         }
         node.scalar().map(str::to_owned)

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{Key, Kind, Node};
+use tollgate_limiter::core::yaml::{MapKey, NodeKind, Node};
 
 /// What the variables come to.
 #[derive(Debug)]
@@ -41,8 +41,8 @@ impl Layer {
             variables,
             layer: Self {
                 root: Node {
-                    place: Location::start(&Origin::new(ROOT, "")),
-                    kind: Kind::Map(Vec::new()),
+                    location: Location::start(&Origin::new(ROOT, "")),
+                    kind: NodeKind::Map(Vec::new()),
                 },
                 origins: Vec::new(),
                 notes: Vec::new(),
@@ -91,24 +91,24 @@ impl<'v> Reading<'v> {
     }
 
     /// Puts a value at the path of a setting, on account of a variable.
-    fn put(&mut self, path: &[&str], name: &str, kind: Kind) {
+    fn put(&mut self, path: &[&str], name: &str, kind: NodeKind) {
         let place = self.place(name);
         let mut under = &mut self.layer.root;
         for part in path {
-            if !matches!(under.kind, Kind::Map(_)) {
-                under.kind = Kind::Map(Vec::new());
+            if !matches!(under.kind, NodeKind::Map(_)) {
+                under.kind = NodeKind::Map(Vec::new());
             }
-            let Kind::Map(entries) = &mut under.kind else { return };
+            let NodeKind::Map(entries) = &mut under.kind else { return };
             let at = match entries.iter().position(|(key, _)| &*key.text == *part) {
                 Some(at) => at,
                 None => {
-                    let key = Key {
-                        place: place.clone(),
+                    let key = MapKey {
+                        location: place.clone(),
                         text: (*part).into(),
                     };
-                    let kind = Kind::Null;
+                    let kind = NodeKind::Null;
                     let place = place.clone();
-                    entries.push((key, Node { place, kind }));
+                    entries.push((key, Node { location: place, kind }));
                     entries.len() - 1
                 }
             };
@@ -116,7 +116,7 @@ impl<'v> Reading<'v> {
             under = node;
         }
         under.kind = kind;
-        under.place = place;
+        under.location = place;
     }
 
     fn error(&mut self, name: &str, text: impl Into<String>, hint: impl Into<String>) {
@@ -162,7 +162,7 @@ impl<'v> Reading<'v> {
             between => format!("{root}/{between}/{directory}"),
         };
         let pattern = format!("{}/*.y*ml", glob::Pattern::escape(&folder));
-        self.put(&["envoy_rules", "files"], ROOT, Kind::Text(pattern.into()));
+        self.put(&["envoy_rules", "files"], ROOT, NodeKind::Text(pattern.into()));
         self.flags(&[
             (MERGES, "merge_domains"),
             ("FORCE_START_WITHOUT_INITIAL_CONFIG", "force_start"),
@@ -178,7 +178,7 @@ impl<'v> Reading<'v> {
     fn flags(&mut self, flags: &[(&str, &str)]) {
         for (name, key) in flags {
             if let Some(flag) = self.flag(name) {
-                self.put(&["envoy_rules", key], name, Kind::Bool(flag));
+                self.put(&["envoy_rules", key], name, NodeKind::Bool(flag));
             }
         }
     }
@@ -199,7 +199,7 @@ impl<'v> Reading<'v> {
                         Ok(_) => ratio.to_owned(),
                         Err(_) => format!("{share:.6}"),
                     };
-                    let kind = Kind::Number(text.into());
+                    let kind = NodeKind::Number(text.into());
                     self.put(&["envoy_rules", "near_limit_ratio"], "NEAR_LIMIT_RATIO", kind);
                 }
                 _ => self.error(
@@ -211,14 +211,14 @@ impl<'v> Reading<'v> {
         }
         if self.flag("LIMIT_RESPONSE_HEADERS_ENABLED") == Some(true) {
             let at = ["envoy_rules", "response_headers"];
-            self.put(&at, "LIMIT_RESPONSE_HEADERS_ENABLED", Kind::Bool(true));
+            self.put(&at, "LIMIT_RESPONSE_HEADERS_ENABLED", NodeKind::Bool(true));
             for (name, key) in [
                 ("LIMIT_LIMIT_HEADER", "limit"),
                 ("LIMIT_REMAINING_HEADER", "remaining"),
                 ("LIMIT_RESET_HEADER", "reset"),
             ] {
                 if let Some(header) = self.find(name) {
-                    self.put(&[at[0], at[1], key], name, Kind::Text(header.into()));
+                    self.put(&[at[0], at[1], key], name, NodeKind::Text(header.into()));
                 }
             }
         }
@@ -235,7 +235,7 @@ impl<'v> Reading<'v> {
                 _ => None,
             };
             match level {
-                Some(level) => self.put(&["log"], "LOG_LEVEL", Kind::Text(level.into())),
+                Some(level) => self.put(&["log"], "LOG_LEVEL", NodeKind::Text(level.into())),
                 None => self.error(
                     "LOG_LEVEL",
                     "this is not a level of the log",
@@ -244,7 +244,7 @@ impl<'v> Reading<'v> {
             }
         }
         match self.find("LOG_FORMAT") {
-            Some(format @ ("text" | "json")) => self.put(&["log_format"], "LOG_FORMAT", Kind::Text(format.into())),
+            Some(format @ ("text" | "json")) => self.put(&["log_format"], "LOG_FORMAT", NodeKind::Text(format.into())),
             Some(_) => self.error(
                 "LOG_FORMAT",
                 "this is not a format of the log",

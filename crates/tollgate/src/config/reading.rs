@@ -35,10 +35,10 @@ impl<'w> Reading<'w> {
         if text.is_empty() || text.contains('\0') {
             let hint = "write a path, relative to the file that says it";
             self.problems
-                .error_with(&node.place, format!("this is not {expected}"), hint);
+                .error_with(&node.location, format!("this is not {expected}"), hint);
             return None;
         }
-        Some(self.written.folder_of(&node.place).join(text))
+        Some(self.written.folder_of(&node.location).join(text))
     }
 
     /// A length of time that is not zero and at most `most`.
@@ -47,7 +47,7 @@ impl<'w> Reading<'w> {
         let duration = Duration::from(read);
         if duration.is_zero() || duration > most {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 "this is out of range",
                 format!("write more than nothing and at most `{}s`", most.as_secs()),
             );
@@ -60,9 +60,9 @@ impl<'w> Reading<'w> {
     pub(super) fn secret<'n>(&mut self, node: &'n Node, expected: &str) -> Option<&'n str> {
         let text = node.scalar();
         if text.is_none() {
-            let found = format!("expected {expected}, found {}", node.what());
+            let found = format!("expected {expected}, found {}", node.kind_name());
             let hint = "write one value; a text that begins with `[` or `{` stands in quotes";
-            self.problems.error_with(&without_text(&node.place), found, hint);
+            self.problems.error_with(&without_text(&node.location), found, hint);
         }
         text
     }

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
 use tollgate_limiter::core::rules::envoy::DescriptorFiles;
 use tollgate_limiter::core::rules::{self, Attempt, RulesParser, RuleSet};
-use tollgate_limiter::core::yaml::{self, Kind, Node};
+use tollgate_limiter::core::yaml::{self, NodeKind, Node};
 
 /// Settings and rules that can be read again and again.
 #[derive(Debug)]
@@ -395,7 +395,7 @@ fn is_secret(line: &str) -> bool {
 
 /// Whether a file is meant as settings, not as rules alone: it has a key that only settings have.
 pub fn is_settings(root: &Node) -> bool {
-    let Kind::Map(entries) = &root.kind else { return false };
+    let NodeKind::Map(entries) = &root.kind else { return false };
     let is_setting = |key: &str| key != "rules" && KEYS.contains(&key);
     entries.iter().any(|(key, _)| is_setting(&key.text))
 }
@@ -409,8 +409,8 @@ fn patterns(written: &Written, problems: &mut Problems) -> Vec<Pattern> {
         let text = node.text("a file or a pattern of files", problems)?;
         Some(Pattern {
             grammar,
-            place: node.place.clone(),
-            path: written.folder_of(&node.place).join(text),
+            place: node.location.clone(),
+            path: written.folder_of(&node.location).join(text),
         })
     })
     .collect()
@@ -418,16 +418,16 @@ fn patterns(written: &Written, problems: &mut Problems) -> Vec<Pattern> {
 
 /// The file that `auth` names, if it names one.
 fn tokens_file(written: &Written) -> Option<PathBuf> {
-    let Kind::Map(entries) = &setting(written, "auth")?.kind else {
+    let NodeKind::Map(entries) = &setting(written, "auth")?.kind else {
         return None;
     };
     let (_, node) = entries.iter().find(|(key, _)| &*key.text == "tokens_file")?;
-    Some(written.folder_of(&node.place).join(node.scalar()?))
+    Some(written.folder_of(&node.location).join(node.scalar()?))
 }
 
 /// A setting at the top, unless nothing stands there.
 pub(super) fn setting<'w>(written: &'w Written, name: &str) -> Option<&'w Node> {
-    let Kind::Map(entries) = &written.root.kind else {
+    let NodeKind::Map(entries) = &written.root.kind else {
         return None;
     };
     let (_, node) = entries.iter().find(|(key, _)| &*key.text == name)?;
@@ -435,7 +435,7 @@ pub(super) fn setting<'w>(written: &'w Written, name: &str) -> Option<&'w Node> 
 }
 
 fn origin_of(written: &Written) -> Arc<Origin> {
-    Arc::clone(&written.root.place.origin)
+    Arc::clone(&written.root.location.origin)
 }
 
 fn add_file(reader: &mut RulesParser, origin: &Arc<Origin>, problems: &mut Problems) {

@@ -7,7 +7,7 @@ use crate::server::tls::TlsFiles;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Location, Problem};
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{Kind, Node};
+use tollgate_limiter::core::yaml::{NodeKind, Node};
 
 /// The section as it is meant.
 #[derive(Default)]
@@ -45,7 +45,7 @@ impl Reading<'_> {
             && node.scalar() == Some(DISABLED)
         {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 "no front end is left to listen",
                 "give one of them an address",
             );
@@ -54,7 +54,7 @@ impl Reading<'_> {
             if let Some(node) = find(key)
                 && self.address(node).is_some()
             {
-                self.not_yet(&node.place, what, &format!("take it out, or write `{key}: {DISABLED}`"));
+                self.not_yet(&node.location, what, &format!("take it out, or write `{key}: {DISABLED}`"));
             }
         }
         if let Some(node) = find("tls") {
@@ -120,7 +120,7 @@ impl Reading<'_> {
 
     fn listen(&mut self, node: Option<&Node>, default: &str) -> Listen {
         match node {
-            Some(node) => self.address(node).map(|address| (address, Some(node.place.clone()))),
+            Some(node) => self.address(node).map(|address| (address, Some(node.location.clone()))),
             None => default.parse().ok().map(|address| (address, None)),
         }
     }
@@ -132,19 +132,19 @@ impl Reading<'_> {
             return None;
         }
         match text.parse() {
-            Ok(Address::Unix(path)) => Some(Address::Unix(self.written.folder_of(&node.place).join(path))),
+            Ok(Address::Unix(path)) => Some(Address::Unix(self.written.folder_of(&node.location).join(path))),
             Ok(address) => Some(address),
             Err(_) => {
                 let hint = match (text.strip_prefix(':').unwrap_or(text).parse::<u16>(), &node.kind) {
                     (Ok(port), _) => format!("did you mean `127.0.0.1:{port}`?"),
-                    (_, Kind::Bool(false)) => format!("did you mean `{DISABLED}`?"),
+                    (_, NodeKind::Bool(false)) => format!("did you mean `{DISABLED}`?"),
                     _ => format!(
                         "write an IP address and a port, such as `127.0.0.1:8080` or `[::1]:8080`, or `unix:/path`, \
                          or `{DISABLED}`"
                     ),
                 };
                 self.problems
-                    .error_with(&node.place, format!("`{}` is not an address", shortened(text)), hint);
+                    .error_with(&node.location, format!("`{}` is not an address", shortened(text)), hint);
                 None
             }
         }
@@ -156,15 +156,15 @@ impl Reading<'_> {
             &["cert", "key", "client_ca", "client_names", "only"],
             &mut self.problems,
         )?;
-        let certificate = fields.need("`tls`", "cert", "cert: server.pem", &mut self.problems);
-        let key = fields.need("`tls`", "key", "key: server.key", &mut self.problems);
+        let certificate = fields.require("`tls`", "cert", "cert: server.pem", &mut self.problems);
+        let key = fields.require("`tls`", "key", "key: server.key", &mut self.problems);
         let client_ca = fields
             .find("client_ca")
             .map(|node| self.path(node, "a file of certificates"));
         let client_names = fields.find("client_names").map(|node| self.client_names(node));
         if let (Some(node), None) = (fields.find("client_names"), &client_ca) {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 "no client shows a certificate that could hold a name",
                 "say who signs clients' certificates: `client_ca: clients.pem`",
             );
@@ -185,11 +185,11 @@ impl Reading<'_> {
 
     /// The listeners that have TLS, if it is not all of them.
     fn tls_only(&mut self, node: &Node) -> Option<Vec<&'static str>> {
-        let Kind::Map(entries) = &node.kind else { return None };
+        let NodeKind::Map(entries) = &node.kind else { return None };
         let (_, only) = entries.iter().find(|(key, _)| &*key.text == "only")?;
         let names = only.one_or_more().iter();
         names
-            .map(|node| node.word("a listener", &LISTENERS, &mut self.problems))
+            .map(|node| node.keyword("a listener", &LISTENERS, &mut self.problems))
             .collect()
     }
 
@@ -203,7 +203,7 @@ impl Reading<'_> {
             .collect();
         if names.as_ref().is_some_and(Vec::is_empty) {
             let hint = "name at least one, or leave `client_names` out";
-            self.problems.error_with(&node.place, "this lets nobody in", hint);
+            self.problems.error_with(&node.location, "this lets nobody in", hint);
         }
         names.map(Vec::into_boxed_slice)
     }
@@ -216,7 +216,7 @@ impl Reading<'_> {
         let problems = &mut self.problems;
         let mut count = |key: &str, range: std::ops::RangeInclusive<u64>| {
             let node = fields.find(key).filter(|node| !node.is_null())?;
-            node.whole("a number in this range", range, problems)
+            node.integer("a number in this range", range, problems)
         };
         if let Some(connections) = count("connections", 1..=1_000_000) {
             bounds.connections = usize::try_from(connections).unwrap_or(usize::MAX);
@@ -237,7 +237,7 @@ impl Reading<'_> {
                 Ok(bytes) if (8 << 10..=1 << 20).contains(&bytes) => bounds.header_bytes = bytes,
                 _ => self
                     .problems
-                    .error_with(&node.place, "this is out of range", "write from `8KiB` to `1MiB`"),
+                    .error_with(&node.location, "this is out of range", "write from `8KiB` to `1MiB`"),
             }
         }
         for (key, timeout) in [

@@ -12,7 +12,7 @@ use super::reading::{Reading, without_text};
 use std::path::PathBuf;
 use tollgate_limiter::core::problem::Location;
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{Fields, Kind, Node};
+use tollgate_limiter::core::yaml::{Fields, NodeKind, Node};
 use tollgate_limiter::store::memory::Overflow;
 use tollgate_limiter::store::redis::Redis;
 
@@ -66,9 +66,9 @@ impl Reading<'_> {
     pub(super) fn store(&mut self, node: Option<&Node>) -> StoreSettings {
         let default = StoreSettings::default();
         let Some(node) = node else { return default };
-        let Kind::Map(_) = node.kind else {
+        let NodeKind::Map(_) = node.kind else {
             let url = node.text("a store", &mut self.problems);
-            let kind = url.and_then(|url| self.kind_of_store(url, &node.place));
+            let kind = url.and_then(|url| self.kind_of_store(url, &node.location));
             return match kind {
                 Some(StoreKind::Redis(url)) => StoreSettings::Redis(RedisSettings::new(url)),
                 Some(StoreKind::Memory) | None => default,
@@ -81,7 +81,7 @@ impl Reading<'_> {
         let kind = match fields.find("url").filter(|node| !node.is_null()) {
             None => Some(StoreKind::Memory),
             Some(node) => match node.text("a store", &mut self.problems) {
-                Some(url) => self.kind_of_store(url, &node.place),
+                Some(url) => self.kind_of_store(url, &node.location),
                 None => None,
             },
         };
@@ -100,7 +100,7 @@ impl Reading<'_> {
             if let Some((key, _)) = fields.entry(key) {
                 let text = format!("`{}` is a setting of {other}", key.text);
                 self.problems
-                    .error_with(&key.place, text, "take it out, or name that store in `url`");
+                    .error_with(&key.location, text, "take it out, or name that store in `url`");
             }
         }
         match kind {
@@ -146,14 +146,14 @@ impl Reading<'_> {
             match usize::try_from(bytes) {
                 Ok(bytes) if bytes >= MEMORY_MIN => memory.max_memory = bytes,
                 _ => self.problems.error_with(
-                    &node.place,
+                    &node.location,
                     "this is out of range",
                     "write at least `1MiB`, such as `512MiB`",
                 ),
             }
         }
         if let Some(node) = find("overflow")
-            && let Some(overflow) = node.word(
+            && let Some(overflow) = node.keyword(
                 "a way to meet new keys when memory is full",
                 &OVERFLOWS,
                 &mut self.problems,

@@ -15,7 +15,7 @@ fn read(text: &str) -> (Option<Config>, String) {
     let origin = Origin::new("conf/tollgate.yaml", text);
     let mut root = yaml::parse(&origin).expect("the text is YAML");
     if root.is_null() {
-        root.kind = yaml::Kind::Map(Vec::new());
+        root.kind = yaml::NodeKind::Map(Vec::new());
     }
     let file = Some(File {
         path: "conf/tollgate.yaml".into(),

@@ -10,12 +10,12 @@ impl Reading<'_> {
         let mut names = Vec::new();
         for node in node.one_or_more() {
             // Word by word, so that a mistyped one is told with its place and the nearest there is.
-            names.push(node.word("a dialect of rate limit headers", &dialects(), &mut self.problems)?);
+            names.push(node.keyword("a dialect of rate limit headers", &dialects(), &mut self.problems)?);
         }
         match Dialects::named(names) {
             Ok(dialects) => Some(dialects),
             Err(error) => {
-                self.problems.error(&node.place, error.to_string());
+                self.problems.error(&node.location, error.to_string());
                 None
             }
         }
@@ -29,7 +29,7 @@ impl Reading<'_> {
             .and_then(|node| node.read("a share", quantity::parse_share, &mut self.problems));
         let format = fields
             .find("format")
-            .and_then(|node| node.word("a form of Retry-After", &FORMATS, &mut self.problems));
+            .and_then(|node| node.keyword("a form of Retry-After", &FORMATS, &mut self.problems));
         Some(RetryAfter {
             jitter_ppm: jitter.map_or(default.jitter_ppm, quantity::Share::millionths),
             format: format.unwrap_or(default.format),

@@ -32,13 +32,13 @@ pub(super) fn is_native(fields: &Fields<'_>) -> bool {
 /// Reads it: as `limit` says it, or as `requests_per_unit` and `unit` do.
 pub(super) fn parse(node: &Node, fields: &Fields<'_>, problems: &mut Problems) -> Option<NativeLimit> {
     let algorithm = AlgorithmOptions::parse(fields, "token_bucket", problems);
-    let location = fields.find("limit").map_or(&node.place, |limit| &limit.place);
+    let location = fields.find("limit").map_or(&node.location, |limit| &limit.location);
     let text = match fields.find("limit") {
         Some(limit) => {
             for key in ["unit", "requests_per_unit", "unlimited"] {
                 if let Some((key, _)) = fields.entry(key) {
                     problems.error_with(
-                        &key.place,
+                        &key.location,
                         format!("`{}` has no place beside `limit`", key.text),
                         "say it once: `limit: 100/min`, or `requests_per_unit` and `unit`",
                     );
@@ -51,7 +51,7 @@ pub(super) fn parse(node: &Node, fields: &Fields<'_>, problems: &mut Problems) -
             let requests = fields.find("requests_per_unit").and_then(Node::scalar);
             let (Some(unit), Some(requests)) = (unit, requests) else {
                 problems.error_with(
-                    &node.place,
+                    &node.location,
                     "an algorithm needs a limit",
                     "add one: `limit: 100/min`, or `requests_per_unit: 100` and `unit: minute`",
                 );

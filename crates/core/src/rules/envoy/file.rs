@@ -8,12 +8,12 @@ use super::tree::{DescriptorLevel, Descriptors, DescriptorLimit, DescriptorNode 
 use super::unit::Unit;
 use super::wildcard::Pattern;
 use crate::problem::{Problem, Problems, did_you_mean};
-use crate::yaml::{Fields, Kind, Node, shown};
+use crate::yaml::{Fields, NodeKind, Node, excerpt};
 use std::collections::hash_map::Entry;
 
 /// Whether a file is one of envoyproxy/ratelimit and not one of ours: it has descriptors.
 pub fn is_descriptor_file(node: &Node) -> bool {
-    let Kind::Map(entries) = &node.kind else { return false };
+    let NodeKind::Map(entries) = &node.kind else { return false };
     let has = |name: &str| entries.iter().any(|(key, _)| &*key.text == name);
     has("descriptors") && !has("rules")
 }
@@ -41,9 +41,9 @@ impl DescriptorFiles {
     /// Reads one file.
     pub fn add_file(&mut self, node: &Node) {
         self.check_keys(node, &[]);
-        let Kind::Map(_) = node.kind else {
+        let NodeKind::Map(_) = node.kind else {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 "config file cannot have empty domain",
                 "begin it with `domain: …` and put `descriptors:` below it",
             );
@@ -56,7 +56,7 @@ impl DescriptorFiles {
         let domain = fields.find("domain").and_then(Node::scalar).unwrap_or_default();
         if domain.is_empty() {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 "config file cannot have empty domain",
                 "add one: `domain: my_api`; it is what Envoy's filter names",
             );
@@ -65,9 +65,9 @@ impl DescriptorFiles {
         let mut level = match self.descriptors.domains.entry(domain.into()) {
             Entry::Occupied(found) if self.merge_domains => found.remove(),
             Entry::Occupied(_) if !domain.is_empty() => {
-                let text = format!("duplicate domain '{}' in config file", shown(domain));
+                let text = format!("duplicate domain '{}' in config file", excerpt(domain));
                 let hint = "put the descriptors of one domain into one file, or merge them (MERGE_DOMAIN_CONFIG=true)";
-                self.problems.error_with(&node.place, text, hint);
+                self.problems.error_with(&node.location, text, hint);
                 return;
             }
             Entry::Occupied(_) | Entry::Vacant(_) => DescriptorLevel::default(),
@@ -116,7 +116,7 @@ impl DescriptorFiles {
         let (key, value) = (text("key"), text("value"));
         if key.is_empty() {
             let hint = "add one: `key: remote_address`; it is the key of an entry that Envoy sends";
-            self.problems.error_with(&node.place, "descriptor has empty key", hint);
+            self.problems.error_with(&node.location, "descriptor has empty key", hint);
             return;
         }
         let name = if value.is_empty() {
@@ -127,8 +127,8 @@ impl DescriptorFiles {
         let path = format!("{parent}.{name}");
         if level.by_name.contains_key(&*name) {
             self.problems.error_with(
-                &node.place,
-                format!("duplicate descriptor composite key '{}'", shown(&path)),
+                &node.location,
+                format!("duplicate descriptor composite key '{}'", excerpt(&path)),
                 "a key and its value are joined by an underscore, and what comes of it must be new in its list",
             );
             return;
@@ -138,10 +138,10 @@ impl DescriptorFiles {
         if is_shared && pattern.is_none() {
             let text = format!(
                 "share_threshold can only be used with wildcard values (containing '*'), but found key '{}'",
-                shown(&name)
+                excerpt(&name)
             );
             let hint = "put a star into the value, or take `share_threshold` away";
-            self.problems.error_with(&node.place, text, hint);
+            self.problems.error_with(&node.location, text, hint);
         }
         let limit = fields.find("rate_limit").filter(|node| !node.is_null());
         let limit = limit.and_then(|node| self.parse_limit(node, &fields));
@@ -157,7 +157,7 @@ impl DescriptorFiles {
             value_to_metric: self.parse_flag(&fields, "value_to_metric"),
             limit,
             children,
-            location: node.place.clone(),
+            location: node.location.clone(),
         });
     }
 
@@ -168,7 +168,7 @@ impl DescriptorFiles {
         if self.limits > LIMITS_MAX {
             let hint = "let a descriptor without a value stand for all values that have the same limit";
             self.problems
-                .error_with(&node.place, format!("there are more than {LIMITS_MAX} limits"), hint);
+                .error_with(&node.location, format!("there are more than {LIMITS_MAX} limits"), hint);
             return None;
         }
         let (rate, native) = if exact::is_native(&fields) {
@@ -188,7 +188,7 @@ impl DescriptorFiles {
             quota: self.parse_flag(descriptor, "quota_mode"),
             detailed: self.parse_flag(descriptor, "detailed_metric"),
             metadata: self.parse_metadata(descriptor),
-            location: node.place.clone(),
+            location: node.location.clone(),
             rule: 0,
         })
     }
@@ -202,8 +202,8 @@ impl DescriptorFiles {
         let names = || Unit::ALL.into_iter().map(Unit::name);
         let lower: Vec<String> = names().map(str::to_lowercase).collect();
         self.problems.error_with(
-            fields.find("unit").map_or(&node.place, |unit| &unit.place),
-            format!("invalid rate limit unit '{}'", shown(unit)),
+            fields.find("unit").map_or(&node.location, |unit| &unit.location),
+            format!("invalid rate limit unit '{}'", excerpt(unit)),
             did_you_mean(unit, || lower.iter().map(String::as_str)),
         );
         None
@@ -214,7 +214,7 @@ impl DescriptorFiles {
         let unit = fields.find("unit").and_then(Node::scalar).and_then(Unit::from_name);
         if unit.is_some() {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 "should not specify rate limit unit when unlimited",
                 "take `unit` or `unlimited` away",
             );
@@ -228,7 +228,7 @@ impl DescriptorFiles {
             None => Some(0),
             Some(node) => {
                 let max = u64::from(u32::MAX);
-                let parse = |problems: &mut Problems| node.whole("a number of requests", 0..=max, problems);
+                let parse = |problems: &mut Problems| node.integer("a number of requests", 0..=max, problems);
                 let number = read_value(&mut self.problems, parse);
                 number.and_then(|number| u32::try_from(number).ok())
             }
@@ -249,12 +249,12 @@ impl DescriptorFiles {
             let name = fields.and_then(|fields| fields.find("name").and_then(Node::scalar));
             match name {
                 None | Some("") => self.problems.error_with(
-                    &item.place,
+                    &item.location,
                     "should not have an empty replaces entry",
                     "write the name of the limit that is replaced: `- name: …`",
                 ),
                 Some(name) if name == own_name => self.problems.error_with(
-                    &item.place,
+                    &item.location,
                     "replaces should not contain name of same descriptor",
                     "name another limit, or take it away",
                 ),
@@ -266,10 +266,10 @@ impl DescriptorFiles {
 
     fn parse_metadata(&mut self, fields: &Fields<'_>) -> Option<Node> {
         let node = fields.find("metadata").filter(|node| !node.is_null())?;
-        if !matches!(node.kind, Kind::Map(_)) {
+        if !matches!(node.kind, NodeKind::Map(_)) {
             let what = "`metadata`, which is a map";
             read_value(&mut self.problems, |problems| {
-                node.unexpected(what, "write names and values below it", problems);
+                node.report_unexpected(what, "write names and values below it", problems);
             });
             return None;
         }
@@ -288,7 +288,7 @@ impl DescriptorFiles {
             if let Some((key, _)) = fields.entry(key) {
                 let text = format!("`{}` means nothing in {what}, and is read over", key.text);
                 let hint = format!("{what} has {}", meaningful.join(", "));
-                self.problems.push(Problem::warning(&key.place, text).with_hint(hint));
+                self.problems.push(Problem::warning(&key.location, text).with_hint(hint));
             }
         }
     }
@@ -296,7 +296,7 @@ impl DescriptorFiles {
     /// Every key of a file is one of a single list, wherever it stands; below `metadata` anything goes. `own` are keys of
     /// ours that may stand here as well, which are read as those of rules are.
     fn check_keys(&mut self, node: &Node, native_keys: &[&str]) {
-        let Kind::Map(entries) = &node.kind else { return };
+        let NodeKind::Map(entries) = &node.kind else { return };
         for (key, value) in entries {
             if native_keys.contains(&&*key.text) {
                 continue;
@@ -305,10 +305,10 @@ impl DescriptorFiles {
                 let text = if is_a_number(&key.text) {
                     format!("config error, key is not of type string: {}", key.text)
                 } else {
-                    format!("config error, unknown key '{}'", shown(&key.text))
+                    format!("config error, unknown key '{}'", excerpt(&key.text))
                 };
                 let known = || KEYS.into_iter().chain(native_keys.iter().copied());
-                self.problems.error_with(&key.place, text, did_you_mean(&key.text, known));
+                self.problems.error_with(&key.location, text, did_you_mean(&key.text, known));
             } else if &*key.text != "metadata" {
                 let native_keys: &[&str] = if &*key.text == "rate_limit" { &NATIVE_KEYS } else { &[] };
                 self.check_value(value, native_keys);
@@ -318,18 +318,18 @@ impl DescriptorFiles {
 
     fn check_value(&mut self, node: &Node, native_keys: &[&str]) {
         match &node.kind {
-            Kind::Map(_) => self.check_keys(node, native_keys),
-            Kind::List(items) => {
+            NodeKind::Map(_) => self.check_keys(node, native_keys),
+            NodeKind::List(items) => {
                 for item in items {
                     match &item.kind {
-                        Kind::Map(_) => self.check_keys(item, &[]),
+                        NodeKind::Map(_) => self.check_keys(item, &[]),
                         _ => {
-                            let found = item.scalar().unwrap_or(item.what());
+                            let found = item.scalar().unwrap_or(item.kind_name());
                             self.problems.error_with(
-                                &item.place,
+                                &item.location,
                                 format!(
                                     "config error, yaml file contains list of type other than map: {}",
-                                    shown(found)
+                                    excerpt(found)
                                 ),
                                 "write each as a map: `- key: …`",
                             );
@@ -337,14 +337,14 @@ impl DescriptorFiles {
                     }
                 }
             }
-            Kind::Number(text) if !is_integer(text) => {
+            NodeKind::Number(text) if !is_integer(text) => {
                 self.problems.error_with(
-                    &node.place,
+                    &node.location,
                     "error checking config",
                     "write a whole number, or a text in quotes",
                 );
             }
-            Kind::Null | Kind::Bool(_) | Kind::Number(_) | Kind::Text(_) => {}
+            NodeKind::Null | NodeKind::Bool(_) | NodeKind::Number(_) | NodeKind::Text(_) => {}
         }
     }
 }

@@ -4,7 +4,7 @@ use super::compile::is_reportable;
 use super::tree::{DescriptorLevel, Descriptors, DescriptorNode};
 use super::wildcard::Pattern;
 use crate::problem::{Problem, Problems};
-use crate::yaml::shown;
+use crate::yaml::excerpt;
 
 /// Warns of all of it.
 pub(super) fn lint(descriptors: &Descriptors, problems: &mut Problems) {
@@ -35,8 +35,8 @@ fn warn_shadowed_patterns(level: &DescriptorLevel, problems: &mut Problems) {
         if let Some(earlier) = patterns().take(index).find(covers) {
             let text = format!(
                 "`{}` is never reached by a pattern: `{}` stands before it and fits all that it fits",
-                shown(&later.name),
-                shown(&earlier.name)
+                excerpt(&later.name),
+                excerpt(&earlier.name)
             );
             problems.push(Problem::warning(&later.location, text).with_hint("put the narrower pattern first"));
         }
@@ -56,9 +56,9 @@ fn warn_ambiguous_keys(level: &DescriptorLevel, problems: &mut Problems) {
                 let value = node.name.get(at + 1..).unwrap_or_default();
                 let text = format!(
                     "`{}` also takes requests whose key is `{}` and whose value is `{}`",
-                    shown(&node.name),
-                    shown(&other.key),
-                    shown(value)
+                    excerpt(&node.name),
+                    excerpt(&other.key),
+                    excerpt(value)
                 );
                 problems.push(
                     Problem::warning(&node.location, text).with_hint("keys and values are joined by `_`; choose another key"),
@@ -88,9 +88,9 @@ fn warn_unreachable_children(level: &DescriptorLevel, problems: &mut Problems) {
         if let Some(unreached) = unreached {
             let text = format!(
                 "requests of `{}` do not come to `{}` below `{}`: they are held to what stands here",
-                shown(&valued.name),
-                shown(&unreached.name),
-                shown(&any.name)
+                excerpt(&valued.name),
+                excerpt(&unreached.name),
+                excerpt(&any.name)
             );
             problems.push(Problem::warning(&valued.location, text).with_hint("repeat it here if it is meant for them too"));
         }
@@ -103,7 +103,7 @@ fn warn_unreportable_names(level: &DescriptorLevel, problems: &mut Problems) {
     for limit in limits.filter(|limit| !is_reportable(&limit.name)) {
         let text = format!(
             "the name `{}` is not told in answers: Envoy would write it into a header as it is",
-            shown(&limit.name)
+            excerpt(&limit.name)
         );
         problems.push(
             Problem::warning(&limit.location, text).with_hint("use letters, digits and spaces, without quotes and backslashes"),
@@ -133,8 +133,8 @@ fn warn_covered_keys(level: &DescriptorLevel, problems: &mut Problems) {
         if let Some((covering, _)) = covering {
             let text = format!(
                 "`{}` is never reached: every value of this key fits `{}`",
-                shown(&node.name),
-                shown(&covering.name)
+                excerpt(&node.name),
+                excerpt(&covering.name)
             );
             let hint = "take one of the two away; a pattern is tried before the key alone";
             problems.push(Problem::warning(&node.location, text).with_hint(hint));

@@ -1,7 +1,7 @@
 //! Regular expressions of rules, held to a budget: each is bounded, and so are all of them together.
 
 use crate::problem::ValueError;
-use crate::yaml::shown;
+use crate::yaml::excerpt;
 use regex::bytes::{Regex, RegexBuilder};
 
 /// Makes regular expressions until their budget is spent.
@@ -63,7 +63,7 @@ impl Expressions {
         // What was tried and refused took time, too.
         self.bytes_left -= SIZES.iter().copied().max().unwrap_or(0).min(self.bytes_left);
         Err(ValueError::new(
-            format!("the expression `{}` is too large when it is compiled", shown(text)),
+            format!("the expression `{}` is too large when it is compiled", excerpt(text)),
             "lower its repetitions: `a{1000}` counts a thousand times",
         ))
     }
@@ -75,7 +75,7 @@ fn syntax_error(text: &str, error: &regex::Error) -> ValueError {
     let reason = message.lines().last().unwrap_or_default();
     let reason = reason.strip_prefix("error: ").unwrap_or(reason);
     ValueError::new(
-        format!("`{}` is not a regular expression: {reason}", shown(text)),
+        format!("`{}` is not a regular expression: {reason}", excerpt(text)),
         "a character with a meaning of its own is taken as it is after a backslash: `\\(`",
     )
 }

@@ -8,7 +8,7 @@ use crate::rules::rule::{By, LimitSelector, CounterId, CounterSpec, Dimension, O
 use crate::rules::short::SmallBytes;
 use crate::rules::subject::Value;
 use crate::time::Micros;
-use crate::yaml::{Key, Kind, Node, shown};
+use crate::yaml::{MapKey, NodeKind, Node, excerpt};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -126,7 +126,7 @@ impl LimitsParser<'_, '_> {
     }
 
     fn parse_terms(&mut self, node: &Node) -> Option<Terms> {
-        let Kind::List(items) = &node.kind else {
+        let NodeKind::List(items) = &node.kind else {
             return Some(match self.parse_limit(node)? {
                 ParsedLimit::Unlimited => Terms::Unlimited,
                 ParsedLimit::Banned => Terms::Banned,
@@ -137,7 +137,7 @@ impl LimitsParser<'_, '_> {
         };
         if items.is_empty() || items.len() > WINDOWS_MAX {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 format!("a limit is a list of {} windows", items.len()),
                 format!("give one to {WINDOWS_MAX}: `[10/s, 100/min]`"),
             );
@@ -150,21 +150,21 @@ impl LimitsParser<'_, '_> {
                 Some(ParsedLimit::Limited(limit, Some(period))) => {
                     if let Some((_, first)) = seen.iter().find(|(known, _)| *known == period) {
                         self.problems.error_with(
-                            &item.place,
+                            &item.location,
                             format!("two windows of {} in one limit", period_name(period)),
                             format!("the first is at {first}; the smaller one is enough"),
                         );
                     }
-                    seen.push((period, &item.place));
+                    seen.push((period, &item.location));
                     windows.push(self.counters.window(limit, self.variant, Some(period)));
                 }
                 Some(ParsedLimit::Limited(_, None)) => self.problems.error_with(
-                    &item.place,
+                    &item.location,
                     "`concurrency` has no windows",
                     "write one number alone: `limit: 20`",
                 ),
                 Some(ParsedLimit::Banned | ParsedLimit::Unlimited) => self.problems.error_with(
-                    &item.place,
+                    &item.location,
                     "a ban or `unlimited` cannot be one of several windows",
                     "write it alone, without a list",
                 ),
@@ -188,18 +188,18 @@ impl LimitsParser<'_, '_> {
         )?;
         let [(key, values)] = entries else {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 format!("`by` names {} attributes", entries.len()),
                 "name one: `by: { tier: { free: 100/min } }`; for several use `overrides`",
             );
             return None;
         };
-        let attribute = super::parse_name("an attribute", &key.text, &key.place, self.problems)?;
+        let attribute = super::parse_name("an attribute", &key.text, &key.location, self.problems)?;
         let values = values.entries("a map of values and limits", "{ free: 100/min }", self.problems)?;
         if values.is_empty() {
             self.problems.error_with(
-                &node.place,
-                format!("`by` names no value of `{}`", shown(attribute)),
+                &node.location,
+                format!("`by` names no value of `{}`", excerpt(attribute)),
                 "name some: `by: { tier: { free: 100/min } }`, or take it away",
             );
         }
@@ -231,20 +231,20 @@ impl LimitsParser<'_, '_> {
         for (key, value) in entries {
             if &*key.text == "limit" {
                 limit = Some(value);
-            } else if super::parse_name("an attribute", &key.text, &key.place, self.problems).is_some() {
+            } else if super::parse_name("an attribute", &key.text, &key.location, self.problems).is_some() {
                 subjects.push((key, self.parse_values(value)?));
             }
         }
         if limit.is_none() {
             self.problems.error_with(
-                &item.place,
+                &item.location,
                 "an override has no `limit`",
                 "add one: `{ merchant: m_42, limit: 20000/min }`",
             );
         }
         if subjects.is_empty() || subjects.len() > ATTRIBUTES_MAX {
             self.problems.error_with(
-                &item.place,
+                &item.location,
                 format!("an override names {} attributes", subjects.len()),
                 format!("name one to {ATTRIBUTES_MAX}: `{{ merchant: m_42, limit: 20000/min }}`"),
             );
@@ -263,7 +263,7 @@ impl LimitsParser<'_, '_> {
                 let text = value.text("a value, or a list of values", self.problems)?;
                 if text.contains('*') {
                     self.problems.push(
-                        Problem::warning(&value.place, "a star in an override stands for itself")
+                        Problem::warning(&value.location, "a star in an override stands for itself")
                             .with_hint("overrides are for single subjects; for a pattern make a rule with `when`"),
                     );
                 }
@@ -273,7 +273,7 @@ impl LimitsParser<'_, '_> {
         values.filter(|values| {
             if values.is_empty() {
                 self.problems.error_with(
-                    &node.place,
+                    &node.location,
                     "an override for no value at all",
                     "name one: `{ merchant: m_42, limit: 20000/min }`",
                 );
@@ -284,7 +284,7 @@ impl LimitsParser<'_, '_> {
 }
 
 /// The attributes of an override, sorted, with the values it is for.
-type OverrideSubjects<'n> = Vec<(&'n Key, Vec<&'n str>)>;
+type OverrideSubjects<'n> = Vec<(&'n MapKey, Vec<&'n str>)>;
 
 /// Overrides by the attributes they name.
 #[derive(Default)]
@@ -301,7 +301,7 @@ impl<'n> OverrideSets<'n> {
             .try_fold(1_usize, |product, (_, values)| product.checked_mul(values.len()));
         if subjects.len() > 1 && combinations.is_none_or(|combinations| combinations > COMBINATIONS_MAX) {
             limits.problems.error_with(
-                &item.place,
+                &item.location,
                 format!("one override stands for more than {COMBINATIONS_MAX} combinations of values"),
                 "name fewer values, or make several rules of it",
             );
@@ -318,7 +318,7 @@ impl<'n> OverrideSets<'n> {
             // Told once: what comes after is no more to blame.
             if before <= SUBJECTS_MAX {
                 limits.problems.error_with(
-                    &item.place,
+                    &item.location,
                     format!(
                         "the overrides of all rules together name more than {SUBJECTS_MAX} subjects, each as often as its \
                          limit has windows"
@@ -345,7 +345,7 @@ impl<'n> OverrideSets<'n> {
         });
         if set_index >= SETS_MAX {
             limits.problems.error_with(
-                &item.place,
+                &item.location,
                 format!("overrides of one rule name more than {SETS_MAX} different sets of attributes"),
                 "make several rules of it",
             );
@@ -367,7 +367,7 @@ impl<'n> OverrideSets<'n> {
             if let Some(first) = locations.get(&key) {
                 limits.problems.push(
                     Problem::warning(
-                        &item.place,
+                        &item.location,
                         "this override is never used: an earlier one is for the same subject",
                     )
                     .with_hint(format!("the first is at {first}; take one away")),
@@ -375,7 +375,7 @@ impl<'n> OverrideSets<'n> {
                 continue;
             }
             set.terms.insert(key.clone(), (index, terms.clone()));
-            locations.insert(key, &item.place);
+            locations.insert(key, &item.location);
         }
     }
 

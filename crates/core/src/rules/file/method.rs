@@ -62,7 +62,7 @@ impl AlgorithmOptions {
     pub(in crate::rules) fn parse(fields: &Fields<'_>, default: &'static str, problems: &mut Problems) -> Option<Self> {
         let known = ALGORITHMS.map(|name| (name, name));
         let name = match fields.find("algorithm") {
-            Some(node) => node.word("an algorithm", &known, problems)?,
+            Some(node) => node.keyword("an algorithm", &known, problems)?,
             None => default,
         };
         for (option, owner) in OPTIONS {
@@ -70,7 +70,7 @@ impl AlgorithmOptions {
                 && let Some((key, _)) = fields.entry(option)
             {
                 problems.error_with(
-                    &key.place,
+                    &key.location,
                     format!("`{option}` is an option of `{owner}`, and this is `{name}`"),
                     format!("take it away, or write `algorithm: {owner}`"),
                 );
@@ -177,7 +177,7 @@ impl AlgorithmOptions {
 fn check_lease_ttl(lease_ttl: Micros, fields: &Fields<'_>, problems: &mut Problems) -> bool {
     let error = Concurrency::new(1, lease_ttl).err();
     if let (Some(limit_error), Some(node)) = (error, fields.find("lease_ttl")) {
-        problems.push(value_error(limit_error).at(&node.place));
+        problems.push(value_error(limit_error).at(&node.location));
     }
     error.is_none()
 }

@@ -8,7 +8,7 @@ use crate::problem::{Problem, Problems};
 use crate::quantity;
 use crate::rules::rule::{Dimension, Experiment, Mode, CostSource, Rule, Variant};
 use crate::settle::OnStoreFailure;
-use crate::yaml::{Fields, Key, Kind, Node, shown};
+use crate::yaml::{Fields, MapKey, NodeKind, Node, excerpt};
 use std::sync::Arc;
 
 /// The keys of a rule.
@@ -73,7 +73,7 @@ impl RulesParser {
         };
         let index = self.seen;
         let id = self.parse_id(&fields);
-        let location = fields.find("id").map_or(&node.place, |id| &id.place);
+        let location = fields.find("id").map_or(&node.location, |id| &id.location);
         if let Some(id) = &id {
             self.claim(domain, id, index, location);
         }
@@ -85,12 +85,12 @@ impl RulesParser {
         let cost_source = parse_cost_source(&fields, &mut self.problems);
         let mode = fields
             .find("mode")
-            .map(|node| node.word("a mode", &MODES, &mut self.problems));
+            .map(|node| node.keyword("a mode", &MODES, &mut self.problems));
         let on_store_failure = fields
             .find("on_store_failure")
             .map(|node| parse_on_store_failure(node, &mut self.problems));
         let limit_fields = fields
-            .need("a rule", "limit", "limit: 100/min", &mut self.problems)
+            .require("a rule", "limit", "limit: 100/min", &mut self.problems)
             .map(|limit| LimitFields {
                 limit,
                 by: fields.find("by"),
@@ -114,7 +114,7 @@ impl RulesParser {
         let experiment = fields.find("experiment").map(|node| {
             if per.is_empty() {
                 limits.problems.error_with(
-                    &node.place,
+                    &node.location,
                     "an experiment splits subjects, and this rule has no `per`",
                     "say with `per` what a subject is: `per: [merchant]`",
                 );
@@ -146,13 +146,13 @@ impl RulesParser {
     }
 
     fn parse_id(&mut self, fields: &Fields<'_>) -> Option<Arc<str>> {
-        let node = fields.need("a rule", "id", "id: merchant-plan", &mut self.problems)?;
+        let node = fields.require("a rule", "id", "id: merchant-plan", &mut self.problems)?;
         let text = node.text("the id of a rule", &mut self.problems)?;
         let is_id_byte = |b: u8| b.is_ascii_alphanumeric() || b"_.:/-".contains(&b);
         if text.is_empty() || text.len() > ID_MAX || !text.bytes().all(is_id_byte) {
             self.problems.error_with(
-                &node.place,
-                format!("`{}` is not an id", shown(text)),
+                &node.location,
+                format!("`{}` is not an id", excerpt(text)),
                 format!("write 1 to {ID_MAX} letters, digits and any of `_ . : / -`"),
             );
             return None;
@@ -163,7 +163,7 @@ impl RulesParser {
     /// By how many leading bits the rule tells IPv6 addresses apart.
     fn parse_ipv6_prefix(&mut self, fields: &Fields<'_>) -> u8 {
         let bits = fields.find("ipv6_prefix");
-        let bits = bits.and_then(|node| node.whole("a number of leading bits", 1..=128, &mut self.problems));
+        let bits = bits.and_then(|node| node.integer("a number of leading bits", 1..=128, &mut self.problems));
         bits.and_then(|value| u8::try_from(value).ok())
             .unwrap_or(self.options.ipv6_prefix)
     }
@@ -175,12 +175,12 @@ impl RulesParser {
         let mut per: Vec<Dimension> = Vec::with_capacity(items.len().min(DIMENSIONS_MAX));
         for item in items {
             let text = item.text("the name of an attribute, or a list of them", problems);
-            let Some(attribute) = text.and_then(|text| parse_name("an attribute", text, &item.place, problems)) else {
+            let Some(attribute) = text.and_then(|text| parse_name("an attribute", text, &item.location, problems)) else {
                 continue;
             };
             if per.len() >= DIMENSIONS_MAX {
                 problems.error_with(
-                    &item.place,
+                    &item.location,
                     format!("`per` names more than {DIMENSIONS_MAX} attributes"),
                     "name only what tells subjects apart",
                 );
@@ -188,8 +188,8 @@ impl RulesParser {
             }
             if per.iter().any(|known| *known.attribute == *attribute) {
                 problems.error_with(
-                    &item.place,
-                    format!("`per` names `{}` twice", shown(attribute)),
+                    &item.location,
+                    format!("`per` names `{}` twice", excerpt(attribute)),
                     "take one away",
                 );
             }
@@ -201,7 +201,7 @@ impl RulesParser {
         {
             problems.push(
                 Problem::warning(
-                    &node.place,
+                    &node.location,
                     "`ipv6_prefix` has no effect: no attribute of `per` or `overrides` holds addresses",
                 )
                 .with_hint("an attribute does if one of the words of its name is ip, ipv6, addr or address: `client_ip`"),
@@ -216,12 +216,12 @@ impl LimitsParser<'_, '_> {
     fn parse_experiment(&mut self, node: &Node, rule_fields: LimitFields<'_>) -> Option<Experiment> {
         let fields = node.fields("an experiment", &EXPERIMENT_KEYS, self.problems)?;
         let share = fields
-            .need("an experiment", "share", "share: 10%", self.problems)
+            .require("an experiment", "share", "share: 10%", self.problems)
             .and_then(|node| node.read("a share like 10%", quantity::parse_share, self.problems));
         let changes = ["algorithm", "limit", "by", "overrides"];
-        if !fields.has_misspelt() && changes.iter().all(|key| fields.find(key).is_none()) {
+        if !fields.has_unknown_keys() && changes.iter().all(|key| fields.find(key).is_none()) {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 "an experiment changes nothing",
                 "say what is tried: `algorithm: sliding_counter`, or another `limit`",
             );
@@ -241,7 +241,7 @@ impl LimitsParser<'_, '_> {
         });
         if self.problems.error_count() > errors && fields.find("limit").is_none() {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 "the limits of the rule are not for the algorithm of its experiment",
                 "give the experiment limits of its own: `limit`, `by`, `overrides`",
             );
@@ -255,17 +255,17 @@ impl LimitsParser<'_, '_> {
 
 fn parse_cost_source(fields: &Fields<'_>, problems: &mut Problems) -> Option<CostSource> {
     let cost = |node: &Node, problems: &mut Problems| {
-        let units = node.whole("a cost", 0..=Cost::MAX.get(), problems)?;
+        let units = node.integer("a cost", 0..=Cost::MAX.get(), problems)?;
         Cost::new(units).ok()
     };
     let node = fields.find("cost")?;
-    if !matches!(node.kind, Kind::Map(_)) {
+    if !matches!(node.kind, NodeKind::Map(_)) {
         return cost(node, problems).map(CostSource::Fixed);
     }
     let fields = node.fields("a cost", &COST_KEYS, problems)?;
-    let attribute = fields.need("a cost", "attribute", "{ attribute: points, default: 1 }", problems)?;
+    let attribute = fields.require("a cost", "attribute", "{ attribute: points, default: 1 }", problems)?;
     let text = attribute.text("the name of an attribute", problems)?;
-    let name = parse_name("an attribute", text, &attribute.place, problems)?;
+    let name = parse_name("an attribute", text, &attribute.location, problems)?;
     let default = fields.find("default").map(|node| cost(node, problems));
     Some(CostSource::Attribute {
         name: name.into(),
@@ -274,21 +274,21 @@ fn parse_cost_source(fields: &Fields<'_>, problems: &mut Problems) -> Option<Cos
 }
 
 fn parse_on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailure> {
-    if !matches!(node.kind, Kind::Map(_)) {
-        return node.word("an answer to a failing store", &ON_STORE_FAILURE, problems);
+    if !matches!(node.kind, NodeKind::Map(_)) {
+        return node.keyword("an answer to a failing store", &ON_STORE_FAILURE, problems);
     }
     let fields = node.fields("`on_store_failure`", &["open"], problems)?;
-    let open = fields.need("`on_store_failure`", "open", "{ open: { cap: 1000/s } }", problems)?;
+    let open = fields.require("`on_store_failure`", "open", "{ open: { cap: 1000/s } }", problems)?;
     let fields = open.fields("`open`", &["cap"], problems)?;
-    let cap = fields.need("`open`", "cap", "{ open: { cap: 1000/s } }", problems)?;
+    let cap = fields.require("`open`", "cap", "{ open: { cap: 1000/s } }", problems)?;
     let cap = cap.read("a rate like 1000/s", quantity::parse_rate, problems)?;
     Some(OnStoreFailure::Open { cap: Some(cap) })
 }
 
 /// Whether overrides are for addresses.
 fn has_address_attributes(overrides: &Node) -> bool {
-    let is_address = |(key, _): &(Key, Node)| holds_addresses(&key.text);
-    let names = |item: &Node| matches!(&item.kind, Kind::Map(entries) if entries.iter().any(is_address));
+    let is_address = |(key, _): &(MapKey, Node)| holds_addresses(&key.text);
+    let names = |item: &Node| matches!(&item.kind, NodeKind::Map(entries) if entries.iter().any(is_address));
     overrides.one_or_more().iter().any(names)
 }
 

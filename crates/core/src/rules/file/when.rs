@@ -4,7 +4,7 @@ use super::RulesParser;
 use crate::network::Networks;
 use crate::problem::ValueError;
 use crate::rules::rule::{Condition, Test};
-use crate::yaml::{Kind, Node, shown};
+use crate::yaml::{NodeKind, Node, excerpt};
 
 /// The keys of a condition that is a map.
 pub(in crate::rules) const CONDITION_KEYS: [&str; 3] = ["regex", "cidr", "present"];
@@ -26,7 +26,7 @@ impl RulesParser {
         let entries = entries.unwrap_or_default();
         if entries.len() > CONDITIONS_MAX {
             self.problems.error_with(
-                &node.place,
+                &node.location,
                 format!("a rule has {} conditions, more than {CONDITIONS_MAX}", entries.len()),
                 "make several rules of it",
             );
@@ -34,7 +34,7 @@ impl RulesParser {
         }
         let mut conditions = Vec::with_capacity(entries.len());
         for (key, value) in entries {
-            let attribute = super::parse_name("an attribute", &key.text, &key.place, &mut self.problems);
+            let attribute = super::parse_name("an attribute", &key.text, &key.location, &mut self.problems);
             let test = self.parse_test(value);
             if let (Some(attribute), Some(test)) = (attribute, test) {
                 conditions.push(Condition {
@@ -48,7 +48,7 @@ impl RulesParser {
 
     fn parse_test(&mut self, node: &Node) -> Option<Test> {
         match &node.kind {
-            Kind::List(items) => self.parse_any_test(items),
+            NodeKind::List(items) => self.parse_any_test(items),
             _ => self.parse_single_test(node),
         }
     }
@@ -59,14 +59,14 @@ impl RulesParser {
             return match parse_pattern(text) {
                 Ok(test) => Some(test),
                 Err(error) => {
-                    self.problems.push(error.at(&node.place));
+                    self.problems.push(error.at(&node.location));
                     None
                 }
             };
         }
-        if !matches!(node.kind, Kind::Map(_)) {
+        if !matches!(node.kind, NodeKind::Map(_)) {
             let hint = "write for example `/v1/charges`, `[free, trial]` or `{ present: true }`";
-            node.unexpected(EXPECTED, hint, &mut self.problems);
+            node.report_unexpected(EXPECTED, hint, &mut self.problems);
             return None;
         }
         let fields = node.fields("a condition", &CONDITION_KEYS, &mut self.problems)?;
@@ -77,10 +77,10 @@ impl RulesParser {
         let (key, value) = match conditions.as_slice() {
             [one] => *one,
             // Nothing, because of a key that was told of already.
-            [] if matches!(&node.kind, Kind::Map(entries) if !entries.is_empty()) => return None,
+            [] if matches!(&node.kind, NodeKind::Map(entries) if !entries.is_empty()) => return None,
             _ => {
                 self.problems.error_with(
-                    &node.place,
+                    &node.location,
                     "a condition is exactly one of `regex`, `cidr` and `present`",
                     "of several that should do alone, make a list: `[{ regex: … }, { cidr: … }]`",
                 );
@@ -148,7 +148,7 @@ fn parse_pattern(text: &str) -> Result<Test, ValueError> {
     parts.push(part.into());
     if parts.len() > STARS_MAX + 1 {
         return Err(ValueError::new(
-            format!("`{}` has more than {STARS_MAX} stars", shown(text)),
+            format!("`{}` has more than {STARS_MAX} stars", excerpt(text)),
             "use fewer, or a regular expression: `{ regex: … }`",
         ));
     }

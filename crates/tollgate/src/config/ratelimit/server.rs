@@ -1,7 +1,7 @@
 //! Where it listens, and with which certificates.
 
 use super::Reading;
-use tollgate_limiter::core::yaml::{Kind, Node};
+use tollgate_limiter::core::yaml::{NodeKind, Node};
 
 impl Reading<'_> {
     pub(super) fn server(&mut self) {
@@ -11,12 +11,12 @@ impl Reading<'_> {
             Some(path) => self.put(
                 &["server", "grpc"],
                 "GRPC_UDS",
-                Kind::Text(format!("unix:{path}").into()),
+                NodeKind::Text(format!("unix:{path}").into()),
             ),
             None => self.listen("grpc", ("GRPC_HOST", "GRPC_PORT"), 8081),
         }
         // It had none, and on many machines a second Redis is at the usual port.
-        self.put(&["server", "resp"], super::ROOT, Kind::Text("disabled".into()));
+        self.put(&["server", "resp"], super::ROOT, NodeKind::Text("disabled".into()));
         if self.flag("GRPC_SERVER_USE_TLS") == Some(true) {
             self.tls();
         }
@@ -49,7 +49,7 @@ impl Reading<'_> {
         } else {
             port
         };
-        self.put(&["server", key], from, Kind::Text(format!("{address}:{number}").into()));
+        self.put(&["server", key], from, NodeKind::Text(format!("{address}:{number}").into()));
     }
 
     /// Only gRPC had TLS: probes go to the HTTP port without.
@@ -61,7 +61,7 @@ impl Reading<'_> {
             ("GRPC_CLIENT_TLS_SAN", "client_names"),
         ] {
             match self.find(name) {
-                Some(value) => self.put(&["server", "tls", key], name, Kind::Text(value.into())),
+                Some(value) => self.put(&["server", "tls", key], name, NodeKind::Text(value.into())),
                 None if matches!(key, "cert" | "key") => {
                     let hint = format!("write for example `{name}=/certs/{key}.pem`");
                     self.error(name, "GRPC_SERVER_USE_TLS needs a certificate and its key", hint);
@@ -70,8 +70,8 @@ impl Reading<'_> {
             }
         }
         let place = self.place("GRPC_SERVER_USE_TLS");
-        let kind = Kind::Text("grpc".into());
-        let only = Kind::List(vec![Node { place, kind }]);
+        let kind = NodeKind::Text("grpc".into());
+        let only = NodeKind::List(vec![Node { location, kind }]);
         self.put(&["server", "tls", "only"], "GRPC_SERVER_USE_TLS", only);
     }
 }

@@ -1,7 +1,7 @@
 //! Where counters are kept, and how those are that it shares with envoyproxy/ratelimit.
 
 use super::Reading;
-use tollgate_limiter::core::yaml::Kind;
+use tollgate_limiter::core::yaml::NodeKind;
 use tollgate_limiter::store::redis::Redis;
 
 /// The variables of one Redis.
@@ -71,7 +71,7 @@ impl Reading<'_> {
             return self.error(names.url, "this is not the address of a server", hint);
         }
         let at = |key| [path, &[key]].concat();
-        self.put(&at("url"), names.url, Kind::Text(url.into()));
+        self.put(&at("url"), names.url, NodeKind::Text(url.into()));
         if let Some(auth) = self.find(names.sentinel_auth) {
             let password = match auth.split_once(':') {
                 Some((_, password)) => {
@@ -84,7 +84,7 @@ impl Reading<'_> {
             self.put(
                 &at("sentinel_password"),
                 names.sentinel_auth,
-                Kind::Text(password.into()),
+                NodeKind::Text(password.into()),
             );
         }
         if has_tls {
@@ -94,7 +94,7 @@ impl Reading<'_> {
                 ("REDIS_TLS_CLIENT_KEY", "key"),
             ] {
                 if let Some(file) = self.find(name) {
-                    self.put(&[&at("tls")[..], &[key]].concat(), name, Kind::Text(file.into()));
+                    self.put(&[&at("tls")[..], &[key]].concat(), name, NodeKind::Text(file.into()));
                 }
             }
         }
@@ -160,18 +160,18 @@ impl Reading<'_> {
     fn counters(&mut self) {
         let at = |key| ["envoy_rules", "counters", key];
         let prefix = self.find("CACHE_KEY_PREFIX").unwrap_or_default();
-        self.put(&at("prefix"), "CACHE_KEY_PREFIX", Kind::Text(prefix.into()));
+        self.put(&at("prefix"), "CACHE_KEY_PREFIX", NodeKind::Text(prefix.into()));
         if let Some(seconds) = self.number("EXPIRATION_JITTER_MAX_SECONDS", "300") {
-            let jitter = Kind::Text(format!("{seconds}s").into());
+            let jitter = NodeKind::Text(format!("{seconds}s").into());
             self.put(&at("jitter"), "EXPIRATION_JITTER_MAX_SECONDS", jitter);
         }
         if let Some(bytes) = self.number("LOCAL_CACHE_SIZE_IN_BYTES", "1000000") {
-            let bytes = Kind::Number(bytes.to_string().into());
+            let bytes = NodeKind::Number(bytes.to_string().into());
             self.put(&at("local_cache"), "LOCAL_CACHE_SIZE_IN_BYTES", bytes);
         }
         if let Some(stops) = self.flag("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT") {
             let name = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
-            self.put(&at("stop_when_over"), name, Kind::Bool(stops));
+            self.put(&at("stop_when_over"), name, NodeKind::Bool(stops));
         }
         if self.flag("REDIS_PERSECOND") == Some(true) {
             self.redis(&at("per_second"), &PER_SECOND);

@@ -2,7 +2,7 @@
 
 use crate::config::{Config, Sources, StoreSettings, Written};
 use tollgate_limiter::core::problem::Problem;
-use tollgate_limiter::core::yaml::{Kind, Node};
+use tollgate_limiter::core::yaml::{NodeKind, Node};
 
 fn sources(variables: &[(&str, &str)]) -> Sources {
     let root = [("RUNTIME_ROOT", "/data")];
@@ -27,14 +27,14 @@ fn said(problems: &[Problem]) -> String {
 fn at(written: &Written, path: &str) -> Option<String> {
     fn text(node: &Node) -> String {
         match &node.kind {
-            Kind::Bool(flag) => flag.to_string(),
-            Kind::List(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
+            NodeKind::Bool(flag) => flag.to_string(),
+            NodeKind::List(items) => items.iter().map(text).collect::<Vec<_>>().join(","),
             _ => node.scalar().unwrap_or("?").to_owned(),
         }
     }
     let mut node = &written.root;
     for name in path.split('.') {
-        let Kind::Map(entries) = &node.kind else { return None };
+        let NodeKind::Map(entries) = &node.kind else { return None };
         node = &entries.iter().find(|(key, _)| &*key.text == name)?.1;
     }
     Some(text(node))

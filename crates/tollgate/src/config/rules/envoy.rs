@@ -7,7 +7,7 @@ use hyper::header::HeaderName;
 use tollgate_limiter::core::problem::{Problem, Problems, ValueError};
 use tollgate_limiter::core::quantity::parse_share;
 use tollgate_limiter::core::rules::envoy::RatelimitOptions;
-use tollgate_limiter::core::yaml::{Kind, Node};
+use tollgate_limiter::core::yaml::{NodeKind, Node};
 
 /// The setting.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl<'w> EnvoyRules<'w> {
         let Some(node) = setting(written, "envoy_rules") else {
             return Self::default();
         };
-        let Kind::Map(_) = node.kind else {
+        let NodeKind::Map(_) = node.kind else {
             return Self {
                 files: node.one_or_more(),
                 ..Self::default()
@@ -40,7 +40,7 @@ impl<'w> EnvoyRules<'w> {
         let Some(fields) = node.fields("`envoy_rules`", &ENVOY_KEYS, problems) else {
             return Self::default();
         };
-        let files = fields.need("`envoy_rules`", "files", "files: [config/*.yaml]", problems);
+        let files = fields.require("`envoy_rules`", "files", "files: [config/*.yaml]", problems);
         let headers = fields.find("response_headers").and_then(|node| headers(node, problems));
         let mut flag = |key| {
             fields
@@ -79,7 +79,7 @@ impl<'w> EnvoyRules<'w> {
 
 /// Whether answers carry headers, or how those are called.
 fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
-    let Kind::Map(_) = node.kind else {
+    let NodeKind::Map(_) = node.kind else {
         return node.flag(problems)?.then(HeaderNames::default);
     };
     let fields = node.fields("`response_headers`", &HEADER_KEYS, problems)?;
@@ -91,7 +91,7 @@ fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
         if OF_ENVOY.iter().any(|known| known.eq_ignore_ascii_case(&name)) {
             let text = format!("Envoy writes `{name}` itself when its `enable_x_ratelimit_headers` is on");
             let hint = "a response would then carry it twice: leave that off, or choose another name, such as `RateLimit-Limit`";
-            problems.push(Problem::warning(&node.place, text).with_hint(hint));
+            problems.push(Problem::warning(&node.location, text).with_hint(hint));
         }
         Some(name)
     };

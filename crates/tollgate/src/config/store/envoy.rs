@@ -5,7 +5,7 @@ use super::{RedisSettings, StoreSettings};
 use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::problem::{Problem, ValueError};
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{Fields, Kind, Node};
+use tollgate_limiter::core::yaml::{Fields, NodeKind, Node};
 use tollgate_limiter::store::redis::EnvoyCounters;
 
 /// How they are kept.
@@ -65,7 +65,7 @@ impl Reading<'_> {
     ) -> StoreSettings {
         let Some(envoy_rules) = envoy_rules else { return store };
         let written = match &envoy_rules.kind {
-            Kind::Map(entries) => entries.iter().find(|(key, _)| &*key.text == "counters"),
+            NodeKind::Map(entries) => entries.iter().find(|(key, _)| &*key.text == "counters"),
             _ => None,
         };
         let written = written.map(|(_, node)| node).filter(|node| !node.is_null());
@@ -74,7 +74,7 @@ impl Reading<'_> {
             StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_envoy_counters(counters)),
             memory @ StoreSettings::Memory(_) => {
                 if let Some(node) = written.filter(|_| counters != EnvoyCounterSettings::default()) {
-                    let unused = Problem::warning(&node.place, "nobody else can count in the memory of this program");
+                    let unused = Problem::warning(&node.location, "nobody else can count in the memory of this program");
                     self.problems
                         .push(unused.with_hint("take it out, or name a Redis server under `store`"));
                 }
@@ -115,7 +115,7 @@ impl Reading<'_> {
             StoreSettings::Memory(_) => {
                 let hint = "write `redis://host:6379`, or leave it out: then all windows are counted in `store`";
                 self.problems
-                    .error_with(&super::without_text(&node.place), "this is not a Redis server", hint);
+                    .error_with(&super::without_text(&node.location), "this is not a Redis server", hint);
                 None
             }
         }

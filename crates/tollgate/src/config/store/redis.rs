@@ -157,7 +157,7 @@ impl Reading<'_> {
             (None, None) => None,
             (Some(_), None) | (None, Some(_)) => {
                 self.problems
-                    .error_with(&node.place, "`cert` and `key` belong together", "give both, or none");
+                    .error_with(&node.location, "`cert` and `key` belong together", "give both, or none");
                 None
             }
         };
@@ -177,24 +177,24 @@ impl Reading<'_> {
         redis.tls = find("tls").and_then(|node| self.store_tls(node));
         let problems = &mut self.problems;
         let clocks = [("server", Time::Server), ("client", Time::Client { skew_tolerance })];
-        if let Some(time) = find("clock").and_then(|node| node.word("a clock", &clocks, problems)) {
+        if let Some(time) = find("clock").and_then(|node| node.keyword("a clock", &clocks, problems)) {
             redis.time = time;
         }
         if let Some(functions) =
-            find("functions").and_then(|node| node.word("a way to call the script", &WAYS, problems))
+            find("functions").and_then(|node| node.keyword("a way to call the script", &WAYS, problems))
         {
             redis.functions = functions;
         }
         if let Some(prefix) = find("prefix").and_then(|node| node.read("a prefix of keys", prefix, problems)) {
             redis.prefix = prefix;
         }
-        if let Some(tags) = find("tags").and_then(|node| node.whole("a number of tags", 1..=16_384, problems)) {
+        if let Some(tags) = find("tags").and_then(|node| node.integer("a number of tags", 1..=16_384, problems)) {
             redis.tags = u16::try_from(tags).unwrap_or(redis.tags);
         }
         if let Some(near_cache) = find("near_cache").and_then(|node| node.flag(problems)) {
             redis.near_cache = near_cache;
         }
-        if let Some(read_from) = find("read_from").and_then(|node| node.word("a server to read from", &READ, problems))
+        if let Some(read_from) = find("read_from").and_then(|node| node.keyword("a server to read from", &READ, problems))
         {
             redis.read_from = read_from;
         }
@@ -212,18 +212,18 @@ impl Reading<'_> {
             match deadline.checked_sub(redis.deadline) {
                 Some(patience) => redis.local.patience = patience,
                 None => self.problems.error_with(
-                    &node.place,
+                    &node.location,
                     "a decision takes at least as long as the call to the store",
                     "write no less than `deadline`",
                 ),
             }
         }
         let problems = &mut self.problems;
-        if let Some(mode) = find("mode").and_then(|node| node.word("a value of `mode`", &Mode::NAMES, problems)) {
+        if let Some(mode) = find("mode").and_then(|node| node.keyword("a value of `mode`", &Mode::NAMES, problems)) {
             redis.local.mode = mode;
         }
         if let Some(node) = find("instances").filter(|node| node.scalar() != Some("auto")) {
-            let count = node.whole("`auto` or a number of instances", 1..=100_000, problems);
+            let count = node.integer("`auto` or a number of instances", 1..=100_000, problems);
             redis.local.instances = count.and_then(|count| u32::try_from(count).ok());
         }
         if let Some(share) = find("fallback_share").and_then(|node| node.read("a share", some_share, problems)) {
@@ -235,7 +235,7 @@ impl Reading<'_> {
         };
         let breaker = |key| breaker.find(key).filter(|node: &&Node| !node.is_null());
         if let Some(node) = breaker("failures")
-            && let Some(failures) = node.whole("a number of failures", 1..=1_000, problems)
+            && let Some(failures) = node.integer("a number of failures", 1..=1_000, problems)
         {
             redis.breaking.failures = u32::try_from(failures).unwrap_or(redis.breaking.failures);
         }

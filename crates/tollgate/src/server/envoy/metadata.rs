@@ -77,16 +77,16 @@ fn merge(into: &mut Struct, from: Struct) {
 
 fn of_yaml(node: &Node) -> Kind {
     match &node.kind {
-        yaml::Kind::Null => Kind::NullValue(0),
-        yaml::Kind::Bool(flag) => Kind::BoolValue(*flag),
-        yaml::Kind::Text(text) => Kind::StringValue(text.to_string()),
-        yaml::Kind::Number(text) => match text.parse() {
+        yaml::NodeKind::Null => Kind::NullValue(0),
+        yaml::NodeKind::Bool(flag) => Kind::BoolValue(*flag),
+        yaml::NodeKind::Text(text) => Kind::StringValue(text.to_string()),
+        yaml::NodeKind::Number(text) => match text.parse() {
             Ok(number) => Kind::NumberValue(number),
             Err(_) => Kind::StringValue(text.to_string()),
         },
-        yaml::Kind::List(items) => list(items.iter().map(of_yaml)),
-        yaml::Kind::Map(entries) => {
-            let field = |(key, node): &(yaml::Key, Node)| (key.text.to_string(), value(of_yaml(node)));
+        yaml::NodeKind::List(items) => list(items.iter().map(of_yaml)),
+        yaml::NodeKind::Map(entries) => {
+            let field = |(key, node): &(yaml::MapKey, Node)| (key.text.to_string(), value(of_yaml(node)));
             Kind::StructValue(Struct {
                 fields: entries.iter().map(field).collect(),
             })
