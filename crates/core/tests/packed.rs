@@ -7,18 +7,18 @@ use tollgate_core::testing::random::Random;
 /// Lives in which a clock near the epoch is set back behind it, and in which a log is emptied before its clock is set back.
 const SEEDS: [u64; 2] = [4_912_838_792_830_128_920, 5_392_698_474_001_522_387];
 
-fn live(algorithm: &str, seed: u64) -> usize {
-    let mut life = Timeline::new(algorithm, seed);
+fn replay(algorithm: &str, seed: u64) -> usize {
+    let mut timeline = Timeline::new(algorithm, seed);
     for step in 0..1_500 {
-        let Some(happening) = life.step() else { return step };
-        let Some(state) = life.state() else { continue };
+        let Some(event) = timeline.step() else { return step };
+        let Some(state) = timeline.state() else { continue };
         let mut bytes = Vec::new();
         state.write_packed(&mut bytes);
-        let read = happening.limit.read_packed(&bytes);
+        let read = event.limit.read_packed(&bytes);
         assert_eq!(
             read.as_ref(),
             Some(state),
-            "{algorithm}, seed {seed}, step {step}: {happening:?}"
+            "{algorithm}, seed {seed}, step {step}: {event:?}"
         );
     }
     1_500
@@ -28,9 +28,9 @@ fn live(algorithm: &str, seed: u64) -> usize {
 fn what_is_written_can_be_read() {
     for algorithm in Limit::ALGORITHMS {
         let mut seeds = Random::new(7);
-        let mut steps: usize = SEEDS.iter().map(|seed| live(algorithm, *seed)).sum();
+        let mut steps: usize = SEEDS.iter().map(|seed| replay(algorithm, *seed)).sum();
         while steps < 100_000 {
-            steps += live(algorithm, seeds.next());
+            steps += replay(algorithm, seeds.next());
         }
     }
 }

@@ -84,14 +84,14 @@ fn two_limits_checked_together_keep_the_token_of_the_one_that_passes() {
             charge.limit.decide(state(&charge.key), cost, at)
         });
         assert!(!denied.allowed);
-        let [of_wide, of_narrow] = denied.charges.as_slice() else {
+        let [wide_charge, narrow_charge] = denied.charges.as_slice() else {
             panic!("an outcome for each charge")
         };
-        assert!(of_wide.decision.is_allow(), "its own limit would let it pass");
-        assert_eq!(of_wide.decision.standing().remaining, 999, "and still has what it had");
-        assert_eq!(of_narrow.decision.retry(), Some(Retry::After(SECOND)));
-        assert_eq!(of_wide.change, None);
-        assert_eq!(of_narrow.change, None);
+        assert!(wide_charge.decision.is_allow(), "its own limit would let it pass");
+        assert_eq!(wide_charge.decision.standing().remaining, 999, "and still has what it had");
+        assert_eq!(narrow_charge.decision.retry(), Some(Retry::After(SECOND)));
+        assert_eq!(wide_charge.change, None);
+        assert_eq!(narrow_charge.change, None);
     }
     let left = charges[0].limit.decide(wide_state.as_ref(), Cost::ZERO, at).decision;
     assert_eq!(left.standing().remaining, 999);
@@ -108,12 +108,12 @@ fn checking_first_and_taking_later_cannot_happen_since_both_are_one_step_on_one_
                 .map(|caller| {
                     let (limit, state) = (&limit, &state);
                     scope.spawn(move || {
-                        let knock = |n| {
+                        let attempt = |n| {
                             let lease = caller << 32 | n;
                             let mut state = state.lock().expect("no caller panics");
                             take(limit, &mut state, Cost::ONE, at, lease).is_allow()
                         };
-                        (0..100).filter(|&n| knock(n)).count()
+                        (0..100).filter(|&n| attempt(n)).count()
                     })
                 })
                 .collect();
@@ -132,8 +132,8 @@ fn a_hundred_who_looked_and_saw_one_left_are_not_all_let_in() {
         let at = now(SECOND);
         let mut state = None;
         assert!(take(&limit, &mut state, cost(99), at, 0).is_allow());
-        let looked = limit.decide(state.as_ref(), Cost::ZERO, at).decision;
-        assert_eq!(looked.standing().remaining, 1, "{}", limit.algorithm());
+        let peeked = limit.decide(state.as_ref(), Cost::ZERO, at).decision;
+        assert_eq!(peeked.standing().remaining, 1, "{}", limit.algorithm());
         let admitted = (1..=100)
             .filter(|&caller| take(&limit, &mut state, Cost::ONE, at, caller).is_allow())
             .count();
@@ -155,9 +155,9 @@ fn what_another_algorithm_left_under_a_key_counts_as_nothing_and_harms_nobody() 
                 mark: Mark::default(),
                 lease: LeaseId(7),
             };
-            for asked in [0, 1, 5, 6] {
-                let seen = reader.decide(foreign.as_ref(), cost(asked), at);
-                assert_eq!(seen, reader.decide(None, cost(asked), at), "{names:?}");
+            for amount in [0, 1, 5, 6] {
+                let seen = reader.decide(foreign.as_ref(), cost(amount), at);
+                assert_eq!(seen, reader.decide(None, cost(amount), at), "{names:?}");
             }
             assert_eq!(reader.refund(foreign.as_ref(), cost(3), at), None, "{names:?}");
             assert_eq!(reader.undo(foreign.as_ref(), &receipt, at), None, "{names:?}");
@@ -207,8 +207,8 @@ fn idling_never_earns_more_than_the_burst_however_long_and_whatever_the_burst() 
                     .collect();
                 let admitted = decisions.iter().filter(|decision| decision.is_allow()).count();
                 assert_eq!(admitted as u64, burst, "{limit:?} after {idle_ms} ms");
-                let most_left = decisions.iter().map(|decision| decision.standing().remaining).max();
-                assert!(most_left < Some(burst), "{limit:?} after {idle_ms} ms");
+                let remaining_max = decisions.iter().map(|decision| decision.standing().remaining).max();
+                assert!(remaining_max < Some(burst), "{limit:?} after {idle_ms} ms");
             }
         }
     }

@@ -13,7 +13,7 @@ fn folder() -> PathBuf {
 }
 
 /// Everything there is to say of a rules file, or of a list of rules as it stands in one.
-fn answer(name: &str, text: &str, part: Part) -> String {
+fn check(name: &str, text: &str, part: Part) -> String {
     let problems = match yaml::parse(&Origin::new(name, text)) {
         Err(problems) => problems,
         Ok(node) => {
@@ -28,8 +28,8 @@ fn answer(name: &str, text: &str, part: Part) -> String {
             }
         }
     };
-    let told: Vec<String> = problems.iter().map(Problem::to_string).collect();
-    told.join("\n")
+    let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
+    lines.join("\n")
 }
 
 enum Part {
@@ -43,7 +43,7 @@ fn every_example_of_the_page_is_sound() {
     for after in PAGE.split("```yaml\n").skip(1) {
         let (text, _) = after.split_once("```").unwrap();
         let part = if text.starts_with('-') { Part::List } else { Part::File };
-        assert_eq!(answer("rules.md", text, part), "", "{text}");
+        assert_eq!(check("rules.md", text, part), "", "{text}");
         examples += 1;
     }
     assert!(examples >= 10, "{examples} examples");
@@ -52,8 +52,8 @@ fn every_example_of_the_page_is_sound() {
 #[test]
 fn every_key_of_a_rule_is_on_the_page() {
     // Of a key that nobody has all are told.
-    let told = answer("x", "rules: [{ nothing_like_it_at_all: 1 }]", Part::File);
-    let hint = told.lines().find(|line| line.contains("write one of")).unwrap();
+    let text = check("x", "rules: [{ nothing_like_it_at_all: 1 }]", Part::File);
+    let hint = text.lines().find(|line| line.contains("write one of")).unwrap();
     let keys: Vec<&str> = hint.split('`').skip(1).step_by(2).collect();
     assert!(keys.len() >= 16, "{hint}");
     for key in keys {
@@ -76,10 +76,10 @@ fn every_file_is_answered_as_the_text_beside_it_says() {
     let mut wrong = Vec::new();
     for name in names {
         let path = folder().join(&name);
-        let told = answer(&name, &fs::read_to_string(&path).unwrap(), Part::File);
+        let text = check(&name, &fs::read_to_string(&path).unwrap(), Part::File);
         let expected = fs::read_to_string(path.with_extension("txt")).unwrap_or_else(|error| format!("{error}\n"));
-        if told != expected {
-            wrong.push(format!("== {name} is answered:\n{told}== instead of:\n{expected}"));
+        if text != expected {
+            wrong.push(format!("== {name} is answered:\n{text}== instead of:\n{expected}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

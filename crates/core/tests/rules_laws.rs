@@ -20,7 +20,7 @@ fn read(text: &str) -> Result<ParsedRules, Vec<Problem>> {
     reader.finish()
 }
 
-fn sound(text: &str) -> RuleSet {
+fn valid(text: &str) -> RuleSet {
     match read(text) {
         Ok(read) => read.rules,
         Err(problems) => panic!(
@@ -31,8 +31,8 @@ fn sound(text: &str) -> RuleSet {
 }
 
 /// Words that rules are made of, and some that break them.
-fn word() -> impl Strategy<Value = String> {
-    const WORDS: &[&str] = &[
+fn rule_key() -> impl Strategy<Value = String> {
+    const KEYS: &[&str] = &[
         "rules",
         "id",
         "limit",
@@ -84,18 +84,18 @@ fn word() -> impl Strategy<Value = String> {
         "\u{feff}",
     ];
     prop_oneof![
-        8 => proptest::sample::select(WORDS).prop_map(String::from),
+        8 => proptest::sample::select(KEYS).prop_map(String::from),
         1 => ".{0,12}",
     ]
 }
 
 /// A value of any shape, in flow style, with words in quotes or not.
 fn value() -> impl Strategy<Value = String> {
-    let leaf = (word(), any::<bool>()).prop_map(|(word, quoted)| if quoted { format!("{word:?}") } else { word });
+    let leaf = (rule_key(), any::<bool>()).prop_map(|(word, quoted)| if quoted { format!("{word:?}") } else { word });
     leaf.prop_recursive(5, 60, 6, |inner| {
         prop_oneof![
             proptest::collection::vec(inner.clone(), 0..6).prop_map(|items| format!("[{}]", items.join(", "))),
-            proptest::collection::vec((word(), inner), 0..6).prop_map(|entries| {
+            proptest::collection::vec((rule_key(), inner), 0..6).prop_map(|entries| {
                 let entries: Vec<String> = entries.iter().map(|(key, value)| format!("{key}: {value}")).collect();
                 format!("{{{}}}", entries.join(", "))
             }),
@@ -138,7 +138,7 @@ proptest! {
 
     #[test]
     fn any_rules_are_answered(rules in proptest::collection::vec(
-        proptest::collection::vec((word(), value()), 0..6), 0..4,
+        proptest::collection::vec((rule_key(), value()), 0..6), 0..4,
     )) {
         let mut text = String::from("rules:\n");
         for fields in rules {
@@ -168,7 +168,7 @@ proptest! {
             json(&id),
             quoted.join(", "),
         );
-        let rules = sound(&text);
+        let rules = valid(&text);
         let [rule] = rules.rules() else { panic!("one rule") };
         prop_assert_eq!(rule.id(), &*id);
         prop_assert_eq!(rule.location().line, 2);
@@ -196,7 +196,7 @@ proptest! {
             - {{ id: bucket, limit: {units}/{period_ms}ms burst {burst} }}\n\
             - {{ id: log, limit: {units}/{period_ms}ms, algorithm: sliding_log }}\n\
             - {{ id: slots, limit: {slots}, algorithm: concurrency }}\n");
-        let rules = sound(&text);
+        let rules = valid(&text);
         let limits: Vec<&Limit> = rules.counters().iter().map(|counter| &counter.limit).collect();
         prop_assert_eq!(limits.iter().map(|limit| limit.capacity()).collect::<Vec<_>>(), [burst, units, slots]);
         let rate = limits[0].rate().unwrap();
@@ -252,11 +252,11 @@ fn many_overrides(count: usize) -> String {
 
 #[test]
 fn twenty_thousand_rules_and_a_hundred_thousand_overrides_are_read() {
-    let rules = sound(&many_rules(20_000));
+    let rules = valid(&many_rules(20_000));
     assert_eq!(rules.rules().len(), 20_000);
     // Two windows by a list, and the plain ones of `by`, share what they can: three counters each.
     assert_eq!(rules.counters().len(), 60_000);
-    let rules = sound(&many_overrides(100_000));
+    let rules = valid(&many_overrides(100_000));
     assert_eq!(rules.rules().len(), 1);
     assert_eq!(rules.counters().len(), 1);
 }
@@ -324,12 +324,12 @@ fn ten_times_as_much_takes_about_ten_times_as_long() {
 /// How long a text takes to be read, and its problems to be shown.
 #[expect(clippy::disallowed_methods, reason = "how time grows with size is what is tested")]
 fn time(text: &str) -> std::time::Duration {
-    let begin = std::time::Instant::now();
+    let start = std::time::Instant::now();
     let shown = match read(text) {
         Ok(read) => read.warnings.iter().map(ToString::to_string).collect::<String>(),
         Err(problems) => problems.iter().map(ToString::to_string).collect::<String>(),
     };
-    let taken = begin.elapsed();
+    let taken = start.elapsed();
     assert!(shown.len() < 1 << 20);
     taken
 }
@@ -344,13 +344,13 @@ fn expressions_made_to_be_large_are_refused_before_they_are() {
             n % 900 + 100
         );
     }
-    let told: String = read(&text).unwrap_err().iter().map(ToString::to_string).collect();
-    assert!(told.contains("is too large when it is compiled"), "{told}");
+    let errors: String = read(&text).unwrap_err().iter().map(ToString::to_string).collect();
+    assert!(errors.contains("is too large when it is compiled"), "{errors}");
     assert!(
-        told.contains(
+        errors.contains(
             "the expressions of all rules together are more than fit: 8192 small ones, or 128 of the largest"
         ),
-        "{told}"
+        "{errors}"
     );
 }
 
@@ -361,8 +361,8 @@ fn an_override_for_every_combination_is_bounded() {
     let text = format!(
         "rules:\n- id: r\n  limit: 1/s\n  overrides:\n  - {{ a: [{list}], b: [{list}], c: [{list}], limit: 2/s }}\n"
     );
-    let told: String = read(&text).unwrap_err().iter().map(ToString::to_string).collect();
-    assert!(told.contains("more than 10000 combinations"), "{told}");
+    let errors: String = read(&text).unwrap_err().iter().map(ToString::to_string).collect();
+    assert!(errors.contains("more than 10000 combinations"), "{errors}");
 }
 
 #[test]
@@ -383,11 +383,11 @@ fn overrides_of_many_rules_are_bounded_together() {
         text
     };
     assert!(read(&rules(6)).is_ok());
-    let told: Vec<String> = read(&rules(9)).unwrap_err().iter().map(ToString::to_string).collect();
+    let errors: Vec<String> = read(&rules(9)).unwrap_err().iter().map(ToString::to_string).collect();
     let bound = "the overrides of all rules together name more than 1000000 subjects";
     assert!(
-        matches!(told.as_slice(), [one] if one.contains(bound) && one.starts_with("any.yaml:8:")),
-        "{told:?}"
+        matches!(errors.as_slice(), [one] if one.contains(bound) && one.starts_with("any.yaml:8:")),
+        "{errors:?}"
     );
 }
 

@@ -73,9 +73,9 @@ fn a_wrong_expectation_is_reported_with_its_line_and_what_came_instead() {
             .lines()
             .find(|report| report.starts_with(&format!("line {line} ")))
             .unwrap_or_else(|| panic!("`{to}` is not reported in line {line}: {differences}"));
-        let (wanted, came) = found.split_once(", got ").expect("says what came");
-        assert!(wanted.contains(expected), "{found}");
-        assert!(came.contains(got), "{found}");
+        let (expected_part, got_part) = found.split_once(", got ").expect("says what came");
+        assert!(expected_part.contains(expected), "{found}");
+        assert!(got_part.contains(got), "{found}");
     }
 }
 
@@ -103,7 +103,7 @@ fn a_wrong_integer_of_a_reply_is_reported() {
 
 #[test]
 fn what_cannot_be_read_is_refused_with_its_line_and_a_reason() {
-    for (text, refusal) in [
+    for (text, expected) in [
         ("0s 1 allow 2 - 1s", "line 1: a `limit` has to come first"),
         ("limit", "line 1: which algorithm?"),
         ("limit gcra", "line 1: which numbers has this `gcra`?"),
@@ -175,7 +175,7 @@ fn what_cannot_be_read_is_refused_with_its_line_and_a_reason() {
             "line 2: a cost of 1000000001 is more than one request may take: at most 1000000000",
         ),
     ] {
-        assert_eq!(parse(text).expect_err(text), refusal);
+        assert_eq!(parse(text).expect_err(text), expected);
     }
 }
 
@@ -229,26 +229,26 @@ fn the_page_on_algorithms_quotes_only_lines_that_are_played() {
 fn the_page_on_algorithms_gives_each_refusal_in_its_own_words() {
     let second = Micros::from_secs(1);
     let rate = |units, period| Rate::new(units, period);
-    let refused = |made: Result<Limit, LimitError>| made.expect_err("out of range").to_string();
+    let error_text = |made: Result<Limit, LimitError>| made.expect_err("out of range").to_string();
     let bucket = |rate: Result<Rate, LimitError>, burst| rate.and_then(|rate| TokenBucket::new(rate).with_burst(burst));
     let year = Micros::from_secs(366 * 86_400);
     let log = |rate: Result<Rate, LimitError>| rate.and_then(SlidingLog::new);
-    for refusal in [
-        refused(rate(0, second).map(FixedWindow::new).map(Limit::from)),
-        refused(log(rate(1_000_001, second)).map(Limit::from)),
-        refused(rate(1, Micros::new(999)).map(FixedWindow::new).map(Limit::from)),
-        refused(bucket(rate(1, second), 0).map(Limit::from)),
-        refused(bucket(rate(1, year), 143).map(Limit::from)),
-        refused(
+    for text in [
+        error_text(rate(0, second).map(FixedWindow::new).map(Limit::from)),
+        error_text(log(rate(1_000_001, second)).map(Limit::from)),
+        error_text(rate(1, Micros::new(999)).map(FixedWindow::new).map(Limit::from)),
+        error_text(bucket(rate(1, second), 0).map(Limit::from)),
+        error_text(bucket(rate(1, year), 143).map(Limit::from)),
+        error_text(
             log(rate(1, second))
                 .and_then(|log| log.with_min_interval(Micros::from_secs(2)))
                 .map(Limit::from),
         ),
-        refused(Concurrency::new(1, Micros::ZERO).map(Limit::from)),
-        refused(Cell::new(0, 0, 1).map(Limit::from)),
-        refused(Cell::new(1_000_000_000, 1, 1).map(Limit::from)),
+        error_text(Concurrency::new(1, Micros::ZERO).map(Limit::from)),
+        error_text(Cell::new(0, 0, 1).map(Limit::from)),
+        error_text(Cell::new(1_000_000_000, 1, 1).map(Limit::from)),
         Cost::new(1_000_000_001).expect_err("too large").to_string(),
     ] {
-        assert!(PAGE.contains(&refusal), "not on the page: {refusal}");
+        assert!(PAGE.contains(&text), "not on the page: {text}");
     }
 }

@@ -6,12 +6,12 @@ use tollgate_core::{Cost, Limit, Now};
 
 /// A move of the clock before a request.
 #[derive(Clone, Copy, Debug)]
-struct Move {
+struct ClockMove {
     us: i64,
     cost: u64,
 }
 
-fn moves(limit: Limit) -> impl Strategy<Value = Vec<Move>> {
+fn clock_moves(limit: Limit) -> impl Strategy<Value = Vec<ClockMove>> {
     let span = span(&limit) as i64;
     let us = prop_oneof![
         2 => Just(0),
@@ -24,31 +24,31 @@ fn moves(limit: Limit) -> impl Strategy<Value = Vec<Move>> {
         1 => Just(span),
     ];
     let cost = prop_oneof![3 => Just(1), 2 => 1..=capacity(&limit)];
-    proptest::collection::vec((us, cost).prop_map(|(us, cost)| Move { us, cost }), 1..80)
+    proptest::collection::vec((us, cost).prop_map(|(us, cost)| ClockMove { us, cost }), 1..80)
 }
 
 /// What a limit admits at the most when its clock has moved forward by so much in all: times its period or whole time.
-fn most(limit: &Limit, forward: u64) -> (u128, u128) {
+fn admitted_max(limit: &Limit, forward: u64) -> (u128, u128) {
     let forward = u128::from(forward);
-    let of = |units: u64, period: u64, burst: u64| {
+    let envelope = |units: u64, period: u64, burst: u64| {
         let (units, period, burst) = (u128::from(units), u128::from(period), u128::from(burst));
         (burst * period + units * forward, period)
     };
     match limit {
-        Limit::TokenBucket(it) => of(it.rate().units(), it.rate().period().get(), it.burst()),
-        Limit::Gcra(it) => of(it.rate().units(), it.rate().period().get(), it.burst()),
-        Limit::LeakyBucket(it) => of(it.rate().units(), it.rate().period().get(), it.depth()),
+        Limit::TokenBucket(it) => envelope(it.rate().units(), it.rate().period().get(), it.burst()),
+        Limit::Gcra(it) => envelope(it.rate().units(), it.rate().period().get(), it.burst()),
+        Limit::LeakyBucket(it) => envelope(it.rate().units(), it.rate().period().get(), it.depth()),
         // A window and the rest of the one it began in.
-        Limit::FixedWindow(it) => of(it.rate().units(), it.rate().period().get(), 2 * it.rate().units()),
-        Limit::SlidingCounter(it) => of(it.rate().units(), it.rate().period().get(), 2 * it.rate().units()),
-        Limit::SlidingLog(it) => of(it.rate().units(), it.rate().period().get(), it.rate().units()),
+        Limit::FixedWindow(it) => envelope(it.rate().units(), it.rate().period().get(), 2 * it.rate().units()),
+        Limit::SlidingCounter(it) => envelope(it.rate().units(), it.rate().period().get(), 2 * it.rate().units()),
+        Limit::SlidingLog(it) => envelope(it.rate().units(), it.rate().period().get(), it.rate().units()),
         // Nothing is given back here, so slots come back only as leases run out.
-        Limit::Concurrency(it) => of(it.slots(), it.lease_ttl().get(), it.slots()),
+        Limit::Concurrency(it) => envelope(it.slots(), it.lease_ttl().get(), it.slots()),
         Limit::Cell(it) => {
             let mut key = Key::new(*limit);
-            key.ask(it.limit(), START);
-            let whole = key.look(0, START).decision.standing().reset_after.get();
-            of(it.limit(), whole - 1, it.limit() + 1)
+            key.take(it.limit(), START);
+            let whole = key.peek(0, START).decision.standing().reset_after.get();
+            envelope(it.limit(), whole - 1, it.limit() + 1)
         }
     }
 }
@@ -58,41 +58,41 @@ proptest! {
 
     #[test]
     fn admits_at_most_burst_and_rate_times_forward_movement(
-        (limit, moves) in any_limit().prop_flat_map(|limit| (Just(limit), moves(limit)))
+        (limit, moves) in any_limit().prop_flat_map(|limit| (Just(limit), clock_moves(limit)))
     ) {
         let (mut key, mut us) = (Key::new(limit), START);
         let (mut forward, mut admitted) = (0, 0u128);
-        for Move { us: by, cost } in moves {
+        for ClockMove { us: by, cost } in moves {
             us = us.saturating_add_signed(by);
             forward += u64::try_from(by).unwrap_or(0);
-            if key.ask(cost, us).is_allow() {
+            if key.take(cost, us).is_allow() {
                 admitted += u128::from(cost);
             }
-            let (most, period) = most(&limit, forward);
-            prop_assert!(admitted * period <= most, "{admitted} after {forward} us forward");
+            let (max, period) = admitted_max(&limit, forward);
+            prop_assert!(admitted * period <= max, "{admitted} after {forward} us forward");
         }
     }
 
     #[test]
     fn locks_nobody_out_for_longer_than_the_limit_takes_to_fill(
-        (limit, moves) in any_limit().prop_flat_map(|limit| (Just(limit), moves(limit)))
+        (limit, moves) in any_limit().prop_flat_map(|limit| (Just(limit), clock_moves(limit)))
     ) {
         // A window that was set back keeps its time and lasts on to a seam: two periods at the most.
         let mut full = Key::new(limit);
-        full.ask(capacity(&limit), START + 1);
-        let filling = full.look(0, START + 1).decision.standing().reset_after.get();
+        full.take(capacity(&limit), START + 1);
+        let filling = full.peek(0, START + 1).decision.standing().reset_after.get();
         let longest = match limit {
             Limit::FixedWindow(_) | Limit::SlidingCounter(_) => 2 * span(&limit),
             _ => filling,
         };
         let (mut key, mut us) = (Key::new(limit), START);
-        for Move { us: by, cost } in moves {
+        for ClockMove { us: by, cost } in moves {
             us = us.saturating_add_signed(by);
-            let told = key.ask(cost, us).standing().reset_after.get();
-            prop_assert!(told <= longest, "told {told} us, full after {longest}");
+            let reset_after = key.take(cost, us).standing().reset_after.get();
+            prop_assert!(reset_after <= longest, "told {reset_after} us, full after {longest}");
             // What was told holds from the later of now and the last write on, which is within the slack.
-            let later = us + told + Now::SLACK.get();
-            prop_assert_eq!(key.look(0, later).decision, Key::new(limit).look(0, later).decision);
+            let later = us + reset_after + Now::SLACK.get();
+            prop_assert_eq!(key.peek(0, later).decision, Key::new(limit).peek(0, later).decision);
         }
     }
 
@@ -101,11 +101,11 @@ proptest! {
         (limit, cost) in any_limit().prop_flat_map(|limit| (Just(limit), 1..=capacity(&limit))), back in 1_000_001u64..10_000_000_000
     ) {
         let mut key = Key::new(limit);
-        key.ask(cost, START);
-        let before = *key.look(0, START).decision.standing();
+        key.take(cost, START);
+        let before = *key.peek(0, START).decision.standing();
         let us = START - back;
         let refused = capacity(&limit) + 1;
-        prop_assert!(!key.ask(refused, us).is_allow());
+        prop_assert!(!key.take(refused, us).is_allow());
         let after = key.limit.decide(key.state.as_ref(), Cost::ZERO, crate::keys::now(us));
         prop_assert!(after.repair.is_none(), "repaired once");
         prop_assert_eq!(after.decision.standing().remaining, before.remaining);
@@ -120,8 +120,8 @@ proptest! {
         (limit, cost) in any_limit().prop_flat_map(|limit| (Just(limit), 1..=capacity(&limit))), back in 0u64..=1_000_000
     ) {
         let mut key = Key::new(limit);
-        key.ask(cost, START);
-        prop_assert_eq!(key.look(1, START - back).decision, key.look(1, START).decision);
-        prop_assert!(key.look(1, START - back).repair.is_none());
+        key.take(cost, START);
+        prop_assert_eq!(key.peek(1, START - back).decision, key.peek(1, START).decision);
+        prop_assert!(key.peek(1, START - back).repair.is_none());
     }
 }

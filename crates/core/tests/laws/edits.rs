@@ -6,15 +6,15 @@ use tollgate_core::{FixedWindow, Gcra, LeakyBucket, Limit, Micros, Rate, Sliding
 
 /// A request under a limit of its own.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct LimitedRequest {
     limit: Limit,
     gap_us: u64,
     cost: u64,
 }
 
-fn asked(limits: impl Strategy<Value = Limit>) -> impl Strategy<Value = Vec<Asked>> {
+fn limited_requests(limits: impl Strategy<Value = Limit>) -> impl Strategy<Value = Vec<LimitedRequest>> {
     let one = (limits, prop_oneof![Just(0), Just(1), 0u64..5_000_000], 1u64..10)
-        .prop_map(|(limit, gap_us, cost)| Asked { limit, gap_us, cost });
+        .prop_map(|(limit, gap_us, cost)| LimitedRequest { limit, gap_us, cost });
     proptest::collection::vec(one, 1..80)
 }
 
@@ -34,14 +34,14 @@ fn numbers(limit: &Limit) -> (u64, u64, u64) {
 }
 
 /// Every request that passes, with its limit, in turn.
-fn play(asked: &[Asked]) -> Vec<(u64, Asked)> {
-    let Some(first) = asked.first() else { return Vec::new() };
+fn run(requests: &[LimitedRequest]) -> Vec<(u64, LimitedRequest)> {
+    let Some(first) = requests.first() else { return Vec::new() };
     let (mut key, mut us) = (Key::new(first.limit), START);
     let mut admitted = Vec::new();
-    for &request in asked {
+    for &request in requests {
         us += request.gap_us;
         key.limit = request.limit;
-        if key.ask(request.cost, us).is_allow() {
+        if key.take(request.cost, us).is_allow() {
             admitted.push((us, request));
         }
     }
@@ -53,7 +53,7 @@ proptest! {
 
     #[test]
     fn buckets_admit_no_more_than_the_largest_of_them_would(
-        asked in asked(any_rate_within_seconds().prop_map(|(rate, burst)| {
+        asked in limited_requests(any_rate_within_seconds().prop_map(|(rate, burst)| {
             TokenBucket::new(rate).with_burst(burst).expect("in range").into()
         }))
     ) {
@@ -62,7 +62,7 @@ proptest! {
 
     #[test]
     fn leaky_buckets_admit_no_more_than_the_largest_of_them_would(
-        asked in asked(any_rate_within_seconds().prop_map(|(rate, burst)| {
+        asked in limited_requests(any_rate_within_seconds().prop_map(|(rate, burst)| {
             LeakyBucket::new(rate).with_depth(burst).expect("in range").into()
         }))
     ) {
@@ -71,19 +71,19 @@ proptest! {
 
     #[test]
     fn gcra_keeps_its_debt_in_time(
-        asked in asked(any_rate_within_seconds().prop_map(|(rate, burst)| {
+        asked in limited_requests(any_rate_within_seconds().prop_map(|(rate, burst)| {
             Gcra::new(rate).with_burst(burst).expect("in range").into()
         }))
     ) {
         // In time: the work of what passed in an interval is at most the longest tolerance and the interval's length.
         // Counted in 1/4096 µs, rounded down for the work.
         const GRAIN: u128 = 4096;
-        let work = |it: &Asked, units: u64| {
+        let work = |it: &LimitedRequest, units: u64| {
             let (per, period, _) = numbers(&it.limit);
             u128::from(units) * u128::from(period) * GRAIN / u128::from(per)
         };
         let tolerance = asked.iter().map(|it| work(it, numbers(&it.limit).2) + 1).max().unwrap_or(0);
-        let admitted = play(&asked);
+        let admitted = run(&asked);
         for from in 0..admitted.len() {
             let mut sum = 0;
             for (us, it) in &admitted[from..] {
@@ -96,7 +96,7 @@ proptest! {
 
     #[test]
     fn windows_and_logs_admit_no_more_than_the_largest_limit(
-        asked in asked((1u64..50, 0..3).prop_map(|(units, kind)| {
+        asked in limited_requests((1u64..50, 0..3).prop_map(|(units, kind)| {
             let rate = Rate::new(units, Micros::from_secs(2)).expect("in range");
             match kind {
                 0 => FixedWindow::new(rate).into(),
@@ -108,9 +108,9 @@ proptest! {
     ) {
         // One key has one algorithm; only its numbers change.
         let names = ["fixed_window", "sliding_counter", "sliding_log"];
-        let asked: Vec<Asked> = asked.into_iter().filter(|it| it.limit.algorithm() == names[kind]).collect();
+        let asked: Vec<LimitedRequest> = asked.into_iter().filter(|it| it.limit.algorithm() == names[kind]).collect();
         let largest = asked.iter().map(|it| capacity(&it.limit)).max().unwrap_or(0);
-        let admitted = play(&asked);
+        let admitted = run(&asked);
         for &(to, _) in &admitted {
             let within = |from: u64| admitted.iter().filter(move |it| it.0 > from && it.0 <= to).map(|it| it.1.cost);
             let sum: u64 = match names[kind] {
@@ -130,46 +130,46 @@ proptest! {
         let new = TokenBucket::new(after).with_burst(bursts.1);
         let (Ok(old), Ok(new)) = (old, new) else { return Ok(()) };
         let mut key = Key::new(old.into());
-        key.ask(used.min(bursts.0), START);
+        key.take(used.min(bursts.0), START);
         key.limit = new.into();
         let us = START + idle;
         let remaining = key.remaining(us);
-        prop_assert!(key.look(remaining, us).decision.is_allow());
-        prop_assert!(!key.look(remaining + 1, us).decision.is_allow());
-        if let Some(wait) = wait(&key.look(cost, us).decision) {
-            prop_assert!(!key.look(cost, us + wait - 1).decision.is_allow());
-            prop_assert!(key.look(cost, us + wait).decision.is_allow());
+        prop_assert!(key.peek(remaining, us).decision.is_allow());
+        prop_assert!(!key.peek(remaining + 1, us).decision.is_allow());
+        if let Some(wait) = wait(&key.peek(cost, us).decision) {
+            prop_assert!(!key.peek(cost, us + wait - 1).decision.is_allow());
+            prop_assert!(key.peek(cost, us + wait).decision.is_allow());
         }
-        let reset = key.look(0, us).decision.standing().reset_after.get();
+        let reset = key.peek(0, us).decision.standing().reset_after.get();
         let fresh = Key::new(key.limit);
-        prop_assert_eq!(key.look(0, us + reset).decision, fresh.look(0, us + reset).decision);
+        prop_assert_eq!(key.peek(0, us + reset).decision, fresh.peek(0, us + reset).decision);
     }
 
     #[test]
     fn slots_in_use_stay_in_use(before in any_concurrency(), after in any_concurrency(), used in 1u64..50) {
         let mut key = Key::new(before);
         let used = used.min(capacity(&before));
-        key.ask(used, START);
+        key.take(used, START);
         key.limit = after;
         prop_assert_eq!(key.remaining(START), capacity(&after).saturating_sub(used));
     }
 }
 
-fn no_more_than_the_largest(asked: &[Asked]) -> Result<(), TestCaseError> {
-    let burst = asked.iter().map(|it| numbers(&it.limit).2).max().unwrap_or(0);
-    let fastest = asked
+fn no_more_than_the_largest(requests: &[LimitedRequest]) -> Result<(), TestCaseError> {
+    let burst = requests.iter().map(|it| numbers(&it.limit).2).max().unwrap_or(0);
+    let fastest = requests
         .iter()
         .map(|it| numbers(&it.limit))
         .max_by(|a, b| (u128::from(a.0) * u128::from(b.1)).cmp(&(u128::from(b.0) * u128::from(a.1))));
     let (units, period, _) = fastest.unwrap_or((0, 1, 0));
-    let admitted = play(asked);
+    let admitted = run(requests);
     for from in 0..admitted.len() {
         let mut sum = 0;
         for (us, it) in &admitted[from..] {
             sum += u128::from(it.cost);
             let length = u128::from(us - admitted[from].0);
-            let most = u128::from(burst) * u128::from(period) + u128::from(units) * length;
-            prop_assert!(sum * u128::from(period) <= most, "{} in {} us", sum, length);
+            let max = u128::from(burst) * u128::from(period) + u128::from(units) * length;
+            prop_assert!(sum * u128::from(period) <= max, "{} in {} us", sum, length);
         }
     }
     Ok(())
@@ -179,12 +179,12 @@ fn no_more_than_the_largest(asked: &[Asked]) -> Result<(), TestCaseError> {
 fn what_was_used_stays_used_when_a_limit_is_raised() {
     let per_minute = |units| Rate::new(units, Micros::from_secs(60)).expect("in range");
     let mut key = Key::new(TokenBucket::new(per_minute(100)).into());
-    assert!(key.ask(100, START).is_allow());
+    assert!(key.take(100, START).is_allow());
     key.limit = TokenBucket::new(per_minute(1_000)).into();
     assert_eq!(key.remaining(START), 900);
 
     let mut key = Key::new(Gcra::new(per_minute(100)).into());
-    assert!(key.ask(100, START).is_allow());
+    assert!(key.take(100, START).is_allow());
     key.limit = Gcra::new(per_minute(1_000)).into();
     assert_eq!(key.remaining(START), 0, "it owed a minute and still does");
 }

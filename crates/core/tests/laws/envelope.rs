@@ -11,7 +11,7 @@ fn admitted(limit: Limit, requests: &[Request]) -> Vec<(u64, u64)> {
     let mut admitted = Vec::new();
     for request in requests {
         us += request.gap_us;
-        if key.ask(request.cost, us).is_allow() && request.cost > 0 {
+        if key.take(request.cost, us).is_allow() && request.cost > 0 {
             admitted.push((us, request.cost));
         }
     }
@@ -60,12 +60,12 @@ proptest! {
         // The interval is not the limit's to tell: two requests in a row show it.
         let Limit::Cell(cell) = limit else { unreachable!() };
         let mut key = Key::new(limit);
-        key.ask(cell.limit(), START);
-        let whole_us = key.look(0, START).decision.standing().reset_after.get();
+        key.take(cell.limit(), START);
+        let whole_us = key.peek(0, START).decision.standing().reset_after.get();
         for (length, sum) in intervals(&admitted(limit, &requests)) {
             // limit + t / T with T = whole / limit; the whole is rounded up by less than a microsecond.
-            let most = u128::from(cell.limit()) * u128::from(whole_us + length);
-            prop_assert!(sum * u128::from(whole_us - 1) <= most, "{sum} in {length} us");
+            let max = u128::from(cell.limit()) * u128::from(whole_us + length);
+            prop_assert!(sum * u128::from(whole_us - 1) <= max, "{sum} in {length} us");
         }
     }
 
@@ -112,7 +112,7 @@ proptest! {
             let estimate = count(window) * period + window.checked_sub(1).map_or(0, count) * covered;
             let cost = u128::from(request.cost);
             let passes = cost == 0 || estimate + cost * period <= units * period;
-            prop_assert_eq!(key.ask(request.cost, us).is_allow(), passes);
+            prop_assert_eq!(key.take(request.cost, us).is_allow(), passes);
             if passes {
                 *windows.entry(window).or_default() += cost;
             }
@@ -139,7 +139,7 @@ proptest! {
         let (mut leaves, mut ahead): (Vec<u64>, Vec<u64>) = (Vec::new(), Vec::new());
         for request in requests.iter().filter(|request| request.cost > 0) {
             us += request.gap_us;
-            if let tollgate_core::Decision::Allow { delay, .. } = key.ask(request.cost, us) {
+            if let tollgate_core::Decision::Allow { delay, .. } = key.take(request.cost, us) {
                 leaves.push(us + delay.get());
                 ahead.push(request.cost);
             }
@@ -161,11 +161,11 @@ proptest! {
 fn a_fixed_window_lets_twice_its_limit_through_at_the_seam() {
     let rate = tollgate_core::Rate::new(100, tollgate_core::Micros::from_secs(60)).expect("in range");
     let mut key = Key::new(FixedWindow::new(rate).into());
-    let seam = START + 60_000_000;
-    assert!(key.ask(100, seam - 1).is_allow());
-    assert!(!key.ask(1, seam - 1).is_allow());
-    assert!(key.ask(100, seam).is_allow(), "two hundred within a microsecond");
-    assert!(!key.ask(1, seam).is_allow());
+    let boundary = START + 60_000_000;
+    assert!(key.take(100, boundary - 1).is_allow());
+    assert!(!key.take(1, boundary - 1).is_allow());
+    assert!(key.take(100, boundary).is_allow(), "two hundred within a microsecond");
+    assert!(!key.take(1, boundary).is_allow());
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn uneven_rates_do_not_drift_however_long_they_run() {
         let rounds = if period > 1_000_000_000_000 { 200 } else { 100_000_u64 };
         for limit in [Limit::from(bucket), Limit::from(gcra)] {
             let (mut key, mut us) = (Key::new(limit), START);
-            assert!(key.ask(1, us).is_allow());
+            assert!(key.take(1, us).is_allow());
             // A caller who always comes at the promised moment gets the n-th further unit at exactly n * period / units:
             // with two units of burst the limit is never idle, so nothing of its time is lost.
             for n in 0..rounds {
                 let due = (u128::from(n) * u128::from(period)).div_ceil(u128::from(units)) as u64;
                 assert_eq!(us, START + due, "{limit:?}, unit {n}");
-                assert!(key.ask(1, us).is_allow());
-                us += wait(&key.ask(1, us)).expect("the next one waits");
+                assert!(key.take(1, us).is_allow());
+                us += wait(&key.take(1, us)).expect("the next one waits");
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Refund and undo: what is given back was taken, and not more.
 
 use crate::keys::{Key, any_bucket, any_cell, any_limit, any_log, any_queue, any_window, capacity, requests, span};
-use crate::promise::used;
+use crate::promise::used_key;
 use proptest::prelude::*;
 use tollgate_core::Limit;
 
@@ -9,7 +9,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn a_refund_never_lifts_above_full((mut key, us) in used(any_limit()), cost in 0u64..3_000, later in 0u64..10_000) {
+    fn a_refund_never_lifts_above_full((mut key, us) in used_key(any_limit()), cost in 0u64..3_000, later in 0u64..10_000) {
         let before = key.remaining(us);
         let spaced = matches!(key.limit, Limit::SlidingLog(log) if log.min_interval().get() > 0);
         key.refund(cost, us);
@@ -25,35 +25,35 @@ proptest! {
 
     #[test]
     fn refunded_is_as_if_never_taken_at_the_same_instant(
-        (key, us) in used(prop_oneof![any_bucket(), any_window()]), cost in 1u64..50
+        (key, us) in used_key(prop_oneof![any_bucket(), any_window()]), cost in 1u64..50
     ) {
         let mut other = key.clone();
-        if other.ask(cost, us).is_allow() {
+        if other.take(cost, us).is_allow() {
             other.refund(cost, us);
             for later in [0, 1, span(&key.limit) / 2, span(&key.limit)] {
-                prop_assert_eq!(other.look(1, us + later).decision, key.look(1, us + later).decision);
+                prop_assert_eq!(other.peek(1, us + later).decision, key.peek(1, us + later).decision);
             }
         }
     }
 
     #[test]
     fn undo_leaves_what_would_have_been_without_the_charge(
-        (key, us) in used(any_limit()), cost in 1u64..50, idle in 0u64..3
+        (key, us) in used_key(any_limit()), cost in 1u64..50, idle in 0u64..3
     ) {
         let mut other = key.clone();
         if let (_, Some(receipt)) = other.charge(cost, us) {
             let later = us + idle * span(&key.limit) / 2;
             other.undo(&receipt, later);
             for more in [0, 1, span(&key.limit) / 3, span(&key.limit)] {
-                prop_assert_eq!(other.look(1, later + more).decision, key.look(1, later + more).decision);
-                prop_assert_eq!(other.look(7, later + more).decision, key.look(7, later + more).decision);
+                prop_assert_eq!(other.peek(1, later + more).decision, key.peek(1, later + more).decision);
+                prop_assert_eq!(other.peek(7, later + more).decision, key.peek(7, later + more).decision);
             }
         }
     }
 
     #[test]
     fn undo_behind_other_charges_gives_back_no_more_than_the_charge_still_holds(
-        ((key, us), between) in used(prop_oneof![any_bucket(), any_window(), any_log()])
+        ((key, us), between) in used_key(prop_oneof![any_bucket(), any_window(), any_log()])
             .prop_flat_map(|(key, us)| (Just((key.clone(), us)), requests(key.limit, 12))),
         cost in 1u64..50,
     ) {
@@ -63,9 +63,9 @@ proptest! {
         for request in between {
             now += request.gap_us;
             // Only what passes in both worlds, so that they differ by the charge alone.
-            if with.look(request.cost, now).decision.is_allow() && without.look(request.cost, now).decision.is_allow() {
-                with.ask(request.cost, now);
-                without.ask(request.cost, now);
+            if with.peek(request.cost, now).decision.is_allow() && without.peek(request.cost, now).decision.is_allow() {
+                with.take(request.cost, now);
+                without.take(request.cost, now);
             }
         }
         let kept = with.remaining(now);
@@ -93,8 +93,8 @@ proptest! {
         let mut pending: Vec<(usize, tollgate_core::Receipt)> = Vec::new();
         for (index, (request, undone_after)) in events.iter().enumerate() {
             us += request[0].gap_us;
-            let passes_both = with.look(request[0].cost, us).decision.is_allow()
-                && without.look(request[0].cost, us).decision.is_allow();
+            let passes_both = with.peek(request[0].cost, us).decision.is_allow()
+                && without.peek(request[0].cost, us).decision.is_allow();
             if passes_both && request[0].cost > 0 {
                 let (_, receipt) = with.charge(request[0].cost, us);
                 match (undone_after, receipt) {
@@ -116,12 +116,12 @@ proptest! {
     }
 
     #[test]
-    fn undo_does_nothing_once_the_charge_is_past((key, us) in used(any_limit()), cost in 1u64..50, again in 1u64..5) {
+    fn undo_does_nothing_once_the_charge_is_past((key, us) in used_key(any_limit()), cost in 1u64..50, again in 1u64..5) {
         let mut key = key;
         if let (decision, Some(receipt)) = key.charge(cost, us) {
             // At its reset nothing of the charge is left; a later one must not pay for it.
             let later = us + decision.standing().reset_after.get();
-            let taken = key.ask(again, later).is_allow();
+            let taken = key.take(again, later).is_allow();
             let before = key.clone();
             key.undo(&receipt, later);
             prop_assert!(!taken || key.remaining(later) == before.remaining(later));
@@ -158,7 +158,7 @@ fn undo_across_a_change_of_the_rate_hands_nothing_out() {
     let (_, receipt) = key.charge(5, start);
     key.limit = fast;
     // A second later all of it is worked off at the new pace.
-    assert!(key.ask(5, start + 1_000_000).is_allow());
+    assert!(key.take(5, start + 1_000_000).is_allow());
     key.limit = slow;
     key.undo(&receipt.expect("it passed"), start + 1_000_000);
     key.limit = fast;

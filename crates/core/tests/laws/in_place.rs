@@ -42,13 +42,13 @@ fn any_limits() -> impl Strategy<Value = Vec<Limit>> {
         2 => several(bucket(|rate, depth| LeakyBucket::new(rate).with_depth(depth).ok().map(Limit::from)).boxed()),
         2 => several(any_queue().prop_map(Limit::from).boxed()),
         2 => several(prop_oneof![any_cell(), any_cell_at_all()].boxed()),
-        1 => several(any_window().boxed()).prop_map(of_one_algorithm),
+        1 => several(any_window().boxed()).prop_map(keep_one_algorithm),
         1 => several(prop_oneof![any_log(), any_spaced_log()].boxed()),
         1 => several(any_concurrency().boxed()),
     ]
 }
 
-fn of_one_algorithm(limits: Vec<Limit>) -> Vec<Limit> {
+fn keep_one_algorithm(limits: Vec<Limit>) -> Vec<Limit> {
     let name = limits.first().map(Limit::algorithm);
     limits
         .into_iter()
@@ -84,18 +84,18 @@ fn any_cell_at_all() -> impl Strategy<Value = Limit> {
 
 fn events(limits: &[Limit]) -> impl Strategy<Value = Vec<Event>> + use<> {
     let first = limits.first().expect("at least one");
-    let (span, most) = (span(first) as i64, capacity(first));
+    let (span, cost_max) = (span(first) as i64, capacity(first));
     let us = prop_oneof![
         4 => Just(0),
         2 => Just(1),
-        4 => 0..=(span / most as i64 * 2).max(1),
+        4 => 0..=(span / cost_max as i64 * 2).max(1),
         2 => 0..=span,
         // Late by no more than the slack, and set back.
         2 => -1_000_000i64..0,
         1 => Just(-1_000_001),
         1 => -2 * span..0,
     ];
-    let cost = prop_oneof![5 => Just(1), 2 => 1..=most.min(5), 2 => Just(most), 1 => 0..=most];
+    let cost = prop_oneof![5 => Just(1), 2 => 1..=cost_max.min(5), 2 => Just(cost_max), 1 => 0..=cost_max];
     let then =
         prop_oneof![6 => Just(Then::Keep), 2 => Just(Then::Count), 1 => Just(Then::Undo), 1 => Just(Then::Refund)];
     let one = (0..limits.len(), us, cost, then).prop_map(|(limit, us, cost, then)| Event { limit, us, cost, then });
@@ -185,14 +185,14 @@ proptest! {
                 let late = [0, 1, 1_000_000, 1_000_001].map(|late| now(us.saturating_sub(late)));
                 let waited = now(us.saturating_sub(span(&key.limit))).with_slack(Micros::MAX);
                 for now in late.into_iter().chain([waited]) {
-                    let in_place = check(&key.limit, state, now)?;
-                    prop_assert!(in_place == is_usual(&key.limit, state, now) || limits.len() > 1);
+                    let is_shortcut = check(&key.limit, state, now)?;
+                    prop_assert!(is_shortcut == is_usual(&key.limit, state, now) || limits.len() > 1);
                 }
             }
             match then {
-                Then::Keep => drop(key.ask(cost, us)),
+                Then::Keep => drop(key.take(cost, us)),
                 Then::Count => {
-                    let step = key.look(cost, us);
+                    let step = key.peek(cost, us);
                     if let Some(change) = step.next.or(step.repair) {
                         key.limit.keep(&mut key.state, change, LeaseId(us));
                     }
@@ -203,7 +203,7 @@ proptest! {
                     }
                 }
                 Then::Refund => {
-                    key.ask(cost, us);
+                    key.take(cost, us);
                     key.refund(cost, us);
                 }
             }

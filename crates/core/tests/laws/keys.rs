@@ -27,18 +27,18 @@ impl Key {
     }
 
     /// Decides and keeps nothing.
-    pub(crate) fn look(&self, cost: u64, us: u64) -> Step<Change> {
+    pub(crate) fn peek(&self, cost: u64, us: u64) -> Step<Change> {
         self.limit.decide(self.state.as_ref(), units(cost), now(us))
     }
 
     /// Decides, and keeps what passes.
-    pub(crate) fn ask(&mut self, cost: u64, us: u64) -> Decision {
+    pub(crate) fn take(&mut self, cost: u64, us: u64) -> Decision {
         self.charge(cost, us).0
     }
 
     /// The same, with what it takes to undo a charge that passed.
     pub(crate) fn charge(&mut self, cost: u64, us: u64) -> (Decision, Option<Receipt>) {
-        let step = self.look(cost, us);
+        let step = self.peek(cost, us);
         self.leases += 1;
         let lease = LeaseId(self.leases);
         let passed = step.decision.is_allow();
@@ -65,7 +65,7 @@ impl Key {
     }
 
     pub(crate) fn remaining(&self, us: u64) -> u64 {
-        self.look(0, us).decision.standing().remaining
+        self.peek(0, us).decision.standing().remaining
     }
 
     fn keep(&mut self, change: Option<Change>, lease: LeaseId) {
@@ -99,16 +99,16 @@ pub(crate) struct Request {
 
 /// Requests around the limit's own pace: bursts of one instant, steady traffic and long pauses.
 pub(crate) fn requests(limit: Limit, count: usize) -> impl Strategy<Value = Vec<Request>> {
-    let most = capacity(&limit);
+    let cost_max = capacity(&limit);
     let period = span(&limit);
     let gap = prop_oneof![
         3 => Just(0),
         1 => Just(1),
-        4 => 0..=period / most.max(1) * 2,
+        4 => 0..=period / cost_max.max(1) * 2,
         2 => 0..=period,
         1 => 0..=period * 3,
     ];
-    let cost = prop_oneof![4 => Just(1), 3 => 1..=most.min(5), 1 => 1..=most + 1, 1 => Just(0)];
+    let cost = prop_oneof![4 => Just(1), 3 => 1..=cost_max.min(5), 1 => 1..=cost_max + 1, 1 => Just(0)];
     proptest::collection::vec(
         (gap, cost).prop_map(|(gap_us, cost)| Request { gap_us, cost }),
         1..count,

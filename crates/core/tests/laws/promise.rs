@@ -6,14 +6,14 @@ use proptest::prelude::*;
 use tollgate_core::{Decision, Limit, Now, Retry};
 
 /// A limit after some requests, and the time it then is.
-pub(crate) fn used(limits: impl Strategy<Value = Limit>) -> impl Strategy<Value = (Key, u64)> {
+pub(crate) fn used_key(limits: impl Strategy<Value = Limit>) -> impl Strategy<Value = (Key, u64)> {
     limits
         .prop_flat_map(|limit| (Just(limit), requests(limit, 40), 0..=span(&limit) / 8))
         .prop_map(|(limit, requests, idle)| {
             let (mut key, mut us) = (Key::new(limit), START);
             for Request { gap_us, cost } in requests {
                 us += gap_us;
-                key.ask(cost, us);
+                key.take(cost, us);
             }
             (key, us + idle)
         })
@@ -23,8 +23,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_500))]
 
     #[test]
-    fn is_denied_until_the_promised_moment_and_allowed_at_it((key, us) in used(any_limit()), cost in 1u64..2_100) {
-        let decision = key.look(cost, us).decision;
+    fn is_denied_until_the_promised_moment_and_allowed_at_it((key, us) in used_key(any_limit()), cost in 1u64..2_100) {
+        let decision = key.peek(cost, us).decision;
         match decision.retry() {
             None => prop_assert!(cost <= capacity(&key.limit)),
             Some(Retry::Never) => prop_assert!(cost > capacity(&key.limit)),
@@ -34,87 +34,87 @@ proptest! {
             }
             Some(Retry::After(after)) => {
                 prop_assert!(after.get() > 0, "a wait of nothing is not a refusal");
-                prop_assert!(!key.look(cost, us + after.get() - 1).decision.is_allow());
-                prop_assert!(key.look(cost, us + after.get()).decision.is_allow());
+                prop_assert!(!key.peek(cost, us + after.get() - 1).decision.is_allow());
+                prop_assert!(key.peek(cost, us + after.get()).decision.is_allow());
             }
         }
     }
 
     #[test]
-    fn remaining_is_the_largest_cost_that_would_pass((key, us) in used(any_limit())) {
+    fn remaining_is_the_largest_cost_that_would_pass((key, us) in used_key(any_limit())) {
         let remaining = key.remaining(us);
         prop_assert!(remaining <= capacity(&key.limit));
-        prop_assert!(key.look(remaining, us).decision.is_allow());
-        prop_assert!(!key.look(remaining + 1, us).decision.is_allow());
+        prop_assert!(key.peek(remaining, us).decision.is_allow());
+        prop_assert!(!key.peek(remaining + 1, us).decision.is_allow());
     }
 
     #[test]
     fn the_remaining_an_allowed_request_is_told_is_what_is_left_for_the_next(
-        (mut key, us) in used(any_limit()), cost in 0u64..20
+        (mut key, us) in used_key(any_limit()), cost in 0u64..20
     ) {
-        let told = *key.ask(cost, us).standing();
-        prop_assert_eq!(told, *key.look(0, us).decision.standing());
+        let standing = *key.take(cost, us).standing();
+        prop_assert_eq!(standing, *key.peek(0, us).decision.standing());
     }
 
     #[test]
-    fn a_refusal_and_a_look_change_nothing((mut key, us) in used(any_limit()), cost in 1u64..2_100) {
+    fn a_refusal_and_a_look_change_nothing((mut key, us) in used_key(any_limit()), cost in 1u64..2_100) {
         let before = key.clone();
-        prop_assert!(key.look(0, us).next.is_none());
-        key.ask(0, us);
+        prop_assert!(key.peek(0, us).next.is_none());
+        key.take(0, us);
         prop_assert_eq!(&key.state, &before.state);
-        if !key.ask(cost, us).is_allow() {
+        if !key.take(cost, us).is_allow() {
             prop_assert_eq!(&key.state, &before.state);
         }
     }
 
     #[test]
     fn at_reset_the_key_equals_one_never_seen_and_a_microsecond_before_it_does_not(
-        (key, us) in used(any_limit()), cost in 0u64..2_100, later in 0u64..1_000_000
+        (key, us) in used_key(any_limit()), cost in 0u64..2_100, later in 0u64..1_000_000
     ) {
-        let step = key.look(0, us);
+        let step = key.peek(0, us);
         let reset = step.decision.standing().reset_after.get();
         // The clock itself ends at 2^52 µs.
         prop_assume!(us + reset + later < Now::MAX.as_micros());
         let fresh = Key::new(key.limit);
-        let same = |us| (key.look(cost, us).decision, key.look(0, us).decision)
-            == (fresh.look(cost, us).decision, fresh.look(0, us).decision);
+        let same = |us| (key.peek(cost, us).decision, key.peek(0, us).decision)
+            == (fresh.peek(cost, us).decision, fresh.peek(0, us).decision);
         prop_assert!(same(us + reset));
         prop_assert!(same(us + reset + later));
         if reset > 0 {
-            prop_assert_ne!(key.look(0, us + reset - 1).decision, fresh.look(0, us + reset - 1).decision);
+            prop_assert_ne!(key.peek(0, us + reset - 1).decision, fresh.peek(0, us + reset - 1).decision);
             prop_assert_eq!(step.fresh_at.as_micros(), us + reset);
         }
     }
 
     #[test]
-    fn a_cost_takes_what_as_many_ones_would_take((key, us) in used(any_divisible()), cost in 1u64..60) {
+    fn a_cost_takes_what_as_many_ones_would_take((key, us) in used_key(any_divisible()), cost in 1u64..60) {
         let (mut whole, mut single) = (key.clone(), key.clone());
-        let passed = whole.ask(cost, us).is_allow();
-        let ones = (0..cost).filter(|_| single.ask(1, us).is_allow()).count() as u64;
+        let passed = whole.take(cost, us).is_allow();
+        let ones = (0..cost).filter(|_| single.take(1, us).is_allow()).count() as u64;
         prop_assert_eq!(passed, ones == cost);
         prop_assert_eq!(ones, cost.min(key.remaining(us)));
         if passed {
             // Leases apart, both leave the same behind, now and later.
             for later in [0, 1, span(&key.limit) / 3, span(&key.limit)] {
-                prop_assert_eq!(whole.look(1, us + later).decision, single.look(1, us + later).decision);
+                prop_assert_eq!(whole.peek(1, us + later).decision, single.peek(1, us + later).decision);
             }
         }
     }
 
     #[test]
     fn of_equal_requests_at_one_instant_as_many_pass_as_fit(
-        (mut key, us) in used(any_divisible()), cost in 1u64..20, count in 1u64..50
+        (mut key, us) in used_key(any_divisible()), cost in 1u64..20, count in 1u64..50
     ) {
         let fit = (key.remaining(us) / cost).min(count);
-        let passed = (0..count).filter(|_| key.ask(cost, us).is_allow()).count() as u64;
+        let passed = (0..count).filter(|_| key.take(cost, us).is_allow()).count() as u64;
         prop_assert_eq!(passed, fit);
     }
 
     #[test]
-    fn only_a_queue_tells_its_callers_to_wait((key, us) in used(any_limit()), cost in 0u64..20) {
-        if let Decision::Allow { delay, .. } = key.look(cost, us).decision {
+    fn only_a_queue_tells_its_callers_to_wait((key, us) in used_key(any_limit()), cost in 0u64..20) {
+        if let Decision::Allow { delay, .. } = key.peek(cost, us).decision {
             prop_assert_eq!(delay.get(), 0);
         }
-        prop_assert!(wait(&key.look(cost, us).decision).is_none_or(|wait| wait > 0));
+        prop_assert!(wait(&key.peek(cost, us).decision).is_none_or(|wait| wait > 0));
     }
 }

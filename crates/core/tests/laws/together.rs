@@ -1,12 +1,12 @@
 //! Several limits at once: all are charged, or none.
 
 use crate::keys::{Key, START, any_divisible, any_limit, capacity, now, units};
-use crate::promise::used;
+use crate::promise::used_key;
 use proptest::prelude::*;
 use tollgate_core::{Charge, LeaseId, OnStoreFailure, Policy, Proposal, propose};
 
 /// Settles charges against keys by their place, and keeps what comes of it.
-fn settled(keys: &mut [Key], charges: &[Charge<usize>], us: u64) -> Proposal {
+fn propose_and_keep(keys: &mut [Key], charges: &[Charge<usize>], us: u64) -> Proposal {
     let settlement = propose(charges, |charge, cost| {
         charge.limit.decide(keys[charge.key].state.as_ref(), cost, now(us))
     });
@@ -33,19 +33,19 @@ proptest! {
 
     #[test]
     fn passes_if_all_pass_and_then_all_are_charged_else_none(
-        ((first, us), (second, other)) in (used(any_limit()), used(any_limit())), costs in (0u64..20, 0u64..20)
+        ((first, us), (second, other)) in (used_key(any_limit()), used_key(any_limit())), costs in (0u64..20, 0u64..20)
     ) {
         let us = us.max(other);
         let mut keys = [first, second];
-        let alone = [keys[0].look(costs.0, us), keys[1].look(costs.1, us)];
+        let single = [keys[0].peek(costs.0, us), keys[1].peek(costs.1, us)];
         let before = keys.clone();
         let charges = [charge(&keys, 0, costs.0, Policy::Enforce), charge(&keys, 1, costs.1, Policy::Enforce)];
-        let settlement = settled(&mut keys, &charges, us);
-        prop_assert_eq!(settlement.allowed, alone.iter().all(|step| step.decision.is_allow()));
+        let settlement = propose_and_keep(&mut keys, &charges, us);
+        prop_assert_eq!(settlement.allowed, single.iter().all(|step| step.decision.is_allow()));
         for (index, outcome) in settlement.charges.iter().enumerate() {
-            prop_assert_eq!(outcome.decision.is_allow(), alone[index].decision.is_allow());
+            prop_assert_eq!(outcome.decision.is_allow(), single[index].decision.is_allow());
             // What each answer says is how its key then stands.
-            prop_assert_eq!(*outcome.decision.standing(), *keys[index].look(0, us).decision.standing());
+            prop_assert_eq!(*outcome.decision.standing(), *keys[index].peek(0, us).decision.standing());
             if !settlement.allowed {
                 prop_assert_eq!(&keys[index].state, &before[index].state);
             }
@@ -53,42 +53,42 @@ proptest! {
     }
 
     #[test]
-    fn the_same_key_charged_twice_adds_up((key, us) in used(any_divisible()), costs in (1u64..20, 1u64..20)) {
+    fn the_same_key_charged_twice_adds_up((key, us) in used_key(any_divisible()), costs in (1u64..20, 1u64..20)) {
         let mut keys = [key.clone()];
         let charges = [charge(&keys, 0, costs.0, Policy::Enforce), charge(&keys, 0, costs.1, Policy::Enforce)];
-        let settlement = settled(&mut keys, &charges, us);
+        let settlement = propose_and_keep(&mut keys, &charges, us);
         let mut at_once = key.clone();
-        let decision = at_once.ask(costs.0 + costs.1, us);
+        let decision = at_once.take(costs.0 + costs.1, us);
         prop_assert_eq!(settlement.allowed, decision.is_allow());
         prop_assert_eq!(keys[0].remaining(us), at_once.remaining(us));
-        prop_assert_eq!(settlement.charges[0].decision.is_allow(), key.look(costs.0, us).decision.is_allow());
+        prop_assert_eq!(settlement.charges[0].decision.is_allow(), key.peek(costs.0, us).decision.is_allow());
         prop_assert_eq!(settlement.charges[1].decision.is_allow(), decision.is_allow());
     }
 
     #[test]
     fn a_shadow_is_charged_when_it_would_allow_and_never_refuses(
-        ((first, us), (shadow, other)) in (used(any_limit()), used(any_limit())), cost in 1u64..20
+        ((first, us), (shadow, other)) in (used_key(any_limit()), used_key(any_limit())), cost in 1u64..20
     ) {
         let us = us.max(other);
         let mut keys = [first, shadow];
         let before = keys[1].clone();
         let charges = [charge(&keys, 0, cost, Policy::Enforce), charge(&keys, 1, cost, Policy::Shadow)];
-        let settlement = settled(&mut keys, &charges, us);
+        let settlement = propose_and_keep(&mut keys, &charges, us);
         prop_assert_eq!(settlement.allowed, settlement.charges[0].decision.is_allow());
-        let charged = settlement.allowed && before.look(cost, us).decision.is_allow();
+        let charged = settlement.allowed && before.peek(cost, us).decision.is_allow();
         prop_assert_eq!(charged, keys[1].state != before.state);
     }
 
     #[test]
     fn a_counted_charge_is_kept_even_when_refused(
-        (mut key, us) in used(prop_oneof![crate::keys::any_bucket(), crate::keys::any_window(), crate::keys::any_log()])
+        (mut key, us) in used_key(prop_oneof![crate::keys::any_bucket(), crate::keys::any_window(), crate::keys::any_log()])
     ) {
         let refused = key.remaining(us) + 1;
         let charges = [charge(&[key.clone()], 0, refused, Policy::Count)];
-        let settlement = settled(std::slice::from_mut(&mut key), &charges, us);
+        let settlement = propose_and_keep(std::slice::from_mut(&mut key), &charges, us);
         prop_assert!(!settlement.allowed);
         prop_assert_eq!(key.remaining(us), 0, "it takes what was left");
-        prop_assert!(key.look(0, us).decision.standing().limit == capacity(&key.limit));
+        prop_assert!(key.peek(0, us).decision.standing().limit == capacity(&key.limit));
     }
 
     #[test]
@@ -98,16 +98,16 @@ proptest! {
         policy in prop_oneof![Just(Policy::Enforce), Just(Policy::Shadow)],
     ) {
         let mut keys = [Key::new(limit)];
-        keys[0].ask(cost, START);
-        let before = *keys[0].look(0, START).decision.standing();
+        keys[0].take(cost, START);
+        let before = *keys[0].peek(0, START).decision.standing();
         let refused = capacity(&limit) + 1;
         let charges = [
             charge(&keys, 0, refused, policy),
             charge(&keys, 0, 0, policy),
             charge(&keys, 0, refused, policy),
         ];
-        settled(&mut keys, &charges, START - back);
-        let after = keys[0].look(0, START - back);
+        propose_and_keep(&mut keys, &charges, START - back);
+        let after = keys[0].peek(0, START - back);
         prop_assert!(after.repair.is_none(), "repaired, and once");
         prop_assert_eq!(after.decision.standing().remaining, before.remaining);
         prop_assert!(after.decision.standing().reset_after >= before.reset_after);
@@ -121,23 +121,23 @@ proptest! {
         back in 1_000_001u64..10_000_000_000,
     ) {
         let mut key = Key::new(limit);
-        key.ask(cost, START);
+        key.take(cost, START);
         let left = key.remaining(START);
         let mut keys = [key];
         let charges = [charge(&keys, 0, 1, Policy::Enforce), charge(&keys, 0, 1, Policy::Enforce)];
-        prop_assert!(settled(&mut keys, &charges, START - back).allowed);
+        prop_assert!(propose_and_keep(&mut keys, &charges, START - back).allowed);
         prop_assert_eq!(keys[0].remaining(START - back), left - 2);
         // And a look alone writes the step back.
         let mut keys = [Key { state: keys[0].state.clone(), ..keys[0].clone() }];
         let earlier = START - back - 2_000_000;
-        let looks = [charge(&keys, 0, 0, Policy::Enforce)];
-        settled(&mut keys, &looks, earlier);
-        prop_assert!(keys[0].look(0, earlier).repair.is_none());
+        let peeks = [charge(&keys, 0, 0, Policy::Enforce)];
+        propose_and_keep(&mut keys, &peeks, earlier);
+        prop_assert!(keys[0].peek(0, earlier).repair.is_none());
     }
 
     #[test]
     fn a_refused_shadow_is_not_reckoned_with_and_a_counted_refusal_is(
-        (key, us) in used(prop_oneof![crate::keys::any_bucket(), crate::keys::any_window(), crate::keys::any_log()])
+        (key, us) in used_key(prop_oneof![crate::keys::any_bucket(), crate::keys::any_window(), crate::keys::any_log()])
     ) {
         let left = key.remaining(us);
         if left == 0 {
@@ -146,11 +146,11 @@ proptest! {
         let keys = [key];
         let pair = |policy| [charge(&keys, 0, left + 1, policy), charge(&keys, 0, 1, policy)];
         let mut shadows = keys.clone();
-        let settlement = settled(&mut shadows, &pair(Policy::Shadow), us);
+        let settlement = propose_and_keep(&mut shadows, &pair(Policy::Shadow), us);
         prop_assert!(!settlement.charges[0].decision.is_allow() && settlement.charges[1].decision.is_allow());
         prop_assert_eq!(shadows[0].remaining(us), left - 1);
         let mut counted = keys.clone();
-        let settlement = settled(&mut counted, &pair(Policy::Count), us);
+        let settlement = propose_and_keep(&mut counted, &pair(Policy::Count), us);
         prop_assert!(!settlement.charges[1].decision.is_allow(), "what was refused has taken all there was");
         prop_assert_eq!(counted[0].remaining(us), 0);
         prop_assert_eq!(settlement.charges[1].decision.standing().remaining, 0);
