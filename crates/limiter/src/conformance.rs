@@ -29,7 +29,7 @@ mod together;
 mod twin;
 
 use self::samples::Shape;
-use self::twin::Twin;
+use self::twin::ReferenceModel;
 use crate::store::Store;
 use std::fmt;
 use std::sync::Arc;
@@ -38,19 +38,19 @@ use tollgate_core::{Limit, Micros};
 pub use self::run::block_on;
 
 /// A store on the bench: how it is reached, how its time passes, and what it promises.
-pub struct Bench<S> {
+pub struct Harness<S> {
     store: Arc<S>,
     domain: String,
     advance: Option<Advance>,
-    across: Across,
-    around: Around,
+    atomicity: Atomicity,
+    thread_wrapper: ThreadWrapper,
     threads: usize,
     settles: usize,
 }
 
 /// What several keys settled in one request are to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Across {
+enum Atomicity {
     /// One moment: nobody ever sees one of them charged and another not.
     Atomic,
     /// Taken one after the other and taken back if one refuses: exact when all is quiet again.
@@ -61,11 +61,11 @@ enum Across {
 type Advance = Box<dyn Fn(Micros) + Send + Sync>;
 
 /// Runs the work of a thread inside whatever the store needs there.
-type Around = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
+type ThreadWrapper = Arc<dyn Fn(&mut dyn FnMut()) + Send + Sync>;
 
 /// What was checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct ConformanceReport {
     /// Answers held against the core, field by field.
     pub answers: u64,
     /// Settlements made by threads at the same time.
@@ -79,32 +79,32 @@ pub struct Report {
 ///
 /// # Errors
 /// The algorithm, the step, what was expected and what came.
-pub async fn conformance<S: Store + 'static>(bench: &Bench<S>) -> Result<Report, String> {
+pub async fn conformance<S: Store + 'static>(harness: &Harness<S>) -> Result<ConformanceReport, String> {
     if let Some(name) = Limit::ALGORITHMS.iter().find(|name| !Shape::covers(name)) {
         return Err(format!("{name}: conformance has no sample of this algorithm"));
     }
-    let mut report = Report::default();
+    let mut report = ConformanceReport::default();
     for shape in Shape::ALL {
-        let mut twin = Twin::new(bench, shape);
-        steps::all(&mut twin).await?;
-        report.answers += twin.answers();
+        let mut model = ReferenceModel::new(harness, shape);
+        steps::all(&mut model).await?;
+        report.answers += model.answers();
     }
     for shape in Shape::ALL {
-        report.concurrent += together::one_key(bench, shape).await?;
-        report.concurrent += together::opposite_orders(bench, shape).await?;
+        report.concurrent += together::one_key(harness, shape).await?;
+        report.concurrent += together::reversed_key_order(harness, shape).await?;
     }
     Ok(report)
 }
 
-impl<S: Store> Bench<S> {
+impl<S: Store> Harness<S> {
     /// A store that settles all keys of a request at one moment, on a clock that runs by itself.
     pub fn new(store: S) -> Self {
         Self {
             store: Arc::new(store),
             domain: format!("conformance-{:016x}", crate::lease::fresh().0),
             advance: None,
-            across: Across::Atomic,
-            around: Arc::new(|work| work()),
+            atomicity: Atomicity::Atomic,
+            thread_wrapper: Arc::new(|work| work()),
             threads: 8,
             settles: 50,
         }
@@ -112,7 +112,7 @@ impl<S: Store> Bench<S> {
 
     /// Its clock stands still and is moved on by this. Without it the checks that need time wait for a few short
     /// periods.
-    pub fn moved_by(self, advance: impl Fn(Micros) + Send + Sync + 'static) -> Self {
+    pub fn with_clock(self, advance: impl Fn(Micros) + Send + Sync + 'static) -> Self {
         Self {
             advance: Some(Box::new(advance)),
             ..self
@@ -123,15 +123,15 @@ impl<S: Store> Bench<S> {
     /// until then others may see it.
     pub fn compensated(self) -> Self {
         Self {
-            across: Across::Compensated,
+            atomicity: Atomicity::Compensated,
             ..self
         }
     }
 
     /// How the work of a thread is run, for a store that needs something there: a runtime to be entered, say.
-    pub fn on_threads(self, around: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> Self {
+    pub fn with_threads(self, thread_wrapper: impl Fn(&mut dyn FnMut()) + Send + Sync + 'static) -> Self {
         Self {
-            around: Arc::new(around),
+            thread_wrapper: Arc::new(thread_wrapper),
             ..self
         }
     }
@@ -152,23 +152,23 @@ impl<S: Store> Bench<S> {
     }
 
     fn is_compensated(&self) -> bool {
-        self.across == Across::Compensated
+        self.atomicity == Atomicity::Compensated
     }
 }
 
-impl<S> fmt::Debug for Bench<S> {
+impl<S> fmt::Debug for Harness<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bench")
             .field("domain", &self.domain)
             .field("moved", &self.advance.is_some())
-            .field("across", &self.across)
+            .field("across", &self.atomicity)
             .field("threads", &self.threads)
             .field("settles", &self.settles)
             .finish_non_exhaustive()
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for ConformanceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

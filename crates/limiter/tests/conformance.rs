@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::conformance::{Bench, block_on, conformance};
+use tollgate_limiter::conformance::{Harness, block_on, conformance};
 use tollgate_limiter::core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
@@ -205,14 +205,14 @@ impl Store for Wrong {
     }
 }
 
-fn bench(mistake: Mistake) -> Bench<Wrong> {
+fn bench(mistake: Mistake) -> Harness<Wrong> {
     let clock = Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000));
     let store = Wrong {
         store: Memory::options().clock(clock.clone()).build(),
         mistake,
     };
-    Bench::new(store)
-        .moved_by(move |span| clock.advance(span))
+    Harness::new(store)
+        .with_clock(move |span| clock.advance(span))
         .threads(8, 25)
 }
 

@@ -6,7 +6,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::OnStoreFailure;
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::conformance::{Bench, block_on, conformance};
+use tollgate_limiter::conformance::{Harness, block_on, conformance};
 use tollgate_limiter::core::{
     Cell, Charge, Concurrency, Cost, Counter, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, Policy,
     Rate, Retry, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
@@ -23,27 +23,27 @@ fn stopped() -> Clock {
 fn does_what_every_store_must_on_a_clock_that_is_moved() {
     let clock = stopped();
     let store = Memory::options().clock(clock.clone()).build();
-    let bench = Bench::new(store).moved_by(move |span| clock.advance(span));
+    let bench = Harness::new(store).with_clock(move |span| clock.advance(span));
     let report = block_on(conformance(&bench)).expect("it conforms");
     println!("{report}");
 }
 
 #[test]
 fn does_what_every_store_must_on_the_running_clock() {
-    let report = block_on(conformance(&Bench::new(Memory::default()))).expect("it conforms");
+    let report = block_on(conformance(&Harness::new(Memory::default()))).expect("it conforms");
     println!("{report}");
 }
 
 #[test]
 fn does_what_a_compensated_store_must() {
-    let bench = Bench::new(Memory::default()).compensated();
+    let bench = Harness::new(Memory::default()).compensated();
     block_on(conformance(&bench)).expect("it conforms");
 }
 
 #[test]
 fn does_what_every_store_must_in_one_shard() {
     let store = Memory::options().shards(1).build();
-    block_on(conformance(&Bench::new(store))).expect("it conforms");
+    block_on(conformance(&Harness::new(store))).expect("it conforms");
 }
 
 /// A limit of every algorithm, each holding so many units for a long time.

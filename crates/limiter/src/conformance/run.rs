@@ -1,6 +1,6 @@
 //! Running futures and threads without a runtime: a store brings its own if it needs one.
 
-use super::Around;
+use super::ThreadWrapper;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,8 +31,8 @@ impl Wake for Unpark {
 }
 
 /// How often the threads are looked at, and how many looks without any progress mean that they wait for each other.
-const LOOK_EVERY: Duration = Duration::from_millis(5);
-const MOST_IDLE_LOOKS: u32 = 6_000;
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+const IDLE_POLLS_MAX: u32 = 6_000;
 
 /// Runs `count` threads to their end without blocking this one, and gathers what they return.
 ///
@@ -40,16 +40,16 @@ const MOST_IDLE_LOOKS: u32 = 6_000;
 /// half a minute they are taken to be stuck.
 pub(super) async fn threads<T: Send + 'static>(
     count: usize,
-    around: &Around,
+    thread_wrapper: &ThreadWrapper,
     work: impl Fn(usize, &AtomicU64) -> Result<T, String> + Send + Sync + 'static,
 ) -> Result<Vec<T>, String> {
     let progress = Arc::new(AtomicU64::new(0));
     let work = Arc::new(work);
     let spawn = |number| -> JoinHandle<Result<T, String>> {
-        let (progress, work, around) = (Arc::clone(&progress), Arc::clone(&work), Arc::clone(around));
+        let (progress, work, thread_wrapper) = (Arc::clone(&progress), Arc::clone(&work), Arc::clone(thread_wrapper));
         thread::spawn(move || {
             let mut returned = None;
-            around(&mut || returned = Some(work(number, &progress)));
+            thread_wrapper(&mut || returned = Some(work(number, &progress)));
             returned.unwrap_or_else(|| Err("the work of a thread was never run".to_owned()))
         })
     };
@@ -59,25 +59,25 @@ pub(super) async fn threads<T: Send + 'static>(
         let now = progress.load(Ordering::Relaxed);
         idle = if now == seen { idle + 1 } else { 0 };
         seen = now;
-        if idle > MOST_IDLE_LOOKS {
+        if idle > IDLE_POLLS_MAX {
             return Err(format!(
                 "the threads wait for each other: stuck after {now} settlements"
             ));
         }
-        pause(LOOK_EVERY).await;
+        sleep(POLL_INTERVAL).await;
     }
     let join = |thread: JoinHandle<Result<T, String>>| thread.join().map_err(|_| "a thread panicked".to_owned())?;
     running.into_iter().map(join).collect()
 }
 
 /// Lets real time pass without blocking whatever runs this.
-pub(super) async fn pause(span: Duration) {
+pub(super) async fn sleep(span: Duration) {
     let alarm = Arc::new(Alarm::default());
-    let mut begun = false;
+    let mut started = false;
     poll_fn(|context| {
         *alarm.waker.lock().unwrap_or_else(PoisonError::into_inner) = Some(context.waker().clone());
-        if !begun {
-            begun = true;
+        if !started {
+            started = true;
             let alarm = Arc::clone(&alarm);
             thread::spawn(move || alarm.ring_after(span));
         }

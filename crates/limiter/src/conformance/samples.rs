@@ -87,7 +87,7 @@ impl Shape {
     }
 
     /// Whether a charge can be taken back. A queue's cannot: the delay it promised stands.
-    pub(super) fn takes_back(self) -> bool {
+    pub(super) fn can_undo(self) -> bool {
         self != Self::Queue
     }
 }

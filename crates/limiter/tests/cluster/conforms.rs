@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
-use tollgate_limiter::conformance::{Bench, conformance};
+use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::Kind;
@@ -21,7 +21,7 @@ fn conforms(kind: Kind) {
             survey.server
         );
         let handle = Handle::current();
-        let bench = Bench::new(store).compensated().on_threads(move |work| {
+        let bench = Harness::new(store).compensated().with_threads(move |work| {
             let _inside = handle.enter();
             work();
         });

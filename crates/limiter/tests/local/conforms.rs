@@ -3,7 +3,7 @@
 use crate::site::START;
 use std::sync::Arc;
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::conformance::{Bench, conformance};
+use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::local::{Local, Options};
 use tollgate_limiter::store::memory::Memory;
 
@@ -12,8 +12,8 @@ async fn over_the_embedded_store_it_conforms() {
     let clock = Clock::stopped(START);
     let memory = Memory::options().clock(clock.clone());
     let store = Local::over(Arc::new(memory.clone().build()), Options::default(), memory);
-    let bench = Bench::new(store)
-        .moved_by(move |span| clock.advance(span))
+    let bench = Harness::new(store)
+        .with_clock(move |span| clock.advance(span))
         .threads(4, 50);
     let report = conformance(&bench).await.expect("a store as it should be");
     assert!(report.answers > 1_000, "{report}");

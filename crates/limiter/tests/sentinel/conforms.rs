@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
-use tollgate_limiter::conformance::{Bench, conformance};
+use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::sentinel::Watched;
 use tollgate_limiter::testing::servers::Kind;
@@ -16,7 +16,7 @@ fn conforms(kind: Kind) {
         let survey = store.survey().await.expect("a primary");
         assert_eq!(survey.warnings, Vec::<String>::new());
         let handle = Handle::current();
-        let bench = Bench::new(store).on_threads(move |work| {
+        let bench = Harness::new(store).with_threads(move |work| {
             let _inside = handle.enter();
             work();
         });

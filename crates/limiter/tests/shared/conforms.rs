@@ -2,7 +2,7 @@
 
 use crate::site::Site;
 use tokio::runtime::{Handle, Runtime};
-use tollgate_limiter::conformance::{Bench, conformance};
+use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::{Functions, Redis};
 use tollgate_limiter::testing::servers::Kind;
 
@@ -15,7 +15,7 @@ fn conforms(kind: Kind, functions: Functions, near_cache: bool) {
         assert_eq!(survey.warnings, Vec::<String>::new());
         assert_eq!(survey.is_function, functions != Functions::Off && kind != Kind::Redis62);
         let handle = Handle::current();
-        let bench = Bench::new(store).on_threads(move |work| {
+        let bench = Harness::new(store).with_threads(move |work| {
             let _inside = handle.enter();
             work();
         });

@@ -8,7 +8,7 @@ use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
-use tollgate_limiter::conformance::{Bench, conformance};
+use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::local::{Known, Local, Options};
 use tollgate_limiter::store::redis::{BreakerState, Redis, RedisKey};
 use tollgate_limiter::store::{Source, Store};
@@ -135,7 +135,7 @@ fn over_a_server_it_conforms() {
             ..Options::default()
         };
         let handle = Handle::current();
-        let bench = Bench::new(Local::around(inner, options)).on_threads(move |work| {
+        let bench = Harness::new(Local::around(inner, options)).with_threads(move |work| {
             let _inside = handle.enter();
             work();
         });

@@ -1,7 +1,7 @@
 //! What only this file's private ways can show: a charge on its own is settled as one of several is.
 
 use super::*;
-use crate::conformance::{Bench, block_on, conformance};
+use crate::conformance::{Harness, block_on, conformance};
 use crate::limits::TokenBucket;
 use crate::{Ask, Limiter};
 
@@ -67,7 +67,7 @@ impl Store for OneByOne {
 fn one_charge_is_settled_as_every_store_must_settle_it() {
     let clock = Clock::stopped(Timestamp::from_micros(1_770_854_400_000_000));
     let store = OneByOne(Memory::options().clock(clock.clone()).build());
-    let bench = Bench::new(store).moved_by(move |span| clock.advance(span));
+    let bench = Harness::new(store).with_clock(move |span| clock.advance(span));
     block_on(conformance(&bench)).expect("it conforms");
 }
 
