@@ -9,7 +9,7 @@ pub use self::together::{Judged, OwnLimit, Part, Together, Way};
 use self::counted::Counted;
 use self::token::Token;
 use crate::store::memory::Memory;
-use crate::store::{Act, Hit, Settled, Store, StoreError};
+use crate::store::{HitOp, Hit, Settled, Store, StoreError};
 use crate::{join, lease};
 use std::collections::HashMap;
 use std::pin::pin;
@@ -150,7 +150,7 @@ impl<S: Store> RuleBook<S> {
         let counted = counted.as_slice();
         let given = plan.charges.iter().enumerate().map(|(place, charge)| async move {
             if let Some(counting) = counted::counting(counted, place) {
-                let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
+                let given = self.store.hit(&[Hit { charge, counting }], HitOp::Decrement).await;
                 return self::answers(&given).next().unwrap_or(ChargeResult::Failed);
             }
             // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.

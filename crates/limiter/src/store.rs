@@ -7,7 +7,7 @@ pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 
-pub use self::hits::{Act, Hit};
+pub use self::hits::{HitOp, Hit};
 
 use std::fmt;
 use std::future::Future;
@@ -114,7 +114,7 @@ pub trait Store: Send + Sync {
     }
 
     /// Counts hits, all of one request. None refuses: outcomes tell what is counted.
-    fn hit(&self, hits: &[Hit<'_, Self::Key>], act: Act) -> impl Future<Output = Settled> + Send {
+    fn hit(&self, hits: &[Hit<'_, Self::Key>], act: HitOp) -> impl Future<Output = Settled> + Send {
         let nobody = Settled {
             passes: false,
             now: Timestamp::EPOCH,

@@ -1,7 +1,7 @@
 //! Charges that the store counts as envoyproxy/ratelimit does, beside those that it settles.
 
 use super::RuleBook;
-use crate::store::{Act, Hit, Settled, Store, StoreError};
+use crate::store::{HitOp, Hit, Settled, Store, StoreError};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -32,7 +32,7 @@ impl<S: Store> RuleBook<S> {
             [] => self.store.settle(charges, lease).await,
             // In a box: most stores never come here, and need not have room for it.
             _ => {
-                Box::pin(self.beside(charges, counted, Act::Add, async |own| {
+                Box::pin(self.beside(charges, counted, HitOp::Increment, async |own| {
                     self.store.settle(own, lease).await
                 }))
                 .await
@@ -44,7 +44,7 @@ impl<S: Store> RuleBook<S> {
     pub(super) async fn peek(&self, charges: &[Charge<S::Key>], counted: &[Counted]) -> Settled {
         match counted {
             [] => self.store.peek(charges).await,
-            _ => Box::pin(self.beside(charges, counted, Act::Look, async |own| self.store.peek(own).await)).await,
+            _ => Box::pin(self.beside(charges, counted, HitOp::Get, async |own| self.store.peek(own).await)).await,
         }
     }
 
@@ -53,7 +53,7 @@ impl<S: Store> RuleBook<S> {
         &self,
         charges: &[Charge<S::Key>],
         counted: &[Counted],
-        act: Act,
+        act: HitOp,
         others: impl AsyncFnOnce(&[Charge<S::Key>]) -> Settled,
     ) -> Settled {
         let (own, hits) = apart(charges, counted);

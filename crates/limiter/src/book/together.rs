@@ -1,7 +1,7 @@
 //! Several attempts of one request, settled as one: all of them go on, or none does.
 
 use super::{Counted, RuleBook, answers, is_leased};
-use crate::store::{Act, Hit, Settled, Store};
+use crate::store::{HitOp, Hit, Settled, Store};
 use crate::{join, lease};
 use tollgate_core::rules::envoy::{LimitOverride, CounterTarget};
 use tollgate_core::rules::{ChargeResult, Attempt, WindowCount, Plan, Ruling, Verdict};
@@ -207,7 +207,7 @@ impl<S: Store> RuleBook<S> {
         let answer = match self.own_counted(attempt, own, 0) {
             Some((_, counting)) => {
                 let (charge, counting) = (&charge, &counting);
-                let given = self.store.hit(&[Hit { charge, counting }], Act::GiveBack).await;
+                let given = self.store.hit(&[Hit { charge, counting }], HitOp::Decrement).await;
                 answers(&given).next().unwrap_or(ChargeResult::Failed)
             }
             None => {

@@ -22,11 +22,11 @@ impl<K> Copy for Hit<'_, K> {}
 
 /// What is done with hits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum HitOp {
     /// They are counted.
-    Add,
+    Increment,
     /// Nothing: it is told what would be counted.
-    Look,
+    Get,
     /// They are taken off, and nothing goes below zero.
-    GiveBack,
+    Decrement,
 }

@@ -20,7 +20,7 @@ use self::here::{Here, Stand};
 use self::instances::Instances;
 use self::notes::Notes;
 use super::memory::{Aim, Memory};
-use super::{Act, Hit, Outcome, Settled, Source, Store, StoreError};
+use super::{HitOp, Hit, Outcome, Settled, Source, Store, StoreError};
 use crate::fingerprint::Fingerprint;
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -371,7 +371,7 @@ impl<S: Store> Store for Local<S> {
     }
 
     /// What cannot be counted there is decided here as all else is, except that it is not paid back.
-    async fn hit(&self, hits: &[Hit<'_, S::Key>], act: Act) -> Settled {
+    async fn hit(&self, hits: &[Hit<'_, S::Key>], act: HitOp) -> Settled {
         let is_here_only = self.here.mode() == Mode::LocalOnly;
         let mut settled = match is_here_only {
             true => self.unanswered(hits.len()),
@@ -379,12 +379,12 @@ impl<S: Store> Store for Local<S> {
         };
         let charges: Vec<Charge<S::Key>> = hits.iter().map(|hit| *hit.charge).collect();
         let aim = match act {
-            Act::Add => {
+            HitOp::Increment => {
                 self.here.learn_standings(&charges, &settled);
                 Aim::Keep
             }
-            Act::Look => Aim::Look,
-            Act::GiveBack => {
+            HitOp::Get => Aim::Look,
+            HitOp::Decrement => {
                 for (charge, outcome) in charges.iter().zip(&mut settled.outcomes) {
                     let is_missed = outcome.is_err_and(is_away);
                     if let (true, Some(Stand::Share(portion))) = (is_missed, self.here.stand(charge)) {

@@ -53,7 +53,7 @@ use self::envoy::Envoy;
 use self::nodes::Nodes;
 use self::orphans::Asked;
 use self::work::{Reply, Shared, Work, receipt};
-use super::{Act, Hit, Outcome, Settled, Source, Store, StoreError};
+use super::{HitOp, Hit, Outcome, Settled, Source, Store, StoreError};
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
@@ -285,7 +285,7 @@ impl Store for Redis {
         self.envoy.is_some()
     }
 
-    async fn hit(&self, hits: &[Hit<'_, RedisKey>], act: Act) -> Settled {
+    async fn hit(&self, hits: &[Hit<'_, RedisKey>], act: HitOp) -> Settled {
         match &self.envoy {
             Some(envoy) => self.hit_envoy(envoy, hits, act).await,
             None => failed(self.shared.clock.now(), hits.len(), StoreError::Unavailable),

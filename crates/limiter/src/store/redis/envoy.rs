@@ -14,7 +14,7 @@ use super::nodes::Nodes;
 use super::work::Deadline;
 use super::{Options, Redis};
 use crate::clock::Clock;
-use crate::store::{Act, Hit, Outcome, Settled, Source, StoreError};
+use crate::store::{HitOp, Hit, Outcome, Settled, Source, StoreError};
 use std::sync::Arc;
 use tollgate_core::Timestamp;
 use tollgate_core::rules::envoy::CounterTarget;
@@ -108,7 +108,7 @@ type Counts = Vec<Result<u64, StoreError>>;
 
 impl Redis {
     /// Counts as envoyproxy/ratelimit does.
-    pub(super) async fn hit_envoy<K: Sync>(&self, envoy: &Envoy, hits: &[Hit<'_, K>], act: Act) -> Settled {
+    pub(super) async fn hit_envoy<K: Sync>(&self, envoy: &Envoy, hits: &[Hit<'_, K>], act: HitOp) -> Settled {
         let now = envoy.clock.now();
         let doing = Doing {
             keys: hits
@@ -120,8 +120,8 @@ impl Redis {
             deadline: self.shared.deadline(),
         };
         let outcomes: Vec<Result<Outcome, StoreError>> = match act {
-            Act::Add => self.add(envoy, &doing).await,
-            Act::Look => {
+            HitOp::Increment => self.add(envoy, &doing).await,
+            HitOp::Get => {
                 let found = self.counts(envoy, &doing, |_, _| Deed::Look).await;
                 let would_be = |(hit, found): (&Hit<'_, K>, Result<u64, StoreError>)| {
                     let used = found?.saturating_add(hit.charge.cost.get());
@@ -129,7 +129,7 @@ impl Redis {
                 };
                 hits.iter().zip(found).map(would_be).collect()
             }
-            Act::GiveBack => doing.outcomes(self.take_off(envoy, &doing).await),
+            HitOp::Decrement => doing.outcomes(self.take_off(envoy, &doing).await),
         };
         Settled {
             passes: outcomes.iter().all(Result::is_ok),
