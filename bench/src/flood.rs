@@ -51,7 +51,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     let limiter = Limiter::new(Memory::options().max_memory(args.max_memory).build());
     // An hour to come back: nothing that is taken here is as good as new before the end.
     let rule = limiter
-        .rule("flood", TokenBucket::per_hour(10).burst(10))
+        .limit("flood", TokenBucket::per_hour(10).burst(10))
         .expect("a limit in range");
     while limiter.check(&rule, "exhausted").is_allow() {}
     println!(

@@ -9,7 +9,7 @@ use tollgate_core::{Cost, Limit, LimitError};
 use tollgate_limiter::limits::{FixedWindow, Gcra, IntoLimit, SlidingLog, TokenBucket};
 use tollgate_limiter::store::Source;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::{Ask, Limiter};
+use tollgate_limiter::{LimitCheck, Limiter};
 
 /// What one process is told.
 #[derive(clap::Args)]
@@ -136,7 +136,7 @@ async fn hammer(args: &Args) -> Result<Seen, String> {
     limiter.store().survey().await?;
     let limit = limit(&args.algorithm, args.per_second).map_err(|error| error.to_string())?;
     // Every run has a counter of its own.
-    let rule = limiter.rule(&format!("hammered {}", args.from_us), limit);
+    let rule = limiter.limit(&format!("hammered {}", args.from_us), limit);
     let rule = Arc::new(rule.map_err(|error| error.to_string())?);
     tokio::time::sleep(Duration::from_micros(args.from_us.saturating_sub(now_us()))).await;
     let mut tasks = JoinSet::new();
@@ -145,8 +145,8 @@ async fn hammer(args: &Args) -> Result<Seen, String> {
         tasks.spawn(async move {
             let mut seen = Seen::default();
             while now_us() < until_us {
-                let ask = Ask {
-                    rule: &rule,
+                let ask = LimitCheck {
+                    limit: &rule,
                     subject: b"hot",
                     cost: Cost::ONE,
                 };

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use throttlecrab::{PeriodicStore, RateLimiter as Throttlecrab};
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::limits::TokenBucket;
-use tollgate_limiter::{Limiter, Rule};
+use tollgate_limiter::{Limiter, NamedLimit};
 
 /// The same for everybody: one unit comes back in each `unit_s`, and `burst` of them fit.
 #[derive(Clone, Copy, Debug)]
@@ -77,14 +77,14 @@ pub(crate) const BARE_MAP: &str = "bare_map";
 
 struct Tollgate {
     limiter: Limiter,
-    rule: Rule,
+    rule: NamedLimit,
 }
 
 impl Tollgate {
     fn new(Numbers { unit_s, burst, .. }: Numbers) -> Self {
         let limiter = Limiter::in_memory();
         let bucket = TokenBucket::per(1, Duration::from_secs(unit_s.into())).burst(burst.into());
-        let rule = limiter.rule("bench", bucket).expect("the numbers are in range");
+        let rule = limiter.limit("bench", bucket).expect("the numbers are in range");
         Self { limiter, rule }
     }
 }

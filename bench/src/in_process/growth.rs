@@ -10,7 +10,7 @@ use tollgate_limiter::limits::{
     Concurrency, FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
 };
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::{Limiter, Rule};
+use tollgate_limiter::{Limiter, NamedLimit};
 
 /// One algorithm at one number of live keys.
 pub(crate) struct Growth {
@@ -84,7 +84,7 @@ fn grow<L: IntoLimit>(algorithm: &'static str, sizes: [usize; 4], limit: impl Fn
 struct Subject {
     live: usize,
     limiter: Limiter,
-    rule: Rule,
+    rule: NamedLimit,
     /// What is asked for, in order.
     keys: Vec<String>,
     at: usize,
@@ -107,13 +107,13 @@ impl Subject {
             }
         };
         let clock = if algorithm == SLIDING_LOG {
-            Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000))
+            Clock::manual(Timestamp::from_micros(1_700_000_000_000_000))
         } else {
             Clock::start(Timestamp::EPOCH)
         };
         let memory = Memory::options().max_memory(16 << 30).clock(clock.clone()).build();
         let limiter = Limiter::new(memory);
-        let rule = limiter.rule("bench", limit).expect("the numbers are in range");
+        let rule = limiter.limit("bench", limit).expect("the numbers are in range");
         let distinct = live.min(ASKED) as u64;
         let subject = Self {
             live,

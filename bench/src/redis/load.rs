@@ -9,7 +9,7 @@ use tollgate_core::Cost;
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::limits::TokenBucket;
 use tollgate_limiter::store::redis::{Options, Redis};
-use tollgate_limiter::{Ask, Limiter, Rule};
+use tollgate_limiter::{LimitCheck, Limiter, NamedLimit};
 
 /// Somebody whose decisions are measured.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ pub(crate) enum Script {
 /// The library, and its rule.
 pub(crate) struct Library {
     limiter: Limiter<Redis>,
-    rule: Rule<Redis>,
+    rule: NamedLimit<Redis>,
 }
 
 /// What came of one turn.
@@ -113,15 +113,15 @@ impl Library {
     pub(crate) async fn open_with(options: Options) -> Result<Arc<Self>, String> {
         let limiter = Limiter::new(options.deadline(PATIENCE).open());
         limiter.store().survey().await?;
-        let rule = limiter.rule("bench", TokenBucket::per_hour(BURST).burst(BURST));
+        let rule = limiter.limit("bench", TokenBucket::per_hour(BURST).burst(BURST));
         let rule = rule.map_err(|error| error.to_string())?;
         Ok(Arc::new(Self { limiter, rule }))
     }
 
     async fn take(&self, subject: u64, cost: Cost) -> Result<(), String> {
         let subject = format!("user:{subject:016}");
-        let ask = Ask {
-            rule: &self.rule,
+        let ask = LimitCheck {
+            limit: &self.rule,
             subject: subject.as_bytes(),
             cost,
         };

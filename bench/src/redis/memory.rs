@@ -10,7 +10,7 @@ use tollgate_limiter::limits::{
     Concurrency, FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
 };
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::{Ask, Limiter};
+use tollgate_limiter::{LimitCheck, Limiter};
 
 /// What one kind of key takes.
 pub(crate) struct Bytes {
@@ -97,15 +97,15 @@ async fn take(url: &str, limit: Limit, keys: u64, requests: u64) -> Result<(), S
     const CALLERS: u64 = 256;
     let options = Redis::options(url).map_err(|error| error.to_string())?;
     let limiter = Limiter::new(options.deadline(PATIENCE).open());
-    let rule = Arc::new(limiter.rule("memory", limit).map_err(|error| error.to_string())?);
+    let rule = Arc::new(limiter.limit("memory", limit).map_err(|error| error.to_string())?);
     let mut tasks = JoinSet::new();
     for first in 0..CALLERS.min(keys) {
         let (limiter, rule) = (Limiter::clone(&limiter), Arc::clone(&rule));
         tasks.spawn(async move {
             for number in (first..keys).step_by(CALLERS as usize) {
                 let subject = number.to_le_bytes();
-                let ask = || Ask {
-                    rule: &rule,
+                let ask = || LimitCheck {
+                    limit: &rule,
                     subject: &subject,
                     cost: Cost::ONE,
                 };

@@ -97,7 +97,7 @@ impl<S: Store> RuleBook<S> {
             };
         }
         let is_leased = plan.charges.iter().any(is_leased);
-        let lease = if is_leased { lease::fresh() } else { LeaseId::default() };
+        let lease = if is_leased { lease::random_id() } else { LeaseId::default() };
         let counted = self.counted(attempt, &plan, 0);
         let mut settled = if plan.is_banned() {
             self.look(&plan.charges, counted.as_slice(), true).await

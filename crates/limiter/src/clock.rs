@@ -16,12 +16,12 @@ pub struct Clock(Kind);
 enum Kind {
     Running {
         clock: quanta::Clock,
-        began: u64,
+        started_ticks: u64,
         origin_us: u64,
         /// Microseconds per tick, times 2^64.
         us_per_tick: u64,
     },
-    Set(Arc<AtomicU64>),
+    Manual(Arc<AtomicU64>),
     Wall,
 }
 
@@ -30,13 +30,13 @@ impl Clock {
     pub fn start(not_before: Timestamp) -> Self {
         let wall = wall();
         let clock = quanta::Clock::new();
-        let began = clock.raw();
+        let started_ticks = clock.raw();
         // Asked over 2^40 ticks, some minutes: the nanosecond that may be cut off then is a microsecond in days.
         const TICKS: u32 = 40;
         let us_per_tick = (u128::from(clock.delta_as_nanos(0, 1 << TICKS)) << (u64::BITS - TICKS)) / 1_000;
         Self(Kind::Running {
             clock,
-            began,
+            started_ticks,
             origin_us: wall.as_micros().max(not_before.as_micros()),
             us_per_tick: u64::try_from(us_per_tick).expect("a tick is far shorter than a microsecond"),
         })
@@ -44,21 +44,21 @@ impl Clock {
 
     /// The machine's wall clock, also where it is set while the program runs: for counting together with others who go by
     /// theirs.
-    pub const fn of_the_wall() -> Self {
+    pub const fn wall() -> Self {
         Self(Kind::Wall)
     }
 
     /// A clock that stands still until it is moved: for tests and simulations.
-    pub fn stopped(at: Timestamp) -> Self {
-        Self(Kind::Set(Arc::new(AtomicU64::new(at.as_micros()))))
+    pub fn manual(at: Timestamp) -> Self {
+        Self(Kind::Manual(Arc::new(AtomicU64::new(at.as_micros()))))
     }
 
     /// The same clock, started anew if it stands before `moment`: a stopped one is moved there.
-    pub(crate) fn not_before(self, moment: Timestamp) -> Self {
+    pub(crate) fn not_before(self, time: Timestamp) -> Self {
         match &self.0 {
-            Kind::Running { .. } => Self::start(moment),
-            Kind::Set(us) => {
-                us.fetch_max(moment.as_micros(), Ordering::SeqCst);
+            Kind::Running { .. } => Self::start(time),
+            Kind::Manual(us) => {
+                us.fetch_max(time.as_micros(), Ordering::SeqCst);
                 self
             }
             Kind::Wall => self,
@@ -68,14 +68,14 @@ impl Clock {
     /// Sets a stopped clock, back too: what a thread sees that read the time and then had to wait.
     #[cfg(test)]
     pub(crate) fn set(&self, at: Timestamp) {
-        if let Kind::Set(us) = &self.0 {
+        if let Kind::Manual(us) = &self.0 {
             us.store(at.as_micros(), Ordering::SeqCst);
         }
     }
 
     /// Moves a stopped clock on; one that runs is left alone.
     pub fn advance(&self, by: Micros) {
-        if let Kind::Set(us) = &self.0 {
+        if let Kind::Manual(us) = &self.0 {
             us.fetch_add(by.get(), Ordering::SeqCst);
         }
     }
@@ -86,7 +86,7 @@ impl Clock {
         match &self.0 {
             Kind::Running {
                 clock,
-                began,
+                started_ticks: began,
                 origin_us,
                 us_per_tick,
             } => {
@@ -95,7 +95,7 @@ impl Clock {
                 let elapsed_us = ((u128::from(ticks) * u128::from(*us_per_tick)) >> u64::BITS) as u64;
                 Timestamp::from_micros(origin_us.saturating_add(elapsed_us))
             }
-            Kind::Set(us) => Timestamp::from_micros(us.load(Ordering::SeqCst)),
+            Kind::Manual(us) => Timestamp::from_micros(us.load(Ordering::SeqCst)),
             Kind::Wall => wall(),
         }
     }
@@ -117,7 +117,7 @@ pub struct Stopwatch(quanta::Clock);
 
 /// When a stopwatch was started.
 #[derive(Clone, Copy, Debug)]
-pub struct Started(u64);
+pub struct StartTime(u64);
 
 impl Stopwatch {
     /// One to be kept and started often.
@@ -127,13 +127,13 @@ impl Stopwatch {
 
     /// Starts.
     #[inline]
-    pub fn start(&self) -> Started {
-        Started(self.0.raw())
+    pub fn start(&self) -> StartTime {
+        StartTime(self.0.raw())
     }
 
     /// How long ago that was, in nanoseconds.
     #[inline]
-    pub fn elapsed_ns(&self, started: Started) -> u64 {
+    pub fn elapsed_ns(&self, started: StartTime) -> u64 {
         self.0.delta_as_nanos(started.0, self.0.raw())
     }
 }
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn stands_still_until_it_is_moved() {
-        let clock = Clock::stopped(Timestamp::from_micros(5));
+        let clock = Clock::manual(Timestamp::from_micros(5));
         let other = clock.clone();
         assert_eq!(clock.now(), other.now());
         other.advance(Micros::ONE);

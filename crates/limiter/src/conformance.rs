@@ -101,7 +101,7 @@ impl<S: Store> Harness<S> {
     pub fn new(store: S) -> Self {
         Self {
             store: Arc::new(store),
-            domain: format!("conformance-{:016x}", crate::lease::fresh().0),
+            domain: format!("conformance-{:016x}", crate::lease::random_id().0),
             advance: None,
             atomicity: Atomicity::Atomic,
             thread_wrapper: Arc::new(|work| work()),

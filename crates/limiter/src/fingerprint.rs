@@ -11,7 +11,7 @@ use tollgate_core::{Counter, Limit};
 
 /// The secret of a store's fingerprints: 128 random bits.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Secret(pub(crate) [u8; 16]);
+pub struct HashSecret(pub(crate) [u8; 16]);
 
 /// A key, as the memory store knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -28,13 +28,13 @@ pub struct Fingerprint {
 /// Subjects named by one value, which is nearly all of them, have a hash key to themselves: so nothing but the value needs
 /// to be hashed, and no list of several can be taken for it.
 #[derive(Clone, Copy)]
-pub struct Subjects {
+pub struct MemoryKeyTemplate {
     one: Sip,
     /// The key alone: a hasher is twice its size, and there is one of these for every rule.
     several: [u8; 16],
 }
 
-impl Secret {
+impl HashSecret {
     /// Fresh from the system's randomness.
     ///
     /// # Panics
@@ -46,22 +46,22 @@ impl Secret {
     }
 
     /// The hasher for the subjects of a counter's rule.
-    pub(crate) fn subjects(&self, counter: &Counter<'_>) -> Subjects {
-        let key = |of: u8| {
+    pub(crate) fn template(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
+        let key = |arity: u8| {
             let mut hasher = SipHasher13::new_with_key(&self.0);
             let identity = Counter { per: &[], ..*counter };
             identity.write(|piece| hasher.write(piece));
-            hasher.write_u8(of);
+            hasher.write_u8(arity);
             hasher.finish128()
         };
-        Subjects {
+        MemoryKeyTemplate {
             one: Sip::new(key(1)),
             several: key(2).as_bytes(),
         }
     }
 
     /// The fingerprint of the counter that new keys of a limit share when there is no room for them.
-    pub(crate) fn shared(&self, limit: &Limit) -> Fingerprint {
+    pub(crate) fn overflow_key(&self, limit: &Limit) -> Fingerprint {
         let mut hasher = SipHasher13::new_with_key(&self.0);
         hasher.write(b"shared by new keys");
         limit.hash(&mut hasher);
@@ -101,22 +101,22 @@ impl Key for Fingerprint {
     }
 }
 
-impl std::fmt::Debug for Secret {
+impl std::fmt::Debug for HashSecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-impl std::fmt::Debug for Subjects {
+impl std::fmt::Debug for MemoryKeyTemplate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Subjects(..)")
     }
 }
 
-impl Subjects {
+impl MemoryKeyTemplate {
     /// The fingerprint of one subject, given by the values it is counted by.
     #[inline(always)]
-    pub(crate) fn of(&self, per: &[&[u8]]) -> Fingerprint {
+    pub(crate) fn fingerprint(&self, per: &[&[u8]]) -> Fingerprint {
         if let [value] = per {
             return Fingerprint::new(self.one.hash(value));
         }
@@ -152,7 +152,7 @@ impl Sip {
     fn hash(mut self, value: &[u8]) -> Hash128 {
         let (words, rest) = value.as_chunks::<8>();
         for word in words {
-            self.take(u64::from_le_bytes(*word));
+            self.compress(u64::from_le_bytes(*word));
         }
         // The rest stands at the end of the last eight bytes, if there are so many.
         let tail = match value.last_chunk::<8>() {
@@ -160,7 +160,7 @@ impl Sip {
             Some(last) => u64::from_le_bytes(*last) >> (64 - 8 * rest.len()),
             None => rest.iter().rev().fold(0, |tail, &byte| tail << 8 | u64::from(byte)),
         };
-        self.take((value.len() as u64) << 56 | tail);
+        self.compress((value.len() as u64) << 56 | tail);
         self.v2 ^= 0xee;
         self.round();
         self.round();
@@ -175,7 +175,7 @@ impl Sip {
     }
 
     #[inline(always)]
-    fn take(&mut self, word: u64) {
+    fn compress(&mut self, word: u64) {
         self.v3 ^= word;
         self.round();
         self.v0 ^= word;

@@ -1,6 +1,6 @@
 //! Leases of concurrency limits: their ids, and a permit that gives its slots back when it is dropped.
 
-use crate::limiter::{Limiter, Rule};
+use crate::limiter::{Limiter, NamedLimit};
 use crate::store::Store;
 use crate::store::memory::Memory;
 use tollgate_core::{Cost, Decision, LeaseId, Limit, Micros};
@@ -34,17 +34,17 @@ impl Limiter {
     ///
     /// # Errors
     /// The refusal, if there is no slot free.
-    pub fn acquire(&self, rule: &Rule, subject: impl AsRef<[u8]>) -> Result<Permit, Decision> {
-        let lease = fresh();
-        let decision = self.settle_one(rule, subject.as_ref(), Cost::ONE, lease);
+    pub fn acquire(&self, limit: &NamedLimit, subject: impl AsRef<[u8]>) -> Result<Permit, Decision> {
+        let lease = random_id();
+        let decision = self.settle_one(limit, subject.as_ref(), Cost::ONE, lease);
         if !decision.is_allow() {
             return Err(decision);
         }
-        let key = rule.key(self.store(), &[subject.as_ref()]);
+        let key = limit.key(self.store(), &[subject.as_ref()]);
         Ok(Permit {
             limiter: self.clone(),
             key,
-            limit: *rule.limit(),
+            limit: *limit.limit(),
             lease,
         })
     }
@@ -64,7 +64,7 @@ impl Drop for Permit {
 }
 
 /// An id nobody has had: 64 random bits.
-pub(crate) fn fresh() -> LeaseId {
+pub(crate) fn random_id() -> LeaseId {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).expect("the system gives random bytes");
     LeaseId(u64::from_le_bytes(bytes))

@@ -22,10 +22,10 @@ mod throttle;
 mod wait;
 
 pub use book::{Checked, Judged, NotForgotten, OwnLimit, Part, RuleBook, Together, Way};
-pub use fingerprint::{Fingerprint, Secret, Subjects};
+pub use fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 pub use lease::Permit;
-pub use limiter::{Ask, Limiter, Rule};
-pub use throttle::Throttles;
+pub use limiter::{LimitCheck, Limiter, NamedLimit};
+pub use throttle::ThrottleLimiter;
 pub use tollgate_core as core;
 
 /// The examples of the documents, compiled and run.

@@ -30,17 +30,17 @@ pub struct Limiter<S = Memory> {
 }
 
 /// A limit with a name of its own: every subject it is checked for has a counter.
-pub struct Rule<S: Store = Memory> {
+pub struct NamedLimit<S: Store = Memory> {
     id: Box<str>,
     limit: Limit,
     policy: Policy,
-    subjects: S::Subjects,
+    template: S::Subjects,
 }
 
 /// One question of several that must all be answered with yes.
-pub struct Ask<'a, S: Store = Memory> {
+pub struct LimitCheck<'a, S: Store = Memory> {
     /// The rule.
-    pub rule: &'a Rule<S>,
+    pub limit: &'a NamedLimit<S>,
     /// Whom it is counted for.
     pub subject: &'a [u8],
     /// What it takes.
@@ -55,47 +55,47 @@ impl Limiter {
 
     /// May `subject` go on? Takes one unit if so.
     #[inline]
-    pub fn check(&self, rule: &Rule, subject: impl AsRef<[u8]>) -> Decision {
-        self.check_cost(rule, subject, Cost::ONE)
+    pub fn check(&self, limit: &NamedLimit, subject: impl AsRef<[u8]>) -> Decision {
+        self.check_cost(limit, subject, Cost::ONE)
     }
 
     /// May `subject` go on at this cost? Takes it if so; a cost of zero looks without taking.
     #[inline]
-    pub fn check_cost(&self, rule: &Rule, subject: impl AsRef<[u8]>, cost: Cost) -> Decision {
-        self.settle_one(rule, subject.as_ref(), cost, LeaseId::default())
+    pub fn check_cost(&self, limit: &NamedLimit, subject: impl AsRef<[u8]>, cost: Cost) -> Decision {
+        self.settle_one(limit, subject.as_ref(), cost, LeaseId::default())
     }
 
     /// Asks for one unit for each of the subjects, each on its own, and tells the answers in order.
     ///
     /// Faster than one by one: the places of several keys are fetched from memory together.
-    pub fn check_each<K: AsRef<[u8]>>(&self, rule: &Rule, subjects: &[K], mut answer: impl FnMut(Decision)) {
+    pub fn check_each<K: AsRef<[u8]>>(&self, limit: &NamedLimit, subjects: &[K], mut on_decision: impl FnMut(Decision)) {
         for subjects in subjects.chunks(Memory::CHUNK) {
-            let mut keys = [self.store.key(&rule.subjects, &[b""]); Memory::CHUNK];
+            let mut keys = [self.store.key(&limit.template, &[b""]); Memory::CHUNK];
             for (key, subject) in keys.iter_mut().zip(subjects) {
-                *key = self.store.key(&rule.subjects, &[subject.as_ref()]);
+                *key = self.store.key(&limit.template, &[subject.as_ref()]);
             }
             let keys = keys.get(..subjects.len()).unwrap_or_default();
-            let how = rule.how(Cost::ONE, LeaseId::default());
+            let options = limit.charge_options(Cost::ONE, LeaseId::default());
             self.store
-                .settle_each(&rule.limit, keys, how, |decision| answer(rule.heard(decision)));
+                .settle_each(&limit.limit, keys, options, |decision| on_decision(limit.unless_shadow(decision)));
         }
     }
 
     /// Asks all at one moment: every one is charged if every one passes, else none is.
-    pub fn check_all(&self, asks: &[Ask<'_>]) -> Settled {
+    pub fn check_all(&self, checks: &[LimitCheck<'_>]) -> Settled {
         self.store
-            .settle_all(&self.charges(asks), Aim::Keep, crate::lease::fresh())
+            .settle_all(&self.charges(checks), Aim::Keep, crate::lease::random_id())
     }
 
     /// Out of line: it is large, and the same for all kinds of subjects.
     #[inline(never)]
-    pub(crate) fn settle_one(&self, rule: &Rule, subject: &[u8], cost: Cost, lease: LeaseId) -> Decision {
-        let key = self.store.key(&rule.subjects, &[subject]);
-        let how = rule.how(cost, lease);
-        if rule.policy == Policy::Shadow {
-            return rule.heard(self.store.settle_seldom(key, &rule.limit, how));
+    pub(crate) fn settle_one(&self, limit: &NamedLimit, subject: &[u8], cost: Cost, lease: LeaseId) -> Decision {
+        let key = self.store.key(&limit.template, &[subject]);
+        let options = limit.charge_options(cost, lease);
+        if limit.policy == Policy::Shadow {
+            return limit.unless_shadow(self.store.settle_seldom(key, &limit.limit, options));
         }
-        self.store.settle_one(key, &rule.limit, how)
+        self.store.settle_one(key, &limit.limit, options)
     }
 }
 
@@ -114,7 +114,7 @@ impl<S: Store> Limiter<S> {
     ///
     /// # Errors
     /// A limit that cannot be made, with what to write instead.
-    pub fn rule(&self, id: &str, limit: impl IntoLimit) -> Result<Rule<S>, LimitError> {
+    pub fn limit(&self, id: &str, limit: impl IntoLimit) -> Result<NamedLimit<S>, LimitError> {
         let limit = limit.into_limit()?;
         let counter = Counter {
             domain: "",
@@ -123,35 +123,35 @@ impl<S: Store> Limiter<S> {
             limit: &limit,
             per: &[],
         };
-        let subjects = self.store.subjects(&counter);
-        Ok(Rule {
+        let template = self.store.subjects(&counter);
+        Ok(NamedLimit {
             id: id.into(),
             limit,
             policy: Policy::Enforce,
-            subjects,
+            template,
         })
     }
 
     /// Asks all at one moment: every one is charged if every one passes, else none is.
-    pub async fn settle(&self, asks: &[Ask<'_, S>]) -> Settled {
-        self.store.settle(&self.charges(asks), crate::lease::fresh()).await
+    pub async fn settle(&self, checks: &[LimitCheck<'_, S>]) -> Settled {
+        self.store.settle(&self.charges(checks), crate::lease::random_id()).await
     }
 
     /// How all of them stand, without taking anything.
-    pub async fn peek(&self, asks: &[Ask<'_, S>]) -> Settled {
-        self.store.peek(&self.charges(asks)).await
+    pub async fn peek(&self, checks: &[LimitCheck<'_, S>]) -> Settled {
+        self.store.peek(&self.charges(checks)).await
     }
 
-    fn charges(&self, asks: &[Ask<'_, S>]) -> Vec<Charge<S::Key>> {
-        let charge = |ask: &Ask<'_, S>| {
-            ask.rule
-                .charge(self.store.key(&ask.rule.subjects, &[ask.subject]), ask.cost)
+    fn charges(&self, checks: &[LimitCheck<'_, S>]) -> Vec<Charge<S::Key>> {
+        let charge = |check: &LimitCheck<'_, S>| {
+            check.limit
+                .charge(self.store.key(&check.limit.template, &[check.subject]), check.cost)
         };
-        asks.iter().map(charge).collect()
+        checks.iter().map(charge).collect()
     }
 }
 
-impl<S: Store> Rule<S> {
+impl<S: Store> NamedLimit<S> {
     /// Its name.
     pub fn id(&self) -> &str {
         &self.id
@@ -164,7 +164,7 @@ impl<S: Store> Rule<S> {
 
     /// The key of a subject's counter.
     pub fn key(&self, store: &S, per: &[&[u8]]) -> S::Key {
-        store.key(&self.subjects, per)
+        store.key(&self.template, per)
     }
 
     fn charge(&self, key: S::Key, cost: Cost) -> Charge<S::Key> {
@@ -178,7 +178,7 @@ impl<S: Store> Rule<S> {
     }
 
     #[inline]
-    fn how(&self, cost: Cost, lease: LeaseId) -> How {
+    fn charge_options(&self, cost: Cost, lease: LeaseId) -> How {
         How {
             cost,
             policy: self.policy,
@@ -188,7 +188,7 @@ impl<S: Store> Rule<S> {
 
     /// What a caller is told who asks this rule alone: a shadow says where it stands and lets everybody pass.
     #[inline]
-    fn heard(&self, decision: Decision) -> Decision {
+    fn unless_shadow(&self, decision: Decision) -> Decision {
         match decision {
             Decision::Deny { standing, .. } if self.policy == Policy::Shadow => Decision::Allow {
                 standing,
@@ -204,24 +204,24 @@ impl<S: Store> Rule<S> {
     }
 }
 
-impl<'a, S: Store> Ask<'a, S> {
+impl<'a, S: Store> LimitCheck<'a, S> {
     /// One unit of `rule` for `subject`.
-    pub fn one(rule: &'a Rule<S>, subject: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+    pub fn one(limit: &'a NamedLimit<S>, subject: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
-            rule,
+            limit,
             subject: subject.as_ref(),
             cost: Cost::ONE,
         }
     }
 }
 
-impl<S: Store> Clone for Rule<S> {
+impl<S: Store> Clone for NamedLimit<S> {
     fn clone(&self) -> Self {
         Self {
             id: self.id.clone(),
             limit: self.limit,
             policy: self.policy,
-            subjects: self.subjects.clone(),
+            template: self.template.clone(),
         }
     }
 }
@@ -240,7 +240,7 @@ impl Default for Limiter {
     }
 }
 
-impl<S: Store> fmt::Debug for Rule<S> {
+impl<S: Store> fmt::Debug for NamedLimit<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Rule")
             .field("id", &self.id)

@@ -19,7 +19,7 @@ pub(crate) struct Lock<T>(shuttle::sync::Mutex<T>);
 
 /// How many pauses a thread makes between two tries: long enough apart they leave the owner's cache in peace.
 #[cfg(not(feature = "shuttle"))]
-const PAUSES: usize = 16;
+const SPINS: usize = 16;
 
 /// How often it gives the processor away after a try, since the owner may be waiting for it.
 #[cfg(not(feature = "shuttle"))]
@@ -28,7 +28,7 @@ const YIELDS: usize = 100;
 /// How long it sleeps after each try from then on: the owner is at something long, such as growing a table, or its
 /// priority is so low that giving the processor away does not give it to the owner.
 #[cfg(not(feature = "shuttle"))]
-const NAP: std::time::Duration = std::time::Duration::from_micros(50);
+const SLEEP: std::time::Duration = std::time::Duration::from_micros(50);
 
 impl<T> Lock<T> {
     #[cfg(not(feature = "shuttle"))]
@@ -46,7 +46,7 @@ impl<T> Lock<T> {
     pub(crate) fn lock(&self) -> Guard<'_, T> {
         match self.0.try_lock() {
             Some(guard) => guard,
-            None => self.lock_taken(),
+            None => self.lock_contended(),
         }
     }
 
@@ -62,10 +62,10 @@ impl<T> Lock<T> {
         clippy::disallowed_methods,
         reason = "a lock has no event to wait for, and spinning on could keep its owner from running"
     )]
-    fn lock_taken(&self) -> Guard<'_, T> {
+    fn lock_contended(&self) -> Guard<'_, T> {
         let mut yields = 0;
         loop {
-            for _ in 0..PAUSES {
+            for _ in 0..SPINS {
                 std::hint::spin_loop();
             }
             if let Some(guard) = self.0.try_lock() {
@@ -75,7 +75,7 @@ impl<T> Lock<T> {
                 yields += 1;
                 std::thread::yield_now();
             } else {
-                std::thread::sleep(NAP);
+                std::thread::sleep(SLEEP);
             }
         }
     }
@@ -89,24 +89,24 @@ mod tests {
     #[test]
     fn who_waits_for_long_gets_in_when_the_owner_leaves() {
         let lock = Lock::new(0);
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         std::thread::scope(|scope| {
-            let held = lock.lock();
+            let guard = lock.lock();
             for _ in 0..8 {
-                let (lock, tell) = (&lock, tell.clone());
+                let (lock, sender) = (&lock, sender.clone());
                 scope.spawn(move || {
-                    tell.send(()).expect("the owner listens");
+                    sender.send(()).expect("the owner listens");
                     *lock.lock() += 1;
                 });
             }
             for _ in 0..8 {
-                told.recv().expect("eight threads wait");
+                receiver.recv().expect("eight threads wait");
             }
             // Longer than all the yields take, mostly.
             for _ in 0..100 * YIELDS {
                 std::thread::yield_now();
             }
-            drop(held);
+            drop(guard);
         });
         assert_eq!(*lock.lock(), 8);
     }

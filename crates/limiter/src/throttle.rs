@@ -7,12 +7,12 @@ use tollgate_core::algorithm::cell::Reply;
 use tollgate_core::{Cell, Charge, Cost, Counter, LeaseId, Limit, OnStoreFailure, Policy};
 
 /// Counters over a store whose limits are in the calls. They are apart from those of all rules.
-pub struct Throttles<S: Store = Memory> {
+pub struct ThrottleLimiter<S: Store = Memory> {
     store: Arc<S>,
-    subjects: S::Subjects,
+    template: S::Subjects,
 }
 
-impl<S: Store> Throttles<S> {
+impl<S: Store> ThrottleLimiter<S> {
     /// Over a store: all of them over one store share their counters.
     pub fn new(store: Arc<S>) -> Self {
         let any = Cell::new(0, 1, 1).expect("one in a second can be made");
@@ -24,15 +24,15 @@ impl<S: Store> Throttles<S> {
             limit: &Limit::Cell(any),
             per: &[],
         };
-        let subjects = store.subjects(&counter);
-        Self { store, subjects }
+        let template = store.subjects(&counter);
+        Self { store, template }
     }
 
     /// What a call comes to.
     #[inline]
     pub fn charge(&self, key: &[u8], cell: Cell, cost: Cost) -> Charge<S::Key> {
         Charge {
-            key: self.store.key(&self.subjects, &[key]),
+            key: self.store.key(&self.template, &[key]),
             limit: Limit::Cell(cell),
             cost,
             policy: Policy::Enforce,
@@ -45,44 +45,44 @@ impl<S: Store> Throttles<S> {
     /// # Errors
     /// Why the store could not.
     pub async fn settle(&self, charge: &Charge<S::Key>) -> Result<(Reply, Source), StoreError> {
-        let settled = self
+        let settlement = self
             .store
             .settle(std::slice::from_ref(charge), LeaseId::default())
             .await;
-        let outcome = settled.outcomes.into_iter().next().unwrap_or(Err(StoreError::Nonsense));
-        outcome.map(|outcome| told(charge, &outcome))
+        let outcome = settlement.outcomes.into_iter().next().unwrap_or(Err(StoreError::Nonsense));
+        outcome.map(|outcome| throttle_reply(charge, &outcome))
     }
 
     /// Gives the cost of a call back, never above full.
     ///
     /// # Errors
     /// Why the store could not.
-    pub async fn give_back(&self, charge: &Charge<S::Key>) -> Result<Reply, StoreError> {
+    pub async fn refund(&self, charge: &Charge<S::Key>) -> Result<Reply, StoreError> {
         let (decision, _) = self.store.refund(charge).await?;
         Ok(cell(charge).refund_reply(decision.standing()))
     }
 }
 
-impl Throttles {
+impl ThrottleLimiter {
     /// Settles calls each on its own, and tells what came of them in order. Faster than one by one: the places of several
     /// keys are fetched from memory together.
     pub fn settle_each(
         &self,
         charges: &[Charge<<Memory as Store>::Key>],
-        mut answer: impl FnMut(&Charge<<Memory as Store>::Key>, Reply, Source),
+        mut on_reply: impl FnMut(&Charge<<Memory as Store>::Key>, Reply, Source),
     ) {
         let mut each = charges.iter();
         self.store.settle_apart(charges, |outcome| {
             if let Some(charge) = each.next() {
-                let (reply, source) = told(charge, &outcome);
-                answer(charge, reply, source);
+                let (reply, source) = throttle_reply(charge, &outcome);
+                on_reply(charge, reply, source);
             }
         });
     }
 }
 
 #[inline]
-fn told<K>(charge: &Charge<K>, outcome: &Outcome) -> (Reply, Source) {
+fn throttle_reply<K>(charge: &Charge<K>, outcome: &Outcome) -> (Reply, Source) {
     let reply = match outcome.source {
         // By a part of the limit: its receipt is not one of the limit's. Where there is no room for a key, there may be none.
         Source::Local | Source::Open | Source::Overflow => Cell::reply_from_decision(&outcome.decision),
@@ -99,7 +99,7 @@ fn cell<K>(charge: &Charge<K>) -> &Cell {
     }
 }
 
-impl<S: Store> std::fmt::Debug for Throttles<S> {
+impl<S: Store> std::fmt::Debug for ThrottleLimiter<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Throttles").finish_non_exhaustive()
     }

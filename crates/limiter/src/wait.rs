@@ -1,6 +1,6 @@
 //! Waiting instead of refusing: for clients that must keep to somebody else's limit.
 
-use crate::limiter::{Limiter, Rule};
+use crate::limiter::{Limiter, NamedLimit};
 use std::time::Duration;
 use tollgate_core::{Cost, Decision, Micros, Retry};
 
@@ -31,22 +31,22 @@ impl Limiter {
         clippy::disallowed_methods,
         reason = "this is the one place whose purpose is to let time pass"
     )]
-    pub fn wait(
+    pub fn wait_blocking(
         &self,
-        rule: &Rule,
+        limit: &NamedLimit,
         subject: impl AsRef<[u8]>,
         cost: Cost,
         at_most: Duration,
     ) -> Result<Decision, Decision> {
-        let mut patience = Patience::new(at_most);
+        let mut budget = WaitBudget::new(at_most);
         loop {
-            match patience.hear(self.check_cost(rule, subject.as_ref(), cost)) {
-                Next::Sleep(pause) => std::thread::sleep(pause),
-                Next::Go(decision, pause) => {
-                    std::thread::sleep(pause);
+            match budget.next_step(self.check_cost(limit, subject.as_ref(), cost)) {
+                WaitStep::Sleep(delay) => std::thread::sleep(delay),
+                WaitStep::Proceed(decision, delay) => {
+                    std::thread::sleep(delay);
                     return Ok(decision);
                 }
-                Next::GiveUp(decision) => return Err(decision),
+                WaitStep::GiveUp(decision) => return Err(decision),
             }
         }
     }
@@ -58,49 +58,49 @@ impl Limiter {
     #[cfg(feature = "tokio")]
     pub async fn ready(
         &self,
-        rule: &Rule,
+        limit: &NamedLimit,
         subject: impl AsRef<[u8]>,
         cost: Cost,
         at_most: Duration,
     ) -> Result<Decision, Decision> {
-        let mut patience = Patience::new(at_most);
+        let mut budget = WaitBudget::new(at_most);
         loop {
-            match patience.hear(self.check_cost(rule, subject.as_ref(), cost)) {
-                Next::Sleep(pause) => tokio::time::sleep(pause).await,
-                Next::Go(decision, pause) => {
-                    tokio::time::sleep(pause).await;
+            match budget.next_step(self.check_cost(limit, subject.as_ref(), cost)) {
+                WaitStep::Sleep(delay) => tokio::time::sleep(delay).await,
+                WaitStep::Proceed(decision, delay) => {
+                    tokio::time::sleep(delay).await;
                     return Ok(decision);
                 }
-                Next::GiveUp(decision) => return Err(decision),
+                WaitStep::GiveUp(decision) => return Err(decision),
             }
         }
     }
 }
 
 /// How much longer a caller will wait.
-struct Patience {
+struct WaitBudget {
     left: Micros,
 }
 
 /// What to do after an answer.
-enum Next {
+enum WaitStep {
     Sleep(Duration),
-    Go(Decision, Duration),
+    Proceed(Decision, Duration),
     GiveUp(Decision),
 }
 
-impl Patience {
+impl WaitBudget {
     fn new(at_most: Duration) -> Self {
         Self { left: at_most.into() }
     }
 
     /// Counts only promised time: a thread that is woken late has waited no longer than it said.
-    fn hear(&mut self, decision: Decision) -> Next {
+    fn next_step(&mut self, decision: Decision) -> WaitStep {
         let wait = match decision {
-            Decision::Allow { delay, .. } => return Next::Go(decision, delay.into()),
+            Decision::Allow { delay, .. } => return WaitStep::Proceed(decision, delay.into()),
             Decision::Deny {
                 retry: Retry::Never, ..
-            } => return Next::GiveUp(decision),
+            } => return WaitStep::GiveUp(decision),
             Decision::Deny {
                 retry: Retry::After(wait),
                 ..
@@ -110,9 +110,9 @@ impl Patience {
             } => POLL,
         };
         if wait > self.left {
-            return Next::GiveUp(decision);
+            return WaitStep::GiveUp(decision);
         }
         self.left = Micros::new(self.left.get() - wait.get());
-        Next::Sleep(wait.into())
+        WaitStep::Sleep(wait.into())
     }
 }

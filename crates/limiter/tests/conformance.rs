@@ -9,7 +9,7 @@ use tollgate_limiter::core::{
 };
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::{Settled, Source, Store, StoreError};
-use tollgate_limiter::{Fingerprint, Subjects};
+use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// One mistake a store can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,9 +100,9 @@ fn linger() {
 
 impl Store for Wrong {
     type Key = Fingerprint;
-    type Subjects = Subjects;
+    type Subjects = MemoryKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+    fn subjects(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
         let variant = if self.mistake == Mistake::VariantsMeet {
             ""
         } else {
@@ -111,7 +111,7 @@ impl Store for Wrong {
         self.store.subjects(&Counter { variant, ..*counter })
     }
 
-    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
+    fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         match per {
             [first, _] if self.mistake == Mistake::ValuesMeet => self.store.key(subjects, &[first, b""]),
             _ => self.store.key(subjects, per),
@@ -206,7 +206,7 @@ impl Store for Wrong {
 }
 
 fn bench(mistake: Mistake) -> Harness<Wrong> {
-    let clock = Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000));
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let store = Wrong {
         store: Memory::options().clock(clock.clone()).build(),
         mistake,

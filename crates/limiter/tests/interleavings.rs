@@ -13,7 +13,7 @@ use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Cost, Decision, Micros, Timestamp};
 use tollgate_limiter::limits::{Concurrency, FixedWindow, IntoLimit, SlidingLog, TokenBucket};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::{Ask, Limiter, Rule};
+use tollgate_limiter::{LimitCheck, Limiter, NamedLimit};
 
 /// How many interleavings of each scene are tried by each way of choosing them.
 const SCHEDULES: usize = 2_000;
@@ -28,16 +28,16 @@ fn interleave(scene: fn()) {
 }
 
 fn limiter(shards: usize) -> (Limiter, Clock) {
-    let clock = Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000));
+    let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
     let store = Memory::options().clock(clock.clone()).shards(shards).build();
     (Limiter::new(store), clock)
 }
 
-fn rule(limiter: &Limiter, id: &str, limit: impl IntoLimit) -> Arc<Rule> {
-    Arc::new(limiter.rule(id, limit).expect("a limit in range"))
+fn rule(limiter: &Limiter, id: &str, limit: impl IntoLimit) -> Arc<NamedLimit> {
+    Arc::new(limiter.limit(id, limit).expect("a limit in range"))
 }
 
-fn left(limiter: &Limiter, rule: &Rule, subject: &str) -> u64 {
+fn left(limiter: &Limiter, rule: &NamedLimit, subject: &str) -> u64 {
     let cost = Cost::ZERO;
     limiter.check_cost(rule, subject, cost).standing().remaining
 }
@@ -53,20 +53,20 @@ fn two_keys(first: impl IntoLimit, second: impl IntoLimit, shards: usize) {
             let (limiter, one, two, passed) = (limiter.clone(), one.clone(), two.clone(), Arc::clone(&passed));
             thread::spawn(move || {
                 for _ in 0..2 {
-                    let mut asks = [Ask::one(&one, "a"), Ask::one(&two, "b")];
+                    let mut asks = [LimitCheck::one(&one, "a"), LimitCheck::one(&two, "b")];
                     if number == 1 {
                         asks.reverse();
                     }
                     let settled = limiter.check_all(&asks);
                     passed.fetch_add(u64::from(settled.passes), Ordering::SeqCst);
                     let seen = limiter.check_all(&[
-                        Ask {
+                        LimitCheck {
                             cost: Cost::ZERO,
-                            ..Ask::one(&one, "a")
+                            ..LimitCheck::one(&one, "a")
                         },
-                        Ask {
+                        LimitCheck {
                             cost: Cost::ZERO,
-                            ..Ask::one(&two, "b")
+                            ..LimitCheck::one(&two, "b")
                         },
                     ]);
                     let taken: Vec<u64> = seen

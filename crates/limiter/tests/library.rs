@@ -6,10 +6,10 @@ use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Cost, Decision, LimitError, Micros, Policy, Retry, Timestamp};
 use tollgate_limiter::limits::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::{Ask, Limiter};
+use tollgate_limiter::{LimitCheck, Limiter};
 
 fn stopped() -> (Limiter, Clock) {
-    let clock = Clock::stopped(Timestamp::from_micros(1_770_854_400_000_000));
+    let clock = Clock::manual(Timestamp::from_micros(1_770_854_400_000_000));
     (Limiter::new(Memory::options().clock(clock.clone()).build()), clock)
 }
 
@@ -17,13 +17,13 @@ fn stopped() -> (Limiter, Clock) {
 fn every_limit_can_be_written_in_code() -> Result<(), LimitError> {
     let (limiter, _) = stopped();
     let rules = [
-        limiter.rule("a", TokenBucket::per_minute(100).burst(5))?,
-        limiter.rule("b", Gcra::per_hour(100).burst(5))?,
-        limiter.rule("c", LeakyBucket::per_second(100).depth(5))?,
-        limiter.rule("d", FixedWindow::per_day(5))?,
-        limiter.rule("e", SlidingCounter::per_second(5))?,
-        limiter.rule("f", SlidingLog::per(5, Duration::from_millis(250)))?,
-        limiter.rule("g", Concurrency::at_most(5).lease_ttl(Duration::from_secs(30)))?,
+        limiter.limit("a", TokenBucket::per_minute(100).burst(5))?,
+        limiter.limit("b", Gcra::per_hour(100).burst(5))?,
+        limiter.limit("c", LeakyBucket::per_second(100).depth(5))?,
+        limiter.limit("d", FixedWindow::per_day(5))?,
+        limiter.limit("e", SlidingCounter::per_second(5))?,
+        limiter.limit("f", SlidingLog::per(5, Duration::from_millis(250)))?,
+        limiter.limit("g", Concurrency::at_most(5).lease_ttl(Duration::from_secs(30)))?,
     ];
     for rule in &rules {
         let passed = (0..9).filter(|_| limiter.check(rule, "user:42").is_allow()).count();
@@ -41,16 +41,16 @@ fn every_limit_can_be_written_in_code() -> Result<(), LimitError> {
 fn a_limit_that_cannot_be_says_so_when_the_rule_is_made() {
     let (limiter, _) = stopped();
     let refusal = limiter
-        .rule("none", TokenBucket::per_minute(0))
+        .limit("none", TokenBucket::per_minute(0))
         .expect_err("zero is no limit");
     assert_eq!(
         refusal.to_string(),
         "a limit of 0 allows nothing: give 1 to 1000000000 units (or ban the caller)"
     );
-    assert!(limiter.rule("slow", Gcra::per_day(1).burst(1_000_000)).is_err());
+    assert!(limiter.limit("slow", Gcra::per_day(1).burst(1_000_000)).is_err());
     assert!(
         limiter
-            .rule("spaced", SlidingLog::per_second(1).min_interval(Duration::from_secs(2)))
+            .limit("spaced", SlidingLog::per_second(1).min_interval(Duration::from_secs(2)))
             .is_err()
     );
 }
@@ -58,7 +58,7 @@ fn a_limit_that_cannot_be_says_so_when_the_rule_is_made() {
 #[test]
 fn time_gives_back_what_was_used() -> Result<(), LimitError> {
     let (limiter, clock) = stopped();
-    let rule = limiter.rule("logins", TokenBucket::per_second(10).burst(1))?;
+    let rule = limiter.limit("logins", TokenBucket::per_second(10).burst(1))?;
     assert!(limiter.check(&rule, "a").is_allow());
     let Decision::Deny {
         retry: Retry::After(wait),
@@ -77,17 +77,17 @@ fn time_gives_back_what_was_used() -> Result<(), LimitError> {
 #[test]
 fn several_limits_are_charged_together_or_not_at_all() -> Result<(), LimitError> {
     let (limiter, _) = stopped();
-    let ceiling = limiter.rule("ceiling", TokenBucket::per_second(10))?;
-    let merchant = limiter.rule("merchant", SlidingLog::per_minute(2))?;
+    let ceiling = limiter.limit("ceiling", TokenBucket::per_second(10))?;
+    let merchant = limiter.limit("merchant", SlidingLog::per_minute(2))?;
     let shadow = limiter
-        .rule("shadow", FixedWindow::per_minute(1))?
+        .limit("shadow", FixedWindow::per_minute(1))?
         .with_policy(Policy::Shadow);
     let left = |rule| limiter.check_cost(rule, "m_1", Cost::ZERO).standing().remaining;
     for passes in [true, true, false, false] {
         let asks = [
-            Ask::one(&ceiling, "all"),
-            Ask::one(&merchant, "m_1"),
-            Ask::one(&shadow, "m_1"),
+            LimitCheck::one(&ceiling, "all"),
+            LimitCheck::one(&merchant, "m_1"),
+            LimitCheck::one(&shadow, "m_1"),
         ];
         assert_eq!(limiter.check_all(&asks).passes, passes);
     }
@@ -103,7 +103,7 @@ fn several_limits_are_charged_together_or_not_at_all() -> Result<(), LimitError>
 #[test]
 fn a_permit_is_given_back_however_it_ends() -> Result<(), LimitError> {
     let (limiter, clock) = stopped();
-    let rule = limiter.rule("searches", Concurrency::at_most(1).lease_ttl(Duration::from_secs(10)))?;
+    let rule = limiter.limit("searches", Concurrency::at_most(1).lease_ttl(Duration::from_secs(10)))?;
     let held = limiter.acquire(&rule, "u").expect("the slot is free");
     assert!(limiter.acquire(&rule, "u").is_err());
     drop(held);
@@ -126,15 +126,15 @@ fn a_permit_is_given_back_however_it_ends() -> Result<(), LimitError> {
 #[test]
 fn who_will_not_wait_long_enough_is_told_at_once() -> Result<(), LimitError> {
     let (limiter, _) = stopped();
-    let rule = limiter.rule("upstream", TokenBucket::per_minute(1))?;
-    assert!(limiter.wait(&rule, "api", Cost::ONE, Duration::ZERO).is_ok());
+    let rule = limiter.limit("upstream", TokenBucket::per_minute(1))?;
+    assert!(limiter.wait_blocking(&rule, "api", Cost::ONE, Duration::ZERO).is_ok());
     let refusal = limiter
-        .wait(&rule, "api", Cost::ONE, Duration::from_secs(59))
+        .wait_blocking(&rule, "api", Cost::ONE, Duration::from_secs(59))
         .expect_err("it takes a minute");
     assert_eq!(refusal.retry(), Some(Retry::After(Micros::from_secs(60))));
     let never = Cost::new(2).expect("in range");
     let refusal = limiter
-        .wait(&rule, "api", never, Duration::MAX)
+        .wait_blocking(&rule, "api", never, Duration::MAX)
         .expect_err("it never passes");
     assert_eq!(refusal.retry(), Some(Retry::Never));
     Ok(())
@@ -144,12 +144,12 @@ fn who_will_not_wait_long_enough_is_told_at_once() -> Result<(), LimitError> {
 fn waiting_keeps_to_the_rate() -> Result<(), LimitError> {
     let limiter = Limiter::in_memory();
     for rule in [
-        limiter.rule("gcra", Gcra::per_second(2_000).burst(1))?,
-        limiter.rule("queue", LeakyBucket::per_second(2_000).depth(10).shaping())?,
+        limiter.limit("gcra", Gcra::per_second(2_000).burst(1))?,
+        limiter.limit("queue", LeakyBucket::per_second(2_000).depth(10).shaping())?,
     ] {
         let before = limiter.store().now();
         for _ in 0..5 {
-            assert!(limiter.wait(&rule, "api", Cost::ONE, Duration::from_secs(10)).is_ok());
+            assert!(limiter.wait_blocking(&rule, "api", Cost::ONE, Duration::from_secs(10)).is_ok());
         }
         // Four waits of half a millisecond each, by the limiter's own clock. How much longer is the machine's affair.
         assert!(limiter.store().now().since(before) >= Micros::from_millis(2));
@@ -161,7 +161,7 @@ fn waiting_keeps_to_the_rate() -> Result<(), LimitError> {
 #[tokio::test]
 async fn waiting_without_a_thread_keeps_to_the_rate_too() -> Result<(), LimitError> {
     let limiter = Limiter::in_memory();
-    let rule = limiter.rule("upstream", Gcra::per_second(2_000).burst(1))?;
+    let rule = limiter.limit("upstream", Gcra::per_second(2_000).burst(1))?;
     let before = limiter.store().now();
     for _ in 0..5 {
         assert!(
@@ -172,7 +172,7 @@ async fn waiting_without_a_thread_keeps_to_the_rate_too() -> Result<(), LimitErr
         );
     }
     assert!(limiter.store().now().since(before) >= Micros::from_millis(2));
-    let asks = [Ask::one(&rule, "other")];
+    let asks = [LimitCheck::one(&rule, "other")];
     assert!(limiter.peek(&asks).await.passes);
     assert!(limiter.settle(&asks).await.passes);
     Ok(())

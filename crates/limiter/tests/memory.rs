@@ -13,10 +13,10 @@ use tollgate_limiter::core::{
 };
 use tollgate_limiter::store::memory::{Memory, Overflow};
 use tollgate_limiter::store::{Source, Store};
-use tollgate_limiter::{Ask, Limiter, Rule, limits};
+use tollgate_limiter::{LimitCheck, Limiter, NamedLimit, limits};
 
 fn stopped() -> Clock {
-    Clock::stopped(Timestamp::from_micros(1_700_000_000_000_000))
+    Clock::manual(Timestamp::from_micros(1_700_000_000_000_000))
 }
 
 #[test]
@@ -65,13 +65,13 @@ fn limits(units: u64) -> Vec<Limit> {
     limits
 }
 
-fn left(limiter: &Limiter, rule: &Rule, subject: &str) -> u64 {
+fn left(limiter: &Limiter, rule: &NamedLimit, subject: &str) -> u64 {
     limiter.check_cost(rule, subject, Cost::ZERO).standing().remaining
 }
 
-fn bucket(limiter: &Limiter, units: u64) -> Rule {
+fn bucket(limiter: &Limiter, units: u64) -> NamedLimit {
     let draft = limits::TokenBucket::per_hour(units);
-    limiter.rule("bucket", draft).expect("in range")
+    limiter.limit("bucket", draft).expect("in range")
 }
 
 /// Runs eight threads that begin together.
@@ -93,7 +93,7 @@ fn eight_threads_on_one_key_admit_exactly_the_limit_every_time() {
     for limit in limits(100) {
         for round in 0..25 {
             let limiter = Limiter::new(Memory::options().clock(stopped()).build());
-            let rule = limiter.rule("rule", limit).expect("in range");
+            let rule = limiter.limit("rule", limit).expect("in range");
             let admitted = AtomicU64::new(0);
             eight_threads(|_| {
                 for _ in 0..50 {
@@ -112,7 +112,7 @@ fn eight_threads_in_batches_admit_exactly_the_limit_of_each_key() {
     let subjects: Vec<String> = (0..40).map(|n| format!("user {n}")).collect();
     for limit in limits(10) {
         let limiter = Limiter::new(Memory::options().clock(stopped()).shards(4).build());
-        let rule = limiter.rule("rule", limit).expect("in range");
+        let rule = limiter.limit("rule", limit).expect("in range");
         let admitted = AtomicU64::new(0);
         eight_threads(|number| {
             let mut order: Vec<&String> = subjects.iter().collect();
@@ -135,11 +135,11 @@ fn settles_of_two_keys_in_opposite_orders_neither_deadlock_nor_charge_only_one()
     for limit in limits(100) {
         for shards in [1, 2, 1_024] {
             let limiter = Limiter::new(Memory::options().clock(stopped()).shards(shards).build());
-            let rule = limiter.rule("rule", limit).expect("in range");
+            let rule = limiter.limit("rule", limit).expect("in range");
             let bucket = bucket(&limiter, 150);
             let passed = AtomicU64::new(0);
             eight_threads(|number| {
-                let mut asks = [Ask::one(&rule, "a"), Ask::one(&bucket, "b"), Ask::one(&rule, "c")];
+                let mut asks = [LimitCheck::one(&rule, "a"), LimitCheck::one(&bucket, "b"), LimitCheck::one(&rule, "c")];
                 asks.rotate_left(number % 3);
                 if number % 2 == 0 {
                     asks.reverse();
@@ -164,7 +164,7 @@ fn a_batch_is_answered_as_one_by_one() {
     for limit in limits(4) {
         let store = || Limiter::new(Memory::options().clock(clock.clone()).build());
         let (batch, single) = (store(), store());
-        let [in_batch, alone] = [&batch, &single].map(|limiter| limiter.rule("rule", limit).expect("in range"));
+        let [in_batch, alone] = [&batch, &single].map(|limiter| limiter.limit("rule", limit).expect("in range"));
         for _ in 0..2 {
             let mut answers = Vec::new();
             batch.check_each(&in_batch, &subjects, |decision| answers.push(decision));
@@ -181,7 +181,7 @@ fn idle_keys_are_swept_out_behind_new_ones_and_the_table_does_not_grow() {
     for limit in limits(10) {
         let clock = stopped();
         let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
-        let rule = limiter.rule("rule", limit).expect("in range");
+        let rule = limiter.limit("rule", limit).expect("in range");
         let flood = |wave: u64| {
             for n in 0..5_000 {
                 assert!(limiter.check(&rule, format!("{wave} {n}")).is_allow());
@@ -216,7 +216,7 @@ fn a_sweep_gives_back_the_memory_of_keys_that_nobody_asks_for() {
     for limit in limits(10) {
         let clock = stopped();
         let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
-        let rule = limiter.rule("rule", limit).expect("in range");
+        let rule = limiter.limit("rule", limit).expect("in range");
         for n in 0..5_000 {
             limiter.check(&rule, format!("user {n}"));
         }
@@ -278,7 +278,7 @@ fn whoever_met_the_shared_counter_is_told_so() {
     let rule = bucket(&limiter, 3);
     for n in 0..5 {
         let subject = format!("new {n}");
-        let settled = block_on(limiter.settle(&[Ask::one(&rule, &subject)]));
+        let settled = block_on(limiter.settle(&[LimitCheck::one(&rule, &subject)]));
         assert_eq!(settled.passes, n < 3);
         let sources: Vec<_> = settled
             .outcomes
@@ -295,7 +295,7 @@ fn whoever_met_the_shared_counter_is_told_so() {
 fn without_room_new_keys_of_every_algorithm_pass_as_often_as_one_limit_allows() {
     for limit in limits(10) {
         let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
-        let rule = limiter.rule("rule", limit).expect("in range");
+        let rule = limiter.limit("rule", limit).expect("in range");
         let admitted = (0..100).filter(|n| limiter.check(&rule, format!("new {n}")).is_allow());
         assert_eq!(admitted.count(), 10, "{}", limit.algorithm());
         assert_eq!(limiter.store().usage().overflowed, 100);
@@ -326,7 +326,7 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
     let rule = bucket(&limiter, 1_000_000);
     for n in 0..5_000 {
         let subjects: Vec<String> = (0..7).map(|part| format!("new {n} {part}")).collect();
-        let asks: Vec<Ask<'_>> = subjects.iter().map(|subject| Ask::one(&rule, subject)).collect();
+        let asks: Vec<LimitCheck<'_>> = subjects.iter().map(|subject| LimitCheck::one(&rule, subject)).collect();
         assert!(limiter.check_all(&asks).passes);
     }
     let usage = limiter.store().usage();
@@ -335,10 +335,10 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
 
     let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
     for limit in limits(10) {
-        let rule = limiter.rule("rule", limit).expect("in range");
+        let rule = limiter.limit("rule", limit).expect("in range");
         let passed = (0..20).filter(|n| {
             let (a, b) = (format!("a {n}"), format!("b {n}"));
-            limiter.check_all(&[Ask::one(&rule, &a), Ask::one(&rule, &b)]).passes
+            limiter.check_all(&[LimitCheck::one(&rule, &a), LimitCheck::one(&rule, &b)]).passes
         });
         assert_eq!(
             passed.count(),
@@ -353,7 +353,7 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
 fn what_met_the_shared_counter_is_given_back_to_it() {
     let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
     let slots = limiter
-        .rule("slots", tollgate_limiter::limits::Concurrency::at_most(1))
+        .limit("slots", tollgate_limiter::limits::Concurrency::at_most(1))
         .expect("in range");
     drop(limiter.acquire(&slots, "a").expect("the shared slot is free"));
     let held = limiter.acquire(&slots, "b").expect("it was given back");
@@ -371,7 +371,7 @@ fn a_lease_on_the_shared_counter_is_given_back_also_when_its_key_has_room_since(
             .build(),
     );
     let slots = limiter
-        .rule("slots", tollgate_limiter::limits::Concurrency::at_most(1))
+        .limit("slots", tollgate_limiter::limits::Concurrency::at_most(1))
         .expect("in range");
     // The next one that finds no room, and those before it.
     let fill = |from: u32| {

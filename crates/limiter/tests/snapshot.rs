@@ -8,7 +8,7 @@ use tollgate_limiter::limits::{
     Concurrency, FixedWindow, Gcra, IntoLimit, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket,
 };
 use tollgate_limiter::store::memory::{Memory, SnapshotError};
-use tollgate_limiter::{Limiter, Rule};
+use tollgate_limiter::{Limiter, NamedLimit};
 
 /// A file of this test's own, gone when it ends.
 struct Scratch(PathBuf);
@@ -26,7 +26,7 @@ impl Drop for Scratch {
 }
 
 fn clock() -> Clock {
-    Clock::stopped(Timestamp::from_micros(1_770_854_400_000_000))
+    Clock::manual(Timestamp::from_micros(1_770_854_400_000_000))
 }
 
 fn limits() -> Vec<Limit> {
@@ -43,15 +43,15 @@ fn limits() -> Vec<Limit> {
     limits.into_iter().map(|limit| limit.expect("in range")).collect()
 }
 
-fn rules(limiter: &Limiter) -> Vec<Rule> {
-    let rule = |(index, limit): (usize, Limit)| limiter.rule(&format!("rule {index}"), limit).expect("a limit is one");
+fn rules(limiter: &Limiter) -> Vec<NamedLimit> {
+    let rule = |(index, limit): (usize, Limit)| limiter.limit(&format!("rule {index}"), limit).expect("a limit is one");
     limits().into_iter().enumerate().map(rule).collect()
 }
 
 /// What every rule says to a few more requests of a few subjects.
 fn answers(limiter: &Limiter) -> Vec<Decision> {
     let subjects: Vec<String> = (0..20).map(|n| format!("user:{n}")).collect();
-    let each = |rule: &Rule| {
+    let each = |rule: &NamedLimit| {
         subjects
             .iter()
             .map(|subject| limiter.check(rule, subject))

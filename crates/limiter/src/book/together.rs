@@ -177,7 +177,7 @@ impl<S: Store> RuleBook<S> {
             return Some(self.look(charges, counted, is_banned).await);
         }
         let lease = match charges.iter().any(is_leased) {
-            true => lease::fresh(),
+            true => lease::random_id(),
             false => LeaseId::default(),
         };
         Some(self.settle(charges, counted, lease).await)

@@ -36,7 +36,7 @@ pub(super) async fn one_key<S: Store + 'static>(harness: &Harness<S>, shape: Sha
             let mut totals = Totals::default();
             for _ in 0..settles {
                 let charges = [charge(key, &limit, 1)?];
-                let got = block_on(store.settle(&charges, crate::lease::fresh()));
+                let got = block_on(store.settle(&charges, crate::lease::random_id()));
                 totals.add(&got);
                 progress.fetch_add(1, Ordering::Relaxed);
             }
@@ -86,7 +86,7 @@ pub(super) async fn reversed_key_order<S: Store + 'static>(harness: &Harness<S>,
                 let cost = u64::from(number < count);
                 let charges = [charge(first.0, &first.1, cost)?, charge(second.0, &second.1, cost)?];
                 if cost > 0 {
-                    totals.add(&block_on(store.settle(&charges, crate::lease::fresh())));
+                    totals.add(&block_on(store.settle(&charges, crate::lease::random_id())));
                 } else if let [a, b] = used_units(&block_on(store.peek(&charges)))?[..]
                     && atomic
                     && a != b

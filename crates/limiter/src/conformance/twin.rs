@@ -39,7 +39,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
             step: "",
             states: Vec::new(),
             receipts: Vec::new(),
-            leases: crate::lease::fresh().0,
+            leases: crate::lease::random_id().0,
             answers: 0,
         }
     }

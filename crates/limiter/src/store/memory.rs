@@ -23,7 +23,7 @@ use self::table::{Place, Table};
 use self::told::Told;
 use super::{Outcome, Settled, Source, Store, StoreError};
 use crate::clock::Clock;
-use crate::fingerprint::{Fingerprint, Secret, Subjects};
+use crate::fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 use crate::sync::Guard;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{
@@ -38,7 +38,7 @@ pub(crate) use self::together::Aim;
 /// The embedded store.
 #[derive(Debug)]
 pub struct Memory {
-    secret: Secret,
+    secret: HashSecret,
     clock: Clock,
     tables: Tables,
     budget: Budget,
@@ -63,7 +63,7 @@ impl Memory {
             overflow: Overflow::Share,
             shards: 256,
             clock: Clock::start(Timestamp::EPOCH),
-            secret: Secret::random(),
+            secret: HashSecret::random(),
         }
     }
 
@@ -261,7 +261,7 @@ impl Memory {
     #[cold]
     fn settle_shared<A: Kind, T: Told>(&self, kind: &A, limit: &Limit, how: How, now: Now) -> T {
         self.spill.count(1);
-        let key = self.secret.shared(limit);
+        let key = self.secret.overflow_key(limit);
         let shards = A::shards(&self.tables);
         let mut table = shards.lock(shards.index_of(key));
         if self.has_shared(&mut table, key, now) {
@@ -320,15 +320,15 @@ impl How {
 
 impl Store for Memory {
     type Key = Fingerprint;
-    type Subjects = Subjects;
+    type Subjects = MemoryKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
-        self.secret.subjects(counter)
+    fn subjects(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
+        self.secret.template(counter)
     }
 
     #[inline(always)]
-    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
-        subjects.of(per)
+    fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
+        subjects.fingerprint(per)
     }
 
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {

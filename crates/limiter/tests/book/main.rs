@@ -23,7 +23,7 @@ fn rules(text: &str) -> RuleSet {
 
 fn stopped() -> (Arc<Memory>, Clock) {
     // A whole minute, so that windows begin here.
-    let clock = Clock::stopped(Timestamp::from_micros(1_770_854_400_000_000));
+    let clock = Clock::manual(Timestamp::from_micros(1_770_854_400_000_000));
     (Arc::new(Memory::options().clock(clock.clone()).build()), clock)
 }
 

@@ -53,7 +53,7 @@ async fn together_they_let_exactly_the_limit_pass() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_sees_what_the_other_counted_and_a_new_window_is_another_key() {
     let server = Server::start(Kind::Redis70);
-    let clock = Clock::stopped(crate::site::NOW);
+    let clock = Clock::manual(crate::site::NOW);
     let how = EnvoyCounters {
         clock: clock.clone(),
         ..counters()

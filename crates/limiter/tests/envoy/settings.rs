@@ -23,7 +23,7 @@ async fn windows_of_a_second_are_counted_on_their_own_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_known_to_be_over_its_limit_is_not_asked_for_until_its_window_ends() {
     let server = Server::start(Kind::Redis70);
-    let clock = Clock::stopped(crate::site::NOW);
+    let clock = Clock::manual(crate::site::NOW);
     let how = EnvoyCounters {
         local_cache: 1 << 20,
         clock: clock.clone(),

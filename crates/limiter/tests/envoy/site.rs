@@ -90,7 +90,7 @@ pub(crate) fn rules(strict: bool) -> RuleSet {
 /// As that one counts, at a time that stands still.
 pub(crate) fn counters() -> EnvoyCounters {
     EnvoyCounters {
-        clock: Clock::stopped(NOW),
+        clock: Clock::manual(NOW),
         ..EnvoyCounters::default()
     }
 }

@@ -9,7 +9,7 @@ use tollgate_limiter::store::memory::Memory;
 
 #[tokio::test]
 async fn over_the_embedded_store_it_conforms() {
-    let clock = Clock::stopped(START);
+    let clock = Clock::manual(START);
     let memory = Memory::options().clock(clock.clone());
     let store = Local::over(Arc::new(memory.clone().build()), Options::default(), memory);
     let bench = Harness::new(store)

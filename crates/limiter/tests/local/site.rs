@@ -10,7 +10,7 @@ use tollgate_limiter::clock::Clock;
 use tollgate_limiter::store::local::{Local, Mode, Options};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::{Settled, Source, Store, StoreError};
-use tollgate_limiter::{Fingerprint, Subjects};
+use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// The way of one instance to a store that all share.
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000
 impl Site {
     /// So many, each told that there are `said`.
     pub(crate) fn new(live: usize, said: u32) -> Self {
-        let clock = Clock::stopped(START);
+        let clock = Clock::manual(START);
         let memory = || Memory::options().shards(1).clock(clock.clone());
         let shared = Arc::new(memory().build());
         let options = Options {
@@ -161,13 +161,13 @@ impl Way {
 impl Store for Way {
     const SOURCE: Source = Source::Shared;
     type Key = Fingerprint;
-    type Subjects = Subjects;
+    type Subjects = MemoryKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+    fn subjects(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
         self.shared.subjects(counter)
     }
 
-    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
+    fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         self.shared.key(subjects, per)
     }
 

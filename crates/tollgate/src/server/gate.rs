@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::sync::watch;
-use tollgate_limiter::clock::{Started, Stopwatch};
+use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
@@ -94,7 +94,7 @@ impl Gate {
     #[inline]
     pub fn throttle_each(
         &self,
-        throttles: &limiter::Throttles,
+        throttles: &limiter::ThrottleLimiter,
         charges: &[Charge<Fingerprint>],
         door: Door,
         mut answer: impl FnMut(&Reply),
@@ -121,7 +121,7 @@ impl Gate {
         Ok(reply)
     }
 
-    fn count(&self, tally: &Tally, door: Door, started: Started) {
+    fn count(&self, tally: &Tally, door: Door, started: StartTime) {
         let figures = self.telemetry.figures();
         let elapsed = self.stopwatch.elapsed_ns(started);
         figures

@@ -35,9 +35,9 @@ pub enum Book {
 #[derive(Debug)]
 pub enum Throttles {
     /// Over the embedded one.
-    Memory(limiter::Throttles<Memory>),
+    Memory(limiter::ThrottleLimiter<Memory>),
     /// Over the shared one.
-    Redis(limiter::Throttles<Shared>),
+    Redis(limiter::ThrottleLimiter<Shared>),
 }
 
 impl Store {
@@ -58,8 +58,8 @@ impl Store {
     /// Counters for limits that callers bring along.
     pub fn throttles(&self) -> Throttles {
         match self {
-            Self::Memory(store) => Throttles::Memory(limiter::Throttles::new(Arc::clone(store))),
-            Self::Redis(store) => Throttles::Redis(limiter::Throttles::new(Arc::clone(store))),
+            Self::Memory(store) => Throttles::Memory(limiter::ThrottleLimiter::new(Arc::clone(store))),
+            Self::Redis(store) => Throttles::Redis(limiter::ThrottleLimiter::new(Arc::clone(store))),
         }
     }
 }
@@ -94,8 +94,8 @@ impl Throttles {
     /// Why the store could not.
     pub async fn give_back(&self, key: &[u8], cell: Cell, cost: Cost) -> Result<Reply, StoreError> {
         match self {
-            Self::Memory(throttles) => throttles.give_back(&throttles.charge(key, cell, cost)).await,
-            Self::Redis(throttles) => throttles.give_back(&throttles.charge(key, cell, cost)).await,
+            Self::Memory(throttles) => throttles.refund(&throttles.charge(key, cell, cost)).await,
+            Self::Redis(throttles) => throttles.refund(&throttles.charge(key, cell, cost)).await,
         }
     }
 }

@@ -126,7 +126,7 @@ fn agree(store: impl FnOnce() -> Store, source: &str) {
 
 #[test]
 fn all_doors_say_the_same_over_memory() {
-    let clock = Clock::stopped(Timestamp::from_micros(1_794_782_045_000_000));
+    let clock = Clock::manual(Timestamp::from_micros(1_794_782_045_000_000));
     agree(|| Arc::new(Memory::options().clock(clock).build()).into(), "memory");
 }
 

@@ -39,7 +39,7 @@ impl Server {
     }
 
     pub(crate) fn start_with(rules: &str, settings: GrpcSettings) -> Self {
-        let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
+        let clock = Clock::manual(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = || Arc::new(Memory::options().clock(clock.clone()).build()).into();
         Self::over(store, &clock, rules, settings)
     }
@@ -52,7 +52,7 @@ impl Server {
         let (descriptors, _) = files.finish().unwrap_or_else(|problems| panic!("{problems:?}"));
         let mut reader = RulesParser::new(ParserOptions::default());
         reader.set_descriptors(descriptors, options);
-        let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
+        let clock = Clock::manual(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = || Arc::new(Memory::options().clock(clock.clone()).build()).into();
         Self::with(store, &clock, reader.finish().unwrap().rules, settings())
     }
@@ -70,7 +70,7 @@ impl Server {
 
     /// That lacks the rules it was to have, and is not healthy without them.
     pub(crate) fn start_without_rules() -> Self {
-        let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
+        let clock = Clock::manual(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = Arc::new(Memory::options().clock(clock.clone()).build());
         let gate = Gate::new(RulesParser::new(ParserOptions::default()).finish().unwrap().rules, store);
         gate.compat().set_modes(Modes {

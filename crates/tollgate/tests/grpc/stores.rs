@@ -23,7 +23,7 @@ const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
 /// A server over a process, which is waited for this long.
 fn over(process: &Process, deadline: Duration) -> Server {
     let options = Redis::options(&process.url()).unwrap().deadline(deadline);
-    let clock = Clock::stopped(Timestamp::EPOCH);
+    let clock = Clock::manual(Timestamp::EPOCH);
     let store = || Arc::new(Local::around(Arc::new(options.open()), Default::default())).into();
     Server::over(store, &clock, RULES, settings())
 }

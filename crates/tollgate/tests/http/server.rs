@@ -39,7 +39,7 @@ impl Server {
     }
 
     pub(crate) fn start_rules(rules: RuleSet, settings: HttpSettings) -> Self {
-        let clock = Clock::stopped(Timestamp::from_micros(NOW_S * 1_000_000));
+        let clock = Clock::manual(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = Arc::new(Memory::options().clock(clock.clone()).build());
         let gate = Arc::new(Gate::new(rules, store));
         gate.enter(Phase::Ready);

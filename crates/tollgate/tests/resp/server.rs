@@ -37,7 +37,7 @@ impl Server {
     }
 
     pub(crate) fn start_with(rules: &str, settings: RespSettings) -> Self {
-        let clock = Clock::stopped(Timestamp::from_micros(1_794_782_045_000_000));
+        let clock = Clock::manual(Timestamp::from_micros(1_794_782_045_000_000));
         let store = Arc::new(Memory::options().clock(clock.clone()).build());
         Self::over(|| store.into(), rules, settings, clock, None)
     }
@@ -51,7 +51,7 @@ impl Server {
     pub(crate) fn start_shared_with(rules: &str, settings: RespSettings, deadline: Duration) -> Self {
         let redis = servers::Server::start(servers::Kind::Redis70);
         let options = Redis::options(&redis.url()).unwrap().deadline(deadline);
-        let clock = Clock::stopped(Timestamp::EPOCH);
+        let clock = Clock::manual(Timestamp::EPOCH);
         let open = || Arc::new(Local::around(Arc::new(options.open()), Default::default())).into();
         Self::over(open, rules, settings, clock, Some(redis))
     }

@@ -4,7 +4,7 @@ use super::instances::Instances;
 use super::notes::{Note, Notes};
 use super::options::{Figures, Mode};
 use super::portions::Part;
-use crate::fingerprint::{Fingerprint, Subjects};
+use crate::fingerprint::{Fingerprint, MemoryKeyTemplate};
 use crate::store::memory::{How, Memory};
 use crate::store::{Key, Outcome, Settled, Source, Store, StoreError};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,7 +15,7 @@ use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, OnStoreFailure, Poli
 #[derive(Debug)]
 pub(super) struct Here {
     pub(super) own: Memory,
-    pub(super) subjects: Subjects,
+    pub(super) subjects: MemoryKeyTemplate,
     pub(super) notes: Notes,
     pub(super) instances: Instances,
     pub(super) share_millionths: u64,
@@ -47,7 +47,7 @@ impl Here {
 
     #[inline]
     pub(super) fn key<K: Key>(&self, key: &K) -> Fingerprint {
-        self.subjects.of(&[&key.bits().to_le_bytes()])
+        self.subjects.fingerprint(&[&key.bits().to_le_bytes()])
     }
 
     /// Who decides a charge, if anybody here does.

@@ -48,7 +48,7 @@ impl Instances {
             said: said.map(|said| said.max(1)),
             most: AtomicU32::new(0),
             counts: Lock::new(Counts::default()),
-            lease: lease::fresh(),
+            lease: lease::random_id(),
             has_left: AtomicBool::new(false),
             speaking: Mutex::default(),
         }

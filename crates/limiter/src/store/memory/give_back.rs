@@ -42,7 +42,7 @@ impl Memory {
             (change, is_changed)
         };
         let is_shared = || self.spill.charges() > 0;
-        let shared = || self.alter_own(kind, self.secret.shared(limit), lease, change);
+        let shared = || self.alter_own(kind, self.secret.overflow_key(limit), lease, change);
         self.alter_own(kind, key, lease, change) || (is_shared() && shared())
     }
 
@@ -59,7 +59,7 @@ impl Memory {
         let shards = A::shards(&self.tables);
         let is_missing = |key| matches!(shards.lock(shards.index_of(key)).find(key), Place::Missing(_));
         let is_spilled = self.spill.charges() > 0 && is_missing(key);
-        let key = if is_spilled { self.secret.shared(limit) } else { key };
+        let key = if is_spilled { self.secret.overflow_key(limit) } else { key };
         self.alter_own(kind, key, lease, change)
     }
 

@@ -5,7 +5,7 @@ use super::budget::Budget;
 use super::kinds::Tables;
 use super::overflow::{Overflow, Spill};
 use crate::clock::Clock;
-use crate::fingerprint::Secret;
+use crate::fingerprint::HashSecret;
 use std::sync::atomic::AtomicU64;
 
 /// How a memory store is to be. Start from [`Memory::options`].
@@ -15,7 +15,7 @@ pub struct Options {
     pub(super) overflow: Overflow,
     pub(super) shards: usize,
     pub(super) clock: Clock,
-    pub(super) secret: Secret,
+    pub(super) secret: HashSecret,
 }
 
 /// What a memory store holds.

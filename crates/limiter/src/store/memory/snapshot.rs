@@ -7,7 +7,7 @@
 use super::kinds::{Kind, Tables};
 use super::table::{Entry, Table};
 use super::{Memory, Options};
-use crate::fingerprint::{Fingerprint, Secret};
+use crate::fingerprint::{Fingerprint, HashSecret};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -101,7 +101,7 @@ impl Options {
         if file.array::<{ HEADING.len() }>().map_err(|_| SnapshotError::Foreign)? != *HEADING {
             return Err(SnapshotError::Foreign);
         }
-        let secret = Secret(file.array()?);
+        let secret = HashSecret(file.array()?);
         file.key(&secret);
         let saved = file.moment()?;
         let clock = self.clock.not_before(saved);
@@ -199,7 +199,7 @@ impl In {
     }
 
     /// Starts the sum, which the secret read just now is the key of.
-    fn key(&mut self, secret: &Secret) {
+    fn key(&mut self, secret: &HashSecret) {
         self.sum = SipHasher13::new_with_key(&secret.0);
         self.sum.write(HEADING);
         self.sum.write(&secret.0);

@@ -3,20 +3,20 @@
 use super::*;
 use crate::conformance::{Harness, block_on, conformance};
 use crate::limits::TokenBucket;
-use crate::{Ask, Limiter};
+use crate::{LimitCheck, Limiter};
 
 /// Settles single charges the way a limiter's own checks do: in place, where there is a short cut.
 struct OneByOne(Memory);
 
 impl Store for OneByOne {
     type Key = Fingerprint;
-    type Subjects = Subjects;
+    type Subjects = MemoryKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+    fn subjects(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
         self.0.subjects(counter)
     }
 
-    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> Fingerprint {
+    fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         self.0.key(subjects, per)
     }
 
@@ -65,7 +65,7 @@ impl Store for OneByOne {
 /// A counting limit once told what was left before it was charged, and not that nothing is.
 #[test]
 fn one_charge_is_settled_as_every_store_must_settle_it() {
-    let clock = Clock::stopped(Timestamp::from_micros(1_770_854_400_000_000));
+    let clock = Clock::manual(Timestamp::from_micros(1_770_854_400_000_000));
     let store = OneByOne(Memory::options().clock(clock.clone()).build());
     let bench = Harness::new(store).with_clock(move |span| clock.advance(span));
     block_on(conformance(&bench)).expect("it conforms");
@@ -74,14 +74,14 @@ fn one_charge_is_settled_as_every_store_must_settle_it() {
 #[test]
 fn a_thread_that_waited_long_for_its_lock_hands_nothing_out_twice() {
     let at = |ms| Timestamp::from_micros(1_770_854_400_000_000) + Micros::from_millis(ms);
-    let clock = Clock::stopped(at(5_000));
+    let clock = Clock::manual(at(5_000));
     let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
-    let rule = limiter.rule("one", TokenBucket::per_second(1)).expect("a limit is one");
+    let rule = limiter.limit("one", TokenBucket::per_second(1)).expect("a limit is one");
     assert!(limiter.check(&rule, "a").is_allow());
     // Its time was read five seconds before the charge that got in first.
     clock.set(at(0));
     assert!(!limiter.check(&rule, "a").is_allow());
-    assert!(!limiter.check_all(&[Ask::one(&rule, "a")]).passes);
+    assert!(!limiter.check_all(&[LimitCheck::one(&rule, "a")]).passes);
     clock.set(at(5_999));
     assert!(!limiter.check(&rule, "a").is_allow(), "a second has not passed since");
     clock.set(at(6_000));

@@ -69,7 +69,7 @@ impl Memory {
             .iter()
             .map(|charge| match is_spilled(charge.key) {
                 true => Charge {
-                    key: self.secret.shared(&charge.limit),
+                    key: self.secret.overflow_key(&charge.limit),
                     ..*charge
                 },
                 false => *charge,

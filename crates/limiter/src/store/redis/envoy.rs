@@ -45,7 +45,7 @@ impl Default for EnvoyCounters {
             local_cache: 0,
             stop_when_over: false,
             per_second: None,
-            clock: Clock::of_the_wall(),
+            clock: Clock::wall(),
         }
     }
 }
@@ -86,7 +86,7 @@ impl Envoy {
 
     /// How long a key lives that is hit now, in seconds.
     fn lifetime(&self, unit: u64) -> u64 {
-        let random = crate::lease::fresh().0;
+        let random = crate::lease::random_id().0;
         unit + random.checked_rem(self.jitter.into()).unwrap_or_default()
     }
 

@@ -221,7 +221,7 @@ impl Link {
         let Some(doublings) = self.attempts.load(Ordering::Relaxed).checked_sub(1) else {
             return Duration::ZERO;
         };
-        let random = u32::from(crate::lease::fresh().0 as u16);
+        let random = u32::from(crate::lease::random_id().0 as u16);
         if self.is_outside.load(Ordering::Relaxed) {
             let (least, spread) = PAUSE_OUTSIDE;
             return least + spread * random / (1 << 16);

@@ -28,7 +28,7 @@ pub(super) fn begin(node: Weak<Node>, runtime: &Handle) {
 async fn until_it_answers(node: Weak<Node>) {
     let (mut least, mut spread) = PAUSE;
     loop {
-        let random = u32::from(crate::lease::fresh().0 as u16);
+        let random = u32::from(crate::lease::random_id().0 as u16);
         sleep(least + spread * random / (1 << 16)).await;
         let Some(node) = node.upgrade() else { return };
         let now = || node.shared.clock.now();

@@ -157,7 +157,7 @@ impl Redis {
             };
             self.key(
                 &self.subjects(&counter),
-                &[b"survey", &crate::lease::fresh().0.to_le_bytes()],
+                &[b"survey", &crate::lease::random_id().0.to_le_bytes()],
             )
         };
         let charge = |key: RedisKey, limit: Limit| Charge {

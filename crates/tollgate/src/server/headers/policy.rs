@@ -157,11 +157,11 @@ mod tests {
             steps in proptest::collection::vec((0_u64..5, 0_u64..40_000), 1..12),
             is_log: bool,
         ) {
-            let clock = Clock::stopped(Timestamp::from_micros(1_794_782_040_000_000 + start_ms * 1_000));
+            let clock = Clock::manual(Timestamp::from_micros(1_794_782_040_000_000 + start_ms * 1_000));
             let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
             let rule = match is_log {
-                true => limiter.rule("x", limits::SlidingLog::per_minute(units)),
-                false => limiter.rule("x", limits::SlidingCounter::per_minute(units)),
+                true => limiter.limit("x", limits::SlidingLog::per_minute(units)),
+                false => limiter.limit("x", limits::SlidingCounter::per_minute(units)),
             };
             let rule = rule.unwrap();
             for (cost, wait_ms) in steps {

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::Charge;
-use tollgate_limiter::{Fingerprint, Throttles};
+use tollgate_limiter::{Fingerprint, ThrottleLimiter};
 
 /// What is needed to answer, kept from one time to the next.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ const TOGETHER: usize = 16;
 /// Answers all whole commands of `input`, and says how many bytes they take. For the embedded store, which never waits.
 pub(super) fn at_once(
     front: &Front,
-    throttles: &Throttles,
+    throttles: &ThrottleLimiter,
     session: &mut Session,
     input: &[u8],
     desk: &mut Desk,
@@ -85,7 +85,7 @@ impl Desk {
     }
 
     #[inline]
-    fn settle(&mut self, front: &Front, throttles: &Throttles) {
+    fn settle(&mut self, front: &Front, throttles: &ThrottleLimiter) {
         if self.charges.is_empty() {
             return;
         }

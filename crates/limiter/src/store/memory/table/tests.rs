@@ -1,7 +1,7 @@
 //! The table against a plain map, and the fingerprints that give it its even spread.
 
 use super::*;
-use crate::fingerprint::Secret;
+use crate::fingerprint::HashSecret;
 use crate::store::memory::shards::Shards;
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -152,7 +152,7 @@ proptest! {
 fn sequential(count: u32) -> Vec<Fingerprint> {
     let rate = Rate::new(1, Micros::from_secs(1)).expect("in range");
     let limit = Limit::from(TokenBucket::new(rate));
-    let subjects = Secret([7; 16]).subjects(&Counter {
+    let subjects = HashSecret([7; 16]).template(&Counter {
         domain: "",
         rule: "rule",
         variant: "",
@@ -160,7 +160,7 @@ fn sequential(count: u32) -> Vec<Fingerprint> {
         per: &[],
     });
     (0..count)
-        .map(|n| subjects.of(&[format!("user:{n}").as_bytes()]))
+        .map(|n| subjects.fingerprint(&[format!("user:{n}").as_bytes()]))
         .collect()
 }
 
