@@ -17,7 +17,7 @@ use tollgate_limiter::core::yaml;
 use tollgate_limiter::core::{
     Charge, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, TokenBucket,
 };
-use tollgate_limiter::store::local::{Local, Options};
+use tollgate_limiter::store::local::{Fallback, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::{BreakerState, Redis};
 use tollgate_limiter::store::{Source, Store};
@@ -64,11 +64,11 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 async fn measure(args: &Args) -> Result<(), String> {
     let memory = Arc::new(Memory::default());
-    let said = Options {
+    let said = FallbackOptions {
         instances: Some(2),
-        ..Options::default()
+        ..FallbackOptions::default()
     };
-    let well = Arc::new(Local::around(Arc::new(Memory::default()), said));
+    let well = Arc::new(Fallback::new(Arc::new(Memory::default()), said));
     let away = Arc::new(without_a_store(said).await?);
     let mut stores = [
         Measured::new("memory"),
@@ -110,10 +110,10 @@ async fn measure(args: &Args) -> Result<(), String> {
 }
 
 /// A store that was there, and of which it is known that it is not.
-async fn without_a_store(said: Options) -> Result<Local<Redis>, String> {
+async fn without_a_store(said: FallbackOptions) -> Result<Fallback<Redis>, String> {
     let server = Watched::start(Which::Redis.kind())?;
     let options = Redis::options(&server.url()).map_err(|error| error.to_string())?;
-    let store = Local::around(Arc::new(options.open()), said);
+    let store = Fallback::new(Arc::new(options.open()), said);
     drop(server);
     let charge = charges(&store, 1);
     let from = Instant::now();

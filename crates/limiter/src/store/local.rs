@@ -16,9 +16,9 @@ mod notes;
 mod options;
 mod portions;
 
-use self::here::{Here, Stand};
+use self::here::{LocalLimiter, FallbackLimit};
 use self::instances::Instances;
-use self::notes::Notes;
+use self::notes::KeyHistory;
 use super::memory::{Aim, Memory};
 use super::{HitOp, Hit, Outcome, Settled, Source, Store, StoreError};
 use crate::fingerprint::Fingerprint;
@@ -28,232 +28,232 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::time::timeout;
 use tollgate_core::{Charge, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt};
 
-pub use self::instances::Known;
-pub use self::options::{Figures, Mode, Options};
+pub use self::instances::InstanceCount;
+pub use self::options::{FallbackMetrics, StoreMode, FallbackOptions};
 
 /// A shared store, and this instance behind it.
 #[derive(Debug)]
-pub struct Local<S> {
+pub struct Fallback<S> {
     inner: Arc<S>,
-    here: Arc<Here>,
+    local: Arc<LocalLimiter>,
 }
 
 /// Whether what is let pass here is charged to the shared store when that is back.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Afterwards {
-    PaidBack,
+enum Repay {
+    Yes,
     /// It is others' counters that would be charged, and they did not ask for it.
-    Forgiven,
+    No,
 }
 
-impl<S: Store + 'static> Local<S> {
+impl<S: Store + 'static> Fallback<S> {
     /// Puts this instance behind a store. Unless the number of instances is said, they are counted in the store from now
     /// on: each keeps a lease there for as long as it lives.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub fn around(inner: Arc<S>, options: Options) -> Self {
-        Self::over(inner, options, Memory::options())
+    pub fn new(inner: Arc<S>, options: FallbackOptions) -> Self {
+        Self::with_memory(inner, options, Memory::options())
     }
 
     /// The same with this to decide by, for tests: a clock that can be moved.
-    pub fn over(inner: Arc<S>, options: Options, own: super::memory::Options) -> Self {
-        let own = own.max_memory(options.max_memory).build();
-        let here = Here {
-            subjects: own.subjects(&heartbeat::counter(&heartbeat::limit())),
-            own,
-            notes: Notes::new(),
+    pub fn with_memory(inner: Arc<S>, options: FallbackOptions, memory: super::memory::Options) -> Self {
+        let memory = memory.max_memory(options.max_memory).build();
+        let local = LocalLimiter {
+            template: memory.subjects(&heartbeat::counter(&heartbeat::limit())),
+            memory,
+            history: KeyHistory::new(),
             instances: Instances::new(options.instances),
             share_millionths: u64::from(options.share_millionths.clamp(1, 1_000_000)),
-            patience: options.patience,
+            compensation_timeout: options.compensation_timeout,
             mode: AtomicU8::new(options.mode as u8),
-            figures: Figures::default(),
+            metrics: FallbackMetrics::default(),
         };
-        let here = Arc::new(here);
+        let local = Arc::new(local);
         if options.instances.is_none() {
-            heartbeat::begin(&inner, &here);
+            heartbeat::start(&inner, &local);
         }
-        Self { inner, here }
+        Self { inner, local }
     }
 }
 
-impl<S: Store> Local<S> {
+impl<S: Store> Fallback<S> {
     /// The shared store.
     pub fn inner(&self) -> &Arc<S> {
         &self.inner
     }
 
     /// Who decides from now on.
-    pub fn set_mode(&self, mode: Mode) {
-        self.here.mode.store(mode as u8, Ordering::Relaxed);
+    pub fn set_mode(&self, mode: StoreMode) {
+        self.local.mode.store(mode as u8, Ordering::Relaxed);
     }
 
     /// Who decides.
-    pub fn mode(&self) -> Mode {
-        self.here.mode()
+    pub fn mode(&self) -> StoreMode {
+        self.local.mode()
     }
 
     /// How many instances share the limits, and how that is known.
-    pub fn instances(&self) -> (u32, Known) {
-        self.here.instances.count()
+    pub fn instances(&self) -> (u32, InstanceCount) {
+        self.local.instances.count()
     }
 
     /// What was done here.
-    pub fn figures(&self) -> &Figures {
-        &self.here.figures
+    pub fn metrics(&self) -> &FallbackMetrics {
+        &self.local.metrics
     }
 
     /// What is kept here.
-    pub fn own(&self) -> &Memory {
-        &self.here.own
+    pub fn local_store(&self) -> &Memory {
+        &self.local.memory
     }
 
     /// Settles with the shared store, and in front of it what its keys have to pay back.
     async fn settle_shared(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settled {
-        let debts = match self.here.notes.are_owing() {
-            true => self.here.debts(charges),
+        let repayments = match self.local.history.has_debts() {
+            true => self.local.repayments(charges),
             false => Vec::new(),
         };
-        match debts.is_empty() {
+        match repayments.is_empty() {
             true => self.inner.settle(charges, lease).await,
             // Apart: hardly any request has to make room for this.
-            false => Box::pin(self.pay_and_settle(&debts, charges, lease)).await,
+            false => Box::pin(self.repay_and_settle(&repayments, charges, lease)).await,
         }
     }
 
     /// Decides what the shared store did not. If either refuses, neither keeps anything.
-    async fn stand_in(
+    async fn decide_locally(
         &self,
         charges: &[Charge<S::Key>],
         lease: LeaseId,
-        (aim, afterwards): (Aim, Afterwards),
-        settled: &mut Settled,
+        (commit, repay): (Aim, Repay),
+        settlement: &mut Settled,
     ) {
         let failed =
             |outcome: &Result<Outcome, StoreError>| matches!(outcome, Err(error) if *error != StoreError::Unasked);
-        let mut places = Vec::new();
-        let mut own: Vec<Charge<Fingerprint>> = Vec::new();
+        let mut indexes = Vec::new();
+        let mut local_charges: Vec<Charge<Fingerprint>> = Vec::new();
         let mut is_closed = false;
-        for (place, (charge, outcome)) in charges.iter().zip(&settled.outcomes).enumerate() {
+        for (index, (charge, outcome)) in charges.iter().zip(&settlement.outcomes).enumerate() {
             if !failed(outcome) {
                 continue;
             }
-            match self.here.stand(charge) {
-                Some(stand) => {
-                    own.push(self.here.charge(charge, &stand));
-                    places.push((place, stand));
+            match self.local.fallback_limit(charge) {
+                Some(fallback) => {
+                    local_charges.push(self.local.charge(charge, &fallback));
+                    indexes.push((index, fallback));
                 }
-                None => is_closed |= closes(charge),
+                None => is_closed |= fails_closed(charge),
             }
         }
-        if own.is_empty() {
+        if local_charges.is_empty() {
             return;
         }
-        for (charge, (place, stand)) in own.iter().zip(&places) {
-            if let (Stand::Share(portion), Some(shared)) = (stand, charges.get(*place)) {
-                let is_left_alone = settled.outcomes.get(*place) == Some(&Err(StoreError::BreakerOpen));
-                self.here.notes.with(charge.key, |note| {
-                    note.is_doubtful &= !is_left_alone;
-                    self.here.seed(note, charge.key, &shared.limit, portion);
+        for (charge, (index, fallback)) in local_charges.iter().zip(&indexes) {
+            if let (FallbackLimit::Share(portion), Some(shared)) = (fallback, charges.get(*index)) {
+                let breaker_open = settlement.outcomes.get(*index) == Some(&Err(StoreError::BreakerOpen));
+                self.local.history.with(charge.key, |note| {
+                    note.outcome_unknown &= !breaker_open;
+                    self.local.seed(note, charge.key, &shared.limit, portion);
                 });
             }
         }
-        let aim = match settled.is_refused(charges) || is_closed {
+        let commit = match settlement.is_refused(charges) || is_closed {
             true => Aim::Look,
-            false => aim,
+            false => commit,
         };
-        let came_to = self.here.own.settle_all(&own, aim, lease);
-        if aim == Aim::Keep && !came_to.passes {
+        let local_settlement = self.local.memory.settle_all(&local_charges, commit, lease);
+        if commit == Aim::Keep && !local_settlement.passes {
             // Whoever waits does so for this long; it is taken back all the same.
-            let _ = timeout(self.here.patience, self.inner.take_back(charges, settled)).await;
+            let _ = timeout(self.local.compensation_timeout, self.inner.take_back(charges, settlement)).await;
         }
-        for ((charge, (place, stand)), outcome) in own.iter().zip(places).zip(&came_to.outcomes) {
+        for ((charge, (index, fallback)), outcome) in local_charges.iter().zip(indexes).zip(&local_settlement.outcomes) {
             let Ok(outcome) = outcome else { continue };
-            let is_kept = charge.policy == Policy::Count || (came_to.passes && outcome.decision.is_allow());
-            if aim == Aim::Keep && is_kept && stand.is_paid_back() && afterwards == Afterwards::PaidBack {
-                self.here.notes.owe(charge.key, charge.cost.get());
+            let is_kept = charge.policy == Policy::Count || (local_settlement.passes && outcome.decision.is_allow());
+            if commit == Aim::Keep && is_kept && fallback.is_repaid() && repay == Repay::Yes {
+                self.local.history.add_debt(charge.key, charge.cost.get());
             }
-            if let Some(place) = settled.outcomes.get_mut(place) {
-                *place = Ok(stand.tell(*outcome));
+            if let Some(slot) = settlement.outcomes.get_mut(index) {
+                *slot = Ok(fallback.label(*outcome));
             }
         }
-        self.here.figures.decided.fetch_add(own.len() as u64, Ordering::Relaxed);
+        self.local.metrics.decided.fetch_add(local_charges.len() as u64, Ordering::Relaxed);
         let is_allowed = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
             charge.policy == Policy::Shadow || outcome.is_ok_and(|outcome| outcome.decision.is_allow())
         };
-        settled.passes = charges.iter().zip(&settled.outcomes).all(is_allowed);
+        settlement.passes = charges.iter().zip(&settlement.outcomes).all(is_allowed);
     }
 
     /// Takes back what was kept here of charges that were settled: nothing beside one that is closed.
-    async fn take_back_here(&self, charges: &[Charge<S::Key>], settled: &mut Settled) {
+    async fn compensate_locally(&self, charges: &[Charge<S::Key>], settlement: &mut Settled) {
         let is_closed = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
             // Those that are counted as hits are decided apart.
             let is_hit = charge.policy == Policy::Count && self.inner.takes_hits();
-            outcome.is_err() && closes(charge) && !is_hit && self.here.stand(charge).is_none()
+            outcome.is_err() && fails_closed(charge) && !is_hit && self.local.fallback_limit(charge).is_none()
         };
-        if charges.iter().zip(&settled.outcomes).any(is_closed) {
+        if charges.iter().zip(&settlement.outcomes).any(is_closed) {
             return;
         }
-        let taken: Vec<usize> = settled.taken(charges).collect();
-        for place in taken {
-            let (Some(charge), Some(Ok(outcome))) = (charges.get(place), settled.outcomes.get(place)) else {
+        let kept: Vec<usize> = settlement.taken(charges).collect();
+        for index in kept {
+            let (Some(charge), Some(Ok(outcome))) = (charges.get(index), settlement.outcomes.get(index)) else {
                 continue;
             };
-            let Some(stand) = self.here.stand(charge).filter(|_| is_own(outcome)) else {
+            let Some(fallback) = self.local.fallback_limit(charge).filter(|_| is_local(outcome)) else {
                 continue;
             };
-            let own = [self.here.charge(charge, &stand)];
+            let local_charge = [self.local.charge(charge, &fallback)];
             let mut kept = Settled {
                 passes: false,
-                now: settled.now,
+                now: settlement.now,
                 outcomes: vec![Ok(*outcome)],
             };
-            self.here.own.take_back(&own, &mut kept).await;
-            for (charge, outcome) in own.iter().zip(kept.outcomes) {
-                if stand.is_paid_back() {
-                    self.here.notes.forgive(charge.key, charge.cost.get());
+            self.local.memory.take_back(&local_charge, &mut kept).await;
+            for (charge, outcome) in local_charge.iter().zip(kept.outcomes) {
+                if fallback.is_repaid() {
+                    self.local.history.cancel_debt(charge.key, charge.cost.get());
                 }
-                if let (Some(told), Ok(outcome)) = (settled.outcomes.get_mut(place), outcome) {
-                    *told = Ok(outcome);
+                if let (Some(slot), Ok(outcome)) = (settlement.outcomes.get_mut(index), outcome) {
+                    *slot = Ok(outcome);
                 }
             }
         }
     }
 
     /// Whether the shared store need not be asked.
-    fn is_without(&self, charges: &[Charge<S::Key>]) -> bool {
-        if self.here.mode() == Mode::LocalOnly {
+    fn bypasses_shared(&self, charges: &[Charge<S::Key>]) -> bool {
+        if self.local.mode() == StoreMode::LocalOnly {
             return true;
         }
         !charges.is_empty() && self.inner.is_away(charges)
     }
 
     /// What nobody was asked for.
-    fn unanswered(&self, charges: usize) -> Settled {
+    fn unavailable_settlement(&self, charges: usize) -> Settled {
         Settled {
             passes: false,
-            now: self.here.own.now(),
+            now: self.local.memory.now(),
             outcomes: vec![Err(StoreError::BreakerOpen); charges],
         }
     }
 }
 
 /// Whether nothing of a request passes while this charge cannot be decided.
-fn closes<K>(charge: &Charge<K>) -> bool {
+fn fails_closed<K>(charge: &Charge<K>) -> bool {
     charge.on_failure == OnStoreFailure::Closed && charge.policy != Policy::Shadow
 }
 
 /// Whether the shared store was not asked, because it cannot be.
-const fn is_away(error: StoreError) -> bool {
+const fn is_unavailable(error: StoreError) -> bool {
     matches!(error, StoreError::BreakerOpen | StoreError::Unavailable)
 }
 
 /// Whether it was decided here.
-const fn is_own(outcome: &Outcome) -> bool {
+const fn is_local(outcome: &Outcome) -> bool {
     matches!(outcome.source, Source::Local | Source::Open)
 }
 
-impl<S: Store> Store for Local<S> {
+impl<S: Store> Store for Fallback<S> {
     const SOURCE: Source = S::SOURCE;
 
     type Key = S::Key;
@@ -263,8 +263,8 @@ impl<S: Store> Store for Local<S> {
         self.inner.subjects(counter)
     }
 
-    fn key(&self, subjects: &S::Subjects, per: &[&[u8]]) -> S::Key {
-        self.inner.key(subjects, per)
+    fn key(&self, template: &S::Subjects, per: &[&[u8]]) -> S::Key {
+        self.inner.key(template, per)
     }
 
     fn key_text(&self, key: &S::Key) -> String {
@@ -272,31 +272,31 @@ impl<S: Store> Store for Local<S> {
     }
 
     async fn settle(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settled {
-        let mut settled = if self.is_without(charges) {
+        let mut settlement = if self.bypasses_shared(charges) {
             if let [charge] = charges
-                && let Some(Stand::Share(portion)) = self.here.stand(charge)
+                && let Some(FallbackLimit::Share(portion)) = self.local.fallback_limit(charge)
             {
-                return self.here.settle_alone(charge, portion, lease);
+                return self.local.settle_single(charge, portion, lease);
             }
-            self.unanswered(charges.len())
+            self.unavailable_settlement(charges.len())
         } else {
-            let settled = self.settle_shared(charges, lease).await;
-            self.here.learn(charges, &settled);
-            settled
+            let settlement = self.settle_shared(charges, lease).await;
+            self.local.learn(charges, &settlement);
+            settlement
         };
-        let kept = (Aim::Keep, Afterwards::PaidBack);
-        self.stand_in(charges, lease, kept, &mut settled).await;
-        settled
+        let kept = (Aim::Keep, Repay::Yes);
+        self.decide_locally(charges, lease, kept, &mut settlement).await;
+        settlement
     }
 
     async fn peek(&self, charges: &[Charge<S::Key>]) -> Settled {
-        let mut settled = match self.is_without(charges) {
-            true => self.unanswered(charges.len()),
+        let mut settlement = match self.bypasses_shared(charges) {
+            true => self.unavailable_settlement(charges.len()),
             false => self.inner.peek(charges).await,
         };
-        let looked = (Aim::Look, Afterwards::PaidBack);
-        self.stand_in(charges, LeaseId::default(), looked, &mut settled).await;
-        settled
+        let dry_run = (Aim::Look, Repay::Yes);
+        self.decide_locally(charges, LeaseId::default(), dry_run, &mut settlement).await;
+        settlement
     }
 
     /// Of the shared store. What was decided here and kept is not taken back by receipts.
@@ -304,65 +304,65 @@ impl<S: Store> Store for Local<S> {
         self.inner.undo(key, limit, receipt).await
     }
 
-    async fn take_back(&self, charges: &[Charge<S::Key>], settled: &mut Settled) {
-        let is_own = |outcome: &Result<Outcome, StoreError>| outcome.as_ref().is_ok_and(is_own);
-        let told = settled.outcomes.clone();
-        for outcome in settled.outcomes.iter_mut().filter(|outcome| is_own(outcome)) {
+    async fn take_back(&self, charges: &[Charge<S::Key>], settlement: &mut Settled) {
+        let is_local = |outcome: &Result<Outcome, StoreError>| outcome.as_ref().is_ok_and(is_local);
+        let saved = settlement.outcomes.clone();
+        for outcome in settlement.outcomes.iter_mut().filter(|outcome| is_local(outcome)) {
             *outcome = Err(StoreError::Unasked);
         }
-        let _ = timeout(self.here.patience, self.inner.take_back(charges, settled)).await;
-        for (outcome, told) in settled.outcomes.iter_mut().zip(told).filter(|(_, told)| is_own(told)) {
-            *outcome = told;
+        let _ = timeout(self.local.compensation_timeout, self.inner.take_back(charges, settlement)).await;
+        for (outcome, saved) in settlement.outcomes.iter_mut().zip(saved).filter(|(_, saved)| is_local(saved)) {
+            *outcome = saved;
         }
-        self.take_back_here(charges, settled).await;
+        self.compensate_locally(charges, settlement).await;
     }
 
     /// Here if the shared store cannot be asked. Where it was, and nobody knows whether it gave back, it is not given here too.
     async fn refund(&self, charge: &Charge<S::Key>) -> Result<(Decision, Source), StoreError> {
-        let refunded = match self.is_without(from_ref(charge)) {
+        let refunded = match self.bypasses_shared(from_ref(charge)) {
             true => Err(StoreError::BreakerOpen),
             false => self.inner.refund(charge).await,
         };
-        match (refunded, self.here.stand(charge)) {
-            (Err(error), Some(Stand::Share(portion))) if is_away(error) => self.here.refund(charge, portion).await,
+        match (refunded, self.local.fallback_limit(charge)) {
+            (Err(error), Some(FallbackLimit::Share(portion))) if is_unavailable(error) => self.local.refund(charge, portion).await,
             (refunded, _) => refunded,
         }
     }
 
     async fn release(&self, key: S::Key, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
-        let portion = self.here.part().of(limit);
-        if self.here.own.release_lease(self.here.key(&key), &portion, lease) {
+        let portion = self.local.ratio().apply(limit);
+        if self.local.memory.release_lease(self.local.key(&key), &portion, lease) {
             return Ok(true);
         }
-        match self.here.mode() {
-            Mode::LocalOnly => Err(StoreError::BreakerOpen),
-            Mode::Auto | Mode::SharedOnly => self.inner.release(key, limit, lease).await,
+        match self.local.mode() {
+            StoreMode::LocalOnly => Err(StoreError::BreakerOpen),
+            StoreMode::Auto | StoreMode::SharedOnly => self.inner.release(key, limit, lease).await,
         }
     }
 
     async fn renew(&self, key: S::Key, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
-        let portion = self.here.part().of(limit);
-        if let Some(term) = self.here.own.renew_lease(self.here.key(&key), &portion, lease) {
+        let portion = self.local.ratio().apply(limit);
+        if let Some(term) = self.local.memory.renew_lease(self.local.key(&key), &portion, lease) {
             return Ok(Some(term));
         }
-        match self.here.mode() {
-            Mode::LocalOnly => Err(StoreError::BreakerOpen),
-            Mode::Auto | Mode::SharedOnly => self.inner.renew(key, limit, lease).await,
+        match self.local.mode() {
+            StoreMode::LocalOnly => Err(StoreError::BreakerOpen),
+            StoreMode::Auto | StoreMode::SharedOnly => self.inner.renew(key, limit, lease).await,
         }
     }
 
     async fn forget(&self, key: S::Key, limit: &Limit) -> Result<bool, StoreError> {
-        let own = self.here.key(&key);
-        self.here.notes.forget(own);
-        let portion = self.here.part().of(limit);
-        let was_here = self.here.own.forget_key(own, &portion);
-        match self.here.mode() {
-            Mode::LocalOnly => Ok(was_here),
-            Mode::Auto | Mode::SharedOnly => self
+        let local_key = self.local.key(&key);
+        self.local.history.forget(local_key);
+        let portion = self.local.ratio().apply(limit);
+        let was_local = self.local.memory.forget_key(local_key, &portion);
+        match self.local.mode() {
+            StoreMode::LocalOnly => Ok(was_local),
+            StoreMode::Auto | StoreMode::SharedOnly => self
                 .inner
                 .forget(key, limit)
                 .await
-                .map(|was_there| was_there || was_here),
+                .map(|was_shared| was_shared || was_local),
         }
     }
 
@@ -371,25 +371,25 @@ impl<S: Store> Store for Local<S> {
     }
 
     /// What cannot be counted there is decided here as all else is, except that it is not paid back.
-    async fn hit(&self, hits: &[Hit<'_, S::Key>], act: HitOp) -> Settled {
-        let is_here_only = self.here.mode() == Mode::LocalOnly;
-        let mut settled = match is_here_only {
-            true => self.unanswered(hits.len()),
-            false => self.inner.hit(hits, act).await,
+    async fn hit(&self, hits: &[Hit<'_, S::Key>], op: HitOp) -> Settled {
+        let is_local_only = self.local.mode() == StoreMode::LocalOnly;
+        let mut settlement = match is_local_only {
+            true => self.unavailable_settlement(hits.len()),
+            false => self.inner.hit(hits, op).await,
         };
         let charges: Vec<Charge<S::Key>> = hits.iter().map(|hit| *hit.charge).collect();
-        let aim = match act {
+        let commit = match op {
             HitOp::Increment => {
-                self.here.learn_standings(&charges, &settled);
+                self.local.learn_standings(&charges, &settlement);
                 Aim::Keep
             }
             HitOp::Get => Aim::Look,
             HitOp::Decrement => {
-                for (charge, outcome) in charges.iter().zip(&mut settled.outcomes) {
-                    let is_missed = outcome.is_err_and(is_away);
-                    if let (true, Some(Stand::Share(portion))) = (is_missed, self.here.stand(charge)) {
-                        let given = self.here.refund(charge, portion).await;
-                        *outcome = given.map(|(decision, source)| Outcome {
+                for (charge, outcome) in charges.iter().zip(&mut settlement.outcomes) {
+                    let is_unanswered = outcome.is_err_and(is_unavailable);
+                    if let (true, Some(FallbackLimit::Share(portion))) = (is_unanswered, self.local.fallback_limit(charge)) {
+                        let refunded = self.local.refund(charge, portion).await;
+                        *outcome = refunded.map(|(decision, source)| Outcome {
                             decision,
                             receipt: Receipt {
                                 cost: charge.cost,
@@ -400,19 +400,19 @@ impl<S: Store> Store for Local<S> {
                         });
                     }
                 }
-                return settled;
+                return settlement;
             }
         };
-        let forgiven = (aim, Afterwards::Forgiven);
-        self.stand_in(&charges, LeaseId::default(), forgiven, &mut settled)
+        let not_repaid = (commit, Repay::No);
+        self.decide_locally(&charges, LeaseId::default(), not_repaid, &mut settlement)
             .await;
-        settled
+        settlement
     }
 
     async fn forget_hits(&self, hit: &Hit<'_, S::Key>) -> Result<bool, StoreError> {
-        match self.here.mode() {
-            Mode::LocalOnly => Ok(false),
-            Mode::Auto | Mode::SharedOnly => self.inner.forget_hits(hit).await,
+        match self.local.mode() {
+            StoreMode::LocalOnly => Ok(false),
+            StoreMode::Auto | StoreMode::SharedOnly => self.inner.forget_hits(hit).await,
         }
     }
 

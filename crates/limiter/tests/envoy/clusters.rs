@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::RuleBook;
 use tollgate_limiter::core::Source;
-use tollgate_limiter::store::local::{Local, Options};
+use tollgate_limiter::store::local::{Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::sentinel::Watched;
@@ -90,11 +90,11 @@ async fn of_a_cluster_only_what_is_away_is_decided_here() {
         .expect("a URL")
         .envoy_counters(counters());
     let store = store.deadline(Duration::from_millis(300)).open();
-    let options = Options {
+    let options = FallbackOptions {
         instances: Some(1),
-        ..Options::default()
+        ..FallbackOptions::default()
     };
-    let book = RuleBook::new(rules(false), Local::around(Arc::new(store), options).into());
+    let book = RuleBook::new(rules(false), Fallback::new(Arc::new(store), options).into());
     let mut values = (0..).map(|number: u32| number.to_string());
     let [stays, goes] = [0, 1].map(|server| {
         let is_there = |value: &String| server_of(slot(&cluster, value)) == server;

@@ -5,30 +5,30 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::RuleBook;
 use tollgate_limiter::core::Source;
-use tollgate_limiter::store::local::{Local, Mode, Options};
+use tollgate_limiter::store::local::{Fallback, StoreMode, FallbackOptions};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Kind, Server};
 
 const KEY: &str = "shop_year_x_1766016000";
 
-fn around(server: &Server, mode: Mode) -> Arc<Local<Redis>> {
+fn around(server: &Server, mode: StoreMode) -> Arc<Fallback<Redis>> {
     let store = Redis::options(&server.url()).expect("a URL");
     let store = store
         .deadline(Duration::from_millis(200))
         .envoy_counters(counters())
         .open();
-    let options = Options {
+    let options = FallbackOptions {
         instances: Some(2),
         mode,
-        ..Options::default()
+        ..FallbackOptions::default()
     };
-    Arc::new(Local::around(Arc::new(store), options))
+    Arc::new(Fallback::new(Arc::new(store), options))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid_back() {
     let mut server = Server::start(Kind::Redis70);
-    let store = around(&server, Mode::Auto);
+    let store = around(&server, StoreMode::Auto);
     let book = RuleBook::new(rules(false), Arc::clone(&store));
     until("an answer", async || {
         hit(&book, &["year=y"], 1).await.2 == Source::Shared
@@ -65,19 +65,19 @@ async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid
     // It came back with nothing, and is told nothing of what was let pass.
     assert_eq!(hit(&book, &["year=x"], 1).await, (true, 99, Source::Shared));
     assert_eq!(ask::<u64>(&server, &["GET", KEY]), 1);
-    assert_eq!(store.figures().charged_back(), 0);
+    assert_eq!(store.metrics().repaid_units(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_to_decide_does() {
     let mut server = Server::start(Kind::Redis70);
-    let store = around(&server, Mode::LocalOnly);
+    let store = around(&server, StoreMode::LocalOnly);
     let book = RuleBook::new(rules(false), Arc::clone(&store));
     assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Local);
     let x = entries(&["year=x"]);
     assert!(book.refund(&attempt(&x, 1)).await.allowed);
     assert_eq!(ask::<Option<u64>>(&server, &["GET", KEY]), None);
-    store.set_mode(Mode::SharedOnly);
+    store.set_mode(StoreMode::SharedOnly);
     let closed = RuleBook::new(rules(false).closed_without_store(), Arc::clone(&store));
     until("an answer", async || {
         hit(&closed, &["year=x"], 1).await.2 == Source::Shared
@@ -95,7 +95,7 @@ async fn whoever_is_to_decide_does() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
     let server = Server::start(Kind::Redis70);
-    let book = RuleBook::new(rules(false), around(&server, Mode::Auto));
+    let book = RuleBook::new(rules(false), around(&server, StoreMode::Auto));
     until("an answer", async || {
         hit(&book, &["year=x"], 1).await.2 == Source::Shared
     })

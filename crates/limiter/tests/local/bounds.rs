@@ -110,7 +110,7 @@ async fn a_link_that_comes_and_goes_mints_nothing() {
     let back: u64 = site
         .instances
         .iter()
-        .map(|instance| instance.figures().charged_back())
+        .map(|instance| instance.metrics().repaid_units())
         .sum();
     assert!(back > 300, "{back} charged back");
 }
@@ -270,7 +270,7 @@ async fn what_was_let_pass_is_charged_once_in_front_of_the_first_request() {
     let back: Vec<u64> = site
         .instances
         .iter()
-        .map(|instance| instance.figures().charged_back())
+        .map(|instance| instance.metrics().repaid_units())
         .collect();
     assert_eq!(back, [30, 30]);
 }

@@ -4,18 +4,18 @@ use crate::site::START;
 use std::sync::Arc;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::conformance::{Harness, conformance};
-use tollgate_limiter::store::local::{Local, Options};
+use tollgate_limiter::store::local::{Fallback, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
 
 #[tokio::test]
 async fn over_the_embedded_store_it_conforms() {
     let clock = Clock::manual(START);
     let memory = Memory::options().clock(clock.clone());
-    let store = Local::over(Arc::new(memory.clone().build()), Options::default(), memory);
+    let store = Fallback::with_memory(Arc::new(memory.clone().build()), FallbackOptions::default(), memory);
     let bench = Harness::new(store)
         .with_clock(move |span| clock.advance(span))
         .threads(4, 50);
     let report = conformance(&bench).await.expect("a store as it should be");
     assert!(report.answers > 1_000, "{report}");
-    assert_eq!(bench.store().figures().decided(), 0);
+    assert_eq!(bench.store().metrics().decided(), 0);
 }

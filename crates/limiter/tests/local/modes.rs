@@ -4,7 +4,7 @@ use crate::site::{Site, rate};
 use std::sync::Arc;
 use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
-use tollgate_limiter::store::local::Mode;
+use tollgate_limiter::store::local::StoreMode;
 use tollgate_limiter::store::{Settled, Source, Store, StoreError};
 use tollgate_limiter::{Fingerprint, Judged, OwnLimit, Part, RuleBook, Way};
 
@@ -130,7 +130,7 @@ async fn local_only_asks_nobody_whatever_rules_say_and_shared_only_decides_nothi
     let site = Site::new(1, 2);
     let store = &site.instances[0];
     let plain = site.charge(&limit(100), "u", 1);
-    site.set_mode(Mode::LocalOnly);
+    site.set_mode(StoreMode::LocalOnly);
     for on_failure in [OPEN, OnStoreFailure::Closed, OnStoreFailure::Local] {
         let settled = store.settle(&[says(on_failure, plain)], LeaseId(1)).await;
         let outcome = settled.outcomes[0].expect("decided here");
@@ -138,7 +138,7 @@ async fn local_only_asks_nobody_whatever_rules_say_and_shared_only_decides_nothi
     }
     assert_eq!(site.used(&limit(100), "u").await, 0);
     // What passed meanwhile is charged as soon as the store is asked again.
-    site.set_mode(Mode::SharedOnly);
+    site.set_mode(StoreMode::SharedOnly);
     assert!(store.settle(&[plain], LeaseId(1)).await.passes);
     assert_eq!(site.used(&limit(100), "u").await, 4);
     site.cut_all(true);
@@ -167,7 +167,7 @@ async fn a_limit_that_a_caller_brings_is_closed_where_nothing_is_decided_here() 
         "{told:?}"
     );
 
-    store.set_mode(Mode::SharedOnly);
+    store.set_mode(StoreMode::SharedOnly);
     let closed = RuleBook::new(rules().closed_without_store(), store);
     let told = closed.check_together(&[part(Way::Take)]).await;
     assert!(
@@ -261,7 +261,7 @@ async fn what_the_store_may_have_given_back_is_not_given_here_too() {
     for on_failure in [OPEN, OnStoreFailure::Closed] {
         assert!(site.instances[0].refund(&says(on_failure, charge)).await.is_err());
     }
-    site.set_mode(Mode::LocalOnly);
+    site.set_mode(StoreMode::LocalOnly);
     let refunded = unknown.refund(&charge).await;
     assert_eq!(refunded.map(|(_, source)| source), Ok(Source::Local));
 }

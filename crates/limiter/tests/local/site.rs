@@ -7,7 +7,7 @@ use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Receipt, Timestamp,
 };
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::store::local::{Local, Mode, Options};
+use tollgate_limiter::store::local::{Fallback, StoreMode, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::{Settled, Source, Store, StoreError};
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
@@ -28,7 +28,7 @@ pub(crate) struct Way {
 pub(crate) struct Site {
     pub(crate) clock: Clock,
     pub(crate) shared: Arc<Memory>,
-    pub(crate) instances: Vec<Local<Way>>,
+    pub(crate) instances: Vec<Fallback<Way>>,
 }
 
 pub(crate) const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
@@ -39,11 +39,11 @@ impl Site {
         let clock = Clock::manual(START);
         let memory = || Memory::options().shards(1).clock(clock.clone());
         let shared = Arc::new(memory().build());
-        let options = Options {
+        let options = FallbackOptions {
             instances: Some(said),
             share_millionths: 1_000_000,
-            patience: Duration::from_secs(5),
-            ..Options::default()
+            compensation_timeout: Duration::from_secs(5),
+            ..FallbackOptions::default()
         };
         let instances = (0..live).map(|number| {
             let way = Way {
@@ -53,7 +53,7 @@ impl Site {
                 calls: AtomicU64::new(0),
                 is_known: number % 2 == 0,
             };
-            Local::over(Arc::new(way), options, memory())
+            Fallback::with_memory(Arc::new(way), options, memory())
         });
         Self {
             instances: instances.collect(),
@@ -78,7 +78,7 @@ impl Site {
         (0..self.instances.len()).for_each(|instance| self.cut(instance, is_cut));
     }
 
-    pub(crate) fn set_mode(&self, mode: Mode) {
+    pub(crate) fn set_mode(&self, mode: StoreMode) {
         self.instances.iter().for_each(|instance| instance.set_mode(mode));
     }
 
@@ -116,7 +116,7 @@ impl Site {
 
     /// Charges that were decided by the instances themselves.
     pub(crate) fn decided(&self) -> u64 {
-        self.instances.iter().map(|instance| instance.figures().decided()).sum()
+        self.instances.iter().map(|instance| instance.metrics().decided()).sum()
     }
 }
 

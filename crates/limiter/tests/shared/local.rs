@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::conformance::{Harness, conformance};
-use tollgate_limiter::store::local::{Known, Local, Options};
+use tollgate_limiter::store::local::{InstanceCount, Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::{BreakerState, Redis, RedisKey};
 use tollgate_limiter::store::{Source, Store};
 use tollgate_limiter::testing::servers::{Kind, Server};
@@ -21,14 +21,14 @@ fn hot() -> Limit {
     TokenBucket::new(rate(100, Micros::from_secs(1))).into()
 }
 
-fn instance(site: &Site, said: Option<u32>) -> Arc<Local<Redis>> {
+fn instance(site: &Site, said: Option<u32>) -> Arc<Fallback<Redis>> {
     let store = Redis::options(&site.server.url()).expect("a URL").open();
-    let options = Options {
+    let options = FallbackOptions {
         instances: said,
         share_millionths: 1_000_000,
-        ..Options::default()
+        ..FallbackOptions::default()
     };
-    Arc::new(Local::around(Arc::new(store), options))
+    Arc::new(Fallback::new(Arc::new(store), options))
 }
 
 /// One answer: when it was asked for and when it came, in seconds, and what it was.
@@ -42,7 +42,7 @@ struct Seen {
 
 /// Two instances that are asked for one hot key, about 1,500 times a second.
 struct Load {
-    instances: Vec<Arc<Local<Redis>>>,
+    instances: Vec<Arc<Fallback<Redis>>>,
     is_over: Arc<AtomicBool>,
     tasks: Vec<JoinHandle<Vec<Seen>>>,
     began: Instant,
@@ -77,7 +77,7 @@ impl Load {
     }
 
     /// Ends the load, and says what was seen, in the order in which answers came.
-    async fn end(self) -> (Vec<Seen>, Vec<Arc<Local<Redis>>>) {
+    async fn end(self) -> (Vec<Seen>, Vec<Arc<Fallback<Redis>>>) {
         self.is_over.store(true, Ordering::Relaxed);
         let mut seen = Vec::new();
         for task in self.tasks {
@@ -88,7 +88,7 @@ impl Load {
     }
 }
 
-async fn ask(store: &Local<Redis>, key: RedisKey, is_over: &AtomicBool, began: Instant) -> Vec<Seen> {
+async fn ask(store: &Fallback<Redis>, key: RedisKey, is_over: &AtomicBool, began: Instant) -> Vec<Seen> {
     let mut seen = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
         let sent = began.elapsed().as_secs_f64();
@@ -130,18 +130,18 @@ fn over_a_server_it_conforms() {
     runtime.block_on(async {
         let inner = Arc::new(site.options().open());
         inner.survey().await.expect("a server");
-        let options = Options {
+        let options = FallbackOptions {
             instances: Some(1),
-            ..Options::default()
+            ..FallbackOptions::default()
         };
         let handle = Handle::current();
-        let bench = Harness::new(Local::around(inner, options)).with_threads(move |work| {
+        let bench = Harness::new(Fallback::new(inner, options)).with_threads(move |work| {
             let _inside = handle.enter();
             work();
         });
         let report = conformance(&bench).await.expect("a store as it should be");
         assert!(report.answers > 1_000, "{report}");
-        assert_eq!(bench.store().figures().decided(), 0);
+        assert_eq!(bench.store().metrics().decided(), 0);
     });
 }
 
@@ -234,13 +234,13 @@ async fn instances_count_each_other_and_the_largest_number_stays() {
     let keys: Vec<String> = site.ask(&["KEYS", "*"]);
     assert_eq!(keys.len(), 1, "{keys:?}");
     assert!(site.ask::<i64>(&["PTTL", &keys[0]]) > 0);
-    assert_eq!(one.instances(), (2, Known::Counted));
+    assert_eq!(one.instances(), (2, InstanceCount::Heartbeats));
 }
 
 /// Waits until instances count so many.
-async fn until_counted<const N: usize>(instances: [&Arc<Local<Redis>>; N], count: u32) {
+async fn until_counted<const N: usize>(instances: [&Arc<Fallback<Redis>>; N], count: u32) {
     let from = Instant::now();
-    while instances.map(|store| store.instances()) != [(count, Known::Counted); N] {
+    while instances.map(|store| store.instances()) != [(count, InstanceCount::Heartbeats); N] {
         let counted = instances.map(|store| store.instances());
         assert!(from.elapsed() < Duration::from_secs(10), "{counted:?}");
         sleep(Duration::from_millis(20)).await;
@@ -254,13 +254,13 @@ async fn whoever_takes_the_place_of_one_that_left_is_not_counted_beside_it() {
     let mut leaves = instance(&site, None);
     until_counted([&stays, &leaves], 2).await;
     for _ in 0..3 {
-        leaves.leave().await;
+        leaves.deregister().await;
         leaves = instance(&site, None);
         until_counted([&leaves], 2).await;
     }
     // It has counted all of them meanwhile.
     sleep(Duration::from_millis(1_600)).await;
-    assert_eq!(stays.instances(), (2, Known::Counted));
+    assert_eq!(stays.instances(), (2, InstanceCount::Heartbeats));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -268,8 +268,8 @@ async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
     let mut server = Server::start(Kind::Redis70);
     server.kill();
     let store = Redis::options(&server.url()).expect("a URL").open();
-    let store = Local::around(Arc::new(store), Options::default());
-    assert_eq!(store.instances(), (1, Known::Not));
+    let store = Fallback::new(Arc::new(store), FallbackOptions::default());
+    assert_eq!(store.instances(), (1, InstanceCount::Assumed));
     let counter = tollgate_core::Counter {
         domain: "default",
         rule: "u",

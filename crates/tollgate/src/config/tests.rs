@@ -293,7 +293,7 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
     };
     assert_eq!(
         (redis.breaking, redis.local),
-        (Breaking::default(), local::Options::default())
+        (Breaking::default(), local::FallbackOptions::default())
     );
     let StoreSettings::Redis(other) = taken(
         "store: { url: 'redis://h', deadline: 20ms, decision_deadline: 30ms, instances: 3, fallback_share: 50%, \
@@ -309,12 +309,12 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
         open_for: OpenFor::Fixed(Micros::from_secs(30)),
     };
     assert_eq!(other.breaking, breaking);
-    let told = local::Options {
+    let told = local::FallbackOptions {
         share_millionths: 500_000,
         instances: Some(3),
-        mode: local::Mode::LocalOnly,
-        patience: Duration::from_millis(10),
-        ..local::Options::default()
+        mode: local::StoreMode::LocalOnly,
+        compensation_timeout: Duration::from_millis(10),
+        ..local::FallbackOptions::default()
     };
     assert_eq!(other.local, told);
     assert!(!redis.is_same_but_mode(&other));

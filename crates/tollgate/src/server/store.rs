@@ -5,13 +5,13 @@ use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Cost, Micros, Source};
 use tollgate_limiter::store::StoreError;
-use tollgate_limiter::store::local::{Local, Mode};
+use tollgate_limiter::store::local::{Fallback, StoreMode};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::{self as limiter, Checked, NotForgotten, Part, RuleBook, Together};
 
 /// A server that other instances share, and this instance while that is away.
-pub type Shared = Local<Redis>;
+pub type Shared = Fallback<Redis>;
 
 /// Where counters are kept.
 #[derive(Clone, Debug)]
@@ -47,8 +47,8 @@ impl Store {
             Self::Memory(store) => Book::Memory(RuleBook::new(rules, Arc::clone(store))),
             Self::Redis(store) => {
                 let rules = match store.mode() {
-                    Mode::SharedOnly => rules.closed_without_store(),
-                    Mode::Auto | Mode::LocalOnly => rules,
+                    StoreMode::SharedOnly => rules.closed_without_store(),
+                    StoreMode::Auto | StoreMode::LocalOnly => rules,
                 };
                 Book::Redis(RuleBook::new(rules, Arc::clone(store)))
             }

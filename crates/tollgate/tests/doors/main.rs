@@ -27,7 +27,7 @@ use std::time::Duration;
 use tollgate::server::store::Store;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::Timestamp;
-use tollgate_limiter::store::local::Local;
+use tollgate_limiter::store::local::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Kind, Server};
@@ -138,7 +138,7 @@ fn all_doors_say_the_same_over_redis() {
     agree(
         || {
             let shared = Arc::new(options.deadline(Duration::from_secs(5)).open());
-            Arc::new(Local::around(shared, Default::default())).into()
+            Arc::new(Fallback::new(shared, Default::default())).into()
         },
         "shared",
     );

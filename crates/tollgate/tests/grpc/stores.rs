@@ -9,7 +9,7 @@ use tollgate::server::envoy::RateLimitResponse;
 use tollgate::server::envoy::rate_limit_response::Code;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::Timestamp;
-use tollgate_limiter::store::local::Local;
+use tollgate_limiter::store::local::Fallback;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Kind, Server as Process};
 
@@ -24,7 +24,7 @@ const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
 fn over(process: &Process, deadline: Duration) -> Server {
     let options = Redis::options(&process.url()).unwrap().deadline(deadline);
     let clock = Clock::manual(Timestamp::EPOCH);
-    let store = || Arc::new(Local::around(Arc::new(options.open()), Default::default())).into();
+    let store = || Arc::new(Fallback::new(Arc::new(options.open()), Default::default())).into();
     Server::over(store, &clock, RULES, settings())
 }
 

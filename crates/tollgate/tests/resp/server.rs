@@ -15,7 +15,7 @@ use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::{Timestamp, yaml};
-use tollgate_limiter::store::local::Local;
+use tollgate_limiter::store::local::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers;
@@ -52,7 +52,7 @@ impl Server {
         let redis = servers::Server::start(servers::Kind::Redis70);
         let options = Redis::options(&redis.url()).unwrap().deadline(deadline);
         let clock = Clock::manual(Timestamp::EPOCH);
-        let open = || Arc::new(Local::around(Arc::new(options.open()), Default::default())).into();
+        let open = || Arc::new(Fallback::new(Arc::new(options.open()), Default::default())).into();
         Self::over(open, rules, settings, clock, Some(redis))
     }
 

@@ -4,44 +4,44 @@
 //! Each payment is a request of its own. So it refuses nobody who could pass beside it, and takes nothing if it is refused:
 //! what could not be paid is owed on. It is only as much as time has not given back here since.
 
-use super::{Here, Local};
+use super::{LocalLimiter, Fallback};
 use crate::store::{Key, Settled, Store, StoreError};
 use futures_util::future::{join, join_all};
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
 use tollgate_core::{Charge, Cost, LeaseId, Policy};
 
-impl<S: Store> Local<S> {
+impl<S: Store> Fallback<S> {
     /// Charges debts to the shared store, and settles behind them.
-    pub(super) async fn pay_and_settle(
+    pub(super) async fn repay_and_settle(
         &self,
-        debts: &[Charge<S::Key>],
+        repayments: &[Charge<S::Key>],
         charges: &[Charge<S::Key>],
         lease: LeaseId,
     ) -> Settled {
-        let paying = debts
+        let repaying = repayments
             .iter()
-            .map(|debt| self.inner.settle(from_ref(debt), LeaseId::default()));
-        let (paid, settled) = join(join_all(paying), self.inner.settle(charges, lease)).await;
-        for (debt, paid) in debts.iter().zip(paid) {
-            self.here.note_payment(debt, &paid);
+            .map(|repayment| self.inner.settle(from_ref(repayment), LeaseId::default()));
+        let (repaid, settlement) = join(join_all(repaying), self.inner.settle(charges, lease)).await;
+        for (repayment, repaid) in repayments.iter().zip(repaid) {
+            self.local.record_repayment(repayment, &repaid);
         }
-        settled
+        settlement
     }
 }
 
-impl Here {
+impl LocalLimiter {
     /// What the keys of a request have to pay back, as charges. It is taken for paid until it is known not to be.
-    pub(super) fn debts<K: Key>(&self, charges: &[Charge<K>]) -> Vec<Charge<K>> {
-        let mut debts: Vec<Charge<K>> = Vec::new();
+    pub(super) fn repayments<K: Key>(&self, charges: &[Charge<K>]) -> Vec<Charge<K>> {
+        let mut repayments: Vec<Charge<K>> = Vec::new();
         for charge in charges.iter().filter(|charge| charge.cost > Cost::ZERO) {
             let key = self.key(&charge.key);
-            let admitted = self.notes.take_owed(key);
-            if admitted == 0 {
+            let debt = self.history.take_debt(key);
+            if debt == 0 {
                 continue;
             }
-            let owed = admitted.min(self.used(key, &self.part().of(&charge.limit)));
-            debts.extend(parts(owed).filter_map(|units| {
+            let repayable = debt.min(self.used(key, &self.ratio().apply(&charge.limit)));
+            repayments.extend(installments(repayable).filter_map(|units| {
                 Some(Charge {
                     cost: Cost::new(units).ok()?,
                     policy: Policy::Enforce,
@@ -49,20 +49,20 @@ impl Here {
                 })
             }));
         }
-        debts
+        repayments
     }
 
-    fn note_payment<K: Key>(&self, debt: &Charge<K>, settled: &Settled) {
-        let units = debt.cost.get();
-        match settled.outcomes.first() {
+    fn record_repayment<K: Key>(&self, repayment: &Charge<K>, settlement: &Settled) {
+        let units = repayment.cost.get();
+        match settlement.outcomes.first() {
             Some(Ok(outcome)) if outcome.decision.is_allow() => {
-                self.figures.charged_back.fetch_add(units, Ordering::Relaxed);
+                self.metrics.repaid_units.fetch_add(units, Ordering::Relaxed);
             }
             // What others keep there cannot be charged.
             Some(Err(StoreError::Foreign)) => {}
             // The next request brings it.
-            Some(Ok(_)) => self.notes.owe(self.key(&debt.key), units),
-            Some(Err(error)) if error.is_certain() => self.notes.owe(self.key(&debt.key), units),
+            Some(Ok(_)) => self.history.add_debt(self.key(&repayment.key), units),
+            Some(Err(error)) if error.is_certain() => self.history.add_debt(self.key(&repayment.key), units),
             // Nobody knows; it is not charged twice.
             Some(Err(_)) | None => {}
         }
@@ -71,7 +71,7 @@ impl Here {
 
 /// A sum in parts of which as much can be paid as there is, to the unit, by taking each that still fits: the larger half of
 /// what is left, again and again. No part is more than one above all behind it together.
-fn parts(units: u64) -> impl Iterator<Item = u64> {
+fn installments(units: u64) -> impl Iterator<Item = u64> {
     let mut left = units;
     std::iter::from_fn(move || {
         let part = left.div_ceil(2);
@@ -86,16 +86,16 @@ mod tests {
 
     #[test]
     fn whatever_is_there_is_paid_to_the_unit() {
-        for owed in 0..200 {
-            assert_eq!(parts(owed).sum::<u64>(), owed);
+        for debt in 0..200 {
+            assert_eq!(installments(debt).sum::<u64>(), debt);
             for there in 0..250 {
                 let mut left = there;
-                for part in parts(owed) {
+                for part in installments(debt) {
                     left -= if part <= left { part } else { 0 };
                 }
-                assert_eq!(there - left, owed.min(there), "{owed} owed, {there} there");
+                assert_eq!(there - left, debt.min(there), "{debt} owed, {there} there");
             }
         }
-        assert!(parts(u64::from(u32::MAX)).count() <= 33);
+        assert!(installments(u64::from(u32::MAX)).count() <= 33);
     }
 }

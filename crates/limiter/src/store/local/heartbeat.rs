@@ -1,7 +1,7 @@
 //! Instances count each other: each holds a lease of one concurrency limit in the store, and renews it for as long as it
 //! lives. How many are held is how many there are.
 
-use super::{Here, Known, Local, Mode};
+use super::{LocalLimiter, InstanceCount, Fallback, StoreMode};
 use crate::store::{Store, StoreError};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -10,12 +10,12 @@ use tokio::time::sleep;
 use tollgate_core::{Charge, Concurrency, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy};
 
 /// How long an instance is believed to live that says nothing, and how often it says something.
-const BELIEVED: Micros = Micros::from_secs(8);
-const EVERY: Duration = Duration::from_millis(1_500);
+const TTL: Micros = Micros::from_secs(8);
+const INTERVAL: Duration = Duration::from_millis(1_500);
 
 /// The limit whose leases are counted.
 pub(super) fn limit() -> Limit {
-    let limit = Concurrency::new(Concurrency::SLOTS_MAX, BELIEVED).expect("in range");
+    let limit = Concurrency::new(Concurrency::SLOTS_MAX, TTL).expect("in range");
     limit.into()
 }
 
@@ -31,45 +31,45 @@ pub(super) const fn counter(limit: &Limit) -> Counter<'_> {
 }
 
 /// Counts in the background for as long as both are there.
-pub(super) fn begin<S: Store + 'static>(store: &Arc<S>, here: &Arc<Here>) {
-    let (store, here) = (Arc::downgrade(store), Arc::downgrade(here));
+pub(super) fn start<S: Store + 'static>(store: &Arc<S>, local: &Arc<LocalLimiter>) {
+    let (store, local) = (Arc::downgrade(store), Arc::downgrade(local));
     tokio::spawn(async move {
         loop {
             // A beat that fails, however it fails, is followed by another.
-            let beat = tokio::spawn(beat(Weak::clone(&store), Weak::clone(&here)));
-            if let Ok(None) = beat.await {
+            let heartbeat = tokio::spawn(send_heartbeat(Weak::clone(&store), Weak::clone(&local)));
+            if let Ok(None) = heartbeat.await {
                 return;
             }
-            sleep(EVERY).await;
+            sleep(INTERVAL).await;
         }
     });
 }
 
 /// Says that we live, and counts who does. Nothing if nobody wants to know any more.
-async fn beat<S: Store>(store: Weak<S>, here: Weak<Here>) -> Option<()> {
-    let (store, here) = (store.upgrade()?, here.upgrade()?);
-    let _speaking = here.instances.speaking.lock().await;
-    if here.instances.has_left.load(Ordering::Relaxed) {
+async fn send_heartbeat<S: Store>(store: Weak<S>, local: Weak<LocalLimiter>) -> Option<()> {
+    let (store, local) = (store.upgrade()?, local.upgrade()?);
+    let _guard = local.instances.heartbeat_lock.lock().await;
+    if local.instances.deregistered.load(Ordering::Relaxed) {
         return None;
     }
-    if here.mode() == Mode::LocalOnly {
+    if local.mode() == StoreMode::LocalOnly {
         return Some(());
     }
-    if let Ok(count) = count(&*store, here.instances.lease).await {
-        here.instances.counted(count, here.own.now());
+    if let Ok(count) = count(&*store, local.instances.lease).await {
+        local.instances.record_count(count, local.memory.now());
     }
     Some(())
 }
 
-impl<S: Store> Local<S> {
+impl<S: Store> Fallback<S> {
     /// Says that this instance ends, so that it is counted no more: whoever takes its place would be counted beside it, and
     /// the largest number of the last minutes holds. Others find out by themselves if the store cannot be told.
-    pub async fn leave(&self) {
-        let Here { instances, .. } = &*self.here;
-        instances.has_left.store(true, Ordering::Relaxed);
+    pub async fn deregister(&self) {
+        let LocalLimiter { instances, .. } = &*self.local;
+        instances.deregistered.store(true, Ordering::Relaxed);
         // Not while it says the opposite.
-        let _speaking = instances.speaking.lock().await;
-        if instances.count().1 == Known::Counted && self.mode() != Mode::LocalOnly {
+        let _guard = instances.heartbeat_lock.lock().await;
+        if instances.count().1 == InstanceCount::Heartbeats && self.mode() != StoreMode::LocalOnly {
             let limit = limit();
             let key = self.inner.key(&self.inner.subjects(&counter(&limit)), &[]);
             let _ = self.inner.release(key, &limit, instances.lease).await;

@@ -13,15 +13,15 @@ const SETS: usize = 1 << 15;
 
 /// Notes of keys.
 #[derive(Debug)]
-pub(super) struct Notes {
-    sets: Box<[Lock<[Note; WAYS]>]>,
+pub(super) struct KeyHistory {
+    sets: Box<[Lock<[KeyRecord; WAYS]>]>,
     /// How many keys have something to pay back, so that nobody looks for one while there is none.
-    owing: AtomicUsize,
+    debtors: AtomicUsize,
 }
 
 /// What is known of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Note {
+pub(super) struct KeyRecord {
     /// Zero where there is none.
     key: u64,
     /// What the shared store said last: so much was used, and so long it would take to be as new.
@@ -29,132 +29,132 @@ pub(super) struct Note {
     reset_after: Micros,
     at: Timestamp,
     /// Units let pass here that the shared store was not told of.
-    admitted: u32,
+    debt: u32,
     /// Whether the counter here was brought to what the shared one showed, since that was last asked.
     pub(super) is_seeded: bool,
     /// Whether the shared store was asked for it and said nothing: it might take what is owed, and nobody knew.
-    pub(super) is_doubtful: bool,
+    pub(super) outcome_unknown: bool,
 }
 
-impl Notes {
+impl KeyHistory {
     pub(super) fn new() -> Self {
         Self {
-            sets: (0..SETS).map(|_| Lock::new([Note::default(); WAYS])).collect(),
-            owing: AtomicUsize::new(0),
+            sets: (0..SETS).map(|_| Lock::new([KeyRecord::default(); WAYS])).collect(),
+            debtors: AtomicUsize::new(0),
         }
     }
 
     /// Learns from the shared store how a key stands. From now on it decides.
     pub(super) fn learn(&self, key: Fingerprint, standing: &Standing, at: Timestamp) {
         let used = narrow(standing.limit.saturating_sub(standing.remaining));
-        let learn = |note: &mut Note| {
-            note.used = used;
-            note.reset_after = standing.reset_after;
-            note.at = at;
-            note.is_seeded = false;
-            note.is_doubtful = false;
+        let learn = |record: &mut KeyRecord| {
+            record.used = used;
+            record.reset_after = standing.reset_after;
+            record.at = at;
+            record.is_seeded = false;
+            record.outcome_unknown = false;
         };
         match used {
-            0 => drop(self.with_known(key, learn)),
+            0 => drop(self.with_existing(key, learn)),
             _ => self.with(key, learn),
         }
     }
 
     /// Whether any key may have something to pay back.
-    pub(super) fn are_owing(&self) -> bool {
-        self.owing.load(Ordering::Relaxed) > 0
+    pub(super) fn has_debts(&self) -> bool {
+        self.debtors.load(Ordering::Relaxed) > 0
     }
 
     /// What a key has to pay back, which is then taken for paid. Nothing while it is in doubt whether the shared store
     /// answers for it.
-    pub(super) fn take_owed(&self, key: Fingerprint) -> u64 {
-        let owed = self.with_known(key, |note| match note.is_doubtful {
+    pub(super) fn take_debt(&self, key: Fingerprint) -> u64 {
+        let debt = self.with_existing(key, |record| match record.outcome_unknown {
             true => 0,
-            false => std::mem::take(&mut note.admitted),
+            false => std::mem::take(&mut record.debt),
         });
-        owed.map_or(0, u64::from)
+        debt.map_or(0, u64::from)
     }
 
     /// Notes that a key has so much to pay back, or again has.
-    pub(super) fn owe(&self, key: Fingerprint, units: u64) {
-        self.with(key, |note| note.admit(units));
+    pub(super) fn add_debt(&self, key: Fingerprint, units: u64) {
+        self.with(key, |record| record.add_debt(units));
     }
 
     /// Notes that so much was not let pass after all.
-    pub(super) fn forgive(&self, key: Fingerprint, units: u64) {
-        self.with_known(key, |note| note.forgive(units));
+    pub(super) fn cancel_debt(&self, key: Fingerprint, units: u64) {
+        self.with_existing(key, |record| record.cancel_debt(units));
     }
 
     /// Forgets all of a key.
     pub(super) fn forget(&self, key: Fingerprint) {
-        self.with_known(key, |note| *note = Note::default());
+        self.with_existing(key, |record| *record = KeyRecord::default());
     }
 
     /// Does something with the note of a key, if there is one, while nobody else does.
-    fn with_known<T>(&self, key: Fingerprint, work: impl FnOnce(&mut Note) -> T) -> Option<T> {
+    fn with_existing<T>(&self, key: Fingerprint, work: impl FnOnce(&mut KeyRecord) -> T) -> Option<T> {
         let mut set = self.set(key)?.lock();
-        let note = set.iter_mut().find(|note| note.key == { key.high })?;
-        Some(self.counted(note, work))
+        let record = set.iter_mut().find(|record| record.key == { key.high })?;
+        Some(self.track_debt(record, work))
     }
 
     /// Does something with the note of a key, while nobody else does. Where there is no room for it, what was noted is
     /// forgotten at once.
     #[inline]
-    pub(super) fn with<T>(&self, key: Fingerprint, work: impl FnOnce(&mut Note) -> T) -> T {
+    pub(super) fn with<T>(&self, key: Fingerprint, work: impl FnOnce(&mut KeyRecord) -> T) -> T {
         let name = { key.high };
-        let mut spare = Note::default();
+        let mut spare = KeyRecord::default();
         let Some(set) = self.set(key) else {
             return work(&mut spare);
         };
         let mut set = set.lock();
-        let note = match set.iter().position(|note| note.key == name) {
+        let record = match set.iter().position(|record| record.key == name) {
             Some(known) => set.get_mut(known),
             // Of those that owe nothing, the one whose limit is as new again first: an empty one before all.
             None => set
                 .iter_mut()
-                .filter(|note| note.admitted == 0)
-                .min_by_key(|note| note.at + note.reset_after),
+                .filter(|record| record.debt == 0)
+                .min_by_key(|record| record.at + record.reset_after),
         };
-        let Some(note) = note else {
+        let Some(record) = record else {
             return work(&mut spare);
         };
-        if note.key != name {
-            *note = Note {
+        if record.key != name {
+            *record = KeyRecord {
                 key: name,
-                ..Note::default()
+                ..KeyRecord::default()
             };
         }
-        self.counted(note, work)
+        self.track_debt(record, work)
     }
 
     /// Does something with a note, and counts it if it owes from then on, or no more.
     #[inline]
-    fn counted<T>(&self, note: &mut Note, work: impl FnOnce(&mut Note) -> T) -> T {
-        let owed = note.admitted > 0;
-        let done = work(note);
-        match (owed, note.admitted > 0) {
-            (false, true) => drop(self.owing.fetch_add(1, Ordering::Relaxed)),
-            (true, false) => drop(self.owing.fetch_sub(1, Ordering::Relaxed)),
+    fn track_debt<T>(&self, record: &mut KeyRecord, work: impl FnOnce(&mut KeyRecord) -> T) -> T {
+        let debt = record.debt > 0;
+        let done = work(record);
+        match (debt, record.debt > 0) {
+            (false, true) => drop(self.debtors.fetch_add(1, Ordering::Relaxed)),
+            (true, false) => drop(self.debtors.fetch_sub(1, Ordering::Relaxed)),
             _ => {}
         }
         done
     }
 
     #[inline]
-    fn set(&self, key: Fingerprint) -> Option<&Lock<[Note; WAYS]>> {
+    fn set(&self, key: Fingerprint) -> Option<&Lock<[KeyRecord; WAYS]>> {
         self.sets.get(key.low.get() as usize % SETS)
     }
 }
 
-impl Note {
+impl KeyRecord {
     /// Notes units let pass here.
-    pub(super) fn admit(&mut self, units: u64) {
-        self.admitted = self.admitted.saturating_add(narrow(units));
+    pub(super) fn add_debt(&mut self, units: u64) {
+        self.debt = self.debt.saturating_add(narrow(units));
     }
 
     /// Notes units that were not let pass after all.
-    pub(super) fn forgive(&mut self, units: u64) {
-        self.admitted = self.admitted.saturating_sub(narrow(units));
+    pub(super) fn cancel_debt(&mut self, units: u64) {
+        self.debt = self.debt.saturating_sub(narrow(units));
     }
 
     /// How many units of a limit are used by now, as far as was said: what debts are measured in time shrink with it; a
@@ -210,43 +210,43 @@ mod tests {
     fn a_debt_shrinks_with_time_and_a_window_stays_until_it_has_passed() {
         let rate = Rate::new(100, Micros::from_secs(1)).expect("in range");
         let (bucket, window) = (Limit::from(TokenBucket::new(rate)), Limit::from(FixedWindow::new(rate)));
-        let notes = Notes::new();
-        notes.learn(key(1), &standing(40, 600), at(0));
-        let used = |limit: &Limit, ms| notes.with(key(1), |note| note.used_now(limit, at(ms)));
+        let history = KeyHistory::new();
+        history.learn(key(1), &standing(40, 600), at(0));
+        let used = |limit: &Limit, ms| history.with(key(1), |record| record.used_now(limit, at(ms)));
         assert_eq!([0, 300, 301, 599, 600].map(|ms| used(&bucket, ms)), [60, 30, 30, 1, 0]);
         assert_eq!([0, 300, 599, 600].map(|ms| used(&window, ms)), [60, 60, 60, 0]);
     }
 
     #[test]
     fn what_is_owed_is_taken_once_and_never_forgotten_for_another_key() {
-        let notes = Notes::new();
-        assert!(!notes.are_owing());
+        let history = KeyHistory::new();
+        assert!(!history.has_debts());
         for number in 0..WAYS as u64 {
-            notes.owe(key(number), 3);
+            history.add_debt(key(number), 3);
         }
-        notes.owe(key(0), 2);
+        history.add_debt(key(0), 2);
         // All of one set are taken: more find no room, and are forgotten.
         for number in WAYS as u64..100 {
-            notes.owe(key(number), 7);
-            notes.learn(key(number), &standing(0, 1_000), at(0));
+            history.add_debt(key(number), 7);
+            history.learn(key(number), &standing(0, 1_000), at(0));
         }
-        assert!(notes.are_owing());
-        assert_eq!((notes.take_owed(key(0)), notes.take_owed(key(0))), (5, 0));
+        assert!(history.has_debts());
+        assert_eq!((history.take_debt(key(0)), history.take_debt(key(0))), (5, 0));
         for number in 1..WAYS as u64 {
-            assert_eq!(notes.take_owed(key(number)), 3);
+            assert_eq!(history.take_debt(key(number)), 3);
         }
-        assert!(!notes.are_owing());
-        assert_eq!(notes.take_owed(key(50)), 0);
+        assert!(!history.has_debts());
+        assert_eq!(history.take_debt(key(50)), 0);
     }
 
     #[test]
     fn of_keys_that_owe_nothing_the_one_that_is_as_new_first_makes_room() {
-        let notes = Notes::new();
+        let history = KeyHistory::new();
         for number in 0..WAYS as u64 {
-            notes.learn(key(number), &standing(0, 1_000 + number), at(0));
+            history.learn(key(number), &standing(0, 1_000 + number), at(0));
         }
-        notes.learn(key(9), &standing(0, 5_000), at(0));
-        let is_known = |number| notes.with(key(number), |note| note.used > 0);
+        history.learn(key(9), &standing(0, 5_000), at(0));
+        let is_known = |number| history.with(key(number), |record| record.used > 0);
         assert_eq!([3, 2, 9, 1].map(is_known), [true; 4]);
         assert!(!is_known(0));
     }

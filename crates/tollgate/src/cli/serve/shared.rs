@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, timeout};
 use tollgate::server::store::Shared;
-use tollgate_limiter::store::local::Mode;
+use tollgate_limiter::store::local::StoreMode;
 use tollgate_limiter::store::redis::{Redis, Survey};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -51,7 +51,7 @@ pub(super) async fn watch(shared: &Shared, mut is_known: bool) {
                 "the store cannot be reached; rules say what holds meanwhile"
             ),
             None => tracing::info!(
-                decided_here = shared.figures().decided(),
+                decided_here = shared.metrics().decided(),
                 "the store can be reached again"
             ),
         }
@@ -85,11 +85,11 @@ impl Errors {
     }
 }
 
-fn tell_of(mode: Mode) {
+fn tell_of(mode: StoreMode) {
     match mode {
-        Mode::Auto => {}
-        Mode::SharedOnly => tracing::warn!("`mode: shared_only`: while the store is away, `local` rules are closed"),
-        Mode::LocalOnly => {
+        StoreMode::Auto => {}
+        StoreMode::SharedOnly => tracing::warn!("`mode: shared_only`: while the store is away, `local` rules are closed"),
+        StoreMode::LocalOnly => {
             tracing::warn!("`mode: local_only`: the store is not asked, every rule is decided by its share");
         }
     }

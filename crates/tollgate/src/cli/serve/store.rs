@@ -42,7 +42,7 @@ impl Opened {
                     None => options,
                 };
                 Ok(Self::Redis {
-                    store: Arc::new(Shared::around(Arc::new(options.open()), redis.local)),
+                    store: Arc::new(Shared::new(Arc::new(options.open()), redis.local)),
                     primary,
                     _folder: folder,
                 })
@@ -62,7 +62,7 @@ impl Opened {
     pub(super) async fn leave(&self) {
         match self {
             Self::Memory(_) => {}
-            Self::Redis { store, .. } => store.leave().await,
+            Self::Redis { store, .. } => store.deregister().await,
         }
     }
 

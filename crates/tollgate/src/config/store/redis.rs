@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_limiter::core::problem::ValueError;
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
-use tollgate_limiter::store::local::{self, Mode};
+use tollgate_limiter::store::local::{self, StoreMode};
 use tollgate_limiter::store::redis::{Breaking, Functions, OpenFor, Options, ReadFrom, Redis, Time};
 
 /// How a store on a Redis or Valkey server is to be.
@@ -33,7 +33,7 @@ pub struct RedisSettings {
     /// When a server is left alone, and for how long.
     pub breaking: Breaking,
     /// What this instance does while the server is away.
-    pub local: local::Options,
+    pub local: local::FallbackOptions,
     /// Whom to trust and who we are, over TLS.
     pub tls: Option<StoreTls>,
     sentinel_password: Option<String>,
@@ -64,7 +64,7 @@ impl RedisSettings {
             near_cache: true,
             read_from: ReadFrom::Primary,
             breaking: Breaking::default(),
-            local: local::Options::default(),
+            local: local::FallbackOptions::default(),
             tls: None,
             sentinel_password: None,
             key_secret: None,
@@ -205,12 +205,12 @@ impl Reading<'_> {
     /// What holds when the server fails.
     fn failure(&mut self, redis: &mut RedisSettings, fields: &Fields<'_>) {
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
-        redis.local.patience = PATIENCE;
+        redis.local.compensation_timeout = PATIENCE;
         if let Some(node) = find("decision_deadline")
             && let Some(deadline) = self.duration(node, DEADLINE_MAX)
         {
             match deadline.checked_sub(redis.deadline) {
-                Some(patience) => redis.local.patience = patience,
+                Some(patience) => redis.local.compensation_timeout = patience,
                 None => self.problems.error_with(
                     &node.location,
                     "a decision takes at least as long as the call to the store",
@@ -219,7 +219,7 @@ impl Reading<'_> {
             }
         }
         let problems = &mut self.problems;
-        if let Some(mode) = find("mode").and_then(|node| node.keyword("a value of `mode`", &Mode::NAMES, problems)) {
+        if let Some(mode) = find("mode").and_then(|node| node.keyword("a value of `mode`", &StoreMode::NAMES, problems)) {
             redis.local.mode = mode;
         }
         if let Some(node) = find("instances").filter(|node| node.scalar() != Some("auto")) {

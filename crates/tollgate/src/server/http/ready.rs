@@ -7,7 +7,7 @@ use crate::server::store::Store;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
-use tollgate_limiter::store::local::Known;
+use tollgate_limiter::store::local::InstanceCount;
 use tollgate_limiter::store::redis::Redis;
 
 /// 200 when requests should be sent here, 503 while starting or draining. A broken edit of the rules is told, and does not
@@ -59,9 +59,9 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
             integer(&mut out, instances.into());
             out.extend_from_slice(b",\"instances_from\":");
             let from = match known {
-                Known::Said => "settings",
-                Known::Counted => "heartbeats",
-                Known::Not => "assumed",
+                InstanceCount::Configured => "settings",
+                InstanceCount::Heartbeats => "heartbeats",
+                InstanceCount::Assumed => "assumed",
             };
             string(&mut out, from.as_bytes());
             out.extend_from_slice(b",\"mode\":");

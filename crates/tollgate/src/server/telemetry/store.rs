@@ -30,7 +30,7 @@ impl Collector for StoreFigures {
                 errors(&mut encoder, [("unavailable", 0)])
             }
             Store::Redis(store) => {
-                let local = store.figures();
+                let local = store.metrics();
                 let (instances, _) = store.instances();
                 gauge(
                     "tollgate_instances",
@@ -57,9 +57,9 @@ impl Collector for StoreFigures {
                 let help = "Charges that this instance decided while the store was away.";
                 count("tollgate_local_charges", help, local.decided())?;
                 let help = "Counters of this instance that were brought to what the store had shown.";
-                count("tollgate_local_seeds", help, local.seeded())?;
+                count("tollgate_local_seeds", help, local.seeded_counters())?;
                 let help = "Units that this instance let pass while the store was away, and then charged to it.";
-                count("tollgate_local_charged_back_units", help, local.charged_back())?;
+                count("tollgate_local_charged_back_units", help, local.repaid_units())?;
                 let help = "Times the store had forgotten the script.";
                 count("tollgate_store_script_loads", help, figures.loads.get())?;
                 count(
