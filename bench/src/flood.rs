@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tollgate_limiter::Limiter;
 use tollgate_limiter::limits::TokenBucket;
-use tollgate_limiter::store::memory::{Memory, Usage};
+use tollgate_limiter::store::memory::{Memory, MemoryUsage};
 
 /// Sends new keys as fast as they are decided, and prints how the store stands after each slice of them.
 #[derive(clap::Args)]
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn line(sent: u64, usage: &Usage, histogram: &Histogram, seconds: f64) {
+fn line(sent: u64, usage: &MemoryUsage, histogram: &Histogram, seconds: f64) {
     println!(
         "{sent:>11} {:>11} {:>11} {:>11} {:>8} {:>8} {:>8} {:>9} {:>12} {:>8.2}",
         usage.keys,

@@ -1,7 +1,7 @@
 //! The limiter a program embeds: rules made in code, and the questions it asks of them.
 
 use crate::limits::IntoLimit;
-use crate::store::memory::{Aim, How, Memory};
+use crate::store::memory::{Commit, ChargeOptions, Memory};
 use crate::store::{Settled, Store};
 use std::fmt;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ impl Limiter {
     /// Asks all at one moment: every one is charged if every one passes, else none is.
     pub fn check_all(&self, checks: &[LimitCheck<'_>]) -> Settled {
         self.store
-            .settle_all(&self.charges(checks), Aim::Keep, crate::lease::random_id())
+            .settle_all(&self.charges(checks), Commit::Keep, crate::lease::random_id())
     }
 
     /// Out of line: it is large, and the same for all kinds of subjects.
@@ -93,7 +93,7 @@ impl Limiter {
         let key = self.store.key(&limit.template, &[subject]);
         let options = limit.charge_options(cost, lease);
         if limit.policy == Policy::Shadow {
-            return limit.unless_shadow(self.store.settle_seldom(key, &limit.limit, options));
+            return limit.unless_shadow(self.store.settle_cold(key, &limit.limit, options));
         }
         self.store.settle_one(key, &limit.limit, options)
     }
@@ -178,8 +178,8 @@ impl<S: Store> NamedLimit<S> {
     }
 
     #[inline]
-    fn charge_options(&self, cost: Cost, lease: LeaseId) -> How {
-        How {
+    fn charge_options(&self, cost: Cost, lease: LeaseId) -> ChargeOptions {
+        ChargeOptions {
             cost,
             policy: self.policy,
             lease,

@@ -72,7 +72,7 @@ impl ThrottleLimiter {
         mut on_reply: impl FnMut(&Charge<<Memory as Store>::Key>, Reply, Source),
     ) {
         let mut each = charges.iter();
-        self.store.settle_apart(charges, |outcome| {
+        self.store.settle_independent(charges, |outcome| {
             if let Some(charge) = each.next() {
                 let (reply, source) = throttle_reply(charge, &outcome);
                 on_reply(charge, reply, source);

@@ -19,7 +19,7 @@ mod portions;
 use self::here::{LocalLimiter, FallbackLimit};
 use self::instances::Instances;
 use self::notes::KeyHistory;
-use super::memory::{Aim, Memory};
+use super::memory::{Commit, Memory};
 use super::{HitOp, Hit, Outcome, Settled, Source, Store, StoreError};
 use crate::fingerprint::Fingerprint;
 use std::slice::from_ref;
@@ -57,7 +57,7 @@ impl<S: Store + 'static> Fallback<S> {
     }
 
     /// The same with this to decide by, for tests: a clock that can be moved.
-    pub fn with_memory(inner: Arc<S>, options: FallbackOptions, memory: super::memory::Options) -> Self {
+    pub fn with_memory(inner: Arc<S>, options: FallbackOptions, memory: super::memory::MemoryOptions) -> Self {
         let memory = memory.max_memory(options.max_memory).build();
         let local = LocalLimiter {
             template: memory.subjects(&heartbeat::counter(&heartbeat::limit())),
@@ -126,7 +126,7 @@ impl<S: Store> Fallback<S> {
         &self,
         charges: &[Charge<S::Key>],
         lease: LeaseId,
-        (commit, repay): (Aim, Repay),
+        (commit, repay): (Commit, Repay),
         settlement: &mut Settled,
     ) {
         let failed =
@@ -159,18 +159,18 @@ impl<S: Store> Fallback<S> {
             }
         }
         let commit = match settlement.is_refused(charges) || is_closed {
-            true => Aim::Look,
+            true => Commit::DryRun,
             false => commit,
         };
         let local_settlement = self.local.memory.settle_all(&local_charges, commit, lease);
-        if commit == Aim::Keep && !local_settlement.passes {
+        if commit == Commit::Keep && !local_settlement.passes {
             // Whoever waits does so for this long; it is taken back all the same.
             let _ = timeout(self.local.compensation_timeout, self.inner.take_back(charges, settlement)).await;
         }
         for ((charge, (index, fallback)), outcome) in local_charges.iter().zip(indexes).zip(&local_settlement.outcomes) {
             let Ok(outcome) = outcome else { continue };
             let is_kept = charge.policy == Policy::Count || (local_settlement.passes && outcome.decision.is_allow());
-            if commit == Aim::Keep && is_kept && fallback.is_repaid() && repay == Repay::Yes {
+            if commit == Commit::Keep && is_kept && fallback.is_repaid() && repay == Repay::Yes {
                 self.local.history.add_debt(charge.key, charge.cost.get());
             }
             if let Some(slot) = settlement.outcomes.get_mut(index) {
@@ -284,7 +284,7 @@ impl<S: Store> Store for Fallback<S> {
             self.local.learn(charges, &settlement);
             settlement
         };
-        let kept = (Aim::Keep, Repay::Yes);
+        let kept = (Commit::Keep, Repay::Yes);
         self.decide_locally(charges, lease, kept, &mut settlement).await;
         settlement
     }
@@ -294,7 +294,7 @@ impl<S: Store> Store for Fallback<S> {
             true => self.unavailable_settlement(charges.len()),
             false => self.inner.peek(charges).await,
         };
-        let dry_run = (Aim::Look, Repay::Yes);
+        let dry_run = (Commit::DryRun, Repay::Yes);
         self.decide_locally(charges, LeaseId::default(), dry_run, &mut settlement).await;
         settlement
     }
@@ -381,9 +381,9 @@ impl<S: Store> Store for Fallback<S> {
         let commit = match op {
             HitOp::Increment => {
                 self.local.learn_standings(&charges, &settlement);
-                Aim::Keep
+                Commit::Keep
             }
-            HitOp::Get => Aim::Look,
+            HitOp::Get => Commit::DryRun,
             HitOp::Decrement => {
                 for (charge, outcome) in charges.iter().zip(&mut settlement.outcomes) {
                     let is_unanswered = outcome.is_err_and(is_unavailable);

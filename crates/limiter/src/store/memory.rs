@@ -18,9 +18,9 @@ mod told;
 
 use self::budget::Budget;
 use self::kinds::{Kind, Tables, with_kind};
-use self::overflow::{Spill, refusal};
-use self::table::{Place, Table};
-use self::told::Told;
+use self::overflow::{OverflowCounters, denial};
+use self::table::{Lookup, Table};
+use self::told::SettleOutput;
 use super::{Outcome, Settled, Source, Store, StoreError};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
@@ -30,10 +30,10 @@ use tollgate_core::{
     Algorithm, Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Standing, Timestamp,
 };
 
-pub use self::options::{Options, Usage};
+pub use self::options::{MemoryOptions, MemoryUsage};
 pub use self::overflow::Overflow;
 pub use self::snapshot::SnapshotError;
-pub(crate) use self::together::Aim;
+pub(crate) use self::together::Commit;
 
 /// The embedded store.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub struct Memory {
     clock: Clock,
     tables: Tables,
     budget: Budget,
-    spill: Spill,
+    overflow: OverflowCounters,
     swept: AtomicU64,
 }
 
@@ -57,8 +57,8 @@ impl Memory {
     pub(crate) const CHUNK: usize = 16;
 
     /// The defaults: 1 GiB, a shared coarse counter when that is full, a secret of its own, the machine's clock.
-    pub fn options() -> Options {
-        Options {
+    pub fn options() -> MemoryOptions {
+        MemoryOptions {
             max_memory: 1 << 30,
             overflow: Overflow::Share,
             shards: 256,
@@ -75,17 +75,17 @@ impl Memory {
     /// The moment of a settlement. The clock never steps, so a time before a key's last write is one that was read
     /// earlier, by a thread that had to wait for its lock, however long: it counts as the time of that write.
     #[inline]
-    fn moment(&self) -> Now {
+    fn instant(&self) -> Now {
         Now::new(self.clock.now()).with_slack(Micros::MAX)
     }
 
     /// What it holds now. Visits every shard, one after the other.
-    pub fn usage(&self) -> Usage {
-        Usage {
+    pub fn usage(&self) -> MemoryUsage {
+        MemoryUsage {
             keys: self.tables.keys(),
-            bytes: self.budget.taken(),
+            bytes: self.budget.reserved(),
             swept: self.swept.load(Ordering::Relaxed),
-            overflowed: self.spill.charges(),
+            overflowed: self.overflow.charges(),
         }
     }
 
@@ -100,20 +100,20 @@ impl Memory {
 
     /// Settles one charge: the usual case, without a list.
     #[inline(always)]
-    pub(crate) fn settle_one<T: Told>(&self, key: Fingerprint, limit: &Limit, how: How) -> T {
+    pub(crate) fn settle_one<T: SettleOutput>(&self, key: Fingerprint, limit: &Limit, options: ChargeOptions) -> T {
         with_kind!(limit, kind => {
             let shards = kinds::shards_of(kind, &self.tables);
             let table = shards.lock(shards.index_of(key));
             // The clock is read while memory answers.
-            table.fetch(key);
-            self.settle_locked((kind, limit), table, key, how, self.moment())
+            table.prefetch(key);
+            self.settle_locked((kind, limit), table, key, options, self.instant())
         })
     }
 
     /// The same out of line, for those who seldom ask: it is large, and should be inlined in one place only.
     #[inline(never)]
-    pub(crate) fn settle_seldom(&self, key: Fingerprint, limit: &Limit, how: How) -> Decision {
-        self.settle_one(key, limit, how)
+    pub(crate) fn settle_cold(&self, key: Fingerprint, limit: &Limit, options: ChargeOptions) -> Decision {
+        self.settle_one(key, limit, options)
     }
 
     /// Clears a counter. False if there was nothing to clear.
@@ -122,13 +122,13 @@ impl Memory {
     }
 
     /// Settles the charge of a request that has no other: nothing is gathered, and one lock is enough.
-    pub(crate) fn settle_alone(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Settled {
-        let how = How {
+    pub(crate) fn settle_single(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Settled {
+        let options = ChargeOptions {
             cost: charge.cost,
             policy: charge.policy,
             lease,
         };
-        let (outcome, now): (Outcome, Timestamp) = self.settle_one(charge.key, &charge.limit, how);
+        let (outcome, now): (Outcome, Timestamp) = self.settle_one(charge.key, &charge.limit, options);
         Settled {
             passes: charge.policy == Policy::Shadow || outcome.decision.is_allow(),
             now,
@@ -138,17 +138,17 @@ impl Memory {
 
     /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
     /// outcomes in order.
-    pub(crate) fn settle_each(&self, limit: &Limit, keys: &[Fingerprint], how: How, mut told: impl FnMut(Decision)) {
+    pub(crate) fn settle_each(&self, limit: &Limit, keys: &[Fingerprint], options: ChargeOptions, mut on_outcome: impl FnMut(Decision)) {
         for keys in keys.chunks(Self::CHUNK) {
-            let now = self.moment();
+            let now = self.instant();
             with_kind!(limit, kind => {
                 // Only asks for the places of all, and then waits for memory once and not for each key.
                 let shards = kinds::shards_of(kind, &self.tables);
                 for &key in keys {
-                    shards.lock(shards.index_of(key)).fetch(key);
+                    shards.lock(shards.index_of(key)).prefetch(key);
                 }
                 for &key in keys {
-                    told(self.settle_locked((kind, limit), shards.lock(shards.index_of(key)), key, how, now));
+                    on_outcome(self.settle_locked((kind, limit), shards.lock(shards.index_of(key)), key, options, now));
                 }
             });
         }
@@ -156,28 +156,28 @@ impl Memory {
 
     /// Settles charges each on its own, all of a chunk at one moment, and tells their outcomes in order.
     #[inline(never)]
-    pub(crate) fn settle_apart(&self, charges: &[Charge<Fingerprint>], mut told: impl FnMut(Outcome)) {
+    pub(crate) fn settle_independent(&self, charges: &[Charge<Fingerprint>], mut on_outcome: impl FnMut(Outcome)) {
         for charges in charges.chunks(Self::CHUNK) {
             if charges.len() > 1 {
                 for Charge { key, limit, .. } in charges {
                     with_kind!(limit, kind => {
                         let shards = kinds::shards_of(kind, &self.tables);
-                        shards.lock(shards.index_of(*key)).fetch(*key);
+                        shards.lock(shards.index_of(*key)).prefetch(*key);
                     });
                 }
             }
-            let now = self.moment();
+            let now = self.instant();
             for charge in charges {
-                let how = How {
+                let options = ChargeOptions {
                     cost: charge.cost,
                     policy: charge.policy,
                     lease: LeaseId::default(),
                 };
                 let limit = &charge.limit;
-                told(with_kind!(limit, kind => {
+                on_outcome(with_kind!(limit, kind => {
                     let shards = kinds::shards_of(kind, &self.tables);
                     let table = shards.lock(shards.index_of(charge.key));
-                    self.settle_locked((kind, limit), table, charge.key, how, now)
+                    self.settle_locked((kind, limit), table, charge.key, options, now)
                 }));
             }
         }
@@ -186,62 +186,62 @@ impl Memory {
     /// The usual case of the usual case, one unit of a key that is there, is all in one piece: what is told is written
     /// once, and nothing is handed on.
     #[inline(always)]
-    fn settle_locked<A: Kind, T: Told>(
+    fn settle_locked<A: Kind, T: SettleOutput>(
         &self,
         (kind, limit): (&A, &Limit),
         mut table: Guard<'_, Table<A::Entry>>,
         key: Fingerprint,
-        how: How,
+        options: ChargeOptions,
         now: Now,
     ) -> T {
-        if how.cost == Cost::ONE
-            && how.policy != Policy::Count
+        if options.cost == Cost::ONE
+            && options.policy != Policy::Count
             && let Some(entry) = table.entry_mut(key)
             && let Some((decision, mark)) = kind.take_one_of(entry, now)
         {
-            return T::tell(decision, how.receipt(mark), Source::Memory, now);
+            return T::from_parts(decision, options.receipt(mark), Source::Memory, now);
         }
-        self.settle_any((kind, limit), table, key, how, now)
+        self.settle_any((kind, limit), table, key, options, now)
     }
 
     /// The same for any key and any charge.
     #[inline(never)]
-    fn settle_any<A: Kind, T: Told>(
+    fn settle_any<A: Kind, T: SettleOutput>(
         &self,
         (kind, limit): (&A, &Limit),
         mut table: Guard<'_, Table<A::Entry>>,
         key: Fingerprint,
-        how: How,
+        options: ChargeOptions,
         now: Now,
     ) -> T {
-        let mut place = table.find(key);
-        if matches!(place, Place::Missing(_)) && how.cost > Cost::ZERO {
-            if !self.make_room(&mut table, 1, now) {
+        let mut lookup = table.find(key);
+        if matches!(lookup, Lookup::Vacant(_)) && options.cost > Cost::ZERO {
+            if !self.ensure_capacity(&mut table, 1, now) {
                 // With the shard free again: the shared counter is in any of them.
                 drop(table);
-                return self.settle_shared(kind, limit, how, now);
+                return self.settle_overflow(kind, limit, options, now);
             }
-            place = table.find(key);
+            lookup = table.find(key);
         }
-        self.settle_at(kind, &mut table, (key, place), how, now)
+        self.settle_at(kind, &mut table, (key, lookup), options, now)
     }
 
     /// The same where the place of the key is known, or there is room for it.
     #[inline(always)]
-    fn settle_at<A: Kind, T: Told>(
+    fn settle_at<A: Kind, T: SettleOutput>(
         &self,
         kind: &A,
         table: &mut Table<A::Entry>,
-        place: (Fingerprint, Place),
-        how: How,
+        key_lookup: (Fingerprint, Lookup),
+        options: ChargeOptions,
         now: Now,
     ) -> T {
-        let step = A::with_state(table.get(place.1), |state| kind.decide(state, how.cost, now));
-        let is_kept = step.decision.is_allow() || how.policy == Policy::Count;
+        let step = A::with_state(table.get(key_lookup.1), |state| kind.decide(state, options.cost, now));
+        let is_kept = step.decision.is_allow() || options.policy == Policy::Count;
         if let (true, Some(change)) = (is_kept, step.next) {
-            self.keep(kind, table, place, change, how.lease);
+            self.keep(kind, table, key_lookup, change, options.lease);
         } else if let Some(change) = step.repair {
-            self.keep(kind, table, place, change, how.lease);
+            self.keep(kind, table, key_lookup, change, options.lease);
         }
         let decision = match step.decision {
             // Counted all the same: all that was left is taken.
@@ -254,27 +254,27 @@ impl Memory {
             },
             decision => decision,
         };
-        T::tell(decision, how.receipt(step.mark), Source::Memory, now)
+        T::from_parts(decision, options.receipt(step.mark), Source::Memory, now)
     }
 
     /// Settles a charge that found no room, on the counter that all such keys of its limit share.
     #[cold]
-    fn settle_shared<A: Kind, T: Told>(&self, kind: &A, limit: &Limit, how: How, now: Now) -> T {
-        self.spill.count(1);
+    fn settle_overflow<A: Kind, T: SettleOutput>(&self, kind: &A, limit: &Limit, options: ChargeOptions, now: Now) -> T {
+        self.overflow.count(1);
         let key = self.secret.overflow_key(limit);
         let shards = A::shards(&self.tables);
         let mut table = shards.lock(shards.index_of(key));
-        if self.has_shared(&mut table, key, now) {
-            let place = table.find(key);
-            let Outcome { decision, receipt, .. } = self.settle_at(kind, &mut table, (key, place), how, now);
-            return T::tell(decision, receipt, Source::Overflow, now);
+        if self.has_overflow_counter(&mut table, key, now) {
+            let lookup = table.find(key);
+            let Outcome { decision, receipt, .. } = self.settle_at(kind, &mut table, (key, lookup), options, now);
+            return T::from_parts(decision, receipt, Source::Overflow, now);
         }
         let receipt = Receipt {
             cost: Cost::ZERO,
             mark: Mark::default(),
-            lease: how.lease,
+            lease: options.lease,
         };
-        T::tell(refusal(limit, now), receipt, Source::Overflow, now)
+        T::from_parts(denial(limit, now), receipt, Source::Overflow, now)
     }
 
     /// Carries out a change on a key whose place was found, or has room made for it.
@@ -283,17 +283,17 @@ impl Memory {
         &self,
         kind: &A,
         table: &mut Table<A::Entry>,
-        (key, place): (Fingerprint, Place),
+        (key, lookup): (Fingerprint, Lookup),
         change: A::Change,
         lease: LeaseId,
     ) {
-        if let Some(entry) = table.get_mut(place) {
+        if let Some(entry) = table.get_mut(lookup) {
             kind.edit_entry(entry, change, lease, &self.budget);
             return;
         }
         if table.is_full_for(1) {
             // Room was made, but the last of its neighbours lie at the table's very end.
-            self.grow_past_the_cap(table);
+            self.grow_over_cap(table);
         }
         table.insert(key, kind.begin_entry(change, lease, &self.budget));
     }
@@ -301,13 +301,13 @@ impl Memory {
 
 /// How one charge is to be settled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct How {
+pub(crate) struct ChargeOptions {
     pub(crate) cost: Cost,
     pub(crate) policy: Policy,
     pub(crate) lease: LeaseId,
 }
 
-impl How {
+impl ChargeOptions {
     #[inline(always)]
     fn receipt(self, mark: Mark) -> Receipt {
         Receipt {
@@ -327,23 +327,23 @@ impl Store for Memory {
     }
 
     #[inline(always)]
-    fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
-        subjects.fingerprint(per)
+    fn key(&self, template: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
+        template.fingerprint(per)
     }
 
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
         match charges {
-            [charge] => self.settle_alone(charge, lease),
-            _ => self.settle_all(charges, Aim::Keep, lease),
+            [charge] => self.settle_single(charge, lease),
+            _ => self.settle_all(charges, Commit::Keep, lease),
         }
     }
 
     async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
-        self.settle_all(charges, Aim::Look, LeaseId::default())
+        self.settle_all(charges, Commit::DryRun, LeaseId::default())
     }
 
     async fn undo(&self, key: Fingerprint, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
-        with_kind!(limit, kind => self.alter(kind, limit, key, receipt.lease, |kind, state, now| {
+        with_kind!(limit, kind => self.modify(kind, limit, key, receipt.lease, |kind, state, now| {
             (state.and_then(|state| kind.undo(state, receipt, now)), ())
         }));
         Ok(())
@@ -353,15 +353,15 @@ impl Store for Memory {
         let (key, limit) = (charge.key, &charge.limit);
         // Not to the shared counter: a key that is not there may as well have filled up and gone, and what was not taken from
         // that counter would let others pass its limit.
-        with_kind!(limit, kind => self.alter_own(kind, key, LeaseId::default(), |kind, state, now| {
+        with_kind!(limit, kind => self.modify_key(kind, key, LeaseId::default(), |kind, state, now| {
             (state.and_then(|state| kind.refund(state, charge.cost, now)), ())
         }));
-        let look = How {
+        let peek = ChargeOptions {
             cost: Cost::ZERO,
             policy: Policy::Enforce,
             lease: LeaseId::default(),
         };
-        Ok((self.settle_seldom(key, limit, look), Source::Memory))
+        Ok((self.settle_cold(key, limit, peek), Source::Memory))
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {

@@ -5,7 +5,7 @@ use super::notes::{KeyRecord, KeyHistory};
 use super::options::{FallbackMetrics, StoreMode};
 use super::portions::PortionRatio;
 use crate::fingerprint::{Fingerprint, MemoryKeyTemplate};
-use crate::store::memory::{How, Memory};
+use crate::store::memory::{ChargeOptions, Memory};
 use crate::store::{Key, Outcome, Settled, Source, Store, StoreError};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
@@ -93,24 +93,24 @@ impl LocalLimiter {
         };
         // No limit holds more than a cost can be.
         if let (Ok(cost), true) = (Cost::new(missing), missing > 0) {
-            let how = How {
+            let how = ChargeOptions {
                 cost,
                 policy: Policy::Count,
                 lease: LeaseId::default(),
             };
-            self.memory.settle_seldom(key, portion, how);
+            self.memory.settle_cold(key, portion, how);
             self.metrics.seeded_counters.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// How much of a limit here is used.
     pub(super) fn used(&self, key: Fingerprint, portion: &Limit) -> u64 {
-        let peek = How {
+        let peek = ChargeOptions {
             cost: Cost::ZERO,
             policy: Policy::Enforce,
             lease: LeaseId::default(),
         };
-        let standing = *self.memory.settle_seldom(key, portion, peek).standing();
+        let standing = *self.memory.settle_cold(key, portion, peek).standing();
         standing.limit.saturating_sub(standing.remaining)
     }
 
@@ -137,7 +137,7 @@ impl LocalLimiter {
         let mut settlement = self.history.with(local_charge.key, |record| {
             record.outcome_unknown = false;
             self.seed(record, local_charge.key, &charge.limit, &local_charge.limit);
-            let settlement = self.memory.settle_alone(&local_charge, lease);
+            let settlement = self.memory.settle_single(&local_charge, lease);
             let is_allowed =
                 |outcome: &Result<Outcome, StoreError>| outcome.is_ok_and(|outcome| outcome.decision.is_allow());
             let is_kept = local_charge.policy == Policy::Count || settlement.outcomes.iter().all(is_allowed);

@@ -4,41 +4,41 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Debug)]
 pub(crate) struct Budget {
-    most: usize,
-    taken: AtomicUsize,
+    max: usize,
+    reserved: AtomicUsize,
 }
 
 impl Budget {
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(max: usize) -> Self {
         Self {
-            most,
-            taken: AtomicUsize::new(0),
+            max,
+            reserved: AtomicUsize::new(0),
         }
     }
 
     /// Takes `bytes` if they are there.
-    pub(crate) fn try_take(&self, bytes: usize) -> bool {
-        let within = |taken: usize| taken.checked_add(bytes).filter(|&sum| sum <= self.most);
-        self.taken
+    pub(crate) fn try_reserve(&self, bytes: usize) -> bool {
+        let within = |reserved: usize| reserved.checked_add(bytes).filter(|&sum| sum <= self.max);
+        self.reserved
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, within)
             .is_ok()
     }
 
     /// Takes `bytes` in any case: for keys that are there already, which are never turned away.
     pub(crate) fn take(&self, bytes: usize) {
-        self.taken.fetch_add(bytes, Ordering::Relaxed);
+        self.reserved.fetch_add(bytes, Ordering::Relaxed);
     }
 
     pub(crate) fn give_back(&self, bytes: usize) {
-        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        self.reserved.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Whether more is taken than should be.
-    pub(crate) fn is_overdrawn(&self) -> bool {
-        self.taken() > self.most
+    pub(crate) fn is_exceeded(&self) -> bool {
+        self.reserved() > self.max
     }
 
-    pub(crate) fn taken(&self) -> usize {
-        self.taken.load(Ordering::Relaxed)
+    pub(crate) fn reserved(&self) -> usize {
+        self.reserved.load(Ordering::Relaxed)
     }
 }

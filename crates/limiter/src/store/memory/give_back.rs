@@ -2,7 +2,7 @@
 
 use super::Memory;
 use super::kinds::Kind;
-use super::table::Place;
+use super::table::Lookup;
 use crate::fingerprint::Fingerprint;
 use tollgate_core::{LeaseId, Limit, Micros, Now};
 
@@ -11,7 +11,7 @@ impl Memory {
         let Limit::Concurrency(concurrency) = limit else {
             return false;
         };
-        self.alter_lease(concurrency, limit, key, lease, |state, now| {
+        self.modify_lease(concurrency, limit, key, lease, |state, now| {
             state.and_then(|state| concurrency.release(state, lease, now))
         })
     }
@@ -20,7 +20,7 @@ impl Memory {
         let Limit::Concurrency(concurrency) = limit else {
             return None;
         };
-        let renewed = self.alter_lease(concurrency, limit, key, lease, |state, now| {
+        let renewed = self.modify_lease(concurrency, limit, key, lease, |state, now| {
             state.and_then(|state| concurrency.renew(state, lease, now))
         });
         renewed.then(|| concurrency.lease_ttl())
@@ -28,7 +28,7 @@ impl Memory {
 
     /// Does to what holds a lease what `change` says: the key, or the counter that new keys share. The key may have come by
     /// room of its own since the lease was taken, and a lease is nobody else's, so both are tried. False if neither holds it.
-    fn alter_lease<A: Kind>(
+    fn modify_lease<A: Kind>(
         &self,
         kind: &A,
         limit: &Limit,
@@ -41,14 +41,14 @@ impl Memory {
             let is_changed = change.is_some();
             (change, is_changed)
         };
-        let is_shared = || self.spill.charges() > 0;
-        let shared = || self.alter_own(kind, self.secret.overflow_key(limit), lease, change);
-        self.alter_own(kind, key, lease, change) || (is_shared() && shared())
+        let has_overflowed = || self.overflow.charges() > 0;
+        let modify_overflow = || self.modify_key(kind, self.secret.overflow_key(limit), lease, change);
+        self.modify_key(kind, key, lease, change) || (has_overflowed() && modify_overflow())
     }
 
     /// Does to one key what `change` says, if anything. A key that is not there may have been charged on the counter that
     /// new keys share.
-    pub(super) fn alter<A: Kind, T>(
+    pub(super) fn modify<A: Kind, T>(
         &self,
         kind: &A,
         limit: &Limit,
@@ -57,28 +57,28 @@ impl Memory {
         change: impl Fn(&A, Option<&A::State>, Now) -> (Option<A::Change>, T),
     ) -> T {
         let shards = A::shards(&self.tables);
-        let is_missing = |key| matches!(shards.lock(shards.index_of(key)).find(key), Place::Missing(_));
-        let is_spilled = self.spill.charges() > 0 && is_missing(key);
-        let key = if is_spilled { self.secret.overflow_key(limit) } else { key };
-        self.alter_own(kind, key, lease, change)
+        let is_vacant = |key| matches!(shards.lock(shards.index_of(key)).find(key), Lookup::Vacant(_));
+        let is_overflowing = self.overflow.charges() > 0 && is_vacant(key);
+        let key = if is_overflowing { self.secret.overflow_key(limit) } else { key };
+        self.modify_key(kind, key, lease, change)
     }
 
     /// Does to one key what `change` says, if anything.
-    pub(super) fn alter_own<A: Kind, T>(
+    pub(super) fn modify_key<A: Kind, T>(
         &self,
         kind: &A,
         key: Fingerprint,
         lease: LeaseId,
         change: impl Fn(&A, Option<&A::State>, Now) -> (Option<A::Change>, T),
     ) -> T {
-        let now = self.moment();
+        let now = self.instant();
         let shards = A::shards(&self.tables);
         let mut table = shards.lock(shards.index_of(key));
-        let place = table.find(key);
-        let (change, answer) = A::with_state(table.get(place), |state| change(kind, state, now));
+        let lookup = table.find(key);
+        let (change, output) = A::with_state(table.get(lookup), |state| change(kind, state, now));
         if let Some(change) = change {
-            self.keep(kind, &mut table, (key, place), change, lease);
+            self.keep(kind, &mut table, (key, lookup), change, lease);
         }
-        answer
+        output
     }
 }

@@ -122,18 +122,18 @@ impl Tables {
 
     pub(crate) fn keys(&self) -> usize {
         let mut keys = 0;
-        each_table!(self, shards => keys += (0..shards.made()).map(|index| shards.lock(index).len()).sum::<usize>());
+        each_table!(self, shards => keys += (0..shards.created()).map(|index| shards.lock(index).len()).sum::<usize>());
         keys
     }
 
     /// Sweeps `slots` of every shard, and gives back what is then mostly empty.
     pub(crate) fn sweep(&self, slots: usize, now: Timestamp, budget: &Budget) -> usize {
         let mut keys = 0;
-        each_table!(self, shards => for index in 0..shards.made() {
+        each_table!(self, shards => for index in 0..shards.created() {
             let mut table = shards.lock(index);
-            let swept = table.sweep(slots, now);
-            budget.give_back(swept.heap_bytes);
-            keys += swept.keys;
+            let stats = table.sweep(slots, now);
+            budget.give_back(stats.heap_bytes);
+            keys += stats.keys;
             let before = table.bytes();
             table.shrink();
             budget.give_back(before.saturating_sub(table.bytes()));
@@ -150,15 +150,15 @@ impl Tables {
 
     /// Locks all shards that the charges need, in one order for everybody.
     pub(crate) fn lock_all(&self, charges: &[Charge<Fingerprint>]) -> Held<'_> {
-        let place = |charge: &Charge<Fingerprint>| with_kind!(&charge.limit, kind => order(self, kind, charge.key));
-        let mut places: Vec<(usize, usize, Limit)> = charges
+        let shard_of = |charge: &Charge<Fingerprint>| with_kind!(&charge.limit, kind => order(self, kind, charge.key));
+        let mut shards: Vec<(usize, usize, Limit)> = charges
             .iter()
-            .map(|charge| (place(charge).0, place(charge).1, charge.limit))
+            .map(|charge| (shard_of(charge).0, shard_of(charge).1, charge.limit))
             .collect();
-        places.sort_unstable_by_key(|&(order, index, _)| (order, index));
-        places.dedup_by_key(|&mut (order, index, _)| (order, index));
+        shards.sort_unstable_by_key(|&(order, index, _)| (order, index));
+        shards.dedup_by_key(|&mut (order, index, _)| (order, index));
         let mut held = Held::new(self);
-        for (_, index, limit) in places {
+        for (_, index, limit) in shards {
             with_kind!(&limit, kind => lock_one(self, kind, index, &mut held));
         }
         held
@@ -271,16 +271,16 @@ impl Entry for Timed<algorithm::sliding_counter::State> {
 }
 
 impl<S: StateNumbers> StateNumbers for Timed<S> {
-    fn write_numbers(&self, words: &mut Vec<u64>) {
-        words.push(self.fresh_at.as_micros());
-        self.state.write_numbers(words);
+    fn write_numbers(&self, numbers: &mut Vec<u64>) {
+        numbers.push(self.fresh_at.as_micros());
+        self.state.write_numbers(numbers);
     }
 
-    fn from_numbers(words: &[u64]) -> Option<Self> {
-        let (&fresh_at, words) = words.split_first()?;
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let (&fresh_at, numbers) = numbers.split_first()?;
         Some(Self {
             fresh_at: Timestamp::from_micros(fresh_at),
-            state: S::from_numbers(words)?,
+            state: S::from_numbers(numbers)?,
         })
     }
 }

@@ -3,14 +3,14 @@
 use super::Memory;
 use super::budget::Budget;
 use super::kinds::Tables;
-use super::overflow::{Overflow, Spill};
+use super::overflow::{Overflow, OverflowCounters};
 use crate::clock::Clock;
 use crate::fingerprint::HashSecret;
 use std::sync::atomic::AtomicU64;
 
 /// How a memory store is to be. Start from [`Memory::options`].
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct MemoryOptions {
     pub(super) max_memory: usize,
     pub(super) overflow: Overflow,
     pub(super) shards: usize,
@@ -20,7 +20,7 @@ pub struct Options {
 
 /// What a memory store holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
+pub struct MemoryUsage {
     /// Live keys.
     pub keys: usize,
     /// Bytes of the tables and of the states outside them.
@@ -31,7 +31,7 @@ pub struct Usage {
     pub overflowed: u64,
 }
 
-impl Options {
+impl MemoryOptions {
     /// The most bytes of keys and states. The tables never grow past it; only the logs and leases of keys that are
     /// there already may. 1 GiB unless said.
     pub fn max_memory(self, bytes: usize) -> Self {
@@ -66,7 +66,7 @@ impl Options {
             clock: self.clock,
             tables: Tables::new(self.shards),
             budget: Budget::new(self.max_memory),
-            spill: Spill::new(self.overflow),
+            overflow: OverflowCounters::new(self.overflow),
             swept: AtomicU64::new(0),
         }
     }

@@ -18,21 +18,21 @@ pub enum Overflow {
 
 /// The shared counters: ordinary keys, for which there is always room.
 #[derive(Debug)]
-pub(crate) struct Spill {
+pub(crate) struct OverflowCounters {
     policy: Overflow,
     /// Shared counters that were begun past the cap. One that was swept since is begun again without counting anew.
-    begun: Mutex<HashSet<Fingerprint>>,
+    created: Mutex<HashSet<Fingerprint>>,
     charges: AtomicU64,
 }
 
 /// The most shared counters begun past the cap; of further limits new keys are refused.
-const MOST: usize = 1_024;
+const COUNTERS_MAX: usize = 1_024;
 
-impl Spill {
+impl OverflowCounters {
     pub(crate) fn new(policy: Overflow) -> Self {
         Self {
             policy,
-            begun: Mutex::default(),
+            created: Mutex::default(),
             charges: AtomicU64::new(0),
         }
     }
@@ -52,14 +52,14 @@ impl Spill {
     }
 
     /// Whether this shared counter may be begun although there is no room.
-    pub(crate) fn may_begin(&self, key: Fingerprint) -> bool {
-        let mut begun = self.begun.lock().unwrap_or_else(PoisonError::into_inner);
-        begun.contains(&key) || (begun.len() < MOST && begun.insert(key))
+    pub(crate) fn may_create(&self, key: Fingerprint) -> bool {
+        let mut created = self.created.lock().unwrap_or_else(PoisonError::into_inner);
+        created.contains(&key) || (created.len() < COUNTERS_MAX && created.insert(key))
     }
 }
 
 /// A refusal for want of room: when there will be some, nobody can say.
-pub(crate) fn refusal(limit: &Limit, now: Now) -> Decision {
+pub(crate) fn denial(limit: &Limit, now: Now) -> Decision {
     let fresh = limit.decide(None, Cost::ZERO, now).decision;
     let standing = Standing {
         remaining: 0,

@@ -45,7 +45,7 @@ impl<E: Entry> Shards<E> {
     }
 
     /// How many shards there are: none before the first key.
-    pub(crate) fn made(&self) -> usize {
+    pub(crate) fn created(&self) -> usize {
         self.shards.get().map_or(0, |shards| shards.len())
     }
 }

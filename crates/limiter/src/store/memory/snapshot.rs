@@ -6,7 +6,7 @@
 
 use super::kinds::{Kind, Tables};
 use super::table::{Entry, Table};
-use super::{Memory, Options};
+use super::{Memory, MemoryOptions};
 use crate::fingerprint::{Fingerprint, HashSecret};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::fmt;
@@ -32,10 +32,10 @@ pub enum SnapshotError {
 }
 
 /// The first line of every snapshot, with the version of its form.
-const HEADING: &[u8] = b"tollgate snapshot 1\n";
+const MAGIC: &[u8] = b"tollgate snapshot 1\n";
 
 /// Numbers of one state at the most: a full log of a million runs.
-const WORDS_MOST: u64 = 4 + 3 * 1_000_001;
+const STATE_NUMBERS_MAX: u64 = 4 + 3 * 1_000_001;
 
 impl Memory {
     /// Writes every live key to a file and says how many. Shards are visited one after the other, so decisions go on
@@ -45,13 +45,13 @@ impl Memory {
     /// What the file system refuses. The file that was there before is then still there.
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<usize, SnapshotError> {
         let path = path.as_ref();
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".partial");
-        let beside = PathBuf::from(beside);
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = PathBuf::from(partial);
         let keys = self
-            .write_snapshot(&beside)
-            .inspect_err(|_| drop(fs::remove_file(&beside)))?;
-        fs::rename(&beside, path)?;
+            .write_snapshot(&partial)
+            .inspect_err(|_| drop(fs::remove_file(&partial)))?;
+        fs::rename(&partial, path)?;
         Ok(keys)
     }
 
@@ -63,12 +63,12 @@ impl Memory {
         let file = options.open(path)?;
         #[cfg(unix)]
         file.set_permissions(std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
-        let mut out = Out {
+        let mut out = SnapshotWriter {
             file: BufWriter::new(file),
             sum: SipHasher13::new_with_key(&self.secret.0),
         };
         let now = self.clock.now();
-        out.bytes(HEADING)?;
+        out.bytes(MAGIC)?;
         out.bytes(&self.secret.0)?;
         out.number(now.as_micros())?;
         let mut keys = 0;
@@ -88,7 +88,7 @@ impl Memory {
     }
 }
 
-impl Options {
+impl MemoryOptions {
     /// A store that goes on where a snapshot ended: it adopts the snapshot's secret, and its clock starts no earlier
     /// than the snapshot's stood. The time in between counts: what would have refilled has refilled.
     ///
@@ -97,13 +97,13 @@ impl Options {
     /// # Errors
     /// A file that cannot be read, is not a snapshot, or is damaged.
     pub fn restore(self, path: impl AsRef<Path>) -> Result<Memory, SnapshotError> {
-        let mut file = In::open(path.as_ref())?;
-        if file.array::<{ HEADING.len() }>().map_err(|_| SnapshotError::Foreign)? != *HEADING {
+        let mut file = SnapshotReader::open(path.as_ref())?;
+        if file.array::<{ MAGIC.len() }>().map_err(|_| SnapshotError::Foreign)? != *MAGIC {
             return Err(SnapshotError::Foreign);
         }
         let secret = HashSecret(file.array()?);
         file.key(&secret);
-        let saved = file.moment()?;
+        let saved = file.timestamp()?;
         let clock = self.clock.not_before(saved);
         let memory = Self { secret, clock, ..self }.build();
         let now = memory.clock.now();
@@ -121,19 +121,19 @@ impl Options {
 }
 
 /// Every live key of one algorithm: a line of numbers each, and a zero behind the last.
-fn write_kind<A: Kind<Entry: StateNumbers>>(tables: &Tables, now: Timestamp, out: &mut Out) -> Result<usize, SnapshotError> {
-    let (shards, mut keys, mut words) = (A::shards(tables), 0, Vec::new());
-    for index in 0..shards.made() {
-        let mut lines = Vec::new();
+fn write_kind<A: Kind<Entry: StateNumbers>>(tables: &Tables, now: Timestamp, out: &mut SnapshotWriter) -> Result<usize, SnapshotError> {
+    let (shards, mut keys, mut numbers) = (A::shards(tables), 0, Vec::new());
+    for index in 0..shards.created() {
+        let mut records = Vec::new();
         for (print, entry) in shards.lock(index).entries().filter(|(_, entry)| entry.fresh_at() > now) {
-            words.clear();
-            entry.write_numbers(&mut words);
-            lines.extend([words.len() as u64, print.high, u64::from(print.low.get())]);
-            lines.append(&mut words);
+            numbers.clear();
+            entry.write_numbers(&mut numbers);
+            records.extend([numbers.len() as u64, print.high, u64::from(print.low.get())]);
+            records.append(&mut numbers);
             keys += 1;
         }
         // Written with the shard free again: a slow disk holds up nobody.
-        for number in lines {
+        for number in records {
             out.number(number)?;
         }
     }
@@ -141,39 +141,39 @@ fn write_kind<A: Kind<Entry: StateNumbers>>(tables: &Tables, now: Timestamp, out
     Ok(keys)
 }
 
-fn read_kind<A: Kind<Entry: StateNumbers>>(memory: &Memory, now: Timestamp, file: &mut In) -> Result<(), SnapshotError> {
-    let (shards, mut words) = (A::shards(&memory.tables), Vec::new());
+fn read_kind<A: Kind<Entry: StateNumbers>>(memory: &Memory, now: Timestamp, file: &mut SnapshotReader) -> Result<(), SnapshotError> {
+    let (shards, mut numbers) = (A::shards(&memory.tables), Vec::new());
     loop {
         let count = file.number()?;
         if count == 0 {
             return Ok(());
         }
-        if count > WORDS_MOST {
+        if count > STATE_NUMBERS_MAX {
             return Err(SnapshotError::Damaged("a state is longer than any can be"));
         }
         let high = file.number()?;
         let low = u32::try_from(file.number()?).ok().and_then(NonZeroU32::new);
         let low = low.ok_or(SnapshotError::Damaged("a key is none"))?;
-        words.clear();
+        numbers.clear();
         for _ in 0..count {
-            words.push(file.number()?);
+            numbers.push(file.number()?);
         }
-        let entry = A::Entry::from_numbers(&words).ok_or(SnapshotError::Damaged("a state is none"))?;
+        let entry = A::Entry::from_numbers(&numbers).ok_or(SnapshotError::Damaged("a state is none"))?;
         if entry.fresh_at() > now {
             let print = Fingerprint { high, low };
             let mut table: crate::sync::Guard<'_, Table<A::Entry>> = shards.lock(shards.index_of(print));
-            memory.adopt(&mut table, print, entry);
+            memory.restore_key(&mut table, print, entry);
         }
     }
 }
 
 /// A file being written, with the sum of what went into it.
-struct Out {
+struct SnapshotWriter {
     file: BufWriter<File>,
     sum: SipHasher13,
 }
 
-impl Out {
+impl SnapshotWriter {
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), SnapshotError> {
         self.sum.write(bytes);
         Ok(self.file.write_all(bytes)?)
@@ -185,12 +185,12 @@ impl Out {
 }
 
 /// A file being read, with the sum of what came out of it.
-struct In {
+struct SnapshotReader {
     file: BufReader<File>,
     sum: SipHasher13,
 }
 
-impl In {
+impl SnapshotReader {
     fn open(path: &Path) -> Result<Self, SnapshotError> {
         Ok(Self {
             file: BufReader::new(File::open(path)?),
@@ -201,7 +201,7 @@ impl In {
     /// Starts the sum, which the secret read just now is the key of.
     fn key(&mut self, secret: &HashSecret) {
         self.sum = SipHasher13::new_with_key(&secret.0);
-        self.sum.write(HEADING);
+        self.sum.write(MAGIC);
         self.sum.write(&secret.0);
     }
 
@@ -219,7 +219,7 @@ impl In {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn moment(&mut self) -> Result<Timestamp, SnapshotError> {
+    fn timestamp(&mut self) -> Result<Timestamp, SnapshotError> {
         self.number().map(Timestamp::from_micros)
     }
 

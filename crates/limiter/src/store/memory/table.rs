@@ -37,16 +37,16 @@ struct Slot<E> {
 
 /// Where a fingerprint is, or would be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Lookup {
     Found(usize),
-    Missing(usize),
+    Vacant(usize),
 }
 
 /// The slots looked at behind a new key: more than one, so that sweeping outruns growing.
 pub(crate) const SWEEP: usize = 8;
 
 /// The fewest homes a table starts with.
-const FEWEST: usize = 8;
+const SLOTS_MIN: usize = 8;
 
 impl<E: Entry> Table<E> {
     /// An empty table, one of several: `number` says which.
@@ -56,7 +56,7 @@ impl<E: Entry> Table<E> {
             homes: 0,
             len: 0,
             swept_to: 0,
-            first: FEWEST + number % FEWEST,
+            first: SLOTS_MIN + number % SLOTS_MIN,
         }
     }
 
@@ -75,19 +75,19 @@ impl<E: Entry> Table<E> {
     }
 
     #[inline]
-    pub(crate) fn find(&self, print: Fingerprint) -> Place {
+    pub(crate) fn find(&self, print: Fingerprint) -> Lookup {
         let mut index = self.home(print);
         while let Some(Some(slot)) = self.slots.get(index) {
             if slot.print >= print {
                 return if slot.print == print {
-                    Place::Found(index)
+                    Lookup::Found(index)
                 } else {
-                    Place::Missing(index)
+                    Lookup::Vacant(index)
                 };
             }
             index += 1;
         }
-        Place::Missing(index)
+        Lookup::Vacant(index)
     }
 
     /// The entry of a fingerprint, if it is there: [`Table::find`] and [`Table::get_mut`] in one go.
@@ -107,14 +107,14 @@ impl<E: Entry> Table<E> {
     }
 
     #[inline]
-    pub(crate) fn get(&self, place: Place) -> Option<&E> {
-        let Place::Found(index) = place else { return None };
+    pub(crate) fn get(&self, lookup: Lookup) -> Option<&E> {
+        let Lookup::Found(index) = lookup else { return None };
         self.slots.get(index)?.as_ref().map(|slot| &slot.entry)
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, place: Place) -> Option<&mut E> {
-        let Place::Found(index) = place else { return None };
+    pub(crate) fn get_mut(&mut self, lookup: Lookup) -> Option<&mut E> {
+        let Lookup::Found(index) = lookup else { return None };
         self.slots.get_mut(index)?.as_mut().map(|slot| &mut slot.entry)
     }
 
@@ -126,7 +126,7 @@ impl<E: Entry> Table<E> {
 
     /// Puts a new entry where [`Table::find`] missed it. The table must not be full.
     pub(crate) fn insert(&mut self, print: Fingerprint, entry: E) {
-        let (Place::Missing(index) | Place::Found(index)) = self.find(print);
+        let (Lookup::Vacant(index) | Lookup::Found(index)) = self.find(print);
         let tail = self.slots.get_mut(index..).unwrap_or_default();
         let gap = tail
             .iter()
@@ -143,7 +143,7 @@ impl<E: Entry> Table<E> {
 
     /// Asks memory for the place of a fingerprint and the ones right behind, where it mostly is, without waiting for them.
     #[inline(always)]
-    pub(crate) fn fetch(&self, print: Fingerprint) {
+    pub(crate) fn prefetch(&self, print: Fingerprint) {
         let home = self.home(print);
         for index in [home, home + 1, home + 3] {
             prefetch_index::prefetch_index(&self.slots, index);
@@ -166,17 +166,17 @@ impl<E: Entry> Table<E> {
 
     pub(crate) fn remove(&mut self, print: Fingerprint) -> Option<E> {
         match self.find(print) {
-            Place::Found(index) => self.remove_at(index),
-            Place::Missing(_) => None,
+            Lookup::Found(index) => self.remove_at(index),
+            Lookup::Vacant(_) => None,
         }
     }
 
     /// Looks at the next `count` slots and takes out what is as good as new at `now`. Says how many went, and how many
     /// bytes outside the table with them.
-    pub(crate) fn sweep(&mut self, count: usize, now: Timestamp) -> Swept {
-        let mut swept = Swept::default();
-        let (mut looks, mut removals) = (count.min(self.slots.len()), count);
-        while looks > 0 && removals > 0 {
+    pub(crate) fn sweep(&mut self, count: usize, now: Timestamp) -> SweepStats {
+        let mut stats = SweepStats::default();
+        let (mut checks, mut removals) = (count.min(self.slots.len()), count);
+        while checks > 0 && removals > 0 {
             if self.swept_to >= self.slots.len() {
                 self.swept_to = 0;
             }
@@ -184,17 +184,17 @@ impl<E: Entry> Table<E> {
             // What moves up into the gap is looked at next.
             match stale.then(|| self.remove_at(self.swept_to)).flatten() {
                 Some(entry) => {
-                    swept.keys += 1;
-                    swept.heap_bytes += entry.heap_bytes();
+                    stats.keys += 1;
+                    stats.heap_bytes += entry.heap_bytes();
                     removals -= 1;
                 }
                 None => {
                     self.swept_to += 1;
-                    looks -= 1;
+                    checks -= 1;
                 }
             }
         }
-        swept
+        stats
     }
 
     /// A fifth larger.
@@ -204,8 +204,8 @@ impl<E: Entry> Table<E> {
 
     /// Smaller, if most of it is empty.
     pub(crate) fn shrink(&mut self) {
-        if self.homes > FEWEST && self.len * 4 < self.homes {
-            self.resize((self.len * 3 / 2).max(FEWEST));
+        if self.homes > SLOTS_MIN && self.len * 4 < self.homes {
+            self.resize((self.len * 3 / 2).max(SLOTS_MIN));
         }
     }
 
@@ -236,7 +236,7 @@ impl<E: Entry> Table<E> {
         if self.homes == 0 {
             self.first
         } else {
-            self.homes + (self.homes / 5).max(FEWEST / 2)
+            self.homes + (self.homes / 5).max(SLOTS_MIN / 2)
         }
     }
 
@@ -253,7 +253,7 @@ impl<E: Entry> Table<E> {
 
 /// What a sweep took out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Swept {
+pub(crate) struct SweepStats {
     pub(crate) keys: usize,
     pub(crate) heap_bytes: usize,
 }

@@ -16,20 +16,20 @@ impl Store for OneByOne {
         self.0.subjects(counter)
     }
 
-    fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
-        self.0.key(subjects, per)
+    fn key(&self, template: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
+        self.0.key(template, per)
     }
 
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
         let [charge] = charges else {
             return self.0.settle(charges, lease).await;
         };
-        let how = How {
+        let options = ChargeOptions {
             cost: charge.cost,
             policy: charge.policy,
             lease,
         };
-        let outcome: Outcome = self.0.settle_one(charge.key, &charge.limit, how);
+        let outcome: Outcome = self.0.settle_one(charge.key, &charge.limit, options);
         Settled {
             passes: outcome.decision.is_allow() || charge.policy == Policy::Shadow,
             now: self.0.now(),
@@ -76,14 +76,14 @@ fn a_thread_that_waited_long_for_its_lock_hands_nothing_out_twice() {
     let at = |ms| Timestamp::from_micros(1_770_854_400_000_000) + Micros::from_millis(ms);
     let clock = Clock::manual(at(5_000));
     let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
-    let rule = limiter.limit("one", TokenBucket::per_second(1)).expect("a limit is one");
-    assert!(limiter.check(&rule, "a").is_allow());
+    let limit = limiter.limit("one", TokenBucket::per_second(1)).expect("a limit is one");
+    assert!(limiter.check(&limit, "a").is_allow());
     // Its time was read five seconds before the charge that got in first.
     clock.set(at(0));
-    assert!(!limiter.check(&rule, "a").is_allow());
-    assert!(!limiter.check_all(&[LimitCheck::one(&rule, "a")]).passes);
+    assert!(!limiter.check(&limit, "a").is_allow());
+    assert!(!limiter.check_all(&[LimitCheck::one(&limit, "a")]).passes);
     clock.set(at(5_999));
-    assert!(!limiter.check(&rule, "a").is_allow(), "a second has not passed since");
+    assert!(!limiter.check(&limit, "a").is_allow(), "a second has not passed since");
     clock.set(at(6_000));
-    assert!(limiter.check(&rule, "a").is_allow());
+    assert!(limiter.check(&limit, "a").is_allow());
 }

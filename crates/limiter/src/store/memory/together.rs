@@ -2,72 +2,72 @@
 
 use super::Memory;
 use super::kinds::{self, Kind, with_kind};
-use super::overflow::refusal;
-use super::table::Place;
+use super::overflow::denial;
+use super::table::Lookup;
 use crate::fingerprint::Fingerprint;
 use crate::store::{Outcome, Settled, Source};
 use tollgate_core::{Charge, Cost, LeaseId, Mark, Policy, Receipt, propose};
 
 /// What several charges are settled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Aim {
+pub(crate) enum Commit {
     /// To be kept.
     Keep,
     /// To be looked at.
-    Look,
+    DryRun,
 }
 
 impl Memory {
     /// Settles several charges at one moment, or looks at how they would be.
-    pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], aim: Aim, lease: LeaseId) -> Settled {
-        let mut held = self.tables.lock_all(charges);
-        let spilled = if aim == Aim::Keep {
-            self.spilled(charges, &mut held)
+    pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], commit: Commit, lease: LeaseId) -> Settled {
+        let mut locked = self.tables.lock_all(charges);
+        let overflowing = if commit == Commit::Keep {
+            self.overflowing(charges, &mut locked)
         } else {
             Vec::new()
         };
-        if spilled.contains(&true) {
+        if overflowing.contains(&true) {
             // On the counters that new keys share, which may be in other shards: all are locked anew, in order.
-            drop(held);
-            return self.settle_spilled(charges, &spilled, lease);
+            drop(locked);
+            return self.settle_with_overflow(charges, &overflowing, lease);
         }
-        self.settle_held(charges, &mut held, aim, lease)
+        self.settle_with_locks(charges, &mut locked, commit, lease)
     }
 
     /// For each charge whether its key is new and there is no room for it.
-    pub(super) fn spilled(&self, charges: &[Charge<Fingerprint>], held: &mut kinds::Held<'_>) -> Vec<bool> {
-        let now = self.moment();
+    pub(super) fn overflowing(&self, charges: &[Charge<Fingerprint>], locked: &mut kinds::Held<'_>) -> Vec<bool> {
+        let now = self.instant();
         let mut new: Vec<(usize, usize, Fingerprint)> = Vec::new();
-        let mut spilled = Vec::with_capacity(charges.len());
+        let mut overflowing = Vec::with_capacity(charges.len());
         for charge in charges {
-            let is_spilled = with_kind!(&charge.limit, kind => {
+            let is_overflowing = with_kind!(&charge.limit, kind => {
                 let (order, index) = kinds::order(&self.tables, kind, charge.key);
-                let table = held.table_mut(kind, charge.key);
-                let is_new = matches!(table.find(charge.key), Place::Missing(_)) && charge.cost > Cost::ZERO;
+                let table = locked.table_mut(kind, charge.key);
+                let is_new = matches!(table.find(charge.key), Lookup::Vacant(_)) && charge.cost > Cost::ZERO;
                 if is_new && !new.contains(&(order, index, charge.key)) {
                     new.push((order, index, charge.key));
                 }
                 let more = new.iter().filter(|(at, shard, _)| (*at, *shard) == (order, index)).count();
-                is_new && !self.make_room(table, more, now)
+                is_new && !self.ensure_capacity(table, more, now)
             });
-            spilled.push(is_spilled);
+            overflowing.push(is_overflowing);
         }
-        spilled
+        overflowing
     }
 
     /// Settles charges of which some found no room.
     #[cold]
-    pub(super) fn settle_spilled(&self, charges: &[Charge<Fingerprint>], spilled: &[bool], lease: LeaseId) -> Settled {
-        self.spill.count(spilled.iter().filter(|&&spilled| spilled).count());
-        let is_spilled = |key| {
+    pub(super) fn settle_with_overflow(&self, charges: &[Charge<Fingerprint>], overflowing: &[bool], lease: LeaseId) -> Settled {
+        self.overflow.count(overflowing.iter().filter(|&&overflowing| overflowing).count());
+        let is_overflowing = |key| {
             charges
                 .iter()
-                .zip(spilled)
-                .any(|(charge, &spilled)| spilled && charge.key == key)
+                .zip(overflowing)
+                .any(|(charge, &overflowing)| overflowing && charge.key == key)
         };
-        let shared: Vec<Charge<Fingerprint>> = charges
+        let redirected: Vec<Charge<Fingerprint>> = charges
             .iter()
-            .map(|charge| match is_spilled(charge.key) {
+            .map(|charge| match is_overflowing(charge.key) {
                 true => Charge {
                     key: self.secret.overflow_key(&charge.limit),
                     ..*charge
@@ -75,34 +75,34 @@ impl Memory {
                 false => *charge,
             })
             .collect();
-        let mut held = self.tables.lock_all(&shared);
-        let now = self.moment();
-        let has_room = |charge: &Charge<Fingerprint>, held: &mut kinds::Held<'_>| with_kind!(&charge.limit, kind => self.has_shared(held.table_mut(kind, charge.key), charge.key, now));
+        let mut locked = self.tables.lock_all(&redirected);
+        let now = self.instant();
+        let has_capacity = |charge: &Charge<Fingerprint>, locked: &mut kinds::Held<'_>| with_kind!(&charge.limit, kind => self.has_overflow_counter(locked.table_mut(kind, charge.key), charge.key, now));
         let moved = || {
             charges
                 .iter()
-                .zip(&shared)
-                .map(|(charge, shared)| charge.key != shared.key)
+                .zip(&redirected)
+                .map(|(charge, redirected)| charge.key != redirected.key)
         };
-        let fits: Vec<bool> = shared
+        let fits: Vec<bool> = redirected
             .iter()
             .zip(moved())
-            .map(|(charge, moved)| !moved || has_room(charge, &mut held))
+            .map(|(charge, moved)| !moved || has_capacity(charge, &mut locked))
             .collect();
-        let (roomy, others): (Vec<_>, Vec<_>) = shared.iter().zip(&fits).partition(|(_, fits)| **fits);
+        let (fitting, others): (Vec<_>, Vec<_>) = redirected.iter().zip(&fits).partition(|(_, fits)| **fits);
         // One that binds and has no room refuses the request, and the others are only looked at; a shadow does not bind.
-        let is_refused = others.iter().any(|(charge, _)| charge.policy != Policy::Shadow);
-        let roomy: Vec<Charge<Fingerprint>> = roomy.into_iter().map(|(charge, _)| *charge).collect();
-        let aim = if is_refused { Aim::Look } else { Aim::Keep };
-        let mut settled = self.settle_held(&roomy, &mut held, aim, lease);
-        settled.passes &= !is_refused;
-        for (place, charge) in shared
+        let is_denied = others.iter().any(|(charge, _)| charge.policy != Policy::Shadow);
+        let fitting: Vec<Charge<Fingerprint>> = fitting.into_iter().map(|(charge, _)| *charge).collect();
+        let commit = if is_denied { Commit::DryRun } else { Commit::Keep };
+        let mut settlement = self.settle_with_locks(&fitting, &mut locked, commit, lease);
+        settlement.passes &= !is_denied;
+        for (index, charge) in redirected
             .iter()
             .enumerate()
-            .filter(|(place, _)| fits.get(*place) == Some(&false))
+            .filter(|(index, _)| fits.get(*index) == Some(&false))
         {
-            let refused = Outcome {
-                decision: refusal(&charge.limit, now),
+            let denied = Outcome {
+                decision: denial(&charge.limit, now),
                 receipt: Receipt {
                     cost: Cost::ZERO,
                     mark: Mark::default(),
@@ -110,38 +110,38 @@ impl Memory {
                 },
                 source: Source::Memory,
             };
-            settled.outcomes.insert(place, Ok(refused));
+            settlement.outcomes.insert(index, Ok(denied));
         }
-        for (outcome, moved) in settled.outcomes.iter_mut().zip(moved()) {
+        for (outcome, moved) in settlement.outcomes.iter_mut().zip(moved()) {
             if let (Ok(outcome), true) = (outcome, moved) {
                 outcome.source = Source::Overflow;
             }
         }
-        settled
+        settlement
     }
 
     /// Settles charges whose shards are locked and have room for them.
-    pub(super) fn settle_held(
+    pub(super) fn settle_with_locks(
         &self,
         charges: &[Charge<Fingerprint>],
-        held: &mut kinds::Held<'_>,
-        aim: Aim,
+        locked: &mut kinds::Held<'_>,
+        commit: Commit,
         lease: LeaseId,
     ) -> Settled {
         // Read with all locks held: one moment for all, and none of them has been written later.
-        let now = self.moment();
-        let settlement = propose(
+        let now = self.instant();
+        let proposal = propose(
             charges,
-            |charge, cost| with_kind!(&charge.limit, kind => kinds::decide(kind, held.table(kind, charge.key), charge.key, cost, now)),
+            |charge, cost| with_kind!(&charge.limit, kind => kinds::decide(kind, locked.table(kind, charge.key), charge.key, cost, now)),
         );
         let mut outcomes = Vec::with_capacity(charges.len());
-        for (charge, outcome) in charges.iter().zip(settlement.charges) {
-            if let (Aim::Keep, Some(change)) = (aim, outcome.change) {
+        for (charge, outcome) in charges.iter().zip(proposal.charges) {
+            if let (Commit::Keep, Some(change)) = (commit, outcome.change) {
                 with_kind!(&charge.limit, kind => {
-                    let table = held.table_mut(kind, charge.key);
-                    let place = table.find(charge.key);
+                    let table = locked.table_mut(kind, charge.key);
+                    let lookup = table.find(charge.key);
                     if let Some(change) = kind.own_change(change) {
-                        self.keep(kind, table, (charge.key, place), change, lease);
+                        self.keep(kind, table, (charge.key, lookup), change, lease);
                     }
                 });
             }
@@ -157,7 +157,7 @@ impl Memory {
             }));
         }
         Settled {
-            passes: settlement.allowed,
+            passes: proposal.allowed,
             now: now.at(),
             outcomes,
         }

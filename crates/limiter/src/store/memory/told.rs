@@ -4,20 +4,20 @@ use crate::store::{Outcome, Source};
 use tollgate_core::{Decision, Now, Receipt, Timestamp};
 
 /// What is told of one settled charge: as much as is asked for, since copying the rest costs as much as deciding.
-pub(crate) trait Told: Copy {
-    fn tell(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self;
+pub(crate) trait SettleOutput: Copy {
+    fn from_parts(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self;
 }
 
-impl Told for Decision {
+impl SettleOutput for Decision {
     #[inline(always)]
-    fn tell(decision: Decision, _: Receipt, _: Source, _: Now) -> Self {
+    fn from_parts(decision: Decision, _: Receipt, _: Source, _: Now) -> Self {
         decision
     }
 }
 
-impl Told for Outcome {
+impl SettleOutput for Outcome {
     #[inline(always)]
-    fn tell(decision: Decision, receipt: Receipt, source: Source, _: Now) -> Self {
+    fn from_parts(decision: Decision, receipt: Receipt, source: Source, _: Now) -> Self {
         Self {
             decision,
             receipt,
@@ -27,9 +27,9 @@ impl Told for Outcome {
 }
 
 /// With the moment it was settled at.
-impl Told for (Outcome, Timestamp) {
+impl SettleOutput for (Outcome, Timestamp) {
     #[inline(always)]
-    fn tell(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self {
-        (Outcome::tell(decision, receipt, source, now), now.at())
+    fn from_parts(decision: Decision, receipt: Receipt, source: Source, now: Now) -> Self {
+        (Outcome::from_parts(decision, receipt, source, now), now.at())
     }
 }

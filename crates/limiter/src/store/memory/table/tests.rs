@@ -10,12 +10,12 @@ use tollgate_core::{Counter, Limit, Micros, Rate, TokenBucket};
 
 /// An entry with a value of its own and something outside the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Note {
+struct TestEntry {
     fresh_at: Timestamp,
     value: u32,
 }
 
-impl Entry for Note {
+impl Entry for TestEntry {
     fn fresh_at(&self) -> Timestamp {
         self.fresh_at
     }
@@ -27,7 +27,7 @@ impl Entry for Note {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Put(Fingerprint, Note),
+    Put(Fingerprint, TestEntry),
     Remove(Fingerprint),
     Sweep(usize, Timestamp),
     Grow,
@@ -49,12 +49,12 @@ fn print() -> impl Strategy<Value = Fingerprint> {
 }
 
 fn op() -> impl Strategy<Value = Op> {
-    let note = (0..100_u64, 0..1_000_u32).prop_map(|(fresh_at, value)| Note {
+    let entry = (0..100_u64, 0..1_000_u32).prop_map(|(fresh_at, value)| TestEntry {
         fresh_at: Timestamp::from_micros(fresh_at),
         value,
     });
     prop_oneof![
-        8 => (print(), note).prop_map(|(print, note)| Op::Put(print, note)),
+        8 => (print(), entry).prop_map(|(print, entry)| Op::Put(print, entry)),
         3 => print().prop_map(Op::Remove),
         1 => (0..200_usize, 0..100_u64).prop_map(|(count, now)| Op::Sweep(count, Timestamp::from_micros(now))),
         1 => Just(Op::Grow),
@@ -63,15 +63,15 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Everything that must hold of a table at any time.
-fn check(table: &mut Table<Note>, model: &HashMap<Fingerprint, Note>) {
+fn check(table: &mut Table<TestEntry>, model: &HashMap<Fingerprint, TestEntry>) {
     assert_eq!(table.len(), model.len());
-    for (&print, note) in model {
+    for (&print, entry) in model {
         assert_eq!(
             table.get(table.find(print)),
-            Some(note),
+            Some(entry),
             "{print:?} is where it is looked for"
         );
-        assert_eq!(table.entry_mut(print), Some(&mut { *note }), "in one go too");
+        assert_eq!(table.entry_mut(print), Some(&mut { *entry }), "in one go too");
     }
     let entries: Vec<Fingerprint> = table.entries().map(|(print, _)| print).collect();
     assert_eq!(entries.len(), model.len());
@@ -92,38 +92,38 @@ proptest! {
 
     #[test]
     fn a_table_is_a_map(ops in proptest::collection::vec(op(), 0..400)) {
-        let mut table = Table::<Note>::new(0);
+        let mut table = Table::<TestEntry>::new(0);
         let mut model = HashMap::new();
         for op in ops {
             match op {
-                Op::Put(print, note) => {
-                    let place = table.find(print);
-                    prop_assert_eq!(matches!(place, Place::Found(_)), model.contains_key(&print));
+                Op::Put(print, new) => {
+                    let lookup = table.find(print);
+                    prop_assert_eq!(matches!(lookup, Lookup::Found(_)), model.contains_key(&print));
                     prop_assert_eq!(table.entry_mut(print), model.get_mut(&print));
-                    if let Some(entry) = table.get_mut(place) {
-                        *entry = note;
+                    if let Some(entry) = table.get_mut(lookup) {
+                        *entry = new;
                     } else {
                         if table.is_full_for(1) {
                             table.grow();
                             prop_assert!(!table.is_full_for(1));
                         }
-                        table.insert(print, note);
+                        table.insert(print, new);
                     }
-                    model.insert(print, note);
+                    model.insert(print, new);
                 }
                 Op::Remove(print) => prop_assert_eq!(table.remove(print), model.remove(&print)),
                 Op::Sweep(count, now) => {
-                    let before: usize = model.values().map(|note| note.value as usize).sum();
-                    let swept = table.sweep(count, now);
-                    prop_assert!(swept.keys <= count);
+                    let before: usize = model.values().map(|entry| entry.value as usize).sum();
+                    let stats = table.sweep(count, now);
+                    prop_assert!(stats.keys <= count);
                     // Only what is as good as new went, and all that went was told.
                     let left: Vec<Fingerprint> = table.entries().map(|(print, _)| print).collect();
                     let gone = model.len() - left.len();
-                    model.retain(|print, note| note.fresh_at > now || left.binary_search(print).is_ok());
+                    model.retain(|print, entry| entry.fresh_at > now || left.binary_search(print).is_ok());
                     prop_assert_eq!(model.len(), left.len());
-                    prop_assert_eq!(swept.keys, gone);
-                    let after: usize = model.values().map(|note| note.value as usize).sum();
-                    prop_assert_eq!(swept.heap_bytes, before - after);
+                    prop_assert_eq!(stats.keys, gone);
+                    let after: usize = model.values().map(|entry| entry.value as usize).sum();
+                    prop_assert_eq!(stats.heap_bytes, before - after);
                 }
                 Op::Grow => {
                     let foreseen = table.bytes_grown();
@@ -144,7 +144,7 @@ proptest! {
             table.shrink();
         }
         prop_assert_eq!(table.len(), 0);
-        prop_assert!(table.slots.len() <= Table::<Note>::slots_for(FEWEST));
+        prop_assert!(table.slots.len() <= Table::<TestEntry>::slots_for(SLOTS_MIN));
     }
 }
 
@@ -152,7 +152,7 @@ proptest! {
 fn sequential(count: u32) -> Vec<Fingerprint> {
     let rate = Rate::new(1, Micros::from_secs(1)).expect("in range");
     let limit = Limit::from(TokenBucket::new(rate));
-    let subjects = HashSecret([7; 16]).template(&Counter {
+    let template = HashSecret([7; 16]).template(&Counter {
         domain: "",
         rule: "rule",
         variant: "",
@@ -160,7 +160,7 @@ fn sequential(count: u32) -> Vec<Fingerprint> {
         per: &[],
     });
     (0..count)
-        .map(|n| subjects.fingerprint(&[format!("user:{n}").as_bytes()]))
+        .map(|n| template.fingerprint(&[format!("user:{n}").as_bytes()]))
         .collect()
 }
 
@@ -183,7 +183,7 @@ fn the_chance_that_any_two_of_ten_million_do_is_below_one_in_a_thousand_million(
 #[test]
 fn a_million_subjects_fill_shards_and_homes_evenly() {
     const SHARDS: usize = 1_024;
-    let shards = Shards::<Note>::new(SHARDS);
+    let shards = Shards::<TestEntry>::new(SHARDS);
     let prints = sequential(1_000_000);
     let (mut by_shard, mut by_home) = (vec![0_u64; SHARDS], vec![0_u64; SHARDS]);
     for print in &prints {
