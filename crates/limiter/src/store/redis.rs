@@ -49,7 +49,7 @@ mod view;
 mod work;
 
 use self::call::{Mode, Told};
-use self::envoy::Envoy;
+use self::envoy::RedisCounters;
 use self::nodes::Nodes;
 use self::orphans::Asked;
 use self::work::{Reply, Shared, Work, receipt};
@@ -60,7 +60,7 @@ use tollgate_core::{
 };
 
 pub use self::breaker::{BreakerState, Breaking, OpenFor};
-pub use self::envoy::EnvoyCounters;
+pub use self::envoy::RedisCountersOptions;
 pub use self::figures::{Figures, LastError};
 pub use self::key::{RedisKey, Subjects};
 pub use self::options::{Functions, Options, ReadFrom, Time, TlsError, UrlError};
@@ -80,7 +80,7 @@ pub struct Redis {
     /// What a survey had to say.
     warnings: Mutex<Vec<String>>,
     /// Counters of envoyproxy/ratelimit, if they are kept here.
-    envoy: Option<Box<Envoy>>,
+    envoy: Option<Box<RedisCounters>>,
 }
 
 impl Redis {
@@ -128,7 +128,7 @@ impl Redis {
     /// Why there is no connection, if there is none; of a cluster, to one of its servers.
     pub fn fault(&self) -> Option<String> {
         self.nodes.fault().or_else(|| {
-            let fault = self.envoy.as_ref()?.second()?.nodes.fault()?;
+            let fault = self.envoy.as_ref()?.per_second_store()?.nodes.fault()?;
             Some(format!("windows of a second: {fault}"))
         })
     }
@@ -287,21 +287,21 @@ impl Store for Redis {
 
     async fn hit(&self, hits: &[Hit<'_, RedisKey>], act: HitOp) -> Settled {
         match &self.envoy {
-            Some(envoy) => self.hit_envoy(envoy, hits, act).await,
+            Some(envoy) => self.hit_counters(envoy, hits, act).await,
             None => failed(self.shared.clock.now(), hits.len(), StoreError::Unavailable),
         }
     }
 
     async fn forget_hits(&self, hit: &Hit<'_, RedisKey>) -> Result<bool, StoreError> {
         match &self.envoy {
-            Some(envoy) => self.forget_envoy(envoy, hit).await,
+            Some(envoy) => self.forget_counter(envoy, hit).await,
             None => Err(StoreError::Unavailable),
         }
     }
 
     fn hit_text(&self, hit: &Hit<'_, RedisKey>) -> String {
         match &self.envoy {
-            Some(envoy) => self.text_envoy(envoy, hit),
+            Some(envoy) => self.counter_text(envoy, hit),
             None => self.key_text(&hit.charge.key),
         }
     }

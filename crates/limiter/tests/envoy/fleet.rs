@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Micros, Source};
-use tollgate_limiter::store::redis::EnvoyCounters;
+use tollgate_limiter::store::redis::RedisCountersOptions;
 use tollgate_limiter::testing::servers::{Kind, Server};
 
 const KEY: &str = "shop_year_x_1766016000";
@@ -54,7 +54,7 @@ async fn together_they_let_exactly_the_limit_pass() {
 async fn each_sees_what_the_other_counted_and_a_new_window_is_another_key() {
     let server = Server::start(Kind::Redis70);
     let clock = Clock::manual(crate::site::NOW);
-    let how = EnvoyCounters {
+    let how = RedisCountersOptions {
         clock: clock.clone(),
         ..counters()
     };

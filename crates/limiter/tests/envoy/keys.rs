@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::RuleMatch;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
-use tollgate_limiter::store::redis::EnvoyCounters;
+use tollgate_limiter::store::redis::RedisCountersOptions;
 use tollgate_limiter::testing::servers::{Kind, Server};
 use tollgate_limiter::{OwnLimit, Part, RuleBook, Way};
 
@@ -45,7 +45,7 @@ async fn keys_commands_and_lifetimes_are_those_of_envoyproxy() {
         (Kind::Valkey, "p_", 0),
     ] {
         let server = Server::start(kind);
-        let how = EnvoyCounters {
+        let how = RedisCountersOptions {
             prefix: prefix.into(),
             jitter,
             ..counters()
@@ -80,7 +80,7 @@ async fn keys_commands_and_lifetimes_are_those_of_envoyproxy() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lifetimes_are_spread_over_all_of_the_jitter() {
     let server = Server::start(Kind::Redis70);
-    let how = EnvoyCounters {
+    let how = RedisCountersOptions {
         jitter: 4,
         ..counters()
     };
@@ -121,7 +121,7 @@ async fn a_look_asks_and_a_key_is_told_as_it_is_written() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_back_or_forgotten_is_so_for_all() {
     let server = Server::start(Kind::Redis70);
-    let how = EnvoyCounters {
+    let how = RedisCountersOptions {
         local_cache: 1 << 20,
         ..counters()
     };

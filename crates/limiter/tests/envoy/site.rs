@@ -11,7 +11,7 @@ use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{EnvoyCounters, Redis};
+use tollgate_limiter::store::redis::{RedisCountersOptions, Redis};
 use tollgate_limiter::testing::servers::Server;
 use tollgate_limiter::{Checked, Part, RuleBook, Way};
 
@@ -88,20 +88,20 @@ pub(crate) fn rules(strict: bool) -> RuleSet {
 }
 
 /// As that one counts, at a time that stands still.
-pub(crate) fn counters() -> EnvoyCounters {
-    EnvoyCounters {
+pub(crate) fn counters() -> RedisCountersOptions {
+    RedisCountersOptions {
         clock: Clock::manual(NOW),
-        ..EnvoyCounters::default()
+        ..RedisCountersOptions::default()
     }
 }
 
 /// A store that counts so, with a deadline that a busy machine keeps.
-pub(crate) fn open(url: &str, counters: EnvoyCounters) -> Redis {
+pub(crate) fn open(url: &str, counters: RedisCountersOptions) -> Redis {
     let options = Redis::options(url).expect("a URL");
     options.deadline(Duration::from_secs(5)).envoy_counters(counters).open()
 }
 
-pub(crate) fn book(url: &str, counters: EnvoyCounters) -> RuleBook<Redis> {
+pub(crate) fn book(url: &str, counters: RedisCountersOptions) -> RuleBook<Redis> {
     RuleBook::new(rules(false), Arc::new(open(url, counters)))
 }
 

@@ -8,8 +8,8 @@ mod ask;
 mod over;
 mod window;
 
-use self::ask::{Ask, Deed};
-use self::over::Over;
+use self::ask::{CounterRequest, CounterCommand};
+use self::over::OverLimitCache;
 use super::nodes::Nodes;
 use super::work::Deadline;
 use super::{Options, Redis};
@@ -21,7 +21,7 @@ use tollgate_core::rules::envoy::CounterTarget;
 
 /// How counters of envoyproxy/ratelimit are kept. The defaults are that one's.
 #[derive(Clone, Debug)]
-pub struct EnvoyCounters {
+pub struct RedisCountersOptions {
     /// What their keys begin with: `CACHE_KEY_PREFIX`.
     pub prefix: Vec<u8>,
     /// Keys live as long as their window, and less than so many seconds longer: `EXPIRATION_JITTER_MAX_SECONDS`.
@@ -37,7 +37,7 @@ pub struct EnvoyCounters {
     pub clock: Clock,
 }
 
-impl Default for EnvoyCounters {
+impl Default for RedisCountersOptions {
     fn default() -> Self {
         Self {
             prefix: Vec::new(),
@@ -52,29 +52,29 @@ impl Default for EnvoyCounters {
 
 /// The same, open.
 #[derive(Debug)]
-pub(super) struct Envoy {
+pub(super) struct RedisCounters {
     prefix: Vec<u8>,
     jitter: u32,
     stops_when_over: bool,
     clock: Clock,
-    over: Option<Over>,
+    over_limit: Option<OverLimitCache>,
     per_second: Option<Redis>,
 }
 
-impl Envoy {
-    pub(super) fn open(how: EnvoyCounters) -> Self {
+impl RedisCounters {
+    pub(super) fn open(settings: RedisCountersOptions) -> Self {
         Self {
-            over: (how.local_cache > 0).then(|| Over::new(how.local_cache)),
-            per_second: how.per_second.map(|options| options.open()),
-            prefix: how.prefix,
-            jitter: how.jitter,
-            stops_when_over: how.stop_when_over,
-            clock: how.clock,
+            over_limit: (settings.local_cache > 0).then(|| OverLimitCache::new(settings.local_cache)),
+            per_second: settings.per_second.map(|options| options.open()),
+            prefix: settings.prefix,
+            jitter: settings.jitter,
+            stops_when_over: settings.stop_when_over,
+            clock: settings.clock,
         }
     }
 
     /// Where windows of a second are counted, if not where all others are.
-    pub(super) fn second(&self) -> Option<&Redis> {
+    pub(super) fn per_second_store(&self) -> Option<&Redis> {
         self.per_second.as_ref()
     }
 
@@ -91,12 +91,12 @@ impl Envoy {
     }
 
     fn is_over(&self, key: &[u8]) -> bool {
-        self.over.as_ref().is_some_and(|over| over.has(key))
+        self.over_limit.as_ref().is_some_and(|over_limit| over_limit.has(key))
     }
 }
 
 /// What is to be done for one request, all at one moment.
-struct Doing<'h, K> {
+struct HitBatch<'h, K> {
     hits: &'h [Hit<'h, K>],
     keys: Vec<Vec<u8>>,
     now: Timestamp,
@@ -108,28 +108,28 @@ type Counts = Vec<Result<u64, StoreError>>;
 
 impl Redis {
     /// Counts as envoyproxy/ratelimit does.
-    pub(super) async fn hit_envoy<K: Sync>(&self, envoy: &Envoy, hits: &[Hit<'_, K>], act: HitOp) -> Settled {
-        let now = envoy.clock.now();
-        let doing = Doing {
+    pub(super) async fn hit_counters<K: Sync>(&self, counters: &RedisCounters, hits: &[Hit<'_, K>], op: HitOp) -> Settled {
+        let now = counters.clock.now();
+        let batch = HitBatch {
             keys: hits
                 .iter()
-                .map(|hit| envoy.key(hit.counting, hit.window_start(now)))
+                .map(|hit| counters.key(hit.counting, hit.window_start(now)))
                 .collect(),
             hits,
             now,
             deadline: self.shared.deadline(),
         };
-        let outcomes: Vec<Result<Outcome, StoreError>> = match act {
-            HitOp::Increment => self.add(envoy, &doing).await,
+        let outcomes: Vec<Result<Outcome, StoreError>> = match op {
+            HitOp::Increment => self.increment(counters, &batch).await,
             HitOp::Get => {
-                let found = self.counts(envoy, &doing, |_, _| Deed::Look).await;
-                let would_be = |(hit, found): (&Hit<'_, K>, Result<u64, StoreError>)| {
-                    let used = found?.saturating_add(hit.charge.cost.get());
+                let counted = self.counts(counters, &batch, |_, _| CounterCommand::Get).await;
+                let would_count = |(hit, count): (&Hit<'_, K>, Result<u64, StoreError>)| {
+                    let used = count?.saturating_add(hit.charge.cost.get());
                     Ok(hit.outcome(used, now, Source::Shared))
                 };
-                hits.iter().zip(found).map(would_be).collect()
+                hits.iter().zip(counted).map(would_count).collect()
             }
-            HitOp::Decrement => doing.outcomes(self.take_off(envoy, &doing).await),
+            HitOp::Decrement => batch.outcomes(self.decrement(counters, &batch).await),
         };
         Settled {
             passes: outcomes.iter().all(Result::is_ok),
@@ -139,74 +139,74 @@ impl Redis {
     }
 
     /// Clears the key of the window that runs.
-    pub(super) async fn forget_envoy<K: Sync>(&self, envoy: &Envoy, hit: &Hit<'_, K>) -> Result<bool, StoreError> {
-        let now = envoy.clock.now();
-        let doing = Doing {
-            keys: vec![envoy.key(hit.counting, hit.window_start(now))],
+    pub(super) async fn forget_counter<K: Sync>(&self, counters: &RedisCounters, hit: &Hit<'_, K>) -> Result<bool, StoreError> {
+        let now = counters.clock.now();
+        let batch = HitBatch {
+            keys: vec![counters.key(hit.counting, hit.window_start(now))],
             hits: &[*hit],
             now,
             deadline: self.shared.deadline(),
         };
-        let cleared = self.counts(envoy, &doing, |_, _| Deed::Clear).await;
-        doing.forget(envoy);
+        let cleared = self.counts(counters, &batch, |_, _| CounterCommand::Delete).await;
+        batch.forget(counters);
         let cleared = cleared.into_iter().next().unwrap_or(Err(StoreError::Nonsense))?;
         Ok(cleared > 0)
     }
 
     /// The key of the window that runs, in words.
-    pub(super) fn text_envoy<K>(&self, envoy: &Envoy, hit: &Hit<'_, K>) -> String {
-        let key = envoy.key(hit.counting, hit.window_start(envoy.clock.now()));
+    pub(super) fn counter_text<K>(&self, counters: &RedisCounters, hit: &Hit<'_, K>) -> String {
+        let key = counters.key(hit.counting, hit.window_start(counters.clock.now()));
         String::from_utf8_lossy(&key).into_owned()
     }
 
     /// Counts all, except what is known to be over its limit; and where one of them is, with `stop_when_over` nothing else.
-    async fn add<K: Sync>(&self, envoy: &Envoy, doing: &Doing<'_, K>) -> Vec<Result<Outcome, StoreError>> {
-        let over: Vec<bool> = doing.keys.iter().map(|key| envoy.is_over(key)).collect();
-        let mut adds: Vec<u64> = doing.hits.iter().map(|hit| hit.charge.cost.get()).collect();
-        if envoy.stops_when_over && over.contains(&true) {
-            adds.fill(0);
-        } else if envoy.stops_when_over && adds.len() > 1 {
-            let found = self.counts(envoy, doing, |_, _| Deed::Look).await;
-            if let Some(error) = found.iter().find_map(|found| found.err()) {
+    async fn increment<K: Sync>(&self, counters: &RedisCounters, batch: &HitBatch<'_, K>) -> Vec<Result<Outcome, StoreError>> {
+        let over_limit: Vec<bool> = batch.keys.iter().map(|key| counters.is_over(key)).collect();
+        let mut increments: Vec<u64> = batch.hits.iter().map(|hit| hit.charge.cost.get()).collect();
+        if counters.stops_when_over && over_limit.contains(&true) {
+            increments.fill(0);
+        } else if counters.stops_when_over && increments.len() > 1 {
+            let counted = self.counts(counters, batch, |_, _| CounterCommand::Get).await;
+            if let Some(error) = counted.iter().find_map(|count| count.err()) {
                 // Nothing was counted, and nobody knows what should be.
-                return vec![Err(error); adds.len()];
+                return vec![Err(error); increments.len()];
             }
-            let would_be_over = doing.hits.iter().zip(&found).map(|(hit, found)| {
-                let used = found.unwrap_or_default().saturating_add(hit.charge.cost.get());
+            let would_be_over = batch.hits.iter().zip(&counted).map(|(hit, count)| {
+                let used = count.unwrap_or_default().saturating_add(hit.charge.cost.get());
                 used > u64::from(hit.counting.limit)
             });
             let would_be_over: Vec<bool> = would_be_over.collect();
             if would_be_over.contains(&true) {
-                for (add, _) in adds.iter_mut().zip(would_be_over).filter(|(_, is_over)| !is_over) {
-                    *add = 0;
+                for (increment, _) in increments.iter_mut().zip(would_be_over).filter(|(_, is_over)| !is_over) {
+                    *increment = 0;
                 }
             }
         }
         let counts = self
-            .counts(envoy, doing, |place, unit| match over.get(place) {
-                Some(true) => Deed::Nothing,
-                _ => Deed::Add {
-                    by: adds.get(place).map_or(0, |add| signed(*add)),
-                    lifetime: envoy.lifetime(unit),
+            .counts(counters, batch, |index, unit| match over_limit.get(index) {
+                Some(true) => CounterCommand::Skip,
+                _ => CounterCommand::Increment {
+                    by: increments.get(index).map_or(0, |increment| signed(*increment)),
+                    lifetime: counters.lifetime(unit),
                 },
             })
             .await;
-        let mut outcomes = Vec::with_capacity(doing.hits.len());
-        for ((((hit, key), count), is_over), add) in doing.hits.iter().zip(&doing.keys).zip(counts).zip(over).zip(adds)
+        let mut outcomes = Vec::with_capacity(batch.hits.len());
+        for ((((hit, key), count), is_over), increment) in batch.hits.iter().zip(&batch.keys).zip(counts).zip(over_limit).zip(increments)
         {
-            let most = u64::from(hit.counting.limit);
+            let max = u64::from(hit.counting.limit);
             if is_over {
                 // Whatever is counted, all of these are beyond the limit.
-                let used = most + hit.charge.cost.get().max(1);
-                outcomes.push(Ok(hit.outcome(used, doing.now, Source::Near)));
+                let used = max + hit.charge.cost.get().max(1);
+                outcomes.push(Ok(hit.outcome(used, batch.now, Source::Near)));
                 continue;
             }
-            if let (Some(over), Ok(true)) = (&envoy.over, count.map(|count| count > most)) {
-                over.add(key);
+            if let (Some(over_limit), Ok(true)) = (&counters.over_limit, count.map(|count| count > max)) {
+                over_limit.add(key);
             }
-            outcomes.push(count.map(|count| match add {
-                0 => hit.uncounted(count, doing.now, Source::Shared),
-                _ => hit.outcome(count, doing.now, Source::Shared),
+            outcomes.push(count.map(|count| match increment {
+                0 => hit.uncounted(count, batch.now, Source::Shared),
+                _ => hit.outcome(count, batch.now, Source::Shared),
             }));
         }
         outcomes
@@ -214,46 +214,46 @@ impl Redis {
 
     /// Takes off what was counted, and no more than that. Two who do so at the same moment may both see what only one can take:
     /// whoever went below zero puts back what was not there, as far as the server lets him.
-    async fn take_off<K: Sync>(&self, envoy: &Envoy, doing: &Doing<'_, K>) -> Counts {
-        let found = self.counts(envoy, doing, |_, _| Deed::Look).await;
-        let costs = doing.hits.iter().map(|hit| hit.charge.cost.get());
-        let there: Vec<u64> = found
+    async fn decrement<K: Sync>(&self, counters: &RedisCounters, batch: &HitBatch<'_, K>) -> Counts {
+        let counted = self.counts(counters, batch, |_, _| CounterCommand::Get).await;
+        let costs = batch.hits.iter().map(|hit| hit.charge.cost.get());
+        let decrements: Vec<u64> = counted
             .iter()
             .zip(costs)
-            .map(|(found, cost)| found.map_or(0, |found| found.min(cost)))
+            .map(|(counted, cost)| counted.map_or(0, |count| count.min(cost)))
             .collect();
-        let add = |by: Option<i64>, unit: u64| match by {
-            Some(0) | None => Deed::Look,
-            Some(by) => Deed::Add {
+        let command_for = |by: Option<i64>, unit: u64| match by {
+            Some(0) | None => CounterCommand::Get,
+            Some(by) => CounterCommand::Increment {
                 by,
-                lifetime: envoy.lifetime(unit),
+                lifetime: counters.lifetime(unit),
             },
         };
-        let less = |place: usize| there.get(place).map(|there| -signed(*there));
-        let mut left = match there.iter().any(|there| *there > 0) {
+        let decrement_of = |index: usize| decrements.get(index).map(|amount| -signed(*amount));
+        let mut remaining = match decrements.iter().any(|amount| *amount > 0) {
             true => {
-                self.signed_counts(envoy, doing, |place, unit| add(less(place), unit))
+                self.signed_counts(counters, batch, |index, unit| command_for(decrement_of(index), unit))
                     .await
             }
-            false => found.iter().map(|found| found.map(signed)).collect(),
+            false => counted.iter().map(|count| count.map(signed)).collect(),
         };
-        doing.forget(envoy);
-        let missing = |left: &Result<i64, StoreError>| left.map_or(0, |left| left.min(0));
-        if left.iter().any(|left| missing(left) < 0) {
-            let back = |place: usize| {
-                let (left, there) = (left.get(place)?, there.get(place)?);
-                Some((-missing(left)).min(signed(*there)))
+        batch.forget(counters);
+        let missing = |remaining: &Result<i64, StoreError>| remaining.map_or(0, |remaining| remaining.min(0));
+        if remaining.iter().any(|remaining| missing(remaining) < 0) {
+            let restore_of = |index: usize| {
+                let (remaining, amount) = (remaining.get(index)?, decrements.get(index)?);
+                Some((-missing(remaining)).min(signed(*amount)))
             };
-            let then = self
-                .signed_counts(envoy, doing, |place, unit| add(back(place), unit))
+            let after = self
+                .signed_counts(counters, batch, |index, unit| command_for(restore_of(index), unit))
                 .await;
-            left = put_back(&left, then);
+            remaining = restore(&remaining, after);
         }
-        later(&found, left.into_iter().map(|left| left.map(unsigned)))
+        unless_failed(&counted, remaining.into_iter().map(|remaining| remaining.map(unsigned)))
     }
 
-    async fn counts<K: Sync>(&self, envoy: &Envoy, doing: &Doing<'_, K>, deed: impl Fn(usize, u64) -> Deed) -> Counts {
-        let counts = self.signed_counts(envoy, doing, deed).await;
+    async fn counts<K: Sync>(&self, counters: &RedisCounters, batch: &HitBatch<'_, K>, command: impl Fn(usize, u64) -> CounterCommand) -> Counts {
+        let counts = self.signed_counts(counters, batch, command).await;
         counts.into_iter().map(|count| count.map(unsigned)).collect()
     }
 
@@ -261,35 +261,35 @@ impl Redis {
     /// is then in it.
     async fn signed_counts<K: Sync>(
         &self,
-        envoy: &Envoy,
-        doing: &Doing<'_, K>,
-        deed: impl Fn(usize, u64) -> Deed,
+        counters: &RedisCounters,
+        batch: &HitBatch<'_, K>,
+        command: impl Fn(usize, u64) -> CounterCommand,
     ) -> Vec<Result<i64, StoreError>> {
-        let mut counts: Vec<Result<i64, StoreError>> = vec![Ok(0); doing.hits.len()];
-        let (mut here, mut there) = <(Vec<_>, Vec<_>)>::default();
-        for (place, (hit, key)) in doing.hits.iter().zip(&doing.keys).enumerate() {
+        let mut counts: Vec<Result<i64, StoreError>> = vec![Ok(0); batch.hits.len()];
+        let (mut primary, mut per_second) = <(Vec<_>, Vec<_>)>::default();
+        for (index, (hit, key)) in batch.hits.iter().zip(&batch.keys).enumerate() {
             let unit = hit.unit();
-            let ask = match deed(place, unit) {
-                Deed::Nothing => continue,
-                deed => Ask { key: key.clone(), deed },
+            let request = match command(index, unit) {
+                CounterCommand::Skip => continue,
+                command => CounterRequest { key: key.clone(), command },
             };
-            match envoy.per_second.is_some() && unit == 1 {
-                true => there.push((place, ask)),
-                false => here.push((place, ask)),
+            match counters.per_second.is_some() && unit == 1 {
+                true => per_second.push((index, request)),
+                false => primary.push((index, request)),
             }
         }
-        let second = envoy.second().map(|second| &second.nodes);
-        let (here, there) = futures_util::future::join(
-            ask_for(Some(&self.nodes), here, doing.deadline),
-            ask_for(second, there, doing.deadline),
+        let second_topology = counters.per_second_store().map(|per_second_store| &per_second_store.nodes);
+        let (primary, per_second) = futures_util::future::join(
+            execute_at(Some(&self.nodes), primary, batch.deadline),
+            execute_at(second_topology, per_second, batch.deadline),
         )
         .await;
-        for (place, count) in here.into_iter().chain(there) {
+        for (index, count) in primary.into_iter().chain(per_second) {
             match count {
                 Ok(_) => self.shared.figures.charges.add(1),
                 Err(error) => self.shared.count(error),
             }
-            if let Some(counted) = counts.get_mut(place) {
+            if let Some(counted) = counts.get_mut(index) {
                 *counted = count;
             }
         }
@@ -297,19 +297,19 @@ impl Redis {
     }
 }
 
-async fn ask_for(
-    nodes: Option<&Arc<Nodes>>,
-    asks: Vec<(usize, Ask)>,
+async fn execute_at(
+    topology: Option<&Arc<Nodes>>,
+    requests: Vec<(usize, CounterRequest)>,
     deadline: Deadline,
 ) -> Vec<(usize, Result<i64, StoreError>)> {
-    let Some(nodes) = nodes.filter(|_| !asks.is_empty()) else {
+    let Some(topology) = topology.filter(|_| !requests.is_empty()) else {
         return Vec::new();
     };
-    let (places, asks): (Vec<usize>, Vec<Ask>) = asks.into_iter().unzip();
-    places.into_iter().zip(nodes.do_all(&asks, deadline).await).collect()
+    let (indexes, requests): (Vec<usize>, Vec<CounterRequest>) = requests.into_iter().unzip();
+    indexes.into_iter().zip(topology.execute(&requests, deadline).await).collect()
 }
 
-impl<K> Doing<'_, K> {
+impl<K> HitBatch<'_, K> {
     fn outcomes(&self, counts: Counts) -> Vec<Result<Outcome, StoreError>> {
         let outcome =
             |(hit, count): (&Hit<'_, K>, Result<u64, StoreError>)| Ok(hit.outcome(count?, self.now, Source::Shared));
@@ -317,28 +317,28 @@ impl<K> Doing<'_, K> {
     }
 
     /// Forgets that its keys were over their limits.
-    fn forget(&self, envoy: &Envoy) {
-        if let Some(over) = &envoy.over {
+    fn forget(&self, counters: &RedisCounters) {
+        if let Some(over_limit) = &counters.over_limit {
             for key in &self.keys {
-                over.remove(key);
+                over_limit.remove(key);
             }
         }
     }
 }
 
 /// What a later step found, where none before it failed: what nobody knows of is not made known by looking again.
-fn later<A: Copy, B>(
+fn unless_failed<A: Copy, B>(
     before: &[Result<A, StoreError>],
-    then: impl IntoIterator<Item = Result<B, StoreError>>,
+    after: impl IntoIterator<Item = Result<B, StoreError>>,
 ) -> Vec<Result<B, StoreError>> {
-    let both = before.iter().zip(then);
-    both.map(|(before, then)| before.and(then)).collect()
+    let both = before.iter().zip(after);
+    both.map(|(before, after)| before.and(after)).collect()
 }
 
 /// The same where the later step puts back what was too much: what was taken off is, also if that could not be done.
-fn put_back(taken_off: &[Result<i64, StoreError>], then: Vec<Result<i64, StoreError>>) -> Vec<Result<i64, StoreError>> {
-    let both = taken_off.iter().zip(then);
-    both.map(|(taken_off, then)| taken_off.map(|left| then.unwrap_or(left)))
+fn restore(decremented: &[Result<i64, StoreError>], after: Vec<Result<i64, StoreError>>) -> Vec<Result<i64, StoreError>> {
+    let both = decremented.iter().zip(after);
+    both.map(|(decremented, after)| decremented.map(|remaining| after.unwrap_or(remaining)))
         .collect()
 }
 
@@ -358,11 +358,11 @@ mod tests {
     #[test]
     fn a_look_does_not_hide_that_it_is_unknown_whether_something_was_taken_off() {
         // The second of three was not answered; another had to put something back, so that all were asked again.
-        let taken_off = [Ok(-1), Err(StoreError::Timeout), Ok(4), Ok(-2)];
-        let then = put_back(&taken_off, vec![Ok(0), Ok(7), Ok(4), Err(StoreError::BreakerOpen)]);
-        assert_eq!(then, [Ok(0), Err(StoreError::Timeout), Ok(4), Ok(-2)]);
+        let decremented = [Ok(-1), Err(StoreError::Timeout), Ok(4), Ok(-2)];
+        let after = restore(&decremented, vec![Ok(0), Ok(7), Ok(4), Err(StoreError::BreakerOpen)]);
+        assert_eq!(after, [Ok(0), Err(StoreError::Timeout), Ok(4), Ok(-2)]);
         assert_eq!(
-            later(&[Ok(1)], [Err::<u64, _>(StoreError::Lost)]),
+            unless_failed(&[Ok(1)], [Err::<u64, _>(StoreError::Lost)]),
             [Err(StoreError::Lost)]
         );
     }

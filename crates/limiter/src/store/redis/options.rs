@@ -3,7 +3,7 @@
 use super::Redis;
 use super::breaker::Breaking;
 use super::cluster::Cluster;
-use super::envoy::{Envoy, EnvoyCounters};
+use super::envoy::{RedisCounters, RedisCountersOptions};
 use super::figures::Figures;
 use super::key::Keys;
 use super::link::{Finder, Link};
@@ -39,7 +39,7 @@ pub struct Options {
     near_cache: bool,
     breaking: Breaking,
     read_from: ReadFrom,
-    envoy: Option<EnvoyCounters>,
+    envoy: Option<RedisCountersOptions>,
 }
 
 /// Whose clock decides.
@@ -220,7 +220,7 @@ impl Options {
 
     /// That what envoyproxy/ratelimit counts is counted in its keys, as it does. Unless said, it is a limit like all others,
     /// in keys of our own.
-    pub fn envoy_counters(self, counters: EnvoyCounters) -> Self {
+    pub fn envoy_counters(self, counters: RedisCountersOptions) -> Self {
         Self {
             envoy: Some(counters),
             ..self
@@ -287,7 +287,7 @@ impl Options {
             warnings: Mutex::default(),
             shared,
             nodes: Arc::new(nodes),
-            envoy: self.envoy.map(|counters| Box::new(Envoy::open(counters))),
+            envoy: self.envoy.map(|counters| Box::new(RedisCounters::open(counters))),
         }
     }
 }

@@ -6,7 +6,7 @@ use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::problem::{Problem, ValueError};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::{Fields, NodeKind, Node};
-use tollgate_limiter::store::redis::EnvoyCounters;
+use tollgate_limiter::store::redis::RedisCountersOptions;
 
 /// How they are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,18 +40,18 @@ impl EnvoyCounterSettings {
     ///
     /// # Errors
     /// Those of the server for windows of a second: see [`RedisSettings::options`].
-    pub(super) fn counters(&self) -> Result<EnvoyCounters, String> {
+    pub(super) fn counters(&self) -> Result<RedisCountersOptions, String> {
         let per_second = match &self.per_second {
             Some(second) => Some(Box::new(second.options()?)),
             None => None,
         };
-        Ok(EnvoyCounters {
+        Ok(RedisCountersOptions {
             prefix: self.prefix.clone().into_bytes(),
             jitter: self.jitter,
             local_cache: self.local_cache,
             stop_when_over: self.stop_when_over,
             per_second,
-            ..EnvoyCounters::default()
+            ..RedisCountersOptions::default()
         })
     }
 }

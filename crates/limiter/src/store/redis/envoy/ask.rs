@@ -16,24 +16,24 @@ use std::sync::Arc;
 
 /// What to do to one key.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct CounterRequest {
     pub(super) key: Vec<u8>,
-    pub(super) deed: Deed,
+    pub(super) command: CounterCommand,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Deed {
+pub(super) enum CounterCommand {
     /// Adds so much, and lets the key live for so many seconds.
-    Add { by: i64, lifetime: u64 },
+    Increment { by: i64, lifetime: u64 },
     /// Says what is in it.
-    Look,
+    Get,
     /// Clears it, and says whether there was anything.
-    Clear,
+    Delete,
     /// It is not asked for.
-    Nothing,
+    Skip,
 }
 
-impl Ask {
+impl CounterRequest {
     /// The commands, the first of which is answered with what is wanted.
     fn commands(&self) -> Vec<Cmd> {
         let command = |name: &str| {
@@ -41,45 +41,45 @@ impl Ask {
             command.arg(self.key.as_slice());
             command
         };
-        match self.deed {
-            Deed::Add { by, lifetime } => {
+        match self.command {
+            CounterCommand::Increment { by, lifetime } => {
                 let (mut add, mut expire) = (command("INCRBY"), command("EXPIRE"));
                 add.arg(by);
                 expire.arg(lifetime);
                 vec![add, expire]
             }
-            Deed::Look => vec![command("GET")],
-            Deed::Clear => vec![command("DEL")],
-            Deed::Nothing => Vec::new(),
+            CounterCommand::Get => vec![command("GET")],
+            CounterCommand::Delete => vec![command("DEL")],
+            CounterCommand::Skip => Vec::new(),
         }
     }
 }
 
 impl Node {
     /// Does all of it on this server. `is_asking`: it is only about to have their slots.
-    async fn do_all(&self, asks: &[&Ask], is_asking: bool, deadline: Deadline) -> Vec<Result<i64, Failure>> {
-        let commands = asks.iter().map(|ask| ask.commands());
+    async fn execute(&self, requests: &[&CounterRequest], is_asking: bool, deadline: Deadline) -> Vec<Result<i64, Failure>> {
+        let commands = requests.iter().map(|request| request.commands());
         let commands: Vec<Vec<Cmd>> = match is_asking {
             false => commands.collect(),
             // It is heeded for one command only.
             true => commands
-                .map(|own| own.into_iter().flat_map(|own| [redis::cmd("ASKING"), own]).collect())
+                .map(|pair| pair.into_iter().flat_map(|pair| [redis::cmd("ASKING"), pair]).collect())
                 .collect(),
         };
         let all: Vec<&Cmd> = commands.iter().flatten().collect();
-        let mut answers = self.send_all(&all, deadline).await.into_iter();
-        let counted = commands.iter().map(|own| {
-            let answers: Vec<Result<Value, Failure>> = answers.by_ref().take(own.len()).collect();
-            let first = answers.into_iter().nth(usize::from(is_asking));
+        let mut replies = self.send_all(&all, deadline).await.into_iter();
+        let counts = commands.iter().map(|its_commands| {
+            let replies: Vec<Result<Value, Failure>> = replies.by_ref().take(its_commands.len()).collect();
+            let first = replies.into_iter().nth(usize::from(is_asking));
             count(first.unwrap_or_else(|| Err(StoreError::Nonsense.into()))?)
         });
-        counted.collect()
+        counts.collect()
     }
 }
 
 /// A number as it is answered, or as it is held.
-fn count(answer: Value) -> Result<i64, Failure> {
-    let held = match answer {
+fn count(reply: Value) -> Result<i64, Failure> {
+    let number = match reply {
         Value::Int(count) => Some(count),
         Value::Nil => Some(0),
         Value::BulkString(text) => {
@@ -91,72 +91,72 @@ fn count(answer: Value) -> Result<i64, Failure> {
         }
         _ => None,
     };
-    held.ok_or_else(|| StoreError::Nonsense.into())
+    number.ok_or_else(|| StoreError::Nonsense.into())
 }
 
 impl Nodes {
     /// Does all of it, each on the server that has its key.
-    pub(super) async fn do_all(&self, asks: &[Ask], deadline: Deadline) -> Vec<Result<i64, StoreError>> {
-        let done = match self {
+    pub(super) async fn execute(&self, requests: &[CounterRequest], deadline: Deadline) -> Vec<Result<i64, StoreError>> {
+        let results = match self {
             Self::One(node) => {
-                let asks: Vec<&Ask> = asks.iter().collect();
-                node.do_all(&asks, false, deadline).await
+                let requests: Vec<&CounterRequest> = requests.iter().collect();
+                node.execute(&requests, false, deadline).await
             }
-            Self::Cluster(cluster) => cluster.do_all(asks, deadline).await,
+            Self::Cluster(cluster) => cluster.execute(requests, deadline).await,
         };
-        done.into_iter()
-            .map(|done| done.map_err(|failure| failure.error))
+        results.into_iter()
+            .map(|result| result.map_err(|failure| failure.error))
             .collect()
     }
 }
 
 impl Cluster {
-    async fn do_all(&self, asks: &[Ask], deadline: Deadline) -> Vec<Result<i64, Failure>> {
-        let mut done: Vec<Result<i64, Failure>> = vec![Err(StoreError::Unavailable.into()); asks.len()];
+    async fn execute(&self, requests: &[CounterRequest], deadline: Deadline) -> Vec<Result<i64, Failure>> {
+        let mut results: Vec<Result<i64, Failure>> = vec![Err(StoreError::Unavailable.into()); requests.len()];
         let mut groups: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
-        for (place, ask) in asks.iter().enumerate() {
-            let Some(node) = self.owner_of(slots::of_key(&ask.key), deadline).await else {
+        for (index, request) in requests.iter().enumerate() {
+            let Some(node) = self.owner_of(slots::of_key(&request.key), deadline).await else {
                 continue;
             };
             match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
-                Some((_, places)) => places.push(place),
-                None => groups.push((node, vec![place])),
+                Some((_, indexes)) => indexes.push(index),
+                None => groups.push((node, vec![index])),
             }
         }
-        let asked = groups.iter().map(|(node, places)| async move {
-            let its: Vec<&Ask> = places.iter().filter_map(|place| asks.get(*place)).collect();
-            node.do_all(&its, false, deadline).await
+        let sent = groups.iter().map(|(node, indexes)| async move {
+            let group: Vec<&CounterRequest> = indexes.iter().filter_map(|index| requests.get(*index)).collect();
+            node.execute(&group, false, deadline).await
         });
-        for ((_, places), answers) in groups.iter().zip(join_all(asked).await) {
-            for (place, answer) in places.iter().zip(answers) {
-                if let Some(done) = done.get_mut(*place) {
-                    *done = answer;
+        for ((_, indexes), replies) in groups.iter().zip(join_all(sent).await) {
+            for (index, reply) in indexes.iter().zip(replies) {
+                if let Some(result) = results.get_mut(*index) {
+                    *result = reply;
                 }
             }
         }
-        let followed = asks
+        let redirected = requests
             .iter()
-            .zip(done)
-            .map(|(ask, done)| self.follow_one(ask, done, deadline));
-        join_all(followed).await
+            .zip(results)
+            .map(|(request, result)| self.follow_counter_redirects(request, result, deadline));
+        join_all(redirected).await
     }
 
     /// Goes where a server says that the slot is, or is about to be: each is heeded once. Neither has done anything.
-    async fn follow_one(&self, ask: &Ask, mut done: Result<i64, Failure>, deadline: Deadline) -> Result<i64, Failure> {
-        let (mut moved, mut asked) = (false, false);
+    async fn follow_counter_redirects(&self, request: &CounterRequest, mut result: Result<i64, Failure>, deadline: Deadline) -> Result<i64, Failure> {
+        let (mut moved_followed, mut ask_followed) = (false, false);
         loop {
-            let failure = match done {
+            let failure = match result {
                 Ok(count) => return Ok(count),
                 Err(failure) => failure,
             };
             let (node, is_asking) = match (failure.error, &failure.elsewhere) {
-                (StoreError::Refused(Refusal::Moved), Some(host)) if !moved => {
-                    moved = true;
-                    (self.slot_moved(slots::of_key(&ask.key), host), false)
+                (StoreError::Refused(Refusal::Moved), Some(endpoint)) if !moved_followed => {
+                    moved_followed = true;
+                    (self.slot_moved(slots::of_key(&request.key), endpoint), false)
                 }
-                (StoreError::Refused(Refusal::Ask), Some(host)) if !asked => {
-                    asked = true;
-                    (self.server_at(host), true)
+                (StoreError::Refused(Refusal::Ask), Some(endpoint)) if !ask_followed => {
+                    ask_followed = true;
+                    (self.server_at(endpoint), true)
                 }
                 _ => {
                     self.doubt_if(failure.error);
@@ -164,8 +164,8 @@ impl Cluster {
                 }
             };
             self.shared().figures.redirects.add(1);
-            let again = node.do_all(&[ask], is_asking, deadline).await;
-            done = again
+            let retried = node.execute(&[request], is_asking, deadline).await;
+            result = retried
                 .into_iter()
                 .next()
                 .unwrap_or_else(|| Err(StoreError::Nonsense.into()));

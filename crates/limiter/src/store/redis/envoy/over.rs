@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// So many bytes of them at most. A key names its window, so none is ever wrong, and the oldest make room.
 #[derive(Debug)]
-pub(super) struct Over {
-    most: usize,
-    known: Mutex<Known>,
+pub(super) struct OverLimitCache {
+    bytes_max: usize,
+    index: Mutex<CacheIndex>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct CacheIndex {
     keys: HashSet<Arc<[u8]>>,
     /// In the order they came. One that was forgotten stands here until it is the oldest.
     order: VecDeque<Arc<[u8]>>,
@@ -19,46 +19,46 @@ struct Known {
 }
 
 /// What a key takes beside its own bytes: its place in both lists and how often it is held.
-const BESIDE: usize = 64;
+const ENTRY_OVERHEAD: usize = 64;
 
-impl Over {
-    pub(super) fn new(most: usize) -> Self {
+impl OverLimitCache {
+    pub(super) fn new(bytes_max: usize) -> Self {
         Self {
-            most,
-            known: Mutex::default(),
+            bytes_max,
+            index: Mutex::default(),
         }
     }
 
     pub(super) fn has(&self, key: &[u8]) -> bool {
-        self.known().keys.contains(key)
+        self.index().keys.contains(key)
     }
 
     pub(super) fn add(&self, key: &[u8]) {
-        let size = key.len() + BESIDE;
-        if size > self.most {
+        let size = key.len() + ENTRY_OVERHEAD;
+        if size > self.bytes_max {
             return;
         }
-        let mut known = self.known();
-        if known.keys.contains(key) {
+        let mut index = self.index();
+        if index.keys.contains(key) {
             return;
         }
-        while known.bytes + size > self.most {
-            let Some(oldest) = known.order.pop_front() else { break };
-            known.bytes -= oldest.len() + BESIDE;
-            known.keys.remove(&oldest);
+        while index.bytes + size > self.bytes_max {
+            let Some(oldest) = index.order.pop_front() else { break };
+            index.bytes -= oldest.len() + ENTRY_OVERHEAD;
+            index.keys.remove(&oldest);
         }
         let key: Arc<[u8]> = key.into();
-        known.bytes += size;
-        known.order.push_back(Arc::clone(&key));
-        known.keys.insert(key);
+        index.bytes += size;
+        index.order.push_back(Arc::clone(&key));
+        index.keys.insert(key);
     }
 
     pub(super) fn remove(&self, key: &[u8]) {
-        self.known().keys.remove(key);
+        self.index().keys.remove(key);
     }
 
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn index(&self) -> MutexGuard<'_, CacheIndex> {
+        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,19 +68,19 @@ mod tests {
 
     #[test]
     fn the_oldest_make_room() {
-        let over = Over::new(3 * (4 + BESIDE));
+        let cache = OverLimitCache::new(3 * (4 + ENTRY_OVERHEAD));
         for key in ["k__0", "k__1", "k__2", "k__1", "k__3"] {
-            over.add(key.as_bytes());
+            cache.add(key.as_bytes());
         }
-        let has = |key: &str| over.has(key.as_bytes());
+        let has = |key: &str| cache.has(key.as_bytes());
         assert_eq!(["k__0", "k__1", "k__2", "k__3"].map(has), [false, true, true, true]);
-        over.remove(b"k__2");
+        cache.remove(b"k__2");
         assert!(!has("k__2"));
         // Again over its limit, it is held as the newest, and the bytes of the old place are still counted.
-        over.add(b"k__2");
+        cache.add(b"k__2");
         assert_eq!(["k__1", "k__2", "k__3"].map(has), [false, true, true]);
-        over.add(&[b'x'; 1_000]);
+        cache.add(&[b'x'; 1_000]);
         assert_eq!(["k__2", "k__3"].map(has), [true, true]);
-        assert!(over.known().bytes <= over.most);
+        assert!(cache.index().bytes <= cache.bytes_max);
     }
 }
