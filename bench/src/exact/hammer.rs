@@ -133,7 +133,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 async fn hammer(args: &Args) -> Result<Seen, String> {
     let options = Redis::options(&args.url).map_err(|error| error.to_string())?;
     let limiter = Limiter::new(options.deadline(PATIENCE).open());
-    limiter.store().survey().await?;
+    limiter.store().diagnose().await?;
     let limit = limit(&args.algorithm, args.per_second).map_err(|error| error.to_string())?;
     // Every run has a counter of its own.
     let rule = limiter.limit(&format!("hammered {}", args.from_us), limit);

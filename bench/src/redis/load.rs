@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tollgate_core::Cost;
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::limits::TokenBucket;
-use tollgate_limiter::store::redis::{Options, Redis};
+use tollgate_limiter::store::redis::{RedisOptions, Redis};
 use tollgate_limiter::{LimitCheck, Limiter, NamedLimit};
 
 /// Somebody whose decisions are measured.
@@ -110,9 +110,9 @@ impl Library {
         Self::open_with(Redis::options(url).map_err(|error| error.to_string())?).await
     }
 
-    pub(crate) async fn open_with(options: Options) -> Result<Arc<Self>, String> {
+    pub(crate) async fn open_with(options: RedisOptions) -> Result<Arc<Self>, String> {
         let limiter = Limiter::new(options.deadline(PATIENCE).open());
-        limiter.store().survey().await?;
+        limiter.store().diagnose().await?;
         let rule = limiter.limit("bench", TokenBucket::per_hour(BURST).burst(BURST));
         let rule = rule.map_err(|error| error.to_string())?;
         Ok(Arc::new(Self { limiter, rule }))
@@ -187,7 +187,7 @@ impl Library {
 
     /// How many charges were settled, and by how many calls of the script.
     pub(crate) fn charges_and_calls(&self) -> [u64; 2] {
-        let figures = self.limiter.store().figures();
+        let figures = self.limiter.store().metrics();
         [figures.charges.get(), figures.calls.get()]
     }
 }

@@ -48,23 +48,23 @@ mod turns;
 mod view;
 mod work;
 
-use self::call::{Mode, Told};
+use self::call::{ScriptOp, ChargeReply};
 use self::envoy::RedisCounters;
-use self::nodes::Nodes;
-use self::orphans::Asked;
-use self::work::{Reply, Shared, Work, receipt};
+use self::nodes::Topology;
+use self::orphans::PendingLease;
+use self::work::{NodeReply, StoreContext, NodeRequest, receipt};
 use super::{HitOp, Hit, Outcome, Settled, Source, Store, StoreError};
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
 
-pub use self::breaker::{BreakerState, Breaking, OpenFor};
+pub use self::breaker::{BreakerState, BreakerConfig, OpenFor};
 pub use self::envoy::RedisCountersOptions;
-pub use self::figures::{Figures, LastError};
-pub use self::key::{RedisKey, Subjects};
-pub use self::options::{Functions, Options, ReadFrom, Time, TlsError, UrlError};
-pub use self::survey::Survey;
+pub use self::figures::{RedisMetrics, LastError};
+pub use self::key::{RedisKey, RedisKeyTemplate};
+pub use self::options::{Functions, RedisOptions, ReadFrom, ClockSource, RedisTlsError, UrlError};
+pub use self::survey::Diagnostics;
 
 /// A store on Redis or Valkey: one server, the one that sentinels name, or a cluster.
 ///
@@ -75,12 +75,12 @@ pub use self::survey::Survey;
 /// of them refuses, what the others have taken is taken back.
 #[derive(Debug)]
 pub struct Redis {
-    shared: Arc<Shared>,
-    nodes: Arc<Nodes>,
+    context: Arc<StoreContext>,
+    topology: Arc<Topology>,
     /// What a survey had to say.
     warnings: Mutex<Vec<String>>,
     /// Counters of envoyproxy/ratelimit, if they are kept here.
-    envoy: Option<Box<RedisCounters>>,
+    counters: Option<Box<RedisCounters>>,
 }
 
 impl Redis {
@@ -88,89 +88,89 @@ impl Redis {
     ///
     /// # Errors
     /// A URL that names no server.
-    pub fn options(url: &str) -> Result<Options, UrlError> {
-        Options::new(url)
+    pub fn options(url: &str) -> Result<RedisOptions, UrlError> {
+        RedisOptions::new(url)
     }
 
     /// What it has done since it was opened.
-    pub fn figures(&self) -> &Figures {
-        &self.shared.figures
+    pub fn metrics(&self) -> &RedisMetrics {
+        &self.context.metrics
     }
 
     /// What went wrong last, if anything ever did: also what some calls met while others were answered.
     pub fn last_error(&self) -> Option<LastError> {
-        self.shared.figures.last_error(self.shared.clock.now())
+        self.context.metrics.last_error(self.context.clock.now())
     }
 
     /// What there is to say of its servers: what the last survey had, and whether sentinels should be heard and are not.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        warnings.extend(self.link_warning());
+        warnings.extend(self.connector_warning());
         warnings
     }
 
-    fn link_warning(&self) -> Option<String> {
-        match &*self.nodes {
-            Nodes::One(node) => node.link.warning().map(str::to_owned),
-            Nodes::Cluster(_) => None,
+    fn connector_warning(&self) -> Option<String> {
+        match &*self.topology {
+            Topology::One(node) => node.connector.warning().map(str::to_owned),
+            Topology::Cluster(_) => None,
         }
     }
 
     /// Which primary its sentinels have named: to be kept, and given to [`Options::last_primary`] by one that starts while
     /// none of them answers. Nothing without sentinels.
     pub fn primary(&self) -> Option<String> {
-        match &*self.nodes {
-            Nodes::One(node) => node.link.named(),
-            Nodes::Cluster(_) => None,
+        match &*self.topology {
+            Topology::One(node) => node.connector.known_primary(),
+            Topology::Cluster(_) => None,
         }
     }
 
     /// Why there is no connection, if there is none; of a cluster, to one of its servers.
-    pub fn fault(&self) -> Option<String> {
-        self.nodes.fault().or_else(|| {
-            let fault = self.envoy.as_ref()?.per_second_store()?.nodes.fault()?;
-            Some(format!("windows of a second: {fault}"))
+    pub fn connection_error(&self) -> Option<String> {
+        self.topology.error().or_else(|| {
+            let error = self.counters.as_ref()?.per_second_store()?.topology.error()?;
+            Some(format!("windows of a second: {error}"))
         })
     }
 
     /// What the breaker of its server lets through; of a cluster, of the one that lets least.
     pub fn breaker(&self) -> BreakerState {
-        self.nodes.breaker().0
+        self.topology.breaker().0
     }
 
     /// How often a breaker has opened or closed.
     pub fn breaker_changes(&self) -> u64 {
-        self.nodes.breaker().1
+        self.topology.breaker().1
     }
 
     /// Gives back to one counter. Says how it then stands, and whether there was anything to give back.
-    async fn give_back(
+    async fn modify_standing(
         &self,
-        mode: Mode,
+        op: ScriptOp,
         key: RedisKey,
         limit: &Limit,
         receipt: &Receipt,
     ) -> Result<(Decision, bool), StoreError> {
-        match self.change(mode, key, limit, receipt).await? {
-            Told::Charge { decision, kept, .. } => Ok((decision, kept)),
-            Told::Foreign => Err(StoreError::Foreign),
-            Told::Forgotten(_) => Err(StoreError::Nonsense),
+        match self.modify(op, key, limit, receipt).await? {
+            ChargeReply::Charge { decision, kept, .. } => Ok((decision, kept)),
+            ChargeReply::ForeignValue => Err(StoreError::Foreign),
+            ChargeReply::Cleared(_) => Err(StoreError::Nonsense),
         }
     }
 
     /// Changes one counter, other than by charging it, and says what came of it.
-    async fn change(&self, mode: Mode, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<Told, StoreError> {
-        let charge = self.of_one(key, limit, receipt.cost);
-        let reply = self.nodes.ask_one(Work::of_one(mode, charge, *receipt)).await;
+    async fn modify(&self, op: ScriptOp, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<ChargeReply, StoreError> {
+        let charge = self.single_charge(key, limit, receipt.cost);
+        let reply = self.topology.send_one(NodeRequest::single(op, charge, *receipt)).await;
         // After the answer: what came before it must not be believed either.
-        self.shared.forget(key);
+        self.context.invalidate(key);
         match reply? {
-            Reply::Told(_, told) => told.into_iter().next().ok_or(StoreError::Nonsense),
-            Reply::Near(_) => Err(StoreError::Nonsense),
+            NodeReply::Script(_, replies) => replies.into_iter().next().ok_or(StoreError::Nonsense),
+            NodeReply::NearCache(_) => Err(StoreError::Nonsense),
         }
     }
 
-    fn of_one(&self, key: RedisKey, limit: &Limit, cost: Cost) -> Charge<RedisKey> {
+    fn single_charge(&self, key: RedisKey, limit: &Limit, cost: Cost) -> Charge<RedisKey> {
         Charge {
             key,
             limit: *limit,
@@ -180,26 +180,26 @@ impl Redis {
         }
     }
 
-    async fn settle_as(&self, mode: Mode, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
+    async fn settle_as(&self, op: ScriptOp, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
         if charges.is_empty() {
             // Nobody needs to be asked.
-            return settled(self.shared.clock.now(), Vec::new());
+            return to_settlement(self.context.clock.now(), Vec::new());
         }
-        if self.nodes.are_apart(charges) {
-            return self.nodes.settle_apart(mode, charges, lease).await;
+        if self.topology.is_cross_slot(charges) {
+            return self.topology.settle_across_slots(op, charges, lease).await;
         }
-        let mut asked = match mode {
-            Mode::Settle => Some(Asked::new(&self.nodes, charges, lease)),
+        let mut pending = match op {
+            ScriptOp::Settle => Some(PendingLease::new(&self.topology, charges, lease)),
             _ => None,
         };
-        let reply = self.nodes.ask_one(Work::request(mode, charges.to_vec(), lease)).await;
-        if let Some(asked) = &mut asked {
-            asked.answered(&reply);
+        let reply = self.topology.send_one(NodeRequest::new(op, charges.to_vec(), lease)).await;
+        if let Some(pending) = &mut pending {
+            pending.resolve(&reply);
         }
         match reply {
-            Ok(Reply::Told(now, told)) => settled(now, told),
-            Ok(Reply::Near(settled)) => settled,
-            Err(error) => failed(self.shared.clock.now(), charges.len(), error),
+            Ok(NodeReply::Script(now, replies)) => to_settlement(now, replies),
+            Ok(NodeReply::NearCache(settlement)) => settlement,
+            Err(error) => failed_settlement(self.context.clock.now(), charges.len(), error),
         }
     }
 }
@@ -208,65 +208,65 @@ impl Store for Redis {
     const SOURCE: Source = Source::Shared;
 
     type Key = RedisKey;
-    type Subjects = Subjects;
+    type Subjects = RedisKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> Subjects {
-        self.shared.keys.subjects(counter)
+    fn subjects(&self, counter: &Counter<'_>) -> RedisKeyTemplate {
+        self.context.keyspace.template(counter)
     }
 
-    fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> RedisKey {
-        self.shared.keys.key(subjects, per)
+    fn key(&self, template: &RedisKeyTemplate, per: &[&[u8]]) -> RedisKey {
+        self.context.keyspace.key(template, per)
     }
 
     fn key_text(&self, key: &RedisKey) -> String {
-        self.shared.keys.text(*key).to_string()
+        self.context.keyspace.text(*key).to_string()
     }
 
     fn is_away(&self, charges: &[Charge<RedisKey>]) -> bool {
-        self.nodes.is_shut(charges, self.shared.clock.now())
+        self.topology.is_unavailable(charges, self.context.clock.now())
     }
 
     async fn settle(&self, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
-        if let Some(near) = &self.shared.near
-            && let Some(refusal) = near.refusal(charges, self.shared.clock.now())
+        if let Some(near_cache) = &self.context.near_cache
+            && let Some(denial) = near_cache.denial(charges, self.context.clock.now())
         {
-            return refusal;
+            return denial;
         }
-        self.settle_as(Mode::Settle, charges, lease).await
+        self.settle_as(ScriptOp::Settle, charges, lease).await
     }
 
     async fn peek(&self, charges: &[Charge<RedisKey>]) -> Settled {
-        self.settle_as(Mode::Peek, charges, LeaseId::default()).await
+        self.settle_as(ScriptOp::Peek, charges, LeaseId::default()).await
     }
 
     async fn undo(&self, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
-        self.give_back(Mode::Undo, key, limit, receipt).await.map(drop)
+        self.modify_standing(ScriptOp::Undo, key, limit, receipt).await.map(drop)
     }
 
-    async fn take_back(&self, charges: &[Charge<RedisKey>], settled: &mut Settled) {
-        let taken: Vec<usize> = settled.taken(charges).collect();
-        let deadline = self.shared.deadline();
-        self.nodes.take_back(charges, &taken, settled, deadline).await;
+    async fn take_back(&self, charges: &[Charge<RedisKey>], settlement: &mut Settled) {
+        let kept: Vec<usize> = settlement.taken(charges).collect();
+        let deadline = self.context.deadline();
+        self.topology.compensate(charges, &kept, settlement, deadline).await;
     }
 
     async fn refund(&self, charge: &Charge<RedisKey>) -> Result<(Decision, Source), StoreError> {
         let receipt = receipt(charge.cost, LeaseId::default());
-        let given = self.give_back(Mode::Refund, charge.key, &charge.limit, &receipt);
-        given.await.map(|(decision, _)| (decision, Source::Shared))
+        let refunded = self.modify_standing(ScriptOp::Refund, charge.key, &charge.limit, &receipt);
+        refunded.await.map(|(decision, _)| (decision, Source::Shared))
     }
 
     async fn release(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
         // Unless it is answered, it is tried again in the background: releasing twice is releasing once.
-        let mut asked = Asked::new(&self.nodes, &[self.of_one(key, limit, Cost::ZERO)], lease);
+        let mut pending = PendingLease::new(&self.topology, &[self.single_charge(key, limit, Cost::ZERO)], lease);
         let receipt = receipt(Cost::ZERO, lease);
-        let (_, released) = self.give_back(Mode::Release, key, limit, &receipt).await?;
-        asked.forget();
+        let (_, released) = self.modify_standing(ScriptOp::Release, key, limit, &receipt).await?;
+        pending.disarm();
         Ok(released)
     }
 
     async fn renew(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
         let receipt = receipt(Cost::ZERO, lease);
-        let (_, renewed) = self.give_back(Mode::Renew, key, limit, &receipt).await?;
+        let (_, renewed) = self.modify_standing(ScriptOp::Renew, key, limit, &receipt).await?;
         Ok(match limit {
             Limit::Concurrency(limit) if renewed => Some(limit.lease_ttl()),
             _ => None,
@@ -275,54 +275,54 @@ impl Store for Redis {
 
     async fn forget(&self, key: RedisKey, limit: &Limit) -> Result<bool, StoreError> {
         let receipt = receipt(Cost::ZERO, LeaseId::default());
-        match self.change(Mode::Forget, key, limit, &receipt).await? {
-            Told::Forgotten(was_there) => Ok(was_there),
-            Told::Charge { .. } | Told::Foreign => Err(StoreError::Nonsense),
+        match self.modify(ScriptOp::Forget, key, limit, &receipt).await? {
+            ChargeReply::Cleared(was_there) => Ok(was_there),
+            ChargeReply::Charge { .. } | ChargeReply::ForeignValue => Err(StoreError::Nonsense),
         }
     }
 
     fn takes_hits(&self) -> bool {
-        self.envoy.is_some()
+        self.counters.is_some()
     }
 
-    async fn hit(&self, hits: &[Hit<'_, RedisKey>], act: HitOp) -> Settled {
-        match &self.envoy {
-            Some(envoy) => self.hit_counters(envoy, hits, act).await,
-            None => failed(self.shared.clock.now(), hits.len(), StoreError::Unavailable),
+    async fn hit(&self, hits: &[Hit<'_, RedisKey>], hit_op: HitOp) -> Settled {
+        match &self.counters {
+            Some(counters) => self.hit_counters(counters, hits, hit_op).await,
+            None => failed_settlement(self.context.clock.now(), hits.len(), StoreError::Unavailable),
         }
     }
 
     async fn forget_hits(&self, hit: &Hit<'_, RedisKey>) -> Result<bool, StoreError> {
-        match &self.envoy {
-            Some(envoy) => self.forget_counter(envoy, hit).await,
+        match &self.counters {
+            Some(counters) => self.forget_counter(counters, hit).await,
             None => Err(StoreError::Unavailable),
         }
     }
 
     fn hit_text(&self, hit: &Hit<'_, RedisKey>) -> String {
-        match &self.envoy {
-            Some(envoy) => self.counter_text(envoy, hit),
+        match &self.counters {
+            Some(counters) => self.counter_text(counters, hit),
             None => self.key_text(&hit.charge.key),
         }
     }
 }
 
-fn settled(now: Timestamp, told: Vec<Told>) -> Settled {
-    let passes = told.iter().all(|told| match told {
-        Told::Charge { passes, .. } => *passes,
-        Told::Foreign | Told::Forgotten(_) => true,
+fn to_settlement(now: Timestamp, replies: Vec<ChargeReply>) -> Settled {
+    let allowed = replies.iter().all(|reply| match reply {
+        ChargeReply::Charge { allowed, .. } => *allowed,
+        ChargeReply::ForeignValue | ChargeReply::Cleared(_) => true,
     });
-    let outcomes = told.into_iter().map(|told| match told {
-        Told::Charge { decision, receipt, .. } => Ok(Outcome {
+    let outcomes = replies.into_iter().map(|reply| match reply {
+        ChargeReply::Charge { decision, receipt, .. } => Ok(Outcome {
             decision,
             receipt,
             source: Source::Shared,
         }),
-        Told::Foreign => Err(StoreError::Foreign),
-        Told::Forgotten(_) => Err(StoreError::Nonsense),
+        ChargeReply::ForeignValue => Err(StoreError::Foreign),
+        ChargeReply::Cleared(_) => Err(StoreError::Nonsense),
     });
     Settled {
-        passes,
+        passes: allowed,
         now,
         outcomes: outcomes.collect(),
     }
@@ -330,10 +330,10 @@ fn settled(now: Timestamp, told: Vec<Told>) -> Settled {
 
 /// What settling comes to when the store cannot: nobody knows whether the request would pass. The time is our own: a caller
 /// may be told to come back, and when.
-fn failed(ours: Timestamp, charges: usize, error: StoreError) -> Settled {
+fn failed_settlement(local_now: Timestamp, charges: usize, error: StoreError) -> Settled {
     Settled {
         passes: false,
-        now: ours,
+        now: local_now,
         outcomes: vec![Err(error); charges],
     }
 }

@@ -66,13 +66,13 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
     for server in [victim + 3, victim] {
         cluster.servers[server].kill();
     }
-    until("a fault", async || store.fault().is_some()).await;
+    until("a fault", async || store.connection_error().is_some()).await;
     let host = format!("127.0.0.1:{}", cluster.servers[victim].port());
-    let fault = store.fault().unwrap_or_default();
+    let fault = store.connection_error().unwrap_or_default();
     assert!(fault.starts_with(&host), "{fault}");
     assert_eq!(check("harmless").await, (true, Source::Open, 998));
     assert_eq!(used().await, 2);
     assert_eq!(check("risky").await, (false, Source::Closed, 998));
     assert_eq!(used().await, 2);
-    assert_eq!((store.figures().undone.get(), store.figures().stranded.get()), (1, 0));
+    assert_eq!((store.metrics().compensated_charges.get(), store.metrics().uncompensated_charges.get()), (1, 0));
 }

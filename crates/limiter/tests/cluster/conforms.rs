@@ -13,7 +13,7 @@ fn conforms(kind: Kind) {
     runtime.block_on(async {
         let options = Redis::options(&cluster.url()).expect("a URL");
         let store = options.deadline(Duration::from_secs(5)).open();
-        let survey = store.survey().await.expect("a cluster");
+        let survey = store.diagnose().await.expect("a cluster");
         assert_eq!(survey.warnings, Vec::<String>::new());
         assert!(
             survey.server.starts_with("a cluster of 3 primaries, "),
@@ -27,9 +27,9 @@ fn conforms(kind: Kind) {
         });
         let report = conformance(&bench).await.expect("a store as it should be");
         assert!(report.answers > 1_000, "{report}");
-        let figures = bench.store().figures();
-        assert!(figures.undone.get() > 0, "nothing was ever taken back");
-        assert_eq!((figures.stranded.get(), figures.redirects.get()), (0, 0));
+        let figures = bench.store().metrics();
+        assert!(figures.compensated_charges.get() > 0, "nothing was ever taken back");
+        assert_eq!((figures.uncompensated_charges.get(), figures.redirects.get()), (0, 0));
         assert_eq!(figures.errors().map(|(_, count)| count).sum::<u64>(), 0);
     });
 }

@@ -57,7 +57,7 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     // Whoever asks it waits no longer than for a part of what is measured.
     let impatient = open_for(&cluster, Duration::from_millis(30));
     let own = |merchant: usize| charge(rules.keys(&store, merchant)[1], &rules.merchant);
-    until("a fault", async || store.fault().is_some()).await;
+    until("a fault", async || store.connection_error().is_some()).await;
     until("another primary", async || {
         // It is asked all the time.
         let _ = impatient.peek(&[own(lost)]).await;
@@ -74,7 +74,7 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     assert!(took < Duration::from_secs(1), "{took:?}");
     assert!(store.peek(&[own(kept)]).await.outcomes[0].is_ok());
     until("no fault", async || {
-        store.fault().is_none() && impatient.fault().is_none()
+        store.connection_error().is_none() && impatient.connection_error().is_none()
     })
     .await;
     // The killed one has left the map, and that it was left alone once stays counted.
@@ -110,7 +110,7 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     // All that passed there in a second before it was killed is far more than what was on its way to the replica.
     assert!(lost <= in_the_last_second, "{lost} lost");
     for store in &stores {
-        for (code, count) in store.figures().errors() {
+        for (code, count) in store.metrics().errors() {
             let is_expected = matches!(code, "unavailable" | "timeout" | "lost" | "late" | "breaker_open");
             assert!(count == 0 || is_expected, "{count} {code}");
         }
@@ -135,7 +135,7 @@ async fn a_failover_on_purpose_loses_nothing() {
     let (seen, stores) = load.end().await;
     assert!(seen.failed.is_empty(), "{} of {}", seen.failed.len(), seen.passed.len());
     rules.audit(&stores[0], &seen, |_| true).await;
-    let redirects: u64 = stores.iter().map(|store| store.figures().redirects.get()).sum();
+    let redirects: u64 = stores.iter().map(|store| store.metrics().redirects.get()).sum();
     assert!(redirects > 0, "nobody was sent elsewhere");
 }
 
@@ -190,7 +190,7 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     assert!(!settled.passes, "{settled:?}");
     let refusal = settled.outcomes[1].expect("a decision");
     assert!(!refusal.decision.is_allow());
-    until("a charge given up", async || store.figures().stranded.get() == 1).await;
+    until("a charge given up", async || store.metrics().uncompensated_charges.get() == 1).await;
     cluster.servers[0].thaw();
     until("the server", async || {
         store.peek(&[charge(giving, &generous)]).await.outcomes[0].is_ok()
@@ -202,7 +202,7 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     let settled = store.settle(&both, LeaseId::default()).await;
     assert!(!settled.passes, "{settled:?}");
     assert_eq!(left(&store, giving, &generous).await, 9);
-    assert_eq!(store.figures().stranded.get(), 1);
+    assert_eq!(store.metrics().uncompensated_charges.get(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -232,7 +232,7 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
     assert!(asking.await.is_err(), "it was still asking");
     cluster.servers[1].thaw();
     until("it is given back", async || left(&store, giving, &generous).await == 10).await;
-    assert_eq!((store.figures().undone.get(), store.figures().stranded.get()), (1, 0));
+    assert_eq!((store.metrics().compensated_charges.get(), store.metrics().uncompensated_charges.get()), (1, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -246,7 +246,7 @@ async fn a_store_that_finds_nobody_says_so() {
     let settled = store.settle(&[nobody], LeaseId::default()).await;
     assert_eq!(settled.outcomes, [Err(StoreError::Unavailable)]);
     until("a fault", async || {
-        let fault = store.fault().unwrap_or_default();
+        let fault = store.connection_error().unwrap_or_default();
         fault.starts_with("no server of the cluster answers: ")
     })
     .await;

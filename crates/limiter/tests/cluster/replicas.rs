@@ -38,9 +38,9 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
     for kind in [Kind::Redis70, Kind::Valkey] {
         let mut cluster = Cluster::start(kind);
         let plain = open(&cluster);
-        assert_eq!(plain.survey().await.expect("a cluster").warnings, Vec::<String>::new());
+        assert_eq!(plain.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
         let store = open_to_look(&cluster);
-        assert_eq!(store.survey().await.expect("a cluster").warnings, Vec::<String>::new());
+        assert_eq!(store.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
         let limit = once(10);
         let subjects = [0, 1, 2].map(|primary| subject_on(&cluster, &store, primary, ""));
         let keys = subjects.map(|subject| key(&store, "r", &limit, &[subject.as_bytes()]));
@@ -67,7 +67,7 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
         let grown: Vec<u64> = looked_then.iter().zip(&looked).map(|(then, now)| then - now).collect();
         assert_eq!(grown, [0, 0, 0, 51, 51, 51], "{kind:?}");
         assert_eq!(
-            (store.figures().redirects.get(), store.figures().replica_misses.get()),
+            (store.metrics().redirects.get(), store.metrics().replica_misses.get()),
             (0, 0)
         );
         // Without its replica a primary is looked at itself.
@@ -75,7 +75,7 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
         for _ in 0..50 {
             assert_eq!(left(&store, keys[0], &limit).await, 9);
         }
-        assert_eq!(store.figures().errors().map(|(_, count)| count).sum::<u64>(), 0);
+        assert_eq!(store.metrics().errors().map(|(_, count)| count).sum::<u64>(), 0);
     }
 }
 
@@ -83,7 +83,7 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
 async fn a_replica_that_takes_its_primarys_place_is_asked_for_everything() {
     let mut cluster = Cluster::start(Kind::Redis70);
     let store = open_to_look(&cluster);
-    assert_eq!(store.survey().await.expect("a cluster").warnings, Vec::<String>::new());
+    assert_eq!(store.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
     let limit = once(10);
     let subject = subject_on(&cluster, &store, 1, "");
     let key = key(&store, "r", &limit, &[subject.as_bytes()]);

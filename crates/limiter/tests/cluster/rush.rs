@@ -17,10 +17,10 @@ fn stores(cluster: &Cluster) -> Vec<Arc<Redis>> {
 
 fn assert_no_errors(stores: &[Arc<Redis>]) {
     for store in stores {
-        for (code, count) in store.figures().errors() {
+        for (code, count) in store.metrics().errors() {
             assert_eq!(count, 0, "{code}");
         }
-        assert_eq!(store.figures().stranded.get(), 0);
+        assert_eq!(store.metrics().uncompensated_charges.get(), 0);
     }
 }
 
@@ -61,7 +61,7 @@ async fn a_ceiling_and_limits_of_merchants_hold_at_every_moment() {
         assert!(own.len() > 80, "merchant {merchant} was refused too often");
         assert!(beyond_envelope(own, 80, 80) <= 0, "merchant {merchant}");
     }
-    let undone: u64 = stores.iter().map(|store| store.figures().undone.get()).sum();
+    let undone: u64 = stores.iter().map(|store| store.metrics().compensated_charges.get()).sum();
     assert!(undone > 100, "{undone} charges were taken back");
 }
 
@@ -107,5 +107,5 @@ async fn subjects_spread_evenly_over_the_primaries() {
             .await;
         assert!(settled.passes, "{settled:?}");
     }
-    assert_eq!(store.figures().redirects.get(), 0);
+    assert_eq!(store.metrics().redirects.get(), 0);
 }

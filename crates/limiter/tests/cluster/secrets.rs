@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{Options, ReadFrom, Redis};
+use tollgate_limiter::store::redis::{RedisOptions, ReadFrom, Redis};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::Kind;
 
@@ -41,7 +41,7 @@ impl Guarded {
         Self { cluster, folder }
     }
 
-    fn options(&self, authority: &str, papers: &Papers) -> Options {
+    fn options(&self, authority: &str, papers: &Papers) -> RedisOptions {
         let (certificate, key) = &papers.client;
         let options = Redis::options(&self.cluster.url()).expect("a URL");
         let options = options.deadline(Duration::from_secs(5));
@@ -68,7 +68,7 @@ async fn counters_are_kept_on_a_cluster_over_tls() {
     assert!(cluster.url().starts_with("rediss+cluster://"));
     let options = guarded.options(&papers_here.authority, &papers_here);
     let store = options.read_from(ReadFrom::Replica).open();
-    assert_eq!(store.survey().await.expect("a cluster").warnings, Vec::<String>::new());
+    assert_eq!(store.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
     let limit = once(10);
     let subjects = [0, 1, 2].map(|primary| subject_on(cluster, &store, primary, ""));
     let charges = subjects.map(|subject| charge(key(&store, "r", &limit, &[subject.as_bytes()]), &limit));
@@ -80,8 +80,8 @@ async fn counters_are_kept_on_a_cluster_over_tls() {
         })
         .await;
     }
-    assert!(store.figures().replica_reads.get() > 0);
-    assert_eq!(store.figures().redirects.get(), 0);
+    assert!(store.metrics().replica_reads.get() > 0);
+    assert_eq!(store.metrics().redirects.get(), 0);
     // Where a server sends us to is over TLS, too.
     cluster.ask(3, "CLUSTER FAILOVER").expect("it begins");
     until("another primary", async || {
@@ -90,7 +90,7 @@ async fn counters_are_kept_on_a_cluster_over_tls() {
     .await;
     let settled = store.settle(&charges, LeaseId::default()).await;
     assert!(settled.passes, "{settled:?}");
-    assert_eq!(store.figures().errors().map(|(_, count)| count).sum::<u64>(), 0);
+    assert_eq!(store.metrics().errors().map(|(_, count)| count).sum::<u64>(), 0);
     // Whoever trusts somebody else is not served.
     let other = papers();
     let astray = guarded.options(&other.authority, &papers_here);
@@ -98,7 +98,7 @@ async fn counters_are_kept_on_a_cluster_over_tls() {
     let settled = astray.settle(&charges[..1], LeaseId::default()).await;
     assert!(settled.outcomes[0].is_err(), "{settled:?}");
     until("a reason", async || {
-        let fault = astray.fault().unwrap_or_default();
+        let fault = astray.connection_error().unwrap_or_default();
         fault.contains("certificate")
     })
     .await;

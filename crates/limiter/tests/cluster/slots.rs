@@ -72,7 +72,7 @@ async fn slots_that_move_under_load_take_their_counters_along() {
     let (seen, stores) = load.end().await;
     assert!(seen.failed.is_empty(), "{:?}", seen.failed.first());
     rules.audit(&stores[0], &seen, |_| true).await;
-    let redirects: u64 = stores.iter().map(|store| store.figures().redirects.get()).sum();
+    let redirects: u64 = stores.iter().map(|store| store.metrics().redirects.get()).sum();
     assert!(redirects > 0, "nobody was sent elsewhere");
     drop(cluster);
 }
@@ -91,13 +91,13 @@ async fn a_slot_on_its_way_is_asked_for_at_both_ends() {
         let to = (from + 1) % 3;
         begin(&cluster, slot, from, to);
         migrate(&cluster, &[store.key_text(&goes)], from, to);
-        assert_eq!(store.figures().redirects.get(), 0);
+        assert_eq!(store.metrics().redirects.get(), 0);
         // The one that is still here is answered here, those that are there or nowhere are asked for there.
         for (key, remaining, redirects) in [(stays, 8, 0), (goes, 8, 1), (comes, 9, 2)] {
             let settled = store.settle(&[charge(key, &limit)], LeaseId::default()).await;
             let standing = settled.outcomes[0].map(|outcome| outcome.decision.standing().remaining);
             assert_eq!(standing, Ok(remaining), "{kind:?}");
-            assert_eq!(store.figures().redirects.get(), redirects, "{kind:?}");
+            assert_eq!(store.metrics().redirects.get(), redirects, "{kind:?}");
         }
         // Of which neither server has all nobody can be asked, and nothing is taken.
         let both = [charge(stays, &limit), charge(goes, &limit)];

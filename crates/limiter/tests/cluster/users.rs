@@ -38,7 +38,7 @@ async fn what_is_documented_is_enough() {
         };
         let options = Redis::options(&url).expect("a URL").deadline(Duration::from_secs(5));
         let store = options.read_from(read_from).open();
-        let survey = store.survey().await.expect("a cluster");
+        let survey = store.diagnose().await.expect("a cluster");
         assert_eq!(
             (survey.warnings, survey.is_function),
             (Vec::new(), kind != Kind::Redis62)
@@ -50,15 +50,15 @@ async fn what_is_documented_is_enough() {
         let looked = store.peek(&apart).await;
         assert!(looked.outcomes.iter().all(Result::is_ok), "{kind:?} {looked:?}");
         let has_replicas = read_from == ReadFrom::Replica;
-        assert_eq!(store.figures().replica_reads.get() > 0, has_replicas, "{kind:?}");
-        assert_eq!(store.figures().replica_misses.get(), 0);
+        assert_eq!(store.metrics().replica_reads.get() > 0, has_replicas, "{kind:?}");
+        assert_eq!(store.metrics().replica_misses.get(), 0);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_stops_as_a_whole_is_warned_of() {
     let cluster = Cluster::start_with(Kind::Redis70, &["--cluster-require-full-coverage", "yes"]);
-    let survey = open(&cluster).survey().await.expect("a cluster");
+    let survey = open(&cluster).diagnose().await.expect("a cluster");
     let [first, _, _] = &survey.warnings[..] else {
         panic!("one for each primary: {:?}", survey.warnings)
     };
@@ -74,7 +74,7 @@ async fn a_cluster_that_lets_nobody_in_is_tried_once_a_second() {
     let url = cluster.url().replace("://", "://nobody:wrong@");
     let store = Redis::options(&url).expect("a URL").open();
     tokio::time::sleep(Duration::from_millis(3_500)).await;
-    let fault = store.fault().expect("nobody is let in");
+    let fault = store.connection_error().expect("nobody is let in");
     assert!(!fault.contains("wrong"), "{fault}");
     for server in 0..3 {
         let stats = cluster.ask(server, "INFO commandstats").expect("its figures");

@@ -44,7 +44,7 @@ async fn each_key_is_counted_where_its_slot_is() {
             assert_eq!(held.as_deref(), Ok("3"), "{kind:?}");
         }
         assert!(servers.iter().all(|keys| *keys > 0), "{servers:?}");
-        assert_eq!(book.store().figures().redirects.get(), 0, "{kind:?}");
+        assert_eq!(book.store().metrics().redirects.get(), 0, "{kind:?}");
     }
 }
 
@@ -68,13 +68,13 @@ async fn a_slot_that_goes_elsewhere_is_followed() {
     must(from, &format!("MIGRATE 127.0.0.1 {port} \"\" 0 1000 KEYS {}", key("x")));
     // The key is there, and the slot not yet.
     assert_eq!(hours("x").await, (true, 8, Source::Shared));
-    assert_eq!(book.store().figures().redirects.get(), 1);
+    assert_eq!(book.store().metrics().redirects.get(), 1);
     for server in [to, from, 3 - from - to] {
         must(server, &format!("CLUSTER SETSLOT {slot} NODE {target}"));
     }
     // Now it is, and who had it says so once; or the map was drawn anew before.
     assert_eq!(hours("x").await, (true, 7, Source::Shared));
-    assert!(book.store().figures().redirects.get() <= 2);
+    assert!(book.store().metrics().redirects.get() <= 2);
     assert_eq!(cluster.ask(to, &format!("GET {}", key("x"))).as_deref(), Ok("3"));
     let lifetime = cluster.ask(to, &format!("TTL {}", key("x"))).expect("a time");
     assert!(
@@ -88,7 +88,7 @@ async fn of_a_cluster_only_what_is_away_is_decided_here() {
     let mut cluster = Cluster::start(Kind::Redis70);
     let store = Redis::options(&cluster.url())
         .expect("a URL")
-        .envoy_counters(counters());
+        .ratelimit_counters(counters());
     let store = store.deadline(Duration::from_millis(300)).open();
     let options = FallbackOptions {
         instances: Some(1),

@@ -15,7 +15,7 @@ fn around(server: &Server, mode: StoreMode) -> Arc<Fallback<Redis>> {
     let store = Redis::options(&server.url()).expect("a URL");
     let store = store
         .deadline(Duration::from_millis(200))
-        .envoy_counters(counters())
+        .ratelimit_counters(counters())
         .open();
     let options = FallbackOptions {
         instances: Some(2),
@@ -122,7 +122,7 @@ async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
 async fn many_on_a_frozen_server(hits: usize, deadline: Duration) -> (Server, Arc<RuleBook<Redis>>) {
     let server = Server::start(Kind::Redis70);
     let store = Redis::options(&server.url()).expect("a URL");
-    let store = store.deadline(deadline).envoy_counters(counters()).open();
+    let store = store.deadline(deadline).ratelimit_counters(counters()).open();
     let book = Arc::new(RuleBook::new(rules(false), Arc::new(store)));
     let x = entries(&["year=x"]);
     until("an answer", async || {
@@ -157,7 +157,7 @@ async fn many_hits_that_wait_for_one_connection_are_one_failure() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn so_many_wait_at_once_and_others_are_told_at_once() {
     let (_server, book) = many_on_a_frozen_server(300, Duration::from_secs(2)).await;
-    let counted = |code| book.store().figures().errors().find(|(name, _)| *name == code);
+    let counted = |code| book.store().metrics().errors().find(|(name, _)| *name == code);
     assert_eq!(counted("overloaded"), Some(("overloaded", 44)));
     assert_eq!(counted("timeout"), Some(("timeout", 256)));
 }
@@ -168,12 +168,12 @@ async fn a_server_that_takes_no_writes_is_left() {
     let server = Server::start(Kind::Redis70);
     let book = RuleBook::new(rules(false), Arc::new(open(&server.url(), counters())));
     assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Shared);
-    let dials = book.store().figures().dials.get();
+    let dials = book.store().metrics().connect_attempts.get();
     let _: String = ask(&server, &["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
     let checked = book.check(&attempt(&entries(&["year=x"]), 1)).await;
     assert_eq!(checked.verdict.source, Source::Open);
     until("another connection", async || {
-        book.store().figures().dials.get() > dials
+        book.store().metrics().connect_attempts.get() > dials
     })
     .await;
 }

@@ -98,7 +98,7 @@ pub(crate) fn counters() -> RedisCountersOptions {
 /// A store that counts so, with a deadline that a busy machine keeps.
 pub(crate) fn open(url: &str, counters: RedisCountersOptions) -> Redis {
     let options = Redis::options(url).expect("a URL");
-    options.deadline(Duration::from_secs(5)).envoy_counters(counters).open()
+    options.deadline(Duration::from_secs(5)).ratelimit_counters(counters).open()
 }
 
 pub(crate) fn book(url: &str, counters: RedisCountersOptions) -> RuleBook<Redis> {

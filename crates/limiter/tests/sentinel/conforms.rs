@@ -13,7 +13,7 @@ fn conforms(kind: Kind) {
     runtime.block_on(async {
         let options = Redis::options(&watched.url()).expect("a URL");
         let store = options.deadline(Duration::from_secs(5)).open();
-        let survey = store.survey().await.expect("a primary");
+        let survey = store.diagnose().await.expect("a primary");
         assert_eq!(survey.warnings, Vec::<String>::new());
         let handle = Handle::current();
         let bench = Harness::new(store).with_threads(move |work| {

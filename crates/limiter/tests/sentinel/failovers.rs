@@ -73,7 +73,7 @@ async fn sentinels_that_are_away_stop_nobody() {
         sentinel.kill();
     }
     // Also not when the connection breaks: the primary is where it was.
-    let dials = store.figures().dials.get();
+    let dials = store.metrics().connect_attempts.get();
     let killed: i64 = redis::cmd("CLIENT")
         .arg("KILL")
         .arg("TYPE")
@@ -81,8 +81,8 @@ async fn sentinels_that_are_away_stop_nobody() {
         .query(&mut connection(&watched.servers[0]))
         .expect("it does");
     assert!(killed > 0);
-    let dialled = || store.figures().dials.get() > dials;
-    until("a new connection", || dialled() && store.fault().is_none()).await;
+    let dialled = || store.metrics().connect_attempts.get() > dials;
+    until("a new connection", || dialled() && store.connection_error().is_none()).await;
     let second = store.settle(&[charge], LeaseId::default()).await;
     assert!(second.passes, "{second:?}");
     // Another that starts now knows it from whoever was told.

@@ -41,7 +41,7 @@ async fn frozen() -> (Site, RuleBook<Redis>) {
     let book = RuleBook::new(rules, Arc::new(store));
     let from = Instant::now();
     while book.check(&attempt()).await.verdict.source != Source::Shared {
-        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", book.store().fault());
+        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", book.store().connection_error());
         sleep(Duration::from_millis(5)).await;
     }
     site.server.freeze();

@@ -4,7 +4,7 @@ use crate::site::{Site, every_limit, rate, settle};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Limit, Micros, TokenBucket};
-use tollgate_limiter::store::redis::{BreakerState, Breaking, Functions, OpenFor, Options, Redis, RedisKey};
+use tollgate_limiter::store::redis::{BreakerState, BreakerConfig, Functions, OpenFor, RedisOptions, Redis, RedisKey};
 use tollgate_limiter::store::{Store, StoreError};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
@@ -18,7 +18,7 @@ async fn opened(site: &Site, functions: Functions) -> (Redis, RedisKey) {
     answering(site, options.functions(functions)).await
 }
 
-async fn answering(site: &Site, options: Options) -> (Redis, RedisKey) {
+async fn answering(site: &Site, options: RedisOptions) -> (Redis, RedisKey) {
     let store = options.near_cache(false).open();
     let key = site.counter(&store, &limit(), "somebody");
     until(&store, key, Duration::from_secs(10)).await;
@@ -29,7 +29,7 @@ async fn answering(site: &Site, options: Options) -> (Redis, RedisKey) {
 async fn until(store: &Redis, key: RedisKey, most: Duration) -> Duration {
     let from = Instant::now();
     while !settle(store, key, &limit(), 1).await.passes {
-        assert!(from.elapsed() < most, "{:?} {:?}", store.fault(), store.breaker());
+        assert!(from.elapsed() < most, "{:?} {:?}", store.connection_error(), store.breaker());
         sleep(Duration::from_millis(1)).await;
     }
     from.elapsed()
@@ -110,7 +110,7 @@ async fn two_calls_are_enough_to_notice_that_a_server_is_away() {
     let (store, key) = opened(&site, Functions::Auto).await;
     site.server.kill();
     let from = Instant::now();
-    while store.fault().is_none() {
+    while store.connection_error().is_none() {
         assert!(from.elapsed() < Duration::from_secs(5), "nothing is noticed");
         sleep(Duration::from_millis(1)).await;
     }
@@ -133,7 +133,7 @@ async fn callers_who_leave_before_the_deadline_show_that_a_server_is_silent() {
     }
     sleep(Duration::from_millis(200)).await;
     assert_eq!(
-        (store.breaker(), store.figures().dials.get()),
+        (store.breaker(), store.metrics().connect_attempts.get()),
         (BreakerState::Closed, 1)
     );
     site.server.freeze();
@@ -143,7 +143,7 @@ async fn callers_who_leave_before_the_deadline_show_that_a_server_is_silent() {
         let _ = timeout(Duration::from_millis(20), settle(&store, key, &limit(), 1)).await;
     }
     answers_at_once(&store, key).await;
-    assert!(store.fault().is_some());
+    assert!(store.connection_error().is_some());
     site.server.thaw();
     until(&store, key, Duration::from_secs(2)).await;
 }
@@ -155,9 +155,9 @@ async fn a_server_that_died_is_asked_again_when_it_is_back() {
     site.server.kill();
     until_open(&store, key).await;
     answers_at_once(&store, key).await;
-    let dials = store.figures().dials.get();
+    let dials = store.metrics().connect_attempts.get();
     sleep(Duration::from_secs(1)).await;
-    let dials = store.figures().dials.get() - dials;
+    let dials = store.metrics().connect_attempts.get() - dials;
     assert!((3..=10).contains(&dials), "{dials} attempts in a second");
     site.server.revive();
     until(&store, key, Duration::from_secs(2)).await;
@@ -186,22 +186,22 @@ async fn a_server_that_takes_no_writes_is_not_well_because_it_answers() {
     until(&store, key, Duration::from_secs(3)).await;
     let counted = |code| {
         store
-            .figures()
+            .metrics()
             .errors()
             .find(|(name, _)| *name == code)
             .expect("a code")
             .1
     };
-    assert!(counted("readonly") >= 1 && counted("oom") >= 1, "{:?}", store.figures());
+    assert!(counted("readonly") >= 1 && counted("oom") >= 1, "{:?}", store.metrics());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn for_a_fixed_time_nobody_asks_and_then_one_request_tries() {
     let site = Site::start(Kind::Redis70);
-    let breaking = Breaking {
+    let breaking = BreakerConfig {
         failures: 3,
         open_for: OpenFor::Fixed(Micros::from_millis(500)),
-        ..Breaking::default()
+        ..BreakerConfig::default()
     };
     let options = Redis::options(&site.server.url()).expect("a URL");
     let store = options.breaker(breaking).near_cache(false).open();

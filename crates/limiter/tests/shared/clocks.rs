@@ -6,13 +6,13 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Charge, Counter, Limit, Micros, Timestamp};
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{Redis, RedisKey, Time};
+use tollgate_limiter::store::redis::{Redis, RedisKey, ClockSource};
 use tollgate_limiter::testing::servers::{Kind, Server};
 use tollgate_limiter::testing::skew::Skew;
 
 /// Asks a server that hears it only after a while: what its clock showed before and after, and when it was decided.
-async fn decided(site: &Site, clock: Time) -> (Timestamp, Timestamp, Timestamp) {
-    let store = site.options().time(clock).open();
+async fn decided(site: &Site, clock: ClockSource) -> (Timestamp, Timestamp, Timestamp) {
+    let store = site.options().clock_source(clock).open();
     let limit = every_limit(5, Micros::from_secs(60))[0];
     let key = site.counter(&store, &limit, "anybody");
     let warm = store.peek(&[charge(key, &limit, 1)]).await;
@@ -32,12 +32,12 @@ async fn a_clock_of_ours_counts_within_the_tolerance_and_not_beyond() {
     let site = Site::start(Kind::Redis70);
     let half = Micros::from_secs(1);
     // It was decided when it was asked, or when it was heard.
-    let client = |tolerance| Time::Client {
+    let client = |tolerance| ClockSource::Client {
         skew_tolerance: tolerance,
     };
     let (before, now, _) = decided(&site, client(Micros::from_secs(60))).await;
     assert!(now < before + half, "{:?} later", now.since(before));
-    for clock in [client(Micros::from_millis(50)), client(Micros::ZERO), Time::Server] {
+    for clock in [client(Micros::from_millis(50)), client(Micros::ZERO), ClockSource::Server] {
         let (before, now, after) = decided(&site, clock).await;
         assert!(now > before + half && now <= after, "{:?} later", now.since(before));
     }

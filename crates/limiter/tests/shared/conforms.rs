@@ -11,7 +11,7 @@ fn conforms(kind: Kind, functions: Functions, near_cache: bool) {
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let store: Redis = site.options().functions(functions).near_cache(near_cache).open();
-        let survey = store.survey().await.expect("a server");
+        let survey = store.diagnose().await.expect("a server");
         assert_eq!(survey.warnings, Vec::<String>::new());
         assert_eq!(survey.is_function, functions != Functions::Off && kind != Kind::Redis62);
         let handle = Handle::current();

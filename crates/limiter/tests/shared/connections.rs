@@ -20,7 +20,7 @@ async fn until_it_passes(site: &Site, store: &Redis) -> Duration {
     let key = site.counter(store, &limit(), "somebody");
     let from = Instant::now();
     while !settle(store, key, &limit(), 1).await.passes {
-        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", store.fault());
+        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", store.connection_error());
         sleep(Duration::from_millis(1)).await;
     }
     from.elapsed()
@@ -88,7 +88,7 @@ async fn heals(functions: Functions) {
     assert!(passed > 1_000, "{passed} passed");
     assert!(lost <= KILLS * TASKS, "{lost} lost");
     // Once to begin with, and once for each time.
-    assert!(store.figures().dials.get() <= 1 + 2 * KILLS, "{:?}", store.figures());
+    assert!(store.metrics().connect_attempts.get() <= 1 + 2 * KILLS, "{:?}", store.metrics());
     site.audit();
 }
 
@@ -109,9 +109,9 @@ async fn a_connection_that_is_killed_while_idle_costs_nothing() {
     until_it_passes(&site, &store).await;
     let key = site.counter(&store, &limit(), "somebody");
     for _ in 0..5 {
-        let dials = store.figures().dials.get();
+        let dials = store.metrics().connect_attempts.get();
         site.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        while store.figures().dials.get() == dials {
+        while store.metrics().connect_attempts.get() == dials {
             sleep(Duration::from_millis(1)).await;
         }
         assert!(settle(&store, key, &limit(), 1).await.passes);
@@ -137,11 +137,11 @@ async fn a_server_that_comes_back_is_found_within_two_seconds() {
             );
             assert!(is_away, "{failed:?}");
         }
-        assert!(store.fault().is_some());
+        assert!(store.connection_error().is_some());
         site.server.revive();
         let took = until_it_passes(&site, &store).await;
         assert!(took < Duration::from_secs(2), "{took:?}");
-        assert_eq!(store.fault(), None);
+        assert_eq!(store.connection_error(), None);
         site.audit();
     }
 }
@@ -153,7 +153,7 @@ async fn a_server_that_lets_nobody_in_is_tried_once_a_second_and_not_much_less()
     let store = Redis::options(&url).expect("a URL").open();
     // At once, and after three pauses of 1.0 to 1.2 s.
     sleep(Duration::from_millis(3_900)).await;
-    assert_eq!(store.figures().dials.get(), 4);
+    assert_eq!(store.metrics().connect_attempts.get(), 4);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,7 +195,7 @@ async fn while_an_answer_is_late_something_is_sent_behind_the_question() {
     assert!(settled.passes, "{settled:?}");
     let knocks = times() - before - 2;
     assert!((1..=3).contains(&knocks), "{knocks}");
-    assert_eq!(store.figures().dials.get(), 1);
+    assert_eq!(store.metrics().connect_attempts.get(), 1);
 }
 
 /// A port in front of another. Whoever comes second is taken and never answered.
@@ -235,10 +235,10 @@ async fn in_the_place_of_a_connection_that_was_well_two_are_tried() {
     site.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let from = Instant::now();
     while !settle(&store, key, &limit(), 1).await.passes {
-        assert!(from.elapsed() < Duration::from_secs(4), "{:?}", store.figures());
+        assert!(from.elapsed() < Duration::from_secs(4), "{:?}", store.metrics());
         sleep(Duration::from_millis(5)).await;
     }
-    assert_eq!(store.figures().dials.get(), 3);
+    assert_eq!(store.metrics().connect_attempts.get(), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -48,11 +48,11 @@ async fn survives(kind: Kind, functions: Functions, flush: &[&str]) {
     let left = stores[0].peek(&[crate::site::charge(key, &limit, 0)]).await;
     let standing = *left.outcomes[0].expect("an answer").decision.standing();
     assert_eq!(UNITS - standing.remaining, passed);
-    let loads: u64 = stores.iter().map(|store| store.figures().loads.get()).sum();
+    let loads: u64 = stores.iter().map(|store| store.metrics().script_loads.get()).sum();
     assert!(loads >= 15, "{loads} times it was sent along");
     let errors: u64 = stores
         .iter()
-        .flat_map(|store| store.figures().errors())
+        .flat_map(|store| store.metrics().errors())
         .map(|(_, n)| n)
         .sum();
     assert_eq!(errors, 0);
@@ -97,6 +97,6 @@ async fn another_version_of_the_library_stays_and_both_work() {
     let second = site.options().functions(Functions::On).open();
     assert!(settle(&second, key, &limit, 1).await.passes);
     let libraries: Vec<redis::Value> = site.ask(&["FUNCTION", "LIST"]);
-    assert_eq!((libraries.len(), second.figures().loads.get()), (2, 0));
+    assert_eq!((libraries.len(), second.metrics().script_loads.get()), (2, 0));
     assert_eq!(site.audit(), 1);
 }

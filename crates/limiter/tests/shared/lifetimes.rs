@@ -82,7 +82,7 @@ async fn all_end(kind: Kind) {
         rest.split(',').next().expect("a number").to_owned()
     });
     assert_eq!(keys, expires, "a key without a time to live");
-    assert_eq!(store.figures().errors().map(|(_, count)| count).sum::<u64>(), 0);
+    assert_eq!(store.metrics().errors().map(|(_, count)| count).sum::<u64>(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -54,8 +54,8 @@ impl Load {
         let key = site.counter(instances[0].inner(), &hot(), "hot");
         for store in &instances {
             let from = Instant::now();
-            while store.inner().fault().is_some() {
-                assert!(from.elapsed() < Duration::from_secs(5), "{:?}", store.inner().fault());
+            while store.inner().connection_error().is_some() {
+                assert!(from.elapsed() < Duration::from_secs(5), "{:?}", store.inner().connection_error());
                 sleep(Duration::from_millis(5)).await;
             }
         }
@@ -129,7 +129,7 @@ fn over_a_server_it_conforms() {
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let inner = Arc::new(site.options().open());
-        inner.survey().await.expect("a server");
+        inner.diagnose().await.expect("a server");
         let options = FallbackOptions {
             instances: Some(1),
             ..FallbackOptions::default()
@@ -288,7 +288,7 @@ async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
     server.revive();
     let from = Instant::now();
     while source().await != Source::Shared {
-        assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.inner().fault());
+        assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.inner().connection_error());
         sleep(Duration::from_millis(5)).await;
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{Counter, Limit, Micros};
-use tollgate_limiter::store::redis::{Functions, Options, Redis, RedisKey};
+use tollgate_limiter::store::redis::{Functions, RedisOptions, Redis, RedisKey};
 use tollgate_limiter::store::{Store, StoreError};
 
 /// What is said to the next call of the script, and then to all that follow.
@@ -42,7 +42,7 @@ impl Liar {
         *says = answers.iter().rev().map(|answer| answer.to_vec()).collect();
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> RedisOptions {
         let options = Redis::options(&format!("redis://127.0.0.1:{}/", self.port)).expect("a URL");
         options.functions(Functions::Off).deadline(Duration::from_millis(150))
     }
@@ -163,7 +163,7 @@ async fn nonsense_is_an_error_and_not_the_end() {
         liar.say(&[&told(NOW, 0, b"\x01")]);
         let from = Instant::now();
         while store.forget(key, &limit).await != Ok(true) {
-            assert!(from.elapsed() < Duration::from_secs(5), "{words}: {:?}", store.fault());
+            assert!(from.elapsed() < Duration::from_secs(5), "{words}: {:?}", store.connection_error());
         }
     }
 }
@@ -205,7 +205,7 @@ async fn an_answer_of_another_length_is_none_and_bytes_at_random_harm_nobody() {
         liar.say(&[&told(NOW, 0, b"\x01")]);
         let from = Instant::now();
         while store.forget(key, &limit).await != Ok(true) {
-            assert!(from.elapsed() < Duration::from_secs(5), "{:?}", store.fault());
+            assert!(from.elapsed() < Duration::from_secs(5), "{:?}", store.connection_error());
         }
     }
 }
@@ -221,11 +221,11 @@ async fn a_call_that_was_too_late_only_by_a_clock_that_was_set_is_made_again() {
     // Its clock jumps by an hour, and so every call under way is too late. It did nothing.
     const LATER: u64 = NOW + 3_600_000_000;
     liar.say(&[&told(LATER, 1, b""), &told(LATER, 0, b"\x01")]);
-    let calls = store.figures().calls.get();
+    let calls = store.metrics().calls.get();
     assert_eq!(store.forget(key, &limit).await, Ok(true));
-    assert_eq!(store.figures().calls.get(), calls + 2);
+    assert_eq!(store.metrics().calls.get(), calls + 2);
     // One that says so again and again is not asked again and again.
     liar.say(&[&told(LATER, 1, b"")]);
     assert_eq!(store.forget(key, &limit).await, Err(StoreError::Late));
-    assert_eq!(store.figures().calls.get(), calls + 4);
+    assert_eq!(store.metrics().calls.get(), calls + 4);
 }

@@ -124,7 +124,7 @@ async fn what_is_counted_although_refused_is_always_asked() {
         policy: Policy::Count,
         ..charge(key, &limit, 1)
     };
-    let before = store.figures().calls.get();
+    let before = store.metrics().calls.get();
     for _ in 0..5 {
         let settled = store.settle(&[count], lease()).await;
         assert!(!settled.passes && !is_near(&settled), "{settled:?}");
@@ -133,7 +133,7 @@ async fn what_is_counted_although_refused_is_always_asked() {
     let other = site.counter(&store, &limit, "other");
     let both = [charge(key, &limit, 1), Charge { key: other, ..count }];
     assert!(!is_near(&store.settle(&both, lease()).await));
-    assert_eq!(store.figures().calls.get() - before, 6);
+    assert_eq!(store.metrics().calls.get() - before, 6);
     site.audit();
 }
 
@@ -147,12 +147,12 @@ async fn leases_are_always_asked_for() {
     for held in [first, second] {
         assert!(store.settle(&[charge(key, &limit, 1)], held).await.passes);
     }
-    let before = store.figures().calls.get();
+    let before = store.metrics().calls.get();
     for _ in 0..5 {
         let refused = settle(&store, key, &limit, 1).await;
         assert!(!refused.passes && !is_near(&refused));
     }
-    assert_eq!(store.figures().calls.get() - before, 5);
+    assert_eq!(store.metrics().calls.get() - before, 5);
     assert!(store.release(key, &limit, first).await.expect("released"));
     assert!(settle(&store, key, &limit, 1).await.passes);
     site.audit();
@@ -184,7 +184,7 @@ async fn a_limit_that_is_hammered_costs_few_calls_and_loses_nothing() {
     while settle(&stores[0], key, &limit, 1).await.now < start + Micros::from_secs(1) {
         sleep(Duration::from_millis(1)).await;
     }
-    let calls = |stores: &[Arc<Redis>]| -> u64 { stores.iter().map(|store| store.figures().calls.get()).sum() };
+    let calls = |stores: &[Arc<Redis>]| -> u64 { stores.iter().map(|store| store.metrics().calls.get()).sum() };
     let before = calls(&stores);
     let from = start + Micros::from_secs(1);
     let end = from + Micros::from_secs(2);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{Functions, Options, ReadFrom, Redis, RedisKey};
+use tollgate_limiter::store::redis::{Functions, RedisOptions, ReadFrom, Redis, RedisKey};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
 /// A replica that is there when this returns.
@@ -23,7 +23,7 @@ fn follow(site: &Site, kind: Kind, settings: &[&str]) -> Site {
     replica
 }
 
-fn options(site: &Site) -> Options {
+fn options(site: &Site) -> RedisOptions {
     site.options().read_from(ReadFrom::Replica)
 }
 
@@ -83,12 +83,12 @@ async fn looks_go_to_a_replica_and_nothing_else_does() {
         let replica = follow(&site, kind, &[]);
         // The first brings the function, which the replica is told of.
         let plain = site.options().functions(functions).open();
-        assert_eq!(plain.survey().await.expect("a server").warnings, Vec::<String>::new());
+        assert_eq!(plain.diagnose().await.expect("a server").warnings, Vec::<String>::new());
         if by == "fcall_ro" {
             until_it_lists_a_function(&replica).await;
         }
         let store = options(&site).functions(functions).open();
-        assert_eq!(store.survey().await.expect("a server").warnings, Vec::<String>::new());
+        assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
         let limits = every_limit(100, Micros::from_secs(3_600));
         for limit in &limits {
             let key = site.counter(&store, limit, "u");
@@ -99,7 +99,7 @@ async fn looks_go_to_a_replica_and_nothing_else_does() {
         }
         let wrote = calls(&site, &THAT_MAY_WRITE);
         let looked = calls(&replica, &[by]);
-        let reads = store.figures().replica_reads.get();
+        let reads = store.metrics().replica_reads.get();
         let key = site.counter(&store, &limits[0], "u");
         for _ in 0..100 {
             assert_eq!(used(&store, key, &limits[0]).await, 3);
@@ -108,7 +108,7 @@ async fn looks_go_to_a_replica_and_nothing_else_does() {
         assert_eq!(calls(&replica, &THAT_MAY_WRITE), 0, "{kind:?}");
         assert_eq!(calls(&site, &THAT_MAY_WRITE), wrote, "{kind:?}");
         assert_eq!(calls(&site, &THAT_ONLY_LOOK), 0, "{kind:?}");
-        let figures = store.figures();
+        let figures = store.metrics();
         assert_eq!(
             (figures.replica_reads.get(), figures.replica_misses.get()),
             (reads + 100, 0)
@@ -124,7 +124,7 @@ async fn a_replica_that_forgot_the_script_is_sent_it_along() {
     let site = Site::start(Kind::Redis70);
     let replica = follow(&site, Kind::Redis70, &[]);
     let store = options(&site).functions(Functions::Off).open();
-    assert_eq!(store.survey().await.expect("a server").warnings, Vec::<String>::new());
+    assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
     let key = site.counter(&store, &limit(), "u");
     replica.ask::<()>(&["SCRIPT", "FLUSH"]);
     let before = calls(&replica, &["evalsha_ro"]);
@@ -133,7 +133,7 @@ async fn a_replica_that_forgot_the_script_is_sent_it_along() {
     }
     assert_eq!(calls(&replica, &["eval_ro"]), 1);
     assert_eq!(calls(&replica, &["evalsha_ro"]), before + 3);
-    assert_eq!(store.figures().replica_misses.get(), 0);
+    assert_eq!(store.metrics().replica_misses.get(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -141,7 +141,7 @@ async fn a_replica_that_goes_or_falls_silent_leaves_looks_to_the_primary() {
     let site = Site::start(Kind::Redis70);
     let mut replica = follow(&site, Kind::Redis70, &[]);
     let store = options(&site).deadline(Duration::from_secs(2)).open();
-    assert_eq!(store.survey().await.expect("a server").warnings, Vec::<String>::new());
+    assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
     let key = site.counter(&store, &limit(), "u");
     assert!(settle(&store, key, &limit(), 7).await.passes);
     until_used(&store, key, &limit(), 7).await;
@@ -153,14 +153,14 @@ async fn a_replica_that_goes_or_falls_silent_leaves_looks_to_the_primary() {
     }
     assert!(from.elapsed() < Duration::from_secs(2), "{:?}", from.elapsed());
     let (reads, misses) = (
-        store.figures().replica_reads.get(),
-        store.figures().replica_misses.get(),
+        store.metrics().replica_reads.get(),
+        store.metrics().replica_misses.get(),
     );
     assert!(misses <= 1, "{misses}");
     // When it is well again, it is asked again.
     replica.server.thaw();
     let from = Instant::now();
-    while store.figures().replica_reads.get() == reads {
+    while store.metrics().replica_reads.get() == reads {
         assert!(from.elapsed() < Duration::from_secs(10), "the replica was forgotten");
         assert_eq!(used(&store, key, &limit()).await, 7);
         sleep(Duration::from_millis(10)).await;
@@ -169,9 +169,9 @@ async fn a_replica_that_goes_or_falls_silent_leaves_looks_to_the_primary() {
     for _ in 0..20 {
         assert_eq!(used(&store, key, &limit()).await, 7);
     }
-    assert!(store.figures().replica_misses.get() <= 2);
-    assert_eq!(store.figures().errors().map(|(_, count)| count).sum::<u64>(), 0);
-    assert_eq!(store.fault(), None);
+    assert!(store.metrics().replica_misses.get() <= 2);
+    assert_eq!(store.metrics().errors().map(|(_, count)| count).sum::<u64>(), 0);
+    assert_eq!(store.connection_error(), None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -180,11 +180,11 @@ async fn a_replica_that_lost_its_primary_is_soon_not_asked() {
         let site = Site::start(Kind::Redis70);
         let replica = follow(&site, Kind::Redis70, &["--replica-serve-stale-data", serves_stale]);
         let store = options(&site).open();
-        assert_eq!(store.survey().await.expect("a server").warnings, Vec::<String>::new());
+        assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
         let key = site.counter(&store, &limit(), "u");
         assert!(settle(&store, key, &limit(), 1).await.passes);
         until_used(&store, key, &limit(), 1).await;
-        assert!(store.figures().replica_reads.get() > 0);
+        assert!(store.metrics().replica_reads.get() > 0);
         replica.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
         assert!(settle(&store, key, &limit(), 1).await.passes);
         if serves_stale == "no" {
@@ -192,16 +192,16 @@ async fn a_replica_that_lost_its_primary_is_soon_not_asked() {
             assert_eq!(used(&store, key, &limit()).await, 2);
         }
         until_used(&store, key, &limit(), 2).await;
-        let reads = store.figures().replica_reads.get();
+        let reads = store.metrics().replica_reads.get();
         for _ in 0..100 {
             assert_eq!(used(&store, key, &limit()).await, 2);
         }
-        assert_eq!(store.figures().replica_reads.get(), reads);
+        assert_eq!(store.metrics().replica_reads.get(), reads);
         // When it has a primary again, it is asked again, with all that it has missed.
         let port = site.server.port().to_string();
         ask::<()>(&mut replica.admin(), &["REPLICAOF", "127.0.0.1", &port]);
         let from = Instant::now();
-        while store.figures().replica_reads.get() == reads {
+        while store.metrics().replica_reads.get() == reads {
             assert!(from.elapsed() < Duration::from_secs(20), "the replica was forgotten");
             assert_eq!(used(&store, key, &limit()).await, 2);
             sleep(Duration::from_millis(10)).await;
@@ -215,7 +215,7 @@ async fn an_operator_is_told_why_no_replica_is_asked() {
     let site = Site::start(Kind::Redis62);
     let replica = follow(&site, Kind::Redis62, &[]);
     let store = options(&site).open();
-    let told = store.survey().await.expect("a server").warnings;
+    let told = store.diagnose().await.expect("a server").warnings;
     assert_eq!(told.len(), 1, "{told:?}");
     let host = format!("127.0.0.1:{}", replica.server.port());
     assert!(told[0].contains(&host) && told[0].contains("EVALSHA_RO"), "{told:?}");
@@ -225,7 +225,7 @@ async fn an_operator_is_told_why_no_replica_is_asked() {
     assert_eq!(calls(&replica, &THAT_MAY_WRITE), 0);
     // And here there is none.
     let alone = Site::start(Kind::Redis70);
-    let told = options(&alone).open().survey().await.expect("a server").warnings;
+    let told = options(&alone).open().diagnose().await.expect("a server").warnings;
     assert!(
         matches!(&told[..], [told] if told.contains("the primary tells of none")),
         "{told:?}"

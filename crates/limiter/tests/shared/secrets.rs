@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::Micros;
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{Options, Redis, TlsError};
+use tollgate_limiter::store::redis::{RedisOptions, Redis, RedisTlsError};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
 /// A server that speaks TLS at a port of its own, and asks clients for a certificate or not. Its files end with it.
@@ -51,7 +51,7 @@ impl Guarded {
         Self { site, folder, port }
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> RedisOptions {
         let options = Redis::options(&format!("rediss://127.0.0.1:{}/", self.port)).expect("a URL");
         options.deadline(Duration::from_secs(5))
     }
@@ -68,7 +68,7 @@ impl Drop for Guarded {
 async fn fault(store: &Redis) -> String {
     let from = Instant::now();
     loop {
-        match store.fault() {
+        match store.connection_error() {
             Some(fault) if fault != "not connected yet" => return fault,
             fault => assert!(from.elapsed() < Duration::from_secs(5), "{fault:?}"),
         }
@@ -76,12 +76,12 @@ async fn fault(store: &Redis) -> String {
     }
 }
 
-async fn works(guarded: &Guarded, options: Options) {
+async fn works(guarded: &Guarded, options: RedisOptions) {
     let store = options.open();
     let limit = every_limit(5, Micros::from_secs(60))[0];
     let key = guarded.site.counter(&store, &limit, "anybody");
     let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
-    assert!(settled.passes, "{:?}", store.fault());
+    assert!(settled.passes, "{:?}", store.connection_error());
     assert_eq!(guarded.site.audit(), 1);
 }
 
@@ -122,14 +122,14 @@ async fn what_is_no_certificate_is_refused_when_it_is_given() {
     let (certificate, key) = (papers.client.0.as_bytes(), papers.client.1.as_bytes());
     let plain = Redis::options("redis://127.0.0.1:1/").expect("a URL");
     let tried = [
-        (plain.tls(Some(authority), None), TlsError::NoTls),
-        (options().tls(Some(b"nothing"), None), TlsError::Authority),
-        (options().tls(Some(key), None), TlsError::Authority),
-        (options().tls(None, Some((key, key))), TlsError::Client),
-        (options().tls(None, Some((certificate, certificate))), TlsError::Client),
+        (plain.tls(Some(authority), None), RedisTlsError::NoTls),
+        (options().tls(Some(b"nothing"), None), RedisTlsError::Authority),
+        (options().tls(Some(key), None), RedisTlsError::Authority),
+        (options().tls(None, Some((key, key))), RedisTlsError::Client),
+        (options().tls(None, Some((certificate, certificate))), RedisTlsError::Client),
         (
             options().tls(None, Some((certificate, other.client.1.as_bytes()))),
-            TlsError::Client,
+            RedisTlsError::Client,
         ),
     ];
     for (place, (tried, expected)) in tried.into_iter().enumerate() {

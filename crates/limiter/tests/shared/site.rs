@@ -8,7 +8,7 @@ use tollgate_core::{
     Cell, Charge, Concurrency, Cost, Counter, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, OnStoreFailure,
     Policy, Rate, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
 };
-use tollgate_limiter::store::redis::{Options, Redis, RedisKey};
+use tollgate_limiter::store::redis::{RedisOptions, Redis, RedisKey};
 use tollgate_limiter::store::{Settled, Store};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
@@ -35,7 +35,7 @@ impl Site {
     }
 
     /// Stores with a deadline that a busy machine keeps.
-    pub(crate) fn options(&self) -> Options {
+    pub(crate) fn options(&self) -> RedisOptions {
         let options = Redis::options(&self.server.url()).expect("a URL");
         options.deadline(Duration::from_secs(5))
     }

@@ -34,7 +34,7 @@ fn poll<T>(asking: &mut Pin<Box<dyn Future<Output = T> + Send + '_>>) -> Poll<T>
 
 /// Waits until the store is connected. Nothing is asked of the script.
 async fn connected(store: &Redis) {
-    while store.fault().is_some() {
+    while store.connection_error().is_some() {
         sleep(Duration::from_millis(1)).await;
     }
 }
@@ -71,8 +71,8 @@ async fn two_hundred_who_wait_go_in_two_calls() {
         assert!(asking.await.passes);
     }
     // The first goes alone.
-    assert_eq!(store.figures().calls.get(), 1 + 200_u64.div_ceil(128));
-    assert_eq!(store.figures().charges.get(), 201);
+    assert_eq!(store.metrics().calls.get(), 1 + 200_u64.div_ceil(128));
+    assert_eq!(store.metrics().charges.get(), 201);
     assert_eq!(site.audit(), 201);
 }
 
@@ -95,7 +95,7 @@ async fn more_than_may_wait_is_refused_at_once_and_who_left_is_not_asked_for() {
     assert!(settle(&store, key, &limit(), 1).await.passes);
     // The first was sent already; nobody else who left is charged.
     assert_eq!(taken(&site, "many").await, 3);
-    assert!(store.figures().calls.get() <= 3);
+    assert!(store.metrics().calls.get() <= 3);
     site.audit();
 }
 
@@ -222,7 +222,7 @@ async fn without_a_server_everybody_is_told_within_the_deadline() {
         );
         assert!(took < deadline * 5, "{took:?}");
     }
-    assert!(store.fault().is_some());
+    assert!(store.connection_error().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -245,7 +245,7 @@ async fn leases_taken_and_given_back_by_many_go_together_too() {
     for task in tasks {
         task.await.expect("a task that ends");
     }
-    let calls = store.figures().calls.get();
+    let calls = store.metrics().calls.get();
     assert!(calls < 64 * 200 / 8, "{calls} calls for {} things to do", 64 * 200);
     assert_eq!(site.audit(), 1);
 }

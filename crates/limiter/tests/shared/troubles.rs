@@ -10,7 +10,7 @@ use tollgate_limiter::testing::servers::{Kind, Server};
 
 /// The only warning that a survey of this server has.
 async fn warning(site: &Site) -> String {
-    let survey = site.options().open().survey().await.expect("a server");
+    let survey = site.options().open().diagnose().await.expect("a server");
     let [warning] = &survey.warnings[..] else {
         panic!("{:?}", survey.warnings)
     };
@@ -42,7 +42,7 @@ async fn a_server_that_may_forget_counters_is_warned_of() {
         let site = Site::on(Server::start_with(kind, &settings));
         assert!(warning(&site).await.contains("allkeys-lru"));
         site.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-        let survey = site.options().open().survey().await.expect("a server");
+        let survey = site.options().open().diagnose().await.expect("a server");
         assert_eq!(survey.warnings, Vec::<String>::new());
     }
 }
@@ -54,7 +54,7 @@ async fn a_replica_is_warned_of_and_refuses() {
         let port = primary.server.port().to_string();
         // A function must be there before it can be called; a replica takes none.
         assert_eq!(
-            primary.options().open().survey().await.expect("a server").warnings,
+            primary.options().open().diagnose().await.expect("a server").warnings,
             Vec::<String>::new()
         );
         let replica = Site::on(Server::start_with(kind, &["--replicaof", "127.0.0.1", &port]));
@@ -66,7 +66,7 @@ async fn a_replica_is_warned_of_and_refuses() {
             assert!(from.elapsed() < Duration::from_secs(10), "it does not follow");
             sleep(Duration::from_millis(10)).await;
         }
-        let survey = replica.options().open().survey().await.expect("a server");
+        let survey = replica.options().open().diagnose().await.expect("a server");
         let is_warned = survey
             .warnings
             .iter()
@@ -96,13 +96,13 @@ async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
         assert!(store.settle(&[charge(key, &limit, 1)], lease()).await.outcomes[0].is_err());
     }
     // At once, and after pauses of 25 ms, 50 ms, 100 ms and then 125 ms at least.
-    let dials = store.figures().dials.get();
+    let dials = store.metrics().connect_attempts.get();
     assert!((3..=18).contains(&dials), "{dials} times");
     // It may be written to again: that is found out within a second.
     site.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
     let from = Instant::now();
     while !store.settle(&[charge(key, &limit, 1)], lease()).await.passes {
-        assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.fault());
+        assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.connection_error());
     }
 }
 
@@ -111,11 +111,11 @@ async fn a_server_without_memory_says_so() {
     for kind in Kind::ALL {
         let site = Site::on(Server::start_with(kind, &["--maxmemory-policy", "noeviction"]));
         // The script is loaded while there is room for it.
-        site.options().open().survey().await.expect("a server");
+        site.options().open().diagnose().await.expect("a server");
         site.options()
             .functions(Functions::Off)
             .open()
-            .survey()
+            .diagnose()
             .await
             .expect("a server");
         site.ask::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
@@ -176,7 +176,7 @@ async fn a_key_of_somebody_else_is_told_and_left_alone() {
                 assert_eq!(site.ask::<i64>(&["PTTL", &text]), -1);
             }
         }
-        let counted = store.figures().errors().find(|(name, _)| *name == "foreign");
+        let counted = store.metrics().errors().find(|(name, _)| *name == "foreign");
         assert_eq!(counted, Some(("foreign", foreign)));
     }
 }

@@ -4,7 +4,7 @@ use crate::site::{Site, charge, every_limit, lease};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
-use tollgate_limiter::store::redis::{Functions, Options, Redis};
+use tollgate_limiter::store::redis::{Functions, RedisOptions, Redis};
 use tollgate_limiter::store::{Store, StoreError};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
@@ -47,7 +47,7 @@ fn documented() -> [Vec<&'static str>; 2] {
     commands
 }
 
-fn options(site: &Site, password: &str) -> Options {
+fn options(site: &Site, password: &str) -> RedisOptions {
     let url = format!("redis://tollgate:{password}@127.0.0.1:{}/", site.server.port());
     let options = Redis::options(&url).expect("a URL");
     options.deadline(Duration::from_secs(5))
@@ -87,7 +87,7 @@ async fn little_is_enough() {
         let site = Site::start(kind);
         make_user(&site, &[&SCRIPT[..], way, &["+info"]].concat(), None);
         let store = options(&site, PASSWORD).functions(functions).open();
-        let survey = store.survey().await.expect("a server");
+        let survey = store.diagnose().await.expect("a server");
         assert_eq!(survey.warnings, Vec::<String>::new(), "{kind:?} {functions:?}");
         assert_eq!(survey.is_function, is_function);
         everything(&site, &store).await;
@@ -106,7 +106,7 @@ async fn what_is_documented_is_enough_also_when_the_script_was_forgotten() {
             site.ask::<()>(&with_functions);
         }
         let store = options(&site, "password").open();
-        let survey = store.survey().await.expect("a server");
+        let survey = store.diagnose().await.expect("a server");
         assert_eq!((survey.warnings, survey.is_function), (Vec::new(), has_functions));
         site.ask::<()>(if has_functions {
             &["FUNCTION", "FLUSH"]
@@ -114,7 +114,7 @@ async fn what_is_documented_is_enough_also_when_the_script_was_forgotten() {
             &["SCRIPT", "FLUSH"]
         });
         everything(&site, &store).await;
-        assert_eq!(store.figures().loads.get(), 1);
+        assert_eq!(store.metrics().script_loads.get(), 1);
         site.audit();
     }
 }
@@ -126,7 +126,7 @@ async fn a_survey_misses_whatever_is_missing() {
         for missing in SCRIPT {
             make_user(&site, &[&SCRIPT[..], &BY_SCRIPT, &["+info"]].concat(), Some(missing));
             let store = options(&site, PASSWORD).functions(Functions::Off).open();
-            let survey = store.survey().await.expect("a server");
+            let survey = store.diagnose().await.expect("a server");
             let [warning] = &survey.warnings[..] else {
                 panic!("{kind:?} without {missing}: {:?}", survey.warnings)
             };
@@ -137,7 +137,7 @@ async fn a_survey_misses_whatever_is_missing() {
         }
         make_user(&site, &[&SCRIPT[..], &BY_SCRIPT].concat(), None);
         let store = options(&site, PASSWORD).functions(Functions::Off).open();
-        let survey = store.survey().await.expect("a server");
+        let survey = store.diagnose().await.expect("a server");
         assert!(survey.warnings.len() == 1 && survey.warnings[0].contains("+info"));
     }
 }
@@ -169,7 +169,7 @@ async fn a_key_that_may_not_be_read_is_not_taken_for_a_foreign_one() {
 async fn fault(store: &Redis) -> String {
     let from = Instant::now();
     loop {
-        match store.fault() {
+        match store.connection_error() {
             Some(fault) if fault != "not connected yet" => return fault,
             fault => assert!(from.elapsed() < Duration::from_secs(5), "{fault:?}"),
         }
@@ -183,7 +183,7 @@ async fn who_may_do_only_what_envoyproxy_ratelimit_does_is_told_what_is_needed()
         let site = Site::start(kind);
         make_user(&site, &["+ping", "+incrby", "+expire", "+get", "+del"], None);
         let store = options(&site, PASSWORD).deadline(Duration::from_millis(200)).open();
-        for words in [fault(&store).await, store.survey().await.expect_err("no script")] {
+        for words in [fault(&store).await, store.diagnose().await.expect_err("no script")] {
             assert!(
                 words.contains("+script|load") && words.contains("docs/redis.md"),
                 "{words}"
@@ -205,7 +205,7 @@ async fn a_wrong_password_is_told_and_not_repeated() {
     assert_eq!(settled.outcomes, [Err(StoreError::Unavailable)]);
     let fault = fault(&store).await;
     assert!(fault.contains("WRONGPASS"), "{fault}");
-    let survey = store.survey().await.expect_err("no connection");
+    let survey = store.diagnose().await.expect_err("no connection");
     for words in [
         fault,
         survey,

@@ -5,7 +5,7 @@ use tollgate_core::{
     Charge, Cost, FixedWindow, Gcra, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Rate, SlidingLog, Timestamp,
     TokenBucket,
 };
-use tollgate_limiter::store::redis::call::{Answer, Call, Clock, Mode, Told};
+use tollgate_limiter::store::redis::call::{ScriptReply, Call, CallTiming, ScriptOp, ChargeReply};
 use tollgate_limiter::store::redis::script::SCRIPT;
 use tollgate_limiter::testing::servers::{Kind, Server};
 
@@ -19,7 +19,7 @@ fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
     command.arg(&words[1..]).query(connection).expect("an answer")
 }
 
-fn send(connection: &mut Connection, call: &Call, clock: Clock) -> Answer {
+fn send(connection: &mut Connection, call: &Call, clock: CallTiming) -> ScriptReply {
     let mut command = redis::cmd("EVAL");
     command.arg(SCRIPT).arg(call.keys().len()).arg(call.keys());
     let bytes: Vec<u8> = command
@@ -43,22 +43,22 @@ fn charge(key: &str, limit: Limit, units: u64) -> Charge<&str> {
     }
 }
 
-fn clock() -> Clock {
-    Clock {
+fn clock() -> CallTiming {
+    CallTiming {
         slack: Now::SLACK,
-        ..Clock::default()
+        ..CallTiming::default()
     }
 }
 
 /// Settles one request and says what came of each of its charges.
-fn settle(connection: &mut Connection, charges: &[Charge<&str>]) -> Vec<Told> {
-    let mut call = Call::new(Mode::Settle);
+fn settle(connection: &mut Connection, charges: &[Charge<&str>]) -> Vec<ChargeReply> {
+    let mut call = Call::new(ScriptOp::Settle);
     call.request(charges, LeaseId(7));
-    send(connection, &call, clock()).told.expect("not too late")
+    send(connection, &call, clock()).replies.expect("not too late")
 }
 
-fn is_allow(told: &Told) -> bool {
-    matches!(told, Told::Charge { decision, .. } if decision.is_allow())
+fn is_allow(told: &ChargeReply) -> bool {
+    matches!(told, ChargeReply::Charge { decision, .. } if decision.is_allow())
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_key_of_another_type_is_an_outcome_and_stays_as_it_is() {
                 // Alone, beside others read at once, and beside a log, which has keys read one by one.
                 assert_eq!(
                     settle(&mut connection, &[charge(foreign, limit, 1)]),
-                    [Told::Foreign],
+                    [ChargeReply::ForeignValue],
                     "{kind:?}"
                 );
                 let own = format!("own of {foreign} {}", limit.algorithm());
@@ -88,7 +88,7 @@ fn a_key_of_another_type_is_an_outcome_and_stays_as_it_is() {
                     let own = format!("{own} {}", more.algorithm());
                     let told = settle(&mut connection, &[charge(&own, more, 1), charge(foreign, limit, 1)]);
                     assert!(is_allow(&told[0]), "{told:?}");
-                    assert_eq!(told[1], Told::Foreign);
+                    assert_eq!(told[1], ChargeReply::ForeignValue);
                 }
             }
         }
@@ -98,11 +98,11 @@ fn a_key_of_another_type_is_an_outcome_and_stays_as_it_is() {
         );
         assert_eq!(ask::<String>(&mut connection, &["GET", "word"]), "hello");
         assert_eq!(ask::<String>(&mut connection, &["GET", "count"]), "17");
-        let mut call = Call::new(Mode::Forget);
+        let mut call = Call::new(ScriptOp::Forget);
         call.forget(b"list");
         assert_eq!(
-            send(&mut connection, &call, clock()).told,
-            Some(vec![Told::Forgotten(true)])
+            send(&mut connection, &call, clock()).replies,
+            Some(vec![ChargeReply::Cleared(true)])
         );
         assert!(is_allow(&settle(&mut connection, &[charge("list", limits[0], 1)])[0]));
     }
@@ -113,22 +113,22 @@ fn a_call_that_begins_too_late_takes_nothing_and_says_the_time() {
     let server = Server::start(Kind::Redis70);
     let mut connection = connect(&server);
     let limit = TokenBucket::new(rate(5, 60)).into();
-    let mut call = Call::new(Mode::Settle);
+    let mut call = Call::new(ScriptOp::Settle);
     call.request(&[charge("key", limit, 1)], LeaseId::default());
     let early = send(&mut connection, &call, clock());
-    let late = Clock {
+    let late = CallTiming {
         not_after: Some(early.server_now - Micros::ONE),
         ..clock()
     };
     let answer = send(&mut connection, &call, late);
-    assert_eq!(answer.told, None);
+    assert_eq!(answer.replies, None);
     assert!(answer.server_now >= early.server_now);
-    let in_time = Clock {
+    let in_time = CallTiming {
         not_after: Some(answer.server_now + Micros::from_secs(60)),
         ..clock()
     };
-    let told = send(&mut connection, &call, in_time).told.expect("in time");
-    let Told::Charge { decision, .. } = &told[0] else {
+    let told = send(&mut connection, &call, in_time).replies.expect("in time");
+    let ChargeReply::Charge { decision, .. } = &told[0] else {
         panic!("{told:?}")
     };
     assert_eq!(decision.standing().remaining, 3, "the late call took nothing");
@@ -139,7 +139,7 @@ fn the_callers_clock_is_believed_only_within_the_tolerance() {
     let server = Server::start(Kind::Redis70);
     let mut connection = connect(&server);
     let limit = TokenBucket::new(rate(5, 60)).into();
-    let mut call = Call::new(Mode::Peek);
+    let mut call = Call::new(ScriptOp::Peek);
     call.request(&[charge("key", limit, 1)], LeaseId::default());
     let server_now = send(&mut connection, &call, clock()).server_now;
     let ahead = server_now + Micros::from_secs(600);
@@ -148,7 +148,7 @@ fn the_callers_clock_is_believed_only_within_the_tolerance() {
             let answer = send(
                 &mut connection,
                 &call,
-                Clock {
+                CallTiming {
                     caller: Some((caller, tolerance)),
                     ..clock()
                 },
@@ -183,7 +183,7 @@ fn every_key_lives_until_it_is_as_good_as_new_and_at_most_twice_that_and_a_minut
             let key = format!("{} {units} {seconds}", limit.algorithm());
             for cost in [1, units, units] {
                 let told = settle(&mut connection, &[charge(&key, limit, cost)]);
-                let Told::Charge { decision, .. } = &told[0] else {
+                let ChargeReply::Charge { decision, .. } = &told[0] else {
                     panic!("{told:?}")
                 };
                 let fresh_ms = decision.standing().reset_after.as_millis_ceil() as i64;
@@ -240,11 +240,11 @@ fn states_are_small() {
     let limit: Limit = SlidingLog::new(rate(1_000, 3_600)).expect("in range").into();
     let start = 1_700_000_000_000_000;
     for request in 0..1_200 {
-        let mut call = Call::new(Mode::Settle);
+        let mut call = Call::new(ScriptOp::Settle);
         call.request(&[charge(&name(4), limit, 1)], LeaseId::default());
         let caller = Some((Timestamp::from_micros(start + 5_000 * request), Micros::MAX));
-        let told = send(&mut connection, &call, Clock { caller, ..clock() })
-            .told
+        let told = send(&mut connection, &call, CallTiming { caller, ..clock() })
+            .replies
             .expect("not too late");
         assert_eq!(is_allow(&told[0]), request < 1_000);
     }

@@ -7,7 +7,7 @@ use tollgate_core::testing::random::Random;
 use tollgate_core::{
     Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, propose,
 };
-use tollgate_limiter::store::redis::call::{Answer, Call, Clock, Mode, Told};
+use tollgate_limiter::store::redis::call::{ScriptReply, Call, CallTiming, ScriptOp, ChargeReply};
 use tollgate_limiter::store::redis::script::{FUNCTION, LIBRARY, SCRIPT};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
@@ -74,8 +74,8 @@ fn agree(kind: Kind, by: By) {
         requests += match bench.random.below(12) {
             0 => bench.give_back(),
             1 => bench.forget(),
-            2 => bench.settle(Mode::Peek),
-            _ => bench.settle(Mode::Settle),
+            2 => bench.settle(ScriptOp::Peek),
+            _ => bench.settle(ScriptOp::Settle),
         };
     }
     bench.compare_keys();
@@ -128,8 +128,8 @@ impl Bench {
         }
     }
 
-    fn clock(&self) -> Clock {
-        Clock {
+    fn clock(&self) -> CallTiming {
+        CallTiming {
             caller: Some((Timestamp::from_micros(self.now), Micros::MAX)),
             slack: Now::SLACK,
             not_after: None,
@@ -140,7 +140,7 @@ impl Bench {
         Now::new(Timestamp::from_micros(self.now))
     }
 
-    fn send(&mut self, call: &Call, clock: Clock) -> Answer {
+    fn send(&mut self, call: &Call, clock: CallTiming) -> ScriptReply {
         let mut command = match self.by {
             By::Script => redis::cmd("EVAL"),
             By::Function => redis::cmd("FCALL"),
@@ -163,7 +163,7 @@ impl Bench {
     }
 
     /// Settles or peeks at some requests, on both sides.
-    fn settle(&mut self, mode: Mode) -> u64 {
+    fn settle(&mut self, mode: ScriptOp) -> u64 {
         let requests = self.random.between(1, 6);
         let mut call = Call::new(mode);
         let mut expected = Vec::new();
@@ -189,7 +189,7 @@ impl Bench {
                 charge.limit.decide(keys[charge.key].state.as_ref(), cost, now)
             });
             for (charge, outcome) in charges.iter().zip(settlement.charges) {
-                if let (Some(change), Mode::Settle) = (outcome.change, mode) {
+                if let (Some(change), ScriptOp::Settle) = (outcome.change, mode) {
                     charge.limit.keep(&mut self.keys[charge.key].state, change, lease);
                 }
                 let receipt = Receipt {
@@ -201,14 +201,14 @@ impl Bench {
             }
         }
         let clock = self.clock();
-        let told = self.send(&call, clock).told.expect("not too late");
+        let told = self.send(&call, clock).replies.expect("not too late");
         assert_eq!(told.len(), expected.len());
         for (told, (charge, decision, receipt, passes)) in told.into_iter().zip(expected) {
-            let Told::Charge {
+            let ChargeReply::Charge {
                 decision: said,
                 receipt: given,
                 kept,
-                passes: passed,
+                allowed: passed,
                 ..
             } = told
             else {
@@ -226,7 +226,7 @@ impl Bench {
                 Policy::Count => true,
             };
             assert_eq!(kept, should_keep, "{charge:?}");
-            if kept && decision.is_allow() && mode == Mode::Settle {
+            if kept && decision.is_allow() && mode == ScriptOp::Settle {
                 self.receipts.push((charge.key, receipt));
             }
         }
@@ -269,18 +269,18 @@ impl Bench {
         };
         let mode = self
             .random
-            .pick(&[Mode::Undo, Mode::Refund, Mode::Release, Mode::Renew]);
+            .pick(&[ScriptOp::Undo, ScriptOp::Refund, ScriptOp::Release, ScriptOp::Renew]);
         let now = self.moment();
         let Key { name, limit, state, .. } = &mut self.keys[place];
         let mut call = Call::new(mode);
-        call.give_back(name, limit, &receipt);
+        call.modify(name, limit, &receipt);
         let change = match (mode, &limit, state.as_ref()) {
-            (Mode::Undo, limit, state) => limit.undo(state, &receipt, now),
-            (Mode::Refund, limit, state) => limit.refund(state, receipt.cost, now),
-            (Mode::Release, Limit::Concurrency(limit), Some(State::Concurrency(ring))) => limit
+            (ScriptOp::Undo, limit, state) => limit.undo(state, &receipt, now),
+            (ScriptOp::Refund, limit, state) => limit.refund(state, receipt.cost, now),
+            (ScriptOp::Release, Limit::Concurrency(limit), Some(State::Concurrency(ring))) => limit
                 .release(ring, receipt.lease, now)
                 .map(tollgate_core::Change::Concurrency),
-            (Mode::Renew, Limit::Concurrency(limit), Some(State::Concurrency(ring))) => limit
+            (ScriptOp::Renew, Limit::Concurrency(limit), Some(State::Concurrency(ring))) => limit
                 .renew(ring, receipt.lease, now)
                 .map(tollgate_core::Change::Concurrency),
             _ => None,
@@ -292,8 +292,8 @@ impl Bench {
         let stands = limit.decide(state.as_ref(), Cost::ZERO, now).decision;
         let limit = *limit;
         let clock = self.clock();
-        let told = self.send(&call, clock).told.expect("not too late");
-        let [Told::Charge { decision, kept, .. }] = told.as_slice() else {
+        let told = self.send(&call, clock).replies.expect("not too late");
+        let [ChargeReply::Charge { decision, kept, .. }] = told.as_slice() else {
             panic!("{told:?}: not one charge");
         };
         assert_eq!(
@@ -307,11 +307,11 @@ impl Bench {
 
     fn forget(&mut self) -> u64 {
         let place = self.random.below(KEYS) as usize;
-        let mut call = Call::new(Mode::Forget);
+        let mut call = Call::new(ScriptOp::Forget);
         call.forget(&self.keys[place].name);
         let held = self.keys[place].state.take().is_some();
         let clock = self.clock();
-        assert_eq!(self.send(&call, clock).told, Some(vec![Told::Forgotten(held)]));
+        assert_eq!(self.send(&call, clock).replies, Some(vec![ChargeReply::Cleared(held)]));
         1
     }
 

@@ -8,7 +8,7 @@ use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::{Micros, yaml};
 use tollgate_limiter::store::local;
 use tollgate_limiter::store::memory::Overflow;
-use tollgate_limiter::store::redis::{Breaking, Functions, OpenFor, ReadFrom, Time};
+use tollgate_limiter::store::redis::{BreakerConfig, Functions, OpenFor, ReadFrom, ClockSource};
 
 /// The settings of a text, and everything that is said of them.
 fn read(text: &str) -> (Option<Config>, String) {
@@ -293,7 +293,7 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
     };
     assert_eq!(
         (redis.breaking, redis.local),
-        (Breaking::default(), local::FallbackOptions::default())
+        (BreakerConfig::default(), local::FallbackOptions::default())
     );
     let StoreSettings::Redis(other) = taken(
         "store: { url: 'redis://h', deadline: 20ms, decision_deadline: 30ms, instances: 3, fallback_share: 50%, \
@@ -303,7 +303,7 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
     else {
         panic!("a shared store");
     };
-    let breaking = Breaking {
+    let breaking = BreakerConfig {
         failures: 7,
         within: Micros::from_secs(5),
         open_for: OpenFor::Fixed(Micros::from_secs(30)),
@@ -340,7 +340,7 @@ fn a_shared_store_is_as_it_is_written() {
     let StoreSettings::Redis(redis) = taken("store: redis://user:hunter2@h:6379/3").store else {
         panic!("a shared store");
     };
-    assert_eq!((redis.deadline, redis.time), (Duration::from_millis(10), Time::Server));
+    assert_eq!((redis.deadline, redis.time), (Duration::from_millis(10), ClockSource::Server));
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("tg", 64, true));
     assert_eq!(redis.read_from, ReadFrom::Primary);
     let StoreSettings::Redis(redis) = taken(
@@ -354,7 +354,7 @@ fn a_shared_store_is_as_it_is_written() {
     let skew_tolerance = Micros::from_millis(50);
     assert_eq!(
         (redis.deadline, redis.time),
-        (Duration::from_millis(20), Time::Client { skew_tolerance })
+        (Duration::from_millis(20), ClockSource::Client { skew_tolerance })
     );
     assert_eq!((redis.functions, redis.read_from), (Functions::Off, ReadFrom::Replica));
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("shop", 128, false));

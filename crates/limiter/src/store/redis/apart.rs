@@ -4,12 +4,12 @@
 //! all parts, and one to take back. A charge that cannot be taken back, because its server went away in between, stays: its
 //! key lacks those units until they come back by themselves.
 
-use super::call::{Mode, Told};
+use super::call::{ScriptOp, ChargeReply};
 use super::key::RedisKey;
-use super::nodes::Nodes;
-use super::orphans::Asked;
-use super::work::{Deadline, Reply, Work};
-use super::{failed, settled};
+use super::nodes::Topology;
+use super::orphans::PendingLease;
+use super::work::{Deadline, NodeReply, NodeRequest};
+use super::{failed_settlement, to_settlement};
 use crate::store::{Outcome, Settled, StoreError};
 use std::sync::Arc;
 use tokio::time::timeout_at;
@@ -17,203 +17,203 @@ use tollgate_core::{Charge, Cost, Decision, LeaseId, Policy, Receipt, Timestamp}
 
 /// The charges of a request that lie together, by their places in it.
 #[derive(Debug, Default)]
-struct Part {
-    places: Vec<usize>,
+struct SlotGroup {
+    indexes: Vec<usize>,
     charges: Vec<Charge<RedisKey>>,
 }
 
 /// A key to be given back to, and the places of the charges that took from it.
 #[derive(Debug)]
-struct Debt {
+struct Compensation {
     charge: Charge<RedisKey>,
     receipt: Receipt,
-    places: Vec<usize>,
+    indexes: Vec<usize>,
 }
 
-impl Nodes {
+impl Topology {
     /// Settles or looks at charges that lie apart. Once begun it is seen through, whether or not anybody waits for it.
-    pub(super) async fn settle_apart(
+    pub(super) async fn settle_across_slots(
         self: &Arc<Self>,
-        mode: Mode,
+        op: ScriptOp,
         charges: &[Charge<RedisKey>],
         lease: LeaseId,
     ) -> Settled {
-        let (nodes, owned) = (Arc::clone(self), charges.to_vec());
-        let seen_through = self
-            .shared()
+        let (topology, owned) = (Arc::clone(self), charges.to_vec());
+        let task = self
+            .context()
             .runtime
-            .spawn(async move { nodes.settle_parts(mode, &owned, lease).await });
-        let settled = seen_through.await;
-        settled.unwrap_or_else(|_| failed(self.shared().clock.now(), charges.len(), StoreError::Lost))
+            .spawn(async move { topology.settle_groups(op, &owned, lease).await });
+        let joined = task.await;
+        joined.unwrap_or_else(|_| failed_settlement(self.context().clock.now(), charges.len(), StoreError::Lost))
     }
 
-    async fn settle_parts(self: &Arc<Self>, mode: Mode, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
-        let deadline = self.shared().deadline();
-        let parts = parts(charges);
-        let works = parts
+    async fn settle_groups(self: &Arc<Self>, op: ScriptOp, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
+        let deadline = self.context().deadline();
+        let groups = groups(charges);
+        let requests = groups
             .iter()
-            .map(|part| Work::request(mode, part.charges.clone(), lease));
-        let replies = self.ask(works.collect(), deadline).await;
-        let mut whole = Settled {
+            .map(|group| NodeRequest::new(op, group.charges.clone(), lease));
+        let replies = self.send(requests.collect(), deadline).await;
+        let mut settlement = Settled {
             passes: true,
             now: Timestamp::EPOCH,
             outcomes: vec![Err(StoreError::Unasked); charges.len()],
         };
-        let mut is_refused = false;
-        let mut taken: Vec<usize> = Vec::new();
-        for (part, reply) in parts.iter().zip(replies) {
-            if mode == Mode::Settle {
-                Asked::new(self, &part.charges, lease).answered(&reply);
+        let mut is_denied = false;
+        let mut kept: Vec<usize> = Vec::new();
+        for (group, reply) in groups.iter().zip(replies) {
+            if op == ScriptOp::Settle {
+                PendingLease::new(self, &group.charges, lease).resolve(&reply);
             }
-            let count = part.charges.len();
-            let (came_to, is_known) = match reply {
-                Ok(Reply::Told(now, told)) => (settled(now, told), true),
-                Ok(Reply::Near(settled)) => (settled, true),
-                Err(error) => (failed(self.shared().clock.now(), count, error), false),
+            let count = group.charges.len();
+            let (group_settlement, is_answered) = match reply {
+                Ok(NodeReply::Script(now, charge_replies)) => (to_settlement(now, charge_replies), true),
+                Ok(NodeReply::NearCache(denial)) => (denial, true),
+                Err(error) => (failed_settlement(self.context().clock.now(), count, error), false),
             };
-            is_refused |= is_known && !came_to.passes;
-            if came_to.passes {
-                taken.extend(&part.places);
+            is_denied |= is_answered && !group_settlement.passes;
+            if group_settlement.passes {
+                kept.extend(&group.indexes);
             }
-            whole.passes &= came_to.passes;
-            whole.now = whole.now.max(came_to.now);
-            for (&place, outcome) in part.places.iter().zip(came_to.outcomes) {
-                if let Some(whole) = whole.outcomes.get_mut(place) {
-                    *whole = outcome;
+            settlement.passes &= group_settlement.passes;
+            settlement.now = settlement.now.max(group_settlement.now);
+            for (&index, outcome) in group.indexes.iter().zip(group_settlement.outcomes) {
+                if let Some(settlement) = settlement.outcomes.get_mut(index) {
+                    *settlement = outcome;
                 }
             }
         }
-        if is_refused {
-            match mode {
-                Mode::Settle => self.take_back(charges, &taken, &mut whole, deadline).await,
-                _ => self.look_again(charges, &taken, &mut whole, deadline).await,
+        if is_denied {
+            match op {
+                ScriptOp::Settle => self.compensate(charges, &kept, &mut settlement, deadline).await,
+                _ => self.refresh_standings(charges, &kept, &mut settlement, deadline).await,
             }
         }
-        whole
+        settlement
     }
 
     /// Takes back the charges at these places that were kept, and tells how their keys then stand. Whoever waits does so until
     /// `deadline`; taking back has a deadline of its own.
-    pub(super) async fn take_back(
+    pub(super) async fn compensate(
         self: &Arc<Self>,
         charges: &[Charge<RedisKey>],
-        taken: &[usize],
-        whole: &mut Settled,
+        kept: &[usize],
+        settlement: &mut Settled,
         deadline: Deadline,
     ) {
-        let debts = debts(charges, taken, &whole.outcomes);
-        if debts.is_empty() {
+        let compensations = compensations(charges, kept, &settlement.outcomes);
+        if compensations.is_empty() {
             return;
         }
-        let works = debts
+        let requests = compensations
             .iter()
-            .map(|debt| Work::of_one(Mode::Undo, debt.charge, debt.receipt));
-        let (nodes, works) = (Arc::clone(self), works.collect::<Vec<_>>());
-        let undoing = self.shared().runtime.spawn(async move { nodes.undo(works).await });
-        let Ok(Ok(stands)) = timeout_at(deadline.until, undoing).await else {
+            .map(|compensation| NodeRequest::single(ScriptOp::Undo, compensation.charge, compensation.receipt));
+        let (topology, requests) = (Arc::clone(self), requests.collect::<Vec<_>>());
+        let undo_task = self.context().runtime.spawn(async move { topology.undo(requests).await });
+        let Ok(Ok(standings)) = timeout_at(deadline.instant, undo_task).await else {
             return;
         };
-        for (debt, stands) in debts.iter().zip(stands) {
-            for place in &debt.places {
-                stands.into_iter().for_each(|stands| whole.restate(*place, stands));
+        for (compensation, standings) in compensations.iter().zip(standings) {
+            for index in &compensation.indexes {
+                standings.into_iter().for_each(|standings| settlement.restate(*index, standings));
             }
         }
     }
 
     /// Takes charges back and says how each key then stands.
-    async fn undo(&self, works: Vec<Work>) -> Vec<Option<Decision>> {
-        let shared = self.shared();
-        let keys: Vec<RedisKey> = works
+    async fn undo(&self, requests: Vec<NodeRequest>) -> Vec<Option<Decision>> {
+        let context = self.context();
+        let keys: Vec<RedisKey> = requests
             .iter()
-            .filter_map(|work| Some(work.charges.first()?.key))
+            .filter_map(|request| Some(request.charges.first()?.key))
             .collect();
-        let replies = self.ask(works, shared.deadline()).await;
+        let replies = self.send(requests, context.deadline()).await;
         // After the answers: what came before them must not be believed either.
-        keys.into_iter().for_each(|key| shared.forget(key));
-        let stands = replies.into_iter().map(|reply| {
-            let figure = match reply {
-                Ok(_) => &shared.figures.undone,
-                Err(_) => &shared.figures.stranded,
+        keys.into_iter().for_each(|key| context.invalidate(key));
+        let standings = replies.into_iter().map(|reply| {
+            let count = match reply {
+                Ok(_) => &context.metrics.compensated_charges,
+                Err(_) => &context.metrics.uncompensated_charges,
             };
-            figure.add(1);
+            count.add(1);
             match reply {
-                Ok(Reply::Told(_, told)) => told.into_iter().find_map(|told| match told {
-                    Told::Charge { decision, .. } => Some(decision),
-                    Told::Foreign | Told::Forgotten(_) => None,
+                Ok(NodeReply::Script(_, charge_replies)) => charge_replies.into_iter().find_map(|charge_replies| match charge_replies {
+                    ChargeReply::Charge { decision, .. } => Some(decision),
+                    ChargeReply::ForeignValue | ChargeReply::Cleared(_) => None,
                 }),
-                Ok(Reply::Near(_)) | Err(_) => None,
+                Ok(NodeReply::NearCache(_)) | Err(_) => None,
             }
         });
-        stands.collect()
+        standings.collect()
     }
 
     /// Tells how keys stand that would have been charged, had nobody refused.
-    async fn look_again(&self, charges: &[Charge<RedisKey>], taken: &[usize], whole: &mut Settled, deadline: Deadline) {
-        let places_and_charges = taken.iter().filter_map(|place| Some((*place, charges.get(*place)?)));
-        let (places, as_they_are): (Vec<usize>, Vec<Work>) = places_and_charges
+    async fn refresh_standings(&self, charges: &[Charge<RedisKey>], kept: &[usize], settlement: &mut Settled, deadline: Deadline) {
+        let indexed_charges = kept.iter().filter_map(|index| Some((*index, charges.get(*index)?)));
+        let (indexes, peeks): (Vec<usize>, Vec<NodeRequest>) = indexed_charges
             .filter(|(_, charge)| charge.policy != Policy::Count)
-            .map(|(place, charge)| {
-                let look = Work::request(Mode::Peek, vec![charge.as_peek()], LeaseId::default());
-                (place, look)
+            .map(|(index, charge)| {
+                let peek = NodeRequest::new(ScriptOp::Peek, vec![charge.as_peek()], LeaseId::default());
+                (index, peek)
             })
             .unzip();
-        let replies = self.ask(as_they_are, deadline).await;
-        for (place, reply) in places.into_iter().zip(replies) {
-            if let Ok(Reply::Told(_, told)) = reply
-                && let Some(Told::Charge { decision, .. }) = told.first()
+        let replies = self.send(peeks, deadline).await;
+        for (index, reply) in indexes.into_iter().zip(replies) {
+            if let Ok(NodeReply::Script(_, charge_replies)) = reply
+                && let Some(ChargeReply::Charge { decision, .. }) = charge_replies.first()
             {
-                whole.restate(place, *decision);
+                settlement.restate(index, *decision);
             }
         }
     }
 }
 
 /// The charges of each tag.
-fn parts(charges: &[Charge<RedisKey>]) -> Vec<Part> {
-    let mut parts: Vec<Part> = Vec::new();
-    for (place, charge) in charges.iter().enumerate() {
-        let is_its = |part: &Part| part.charges.first().map(|first| first.key.tag()) == Some(charge.key.tag());
-        let known = parts.iter().position(is_its).unwrap_or_else(|| {
-            parts.push(Part::default());
-            parts.len() - 1
+fn groups(charges: &[Charge<RedisKey>]) -> Vec<SlotGroup> {
+    let mut groups: Vec<SlotGroup> = Vec::new();
+    for (index, charge) in charges.iter().enumerate() {
+        let same_tag = |group: &SlotGroup| group.charges.first().map(|first| first.key.tag()) == Some(charge.key.tag());
+        let position = groups.iter().position(same_tag).unwrap_or_else(|| {
+            groups.push(SlotGroup::default());
+            groups.len() - 1
         });
-        if let Some(part) = parts.get_mut(known) {
-            part.places.push(place);
-            part.charges.push(*charge);
+        if let Some(group) = groups.get_mut(position) {
+            group.indexes.push(index);
+            group.charges.push(*charge);
         }
     }
-    parts
+    groups
 }
 
 /// What is to be given back of the charges at these places, which passed. Those of one key stand as one: the last of them
 /// says where. Whoever took nothing behind another charge of its key is told anew with it.
-fn debts(charges: &[Charge<RedisKey>], taken: &[usize], outcomes: &[Result<Outcome, StoreError>]) -> Vec<Debt> {
-    let mut debts: Vec<Debt> = Vec::new();
-    for &place in taken {
-        let (Some(charge), Some(Ok(outcome))) = (charges.get(place), outcomes.get(place)) else {
+fn compensations(charges: &[Charge<RedisKey>], kept: &[usize], outcomes: &[Result<Outcome, StoreError>]) -> Vec<Compensation> {
+    let mut compensations: Vec<Compensation> = Vec::new();
+    for &index in kept {
+        let (Some(charge), Some(Ok(outcome))) = (charges.get(index), outcomes.get(index)) else {
             continue;
         };
         if charge.policy == Policy::Count || !outcome.decision.is_allow() {
             continue;
         }
         let receipt = outcome.receipt;
-        match debts.iter_mut().find(|debt| debt.charge.key == charge.key) {
-            Some(debt) => {
+        match compensations.iter_mut().find(|compensation| compensation.charge.key == charge.key) {
+            Some(compensation) => {
                 if charge.cost > Cost::ZERO {
-                    debt.receipt = Receipt {
-                        cost: debt.receipt.cost.plus(receipt.cost),
+                    compensation.receipt = Receipt {
+                        cost: compensation.receipt.cost.plus(receipt.cost),
                         ..receipt
                     };
                 }
-                debt.places.push(place);
+                compensation.indexes.push(index);
             }
-            None => debts.push(Debt {
+            None => compensations.push(Compensation {
                 charge: *charge,
                 receipt,
-                places: vec![place],
+                indexes: vec![index],
             }),
         }
     }
-    debts.retain(|debt| debt.receipt.cost > Cost::ZERO);
-    debts
+    compensations.retain(|compensation| compensation.receipt.cost > Cost::ZERO);
+    compensations
 }

@@ -10,7 +10,7 @@ use tollgate_core::{Micros, Timestamp};
 
 /// When a server is left alone, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Breaking {
+pub struct BreakerConfig {
     /// After so many calls in a row that failed.
     pub failures: u32,
     /// Within this time, or they do not count as a row.
@@ -41,42 +41,42 @@ pub enum BreakerState {
 
 /// How a call went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Went {
-    Well,
+pub(super) enum CallResult {
+    Ok,
     /// It failed, or took too long.
-    Badly,
+    Failed,
     /// It was not made: there was no connection.
-    Unreached,
+    Unreachable,
 }
 
 /// Of so many calls in a second, this share may not fail: in percent.
-const CALLS: u32 = 20;
-const SHARE: u32 = 50;
+const CALLS_MIN: u32 = 20;
+const FAILED_PERCENT_MAX: u32 = 50;
 const SECOND: Micros = Micros::from_secs(1);
 
 /// How long a server may be out of reach after something went wrong. A connection that did not answer once is given up, and
 /// another takes some round trips: that is one failure and not one for each call that finds none meanwhile. It is enough for
 /// a server that stood still for 50 ms, and lets one that is away be noticed within 100 ms.
-const REACHED_WITHIN: Micros = Micros::from_millis(60);
+const UNREACHABLE_MAX: Micros = Micros::from_millis(60);
 
 /// How often it may be out of reach for so long in one second, and how often soon after it was left alone. Each time costs a few
 /// who wait for it in vain.
-const UNREACHED_MOST: u64 = 2;
-const UNREACHED_MOST_AGAIN: u64 = 1;
+const UNREACHABLE_PER_SECOND_MAX: u64 = 2;
+const UNREACHABLE_AFTER_REOPEN_MAX: u64 = 1;
 
 /// How many probes in a row must be answered, and the most it can come to: twice as many each time that the server fails
 /// again soon after. So a link that comes and goes is seldom trusted, and one that was away once soon.
-const PROBES: u32 = 2;
-const PROBES_MOST: u32 = 8;
-const SOON: Micros = Micros::from_secs(10);
+const PROBES_MIN: u32 = 2;
+const PROBES_MAX: u32 = 8;
+const REOPEN_WINDOW: Micros = Micros::from_secs(10);
 
 /// How long one request may try before another does: it may have been left by whoever made it.
-const TRY: Micros = Micros::from_secs(1);
+const TRIAL_TIMEOUT: Micros = Micros::from_secs(1);
 
 /// A breaker, for many threads.
 #[derive(Debug)]
 pub(super) struct Breaker {
-    breaking: Breaking,
+    config: BreakerConfig,
     /// What `machine` is in, for those who only want to know.
     state: AtomicU8,
     machine: Mutex<Machine>,
@@ -84,18 +84,18 @@ pub(super) struct Breaker {
 
 #[derive(Debug)]
 struct Machine {
-    breaking: Breaking,
+    config: BreakerConfig,
     /// How long the server may be out of reach after something went wrong.
-    patience: Micros,
+    unreachable_max: Micros,
     state: State,
     /// Failures in a row, and when the first of them was.
-    row: (u32, Timestamp),
+    consecutive: (u32, Timestamp),
     /// This second: when it began, its calls, and those that failed.
     second: (Timestamp, u32, u32),
     /// For how much of this second the server was out of reach, and when that was last seen.
-    unreached: (Micros, Timestamp),
+    unreachable: (Micros, Timestamp),
     /// Probes in a row that close it.
-    needed: u32,
+    probes_needed: u32,
     closed_at: Option<Timestamp>,
     changes: u64,
 }
@@ -106,13 +106,13 @@ enum State {
     /// With so many probes answered.
     Open {
         since: Timestamp,
-        answered: u32,
+        probes_ok: u32,
     },
     /// One request tries, since then.
-    Trying(Timestamp),
+    HalfOpen(Timestamp),
 }
 
-impl Default for Breaking {
+impl Default for BreakerConfig {
     fn default() -> Self {
         Self {
             failures: 5,
@@ -135,11 +135,11 @@ impl BreakerState {
 
 impl Breaker {
     /// `deadline`: how long a call may take.
-    pub(super) fn new(breaking: Breaking, deadline: Duration) -> Self {
+    pub(super) fn new(config: BreakerConfig, deadline: Duration) -> Self {
         Self {
-            breaking,
+            config,
             state: AtomicU8::new(BreakerState::Closed as u8),
-            machine: Mutex::new(Machine::new(breaking, Micros::from(deadline))),
+            machine: Mutex::new(Machine::new(config, Micros::from(deadline))),
         }
     }
 
@@ -152,8 +152,8 @@ impl Breaker {
     }
 
     /// How long the server may be out of reach after something went wrong.
-    pub(super) fn patience(&self) -> Duration {
-        self.machine().patience.into()
+    pub(super) fn unreachable_max(&self) -> Duration {
+        self.machine().unreachable_max.into()
     }
 
     /// How often it has opened or closed.
@@ -162,50 +162,50 @@ impl Breaker {
     }
 
     /// Whether a call may be made now. Where one request is to try, the first that asks is it.
-    pub(super) fn lets_pass(&self, now: Timestamp) -> bool {
-        match (self.state(), self.breaking.open_for) {
+    pub(super) fn try_acquire(&self, now: Timestamp) -> bool {
+        match (self.state(), self.config.open_for) {
             (BreakerState::Closed, _) => true,
             (_, OpenFor::Auto) => false,
-            (_, OpenFor::Fixed(_)) => self.change(|machine| machine.lets_pass(now)),
+            (_, OpenFor::Fixed(_)) => self.change(|machine| machine.try_acquire(now)),
         }
     }
 
     /// Whether nobody may ask just now. Unlike [`Breaker::lets_pass`] it chooses nobody to try.
-    pub(super) fn is_shut(&self, now: Timestamp) -> bool {
-        match (self.state(), self.breaking.open_for) {
+    pub(super) fn is_open(&self, now: Timestamp) -> bool {
+        match (self.state(), self.config.open_for) {
             (BreakerState::Closed, _) => false,
             (_, OpenFor::Auto) => true,
-            (_, OpenFor::Fixed(_)) => !self.machine().may_try(now),
+            (_, OpenFor::Fixed(_)) => !self.machine().may_probe(now),
         }
     }
 
     /// Notes how a call went. True if the server is to be probed from now on.
-    pub(super) fn note(&self, went: Went, now: Timestamp) -> bool {
+    pub(super) fn record(&self, result: CallResult, now: Timestamp) -> bool {
         self.change(|machine| {
             let was_closed = machine.state == State::Closed;
-            machine.note(went, now);
-            was_closed && machine.state != State::Closed && machine.breaking.open_for == OpenFor::Auto
+            machine.record(result, now);
+            was_closed && machine.state != State::Closed && machine.config.open_for == OpenFor::Auto
         })
     }
 
     /// Notes how a probe went. False if there is nothing to probe any more.
-    pub(super) fn note_probe(&self, went: Went, now: Timestamp) -> bool {
+    pub(super) fn record_probe(&self, result: CallResult, now: Timestamp) -> bool {
         self.change(|machine| {
-            machine.note_probe(went, now);
+            machine.record_probe(result, now);
             machine.state != State::Closed
         })
     }
 
-    fn change<T>(&self, by: impl FnOnce(&mut Machine) -> T) -> T {
+    fn change<T>(&self, apply: impl FnOnce(&mut Machine) -> T) -> T {
         let mut machine = self.machine();
-        let told = by(&mut machine);
+        let outcome = apply(&mut machine);
         let state = match machine.state {
             State::Closed => BreakerState::Closed,
-            State::Open { answered: 0, .. } => BreakerState::Open,
-            State::Open { .. } | State::Trying(_) => BreakerState::HalfOpen,
+            State::Open { probes_ok: 0, .. } => BreakerState::Open,
+            State::Open { .. } | State::HalfOpen(_) => BreakerState::HalfOpen,
         };
         self.state.store(state as u8, Ordering::Relaxed);
-        told
+        outcome
     }
 
     fn machine(&self) -> MutexGuard<'_, Machine> {
@@ -214,62 +214,62 @@ impl Breaker {
 }
 
 impl Machine {
-    fn new(breaking: Breaking, deadline: Micros) -> Self {
+    fn new(config: BreakerConfig, deadline: Micros) -> Self {
         // As long as the failures that are still allowed would have taken.
-        let allowed = u64::from(breaking.failures.saturating_sub(1)).saturating_mul(deadline.get());
+        let allowed = u64::from(config.failures.saturating_sub(1)).saturating_mul(deadline.get());
         Self {
-            breaking,
-            patience: REACHED_WITHIN.max(Micros::new(allowed)),
+            config,
+            unreachable_max: UNREACHABLE_MAX.max(Micros::new(allowed)),
             state: State::Closed,
-            row: (0, Timestamp::EPOCH),
+            consecutive: (0, Timestamp::EPOCH),
             second: (Timestamp::EPOCH, 0, 0),
-            unreached: (Micros::ZERO, Timestamp::EPOCH),
-            needed: PROBES,
+            unreachable: (Micros::ZERO, Timestamp::EPOCH),
+            probes_needed: PROBES_MIN,
             closed_at: None,
             changes: 0,
         }
     }
 
-    fn may_try(&self, now: Timestamp) -> bool {
-        match (self.state, self.breaking.open_for) {
+    fn may_probe(&self, now: Timestamp) -> bool {
+        match (self.state, self.config.open_for) {
             (State::Closed, _) => true,
             (State::Open { .. }, OpenFor::Auto) => false,
-            (State::Open { since, .. }, OpenFor::Fixed(long)) => now >= since + long,
-            (State::Trying(since), _) => now >= since + TRY,
+            (State::Open { since, .. }, OpenFor::Fixed(duration)) => now >= since + duration,
+            (State::HalfOpen(since), _) => now >= since + TRIAL_TIMEOUT,
         }
     }
 
-    fn lets_pass(&mut self, now: Timestamp) -> bool {
-        let may = self.may_try(now);
-        if may && self.state != State::Closed {
-            self.state = State::Trying(now);
+    fn try_acquire(&mut self, now: Timestamp) -> bool {
+        let allowed = self.may_probe(now);
+        if allowed && self.state != State::Closed {
+            self.state = State::HalfOpen(now);
         }
-        may
+        allowed
     }
 
-    fn note(&mut self, went: Went, now: Timestamp) {
-        match (self.state, went) {
-            (State::Closed, went) => {
-                if self.is_too_much(went, now) {
+    fn record(&mut self, result: CallResult, now: Timestamp) {
+        match (self.state, result) {
+            (State::Closed, result) => {
+                if self.should_trip(result, now) {
                     self.open(now);
                 }
             }
-            (State::Trying(_), Went::Well) => self.close(now),
-            (State::Trying(_), Went::Badly | Went::Unreached) => self.state = shut(now),
+            (State::HalfOpen(_), CallResult::Ok) => self.close(now),
+            (State::HalfOpen(_), CallResult::Failed | CallResult::Unreachable) => self.state = open_state(now),
             // It began before.
             (State::Open { .. }, _) => {}
         }
     }
 
-    fn note_probe(&mut self, went: Went, now: Timestamp) {
-        if let State::Open { since, answered } = self.state {
-            match went {
-                Went::Badly | Went::Unreached => self.state = shut(now),
-                Went::Well if answered + 1 >= self.needed => self.close(now),
-                Went::Well => {
+    fn record_probe(&mut self, result: CallResult, now: Timestamp) {
+        if let State::Open { since, probes_ok } = self.state {
+            match result {
+                CallResult::Failed | CallResult::Unreachable => self.state = open_state(now),
+                CallResult::Ok if probes_ok + 1 >= self.probes_needed => self.close(now),
+                CallResult::Ok => {
                     self.state = State::Open {
                         since,
-                        answered: answered + 1,
+                        probes_ok: probes_ok + 1,
                     }
                 }
             }
@@ -277,79 +277,79 @@ impl Machine {
     }
 
     /// Counts a call, and says whether that is one failure too many.
-    fn is_too_much(&mut self, went: Went, now: Timestamp) -> bool {
+    fn should_trip(&mut self, result: CallResult, now: Timestamp) -> bool {
         if now >= self.second.0 + SECOND {
             self.second = (now, 0, 0);
-            self.unreached.0 = Micros::ZERO;
+            self.unreachable.0 = Micros::ZERO;
         }
-        let is_again = self.was_left_alone(now);
+        let reopened = self.opened_recently(now);
         let (_, calls, failed) = &mut self.second;
-        let (failures, first) = &mut self.row;
-        let is_first = *failures == 0 || now > *first + self.breaking.within;
-        if is_first && went != Went::Well {
+        let (failures, first) = &mut self.consecutive;
+        let is_first = *failures == 0 || now > *first + self.config.within;
+        if is_first && result != CallResult::Ok {
             (*failures, *first) = (0, now);
         }
-        match went {
-            Went::Well => {
+        match result {
+            CallResult::Ok => {
                 *calls = calls.saturating_add(1);
-                self.row = (0, now);
+                self.consecutive = (0, now);
             }
-            Went::Badly => {
+            CallResult::Failed => {
                 *calls = calls.saturating_add(1);
                 *failed = failed.saturating_add(1);
                 *failures = failures.saturating_add(1);
-                self.unreached.1 = now;
+                self.unreachable.1 = now;
             }
-            Went::Unreached if is_first => {
+            CallResult::Unreachable if is_first => {
                 *failures = 1;
-                self.unreached.1 = now;
+                self.unreachable.1 = now;
             }
-            Went::Unreached => {
-                let (unreached, seen) = &mut self.unreached;
-                *unreached = Micros::new(unreached.get() + now.since(*seen).get());
-                *seen = now;
-                let times = match is_again {
-                    true => UNREACHED_MOST_AGAIN,
-                    false => UNREACHED_MOST,
+            CallResult::Unreachable => {
+                let (unreachable, last_seen) = &mut self.unreachable;
+                *unreachable = Micros::new(unreachable.get() + now.since(*last_seen).get());
+                *last_seen = now;
+                let times = match reopened {
+                    true => UNREACHABLE_AFTER_REOPEN_MAX,
+                    false => UNREACHABLE_PER_SECOND_MAX,
                 };
-                let most = Micros::new(self.patience.get().saturating_mul(times));
-                if now >= *first + self.patience || *unreached >= most {
+                let max = Micros::new(self.unreachable_max.get().saturating_mul(times));
+                if now >= *first + self.unreachable_max || *unreachable >= max {
                     return true;
                 }
             }
         }
-        let is_share = *calls >= CALLS && failed.saturating_mul(100) >= calls.saturating_mul(SHARE);
-        self.row.0 >= self.breaking.failures || is_share
+        let too_many_failed = *calls >= CALLS_MIN && failed.saturating_mul(100) >= calls.saturating_mul(FAILED_PERCENT_MAX);
+        self.consecutive.0 >= self.config.failures || too_many_failed
     }
 
     /// Whether it was left alone until a short time ago.
-    fn was_left_alone(&self, now: Timestamp) -> bool {
-        self.closed_at.is_some_and(|closed_at| now < closed_at + SOON)
+    fn opened_recently(&self, now: Timestamp) -> bool {
+        self.closed_at.is_some_and(|closed_at| now < closed_at + REOPEN_WINDOW)
     }
 
     fn open(&mut self, now: Timestamp) {
-        self.needed = match self.was_left_alone(now) {
-            true => (self.needed * 2).min(PROBES_MOST),
-            false => PROBES,
+        self.probes_needed = match self.opened_recently(now) {
+            true => (self.probes_needed * 2).min(PROBES_MAX),
+            false => PROBES_MIN,
         };
-        self.state = shut(now);
+        self.state = open_state(now);
         self.changes += 1;
     }
 
     fn close(&mut self, now: Timestamp) {
         self.state = State::Closed;
-        self.row = (0, now);
+        self.consecutive = (0, now);
         self.second = (now, 0, 0);
-        self.unreached = (Micros::ZERO, now);
+        self.unreachable = (Micros::ZERO, now);
         self.closed_at = Some(now);
         self.changes += 1;
     }
 }
 
-const fn shut(now: Timestamp) -> State {
+const fn open_state(now: Timestamp) -> State {
     State::Open {
         since: now,
-        answered: 0,
+        probes_ok: 0,
     }
 }
 

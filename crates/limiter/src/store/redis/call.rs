@@ -10,7 +10,7 @@ use tollgate_core::{
 
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
+pub enum ScriptOp {
     /// Settles requests.
     Settle = 1,
     /// Settles them and keeps nothing.
@@ -29,7 +29,7 @@ pub enum Mode {
 
 /// When a call is decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Clock {
+pub struct CallTiming {
     /// The caller's time and how far it may be from the server's to be believed. Nothing: the server's time.
     pub caller: Option<(Timestamp, Micros)>,
     /// How late a clock may be without having been set back.
@@ -41,33 +41,33 @@ pub struct Clock {
 /// A call as it is put together.
 #[derive(Clone, Debug)]
 pub struct Call {
-    mode: Mode,
+    op: ScriptOp,
     keys: Vec<Vec<u8>>,
-    places: HashMap<Vec<u8>, u64>,
+    key_indexes: HashMap<Vec<u8>, u64>,
     terms: Vec<(Limit, Policy)>,
     numbers: Numbers,
     leases: Vec<u8>,
     has_leases: bool,
     /// For each answer to come, its limit and the cost and lease of its receipt.
-    asked: Vec<(Limit, Cost, LeaseId)>,
+    expected: Vec<(Limit, Cost, LeaseId)>,
 }
 
 /// What a call came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ScriptReply {
     /// The server's time.
     pub server_now: Timestamp,
     /// The time it was decided at.
     pub now: Timestamp,
     /// Nothing if the call began too late, and nothing was done. Else one for each charge or thing to do, in order.
-    pub told: Option<Vec<Told>>,
+    pub replies: Option<Vec<ChargeReply>>,
 }
 
 /// What the script says of one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ChargeReply {
     /// The key holds what no limit wrote: it was left alone, and its request settled without it.
-    Foreign,
+    ForeignValue,
     /// What came of it.
     Charge {
         /// What the limit says.
@@ -77,12 +77,12 @@ pub enum Told {
         /// Whether the charge was kept; when giving back, whether there was anything to.
         kept: bool,
         /// Whether its request passes.
-        passes: bool,
+        allowed: bool,
         /// What the key then holds, where that is short.
         state: Option<State>,
     },
     /// Whether there was a counter to clear.
-    Forgotten(bool),
+    Cleared(bool),
 }
 
 /// Numbers as MessagePack.
@@ -94,16 +94,16 @@ struct Numbers {
 
 impl Call {
     /// An empty call.
-    pub fn new(mode: Mode) -> Self {
+    pub fn new(op: ScriptOp) -> Self {
         Self {
-            mode,
+            op,
             keys: Vec::new(),
-            places: HashMap::new(),
+            key_indexes: HashMap::new(),
             terms: Vec::new(),
             numbers: Numbers::default(),
             leases: Vec::new(),
             has_leases: false,
-            asked: Vec::new(),
+            expected: Vec::new(),
         }
     }
 
@@ -124,7 +124,7 @@ impl Call {
     }
 
     /// Adds something to give back: undo, refund, release, renew. They heed of the receipt what they need.
-    pub fn give_back(&mut self, key: &[u8], limit: &Limit, receipt: &Receipt) {
+    pub fn modify(&mut self, key: &[u8], limit: &Limit, receipt: &Receipt) {
         self.charge(key, limit, Policy::Enforce, receipt.cost, receipt.lease);
         let Mark { at, frac, taken_at } = receipt.mark;
         for number in [at.as_micros(), frac, taken_at.as_micros()] {
@@ -135,12 +135,12 @@ impl Call {
 
     /// Adds a counter to clear.
     pub fn forget(&mut self, key: &[u8]) {
-        self.place(key);
+        self.key_index(key);
     }
 
     /// How many charges or things to do there are.
     pub fn size(&self) -> usize {
-        self.asked.len()
+        self.expected.len()
     }
 
     /// The keys, in the order of the script's.
@@ -149,15 +149,15 @@ impl Call {
     }
 
     /// The two arguments.
-    pub fn arguments(&self, clock: Clock) -> [Vec<u8>; 2] {
+    pub fn arguments(&self, timing: CallTiming) -> [Vec<u8>; 2] {
         let mut head = Numbers::default();
-        let (caller, tolerance) = clock.caller.unwrap_or_default();
+        let (caller, tolerance) = timing.caller.unwrap_or_default();
         for number in [
-            self.mode as u64,
+            self.op as u64,
             caller.as_micros(),
             tolerance.get(),
-            clock.slack.get(),
-            clock.not_after.unwrap_or_default().as_micros(),
+            timing.slack.get(),
+            timing.not_after.unwrap_or_default().as_micros(),
             self.terms.len() as u64,
         ] {
             head.push(number);
@@ -188,57 +188,57 @@ impl Call {
     }
 
     /// Reads the answer to this call. Nothing if it is not one.
-    pub fn read(&self, answer: &[u8]) -> Option<Answer> {
-        let mut rest = answer;
-        let server_now = moment(&mut rest)?;
-        let now = moment(&mut rest)?;
-        if pull(&mut rest, 1)? == 1 {
-            return rest.is_empty().then_some(Answer {
+    pub fn read(&self, reply: &[u8]) -> Option<ScriptReply> {
+        let mut rest = reply;
+        let server_now = read_time(&mut rest)?;
+        let now = read_time(&mut rest)?;
+        if read_uint(&mut rest, 1)? == 1 {
+            return rest.is_empty().then_some(ScriptReply {
                 server_now,
                 now,
-                told: None,
+                replies: None,
             });
         }
-        let mut told = Vec::with_capacity(self.asked.len().max(self.keys.len()));
-        if self.mode == Mode::Forget {
+        let mut replies = Vec::with_capacity(self.expected.len().max(self.keys.len()));
+        if self.op == ScriptOp::Forget {
             for _ in &self.keys {
-                told.push(Told::Forgotten(pull(&mut rest, 1)? == 1));
+                replies.push(ChargeReply::Cleared(read_uint(&mut rest, 1)? == 1));
             }
         }
-        for (limit, cost, lease) in &self.asked {
-            told.push(read_charge(&mut rest, limit, *cost, *lease)?);
+        for (limit, cost, lease) in &self.expected {
+            replies.push(read_charge(&mut rest, limit, *cost, *lease)?);
         }
-        rest.is_empty().then_some(Answer {
+        rest.is_empty().then_some(ScriptReply {
             server_now,
             now,
-            told: Some(told),
+            replies: Some(replies),
         })
     }
 
     fn charge(&mut self, key: &[u8], limit: &Limit, policy: Policy, cost: Cost, lease: LeaseId) {
-        let key = self.place(key);
+        let key = self.key_index(key);
         let term = (*limit, policy);
         let known = self.terms.iter().position(|known| *known == term);
-        let place = known.unwrap_or_else(|| {
+        let term_index = known.unwrap_or_else(|| {
             self.terms.push(term);
             self.terms.len() - 1
         });
-        for number in [key, place as u64 + 1, cost.get()] {
+        for number in [key, term_index as u64 + 1, cost.get()] {
             self.numbers.push(number);
         }
         self.has_leases |= matches!(limit, Limit::Concurrency(_));
-        self.asked.push((*limit, cost, lease));
+        self.expected.push((*limit, cost, lease));
     }
 
     /// The place of a key among the script's, from one.
-    fn place(&mut self, key: &[u8]) -> u64 {
-        if let Some(&place) = self.places.get(key) {
-            return place;
+    fn key_index(&mut self, key: &[u8]) -> u64 {
+        if let Some(&index) = self.key_indexes.get(key) {
+            return index;
         }
         self.keys.push(key.to_vec());
-        let place = self.keys.len() as u64;
-        self.places.insert(key.to_vec(), place);
-        place
+        let index = self.keys.len() as u64;
+        self.key_indexes.insert(key.to_vec(), index);
+        index
     }
 }
 
@@ -263,26 +263,26 @@ impl Numbers {
 }
 
 /// Flags of an answer, as `settle.lua` adds them up.
-const PASSES: u64 = 1;
+const ALLOWED: u64 = 1;
 const KEPT: u64 = 2;
-const REQUEST_PASSES: u64 = 4;
-const HELD: u64 = 8;
+const REQUEST_ALLOWED: u64 = 4;
+const HAS_STATE: u64 = 8;
 const FOREIGN: u64 = 16;
 
-fn read_charge(rest: &mut &[u8], limit: &Limit, cost: Cost, lease: LeaseId) -> Option<Told> {
-    let flags = pull(rest, 1)?;
+fn read_charge(rest: &mut &[u8], limit: &Limit, cost: Cost, lease: LeaseId) -> Option<ChargeReply> {
+    let flags = read_uint(rest, 1)?;
     let standing = Standing {
         limit: limit.capacity(),
-        remaining: pull(rest, 4)?,
-        reset_after: Micros::new(pull(rest, 7)?),
+        remaining: read_uint(rest, 4)?,
+        reset_after: Micros::new(read_uint(rest, 7)?),
     };
-    let wait = pull(rest, 7)?;
+    let wait = read_uint(rest, 7)?;
     let mark = Mark {
-        at: moment(rest)?,
-        frac: pull(rest, 4)?,
-        taken_at: moment(rest)?,
+        at: read_time(rest)?,
+        frac: read_uint(rest, 4)?,
+        taken_at: read_time(rest)?,
     };
-    let state = if flags & HELD == 0 {
+    let state = if flags & HAS_STATE == 0 {
         None
     } else {
         let (state, behind) = rest.split_at_checked(limit.packed_bytes()?)?;
@@ -290,9 +290,9 @@ fn read_charge(rest: &mut &[u8], limit: &Limit, cost: Cost, lease: LeaseId) -> O
         limit.read_packed(state)
     };
     if flags & FOREIGN != 0 {
-        return Some(Told::Foreign);
+        return Some(ChargeReply::ForeignValue);
     }
-    let decision = if flags & PASSES == 0 {
+    let decision = if flags & ALLOWED == 0 {
         let retry = match wait {
             UNKNOWN => Retry::Unknown,
             NEVER => Retry::Never,
@@ -303,11 +303,11 @@ fn read_charge(rest: &mut &[u8], limit: &Limit, cost: Cost, lease: LeaseId) -> O
         let delay = Micros::new(wait);
         Decision::Allow { standing, delay }
     };
-    Some(Told::Charge {
+    Some(ChargeReply::Charge {
         decision,
         receipt: Receipt { cost, mark, lease },
         kept: flags & KEPT != 0,
-        passes: flags & REQUEST_PASSES != 0,
+        allowed: flags & REQUEST_ALLOWED != 0,
         state,
     })
 }
@@ -316,12 +316,12 @@ fn read_charge(rest: &mut &[u8], limit: &Limit, cost: Cost, lease: LeaseId) -> O
 const UNKNOWN: u64 = (1 << 56) - 1;
 const NEVER: u64 = (1 << 56) - 2;
 
-fn moment(bytes: &mut &[u8]) -> Option<Timestamp> {
-    pull(bytes, 7).map(Timestamp::from_micros)
+fn read_time(bytes: &mut &[u8]) -> Option<Timestamp> {
+    read_uint(bytes, 7).map(Timestamp::from_micros)
 }
 
 /// Takes a number off the front, its least byte first. Nothing if there are too few bytes.
-fn pull(bytes: &mut &[u8], width: usize) -> Option<u64> {
+fn read_uint(bytes: &mut &[u8], width: usize) -> Option<u64> {
     let (number, rest) = bytes.split_at_checked(width)?;
     *bytes = rest;
     Some(number.iter().rev().fold(0, |sum, &byte| sum << 8 | u64::from(byte)))

@@ -1,13 +1,13 @@
 //! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
 
-use super::line::{Failure, text};
-use super::link::{Finder, Link, in_words, is_refused_entry};
-use super::node::{Node, Span};
+use super::line::{Failure, value_text};
+use super::link::{EndpointSource, Connector, error_text, is_auth_error};
+use super::node::{Node, KeyScope};
 use super::replicas::Replicas;
-use super::servers::{Access, Host};
+use super::servers::{ConnectOptions, Endpoint};
 use super::supervised;
-use super::view::{Called, View};
-use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
+use super::view::{AddressBy, ClusterNodes};
+use super::work::{Deadline, NodeResult, Routing, NodeReply, StoreContext, NodeRequest};
 use super::{Functions, ReadFrom};
 use crate::store::{Refusal, StoreError};
 use futures_util::future::join_all;
@@ -22,185 +22,185 @@ use tollgate_core::Timestamp;
 
 /// The servers of a cluster.
 pub(super) struct Cluster {
-    seeds: Vec<Host>,
-    access: Access,
+    seeds: Vec<Endpoint>,
+    connect_options: ConnectOptions,
     functions: Functions,
     read_from: ReadFrom,
-    shared: Arc<Shared>,
+    context: Arc<StoreContext>,
     /// The slot of each tag.
     slots: Box<[u16]>,
     map: RwLock<Map>,
     /// Whether the map was ever drawn.
-    drawn: watch::Sender<Drawn>,
+    map_state: watch::Sender<MapState>,
     /// Until when it is waited for at the start.
-    begun_by: Instant,
+    first_map_deadline: Instant,
     /// That the map may be wrong.
-    doubt: Arc<Notify>,
+    refresh_requested: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drawn {
+enum MapState {
     /// Servers are being asked for the first time.
-    NotYet,
+    Unknown,
     /// Nobody has answered yet.
-    InVain,
+    Unreachable,
     /// It was.
-    Once,
+    Known,
 }
 
 #[derive(Default)]
 struct Map {
     /// Who has the slot of each tag.
     owners: Vec<Option<Arc<Node>>>,
-    nodes: HashMap<Host, Member>,
+    nodes: HashMap<Endpoint, Member>,
     /// What servers told of all slots, and where others were since.
-    views: Vec<View>,
-    elsewhere: HashMap<u16, Host>,
+    views: Vec<ClusterNodes>,
+    redirected: HashMap<u16, Endpoint>,
     /// All servers anybody told of.
-    known: Vec<Host>,
+    known: Vec<Endpoint>,
     /// How often the breakers of servers that have left have opened or closed.
-    left_changes: u64,
+    retired_transitions: u64,
     /// Why it is not drawn.
-    complaint: String,
+    error: String,
 }
 
 struct Member {
     node: Arc<Node>,
     /// Whether somebody was sent there since the map was last drawn.
-    is_wanted: bool,
+    in_use: bool,
 }
 
 /// Why a server did not say what it knows.
-struct Complaint {
-    words: String,
+struct TopologyError {
+    text: String,
     /// Whether it did not let us in.
-    is_outside: bool,
+    auth_rejected: bool,
 }
 
-impl Complaint {
-    fn of(words: &str) -> Self {
+impl TopologyError {
+    fn new(text: &str) -> Self {
         Self {
-            words: words.to_owned(),
-            is_outside: false,
+            text: text.to_owned(),
+            auth_rejected: false,
         }
     }
 }
 
 /// How long a server may take to say what it knows, and how long the others then still may.
-const PATIENCE: Duration = Duration::from_millis(300);
-const AFTER_THE_FIRST: Duration = Duration::from_millis(50);
+const TIMEOUT: Duration = Duration::from_millis(300);
+const STRAGGLER_GRACE: Duration = Duration::from_millis(50);
 
 /// How often the map is drawn: at most, while there is doubt, and at least.
-const AT_MOST_EVERY: Duration = Duration::from_millis(200);
-const AT_LEAST_EVERY: Duration = Duration::from_secs(5);
+const REFRESH_MIN: Duration = Duration::from_millis(200);
+const REFRESH_MAX: Duration = Duration::from_secs(5);
 
 /// The same where servers do not let us in: they may lock out who tries too often.
-const OUTSIDE_EVERY: Duration = Duration::from_secs(1);
+const AUTH_REFRESH: Duration = Duration::from_secs(1);
 
 /// How many servers are asked, and with fewer connections than this also ones that there is no connection to.
-const ASKED_MOST: usize = 8;
-const CONNECTED_ENOUGH: usize = 3;
+const VIEWS_MAX: usize = 8;
+const CONNECTED_MIN: usize = 3;
 
 impl Cluster {
     /// Begins to look for its servers at once.
     pub(super) fn new(
-        seeds: Vec<Host>,
-        access: Access,
+        seeds: Vec<Endpoint>,
+        connect_options: ConnectOptions,
         functions: Functions,
         read_from: ReadFrom,
-        shared: Arc<Shared>,
+        context: Arc<StoreContext>,
     ) -> Arc<Self> {
-        let slots = shared.keys.slots();
+        let slots = context.keyspace.slots();
         let map = Map {
             owners: vec![None; slots.len()],
-            complaint: "not connected yet".to_owned(),
+            error: "not connected yet".to_owned(),
             ..Map::default()
         };
         let cluster = Arc::new(Self {
             seeds,
-            access,
+            connect_options,
             functions,
             read_from,
             slots,
             map: RwLock::new(map),
-            drawn: watch::Sender::new(Drawn::NotYet),
-            begun_by: Instant::now() + shared.deadline,
-            doubt: Arc::default(),
-            shared,
+            map_state: watch::Sender::new(MapState::Unknown),
+            first_map_deadline: Instant::now() + context.deadline,
+            refresh_requested: Arc::default(),
+            context,
         });
         let weak = Arc::downgrade(&cluster);
-        let keep = move || keep(Weak::clone(&weak));
-        supervised::begin(&cluster.shared.runtime, Arc::clone(&cluster.shared.figures), keep);
+        let run_refresh = move || run_refresh(Weak::clone(&weak));
+        supervised::spawn_supervised(&cluster.context.runtime, Arc::clone(&cluster.context.metrics), run_refresh);
         cluster
     }
 
-    pub(super) const fn shared(&self) -> &Arc<Shared> {
-        &self.shared
+    pub(super) const fn context(&self) -> &Arc<StoreContext> {
+        &self.context
     }
 
     /// Does works of one mode, each where its slot is.
-    pub(super) async fn ask(&self, works: &[Work], deadline: Deadline) -> Vec<Result<Reply, StoreError>> {
+    pub(super) async fn send(&self, requests: &[NodeRequest], deadline: Deadline) -> Vec<Result<NodeReply, StoreError>> {
         let mut groups: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
-        let mut done: Vec<Done> = works.iter().map(|_| Err(StoreError::Unavailable.into())).collect();
-        for (place, work) in works.iter().enumerate() {
-            let Some(node) = self.owner(work.tag(), deadline).await else {
+        let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::Unavailable.into())).collect();
+        for (index, request) in requests.iter().enumerate() {
+            let Some(node) = self.owner(request.tag(), deadline).await else {
                 continue;
             };
             match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
-                Some((_, places)) => places.push(place),
-                None => groups.push((node, vec![place])),
+                Some((_, indexes)) => indexes.push(index),
+                None => groups.push((node, vec![index])),
             }
         }
-        let asked = groups.iter().map(|(node, places)| {
-            let works = places.iter().filter_map(|&place| works.get(place).cloned());
-            node.ask_or_look(works.collect(), deadline)
+        let sent = groups.iter().map(|(node, indexes)| {
+            let requests = indexes.iter().filter_map(|&index| requests.get(index).cloned());
+            node.read(requests.collect(), deadline)
         });
-        for ((_, places), replies) in groups.iter().zip(join_all(asked).await) {
-            for (&place, reply) in places.iter().zip(replies) {
-                if let Some(done) = done.get_mut(place) {
-                    *done = reply;
+        for ((_, indexes), replies) in groups.iter().zip(join_all(sent).await) {
+            for (&index, reply) in indexes.iter().zip(replies) {
+                if let Some(result) = results.get_mut(index) {
+                    *result = reply;
                 }
             }
         }
-        let followed = works
+        let redirected = requests
             .iter()
-            .zip(done)
-            .map(|(work, done)| self.follow(work, done, deadline));
-        join_all(followed).await
+            .zip(results)
+            .map(|(request, result)| self.follow_redirects(request, result, deadline));
+        join_all(redirected).await
     }
 
     /// Goes where a server says that it is to be asked: each such word is heeded once. None of them has done anything.
-    async fn follow(&self, work: &Work, mut done: Done, deadline: Deadline) -> Result<Reply, StoreError> {
-        let (mut moved, mut asked, mut alone) = (false, false, false);
+    async fn follow_redirects(&self, request: &NodeRequest, mut result: NodeResult, deadline: Deadline) -> Result<NodeReply, StoreError> {
+        let (mut moved_followed, mut ask_followed, mut retried_solo) = (false, false, false);
         loop {
-            let Failure { error, elsewhere } = match done {
+            let Failure { error, redirect } = match result {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
-            let (node, manner) = match (error, elsewhere) {
-                (StoreError::Refused(Refusal::Moved), Some(host)) if !moved => {
-                    moved = true;
-                    (Some(self.moved(work.tag(), &host)), Manner::Together)
+            let (node, routing) = match (error, redirect) {
+                (StoreError::Refused(Refusal::Moved), Some(endpoint)) if !moved_followed => {
+                    moved_followed = true;
+                    (Some(self.record_moved(request.tag(), &endpoint)), Routing::Batched)
                 }
-                (StoreError::Refused(Refusal::Ask), Some(host)) if !asked => {
-                    asked = true;
-                    (Some(self.server_at(&host)), Manner::Asking)
+                (StoreError::Refused(Refusal::Ask), Some(endpoint)) if !ask_followed => {
+                    ask_followed = true;
+                    (Some(self.node_for_endpoint(&endpoint)), Routing::Asking)
                 }
-                (StoreError::Refused(Refusal::TryAgain), _) if !alone && !asked => {
-                    alone = true;
-                    (self.owner_now(work.tag()), Manner::Alone)
+                (StoreError::Refused(Refusal::TryAgain), _) if !retried_solo && !ask_followed => {
+                    retried_solo = true;
+                    (self.known_owner(request.tag()), Routing::Solo)
                 }
-                _ => (None, Manner::Together),
+                _ => (None, Routing::Batched),
             };
             let Some(node) = node else {
-                self.doubt_if(error);
-                self.shared.count(error);
+                self.invalidate_on(error);
+                self.context.count_error(error);
                 return Err(error);
             };
-            self.shared.figures.redirects.add(1);
-            let again = Work { manner, ..work.clone() };
-            done = node
-                .ask(vec![again], deadline)
+            self.context.metrics.redirects.add(1);
+            let again = NodeRequest { routing, ..request.clone() };
+            result = node
+                .send(vec![again], deadline)
                 .await
                 .pop()
                 .unwrap_or_else(|| Err(StoreError::Nonsense.into()));
@@ -209,31 +209,31 @@ impl Cluster {
 
     /// Who has the slot of a tag, as soon as anybody has told. Nothing if nobody has it.
     async fn owner(&self, tag: u16, deadline: Deadline) -> Option<Arc<Node>> {
-        if let Some(node) = self.owner_now(tag) {
+        if let Some(node) = self.known_owner(tag) {
             return Some(node);
         }
-        self.begun(deadline).await;
-        self.owner_now(tag)
+        self.wait_for_first_map(deadline).await;
+        self.known_owner(tag)
     }
 
     /// Waits until it is known whether there is a map. Later than one deadline after the start nobody does: a cluster that
     /// is away then may be so for long.
-    async fn begun(&self, deadline: Deadline) {
-        if *self.drawn.borrow() == Drawn::NotYet {
-            let mut drawn = self.drawn.subscribe();
-            let until = deadline.until.min(self.begun_by);
-            let _ = timeout_at(until, drawn.wait_for(|drawn| *drawn != Drawn::NotYet)).await;
+    async fn wait_for_first_map(&self, deadline: Deadline) {
+        if *self.map_state.borrow() == MapState::Unknown {
+            let mut map_state = self.map_state.subscribe();
+            let until = deadline.instant.min(self.first_map_deadline);
+            let _ = timeout_at(until, map_state.wait_for(|map_state| *map_state != MapState::Unknown)).await;
         }
     }
 
-    fn owner_now(&self, tag: u16) -> Option<Arc<Node>> {
+    fn known_owner(&self, tag: u16) -> Option<Arc<Node>> {
         self.read().owners.get(usize::from(tag))?.clone()
     }
 
     /// Learns that a tag's slot is elsewhere.
-    fn moved(&self, tag: u16, host: &Host) -> Arc<Node> {
+    fn record_moved(&self, tag: u16, endpoint: &Endpoint) -> Arc<Node> {
         let mut map = self.write();
-        let node = self.node_at(&mut map, host);
+        let node = self.get_or_connect(&mut map, endpoint);
         let slot = self.slots.get(usize::from(tag));
         for (other, owner) in self.slots.iter().zip(&mut map.owners) {
             if Some(other) == slot {
@@ -241,227 +241,227 @@ impl Cluster {
             }
         }
         drop(map);
-        self.doubt.notify_one();
+        self.refresh_requested.notify_one();
         node
     }
 
     /// Who has a slot, of a tag of ours or not, as soon as anybody has told. Nothing if nobody has it.
-    pub(super) async fn owner_of(&self, slot: u16, deadline: Deadline) -> Option<Arc<Node>> {
-        self.begun(deadline).await;
+    pub(super) async fn slot_owner(&self, slot: u16, deadline: Deadline) -> Option<Arc<Node>> {
+        self.wait_for_first_map(deadline).await;
         let map = self.read();
-        let host = map.elsewhere.get(&slot).or_else(|| View::owner(&map.views, slot))?;
-        match map.nodes.get(host) {
-            Some(member) if member.is_wanted => Some(Arc::clone(&member.node)),
+        let endpoint = map.redirected.get(&slot).or_else(|| ClusterNodes::owner(&map.views, slot))?;
+        match map.nodes.get(endpoint) {
+            Some(member) if member.in_use => Some(Arc::clone(&member.node)),
             _ => {
-                let host = host.clone();
+                let endpoint = endpoint.clone();
                 drop(map);
-                Some(self.server_at(&host))
+                Some(self.node_for_endpoint(&endpoint))
             }
         }
     }
 
     /// Learns that a slot is elsewhere.
-    pub(super) fn slot_moved(&self, slot: u16, host: &Host) -> Arc<Node> {
+    pub(super) fn record_slot_moved(&self, slot: u16, endpoint: &Endpoint) -> Arc<Node> {
         let mut map = self.write();
-        map.elsewhere.insert(slot, host.clone());
-        let node = self.node_at(&mut map, host);
+        map.redirected.insert(slot, endpoint.clone());
+        let node = self.get_or_connect(&mut map, endpoint);
         drop(map);
-        self.doubt.notify_one();
+        self.refresh_requested.notify_one();
         node
     }
 
-    pub(super) fn server_at(&self, host: &Host) -> Arc<Node> {
-        self.node_at(&mut self.write(), host)
+    pub(super) fn node_for_endpoint(&self, endpoint: &Endpoint) -> Arc<Node> {
+        self.get_or_connect(&mut self.write(), endpoint)
     }
 
     /// Draws the map anew if an error may mean that it is wrong.
-    pub(super) fn doubt_if(&self, error: StoreError) {
-        if is_doubtful(error) {
-            self.doubt.notify_one();
+    pub(super) fn invalidate_on(&self, error: StoreError) {
+        if suggests_stale_map(error) {
+            self.refresh_requested.notify_one();
         }
     }
 
-    fn node_at(&self, map: &mut Map, host: &Host) -> Arc<Node> {
-        let member = map.nodes.entry(host.clone()).or_insert_with(|| {
-            let link = Link::new(
-                Finder::Fixed(self.access.to(host)),
+    fn get_or_connect(&self, map: &mut Map, endpoint: &Endpoint) -> Arc<Node> {
+        let member = map.nodes.entry(endpoint.clone()).or_insert_with(|| {
+            let connector = Connector::new(
+                EndpointSource::Fixed(self.connect_options.to(endpoint)),
                 self.functions,
-                self.shared.deadline,
-                self.shared.clock.clone(),
-                Arc::clone(&self.shared.figures),
-                self.shared.runtime.clone(),
+                self.context.deadline,
+                self.context.clock.clone(),
+                Arc::clone(&self.context.metrics),
+                self.context.runtime.clone(),
             );
-            let replicas = Replicas::wanted(self.read_from, &self.access, self.functions);
+            let replicas = Replicas::new(self.read_from, &self.connect_options, self.functions);
             Member {
-                node: Node::new(link, Arc::clone(&self.shared), Span::OneTag, replicas),
-                is_wanted: true,
+                node: Node::new(connector, Arc::clone(&self.context), KeyScope::OneTag, replicas),
+                in_use: true,
             }
         });
-        member.is_wanted = true;
+        member.in_use = true;
         Arc::clone(&member.node)
     }
 
     /// The servers that have slots of ours, in the order of their addresses.
-    pub(super) fn nodes(&self) -> Vec<(Host, Arc<Node>)> {
+    pub(super) fn nodes(&self) -> Vec<(Endpoint, Arc<Node>)> {
         let map = self.read();
         let nodes = map
             .nodes
             .iter()
-            .map(|(host, member)| (host.clone(), Arc::clone(&member.node)));
-        let mut nodes: Vec<(Host, Arc<Node>)> = nodes.collect();
-        nodes.sort_by_key(|(host, _)| host.to_string());
+            .map(|(endpoint, member)| (endpoint.clone(), Arc::clone(&member.node)));
+        let mut nodes: Vec<(Endpoint, Arc<Node>)> = nodes.collect();
+        nodes.sort_by_key(|(endpoint, _)| endpoint.to_string());
         nodes
     }
 
     /// How often the breakers of servers that are no members any more have opened or closed.
-    pub(super) fn left_changes(&self) -> u64 {
-        self.read().left_changes
+    pub(super) fn retired_transitions(&self) -> u64 {
+        self.read().retired_transitions
     }
 
     /// Whether the servers of all these tags are left alone just now.
-    pub(super) fn is_shut(&self, mut tags: impl Iterator<Item = u16>, now: Timestamp) -> bool {
-        if *self.drawn.borrow() == Drawn::InVain {
+    pub(super) fn is_unavailable(&self, mut tags: impl Iterator<Item = u16>, now: Timestamp) -> bool {
+        if *self.map_state.borrow() == MapState::Unreachable {
             // There is nobody to ask. It is drawn again and again until there is.
             return true;
         }
         let map = self.read();
         let owner = |tag: u16| map.owners.get(usize::from(tag)).and_then(Option::as_ref);
-        let is_shut = tags.all(|tag| owner(tag).is_some_and(|node| node.breaker.is_shut(now)));
-        if is_shut {
+        let is_unavailable = tags.all(|tag| owner(tag).is_some_and(|node| node.breaker.is_open(now)));
+        if is_unavailable {
             // Another may have its slots by now.
-            self.doubt.notify_one();
+            self.refresh_requested.notify_one();
         }
-        is_shut
+        is_unavailable
     }
 
     /// Waits until the map is drawn, for so long at most.
-    pub(super) async fn drawn(&self, patience: Duration) {
-        let mut drawn = self.drawn.subscribe();
-        let _ = timeout(patience, drawn.wait_for(|drawn| *drawn == Drawn::Once)).await;
+    pub(super) async fn map_state(&self, wait_max: Duration) {
+        let mut map_state = self.map_state.subscribe();
+        let _ = timeout(wait_max, map_state.wait_for(|map_state| *map_state == MapState::Known)).await;
     }
 
     /// Which of them cannot be reached, and why.
-    pub(super) fn fault(&self) -> Option<String> {
-        if *self.drawn.borrow() != Drawn::Once {
-            return Some(self.read().complaint.clone());
+    pub(super) fn error(&self) -> Option<String> {
+        if *self.map_state.borrow() != MapState::Known {
+            return Some(self.read().error.clone());
         }
         let map = self.read();
-        let nobody = map.owners.iter().position(Option::is_none);
-        let slot = nobody.and_then(|tag| self.slots.get(tag));
+        let unowned = map.owners.iter().position(Option::is_none);
+        let slot = unowned.and_then(|tag| self.slots.get(tag));
         if let Some(slot) = slot {
             return Some(format!("no server of the cluster has slot {slot}"));
         }
         drop(map);
         let mut nodes = self.nodes().into_iter();
-        nodes.find_map(|(host, node)| Some(format!("{host}: {}", node.fault()?)))
+        nodes.find_map(|(endpoint, node)| Some(format!("{endpoint}: {}", node.error()?)))
     }
 
     /// Draws the map from what servers tell. Says how long to wait at least before it is drawn again.
-    async fn draw(&self) -> Duration {
-        let views = match self.ask_around().await {
+    async fn refresh(&self) -> Duration {
+        let views = match self.fetch_views().await {
             Ok(views) => views,
-            Err(Complaint { words, is_outside }) => {
-                self.write().complaint = words;
-                self.drawn.send_if_modified(|drawn| {
-                    let is_first = *drawn == Drawn::NotYet;
+            Err(TopologyError { text, auth_rejected }) => {
+                self.write().error = text;
+                self.map_state.send_if_modified(|map_state| {
+                    let is_first = *map_state == MapState::Unknown;
                     if is_first {
-                        *drawn = Drawn::InVain;
+                        *map_state = MapState::Unreachable;
                     }
                     is_first
                 });
-                self.doubt.notify_one();
-                return if is_outside { OUTSIDE_EVERY } else { AT_MOST_EVERY };
+                self.refresh_requested.notify_one();
+                return if auth_rejected { AUTH_REFRESH } else { REFRESH_MIN };
             }
         };
         let mut map = self.write();
-        let owners = self.slots.iter().map(|slot| View::owner(&views, *slot));
-        let owners = owners.map(|host| host.map(|host| self.node_at(&mut map, host)));
+        let owners = self.slots.iter().map(|slot| ClusterNodes::owner(&views, *slot));
+        let owners = owners.map(|endpoint| endpoint.map(|endpoint| self.get_or_connect(&mut map, endpoint)));
         let owners: Vec<Option<Arc<Node>>> = owners.collect();
-        let mut left_changes = 0;
+        let mut retired_transitions = 0;
         map.nodes.retain(|_, member| {
-            let has_any = owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, &member.node));
-            let stays = std::mem::replace(&mut member.is_wanted, false) || has_any;
+            let owns_any = owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, &member.node));
+            let stays = std::mem::replace(&mut member.in_use, false) || owns_any;
             if !stays {
-                left_changes += member.node.breaker.changes();
+                retired_transitions += member.node.breaker.changes();
             }
             stays
         });
-        map.left_changes += left_changes;
-        for (host, member) in &map.nodes {
+        map.retired_transitions += retired_transitions;
+        for (endpoint, member) in &map.nodes {
             if let Some(replicas) = &member.node.replicas {
-                replicas.are(View::replicas(&views, host), &member.node);
+                replicas.set(ClusterNodes::replicas(&views, endpoint), &member.node);
             }
         }
         map.owners = owners;
-        map.known = views.iter().flat_map(|view| view.hosts.iter().cloned()).collect();
+        map.known = views.iter().flat_map(|view| view.endpoints.iter().cloned()).collect();
         map.known.sort_by_key(ToString::to_string);
         map.known.dedup();
         map.views = views;
-        map.elsewhere.clear();
+        map.redirected.clear();
         drop(map);
-        self.drawn.send_replace(Drawn::Once);
-        AT_MOST_EVERY
+        self.map_state.send_replace(MapState::Known);
+        REFRESH_MIN
     }
 
     /// What servers know of the cluster: those there are connections to, and if these are few also others.
-    async fn ask_around(&self) -> Result<Vec<View>, Complaint> {
-        let called = match self.access.is_tls() {
-            true => Called::ByName,
-            false => Called::ByAddress,
+    async fn fetch_views(&self) -> Result<Vec<ClusterNodes>, TopologyError> {
+        let address_by = match self.connect_options.is_tls() {
+            true => AddressBy::Hostname,
+            false => AddressBy::Address,
         };
-        let mut asking = JoinSet::new();
-        let mut asked: Vec<Host> = Vec::new();
-        for (host, node) in self.nodes() {
-            if let Some(mut line) = node.link.line_now()
-                && asked.len() < ASKED_MOST
+        let mut tasks = JoinSet::new();
+        let mut sent: Vec<Endpoint> = Vec::new();
+        for (endpoint, node) in self.nodes() {
+            if let Some(mut connection) = node.connector.current()
+                && sent.len() < VIEWS_MAX
             {
-                asked.push(host.clone());
-                asking.spawn(async move {
-                    let told = timeout(PATIENCE, line.ask(&nodes_command())).await;
-                    let told = told.map_err(|_| Complaint::of("did not answer in time"))?;
-                    let told = told.map_err(|error| Complaint::of(&error.to_string()))?;
-                    Ok((host, told))
+                sent.push(endpoint.clone());
+                tasks.spawn(async move {
+                    let reply = timeout(TIMEOUT, connection.query(&nodes_command())).await;
+                    let reply = reply.map_err(|_| TopologyError::new("did not answer in time"))?;
+                    let reply = reply.map_err(|error| TopologyError::new(&error.to_string()))?;
+                    Ok((endpoint, reply))
                 });
             }
         }
-        if asked.len() < CONNECTED_ENOUGH {
+        if sent.len() < CONNECTED_MIN {
             let known = self.read().known.clone();
-            for host in self.seeds.iter().chain(&known) {
-                if asked.contains(host) || asked.len() >= ASKED_MOST {
+            for endpoint in self.seeds.iter().chain(&known) {
+                if sent.contains(endpoint) || sent.len() >= VIEWS_MAX {
                     continue;
                 }
-                asked.push(host.clone());
-                let (host, access) = (host.clone(), self.access.to(host));
-                asking.spawn(async move {
-                    let told = timeout(PATIENCE, ask_anew(&access)).await;
-                    let told = told.map_err(|_| Complaint::of("did not answer in time"))?;
-                    let told = told.map_err(|error| Complaint {
-                        words: in_words(&error, access.password()),
-                        is_outside: is_refused_entry(&error),
+                sent.push(endpoint.clone());
+                let (endpoint, connect_options) = (endpoint.clone(), self.connect_options.to(endpoint));
+                tasks.spawn(async move {
+                    let reply = timeout(TIMEOUT, fetch_view(&connect_options)).await;
+                    let reply = reply.map_err(|_| TopologyError::new("did not answer in time"))?;
+                    let reply = reply.map_err(|error| TopologyError {
+                        text: error_text(&error, connect_options.password()),
+                        auth_rejected: is_auth_error(&error),
                     })?;
-                    Ok((host, told))
+                    Ok((endpoint, reply))
                 });
             }
         }
         let mut views = Vec::new();
-        let mut complaint = Complaint::of("no server of the cluster answers");
-        let mut patience = PATIENCE;
-        while let Ok(Some(answer)) = timeout(patience, asking.join_next()).await {
-            let answer: Result<(Host, Value), Complaint> =
-                answer.unwrap_or_else(|_| Err(Complaint::of("was not asked")));
-            match answer.map(|(host, told)| View::read(&text(&told), &host, called)) {
+        let mut last_error = TopologyError::new("no server of the cluster answers");
+        let mut wait_max = TIMEOUT;
+        while let Ok(Some(fetched)) = timeout(wait_max, tasks.join_next()).await {
+            let fetched: Result<(Endpoint, Value), TopologyError> =
+                fetched.unwrap_or_else(|_| Err(TopologyError::new("was not asked")));
+            match fetched.map(|(endpoint, reply)| ClusterNodes::read(&value_text(&reply), &endpoint, address_by)) {
                 Ok(view) if !view.claims.is_empty() => {
                     views.push(view);
-                    patience = AFTER_THE_FIRST;
+                    wait_max = STRAGGLER_GRACE;
                 }
-                Ok(_) => complaint = Complaint::of("a server of the cluster knows of no slots"),
-                Err(why) => {
-                    let words = format!("no server of the cluster answers: {}", why.words);
-                    complaint = Complaint { words, ..why };
+                Ok(_) => last_error = TopologyError::new("a server of the cluster knows of no slots"),
+                Err(reason) => {
+                    let text = format!("no server of the cluster answers: {}", reason.text);
+                    last_error = TopologyError { text, ..reason };
                 }
             }
         }
-        if views.is_empty() { Err(complaint) } else { Ok(views) }
+        if views.is_empty() { Err(last_error) } else { Ok(views) }
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Map> {
@@ -474,19 +474,19 @@ impl Cluster {
 }
 
 /// Draws the map at the start, whenever there is doubt, and now and then, for as long as there is a cluster.
-async fn keep(cluster: Weak<Cluster>) {
+async fn run_refresh(cluster: Weak<Cluster>) {
     loop {
-        let Some(cluster_now) = cluster.upgrade() else { return };
-        let pause = cluster_now.draw().await;
-        let doubt = Arc::clone(&cluster_now.doubt);
-        drop(cluster_now);
-        sleep(pause).await;
-        let _ = timeout(AT_LEAST_EVERY, doubt.notified()).await;
+        let Some(upgraded) = cluster.upgrade() else { return };
+        let delay = upgraded.refresh().await;
+        let refresh_requested = Arc::clone(&upgraded.refresh_requested);
+        drop(upgraded);
+        sleep(delay).await;
+        let _ = timeout(REFRESH_MAX, refresh_requested.notified()).await;
     }
 }
 
 /// Whether an error may mean that another server has the slot by now.
-const fn is_doubtful(error: StoreError) -> bool {
+const fn suggests_stale_map(error: StoreError) -> bool {
     matches!(
         error,
         StoreError::Unavailable
@@ -506,8 +506,8 @@ fn nodes_command() -> redis::Cmd {
 }
 
 /// Asks a server that there is no connection to.
-async fn ask_anew(access: &Access) -> Result<Value, RedisError> {
-    let mut connection = access.client()?.get_multiplexed_async_connection().await?;
+async fn fetch_view(connect_options: &ConnectOptions) -> Result<Value, RedisError> {
+    let mut connection = connect_options.client()?.get_multiplexed_async_connection().await?;
     nodes_command().query_async(&mut connection).await
 }
 
@@ -515,7 +515,7 @@ impl std::fmt::Debug for Cluster {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Cluster")
             .field("seeds", &self.seeds)
-            .field("fault", &self.fault())
+            .field("fault", &self.error())
             .finish_non_exhaustive()
     }
 }

@@ -10,9 +10,9 @@ mod window;
 
 use self::ask::{CounterRequest, CounterCommand};
 use self::over::OverLimitCache;
-use super::nodes::Nodes;
+use super::nodes::Topology;
 use super::work::Deadline;
-use super::{Options, Redis};
+use super::{RedisOptions, Redis};
 use crate::clock::Clock;
 use crate::store::{HitOp, Hit, Outcome, Settled, Source, StoreError};
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub struct RedisCountersOptions {
     /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub stop_when_over: bool,
     /// Where windows of a second are counted, if not where all others are: `REDIS_PERSECOND`.
-    pub per_second: Option<Box<Options>>,
+    pub per_second: Option<Box<RedisOptions>>,
     /// What says which window it is. The machine's wall clock, except in tests.
     pub clock: Clock,
 }
@@ -117,7 +117,7 @@ impl Redis {
                 .collect(),
             hits,
             now,
-            deadline: self.shared.deadline(),
+            deadline: self.context.deadline(),
         };
         let outcomes: Vec<Result<Outcome, StoreError>> = match op {
             HitOp::Increment => self.increment(counters, &batch).await,
@@ -145,7 +145,7 @@ impl Redis {
             keys: vec![counters.key(hit.counting, hit.window_start(now))],
             hits: &[*hit],
             now,
-            deadline: self.shared.deadline(),
+            deadline: self.context.deadline(),
         };
         let cleared = self.counts(counters, &batch, |_, _| CounterCommand::Delete).await;
         batch.forget(counters);
@@ -278,16 +278,16 @@ impl Redis {
                 false => primary.push((index, request)),
             }
         }
-        let second_topology = counters.per_second_store().map(|per_second_store| &per_second_store.nodes);
+        let second_topology = counters.per_second_store().map(|per_second_store| &per_second_store.topology);
         let (primary, per_second) = futures_util::future::join(
-            execute_at(Some(&self.nodes), primary, batch.deadline),
+            execute_at(Some(&self.topology), primary, batch.deadline),
             execute_at(second_topology, per_second, batch.deadline),
         )
         .await;
         for (index, count) in primary.into_iter().chain(per_second) {
             match count {
-                Ok(_) => self.shared.figures.charges.add(1),
-                Err(error) => self.shared.count(error),
+                Ok(_) => self.context.metrics.charges.add(1),
+                Err(error) => self.context.count_error(error),
             }
             if let Some(counted) = counts.get_mut(index) {
                 *counted = count;
@@ -298,7 +298,7 @@ impl Redis {
 }
 
 async fn execute_at(
-    topology: Option<&Arc<Nodes>>,
+    topology: Option<&Arc<Topology>>,
     requests: Vec<(usize, CounterRequest)>,
     deadline: Deadline,
 ) -> Vec<(usize, Result<i64, StoreError>)> {

@@ -6,29 +6,29 @@ use tollgate_core::{Micros, Timestamp};
 
 /// What a shared store has done since it was opened.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct RedisMetrics {
     /// Calls of the script.
-    pub calls: Count,
+    pub calls: AtomicCount,
     /// Charges and other things to do that were answered by those calls.
-    pub charges: Count,
+    pub charges: AtomicCount,
     /// Times the server did not know the script, and it was sent along.
-    pub loads: Count,
+    pub script_loads: AtomicCount,
     /// Attempts to connect.
-    pub dials: Count,
+    pub connect_attempts: AtomicCount,
     /// Times a server of a cluster named another one to be asked, and it was.
-    pub redirects: Count,
+    pub redirects: AtomicCount,
     /// Charges taken back because another part of their request refused or could not be asked.
-    pub undone: Count,
+    pub compensated_charges: AtomicCount,
     /// Charges that should have been taken back and were not, as far as is known: what they took is missing until it comes
     /// back by itself.
-    pub stranded: Count,
+    pub uncompensated_charges: AtomicCount,
     /// Looks that a replica answered.
-    pub replica_reads: Count,
+    pub replica_reads: AtomicCount,
     /// Looks that a replica was asked for and did not answer, or not well: its primary was asked.
-    pub replica_misses: Count,
+    pub replica_misses: AtomicCount,
     /// Times something that is done in the background panicked, and was begun again.
-    pub restarts: Count,
-    errors: [Count; CODES],
+    pub task_restarts: AtomicCount,
+    errors: [AtomicCount; CODES],
     /// When each was last met, in microseconds on our clock; zero if never.
     last: [AtomicU64; CODES],
 }
@@ -44,10 +44,10 @@ pub struct LastError {
 
 /// A number that only grows.
 #[derive(Debug, Default)]
-pub struct Count(AtomicU64);
+pub struct AtomicCount(AtomicU64);
 
 /// Errors that are not refusals, in front of those that are.
-const OWN: [StoreError; 9] = [
+const LOCAL_ERRORS: [StoreError; 9] = [
     StoreError::Unavailable,
     StoreError::Timeout,
     StoreError::Lost,
@@ -58,22 +58,22 @@ const OWN: [StoreError; 9] = [
     StoreError::Foreign,
     StoreError::Nonsense,
 ];
-const CODES: usize = OWN.len() + Refusal::ALL.len();
+const CODES: usize = LOCAL_ERRORS.len() + Refusal::ALL.len();
 
-impl Figures {
+impl RedisMetrics {
     /// How many requests met each error, by its name: all there are.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let refusals = Refusal::ALL.into_iter().map(StoreError::Refused);
-        let all = OWN.into_iter().chain(refusals);
+        let server_errors = Refusal::ALL.into_iter().map(StoreError::Refused);
+        let all = LOCAL_ERRORS.into_iter().chain(server_errors);
         all.zip(&self.errors).map(|(error, count)| (error.name(), count.get()))
     }
 
     pub(super) fn count(&self, error: StoreError, now: Timestamp) {
-        let place = match error {
-            StoreError::Refused(refusal) => OWN.len() + refusal as usize,
-            own => OWN.iter().position(|other| *other == own).unwrap_or_default(),
+        let index = match error {
+            StoreError::Refused(error_code) => LOCAL_ERRORS.len() + error_code as usize,
+            local => LOCAL_ERRORS.iter().position(|other| *other == local).unwrap_or_default(),
         };
-        if let (Some(count), Some(last)) = (self.errors.get(place), self.last.get(place)) {
+        if let (Some(count), Some(last)) = (self.errors.get(index), self.last.get(index)) {
             count.add(1);
             last.store(now.as_micros(), Ordering::Relaxed);
         }
@@ -81,16 +81,16 @@ impl Figures {
 
     /// What went wrong last, if anything ever did. That a server is left alone is not wrong in itself.
     pub(super) fn last_error(&self, now: Timestamp) -> Option<LastError> {
-        let met = self.errors().zip(&self.last);
-        let met = met.map(|((code, _), last)| (last.load(Ordering::Relaxed), code));
-        let is_one = |(at, code): &(u64, &str)| *at > 0 && *code != StoreError::BreakerOpen.name();
-        let (at, code) = met.filter(is_one).max_by_key(|(at, _)| *at)?;
+        let occurrences = self.errors().zip(&self.last);
+        let occurrences = occurrences.map(|((code, _), last)| (last.load(Ordering::Relaxed), code));
+        let is_reportable = |(at, code): &(u64, &str)| *at > 0 && *code != StoreError::BreakerOpen.name();
+        let (at, code) = occurrences.filter(is_reportable).max_by_key(|(at, _)| *at)?;
         let ago = now.since(Timestamp::from_micros(at));
         Some(LastError { code, ago })
     }
 }
 
-impl Count {
+impl AtomicCount {
     /// How many.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -107,18 +107,18 @@ mod tests {
 
     #[test]
     fn each_error_is_counted_under_its_own_name() {
-        let figures = Figures::default();
-        let refusals = Refusal::ALL.into_iter().map(StoreError::Refused);
-        for (place, error) in OWN.into_iter().chain(refusals).enumerate() {
-            for _ in 0..=place {
-                figures.count(error, Timestamp::from_micros(1));
+        let metrics = RedisMetrics::default();
+        let server_errors = Refusal::ALL.into_iter().map(StoreError::Refused);
+        for (index, error) in LOCAL_ERRORS.into_iter().chain(server_errors).enumerate() {
+            for _ in 0..=index {
+                metrics.count(error, Timestamp::from_micros(1));
             }
         }
         let expected = (1..)
-            .zip(figures.errors())
+            .zip(metrics.errors())
             .all(|(count, (_, counted))| count == counted);
-        assert!(expected, "{:?}", figures.errors().collect::<Vec<_>>());
-        let mut names: Vec<&str> = figures.errors().map(|(name, _)| name).collect();
+        assert!(expected, "{:?}", metrics.errors().collect::<Vec<_>>());
+        let mut names: Vec<&str> = metrics.errors().map(|(name, _)| name).collect();
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), CODES);
@@ -126,16 +126,16 @@ mod tests {
 
     #[test]
     fn the_last_error_is_told_with_its_age() {
-        let figures = Figures::default();
+        let metrics = RedisMetrics::default();
         let at = |s| Timestamp::from_micros(1_700_000_000_000_000) + Micros::from_secs(s);
-        assert_eq!(figures.last_error(at(0)), None);
-        figures.count(StoreError::Refused(Refusal::TryAgain), at(1));
-        figures.count(StoreError::Refused(Refusal::CrossSlot), at(3));
-        figures.count(StoreError::BreakerOpen, at(9));
+        assert_eq!(metrics.last_error(at(0)), None);
+        metrics.count(StoreError::Refused(Refusal::TryAgain), at(1));
+        metrics.count(StoreError::Refused(Refusal::CrossSlot), at(3));
+        metrics.count(StoreError::BreakerOpen, at(9));
         let last = LastError {
             code: "crossslot",
             ago: Micros::from_secs(7),
         };
-        assert_eq!(figures.last_error(at(10)), Some(last));
+        assert_eq!(metrics.last_error(at(10)), Some(last));
     }
 }

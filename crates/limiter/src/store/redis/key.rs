@@ -18,13 +18,13 @@ pub struct RedisKey {
 
 /// Makes the keys of one rule: its identity is hashed once, its subjects for each request.
 #[derive(Clone, Copy)]
-pub struct Subjects {
+pub struct RedisKeyTemplate {
     key: [u8; 32],
 }
 
 /// Makes keys, and puts them into words.
 #[derive(Clone)]
-pub(super) struct Keys {
+pub(super) struct RedisKeyspace {
     prefix: Box<str>,
     tags: u16,
     secret: [u8; 32],
@@ -34,13 +34,13 @@ pub(super) struct Keys {
 /// A key in words.
 #[derive(Clone, Copy)]
 pub(super) struct KeyText {
-    bytes: [u8; Self::MOST],
+    bytes: [u8; Self::LENGTH_MAX],
     length: usize,
 }
 
-impl Keys {
+impl RedisKeyspace {
     /// The longest prefix.
-    pub(super) const PREFIX_MOST: usize = 32;
+    pub(super) const PREFIX_MAX: usize = 32;
 
     /// Keys that begin with `prefix`, at most [`Keys::PREFIX_MOST`] bytes long, over `tags` tags.
     pub(super) fn new(prefix: &str, tags: u16, secret: Option<&[u8]>) -> Self {
@@ -53,28 +53,28 @@ impl Keys {
         }
     }
 
-    pub(super) fn subjects(&self, counter: &Counter<'_>) -> Subjects {
+    pub(super) fn template(&self, counter: &Counter<'_>) -> RedisKeyTemplate {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
         let identity = Counter { per: &[], ..*counter };
         identity.write(|piece| {
             hasher.update(piece);
         });
-        Subjects {
+        RedisKeyTemplate {
             key: *hasher.finalize().as_bytes(),
         }
     }
 
-    pub(super) fn key(&self, subjects: &Subjects, per: &[&[u8]]) -> RedisKey {
-        let mut hasher = blake3::Hasher::new_keyed(&subjects.key);
+    pub(super) fn key(&self, template: &RedisKeyTemplate, per: &[&[u8]]) -> RedisKey {
+        let mut hasher = blake3::Hasher::new_keyed(&template.key);
         for value in per {
             hasher.update(&(value.len() as u64).to_le_bytes());
             hasher.update(value);
         }
-        let [hash, _] = halves(hasher.finalize().as_bytes());
+        let [hash, _] = split_hash(hasher.finalize().as_bytes());
         // What counts for everybody spreads by its rule.
-        let spread_by = per.first().copied().unwrap_or(&subjects.key);
-        let [spread, _] = halves(blake3::keyed_hash(&self.tag_secret, spread_by).as_bytes());
-        let tag = u128::from_le_bytes(spread) % u128::from(self.tags);
+        let tag_source = per.first().copied().unwrap_or(&template.key);
+        let [tag_hash, _] = split_hash(blake3::keyed_hash(&self.tag_secret, tag_source).as_bytes());
+        let tag = u128::from_le_bytes(tag_hash) % u128::from(self.tags);
         RedisKey {
             tag: u16::try_from(tag).unwrap_or_default(),
             hash,
@@ -82,8 +82,8 @@ impl Keys {
     }
 
     /// A key of this tag that no counter has: for finding out how its server does.
-    pub(super) fn probe(&self, tag: u16) -> RedisKey {
-        let [hash, _] = halves(blake3::keyed_hash(&self.tag_secret, b"probe").as_bytes());
+    pub(super) fn probe_key(&self, tag: u16) -> RedisKey {
+        let [hash, _] = split_hash(blake3::keyed_hash(&self.tag_secret, b"probe").as_bytes());
         RedisKey { tag, hash }
     }
 
@@ -95,7 +95,7 @@ impl Keys {
     /// The key as the server knows it.
     pub(super) fn text(&self, key: RedisKey) -> KeyText {
         let mut text = KeyText {
-            bytes: [0; KeyText::MOST],
+            bytes: [0; KeyText::LENGTH_MAX],
             length: 0,
         };
         text.push(self.prefix.as_bytes());
@@ -103,19 +103,19 @@ impl Keys {
         let mut digits = [0; 5];
         text.push(decimal(key.tag, &mut digits));
         text.push(b"}:");
-        text.push(&letters(key.hash));
+        text.push(&base64url(key.hash));
         text
     }
 }
 
 impl KeyText {
     /// Prefix, tag and hash, and what stands between them.
-    const MOST: usize = Keys::PREFIX_MOST + 2 + 5 + 2 + 22;
+    const LENGTH_MAX: usize = RedisKeyspace::PREFIX_MAX + 2 + 5 + 2 + 22;
 
     fn push(&mut self, bytes: &[u8]) {
-        let room = self.bytes.get_mut(self.length..self.length + bytes.len());
+        let target = self.bytes.get_mut(self.length..self.length + bytes.len());
         // Of a prefix that is too long the words would be another key: options refuse it.
-        room.expect("the parts of a key fit").copy_from_slice(bytes);
+        target.expect("the parts of a key fit").copy_from_slice(bytes);
         self.length += bytes.len();
     }
 }
@@ -139,7 +139,7 @@ impl RedisKey {
     }
 
     /// A number that spreads keys evenly.
-    pub(super) const fn spread(&self) -> usize {
+    pub(super) const fn shard_hash(&self) -> usize {
         u128::from_le_bytes(self.hash) as usize
     }
 }
@@ -165,7 +165,7 @@ impl Key for RedisKey {
     }
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for RedisKeyspace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Keys")
             .field("prefix", &self.prefix)
@@ -174,13 +174,13 @@ impl fmt::Debug for Keys {
     }
 }
 
-impl fmt::Debug for Subjects {
+impl fmt::Debug for RedisKeyTemplate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Subjects(..)")
     }
 }
 
-fn halves(hash: &[u8; 32]) -> [[u8; 16]; 2] {
+fn split_hash(hash: &[u8; 32]) -> [[u8; 16]; 2] {
     let (halves, _) = hash.as_chunks();
     [
         halves.first().copied().unwrap_or_default(),
@@ -204,13 +204,13 @@ fn decimal(mut number: u16, digits: &mut [u8; 5]) -> &[u8] {
 }
 
 /// 128 bits in 22 letters, digits, `-` and `_`.
-fn letters(hash: [u8; 16]) -> [u8; 22] {
+fn base64url(hash: [u8; 16]) -> [u8; 22] {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut rest = u128::from_le_bytes(hash);
     std::array::from_fn(|_| {
-        let letter = ALPHABET.get((rest % 64) as usize).copied();
+        let digit = ALPHABET.get((rest % 64) as usize).copied();
         rest /= 64;
-        letter.unwrap_or_default()
+        digit.unwrap_or_default()
     })
 }
 
@@ -236,32 +236,32 @@ mod tests {
 
     #[test]
     fn a_key_is_prefix_tag_and_hash() {
-        let keys = Keys::new("tg", 64, None);
+        let keyspace = RedisKeyspace::new("tg", 64, None);
         let limit = limit();
-        let subjects = keys.subjects(&counter("plan", &limit));
-        let text = keys.text(keys.key(&subjects, &[b"m_1"])).to_string();
+        let template = keyspace.template(&counter("plan", &limit));
+        let text = keyspace.text(keyspace.key(&template, &[b"m_1"])).to_string();
         // Instances of any version must find the same counter: a change here is a change for all of them.
         assert_eq!(text, "tg:{48}:vqoFU5M7fDSxd2cDZnxu-D");
-        let again = Keys::new("tg", 64, None);
-        let other = Keys::new("tg", 64, Some(b"secret"));
-        let of = |keys: &Keys| {
-            keys.text(keys.key(&keys.subjects(&counter("plan", &limit)), &[b"m_1"]))
+        let again = RedisKeyspace::new("tg", 64, None);
+        let other = RedisKeyspace::new("tg", 64, Some(b"secret"));
+        let text_in = |keyspace: &RedisKeyspace| {
+            keyspace.text(keyspace.key(&keyspace.template(&counter("plan", &limit)), &[b"m_1"]))
                 .to_string()
         };
-        assert_eq!(of(&again), text);
-        assert_ne!(of(&other), text);
+        assert_eq!(text_in(&again), text);
+        assert_ne!(text_in(&other), text);
     }
 
     #[test]
     fn all_counters_of_a_subject_share_a_tag_and_subjects_spread_over_all() {
-        let keys = Keys::new("tg", 64, None);
+        let keyspace = RedisKeyspace::new("tg", 64, None);
         let limit = limit();
-        let [plan, burst] = ["plan", "burst"].map(|rule| keys.subjects(&counter(rule, &limit)));
+        let [plan, burst] = ["plan", "burst"].map(|rule| keyspace.template(&counter(rule, &limit)));
         let mut seen = HashSet::new();
         for number in 0..2_000 {
             let merchant = format!("m_{number}");
-            let one = keys.key(&plan, &[merchant.as_bytes()]);
-            let two = keys.key(&burst, &[merchant.as_bytes(), b"/v1/charges"]);
+            let one = keyspace.key(&plan, &[merchant.as_bytes()]);
+            let two = keyspace.key(&burst, &[merchant.as_bytes(), b"/v1/charges"]);
             assert_eq!(one.tag, two.tag);
             assert_ne!(one.hash, two.hash);
             seen.insert(one.tag);
@@ -271,14 +271,14 @@ mod tests {
 
     #[test]
     fn the_longest_key_fits() {
-        let keys = Keys::new(&"p".repeat(Keys::PREFIX_MOST), u16::MAX, None);
+        let keyspace = RedisKeyspace::new(&"p".repeat(RedisKeyspace::PREFIX_MAX), u16::MAX, None);
         let key = RedisKey {
             tag: u16::MAX,
             hash: [255; 16],
         };
-        let text = keys.text(key).to_string();
+        let text = keyspace.text(key).to_string();
         assert!(text.ends_with(":{65535}:_____________________D"), "{text}");
-        let tag_0 = keys.text(RedisKey { tag: 0, ..key }).to_string();
+        let tag_0 = keyspace.text(RedisKey { tag: 0, ..key }).to_string();
         assert!(tag_0.contains(":{0}:"), "{tag_0}");
     }
 

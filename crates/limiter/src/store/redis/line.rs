@@ -1,9 +1,9 @@
 //! One connection with the script at its other end.
 
-use super::offset::Offset;
-use super::script::{FUNCTION, LIBRARY, LOOK, SCRIPT};
-use super::servers::Host;
-use super::{Figures, Functions};
+use super::offset::ClockOffset;
+use super::script::{FUNCTION, LIBRARY, PEEK_FUNCTION, SCRIPT};
+use super::servers::Endpoint;
+use super::{RedisMetrics, Functions};
 use crate::clock::Clock;
 use crate::store::{Refusal, StoreError};
 use redis::aio::MultiplexedConnection;
@@ -13,20 +13,20 @@ use tollgate_core::Timestamp;
 
 /// An open connection with the script at its other end.
 #[derive(Clone)]
-pub(super) struct Line {
+pub(super) struct ScriptConnection {
     connection: MultiplexedConnection,
-    way: Way,
-    purpose: Purpose,
-    number: u64,
+    script_ref: ScriptRef,
+    access_mode: AccessMode,
+    id: u64,
     /// Whom it leads to. Nothing if that is a socket.
-    host: Option<Host>,
+    endpoint: Option<Endpoint>,
     /// What its server's clock shows. Another connection may lead to another server.
-    offset: Arc<Mutex<Offset>>,
+    clock_offset: Arc<Mutex<ClockOffset>>,
 }
 
 /// A call of the script, ready to be sent.
 #[derive(Debug)]
-pub(super) struct Ready<'c> {
+pub(super) struct ScriptCall<'c> {
     pub(super) keys: &'c [Vec<u8>],
     pub(super) arguments: [Vec<u8>; 2],
     /// Whether it is for a server that is only about to have the slot.
@@ -38,61 +38,61 @@ pub(super) struct Ready<'c> {
 pub(super) struct Failure {
     pub(super) error: StoreError,
     /// Who is to be asked instead, as the server says.
-    pub(super) elsewhere: Option<Host>,
+    pub(super) redirect: Option<Endpoint>,
 }
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum AccessMode {
     /// Everything: it leads to a server that takes writes.
-    All,
+    ReadWrite,
     /// Only to look: it leads to a replica, and the server lets nothing else be done.
-    Looks,
+    ReadOnly,
 }
 
 /// How the script is called.
 #[derive(Clone)]
-enum Way {
+enum ScriptRef {
     /// By its digest.
     Script(Arc<str>),
     /// By its name.
     Function,
 }
 
-impl Line {
+impl ScriptConnection {
     /// A connection as it should be: the script is there, and the server has told its time.
     pub(super) async fn open(
         mut connection: MultiplexedConnection,
-        host: Option<Host>,
-        number: u64,
+        endpoint: Option<Endpoint>,
+        id: u64,
         functions: Functions,
-        purpose: Purpose,
+        access_mode: AccessMode,
         clock: &Clock,
     ) -> Result<Self, RedisError> {
-        let way = match functions {
+        let script_ref = match functions {
             Functions::Off => load_script(&mut connection).await?,
-            Functions::On => load_function(&mut connection, purpose).await?,
-            Functions::Auto => match load_function(&mut connection, purpose).await {
-                Ok(way) => way,
+            Functions::On => load_function(&mut connection, access_mode).await?,
+            Functions::Auto => match load_function(&mut connection, access_mode).await {
+                Ok(script_ref) => script_ref,
                 Err(_) => load_script(&mut connection).await?,
             },
         };
-        if purpose == Purpose::Looks {
-            can_look(&mut connection, &way).await?;
+        if access_mode == AccessMode::ReadOnly {
+            check_read_only(&mut connection, &script_ref).await?;
         }
         Ok(Self {
-            offset: Arc::new(Mutex::new(ask_time(&mut connection, clock).await)),
-            host,
+            clock_offset: Arc::new(Mutex::new(fetch_time(&mut connection, clock).await)),
+            endpoint,
             connection,
-            way,
-            purpose,
-            number,
+            script_ref,
+            access_mode,
+            id,
         })
     }
 
     /// Whom it leads to. Nothing if that is a socket.
-    pub(super) const fn host(&self) -> Option<&Host> {
-        self.host.as_ref()
+    pub(super) const fn endpoint(&self) -> Option<&Endpoint> {
+        self.endpoint.as_ref()
     }
 
     /// The connection alone.
@@ -101,74 +101,74 @@ impl Line {
     }
 
     /// Which connection this is.
-    pub(super) const fn number(&self) -> u64 {
-        self.number
+    pub(super) const fn id(&self) -> u64 {
+        self.id
     }
 
     /// The earliest that the server's clock may show when ours shows `ours`. Nothing if it has told nothing.
     pub(super) fn server_time(&self, ours: Timestamp) -> Option<Timestamp> {
-        self.offset().server_time(ours)
+        self.clock_offset().server_time(ours)
     }
 
     /// Learns from a reply what its server's clock showed.
-    pub(super) fn learn(&self, sent: Timestamp, received: Timestamp, server: Timestamp) {
-        self.offset().learn(sent, received, server);
+    pub(super) fn record_time(&self, sent: Timestamp, received: Timestamp, server: Timestamp) {
+        self.clock_offset().record(sent, received, server);
     }
 
-    fn offset(&self) -> MutexGuard<'_, Offset> {
-        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
+    fn clock_offset(&self) -> MutexGuard<'_, ClockOffset> {
+        self.clock_offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs the script once for each call, all in one write. Where the server does not know it any more, it is sent along.
-    pub(super) async fn run(&mut self, calls: &[Ready<'_>], figures: &Figures) -> Vec<Result<Vec<u8>, Failure>> {
-        figures.calls.add(calls.len() as u64);
-        let all: Vec<&Ready<'_>> = calls.iter().collect();
-        let way = self.way.clone();
-        let (command, script) = way.call(self.purpose);
-        let mut done = self.send(command, script, &all).await;
-        let unknown = |done: &Result<Vec<u8>, Failure>| done.as_ref().is_err_and(|failure| is_unknown(failure.error));
-        if done.iter().any(unknown) {
-            figures.loads.add(1);
+    pub(super) async fn run(&mut self, calls: &[ScriptCall<'_>], metrics: &RedisMetrics) -> Vec<Result<Vec<u8>, Failure>> {
+        metrics.calls.add(calls.len() as u64);
+        let all: Vec<&ScriptCall<'_>> = calls.iter().collect();
+        let script_ref = self.script_ref.clone();
+        let (command, script) = script_ref.call(self.access_mode);
+        let mut results = self.send(command, script, &all).await;
+        let unknown = |result: &Result<Vec<u8>, Failure>| result.as_ref().is_err_and(|failure| is_unknown(failure.error));
+        if results.iter().any(unknown) {
+            metrics.script_loads.add(1);
             // For the calls to come. If it fails, they bring the script themselves, as these do.
-            let _ = match &self.way {
-                Way::Script(_) => load_script(&mut self.connection).await,
-                Way::Function => load_function(&mut self.connection, self.purpose).await,
+            let _ = match &self.script_ref {
+                ScriptRef::Script(_) => load_script(&mut self.connection).await,
+                ScriptRef::Function => load_function(&mut self.connection, self.access_mode).await,
             };
-            let again = done.iter().zip(&all).filter(|(done, _)| unknown(done));
-            let again: Vec<&Ready<'_>> = again.map(|(_, call)| *call).collect();
-            let command = match self.purpose {
-                Purpose::All => "EVAL",
-                Purpose::Looks => "EVAL_RO",
+            let resend = results.iter().zip(&all).filter(|(result, _)| unknown(result));
+            let resend: Vec<&ScriptCall<'_>> = resend.map(|(_, call)| *call).collect();
+            let command = match self.access_mode {
+                AccessMode::ReadWrite => "EVAL",
+                AccessMode::ReadOnly => "EVAL_RO",
             };
-            let answers = self.send(command, SCRIPT, &again).await;
-            for (done, answer) in done.iter_mut().filter(|done| unknown(done)).zip(answers) {
-                *done = answer;
+            let replies = self.send(command, SCRIPT, &resend).await;
+            for (result, reply) in results.iter_mut().filter(|result| unknown(result)).zip(replies) {
+                *result = reply;
             }
         }
-        done
+        results
     }
 
     /// Calls the script by this command and name, for each call.
-    async fn send(&mut self, command: &str, script: &str, calls: &[&Ready<'_>]) -> Vec<Result<Vec<u8>, Failure>> {
-        let words = |call: &Ready<'_>| {
-            let mut words = redis::cmd(command);
-            words.arg(script).arg(call.keys.len());
+    async fn send(&mut self, command: &str, script: &str, calls: &[&ScriptCall<'_>]) -> Vec<Result<Vec<u8>, Failure>> {
+        let encode = |call: &ScriptCall<'_>| {
+            let mut cmd = redis::cmd(command);
+            cmd.arg(script).arg(call.keys.len());
             for key in call.keys {
-                words.arg(key.as_slice());
+                cmd.arg(key.as_slice());
             }
             for argument in &call.arguments {
-                words.arg(argument.as_slice());
+                cmd.arg(argument.as_slice());
             }
-            words
+            cmd
         };
         if let [call] = calls
             && !call.is_asking
         {
-            let answer = self.connection.send_packed_command(&words(call)).await;
+            let reply = self.connection.send_packed_command(&encode(call)).await;
             return vec![
-                answer
+                reply
                     .map_err(|error| classify(&error).into())
-                    .and_then(|value| self.read(value)),
+                    .and_then(|value| self.read_bytes(value)),
             ];
         }
         let mut pipe = redis::pipe();
@@ -176,19 +176,19 @@ impl Line {
             if call.is_asking {
                 pipe.cmd("ASKING");
             }
-            pipe.add_command(words(call));
+            pipe.add_command(encode(call));
         }
         let count = calls.len() + calls.iter().filter(|call| call.is_asking).count();
-        let mut answers = match self.connection.send_packed_commands(&pipe, 0, count).await {
-            Ok(answers) => answers.into_iter(),
+        let mut replies = match self.connection.send_packed_commands(&pipe, 0, count).await {
+            Ok(replies) => replies.into_iter(),
             Err(error) => return vec![Err(classify(&error).into()); calls.len()],
         };
-        let answer = |call: &&Ready<'_>| {
+        let read_next = |call: &&ScriptCall<'_>| {
             // Whether that was heard shows in the answer to the call itself.
-            let _ = call.is_asking.then(|| answers.next());
-            self.read(answers.next().unwrap_or(Value::Nil))
+            let _ = call.is_asking.then(|| replies.next());
+            self.read_bytes(replies.next().unwrap_or(Value::Nil))
         };
-        calls.iter().map(answer).collect()
+        calls.iter().map(read_next).collect()
     }
 
     /// Sends commands other than the script, in one write, and gives what is answered to each.
@@ -198,45 +198,45 @@ impl Line {
             pipe.add_command(command.clone());
         }
         match self.connection.send_packed_commands(&pipe, 0, commands.len()).await {
-            Ok(answers) => answers.into_iter().map(|answer| self.answer(answer)).collect(),
+            Ok(replies) => replies.into_iter().map(|reply| self.check_reply(reply)).collect(),
             Err(error) => vec![Err(classify(&error).into()); commands.len()],
         }
     }
 
-    fn read(&self, answer: Value) -> Result<Vec<u8>, Failure> {
-        match self.answer(answer)? {
-            Value::BulkString(answer) => Ok(answer),
+    fn read_bytes(&self, reply: Value) -> Result<Vec<u8>, Failure> {
+        match self.check_reply(reply)? {
+            Value::BulkString(bytes) => Ok(bytes),
             _ => Err(StoreError::Nonsense.into()),
         }
     }
 
-    fn answer(&self, answer: Value) -> Result<Value, Failure> {
-        match answer {
+    fn check_reply(&self, reply: Value) -> Result<Value, Failure> {
+        match reply {
             Value::ServerError(error) => {
-                let (refusal, words) = (refusal(&error), error.details().unwrap_or_default());
-                let is_no_number = words.starts_with("value is not an integer") || words.contains("would overflow");
+                let (code, details) = (error_code(&error), error.details().unwrap_or_default());
+                let not_an_integer = details.starts_with("value is not an integer") || details.contains("would overflow");
                 Err(Failure {
-                    error: match refusal {
-                        Refusal::Other if is_no_number => StoreError::Foreign,
-                        refusal => StoreError::Refused(refusal),
+                    error: match code {
+                        Refusal::Other if not_an_integer => StoreError::Foreign,
+                        code => StoreError::Refused(code),
                     },
-                    elsewhere: match refusal {
+                    redirect: match code {
                         // The slot, and who has it.
-                        Refusal::Moved | Refusal::Ask => words
+                        Refusal::Moved | Refusal::Ask => details
                             .split_once(' ')
-                            .and_then(|(_, host)| Host::read(host, self.host.as_ref())),
+                            .and_then(|(_, endpoint)| Endpoint::parse(endpoint, self.endpoint.as_ref())),
                         _ => None,
                     },
                 })
             }
-            answer => Ok(answer),
+            reply => Ok(reply),
         }
     }
 
     /// Asks something else than the script.
-    pub(super) async fn ask(&mut self, command: &redis::Cmd) -> Result<Value, StoreError> {
+    pub(super) async fn query(&mut self, command: &redis::Cmd) -> Result<Value, StoreError> {
         match self.connection.send_packed_command(command).await {
-            Ok(Value::ServerError(error)) => Err(StoreError::Refused(refusal(&error))),
+            Ok(Value::ServerError(error)) => Err(StoreError::Refused(error_code(&error))),
             Ok(value) => Ok(value),
             Err(error) => Err(classify(&error)),
         }
@@ -244,29 +244,29 @@ impl Line {
 
     /// Whether the script is called as a function.
     pub(super) const fn is_function(&self) -> bool {
-        matches!(self.way, Way::Function)
+        matches!(self.script_ref, ScriptRef::Function)
     }
 }
 
-impl Way {
+impl ScriptRef {
     /// The command that calls the script, and what that calls it.
-    fn call(&self, purpose: Purpose) -> (&'static str, &str) {
-        match (self, purpose) {
-            (Self::Script(digest), Purpose::All) => ("EVALSHA", digest),
-            (Self::Script(digest), Purpose::Looks) => ("EVALSHA_RO", digest),
-            (Self::Function, Purpose::All) => ("FCALL", FUNCTION),
-            (Self::Function, Purpose::Looks) => ("FCALL_RO", LOOK),
+    fn call(&self, access_mode: AccessMode) -> (&'static str, &str) {
+        match (self, access_mode) {
+            (Self::Script(digest), AccessMode::ReadWrite) => ("EVALSHA", digest),
+            (Self::Script(digest), AccessMode::ReadOnly) => ("EVALSHA_RO", digest),
+            (Self::Function, AccessMode::ReadWrite) => ("FCALL", FUNCTION),
+            (Self::Function, AccessMode::ReadOnly) => ("FCALL_RO", PEEK_FUNCTION),
         }
     }
 }
 
 /// Whether the script can be called without being able to write: the oldest servers have no commands for that, and a user
 /// may not be allowed to. What nobody has is called for, since an unknown command is answered with all that came with it.
-async fn can_look(connection: &mut MultiplexedConnection, way: &Way) -> Result<(), RedisError> {
-    let (command, _) = way.call(Purpose::Looks);
+async fn check_read_only(connection: &mut MultiplexedConnection, script_ref: &ScriptRef) -> Result<(), RedisError> {
+    let (command, _) = script_ref.call(AccessMode::ReadOnly);
     let mut call = redis::cmd(command);
-    let answer: Result<Value, RedisError> = call.arg("nobody").arg(0).query_async(connection).await;
-    match answer {
+    let reply: Result<Value, RedisError> = call.arg("nobody").arg(0).query_async(connection).await;
+    match reply {
         Err(error) if !is_unknown(classify(&error)) => Err(error),
         _ => Ok(()),
     }
@@ -274,30 +274,30 @@ async fn can_look(connection: &mut MultiplexedConnection, way: &Way) -> Result<(
 
 /// What the server's clock shows, so that not even the first call is run after its caller has given up. A server that does
 /// not tell refuses the script too.
-async fn ask_time(connection: &mut MultiplexedConnection, clock: &Clock) -> Offset {
-    let mut offset = Offset::default();
+async fn fetch_time(connection: &mut MultiplexedConnection, clock: &Clock) -> ClockOffset {
+    let mut clock_offset = ClockOffset::default();
     let sent = clock.now();
     let time: Result<(u64, u64), RedisError> = redis::cmd("TIME").query_async(connection).await;
     if let Ok((secs, micros)) = time {
         let server = Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros));
-        offset.learn(sent, clock.now(), server);
+        clock_offset.record(sent, clock.now(), server);
     }
-    offset
+    clock_offset
 }
 
-async fn load_script(connection: &mut MultiplexedConnection) -> Result<Way, RedisError> {
+async fn load_script(connection: &mut MultiplexedConnection) -> Result<ScriptRef, RedisError> {
     let mut load = redis::cmd("SCRIPT");
     load.arg("LOAD").arg(SCRIPT);
     let digest: String = load.query_async(connection).await?;
-    Ok(Way::Script(digest.into()))
+    Ok(ScriptRef::Script(digest.into()))
 }
 
 /// A replica has the functions of its primary, and nothing can be loaded there.
-async fn load_function(connection: &mut MultiplexedConnection, purpose: Purpose) -> Result<Way, RedisError> {
+async fn load_function(connection: &mut MultiplexedConnection, access_mode: AccessMode) -> Result<ScriptRef, RedisError> {
     let mut list = redis::cmd("FUNCTION");
     list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
     let known: Vec<Value> = list.query_async(connection).await?;
-    if known.is_empty() && purpose == Purpose::Looks {
+    if known.is_empty() && access_mode == AccessMode::ReadOnly {
         return Err((redis::ErrorKind::Client, "the replica has not got the function yet").into());
     }
     if known.is_empty() {
@@ -311,11 +311,11 @@ async fn load_function(connection: &mut MultiplexedConnection, purpose: Purpose)
             return Err(error);
         }
     }
-    Ok(Way::Function)
+    Ok(ScriptRef::Function)
 }
 
 /// What a server says in words.
-pub(super) fn text(value: &Value) -> String {
+pub(super) fn value_text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
@@ -324,13 +324,13 @@ pub(super) fn text(value: &Value) -> String {
 }
 
 /// What a server's error says.
-fn refusal(error: &ServerError) -> Refusal {
+fn error_code(error: &ServerError) -> Refusal {
     Refusal::of(error.code(), error.details().unwrap_or_default())
 }
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
-        Self { error, elsewhere: None }
+        Self { error, redirect: None }
     }
 }
 

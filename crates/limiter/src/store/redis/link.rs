@@ -1,10 +1,10 @@
 //! The way to one server: a connection, dialled and dialled again whenever it breaks.
 
-use super::line::{Line, Purpose, text};
-use super::node::Span;
+use super::line::{ScriptConnection, AccessMode, value_text};
+use super::node::KeyScope;
 use super::sentinel::Sentinels;
-use super::servers::{Access, Host};
-use super::{Figures, Functions};
+use super::servers::{ConnectOptions, Endpoint};
+use super::{RedisMetrics, Functions};
 use crate::clock::Clock;
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
@@ -19,221 +19,221 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// How long each step of connecting may take: so many times what a call may, within these bounds. An attempt that is lost on
 /// its way is noticed only then, and until then a server that is back is not found.
-const DIAL: u32 = 50;
-const DIAL_LEAST: Duration = Duration::from_millis(500);
-const DIAL_MOST: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT_FACTOR: u32 = 50;
+const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(500);
+const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
 /// How long connecting takes where all is well, which is some round trips: so many times what a call may, at most.
-const USUAL: u32 = 4;
+const SECOND_ATTEMPT_FACTOR: u32 = 4;
 
 /// The first pause between two attempts, and the longest: each is twice the one before, less up to half of it at random.
 /// Connections whose first call fails are attempts too, or a server that takes them and is too slow, or takes no writes,
 /// would have to take one for each call.
-const PAUSE: Duration = Duration::from_millis(50);
-const PAUSE_MOST: Duration = Duration::from_millis(250);
+const BACKOFF: Duration = Duration::from_millis(50);
+const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
 /// The shortest pause where the server does not let us in, and up to how much longer it is at random: it may lock out who
 /// tries more often than once a second, and whoever mends it should not have to wait.
-const PAUSE_OUTSIDE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
+const AUTH_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 
 /// How often a server that loads its data is asked again on one connection, and the pause between.
-const LOADING_ASKED: u32 = 50;
-const LOADING_PAUSE: Duration = Duration::from_millis(150);
+const LOADING_RETRIES: u32 = 50;
+const LOADING_BACKOFF: Duration = Duration::from_millis(150);
 
 /// The way to one server.
-pub(super) struct Link {
-    finder: Finder,
+pub(super) struct Connector {
+    source: EndpointSource,
     functions: Functions,
     clock: Clock,
     /// How long a call may take.
     deadline: Duration,
     /// How long each step of connecting may take.
-    patience: Duration,
-    line: watch::Sender<Option<Line>>,
+    step_timeout: Duration,
+    connection: watch::Sender<Option<ScriptConnection>>,
     /// Since when there is none, if there is none.
-    gone: Mutex<Instant>,
+    disconnected_since: Mutex<Instant>,
     /// Whether there ever was one.
-    was_up: AtomicBool,
-    is_dialling: AtomicBool,
+    was_connected: AtomicBool,
+    is_connecting: AtomicBool,
     /// That it is worth dialling anew at once.
-    news: Arc<Notify>,
+    retry_now: Arc<Notify>,
     /// Whom is being connected to.
-    target: Mutex<Option<Host>>,
+    target: Mutex<Option<Endpoint>>,
     /// Attempts to connect since the script last answered.
     attempts: AtomicU32,
     /// Whether the server did not let us in.
-    is_outside: AtomicBool,
-    lines: AtomicU64,
+    auth_rejected: AtomicBool,
+    connections_opened: AtomicU64,
     /// Why there is no line.
-    fault: Mutex<Option<String>>,
-    figures: Arc<Figures>,
+    error: Mutex<Option<String>>,
+    metrics: Arc<RedisMetrics>,
     runtime: Handle,
 }
 
 /// How the server is found, whenever it is dialled.
 #[derive(Debug)]
-pub(super) enum Finder {
+pub(super) enum EndpointSource {
     /// It is where it always was.
-    Fixed(Access),
+    Fixed(ConnectOptions),
     /// Sentinels know.
     Sentinel(Arc<Sentinels>),
     /// It is a replica, and only looked at.
-    Replica(Access, Span),
+    Replica(ConnectOptions, KeyScope),
 }
 
-impl Link {
+impl Connector {
     /// Begins to dial at once.
     pub(super) fn new(
-        finder: Finder,
+        source: EndpointSource,
         functions: Functions,
         deadline: Duration,
         clock: Clock,
-        figures: Arc<Figures>,
+        metrics: Arc<RedisMetrics>,
         runtime: Handle,
     ) -> Arc<Self> {
-        let link = Arc::new(Self {
-            finder,
+        let connector = Arc::new(Self {
+            source,
             functions,
             clock,
             deadline,
-            patience: deadline.saturating_mul(DIAL).clamp(DIAL_LEAST, DIAL_MOST),
-            line: watch::Sender::new(None),
-            gone: Mutex::new(Instant::now()),
-            was_up: AtomicBool::new(false),
-            is_dialling: AtomicBool::new(false),
-            news: Arc::default(),
+            step_timeout: deadline.saturating_mul(CONNECT_TIMEOUT_FACTOR).clamp(CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX),
+            connection: watch::Sender::new(None),
+            disconnected_since: Mutex::new(Instant::now()),
+            was_connected: AtomicBool::new(false),
+            is_connecting: AtomicBool::new(false),
+            retry_now: Arc::default(),
             target: Mutex::default(),
             attempts: AtomicU32::new(0),
-            is_outside: AtomicBool::new(false),
-            lines: AtomicU64::new(0),
-            fault: Mutex::new(Some("not connected yet".to_owned())),
-            figures,
+            auth_rejected: AtomicBool::new(false),
+            connections_opened: AtomicU64::new(0),
+            error: Mutex::new(Some("not connected yet".to_owned())),
+            metrics,
             runtime,
         });
-        link.dial();
-        if let Finder::Sentinel(sentinels) = &link.finder {
-            sentinels.follow(&link, &link.runtime);
+        connector.connect();
+        if let EndpointSource::Sentinel(sentinels) = &connector.source {
+            sentinels.subscribe_all(&connector, &connector.runtime);
         }
-        link
+        connector
     }
 
     /// The connection, as soon as there is one.
-    pub(super) async fn line(self: &Arc<Self>) -> Line {
+    pub(super) async fn connection(self: &Arc<Self>) -> ScriptConnection {
         loop {
-            if let Some(line) = &*self.line.borrow() {
-                return line.clone();
+            if let Some(connection) = &*self.connection.borrow() {
+                return connection.clone();
             }
-            self.dial();
+            self.connect();
             // The sender is our own, so this cannot fail.
-            let _ = self.line.subscribe().wait_for(Option::is_some).await;
+            let _ = self.connection.subscribe().wait_for(Option::is_some).await;
         }
     }
 
     /// The connection, if there is one.
-    pub(super) fn line_now(&self) -> Option<Line> {
-        self.line.borrow().clone()
+    pub(super) fn current(&self) -> Option<ScriptConnection> {
+        self.connection.borrow().clone()
     }
 
     /// Since when there is no connection, if there is none.
-    pub(super) fn gone(&self) -> Instant {
-        *self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn disconnected_since(&self) -> Instant {
+        *self.disconnected_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether there ever was a connection.
-    pub(super) fn was_up(&self) -> bool {
-        self.was_up.load(Ordering::Relaxed)
+    pub(super) fn was_connected(&self) -> bool {
+        self.was_connected.load(Ordering::Relaxed)
     }
 
     /// Whether there is a connection.
-    pub(super) fn is_up(&self) -> bool {
-        self.line.borrow().is_some()
+    pub(super) fn is_connected(&self) -> bool {
+        self.connection.borrow().is_some()
     }
 
     /// Whether it leads to a replica, which is only looked at.
-    pub(super) const fn is_to_a_replica(&self) -> bool {
-        matches!(self.finder, Finder::Replica(..))
+    pub(super) const fn is_replica(&self) -> bool {
+        matches!(self.source, EndpointSource::Replica(..))
     }
 
-    pub(super) fn figures(&self) -> Arc<Figures> {
-        Arc::clone(&self.figures)
+    pub(super) fn metrics(&self) -> Arc<RedisMetrics> {
+        Arc::clone(&self.metrics)
     }
 
     /// Why there is no connection, if there is none.
-    pub(super) fn fault(&self) -> Option<String> {
-        match &*self.line.borrow() {
+    pub(super) fn error(&self) -> Option<String> {
+        match &*self.connection.borrow() {
             Some(_) => None,
-            None => self.fault.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            None => self.error.lock().unwrap_or_else(PoisonError::into_inner).clone(),
         }
     }
 
     /// Gives a connection up that broke, fell silent or spoke nonsense, and dials anew. One that was given up already is
     /// left alone.
-    pub(super) fn hang_up(self: &Arc<Self>, number: u64, why: &str) {
-        let gave_up = self.line.send_if_modified(|line| {
-            let is_this = line.as_ref().is_some_and(|line| line.number() == number);
+    pub(super) fn disconnect(self: &Arc<Self>, number: u64, reason: &str) {
+        let disconnected = self.connection.send_if_modified(|connection| {
+            let is_this = connection.as_ref().is_some_and(|connection| connection.id() == number);
             if is_this {
-                *line = None;
-                *self.gone.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                *connection = None;
+                *self.disconnected_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             }
             is_this
         });
-        if gave_up {
-            self.note(why);
-            self.dial();
+        if disconnected {
+            self.set_error(reason);
+            self.connect();
         }
     }
 
     /// Leaves whatever server there is a connection to, unless it is this one. If there is none, whoever dials another, or
     /// waits to, does so no longer: one that stood still may answer at any time, and is not to be asked.
-    pub(super) fn leave_unless(self: &Arc<Self>, host: &Host) {
-        let other = match &*self.line.borrow() {
-            Some(line) if line.host() == Some(host) => return,
-            line => line.as_ref().map(Line::number),
+    pub(super) fn switch_to(self: &Arc<Self>, endpoint: &Endpoint) {
+        let other = match &*self.connection.borrow() {
+            Some(connection) if connection.endpoint() == Some(endpoint) => return,
+            connection => connection.as_ref().map(ScriptConnection::id),
         };
-        if other.is_none() && self.target().as_ref() == Some(host) {
+        if other.is_none() && self.target().as_ref() == Some(endpoint) {
             return;
         }
         // The new one is worth trying at once, however the old one was.
         self.attempts.store(0, Ordering::Relaxed);
         match other {
-            Some(number) => self.hang_up(number, "another server is the primary now"),
-            None => self.news.notify_one(),
+            Some(number) => self.disconnect(number, "another server is the primary now"),
+            None => self.retry_now.notify_one(),
         }
     }
 
     /// Dials in the background, unless somebody does.
-    fn dial(self: &Arc<Self>) {
-        if self.is_dialling.swap(true, Ordering::AcqRel) {
+    fn connect(self: &Arc<Self>) {
+        if self.is_connecting.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.runtime.spawn(dial(Dialling(Arc::downgrade(self))));
+        self.runtime.spawn(run_connect_task(ConnectTask(Arc::downgrade(self))));
     }
 
     /// The script has answered: if the connection breaks now, another is worth trying at once.
-    pub(super) fn answered(&self) {
+    pub(super) fn record_reply(&self) {
         if self.attempts.load(Ordering::Relaxed) > 0 {
             self.attempts.store(0, Ordering::Relaxed);
         }
     }
 
     /// How long to wait before the next attempt. At random, so that many instances do not all come at the same moment.
-    fn pause(&self) -> Duration {
+    fn backoff(&self) -> Duration {
         let Some(doublings) = self.attempts.load(Ordering::Relaxed).checked_sub(1) else {
             return Duration::ZERO;
         };
-        let random = u32::from(crate::lease::random_id().0 as u16);
-        if self.is_outside.load(Ordering::Relaxed) {
-            let (least, spread) = PAUSE_OUTSIDE;
-            return least + spread * random / (1 << 16);
+        let jitter = u32::from(crate::lease::random_id().0 as u16);
+        if self.auth_rejected.load(Ordering::Relaxed) {
+            let (base, spread) = AUTH_BACKOFF;
+            return base + spread * jitter / (1 << 16);
         }
-        let pause = (PAUSE * (1 << doublings.min(8))).min(PAUSE_MOST);
-        pause - pause / 2 * random / (1 << 16)
+        let delay = (BACKOFF * (1 << doublings.min(8))).min(BACKOFF_MAX);
+        delay - delay / 2 * jitter / (1 << 16)
     }
 
     /// What is to be said of how the server was found.
     pub(super) fn warning(&self) -> Option<&'static str> {
-        match &self.finder {
-            Finder::Sentinel(sentinels) if sentinels.is_kept() => Some(
+        match &self.source {
+            EndpointSource::Sentinel(sentinels) if sentinels.uses_last_known() => Some(
                 "no sentinel answers: the primary is the one that they named before this server was started, and it is not \
                  heard when they name another",
             ),
@@ -242,88 +242,88 @@ impl Link {
     }
 
     /// Which primary sentinels have named, if there are any.
-    pub(super) fn named(&self) -> Option<String> {
-        match &self.finder {
-            Finder::Sentinel(sentinels) => sentinels.named(),
-            Finder::Fixed(_) | Finder::Replica(..) => None,
+    pub(super) fn known_primary(&self) -> Option<String> {
+        match &self.source {
+            EndpointSource::Sentinel(sentinels) => sentinels.known_primary(),
+            EndpointSource::Fixed(_) | EndpointSource::Replica(..) => None,
         }
     }
 
     /// Leaves a server that was the primary when it was dialled, and by now is not.
-    fn leave_if_switched(self: &Arc<Self>) {
-        if let Finder::Sentinel(sentinels) = &self.finder
-            && let Some(host) = sentinels.believed()
+    fn follow_switch(self: &Arc<Self>) {
+        if let EndpointSource::Sentinel(sentinels) = &self.source
+            && let Some(endpoint) = sentinels.current_primary()
         {
-            self.leave_unless(&host);
+            self.switch_to(&endpoint);
         }
     }
 
-    fn target(&self) -> MutexGuard<'_, Option<Host>> {
+    fn target(&self) -> MutexGuard<'_, Option<Endpoint>> {
         self.target.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, why: &str) {
-        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some(why.to_owned());
+    fn set_error(&self, reason: &str) {
+        *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
     }
 
-    async fn connect(self: &Arc<Self>) -> Result<Line, String> {
-        let access = match &self.finder {
-            Finder::Fixed(access) | Finder::Replica(access, _) => access.clone(),
-            Finder::Sentinel(sentinels) => sentinels.primary().await?,
+    async fn try_connect(self: &Arc<Self>) -> Result<ScriptConnection, String> {
+        let connect_options = match &self.source {
+            EndpointSource::Fixed(connect_options) | EndpointSource::Replica(connect_options, _) => connect_options.clone(),
+            EndpointSource::Sentinel(sentinels) => sentinels.primary().await?,
         };
-        *self.target() = access.host();
-        let connected = self.connect_soon(&access).await;
-        let is_outside = connected.as_ref().is_err_and(is_refused_entry);
-        self.is_outside.store(is_outside, Ordering::Relaxed);
+        *self.target() = connect_options.endpoint();
+        let connected = self.connect_hedged(&connect_options).await;
+        let auth_rejected = connected.as_ref().is_err_and(is_auth_error);
+        self.auth_rejected.store(auth_rejected, Ordering::Relaxed);
         connected.map_err(|error| {
-            let words = in_words(&error, access.password());
-            match is_without_script(&error) {
-                true => format!("{words}; {SCRIPT_NEEDED}"),
-                false => words,
+            let text = error_text(&error, connect_options.password());
+            match lacks_script(&error) {
+                true => format!("{text}; {SCRIPT_NEEDED}"),
+                false => text,
             }
         })
     }
 
     /// Connects. In the place of a connection that did well, a second attempt is made beside the first if that takes longer than
     /// is usual: what was lost on its way to a server that is there would be waited for.
-    async fn connect_soon(self: &Arc<Self>, access: &Access) -> Result<Line, RedisError> {
-        let mut first = pin!(self.connect_to(access));
-        if !self.was_up() || self.attempts.load(Ordering::Relaxed) > 1 {
+    async fn connect_hedged(self: &Arc<Self>, connect_options: &ConnectOptions) -> Result<ScriptConnection, RedisError> {
+        let mut first = pin!(self.connect_to(connect_options));
+        if !self.was_connected() || self.attempts.load(Ordering::Relaxed) > 1 {
             return first.await;
         }
-        if let Ok(connected) = timeout(self.deadline * USUAL, first.as_mut()).await {
+        if let Ok(connected) = timeout(self.deadline * SECOND_ATTEMPT_FACTOR, first.as_mut()).await {
             return connected;
         }
-        self.figures.dials.add(1);
-        match select(first, pin!(self.connect_to(access))).await {
-            Either::Left((Ok(line), _)) | Either::Right((Ok(line), _)) => Ok(line),
+        self.metrics.connect_attempts.add(1);
+        match select(first, pin!(self.connect_to(connect_options))).await {
+            Either::Left((Ok(opened), _)) | Either::Right((Ok(opened), _)) => Ok(opened),
             Either::Left((Err(_), other)) | Either::Right((Err(_), other)) => other.await,
         }
     }
 
-    async fn connect_to(self: &Arc<Self>, access: &Access) -> Result<Line, RedisError> {
-        let number = self.lines.fetch_add(1, Ordering::Relaxed);
-        let connection = in_time(self.patience, self.greet(access, number)).await?;
-        let purpose = match self.is_to_a_replica() {
-            true => Purpose::Looks,
-            false => Purpose::All,
+    async fn connect_to(self: &Arc<Self>, connect_options: &ConnectOptions) -> Result<ScriptConnection, RedisError> {
+        let number = self.connections_opened.fetch_add(1, Ordering::Relaxed);
+        let connection = with_timeout(self.step_timeout, self.handshake(connect_options, number)).await?;
+        let access_mode = match self.is_replica() {
+            true => AccessMode::ReadOnly,
+            false => AccessMode::ReadWrite,
         };
-        let mut asked = 0;
+        let mut retries = 0;
         loop {
-            let opening = Line::open(
+            let opening = ScriptConnection::open(
                 connection.clone(),
-                access.host(),
+                connect_options.endpoint(),
                 number,
                 self.functions,
-                purpose,
+                access_mode,
                 &self.clock,
             );
-            match in_time(self.patience, opening).await {
+            match with_timeout(self.step_timeout, opening).await {
                 // Another connection would be told the same.
-                Err(error) if error.code() == Some("LOADING") && asked < LOADING_ASKED => {
-                    asked += 1;
-                    self.note("the server is loading its data");
-                    sleep(LOADING_PAUSE).await;
+                Err(error) if error.code() == Some("LOADING") && retries < LOADING_RETRIES => {
+                    retries += 1;
+                    self.set_error("the server is loading its data");
+                    sleep(LOADING_BACKOFF).await;
                 }
                 opened => return opened,
             }
@@ -331,28 +331,28 @@ impl Link {
     }
 
     /// A connection, and nothing more.
-    async fn greet(self: &Arc<Self>, access: &Access, number: u64) -> Result<MultiplexedConnection, RedisError> {
-        let link = Arc::downgrade(self);
+    async fn handshake(self: &Arc<Self>, connect_options: &ConnectOptions, number: u64) -> Result<MultiplexedConnection, RedisError> {
+        let connector = Arc::downgrade(self);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
             .set_push_sender(move |push: PushInfo| {
                 if push.kind == PushKind::Disconnection
-                    && let Some(link) = link.upgrade()
+                    && let Some(connector) = connector.upgrade()
                 {
-                    link.hang_up(number, "the server closed the connection");
+                    connector.disconnect(number, "the server closed the connection");
                 }
                 Ok::<(), ()>(())
             });
-        let client = access.client()?;
+        let client = connect_options.client()?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await?;
-        match &self.finder {
-            Finder::Fixed(_) => {}
-            Finder::Sentinel(_) => is_primary(&mut connection).await?,
-            Finder::Replica(_, span) => {
-                is_linked(&role_command().query_async(&mut connection).await?)?;
-                if *span == Span::OneTag {
+        match &self.source {
+            EndpointSource::Fixed(_) => {}
+            EndpointSource::Sentinel(_) => check_primary(&mut connection).await?,
+            EndpointSource::Replica(_, scope) => {
+                check_replica_link(&role_command().query_async(&mut connection).await?)?;
+                if *scope == KeyScope::OneTag {
                     // Without it, a replica in a cluster sends everybody to its primary.
                     redis::cmd("READONLY").query_async::<()>(&mut connection).await?;
                 }
@@ -363,19 +363,19 @@ impl Link {
 }
 
 /// One step of connecting, which may take so long.
-async fn in_time<T>(time: Duration, step: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
-    let late = (redis::ErrorKind::Io, "the server did not answer in time");
-    timeout(time, step).await.unwrap_or_else(|_| Err(late.into()))
+async fn with_timeout<T>(time: Duration, step: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
+    let timed_out = (redis::ErrorKind::Io, "the server did not answer in time");
+    timeout(time, step).await.unwrap_or_else(|_| Err(timed_out.into()))
 }
 
 /// Whether the server knows us and does not let us in, or does not know us.
-pub(super) fn is_refused_entry(error: &RedisError) -> bool {
+pub(super) fn is_auth_error(error: &RedisError) -> bool {
     error.kind() == redis::ErrorKind::AuthenticationFailed
         || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
 }
 
 /// Whether the server, or a proxy before it, lets us in but not load the script.
-fn is_without_script(error: &RedisError) -> bool {
+fn lacks_script(error: &RedisError) -> bool {
     let is_unknown = || error.detail().unwrap_or_default().contains("unknown command");
     error.code() == Some("NOPERM") || is_unknown()
 }
@@ -387,19 +387,19 @@ const SCRIPT_NEEDED: &str = "nothing is counted there without the script, counte
 
 /// What went wrong, for whoever reads logs, and never a password: a server that does not know a command repeats what it was
 /// told with it.
-pub(super) fn in_words(error: &RedisError, password: Option<&str>) -> String {
-    let words = error.to_string();
-    let words = words.split(", with args").next().unwrap_or_default();
+pub(super) fn error_text(error: &RedisError, password: Option<&str>) -> String {
+    let message = error.to_string();
+    let message = message.split(", with args").next().unwrap_or_default();
     match password {
-        Some(password) if !password.is_empty() => words.replace(password, "..."),
-        _ => words.to_owned(),
+        Some(password) if !password.is_empty() => message.replace(password, "..."),
+        _ => message.to_owned(),
     }
 }
 
 /// Sentinels may name a server that is not the primary yet, or no more.
-async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+async fn check_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
     let role: Vec<Value> = role_command().query_async(connection).await?;
-    match role.first().map(text).as_deref() {
+    match role.first().map(value_text).as_deref() {
         Some("master") => Ok(()),
         _ => Err(RedisError::from((
             redis::ErrorKind::Client,
@@ -412,12 +412,12 @@ async fn is_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisE
 ///
 /// # Errors
 /// That it does not.
-pub(super) fn is_linked(role: &Value) -> Result<(), RedisError> {
-    let words: Vec<String> = match role {
-        Value::Array(fields) => fields.iter().map(text).collect(),
+pub(super) fn check_replica_link(role: &Value) -> Result<(), RedisError> {
+    let role_fields: Vec<String> = match role {
+        Value::Array(fields) => fields.iter().map(value_text).collect(),
         _ => Vec::new(),
     };
-    match &*words {
+    match &*role_fields {
         [role, _, _, state, ..] if role == "slave" && state == "connected" => Ok(()),
         _ => Err((
             redis::ErrorKind::Client,
@@ -432,58 +432,58 @@ pub(super) fn role_command() -> redis::Cmd {
 }
 
 /// Whoever dials. When it ends, however it ends, somebody else may.
-struct Dialling(Weak<Link>);
+struct ConnectTask(Weak<Connector>);
 
-impl Drop for Dialling {
+impl Drop for ConnectTask {
     fn drop(&mut self) {
-        if let Some(link) = self.0.upgrade() {
-            link.is_dialling.store(false, Ordering::Release);
+        if let Some(connector) = self.0.upgrade() {
+            connector.is_connecting.store(false, Ordering::Release);
         }
     }
 }
 
 /// Dials until there is a connection, or nobody wants one any more.
-async fn dial(dialling: Dialling) {
-    let link = loop {
-        let Some((pause, news)) = dialling.0.upgrade().map(|link| (link.pause(), Arc::clone(&link.news))) else {
+async fn run_connect_task(task: ConnectTask) {
+    let connector = loop {
+        let Some((delay, retry_now)) = task.0.upgrade().map(|connector| (connector.backoff(), Arc::clone(&connector.retry_now))) else {
             return;
         };
-        if !pause.is_zero() {
+        if !delay.is_zero() {
             // Whether it was heard or the pause is over, it is time.
-            let _ = timeout(pause, news.notified()).await;
+            let _ = timeout(delay, retry_now.notified()).await;
         }
-        let Some(link) = dialling.0.upgrade() else { return };
-        if link.line.borrow().is_some() {
-            break link;
+        let Some(connector) = task.0.upgrade() else { return };
+        if connector.connection.borrow().is_some() {
+            break connector;
         }
-        link.attempts.fetch_add(1, Ordering::Relaxed);
-        link.figures.dials.add(1);
-        let dialled = match select(pin!(link.connect()), pin!(news.notified())).await {
-            Either::Left((dialled, _)) => dialled,
+        connector.attempts.fetch_add(1, Ordering::Relaxed);
+        connector.metrics.connect_attempts.add(1);
+        let connected = match select(pin!(connector.try_connect()), pin!(retry_now.notified())).await {
+            Either::Left((connected, _)) => connected,
             Either::Right(_) => Err("another server is the primary now".to_owned()),
         };
-        *link.target() = None;
-        match dialled {
-            Ok(line) => {
-                link.was_up.store(true, Ordering::Relaxed);
-                link.line.send_replace(Some(line));
-                link.leave_if_switched();
-                break link;
+        *connector.target() = None;
+        match connected {
+            Ok(connection) => {
+                connector.was_connected.store(true, Ordering::Relaxed);
+                connector.connection.send_replace(Some(connection));
+                connector.follow_switch();
+                break connector;
             }
-            Err(why) => link.note(&why),
+            Err(reason) => connector.set_error(&reason),
         }
     };
-    drop(dialling);
+    drop(task);
     // It may be gone again already, and whoever saw that saw us dial.
-    if link.line.borrow().is_none() {
-        link.dial();
+    if connector.connection.borrow().is_none() {
+        connector.connect();
     }
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link")
-            .field("fault", &self.fault())
+            .field("fault", &self.error())
             .finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@
 //! given back elsewhere or a limit raised: for no longer than an entry is believed. Concurrency limits are never refused
 //! from here, since leases end whenever they are released.
 
-use super::call::Told;
+use super::call::ChargeReply;
 use super::key::RedisKey;
 use super::offset::drift;
 use super::work::receipt;
@@ -19,26 +19,26 @@ use tollgate_core::{
 };
 
 /// How long an entry is believed.
-pub(super) const BELIEVED: Micros = Micros::from_millis(250);
+pub(super) const TTL: Micros = Micros::from_millis(250);
 
 /// The most entries: a few MiB.
-const MOST: usize = 1 << 16;
+const ENTRIES_MAX: usize = 1 << 16;
 const SHARDS: usize = 16;
 
 /// What is known of keys that have little or nothing left.
 #[derive(Debug)]
-pub(super) struct Near {
+pub(super) struct NearCache {
     shards: [Mutex<HashMap<RedisKey, Entry>>; SHARDS],
     /// So that nobody locks a shard to find nothing.
     entries: AtomicUsize,
     /// How far ahead of ours the time may be that others' charges are decided at.
-    ahead: Micros,
+    clock_ahead: Micros,
     slack: Micros,
 }
 
 /// When an exchange with the store took place.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Exchange {
+pub(super) struct RoundTrip {
     /// Our clock when it was sent.
     pub(super) sent: Timestamp,
     /// Our clock when the answer came.
@@ -49,16 +49,16 @@ pub(super) struct Exchange {
 
 #[derive(Debug)]
 struct Entry {
-    when: Exchange,
-    held: Held,
+    round_trip: RoundTrip,
+    cached: CachedState,
 }
 
 #[derive(Debug)]
-enum Held {
+enum CachedState {
     /// The state itself.
     State(State),
     /// Of states too long to be told: under this limit, this cost waits so long.
-    Refused {
+    Denied {
         limit: Limit,
         cost: Cost,
         standing: Standing,
@@ -66,28 +66,28 @@ enum Held {
     },
 }
 
-impl Near {
+impl NearCache {
     /// An empty one. `ahead` is how far the clocks that decide may be from one another.
-    pub(super) fn new(ahead: Micros, slack: Micros) -> Self {
+    pub(super) fn new(clock_ahead: Micros, slack: Micros) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
             entries: AtomicUsize::new(0),
-            ahead,
+            clock_ahead,
             slack,
         }
     }
 
     /// Learns what became of a charge, one of those of a request.
-    pub(super) fn learn(&self, charge: &Charge<RedisKey>, request: &[Charge<RedisKey>], told: &Told, when: Exchange) {
-        let Told::Charge { decision, state, .. } = told else {
+    pub(super) fn record(&self, charge: &Charge<RedisKey>, request: &[Charge<RedisKey>], reply: &ChargeReply, round_trip: RoundTrip) {
+        let ChargeReply::Charge { decision, state, .. } = reply else {
             return;
         };
         // Those of one key were refused for their sum.
-        let is_alone = || request.iter().filter(|other| other.key == charge.key).count() == 1;
-        let held = match (state, decision) {
+        let is_single = || request.iter().filter(|other| other.key == charge.key).count() == 1;
+        let cached = match (state, decision) {
             _ if matches!(charge.limit, Limit::Concurrency(_)) => None,
             (Some(state), decision) if !decision.is_allow() || decision.standing().remaining == 0 => {
-                Some(Held::State(state.clone()))
+                Some(CachedState::State(state.clone()))
             }
             (
                 None,
@@ -95,7 +95,7 @@ impl Near {
                     standing,
                     retry: Retry::After(wait),
                 },
-            ) if is_alone() => Some(Held::Refused {
+            ) if is_single() => Some(CachedState::Denied {
                 limit: charge.limit,
                 cost: charge.cost,
                 standing: *standing,
@@ -103,23 +103,23 @@ impl Near {
             }),
             _ => None,
         };
-        if held.is_none() && self.is_empty() {
+        if cached.is_none() && self.is_empty() {
             return;
         }
         self.with(charge.key, |entries| {
             // Replies may come in another order than they were decided in. What is not believed any more counts for
             // nothing, or a clock that was set back would keep news out until it is where it was.
-            let is_later = |known: &Entry| known.when.now > when.now && known.is_believed(when.received);
+            let is_later = |known: &Entry| known.round_trip.now > round_trip.now && known.is_current(round_trip.received);
             if entries.get(&charge.key).is_some_and(is_later) {
                 return;
             }
-            match held {
-                Some(held) => {
-                    if entries.len() >= MOST / SHARDS {
-                        entries.retain(|_, entry| entry.is_believed(when.received));
+            match cached {
+                Some(cached) => {
+                    if entries.len() >= ENTRIES_MAX / SHARDS {
+                        entries.retain(|_, entry| entry.is_current(round_trip.received));
                     }
-                    if entries.len() < MOST / SHARDS {
-                        entries.insert(charge.key, Entry { when, held });
+                    if entries.len() < ENTRIES_MAX / SHARDS {
+                        entries.insert(charge.key, Entry { round_trip, cached });
                     }
                 }
                 None => {
@@ -139,22 +139,22 @@ impl Near {
     }
 
     /// The refusal of a request, if the store would certainly refuse it. It tells only of the limits that are known to.
-    pub(super) fn refusal(&self, charges: &[Charge<RedisKey>], ours: Timestamp) -> Option<Settled> {
+    pub(super) fn denial(&self, charges: &[Charge<RedisKey>], local_now: Timestamp) -> Option<Settled> {
         if self.is_empty() || charges.iter().any(|charge| charge.policy == Policy::Count) {
             return None;
         }
-        let refused = |charge: &Charge<RedisKey>, at| match charge.policy {
-            Policy::Enforce => self.refuses(charge, ours, at),
+        let denied = |charge: &Charge<RedisKey>, not_before| match charge.policy {
+            Policy::Enforce => self.would_deny(charge, local_now, not_before),
             Policy::Shadow | Policy::Count => None,
         };
         // All are told at one moment: the store's clock shows no less than the latest that any of them knows.
         let now = charges
             .iter()
-            .filter_map(|charge| refused(charge, Timestamp::EPOCH))
+            .filter_map(|charge| denied(charge, Timestamp::EPOCH))
             .map(|(_, _, at)| at)
             .max()?;
         let outcome = |charge: &Charge<RedisKey>| {
-            let (decision, mark, _) = refused(charge, now).ok_or(StoreError::Unasked)?;
+            let (decision, mark, _) = denied(charge, now).ok_or(StoreError::Unasked)?;
             Ok(Outcome {
                 decision,
                 receipt: Receipt {
@@ -175,22 +175,22 @@ impl Near {
 
     /// What a limit says that refuses at any time the store's clock may show: at the earliest of those times, but not
     /// before `at`, so that nobody is told to come back too early. With the place the charge would have, and that time.
-    fn refuses(
+    fn would_deny(
         &self,
         charge: &Charge<RedisKey>,
-        ours: Timestamp,
-        at: Timestamp,
+        local_now: Timestamp,
+        not_before: Timestamp,
     ) -> Option<(Decision, Mark, Timestamp)> {
         self.with(charge.key, |entries| {
-            let entry = entries.get(&charge.key).filter(|entry| entry.is_believed(ours))?;
-            let Entry { when, held } = entry;
-            let since_sent = ours.since(when.sent);
-            let latest = when.now + Micros::new(since_sent.get() + drift(since_sent) + self.ahead.get());
-            let since_received = ours.since(when.received);
-            let passed = since_received.get().saturating_sub(drift(since_received));
-            let earliest = (when.now + Micros::new(passed)).max(at);
-            let (decision, mark) = match held {
-                Held::State(state) => {
+            let entry = entries.get(&charge.key).filter(|entry| entry.is_current(local_now))?;
+            let Entry { round_trip, cached } = entry;
+            let since_sent = local_now.since(round_trip.sent);
+            let latest = round_trip.now + Micros::new(since_sent.get() + drift(since_sent) + self.clock_ahead.get());
+            let since_received = local_now.since(round_trip.received);
+            let elapsed = since_received.get().saturating_sub(drift(since_received));
+            let earliest = (round_trip.now + Micros::new(elapsed)).max(not_before);
+            let (decision, mark) = match cached {
+                CachedState::State(state) => {
                     let decide = |now| {
                         let now = Now::new(now).with_slack(self.slack);
                         let step = charge.limit.decide(Some(state), charge.cost, now);
@@ -201,19 +201,19 @@ impl Near {
                     }
                     decide(earliest)
                 }
-                Held::Refused {
+                CachedState::Denied {
                     limit,
                     cost,
                     standing,
                     wait,
                 } => {
-                    let until = when.now + *wait;
+                    let until = round_trip.now + *wait;
                     // A higher cost waits longer, and nobody knows how long.
                     if charge.limit != *limit || charge.cost != *cost || latest >= until {
                         return None;
                     }
-                    let passed = earliest.since(when.now).get();
-                    let reset_after = Micros::new(standing.reset_after.get().saturating_sub(passed));
+                    let elapsed = earliest.since(round_trip.now).get();
+                    let reset_after = Micros::new(standing.reset_after.get().saturating_sub(elapsed));
                     let decision = Decision::Deny {
                         standing: Standing {
                             reset_after,
@@ -232,27 +232,27 @@ impl Near {
         self.entries.load(Ordering::Relaxed) == 0
     }
 
-    fn with<T>(&self, key: RedisKey, work: impl FnOnce(&mut HashMap<RedisKey, Entry>) -> T) -> T {
+    fn with<T>(&self, key: RedisKey, change: impl FnOnce(&mut HashMap<RedisKey, Entry>) -> T) -> T {
         let shard = self
             .shards
-            .get(key.spread() % SHARDS)
+            .get(key.shard_hash() % SHARDS)
             .expect("there are as many shards");
         let mut entries = shard.lock().unwrap_or_else(PoisonError::into_inner);
         let before = entries.len();
-        let done = work(&mut entries);
+        let result = change(&mut entries);
         let after = entries.len();
         if after > before {
             self.entries.fetch_add(after - before, Ordering::Relaxed);
         } else {
             self.entries.fetch_sub(before - after, Ordering::Relaxed);
         }
-        done
+        result
     }
 }
 
 impl Entry {
-    fn is_believed(&self, ours: Timestamp) -> bool {
-        ours.since(self.when.sent) < BELIEVED
+    fn is_current(&self, local_now: Timestamp) -> bool {
+        local_now.since(self.round_trip.sent) < TTL
     }
 }
 

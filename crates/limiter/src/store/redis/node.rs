@@ -2,18 +2,18 @@
 //!
 //! On a cluster each call of the script holds keys of one tag; those that go together are sent in one write all the same.
 
-use super::Time;
-use super::breaker::{Breaker, BreakerState, Went};
-use super::call::{Answer, Call, Clock as Timing, Mode, Told};
+use super::ClockSource;
+use super::breaker::{Breaker, BreakerState, CallResult};
+use super::call::{ScriptReply, Call, CallTiming as Timing, ScriptOp, ChargeReply};
 use super::key::RedisKey;
-use super::line::{Failure, Line, Ready};
-use super::link::Link;
-use super::near::Exchange;
+use super::line::{Failure, ScriptConnection, ScriptCall};
+use super::link::Connector;
+use super::near::RoundTrip;
 use super::probe;
-use super::reach::{Place, Watched};
+use super::reach::{WritePermit, CallGuard};
 use super::replicas::Replicas;
-use super::turns::Queue;
-use super::work::{Deadline, Done, Manner, Reply, Shared, Work};
+use super::turns::BatchQueue;
+use super::work::{Deadline, NodeResult, Routing, NodeReply, StoreContext, NodeRequest};
 use crate::clock;
 use crate::store::{Refusal, StoreError};
 use redis::{Cmd, Value};
@@ -24,78 +24,78 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Charge, Timestamp};
 
 /// The most charges of one call: more would keep the server from others for too long.
-pub(super) const BATCH: usize = 128;
+pub(super) const CHARGES_PER_CALL_MAX: usize = 128;
 
 /// The most that go in one write where it holds a call for each tag.
-const WRITE: usize = 256;
+const CHARGES_PER_WRITE_MAX: usize = 256;
 
 /// One server.
 #[derive(Debug)]
 pub(super) struct Node {
-    pub(super) link: Arc<Link>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) connector: Arc<Connector>,
+    pub(super) context: Arc<StoreContext>,
     /// Who may be looked at in its place.
     pub(super) replicas: Option<Replicas>,
     pub(super) breaker: Breaker,
     /// The tag that was asked for last: a probe asks for the same.
     pub(super) last_tag: AtomicU16,
     /// What went wrong last.
-    failed_by: Mutex<Option<StoreError>>,
+    last_error: Mutex<Option<StoreError>>,
     /// One more than the number of the connection whose failure was noted last.
-    pub(super) told_of: AtomicU64,
+    pub(super) last_reported: AtomicU64,
     /// How many writes are under way that do not go in turns.
-    at_once: AtomicUsize,
+    writes_in_flight: AtomicUsize,
     /// Whether somebody looks later if there is a connection by then.
-    pub(super) is_awaited: AtomicBool,
+    pub(super) recheck_scheduled: AtomicBool,
     /// Whether a call is waited for whose caller has left.
-    pub(super) is_followed: AtomicBool,
+    pub(super) follow_up_running: AtomicBool,
     /// For what goes on in the background.
-    pub(super) me: Weak<Self>,
-    pub(super) span: Span,
-    pub(super) queue: Mutex<Queue>,
+    pub(super) weak_self: Weak<Self>,
+    pub(super) scope: KeyScope,
+    pub(super) queue: Mutex<BatchQueue>,
 }
 
 /// What one call of the script may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Span {
+pub(super) enum KeyScope {
     /// Any keys.
     All,
     /// Keys of one tag: those of another may lie in another slot.
     OneTag,
 }
 
-impl Span {
+impl KeyScope {
     /// How many charges go together at most.
-    pub(super) const fn most(self) -> usize {
+    pub(super) const fn charges_max(self) -> usize {
         match self {
-            Self::All => BATCH,
-            Self::OneTag => WRITE,
+            Self::All => CHARGES_PER_CALL_MAX,
+            Self::OneTag => CHARGES_PER_WRITE_MAX,
         }
     }
 }
 
 /// A call, and whose works are in it, by their places.
-struct Batch {
+struct BatchCall {
     call: Call,
-    manner: Manner,
-    works: Vec<usize>,
+    routing: Routing,
+    requests: Vec<usize>,
 }
 
 impl Node {
     /// A server at the other end of `link`.
-    pub(super) fn new(link: Arc<Link>, shared: Arc<Shared>, span: Span, replicas: Option<Replicas>) -> Arc<Self> {
-        let node = Arc::new_cyclic(|me| Self {
-            link,
-            breaker: Breaker::new(shared.breaking, shared.deadline),
+    pub(super) fn new(connector: Arc<Connector>, context: Arc<StoreContext>, scope: KeyScope, replicas: Option<Replicas>) -> Arc<Self> {
+        let node = Arc::new_cyclic(|weak_self| Self {
+            connector,
+            breaker: Breaker::new(context.breaker_config, context.deadline),
             last_tag: AtomicU16::new(0),
-            failed_by: Mutex::default(),
-            told_of: AtomicU64::new(0),
-            at_once: AtomicUsize::new(0),
-            is_awaited: AtomicBool::new(false),
-            is_followed: AtomicBool::new(false),
-            me: Weak::clone(me),
-            shared,
-            span,
+            last_error: Mutex::default(),
+            last_reported: AtomicU64::new(0),
+            writes_in_flight: AtomicUsize::new(0),
+            recheck_scheduled: AtomicBool::new(false),
+            follow_up_running: AtomicBool::new(false),
+            weak_self: Weak::clone(weak_self),
+            context,
+            scope,
             replicas,
             queue: Mutex::default(),
         });
@@ -104,220 +104,220 @@ impl Node {
     }
 
     /// Why it is not asked, if it is not.
-    pub(super) fn fault(&self) -> Option<String> {
-        self.link.fault().or_else(|| {
-            let failed_by = self.failed_by.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn error(&self) -> Option<String> {
+        self.connector.error().or_else(|| {
+            let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
             let is_closed = self.breaker.state() == BreakerState::Closed;
-            failed_by.filter(|_| !is_closed).map(|error| error.to_string())
+            last_error.filter(|_| !is_closed).map(|error| error.to_string())
         })
     }
 
     /// Makes the calls for works, in one write. They do nothing if they begin after the first of them has given
     /// up, and are waited for until the last of them has.
-    pub(super) async fn call(&self, works: &[&Work], first: Deadline, until: Instant) -> Vec<Done> {
-        let batches = self.batches(works);
-        let mut done: Vec<Done> = works.iter().map(|_| Err(StoreError::Nonsense.into())).collect();
-        let mut watched = Watched::new(self, until);
-        let answers = self.exchange(&batches, first.ours, until, &mut watched).await;
-        watched.went(&answers);
-        for (batch, answer) in batches.iter().zip(answers) {
-            let told = answer.and_then(|(answer, when)| match answer.told {
-                Some(told) => Ok((told, when)),
+    pub(super) async fn call(&self, requests: &[&NodeRequest], first: Deadline, until: Instant) -> Vec<NodeResult> {
+        let calls = self.group_calls(requests);
+        let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::Nonsense.into())).collect();
+        let mut guard = CallGuard::new(self, until);
+        let replies = self.round_trip(&calls, first.local, until, &mut guard).await;
+        guard.finish(&replies);
+        for (batch, reply) in calls.iter().zip(replies) {
+            let charge_replies = reply.and_then(|(reply, round_trip)| match reply.replies {
+                Some(charge_replies) => Ok((charge_replies, round_trip)),
                 None => Err(StoreError::Late.into()),
             });
-            if let Ok((told, _)) = &told {
-                self.shared.figures.charges.add(told.len() as u64);
-                for _ in told.iter().filter(|told| **told == Told::Foreign) {
-                    self.shared.count(StoreError::Foreign);
+            if let Ok((charge_replies, _)) = &charge_replies {
+                self.context.metrics.charges.add(charge_replies.len() as u64);
+                for _ in charge_replies.iter().filter(|reply| **reply == ChargeReply::ForeignValue) {
+                    self.context.count_error(StoreError::Foreign);
                 }
             }
-            let mut told = told.map(|(told, when)| (told.into_iter(), when));
-            for &place in &batch.works {
-                let (Some(work), Some(done)) = (works.get(place), done.get_mut(place)) else {
+            let mut charge_replies = charge_replies.map(|(charge_replies, round_trip)| (charge_replies.into_iter(), round_trip));
+            for &index in &batch.requests {
+                let (Some(request), Some(result)) = (requests.get(index), results.get_mut(index)) else {
                     continue;
                 };
-                *done = match &mut told {
-                    Ok((told, when)) => {
-                        let told: Vec<Told> = told.by_ref().take(work.charges.len()).collect();
-                        self.learn(work, &told, *when);
-                        Ok(Reply::Told(when.now, told))
+                *result = match &mut charge_replies {
+                    Ok((charge_replies, round_trip)) => {
+                        let replies: Vec<ChargeReply> = charge_replies.by_ref().take(request.charges.len()).collect();
+                        self.update_near_cache(request, &replies, *round_trip);
+                        Ok(NodeReply::Script(round_trip.now, replies))
                     }
                     Err(failure) => Err(failure.clone()),
                 };
             }
         }
-        done
+        results
     }
 
     /// Sends commands other than the script, in one write and at once, and gives what is answered to each.
     pub(super) async fn send_all(&self, commands: &[&Cmd], deadline: Deadline) -> Vec<Result<Value, Failure>> {
         let failed = |error: StoreError| vec![Err(error.into()); commands.len()];
-        let Some(_place) = Place::take(&self.at_once) else {
+        let Some(_permit) = WritePermit::try_acquire(&self.writes_in_flight) else {
             return failed(StoreError::Overloaded);
         };
-        if !self.breaker.lets_pass(self.shared.clock.now()) {
+        if !self.breaker.try_acquire(self.context.clock.now()) {
             return failed(StoreError::BreakerOpen);
         }
-        let mut watched = Watched::new(self, deadline.until);
-        let answers = match self.line_by(deadline.until).await {
+        let mut guard = CallGuard::new(self, deadline.instant);
+        let replies = match self.connection_before(deadline.instant).await {
             Err(error) => failed(error),
-            Ok(line) => {
-                let line = watched.sent(line);
-                let answers = timeout_at(deadline.until, line.send_all(commands)).await;
-                let mut answers = answers.unwrap_or_else(|_| failed(StoreError::Timeout));
-                if answers.iter().any(|answer| matches!(answer, Ok(Value::Array(_)))) {
+            Ok(connection) => {
+                let connection = guard.mark_sent(connection);
+                let replies = timeout_at(deadline.instant, connection.send_all(commands)).await;
+                let mut replies = replies.unwrap_or_else(|_| failed(StoreError::Timeout));
+                if replies.iter().any(|reply| matches!(reply, Ok(Value::Array(_)))) {
                     // Of these commands none is answered so, but the time is, which somebody may have asked for behind them: one
                     // of their answers was swallowed.
-                    answers = failed(StoreError::Nonsense);
+                    replies = failed(StoreError::Nonsense);
                 }
-                let is_well = |answer: &Result<Value, Failure>| match answer {
+                let is_healthy = |reply: &Result<Value, Failure>| match reply {
                     Ok(_) => true,
-                    Err(failure) => !is_the_connections(failure.error),
+                    Err(failure) => !is_connection_error(failure.error),
                 };
-                if answers.iter().all(is_well) {
-                    self.link.answered();
+                if replies.iter().all(is_healthy) {
+                    self.connector.record_reply();
                 }
-                answers
+                replies
             }
         };
-        watched.went(&answers);
-        answers
+        guard.finish(&replies);
+        replies
     }
 
     /// Notes how a call went, on its connection if there was one. A connection that does not answer, or not with an answer,
     /// is given up: what came next on it could be taken for the answer to something else.
-    pub(super) fn note<T>(&self, answers: &[Result<T, Failure>], line: Option<&Line>) {
-        let errors = || answers.iter().filter_map(|answer| answer.as_ref().err());
+    pub(super) fn record<T>(&self, replies: &[Result<T, Failure>], connection: Option<&ScriptConnection>) {
+        let errors = || replies.iter().filter_map(|reply| reply.as_ref().err());
         if let Some(failure) = errors().next() {
-            *self.failed_by.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.error);
+            *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.error);
         }
-        let mut went = went(answers);
-        if let Some(line) = line
-            && let Some(failure) = errors().find(|failure| is_the_connections(failure.error))
+        let mut result = call_result(replies);
+        if let Some(connection) = connection
+            && let Some(failure) = errors().find(|failure| is_connection_error(failure.error))
         {
-            self.link.hang_up(line.number(), &failure.error.to_string());
-            went = went.filter(|went| *went == Went::Well || !self.is_told(line));
+            self.connector.disconnect(connection.id(), &failure.error.to_string());
+            result = result.filter(|result| *result == CallResult::Ok || !self.already_reported(connection));
         }
-        let Some(went) = went else { return };
-        if self.breaker.note(went, self.shared.clock.now()) {
-            probe::begin(Weak::clone(&self.me), &self.shared.runtime);
-        } else if went == Went::Unreached {
-            self.await_line();
+        let Some(result) = result else { return };
+        if self.breaker.record(result, self.context.clock.now()) {
+            probe::spawn(Weak::clone(&self.weak_self), &self.context.runtime);
+        } else if result == CallResult::Unreachable {
+            self.schedule_recheck();
         }
     }
 
     /// Which works go in which call.
-    fn batches(&self, works: &[&Work]) -> Vec<Batch> {
-        let mut batches: Vec<Batch> = Vec::new();
-        let mut of_tag: HashMap<(u16, Mode), usize> = HashMap::new();
-        for (place, work) in works.iter().enumerate() {
-            let with_others = work.manner == Manner::Together && work.mode != Mode::Forget;
-            let open = match self.span {
-                Span::All => batches.len().checked_sub(1),
-                Span::OneTag if with_others => of_tag.get(&(work.tag(), work.mode)).copied(),
-                Span::OneTag => None,
+    fn group_calls(&self, requests: &[&NodeRequest]) -> Vec<BatchCall> {
+        let mut calls: Vec<BatchCall> = Vec::new();
+        let mut by_tag: HashMap<(u16, ScriptOp), usize> = HashMap::new();
+        for (index, request) in requests.iter().enumerate() {
+            let with_others = request.routing == Routing::Batched && request.op != ScriptOp::Forget;
+            let open = match self.scope {
+                KeyScope::All => calls.len().checked_sub(1),
+                KeyScope::OneTag if with_others => by_tag.get(&(request.tag(), request.op)).copied(),
+                KeyScope::OneTag => None,
             };
-            let number = open.unwrap_or_else(|| {
-                if with_others && self.span == Span::OneTag {
-                    of_tag.insert((work.tag(), work.mode), batches.len());
+            let call_index = open.unwrap_or_else(|| {
+                if with_others && self.scope == KeyScope::OneTag {
+                    by_tag.insert((request.tag(), request.op), calls.len());
                 }
-                batches.push(Batch {
-                    call: Call::new(work.mode),
-                    manner: work.manner,
-                    works: Vec::new(),
+                calls.push(BatchCall {
+                    call: Call::new(request.op),
+                    routing: request.routing,
+                    requests: Vec::new(),
                 });
-                batches.len() - 1
+                calls.len() - 1
             });
-            if let Some(batch) = batches.get_mut(number) {
-                self.add(work, &mut batch.call);
-                batch.works.push(place);
+            if let Some(batch) = calls.get_mut(call_index) {
+                self.encode(request, &mut batch.call);
+                batch.requests.push(index);
             }
         }
-        batches
+        calls
     }
 
-    fn add(&self, work: &Work, call: &mut Call) {
-        let keys = &self.shared.keys;
-        match (work.mode, &*work.charges) {
-            (Mode::Settle | Mode::Peek, charges) => {
-                let texts: Vec<Charge<_>> = charges.iter().map(|charge| self.in_words(charge)).collect();
-                call.request(&texts, work.receipt.lease);
+    fn encode(&self, request: &NodeRequest, call: &mut Call) {
+        let keys = &self.context.keyspace;
+        match (request.op, &*request.charges) {
+            (ScriptOp::Settle | ScriptOp::Peek, charges) => {
+                let texts: Vec<Charge<_>> = charges.iter().map(|charge| self.with_key_text(charge)).collect();
+                call.request(&texts, request.receipt.lease);
             }
-            (Mode::Forget, [charge, ..]) => call.forget(keys.text(charge.key).as_ref()),
-            (_, [charge, ..]) => call.give_back(keys.text(charge.key).as_ref(), &charge.limit, &work.receipt),
+            (ScriptOp::Forget, [charge, ..]) => call.forget(keys.text(charge.key).as_ref()),
+            (_, [charge, ..]) => call.modify(keys.text(charge.key).as_ref(), &charge.limit, &request.receipt),
             // Nothing is asked for, and nothing will be told.
             (_, []) => {}
         }
     }
 
-    fn learn(&self, work: &Work, told: &[Told], when: Exchange) {
-        if let (Mode::Settle, Some(near)) = (work.mode, &self.shared.near) {
-            for (charge, told) in work.charges.iter().zip(told) {
-                near.learn(charge, &work.charges, told, when);
+    fn update_near_cache(&self, request: &NodeRequest, replies: &[ChargeReply], round_trip: RoundTrip) {
+        if let (ScriptOp::Settle, Some(near_cache)) = (request.op, &self.context.near_cache) {
+            for (charge, reply) in request.charges.iter().zip(replies) {
+                near_cache.record(charge, &request.charges, reply, round_trip);
             }
         }
     }
 
     /// Sends calls and waits for their answers.
-    async fn exchange(
+    async fn round_trip(
         &self,
-        batches: &[Batch],
+        batched: &[BatchCall],
         not_after: Timestamp,
         until: Instant,
-        watched: &mut Watched<'_>,
-    ) -> Vec<Result<(Answer, Exchange), Failure>> {
-        let line = match self.line_by(until).await {
-            Ok(line) => watched.sent(line),
-            Err(error) => return vec![Err(error.into()); batches.len()],
+        guard: &mut CallGuard<'_>,
+    ) -> Vec<Result<(ScriptReply, RoundTrip), Failure>> {
+        let connection = match self.connection_before(until).await {
+            Ok(connection) => guard.mark_sent(connection),
+            Err(error) => return vec![Err(error.into()); batched.len()],
         };
-        let Shared { clock, figures, .. } = &*self.shared;
+        let StoreContext { clock, metrics, .. } = &*self.context;
         let timing = Timing {
-            caller: match self.shared.time {
-                Time::Server => None,
-                Time::Client { skew_tolerance } => Some((clock::wall(), skew_tolerance)),
+            caller: match self.context.clock_source {
+                ClockSource::Server => None,
+                ClockSource::Client { skew_tolerance } => Some((clock::wall(), skew_tolerance)),
             },
-            slack: self.shared.slack,
-            not_after: line.server_time(not_after),
+            slack: self.context.slack,
+            not_after: connection.server_time(not_after),
         };
         let sent = clock.now();
-        let calls = batches.iter().map(|batch| Ready {
+        let calls = batched.iter().map(|batch| ScriptCall {
             keys: batch.call.keys(),
             arguments: batch.call.arguments(timing),
-            is_asking: batch.manner == Manner::Asking,
+            is_asking: batch.routing == Routing::Asking,
         });
-        let calls: Vec<Ready<'_>> = calls.collect();
-        let knocking_on = timing.not_after.map(|_| line.connection());
-        let answers = match self.answer_by(until, knocking_on, line.run(&calls, figures)).await {
-            Ok(answers) => answers,
-            Err(error) => vec![Err(error.into()); batches.len()],
+        let calls: Vec<ScriptCall<'_>> = calls.collect();
+        let keepalive_on = timing.not_after.map(|_| connection.connection());
+        let replies = match self.reply_before(until, keepalive_on, connection.run(&calls, metrics)).await {
+            Ok(replies) => replies,
+            Err(error) => vec![Err(error.into()); batched.len()],
         };
         let received = clock.now();
-        let read = |(batch, answer): (&Batch, Result<Vec<u8>, Failure>)| {
-            answer.and_then(|answer| batch.call.read(&answer).ok_or_else(|| StoreError::Nonsense.into()))
+        let read = |(batch, reply): (&BatchCall, Result<Vec<u8>, Failure>)| {
+            reply.and_then(|reply| batch.call.read(&reply).ok_or_else(|| StoreError::Nonsense.into()))
         };
-        let answers: Vec<Result<Answer, Failure>> = batches.iter().zip(answers).map(read).collect();
-        let errors = || answers.iter().filter_map(|answer| answer.as_ref().err());
+        let replies: Vec<Result<ScriptReply, Failure>> = batched.iter().zip(replies).map(read).collect();
+        let errors = || replies.iter().filter_map(|reply| reply.as_ref().err());
         if errors().any(|failure| failure.error == StoreError::Nonsense) {
             // Any of the others may be the answer to something else: one may have been swallowed.
-            return vec![Err(StoreError::Nonsense.into()); batches.len()];
+            return vec![Err(StoreError::Nonsense.into()); batched.len()];
         }
-        for answer in answers.iter().flatten() {
-            line.learn(sent, received, answer.server_now);
+        for reply in replies.iter().flatten() {
+            connection.record_time(sent, received, reply.server_now);
             // One that came too late says nothing of whether the server takes writes.
-            if answer.told.is_some() {
-                self.link.answered();
+            if reply.replies.is_some() {
+                self.connector.record_reply();
             }
         }
-        let exchanged = |answer: Answer| {
-            let now = answer.now;
-            (answer, Exchange { sent, received, now })
+        let with_round_trip = |reply: ScriptReply| {
+            let now = reply.now;
+            (reply, RoundTrip { sent, received, now })
         };
-        answers.into_iter().map(|answer| answer.map(exchanged)).collect()
+        replies.into_iter().map(|reply| reply.map(with_round_trip)).collect()
     }
 
-    fn in_words(&self, charge: &Charge<RedisKey>) -> Charge<super::key::KeyText> {
+    fn with_key_text(&self, charge: &Charge<RedisKey>) -> Charge<super::key::KeyText> {
         Charge {
-            key: self.shared.keys.text(charge.key),
+            key: self.context.keyspace.text(charge.key),
             limit: charge.limit,
             cost: charge.cost,
             policy: charge.policy,
@@ -328,20 +328,20 @@ impl Node {
 
 /// How a call went, if that says anything of the server: it did well if it did any of what it was asked. That a slot is
 /// elsewhere, or that nobody has it, or what one key holds, says nothing.
-pub(super) fn went<T>(answers: &[Result<T, Failure>]) -> Option<Went> {
-    let judged = answers.iter().filter_map(|answer| match answer {
-        Ok(_) => Some(Went::Well),
-        Err(Failure { error, .. }) if *error == StoreError::Unavailable => Some(Went::Unreached),
-        Err(Failure { error, .. }) => is_failure(*error).then_some(Went::Badly),
+pub(super) fn call_result<T>(replies: &[Result<T, Failure>]) -> Option<CallResult> {
+    let results = replies.iter().filter_map(|reply| match reply {
+        Ok(_) => Some(CallResult::Ok),
+        Err(Failure { error, .. }) if *error == StoreError::Unavailable => Some(CallResult::Unreachable),
+        Err(Failure { error, .. }) => is_failure(*error).then_some(CallResult::Failed),
     });
-    judged.min_by_key(|went| *went != Went::Well)
+    results.min_by_key(|result| *result != CallResult::Ok)
 }
 
 const fn is_failure(error: StoreError) -> bool {
     match error {
         StoreError::Timeout | StoreError::Lost | StoreError::Nonsense => true,
-        StoreError::Refused(refusal) => !matches!(
-            refusal,
+        StoreError::Refused(code) => !matches!(
+            code,
             Refusal::Moved
                 | Refusal::Ask
                 | Refusal::TryAgain
@@ -360,7 +360,7 @@ const fn is_failure(error: StoreError) -> bool {
 
 /// Whether another connection could do better: this one fell silent or speaks of something else, or leads to a server that
 /// is not to be written to.
-const fn is_the_connections(error: StoreError) -> bool {
+const fn is_connection_error(error: StoreError) -> bool {
     matches!(
         error,
         StoreError::Timeout

@@ -1,19 +1,19 @@
 //! How a shared store is to be.
 
 use super::Redis;
-use super::breaker::Breaking;
+use super::breaker::BreakerConfig;
 use super::cluster::Cluster;
 use super::envoy::{RedisCounters, RedisCountersOptions};
-use super::figures::Figures;
-use super::key::Keys;
-use super::link::{Finder, Link};
-use super::near::Near;
-use super::node::{Node, Span};
-use super::nodes::Nodes;
+use super::figures::RedisMetrics;
+use super::key::RedisKeyspace;
+use super::link::{EndpointSource, Connector};
+use super::near::NearCache;
+use super::node::{Node, KeyScope};
+use super::nodes::Topology;
 use super::replicas::Replicas;
 use super::sentinel::Sentinels;
-use super::servers::Servers;
-use super::work::Shared;
+use super::servers::StoreUrl;
+use super::work::StoreContext;
 use crate::clock::Clock;
 use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
@@ -27,24 +27,24 @@ use tollgate_core::{Micros, Now, Timestamp};
 
 /// How a shared store is to be. Start from [`Redis::options`].
 #[derive(Clone)]
-pub struct Options {
-    servers: Servers,
+pub struct RedisOptions {
+    url: StoreUrl,
     last_primary: Option<String>,
     deadline: Duration,
-    time: Time,
+    clock_source: ClockSource,
     functions: Functions,
     prefix: String,
     tags: u16,
     secret: Option<Vec<u8>>,
     near_cache: bool,
-    breaking: Breaking,
+    breaker: BreakerConfig,
     read_from: ReadFrom,
-    envoy: Option<RedisCountersOptions>,
+    counters: Option<RedisCountersOptions>,
 }
 
 /// Whose clock decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Time {
+pub enum ClockSource {
     /// The server's.
     Server,
     /// That of the machine that asks. One that is further than this from the server's is not believed: then the server's
@@ -77,7 +77,7 @@ pub enum ReadFrom {
 
 /// Why certificates are of no use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsError {
+pub enum RedisTlsError {
     /// The URL does not begin with `rediss://`.
     NoTls,
     /// The authority's certificates cannot be read.
@@ -90,21 +90,21 @@ pub enum TlsError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UrlError;
 
-impl Options {
+impl RedisOptions {
     pub(super) fn new(url: &str) -> Result<Self, UrlError> {
         Ok(Self {
-            servers: Servers::read(url).ok_or(UrlError)?,
+            url: StoreUrl::parse(url).ok_or(UrlError)?,
             last_primary: None,
             deadline: Duration::from_millis(10),
-            time: Time::Server,
+            clock_source: ClockSource::Server,
             functions: Functions::Auto,
             prefix: "tg".to_owned(),
             tags: 64,
             secret: None,
             near_cache: true,
-            breaking: Breaking::default(),
+            breaker: BreakerConfig::default(),
             read_from: ReadFrom::Primary,
-            envoy: None,
+            counters: None,
         })
     }
 
@@ -119,67 +119,67 @@ impl Options {
     ///
     /// # Errors
     /// What cannot be read, or a URL that says nothing of TLS.
-    pub fn tls(self, authority: Option<&[u8]>, client: Option<(&[u8], &[u8])>) -> Result<Self, TlsError> {
+    pub fn tls(self, authority: Option<&[u8]>, client: Option<(&[u8], &[u8])>) -> Result<Self, RedisTlsError> {
         if authority.is_some_and(|pem| certificates(pem).is_empty()) {
-            return Err(TlsError::Authority);
+            return Err(RedisTlsError::Authority);
         }
         if let Some((pem, key)) = client {
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| TlsError::Client)?;
+            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| RedisTlsError::Client)?;
             let provider = rustls::crypto::aws_lc_rs::default_provider();
-            CertifiedKey::from_der(certificates(pem), key, &provider).map_err(|_| TlsError::Client)?;
+            CertifiedKey::from_der(certificates(pem), key, &provider).map_err(|_| RedisTlsError::Client)?;
         }
-        let papers = TlsCertificates {
+        let tls_certificates = TlsCertificates {
             client_tls: client.map(|(pem, key)| ClientTlsConfig {
                 client_cert: pem.to_vec(),
                 client_key: key.to_vec(),
             }),
             root_cert: authority.map(<[u8]>::to_vec),
         };
-        let servers = self.servers.map_access(|access| {
-            if !access.is_tls() {
-                return Err(TlsError::NoTls);
+        let url = self.url.map_connect_options(|connect_options| {
+            if !connect_options.is_tls() {
+                return Err(RedisTlsError::NoTls);
             }
-            access.with_papers(papers.clone()).map_err(|_| TlsError::Authority)
+            connect_options.with_tls_certificates(tls_certificates.clone()).map_err(|_| RedisTlsError::Authority)
         })?;
-        Ok(Self { servers, ..self })
+        Ok(Self { url, ..self })
     }
 
     /// The password of the sentinels, if they have one: it is not the servers'. Without sentinels it means nothing.
     pub fn sentinel_password(self, password: &str) -> Self {
-        let servers = match self.servers {
-            Servers::Sentinel {
+        let url = match self.url {
+            StoreUrl::Sentinel {
                 sentinels,
-                access,
+                connect_options,
                 name,
                 primary,
-            } => Servers::Sentinel {
+            } => StoreUrl::Sentinel {
                 sentinels,
-                access: access.with_password(password),
+                connect_options: connect_options.with_password(password),
                 name,
                 primary,
             },
             other => other,
         };
-        Self { servers, ..self }
+        Self { url, ..self }
     }
 
     /// Whether sentinels say which server is the primary.
     pub fn has_sentinels(&self) -> bool {
-        matches!(self.servers, Servers::Sentinel { .. })
+        matches!(self.url, StoreUrl::Sentinel { .. })
     }
 
     /// Which primary sentinels had named, as [`Redis::primary`] told it: it is asked while none of them answers. What other
     /// sentinels said, or of another name, and what cannot be read, means nothing.
-    pub fn last_primary(self, told: &str) -> Self {
+    pub fn last_primary(self, report: &str) -> Self {
         Self {
-            last_primary: Some(told.to_owned()),
+            last_primary: Some(report.to_owned()),
             ..self
         }
     }
 
     /// Whose clock decides. The server's unless said.
-    pub fn time(self, time: Time) -> Self {
-        Self { time, ..self }
+    pub fn clock_source(self, clock_source: ClockSource) -> Self {
+        Self { clock_source, ..self }
     }
 
     /// Whether the script is called as a function of a library. Where that can be, unless said.
@@ -190,7 +190,7 @@ impl Options {
     /// What all keys begin with, cut to 32 bytes and without braces: those stand around the tag. `tg` unless said.
     pub fn prefix(self, prefix: &str) -> Self {
         let mut prefix = prefix.replace(['{', '}'], "");
-        prefix.truncate(prefix.floor_char_boundary(Keys::PREFIX_MOST));
+        prefix.truncate(prefix.floor_char_boundary(RedisKeyspace::PREFIX_MAX));
         Self { prefix, ..self }
     }
 
@@ -220,17 +220,17 @@ impl Options {
 
     /// That what envoyproxy/ratelimit counts is counted in its keys, as it does. Unless said, it is a limit like all others,
     /// in keys of our own.
-    pub fn envoy_counters(self, counters: RedisCountersOptions) -> Self {
+    pub fn ratelimit_counters(self, counters: RedisCountersOptions) -> Self {
         Self {
-            envoy: Some(counters),
+            counters: Some(counters),
             ..self
         }
     }
 
     /// When a server is left alone, and for how long. After five failures in a row within ten seconds, until it answers
     /// probes, unless said.
-    pub fn breaker(self, breaking: Breaking) -> Self {
-        Self { breaking, ..self }
+    pub fn breaker(self, breaker: BreakerConfig) -> Self {
+        Self { breaker, ..self }
     }
 
     /// Opens the store: it begins to dial at once.
@@ -239,71 +239,71 @@ impl Options {
     /// Outside a tokio runtime with time and I/O.
     pub fn open(self) -> Redis {
         let runtime = Handle::current();
-        let figures = Arc::new(Figures::default());
-        let keys = Keys::new(&self.prefix, self.tags, self.secret.as_deref());
-        let (slack, ahead) = match self.time {
-            Time::Server => (Now::SLACK, Micros::ZERO),
-            Time::Client { skew_tolerance } => (
+        let metrics = Arc::new(RedisMetrics::default());
+        let keyspace = RedisKeyspace::new(&self.prefix, self.tags, self.secret.as_deref());
+        let (slack, clock_ahead) = match self.clock_source {
+            ClockSource::Server => (Now::SLACK, Micros::ZERO),
+            ClockSource::Client { skew_tolerance } => (
                 Now::SLACK.max(skew_tolerance),
                 Micros::new(skew_tolerance.get().saturating_mul(2)),
             ),
         };
         let clock = Clock::start(Timestamp::EPOCH);
-        let shared = Arc::new(Shared {
-            near: self.near_cache.then(|| Near::new(ahead, slack)),
-            keys,
-            figures: Arc::clone(&figures),
+        let context = Arc::new(StoreContext {
+            near_cache: self.near_cache.then(|| NearCache::new(clock_ahead, slack)),
+            keyspace,
+            metrics: Arc::clone(&metrics),
             runtime: runtime.clone(),
             clock: clock.clone(),
-            time: self.time,
+            clock_source: self.clock_source,
             slack,
             deadline: self.deadline,
-            breaking: self.breaking,
-            orphans: Default::default(),
+            breaker_config: self.breaker,
+            orphaned_leases: Default::default(),
         });
         let (functions, read_from) = (self.functions, self.read_from);
-        let one = |finder, access, shared| {
-            let link = Link::new(finder, functions, self.deadline, clock, figures, runtime);
-            let replicas = Replicas::wanted(read_from, &access, functions);
-            Nodes::One(Node::new(link, shared, Span::All, replicas))
+        let single = |source, connect_options, context| {
+            let connector = Connector::new(source, functions, self.deadline, clock, metrics, runtime);
+            let replicas = Replicas::new(read_from, &connect_options, functions);
+            Topology::One(Node::new(connector, context, KeyScope::All, replicas))
         };
-        let nodes = match self.servers {
-            Servers::One(access) => one(Finder::Fixed(access.clone()), access, Arc::clone(&shared)),
-            Servers::Sentinel {
+        let topology = match self.url {
+            StoreUrl::One(connect_options) => single(EndpointSource::Fixed(connect_options.clone()), connect_options, Arc::clone(&context)),
+            StoreUrl::Sentinel {
                 sentinels,
-                access,
+                connect_options,
                 name,
                 primary,
             } => {
-                let kept = self.last_primary.as_deref();
-                let sentinels = Sentinels::new(sentinels, access, name, primary.clone(), kept);
-                one(Finder::Sentinel(Arc::new(sentinels)), primary, Arc::clone(&shared))
+                let last_known = self.last_primary.as_deref();
+                let sentinels = Sentinels::new(sentinels, connect_options, name, primary.clone(), last_known);
+                single(EndpointSource::Sentinel(Arc::new(sentinels)), primary, Arc::clone(&context))
             }
-            Servers::Cluster { seeds, access } => {
-                Nodes::Cluster(Cluster::new(seeds, access, functions, read_from, Arc::clone(&shared)))
+            StoreUrl::Cluster { seeds, connect_options } => {
+                Topology::Cluster(Cluster::new(seeds, connect_options, functions, read_from, Arc::clone(&context)))
             }
         };
         Redis {
             warnings: Mutex::default(),
-            shared,
-            nodes: Arc::new(nodes),
-            envoy: self.envoy.map(|counters| Box::new(RedisCounters::open(counters))),
+            context,
+            topology: Arc::new(topology),
+            counters: self.counters.map(|counters| Box::new(RedisCounters::open(counters))),
         }
     }
 }
 
-impl fmt::Debug for Options {
+impl fmt::Debug for RedisOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Options")
             .field("deadline", &self.deadline)
-            .field("time", &self.time)
+            .field("time", &self.clock_source)
             .field("functions", &self.functions)
             .field("prefix", &self.prefix)
             .field("tags", &self.tags)
             .field("near_cache", &self.near_cache)
-            .field("breaking", &self.breaking)
+            .field("breaking", &self.breaker)
             .field("read_from", &self.read_from)
-            .field("envoy", &self.envoy)
+            .field("envoy", &self.counters)
             .finish_non_exhaustive()
     }
 }
@@ -319,7 +319,7 @@ impl fmt::Display for UrlError {
 
 impl std::error::Error for UrlError {}
 
-impl fmt::Display for TlsError {
+impl fmt::Display for RedisTlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoTls => "certificates are for a server at rediss://; this URL begins with something else",
@@ -329,7 +329,7 @@ impl fmt::Display for TlsError {
     }
 }
 
-impl std::error::Error for TlsError {}
+impl std::error::Error for RedisTlsError {}
 
 /// The certificates in a PEM file; none if one of them cannot be read.
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {

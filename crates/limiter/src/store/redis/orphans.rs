@@ -1,10 +1,10 @@
 //! Leases that nobody knows of: asked for, and the answer never came. They are given back, or their slots would be missing
 //! until they end by themselves. Every request has a lease of its own, so nobody else's is given back.
 
-use super::call::Mode;
+use super::call::ScriptOp;
 use super::key::RedisKey;
-use super::nodes::Nodes;
-use super::work::{Reply, Work, receipt};
+use super::nodes::Topology;
+use super::work::{NodeReply, NodeRequest, receipt};
 use crate::store::StoreError;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -14,98 +14,98 @@ use tollgate_core::{Charge, Cost, LeaseId, Limit, Policy};
 
 /// How often giving back is tried, and the pause between two attempts.
 const ATTEMPTS: usize = 60;
-const PAUSE: Duration = Duration::from_secs(1);
+const BACKOFF: Duration = Duration::from_secs(1);
 
 /// The most that are given back at a time. Others end by themselves.
-const MOST: usize = 4_096;
+const ORPHANS_MAX: usize = 4_096;
 
 /// The leases that a request asks for. Unless an answer is [known](Asked::answered) when it is dropped, also because whoever
 /// asked left, they are given back.
-pub(super) struct Asked<'n> {
-    nodes: &'n Arc<Nodes>,
+pub(super) struct PendingLease<'n> {
+    topology: &'n Arc<Topology>,
     charges: Vec<Charge<RedisKey>>,
     lease: LeaseId,
 }
 
-impl<'n> Asked<'n> {
-    pub(super) fn new(nodes: &'n Arc<Nodes>, charges: &[Charge<RedisKey>], lease: LeaseId) -> Self {
-        let leased = |charge: &&Charge<RedisKey>| matches!(charge.limit, Limit::Concurrency(_));
+impl<'n> PendingLease<'n> {
+    pub(super) fn new(topology: &'n Arc<Topology>, charges: &[Charge<RedisKey>], lease: LeaseId) -> Self {
+        let is_lease = |charge: &&Charge<RedisKey>| matches!(charge.limit, Limit::Concurrency(_));
         Self {
-            nodes,
-            charges: charges.iter().filter(leased).copied().collect(),
+            topology,
+            charges: charges.iter().filter(is_lease).copied().collect(),
             lease,
         }
     }
 
     /// What came of the request.
-    pub(super) fn answered(&mut self, reply: &Result<Reply, StoreError>) {
-        let may_be_held = reply.as_ref().is_err_and(|error| !error.is_certain());
-        if !may_be_held {
-            self.forget();
+    pub(super) fn resolve(&mut self, reply: &Result<NodeReply, StoreError>) {
+        let may_hold_lease = reply.as_ref().is_err_and(|error| !error.is_certain());
+        if !may_hold_lease {
+            self.disarm();
         }
     }
 
     /// There is nothing to give back.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn disarm(&mut self) {
         self.charges.clear();
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingLease<'_> {
     fn drop(&mut self) {
-        let shared = self.nodes.shared();
-        if self.charges.is_empty() || shared.orphans.load(Ordering::Relaxed) >= MOST {
+        let context = self.topology.context();
+        if self.charges.is_empty() || context.orphaned_leases.load(Ordering::Relaxed) >= ORPHANS_MAX {
             return;
         }
-        shared.orphans.fetch_add(1, Ordering::Relaxed);
-        let orphan = Orphan {
-            nodes: Arc::downgrade(self.nodes),
+        context.orphaned_leases.fetch_add(1, Ordering::Relaxed);
+        let orphan = OrphanedLease {
+            topology: Arc::downgrade(self.topology),
             charges: std::mem::take(&mut self.charges),
             lease: self.lease,
         };
-        shared.runtime.spawn(orphan.give_back(shared.deadline));
+        context.runtime.spawn(orphan.release(context.deadline));
     }
 }
 
-struct Orphan {
-    nodes: Weak<Nodes>,
+struct OrphanedLease {
+    topology: Weak<Topology>,
     charges: Vec<Charge<RedisKey>>,
     lease: LeaseId,
 }
 
-impl Orphan {
+impl OrphanedLease {
     /// Gives back as soon as the request cannot begin any more: before, it could take what was just given back.
-    async fn give_back(mut self, deadline: Duration) {
+    async fn release(mut self, deadline: Duration) {
         sleep(deadline).await;
         for _ in 0..ATTEMPTS {
-            let Some(nodes) = self.nodes.upgrade() else { return };
-            let mut left = Vec::new();
+            let Some(topology) = self.topology.upgrade() else { return };
+            let mut remaining = Vec::new();
             for charge in self.charges.drain(..) {
                 let charge = Charge {
                     policy: Policy::Enforce,
                     ..charge
                 };
-                let released = nodes
-                    .ask_one(Work::of_one(Mode::Release, charge, receipt(Cost::ZERO, self.lease)))
+                let released = topology
+                    .send_one(NodeRequest::single(ScriptOp::Release, charge, receipt(Cost::ZERO, self.lease)))
                     .await;
                 if released.is_err() {
-                    left.push(charge);
+                    remaining.push(charge);
                 }
             }
-            if left.is_empty() {
+            if remaining.is_empty() {
                 return;
             }
-            self.charges = left;
-            drop(nodes);
-            sleep(PAUSE).await;
+            self.charges = remaining;
+            drop(topology);
+            sleep(BACKOFF).await;
         }
     }
 }
 
-impl Drop for Orphan {
+impl Drop for OrphanedLease {
     fn drop(&mut self) {
-        if let Some(nodes) = self.nodes.upgrade() {
-            nodes.shared().orphans.fetch_sub(1, Ordering::Relaxed);
+        if let Some(topology) = self.topology.upgrade() {
+            topology.context().orphaned_leases.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

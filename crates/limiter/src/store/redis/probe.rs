@@ -1,9 +1,9 @@
 //! Finds out in the background whether a server that is left alone answers again.
 
-use super::breaker::Went;
-use super::call::Mode;
-use super::node::{Node, went};
-use super::work::Work;
+use super::breaker::CallResult;
+use super::call::ScriptOp;
+use super::node::{Node, call_result};
+use super::work::NodeRequest;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,64 +13,64 @@ use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, OnStoreFailure, Policy
 
 /// The pause before each probe: at least so long, and up to so much longer at random, so that many instances do not all come
 /// at the same moment.
-const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(150));
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(150));
 
 /// The same after one that was answered: whoever needs eight of them in a row is trusted within a third of a second, and a
 /// link that is up for less than that is not.
-const NEXT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(20));
+const INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(20));
 
 /// Probes a server until it answers or is not wanted any more.
-pub(super) fn begin(node: Weak<Node>, runtime: &Handle) {
-    runtime.spawn(until_it_answers(node));
+pub(super) fn spawn(node: Weak<Node>, runtime: &Handle) {
+    runtime.spawn(probe_until_healthy(node));
 }
 
 /// One call at a time.
-async fn until_it_answers(node: Weak<Node>) {
-    let (mut least, mut spread) = PAUSE;
+async fn probe_until_healthy(node: Weak<Node>) {
+    let (mut base, mut spread) = BACKOFF;
     loop {
         let random = u32::from(crate::lease::random_id().0 as u16);
-        sleep(least + spread * random / (1 << 16)).await;
+        sleep(base + spread * random / (1 << 16)).await;
         let Some(node) = node.upgrade() else { return };
-        let now = || node.shared.clock.now();
+        let now = || node.context.clock.now();
         // On its own, so that nothing that goes wrong in it ends the probing.
-        let probed = node.shared.runtime.spawn({
+        let task = node.context.runtime.spawn({
             let node = Arc::clone(&node);
             async move { probe(&node).await }
         });
-        let went = probed.await.unwrap_or(Went::Badly);
-        if !node.breaker.note_probe(went, now()) {
+        let result = task.await.unwrap_or(CallResult::Failed);
+        if !node.breaker.record_probe(result, now()) {
             return;
         }
-        (least, spread) = match went {
-            Went::Well => NEXT,
-            Went::Badly | Went::Unreached => PAUSE,
+        (base, spread) = match result {
+            CallResult::Ok => INTERVAL,
+            CallResult::Failed | CallResult::Unreachable => BACKOFF,
         };
     }
 }
 
 /// Charges a key that nobody else has. Nothing less would do: a server that loads its data, takes no writes or has no memory
 /// left answers a greeting all the same.
-async fn probe(node: &Node) -> Went {
+async fn probe(node: &Node) -> CallResult {
     let charge = Charge {
-        key: node.shared.keys.probe(node.last_tag.load(Ordering::Relaxed)),
+        key: node.context.keyspace.probe_key(node.last_tag.load(Ordering::Relaxed)),
         limit: limit(),
         cost: Cost::ONE,
         policy: Policy::Enforce,
         on_failure: OnStoreFailure::Closed,
     };
     // A replica is only ever looked at.
-    let mode = match node.link.is_to_a_replica() {
-        true => Mode::Peek,
-        false => Mode::Settle,
+    let op = match node.connector.is_replica() {
+        true => ScriptOp::Peek,
+        false => ScriptOp::Settle,
     };
-    let work = Work::request(mode, vec![charge], LeaseId::default());
-    let deadline = node.shared.deadline();
-    let done = node.call(&[&work], deadline, deadline.until).await;
-    for error in done.iter().filter_map(|done| done.as_ref().err()) {
-        node.shared.count(error.error);
+    let request = NodeRequest::new(op, vec![charge], LeaseId::default());
+    let deadline = node.context.deadline();
+    let results = node.call(&[&request], deadline, deadline.instant).await;
+    for error in results.iter().filter_map(|result| result.as_ref().err()) {
+        node.context.count_error(error.error);
     }
     // One that names another server is well.
-    went(&done).unwrap_or(Went::Well)
+    call_result(&results).unwrap_or(CallResult::Ok)
 }
 
 /// As much as will ever be asked for, gone in a moment.

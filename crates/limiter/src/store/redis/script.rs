@@ -6,25 +6,25 @@ use tollgate_core::lua::TWINS;
 const SETTLE: &str = include_str!("settle.lua");
 
 /// The script, for `SCRIPT LOAD` and `EVALSHA`.
-pub const SCRIPT: &str = text(&joined::<{ length(&SCRIPT_PARTS) }>(&SCRIPT_PARTS));
+pub const SCRIPT: &str = text(&concat::<{ length(&SCRIPT_PARTS) }>(&SCRIPT_PARTS));
 
 /// The name of the library and of its function. It ends in a digest of both: another script has another name, so that
 /// versions of this program live side by side on one server.
-pub const FUNCTION: &str = text(&joined::<{ length(&NAME_PARTS) }>(&NAME_PARTS));
+pub const FUNCTION: &str = text(&concat::<{ length(&NAME_PARTS) }>(&NAME_PARTS));
 
 /// The name of the function that only looks: servers let it write nothing, and replicas run it.
-pub const LOOK: &str = text(&joined::<{ length(&LOOK_PARTS) }>(&LOOK_PARTS));
+pub const PEEK_FUNCTION: &str = text(&concat::<{ length(&PEEK_PARTS) }>(&PEEK_PARTS));
 
 const NAME_PARTS: [&str; 2] = ["tollgate_", text(&DIGEST)];
 
-const LOOK_PARTS: [&str; 2] = [FUNCTION, "_look"];
+const PEEK_PARTS: [&str; 2] = [FUNCTION, "_look"];
 
-const DIGEST: [u8; 16] = hexadecimal(digest(&joined::<{ length(&DIGESTED) }>(&DIGESTED)));
+const DIGEST: [u8; 16] = hexadecimal(digest(&concat::<{ length(&DIGESTED) }>(&DIGESTED)));
 
-const DIGESTED: [&str; 3] = [TWINS, SETTLE, OFFER];
+const DIGESTED: [&str; 3] = [TWINS, SETTLE, REGISTER];
 
 /// The same as a library of functions, for `FUNCTION LOAD` and `FCALL`.
-pub const LIBRARY: &str = text(&joined::<{ length(&LIBRARY_PARTS) }>(&LIBRARY_PARTS));
+pub const LIBRARY: &str = text(&concat::<{ length(&LIBRARY_PARTS) }>(&LIBRARY_PARTS));
 
 const SCRIPT_PARTS: [&str; 3] = [TWINS, SETTLE, "return settle(KEYS, ARGV)\n"];
 
@@ -34,14 +34,14 @@ const LIBRARY_PARTS: [&str; 9] = [
     "\n",
     TWINS,
     SETTLE,
-    OFFER,
+    REGISTER,
     "offer('",
     FUNCTION,
     "')\n",
 ];
 
 /// What a library does in the place of a script's call.
-const OFFER: &str = "\
+const REGISTER: &str = "\
 local function offer(name)
   redis.register_function(name, settle)
   redis.register_function({ function_name = name .. '_look', callback = settle, flags = { 'no-writes' } })
@@ -60,11 +60,11 @@ const fn digest(mut bytes: &[u8]) -> u64 {
 
 const fn hexadecimal(number: u64) -> [u8; 16] {
     let mut digits = [0; 16];
-    let (mut room, mut rest): (&mut [u8], u64) = (&mut digits, number);
-    while let [before @ .., last] = room {
+    let (mut buffer, mut rest): (&mut [u8], u64) = (&mut digits, number);
+    while let [before @ .., last] = buffer {
         let digit = (rest % 16) as u8;
         *last = if digit < 10 { b'0' + digit } else { b'a' + digit - 10 };
-        (room, rest) = (before, rest / 16);
+        (buffer, rest) = (before, rest / 16);
     }
     digits
 }
@@ -78,13 +78,13 @@ const fn length(parts: &[&str]) -> usize {
     length
 }
 
-const fn joined<const LENGTH: usize>(parts: &[&str]) -> [u8; LENGTH] {
+const fn concat<const LENGTH: usize>(parts: &[&str]) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
-    let (mut room, mut rest): (&mut [u8], _) = (&mut bytes, parts);
+    let (mut buffer, mut rest): (&mut [u8], _) = (&mut bytes, parts);
     while let [part, others @ ..] = rest {
-        let (here, behind) = room.split_at_mut(part.len());
-        here.copy_from_slice(part.as_bytes());
-        (room, rest) = (behind, others);
+        let (target, behind) = buffer.split_at_mut(part.len());
+        target.copy_from_slice(part.as_bytes());
+        (buffer, rest) = (behind, others);
     }
     bytes
 }
@@ -109,9 +109,9 @@ mod tests {
         let library = LIBRARY
             .strip_prefix(&format!("#!lua name={FUNCTION}\n"))
             .expect("begins with its name");
-        let library = library.strip_suffix(&format!("{OFFER}offer('{FUNCTION}')\n"));
+        let library = library.strip_suffix(&format!("{REGISTER}offer('{FUNCTION}')\n"));
         assert_eq!(library, Some(body));
-        assert!(OFFER.contains("name .. '_look'") && LOOK == format!("{FUNCTION}_look"));
+        assert!(REGISTER.contains("name .. '_look'") && PEEK_FUNCTION == format!("{FUNCTION}_look"));
     }
 
     #[test]
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(digest(b""), 0xcbf2_9ce4_8422_2325);
         assert_eq!(digest(b"foobar"), 0x8594_4171_f739_67e8);
         assert_eq!(hexadecimal(0x0123_4567_89ab_cdef), *b"0123456789abcdef");
-        let all = [TWINS, SETTLE, OFFER].concat();
+        let all = [TWINS, SETTLE, REGISTER].concat();
         assert_eq!(FUNCTION, format!("tollgate_{:016x}", digest(all.as_bytes())));
     }
 }

@@ -1,7 +1,7 @@
 //! Finds the primary that sentinels watch over, and follows it when they choose another.
 
-use super::link::{Link, in_words};
-use super::servers::{Access, Host};
+use super::link::{Connector, error_text};
+use super::servers::{ConnectOptions, Endpoint};
 use super::supervised;
 use futures_util::StreamExt;
 use redis::{ProtocolVersion, RedisError};
@@ -15,34 +15,34 @@ use tokio::time::{Instant, sleep, timeout};
 /// The sentinels of one primary.
 #[derive(Debug)]
 pub(super) struct Sentinels {
-    hosts: Vec<Host>,
-    access: Access,
+    endpoints: Vec<Endpoint>,
+    connect_options: ConnectOptions,
     name: String,
-    primary: Access,
+    primary: ConnectOptions,
     /// Where they named it to another before this one began: for as long as none of them says anything.
-    kept: Option<Host>,
+    last_known: Option<Endpoint>,
     /// Where the primary is, as the best informed has said.
-    last: Mutex<Option<Word>>,
+    last: Mutex<Option<PrimaryReport>>,
     /// Where it is about to be, and until when that is believed.
-    next: Mutex<Option<(Word, Instant)>>,
+    next: Mutex<Option<(PrimaryReport, Instant)>>,
 }
 
 /// Where a sentinel says that the primary is.
 #[derive(Debug)]
-struct Word {
-    host: Host,
+struct PrimaryReport {
+    endpoint: Endpoint,
     /// Grows whenever another server is made the primary: of two sentinels the one with the higher number is right.
     epoch: u64,
 }
 
 /// How long a sentinel may take to answer.
-const PATIENCE: Duration = Duration::from_millis(300);
+const TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long nothing may be heard from a sentinel before it is asked again: it may have gone without a word.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// The pause before a sentinel that is away is tried again.
-const PAUSE: Duration = Duration::from_millis(500);
+const BACKOFF: Duration = Duration::from_millis(500);
 
 /// What sentinels say when another server is the primary.
 const SWITCH: &str = "+switch-master";
@@ -52,154 +52,154 @@ const SWITCH: &str = "+switch-master";
 const PROMOTION: &str = "+failover-state-wait-promotion";
 
 /// How long that may take. If it never comes, the primary is where it was.
-const PROMISED: Duration = Duration::from_secs(5);
+const PROMOTION_TTL: Duration = Duration::from_secs(5);
 
 impl Sentinels {
     /// `kept`: what another with the same sentinels [has told](Self::named) before.
-    pub(super) fn new(hosts: Vec<Host>, access: Access, name: String, primary: Access, kept: Option<&str>) -> Self {
+    pub(super) fn new(endpoints: Vec<Endpoint>, connect_options: ConnectOptions, name: String, primary: ConnectOptions, last_known: Option<&str>) -> Self {
         let sentinels = Self {
-            hosts,
+            endpoints,
             // What they announce comes as messages either way, and old ones speak no other.
-            access: access.with_protocol(ProtocolVersion::RESP2),
+            connect_options: connect_options.with_protocol(ProtocolVersion::RESP2),
             name,
             primary,
-            kept: None,
+            last_known: None,
             last: Mutex::default(),
             next: Mutex::default(),
         };
-        let kept = kept.and_then(|kept| kept.trim().strip_prefix(&sentinels.whose()));
+        let last_known = last_known.and_then(|last_known| last_known.trim().strip_prefix(&sentinels.identity()));
         Self {
-            kept: kept.and_then(|host| Host::read(host, None)),
+            last_known: last_known.and_then(|endpoint| Endpoint::parse(endpoint, None)),
             ..sentinels
         }
     }
 
     /// The server that they named, as words to be kept for a start while none of them answers: whose primary it is, by name
     /// and sentinels, and its address.
-    pub(super) fn named(&self) -> Option<String> {
+    pub(super) fn known_primary(&self) -> Option<String> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let host = last.as_ref().map(|last| &last.host).or(self.kept.as_ref())?;
-        Some(format!("{}{host}", self.whose()))
+        let endpoint = last.as_ref().map(|last| &last.endpoint).or(self.last_known.as_ref())?;
+        Some(format!("{}{endpoint}", self.identity()))
     }
 
-    fn whose(&self) -> String {
-        let hosts: Vec<String> = self.hosts.iter().map(Host::to_string).collect();
-        format!("{} {} ", self.name, hosts.join(","))
+    fn identity(&self) -> String {
+        let endpoints: Vec<String> = self.endpoints.iter().map(Endpoint::to_string).collect();
+        format!("{} {} ", self.name, endpoints.join(","))
     }
 
     /// How the primary is reached: as the best informed of the sentinels says that answer. If none does, where it last was.
     ///
     /// # Errors
     /// That nobody knows.
-    pub(super) async fn primary(&self) -> Result<Access, String> {
-        let mut asking = JoinSet::new();
-        for host in &self.hosts {
-            let (access, name) = (self.access.to(host), self.name.clone());
-            asking.spawn(async move { timeout(PATIENCE, ask(&access, &name)).await.ok() });
+    pub(super) async fn primary(&self) -> Result<ConnectOptions, String> {
+        let mut queries = JoinSet::new();
+        for endpoint in &self.endpoints {
+            let (connect_options, name) = (self.connect_options.to(endpoint), self.name.clone());
+            queries.spawn(async move { timeout(TIMEOUT, query_sentinel(&connect_options, &name)).await.ok() });
         }
-        let (mut complaint, mut is_told) = ("no sentinel answers".to_owned(), false);
-        while let Some(answer) = asking.join_next().await {
-            match answer {
-                Ok(Some(Ok(word))) => self.heard(word),
+        let (mut last_error, mut answered_with_error) = ("no sentinel answers".to_owned(), false);
+        while let Some(reply) = queries.join_next().await {
+            match reply {
+                Ok(Some(Ok(report))) => self.record(report),
                 Ok(Some(Err(error))) => {
-                    complaint = format!("a sentinel answers: {}", in_words(&error, self.access.password()));
+                    last_error = format!("a sentinel answers: {}", error_text(&error, self.connect_options.password()));
                     // One that is away is told of by the system, and not by itself.
-                    is_told |= !error.is_io_error();
+                    answered_with_error |= !error.is_io_error();
                 }
                 _ => {}
             }
         }
-        match self.believed() {
+        match self.current_primary() {
             // Somebody must mend that before it is needed.
-            Some(_) if is_told && self.is_kept() => Err(complaint),
-            Some(host) => Ok(self.primary.to(&host)),
-            None => Err(complaint),
+            Some(_) if answered_with_error && self.uses_last_known() => Err(last_error),
+            Some(endpoint) => Ok(self.primary.to(&endpoint)),
+            None => Err(last_error),
         }
     }
 
     /// Whether no sentinel has said anything to this one yet, and it goes by what was kept.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(super) fn uses_last_known(&self) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.is_none() && self.kept.is_some()
+        last.is_none() && self.last_known.is_some()
     }
 
     /// Takes what a sentinel says, unless another knew better: one that was cut off speaks of what was.
-    fn heard(&self, word: Word) {
+    fn record(&self, report: PrimaryReport) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if last.as_ref().is_none_or(|last| last.epoch <= word.epoch) {
-            *last = Some(word);
+        if last.as_ref().is_none_or(|last| last.epoch <= report.epoch) {
+            *last = Some(report);
         }
     }
 
     /// Takes what a sentinel announces: `slave NAME ADDRESS PORT @ PRIMARY …` is about to be the primary.
-    fn promised(&self, announced: &str) {
-        let words: Vec<&str> = announced.split(' ').collect();
-        if let [_, _, name, port, "@", of, ..] = *words
-            && of == self.name
-            && let Some(host) = Host::read(&format!("{name}:{port}"), None)
+    fn record_promotion(&self, payload: &str) {
+        let fields: Vec<&str> = payload.split(' ').collect();
+        if let [_, _, name, port, "@", primary_name, ..] = *fields
+            && primary_name == self.name
+            && let Some(endpoint) = Endpoint::parse(&format!("{name}:{port}"), None)
         {
             let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
             let epoch = last.as_ref().map_or(0, |last| last.epoch) + 1;
             drop(last);
-            let promise = (Word { host, epoch }, Instant::now() + PROMISED);
-            *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(promise);
+            let promotion = (PrimaryReport { endpoint, epoch }, Instant::now() + PROMOTION_TTL);
+            *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(promotion);
         }
     }
 
     /// Where the primary is: as the best informed has said, or was just announced.
-    pub(super) fn believed(&self) -> Option<Host> {
+    pub(super) fn current_primary(&self) -> Option<Endpoint> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let last = last.as_ref();
-        let is_news = |next: &Word| last.is_none_or(|last| next.epoch > last.epoch);
+        let is_newer = |next: &PrimaryReport| last.is_none_or(|last| next.epoch > last.epoch);
         match &*next {
-            Some((next, until)) if is_news(next) && Instant::now() < *until => Some(next.host.clone()),
-            _ => last.map(|last| &last.host).or(self.kept.as_ref()).cloned(),
+            Some((next, until)) if is_newer(next) && Instant::now() < *until => Some(next.endpoint.clone()),
+            _ => last.map(|last| &last.endpoint).or(self.last_known.as_ref()).cloned(),
         }
     }
 
     /// Listens to every sentinel for as long as there is a link, and has it leave a server that is the primary no more.
-    pub(super) fn follow(self: &Arc<Self>, link: &Arc<Link>, runtime: &Handle) {
-        for host in &self.hosts {
-            let (sentinels, weak) = (Arc::clone(self), Arc::downgrade(link));
-            let access = self.access.to(host);
-            let listen = move || {
-                let (sentinels, link, access) = (Arc::clone(&sentinels), Weak::clone(&weak), access.clone());
+    pub(super) fn subscribe_all(self: &Arc<Self>, connector: &Arc<Connector>, runtime: &Handle) {
+        for endpoint in &self.endpoints {
+            let (sentinels, weak) = (Arc::clone(self), Arc::downgrade(connector));
+            let connect_options = self.connect_options.to(endpoint);
+            let subscribe = move || {
+                let (sentinels, connector, connect_options) = (Arc::clone(&sentinels), Weak::clone(&weak), connect_options.clone());
                 async move {
-                    while link.strong_count() > 0 {
+                    while connector.strong_count() > 0 {
                         // Whatever went wrong, it is asked again soon. When all are away, what is connected stays.
-                        let _ = sentinels.listen(&access, &link).await;
-                        sleep(PAUSE).await;
+                        let _ = sentinels.subscribe(&connect_options, &connector).await;
+                        sleep(BACKOFF).await;
                     }
                 }
             };
-            supervised::begin(runtime, link.figures(), listen);
+            supervised::spawn_supervised(runtime, connector.metrics(), subscribe);
         }
     }
 
     /// Listens to one sentinel until it is silent.
-    async fn listen(&self, access: &Access, link: &Weak<Link>) -> Result<(), RedisError> {
-        let client = access.client()?;
-        let quiet = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
-        let mut subscription = timeout(PATIENCE, client.get_async_pubsub()).await.map_err(quiet)??;
+    async fn subscribe(&self, connect_options: &ConnectOptions, connector: &Weak<Connector>) -> Result<(), RedisError> {
+        let client = connect_options.client()?;
+        let timed_out = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
+        let mut subscription = timeout(TIMEOUT, client.get_async_pubsub()).await.map_err(timed_out)??;
         for channel in [SWITCH, PROMOTION] {
-            timeout(PATIENCE, subscription.subscribe(channel))
+            timeout(TIMEOUT, subscription.subscribe(channel))
                 .await
-                .map_err(quiet)??;
+                .map_err(timed_out)??;
         }
         let mut messages = subscription.into_on_message();
         loop {
             // First, whenever it announces something, and whenever it was silent: an announcement does not say how well
             // informed it is, and one may have been missed.
-            self.heard(timeout(PATIENCE, ask(access, &self.name)).await.map_err(quiet)??);
-            let Some(link) = link.upgrade() else { return Ok(()) };
-            if let Some(host) = self.believed() {
-                link.leave_unless(&host);
+            self.record(timeout(TIMEOUT, query_sentinel(connect_options, &self.name)).await.map_err(timed_out)??);
+            let Some(connector) = connector.upgrade() else { return Ok(()) };
+            if let Some(endpoint) = self.current_primary() {
+                connector.switch_to(&endpoint);
             }
-            drop(link);
-            match timeout(SILENCE, messages.next()).await {
+            drop(connector);
+            match timeout(SILENCE_MAX, messages.next()).await {
                 Ok(Some(message)) if message.get_channel_name() == PROMOTION => {
-                    self.promised(&message.get_payload::<String>().unwrap_or_default());
+                    self.record_promotion(&message.get_payload::<String>().unwrap_or_default());
                 }
                 Ok(Some(_)) | Err(_) => {}
                 Ok(None) => return Ok(()),
@@ -209,18 +209,18 @@ impl Sentinels {
 }
 
 /// Where one sentinel says that the primary is.
-async fn ask(access: &Access, name: &str) -> Result<Word, RedisError> {
-    let mut connection = access.client()?.get_multiplexed_async_connection().await?;
-    let mut asking = redis::pipe();
-    asking.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+async fn query_sentinel(connect_options: &ConnectOptions, name: &str) -> Result<PrimaryReport, RedisError> {
+    let mut connection = connect_options.client()?.get_multiplexed_async_connection().await?;
+    let mut queries = redis::pipe();
+    queries.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
     // Its address is that of the old primary until all replicas follow the new one; its epoch is not.
-    asking.cmd("SENTINEL").arg("MASTER").arg(name);
+    queries.cmd("SENTINEL").arg("MASTER").arg(name);
     let (address, fields): (Option<(String, u16)>, HashMap<String, String>) =
-        asking.query_async(&mut connection).await?;
+        queries.query_async(&mut connection).await?;
     let epoch = fields.get("config-epoch").and_then(|text| text.parse().ok());
     match address {
-        Some((name, port)) => Ok(Word {
-            host: Host { name, port },
+        Some((name, port)) => Ok(PrimaryReport {
+            endpoint: Endpoint { name, port },
             epoch: epoch.unwrap_or_default(),
         }),
         _ => Err(RedisError::from((
@@ -232,35 +232,35 @@ async fn ask(access: &Access, name: &str) -> Result<Word, RedisError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::servers::Servers;
+    use super::super::servers::StoreUrl;
     use super::*;
 
-    fn sentinels(kept: Option<&str>) -> Sentinels {
-        let Some(Servers::Sentinel {
+    fn sentinels(last_known: Option<&str>) -> Sentinels {
+        let Some(StoreUrl::Sentinel {
             sentinels,
-            access,
+            connect_options,
             name,
             primary,
-        }) = Servers::read("redis+sentinel://h:26379/mymaster")
+        }) = StoreUrl::parse("redis+sentinel://h:26379/mymaster")
         else {
             panic!("sentinels");
         };
-        Sentinels::new(sentinels, access, name, primary, kept)
+        Sentinels::new(sentinels, connect_options, name, primary, last_known)
     }
 
-    fn word(port: u16, epoch: u64) -> Word {
+    fn report(port: u16, epoch: u64) -> PrimaryReport {
         let name = "10.0.0.1".to_owned();
-        Word {
-            host: Host { name, port },
+        PrimaryReport {
+            endpoint: Endpoint { name, port },
             epoch,
         }
     }
 
     #[test]
     fn what_was_kept_is_believed_until_a_sentinel_speaks() {
-        let kept = |kept: &str| sentinels(Some(kept));
+        let last_known = |last_known: &str| sentinels(Some(last_known));
         assert_eq!(
-            kept("mymaster h:26379 10.0.0.1:4\n").believed().map(|host| host.port),
+            last_known("mymaster h:26379 10.0.0.1:4\n").current_primary().map(|endpoint| endpoint.port),
             Some(4)
         );
         for useless in [
@@ -273,38 +273,38 @@ mod tests {
             "other h:26379 10.0.0.1:4",
             "mymaster other:26379 10.0.0.1:4",
         ] {
-            assert!(kept(useless).believed().is_none(), "{useless:?}");
+            assert!(last_known(useless).current_primary().is_none(), "{useless:?}");
         }
-        let sentinels = kept("mymaster h:26379 10.0.0.1:4");
-        assert!(sentinels.is_kept());
-        sentinels.heard(word(5, 0));
-        assert!(!sentinels.is_kept());
-        assert_eq!(sentinels.named().as_deref(), Some("mymaster h:26379 10.0.0.1:5"));
+        let sentinels = last_known("mymaster h:26379 10.0.0.1:4");
+        assert!(sentinels.uses_last_known());
+        sentinels.record(report(5, 0));
+        assert!(!sentinels.uses_last_known());
+        assert_eq!(sentinels.known_primary().as_deref(), Some("mymaster h:26379 10.0.0.1:5"));
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_is_announced_counts_until_it_is_so_or_too_long_ago() {
         let sentinels = sentinels(None);
-        let port = || sentinels.believed().map(|host| host.port);
+        let port = || sentinels.current_primary().map(|endpoint| endpoint.port);
         assert_eq!(port(), None);
-        sentinels.heard(word(1, 7));
+        sentinels.record(report(1, 7));
         for others in ["slave 10.0.0.1:2 10.0.0.1 2 @ other 10.0.0.1 1", "slave x", ""] {
-            sentinels.promised(others);
+            sentinels.record_promotion(others);
             assert_eq!(port(), Some(1), "{others}");
         }
-        let announced = "slave 10.0.0.1:2 10.0.0.1 2 @ mymaster 10.0.0.1 1";
-        sentinels.promised(announced);
+        let payload = "slave 10.0.0.1:2 10.0.0.1 2 @ mymaster 10.0.0.1 1";
+        sentinels.record_promotion(payload);
         assert_eq!(port(), Some(2));
         // Others have not heard of it yet.
-        sentinels.heard(word(1, 7));
+        sentinels.record(report(1, 7));
         assert_eq!(port(), Some(2));
-        tokio::time::advance(PROMISED).await;
+        tokio::time::advance(PROMOTION_TTL).await;
         assert_eq!(port(), Some(1));
-        sentinels.promised(announced);
-        sentinels.heard(word(3, 8));
+        sentinels.record_promotion(payload);
+        sentinels.record(report(3, 8));
         assert_eq!(port(), Some(3));
         // One that was cut off speaks of what was.
-        sentinels.heard(word(2, 7));
+        sentinels.record(report(2, 7));
         assert_eq!(port(), Some(3));
     }
 }

@@ -7,104 +7,104 @@ use std::time::Duration;
 
 /// Where the servers are.
 #[derive(Clone)]
-pub(super) enum Servers {
+pub(super) enum StoreUrl {
     /// There is one.
-    One(Access),
+    One(ConnectOptions),
     /// The one that sentinels name.
     Sentinel {
         /// Where the sentinels are.
-        sentinels: Vec<Host>,
+        sentinels: Vec<Endpoint>,
         /// How a sentinel is reached.
-        access: Access,
+        connect_options: ConnectOptions,
         /// What they call the primary.
         name: String,
         /// How the primary is reached.
-        primary: Access,
+        primary: ConnectOptions,
     },
     /// Several, each with some of the slots.
     Cluster {
         /// Some of them.
-        seeds: Vec<Host>,
+        seeds: Vec<Endpoint>,
         /// How each of them is reached.
-        access: Access,
+        connect_options: ConnectOptions,
     },
 }
 
 /// A server by name or address, and its port.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Host {
+pub(super) struct Endpoint {
     pub(super) name: String,
     pub(super) port: u16,
 }
 
 /// How a server is reached: who we are, and over what.
 #[derive(Clone)]
-pub(super) struct Access {
+pub(super) struct ConnectOptions {
     settings: Box<ConnectionInfo>,
-    papers: Option<TlsCertificates>,
+    tls_certificates: Option<TlsCertificates>,
 }
 
-impl Servers {
+impl StoreUrl {
     /// What a URL says. Nothing if it names no server.
-    pub(super) fn read(url: &str) -> Option<Self> {
+    pub(super) fn parse(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let Some((scheme, topology @ ("sentinel" | "cluster"))) = scheme.split_once('+') else {
-            return Some(Self::One(Access::read(url)?));
+            return Some(Self::One(ConnectOptions::parse(url)?));
         };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, hosts) = match authority.rsplit_once('@') {
-            Some((user, hosts)) => (format!("{user}@"), hosts),
+        let (user, endpoints) = match authority.rsplit_once('@') {
+            Some((user, endpoints)) => (format!("{user}@"), endpoints),
             None => (String::new(), authority),
         };
-        let list: Vec<&str> = hosts.split(',').map(str::trim).collect();
-        let reach = |user: &str, host: &str, db: &str| Access::read(&format!("{scheme}://{user}{host}/{db}"));
-        let host = |host: &&str| reach("", host, "").and_then(|access| access.host());
-        let hosts: Vec<Host> = list.iter().map(host).collect::<Option<_>>()?;
+        let list: Vec<&str> = endpoints.split(',').map(str::trim).collect();
+        let parse_at = |user: &str, endpoint: &str, db: &str| ConnectOptions::parse(&format!("{scheme}://{user}{endpoint}/{db}"));
+        let endpoint = |endpoint: &&str| parse_at("", endpoint, "").and_then(|connect_options| connect_options.endpoint());
+        let endpoints: Vec<Endpoint> = list.iter().map(endpoint).collect::<Option<_>>()?;
         let first = list.first()?;
         if topology == "cluster" {
             return path.is_empty().then_some(Self::Cluster {
-                seeds: hosts,
-                access: reach(&user, first, "")?,
+                seeds: endpoints,
+                connect_options: parse_at(&user, first, "")?,
             });
         }
         let (name, db) = path.split_once('/').unwrap_or((path, ""));
         (!name.is_empty()).then_some(Self::Sentinel {
-            sentinels: hosts,
-            access: reach("", first, "")?,
+            sentinels: endpoints,
+            connect_options: parse_at("", first, "")?,
             name: name.to_owned(),
-            primary: reach(&user, first, db)?,
+            primary: parse_at(&user, first, db)?,
         })
     }
 
     /// The same with each way of reaching one of them changed.
-    pub(super) fn map_access<E>(self, mut change: impl FnMut(Access) -> Result<Access, E>) -> Result<Self, E> {
+    pub(super) fn map_connect_options<E>(self, mut change: impl FnMut(ConnectOptions) -> Result<ConnectOptions, E>) -> Result<Self, E> {
         Ok(match self {
-            Self::One(access) => Self::One(change(access)?),
+            Self::One(connect_options) => Self::One(change(connect_options)?),
             Self::Sentinel {
                 sentinels,
-                access,
+                connect_options,
                 name,
                 primary,
             } => Self::Sentinel {
                 sentinels,
-                access: change(access)?,
+                connect_options: change(connect_options)?,
                 name,
                 primary: change(primary)?,
             },
-            Self::Cluster { seeds, access } => Self::Cluster {
+            Self::Cluster { seeds, connect_options } => Self::Cluster {
                 seeds,
-                access: change(access)?,
+                connect_options: change(connect_options)?,
             },
         })
     }
 }
 
-impl Host {
+impl Endpoint {
     /// A server as others name it: name and port. One that has no name is found where whoever names it is.
-    pub(super) fn read(text: &str, named_by: Option<&Self>) -> Option<Self> {
+    pub(super) fn parse(text: &str, reported_by: Option<&Self>) -> Option<Self> {
         let (name, port) = text.rsplit_once(':')?;
         let name = match name {
-            "" => named_by?.name.as_str(),
+            "" => reported_by?.name.as_str(),
             // A server that is to be known by a name it has not been given.
             "?" => return None,
             name => name,
@@ -116,8 +116,8 @@ impl Host {
     }
 }
 
-impl Access {
-    fn read(url: &str) -> Option<Self> {
+impl ConnectOptions {
+    fn parse(url: &str) -> Option<Self> {
         let settings = url.into_connection_info().ok()?;
         let tcp = TcpSettings::default().set_nodelay(true);
         #[cfg(target_os = "linux")]
@@ -125,24 +125,24 @@ impl Access {
         // The third version tells at once when the server closes the connection.
         let redis = settings.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let redis = redis.set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
-        let access = Self {
+        let connect_options = Self {
             settings: Box::new(settings.set_tcp_settings(tcp).set_redis_settings(redis)),
-            papers: None,
+            tls_certificates: None,
         };
-        if access.is_tls() {
+        if connect_options.is_tls() {
             // Without one the library could not begin. Whoever has chosen another keeps it.
             let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         }
-        access.client().ok().map(|_| access)
+        connect_options.client().ok().map(|_| connect_options)
     }
 
     /// With certificates.
-    pub(super) fn with_papers(self, papers: TlsCertificates) -> Result<Self, RedisError> {
-        let access = Self {
-            papers: Some(papers),
+    pub(super) fn with_tls_certificates(self, tls_certificates: TlsCertificates) -> Result<Self, RedisError> {
+        let connect_options = Self {
+            tls_certificates: Some(tls_certificates),
             ..self
         };
-        access.client().map(|_| access)
+        connect_options.client().map(|_| connect_options)
     }
 
     /// With another password, for nobody in particular.
@@ -174,53 +174,53 @@ impl Access {
     }
 
     /// Whom it leads to. Nothing if that is a socket.
-    pub(super) fn host(&self) -> Option<Host> {
+    pub(super) fn endpoint(&self) -> Option<Endpoint> {
         let (name, port) = match self.settings.addr() {
             ConnectionAddr::Tcp(name, port) => (name, port),
-            ConnectionAddr::TcpTls { host, port, .. } => (host, port),
+            ConnectionAddr::TcpTls { host: endpoint, port, .. } => (endpoint, port),
             _ => return None,
         };
-        Some(Host {
+        Some(Endpoint {
             name: name.clone(),
             port: *port,
         })
     }
 
     /// The same to another server.
-    pub(super) fn to(&self, host: &Host) -> Self {
+    pub(super) fn to(&self, endpoint: &Endpoint) -> Self {
         let addr = match self.settings.addr() {
             ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
-                host: host.name.clone(),
-                port: host.port,
+                host: endpoint.name.clone(),
+                port: endpoint.port,
                 insecure: *insecure,
                 tls_params: None,
             },
-            _ => ConnectionAddr::Tcp(host.name.clone(), host.port),
+            _ => ConnectionAddr::Tcp(endpoint.name.clone(), endpoint.port),
         };
         Self {
             settings: Box::new(ConnectionInfo::clone(&self.settings).set_addr(addr)),
-            papers: self.papers.clone(),
+            tls_certificates: self.tls_certificates.clone(),
         }
     }
 
     /// For connecting.
     pub(super) fn client(&self) -> Result<redis::Client, RedisError> {
-        match &self.papers {
-            Some(papers) => redis::Client::build_with_tls(*self.settings.clone(), papers.clone()),
+        match &self.tls_certificates {
+            Some(tls_certificates) => redis::Client::build_with_tls(*self.settings.clone(), tls_certificates.clone()),
             None => redis::Client::open(*self.settings.clone()),
         }
     }
 }
 
-impl fmt::Debug for Access {
+impl fmt::Debug for ConnectOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Access")
-            .field("host", &self.host())
+            .field("host", &self.endpoint())
             .finish_non_exhaustive()
     }
 }
 
-impl fmt::Display for Host {
+impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.name, self.port)
     }
@@ -230,57 +230,57 @@ impl fmt::Display for Host {
 mod tests {
     use super::*;
 
-    fn hosts(hosts: &[Host]) -> String {
-        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
-        hosts.join(" ")
+    fn endpoints(endpoints: &[Endpoint]) -> String {
+        let endpoints: Vec<String> = endpoints.iter().map(ToString::to_string).collect();
+        endpoints.join(" ")
     }
 
     #[test]
     fn a_url_names_one_server_sentinels_or_a_cluster() {
-        let Some(Servers::Sentinel {
+        let Some(StoreUrl::Sentinel {
             sentinels,
-            access,
+            connect_options,
             name,
             primary,
-        }) = Servers::read("redis+sentinel://user:hush@h1:26379,h2:26380/mymaster/3")
+        }) = StoreUrl::parse("redis+sentinel://user:hush@h1:26379,h2:26380/mymaster/3")
         else {
             panic!("sentinels");
         };
         assert_eq!(
-            (hosts(&sentinels).as_str(), name.as_str()),
+            (endpoints(&sentinels).as_str(), name.as_str()),
             ("h1:26379 h2:26380", "mymaster")
         );
-        assert_eq!((access.password(), primary.password()), (None, Some("hush")));
+        assert_eq!((connect_options.password(), primary.password()), (None, Some("hush")));
         assert_eq!(primary.settings.redis_settings().db(), 3);
-        let Some(Servers::Cluster { seeds, access }) = Servers::read("rediss+cluster://:hush@h1:7000,[::1]:7001")
+        let Some(StoreUrl::Cluster { seeds, connect_options }) = StoreUrl::parse("rediss+cluster://:hush@h1:7000,[::1]:7001")
         else {
             panic!("a cluster");
         };
         assert_eq!(
-            (hosts(&seeds).as_str(), access.password()),
+            (endpoints(&seeds).as_str(), connect_options.password()),
             ("h1:7000 ::1:7001", Some("hush"))
         );
-        assert!(access.is_tls() && access.to(&seeds[1]).is_tls());
-        assert!(matches!(Servers::read("redis://h:1/2"), Some(Servers::One(_))));
+        assert!(connect_options.is_tls() && connect_options.to(&seeds[1]).is_tls());
+        assert!(matches!(StoreUrl::parse("redis://h:1/2"), Some(StoreUrl::One(_))));
         assert!(matches!(
-            Servers::read("redis+unix:///run/redis.sock"),
-            Some(Servers::One(_))
+            StoreUrl::parse("redis+unix:///run/redis.sock"),
+            Some(StoreUrl::One(_))
         ));
     }
 
     #[test]
     fn a_server_is_known_by_what_others_call_it() {
-        let here = Host {
+        let reporter = Endpoint {
             name: "here".to_owned(),
             port: 1,
         };
-        let read = |text| Host::read(text, Some(&here)).map(|host| host.to_string());
-        assert_eq!(read("127.0.0.1:7000").as_deref(), Some("127.0.0.1:7000"));
-        assert_eq!(read("::1:7000").as_deref(), Some("::1:7000"));
-        assert_eq!(read(":7000").as_deref(), Some("here:7000"));
-        assert_eq!(Host::read(":7000", None), None);
-        for nobody in ["?:7000", "h:0", "h:x", "h"] {
-            assert_eq!(read(nobody), None, "{nobody}");
+        let parse = |text| Endpoint::parse(text, Some(&reporter)).map(|endpoint| endpoint.to_string());
+        assert_eq!(parse("127.0.0.1:7000").as_deref(), Some("127.0.0.1:7000"));
+        assert_eq!(parse("::1:7000").as_deref(), Some("::1:7000"));
+        assert_eq!(parse(":7000").as_deref(), Some("here:7000"));
+        assert_eq!(Endpoint::parse(":7000", None), None);
+        for invalid in ["?:7000", "h:0", "h:x", "h"] {
+            assert_eq!(parse(invalid), None, "{invalid}");
         }
     }
 
@@ -296,7 +296,7 @@ mod tests {
             "redis+unknown://h1:7000",
             "h1:7000",
         ] {
-            assert!(Servers::read(url).is_none(), "{url}");
+            assert!(StoreUrl::parse(url).is_none(), "{url}");
         }
     }
 }

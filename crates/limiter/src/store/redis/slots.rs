@@ -9,7 +9,7 @@ pub(super) fn slot(tag: &[u8]) -> u16 {
 }
 
 /// The slot of any key: that of what stands between its first brace and the next that closes, if there is anything.
-pub(super) fn of_key(key: &[u8]) -> u16 {
+pub(super) fn key_slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = key.get(open + 1..)?;
         let close = rest.iter().position(|byte| *byte == b'}')?;
@@ -43,10 +43,10 @@ mod tests {
     #[test]
     fn a_key_is_in_the_slot_of_its_tag_if_it_has_one() {
         for key in ["foo", "a{foo}b", "{foo}{bar}", "a{foo}}"] {
-            assert_eq!(of_key(key.as_bytes()), slot(b"foo"), "{key}");
+            assert_eq!(key_slot(key.as_bytes()), slot(b"foo"), "{key}");
         }
         for key in ["", "{}foo", "a{foo", "foo}", "}foo{"] {
-            assert_eq!(of_key(key.as_bytes()), slot(key.as_bytes()), "{key}");
+            assert_eq!(key_slot(key.as_bytes()), slot(key.as_bytes()), "{key}");
         }
     }
 }

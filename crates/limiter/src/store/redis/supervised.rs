@@ -1,16 +1,16 @@
 //! What goes on in the background for as long as it is wanted, whatever goes wrong in it.
 
-use super::Figures;
+use super::RedisMetrics;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
 /// The pause before something that panicked is begun again, so that what always does costs little.
-const PAUSE: Duration = Duration::from_millis(200);
+const RESTART_BACKOFF: Duration = Duration::from_millis(200);
 
 /// Does a task until it ends by itself. One that panics is counted, and begun again.
-pub(super) fn begin<T>(runtime: &Handle, figures: Arc<Figures>, task: impl Fn() -> T + Send + 'static)
+pub(super) fn spawn_supervised<T>(runtime: &Handle, metrics: Arc<RedisMetrics>, task: impl Fn() -> T + Send + 'static)
 where
     T: Future<Output = ()> + Send + 'static,
 {
@@ -20,8 +20,8 @@ where
                 // The runtime ends.
                 return;
             }
-            figures.restarts.add(1);
-            sleep(PAUSE).await;
+            metrics.task_restarts.add(1);
+            sleep(RESTART_BACKOFF).await;
         }
     });
 }
@@ -34,22 +34,22 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_task_that_panics_is_begun_again_and_told() {
-        let (begun, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
-        let figures = Arc::new(Figures::default());
+        let (started, ended) = (Arc::new(AtomicU32::new(0)), Arc::new(Notify::new()));
+        let metrics = Arc::new(RedisMetrics::default());
         let task = {
-            let (begun, ended) = (Arc::clone(&begun), Arc::clone(&ended));
+            let (started, ended) = (Arc::clone(&started), Arc::clone(&ended));
             move || {
-                let (begun, ended) = (Arc::clone(&begun), Arc::clone(&ended));
+                let (started, ended) = (Arc::clone(&started), Arc::clone(&ended));
                 async move {
-                    let turn = begun.fetch_add(1, Ordering::Relaxed);
-                    assert!(turn >= 2, "the first two go wrong");
+                    let attempt = started.fetch_add(1, Ordering::Relaxed);
+                    assert!(attempt >= 2, "the first two go wrong");
                     ended.notify_one();
                 }
             }
         };
-        begin(&Handle::current(), Arc::clone(&figures), task);
+        spawn_supervised(&Handle::current(), Arc::clone(&metrics), task);
         ended.notified().await;
-        sleep(PAUSE * 10).await;
-        assert_eq!((begun.load(Ordering::Relaxed), figures.restarts.get()), (3, 2));
+        sleep(RESTART_BACKOFF * 10).await;
+        assert_eq!((started.load(Ordering::Relaxed), metrics.task_restarts.get()), (3, 2));
     }
 }

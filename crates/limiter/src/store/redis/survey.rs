@@ -1,11 +1,11 @@
 //! A look at the server when it is first reached: what an operator should know before it matters.
 
-use super::call::Mode;
-use super::line::text;
-use super::link::Link;
+use super::call::ScriptOp;
+use super::line::value_text;
+use super::link::Connector;
 use super::node::Node;
-use super::nodes::Nodes;
-use super::servers::Host;
+use super::nodes::Topology;
+use super::servers::Endpoint;
 use super::{Redis, RedisKey};
 use crate::store::{Store, StoreError};
 use std::collections::HashMap;
@@ -18,7 +18,7 @@ use tollgate_core::{
 
 /// What a server is, and what is to be said of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Survey {
+pub struct Diagnostics {
     /// Its name and version, such as `valkey 9.1.2`.
     pub server: String,
     /// Whether the script is called as a function.
@@ -28,16 +28,16 @@ pub struct Survey {
 }
 
 /// How long a look may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often it is looked whether a replica is there.
-const PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Requests that are enough to see all that is done to a log.
-const LOGGED: usize = 6;
+const LOG_REQUESTS: usize = 6;
 
 /// The oldest server that is supported.
-const OLDEST: (u64, u64) = (6, 2);
+const VERSION_MIN: (u64, u64) = (6, 2);
 
 impl Redis {
     /// Looks at the server: its version, how it treats keys when memory is short, and whether everything the script does is
@@ -45,88 +45,88 @@ impl Redis {
     ///
     /// # Errors
     /// Why there is no connection.
-    pub async fn survey(&self) -> Result<Survey, String> {
-        let mut survey = match &*self.nodes {
-            Nodes::One(node) => self.look_at(&node.link).await?,
-            Nodes::Cluster(cluster) => {
-                cluster.drawn(PATIENCE).await;
-                let mut whole: Option<Survey> = None;
+    pub async fn diagnose(&self) -> Result<Diagnostics, String> {
+        let mut diagnostics = match &*self.topology {
+            Topology::One(node) => self.inspect_node(&node.connector).await?,
+            Topology::Cluster(cluster) => {
+                cluster.map_state(TIMEOUT).await;
+                let mut combined: Option<Diagnostics> = None;
                 let nodes = cluster.nodes();
-                for (host, node) in &nodes {
-                    let mut survey = self.look_at(&node.link).await?;
-                    for warning in &mut survey.warnings {
-                        *warning = format!("{host}: {warning}");
+                for (endpoint, node) in &nodes {
+                    let mut diagnostics = self.inspect_node(&node.connector).await?;
+                    for warning in &mut diagnostics.warnings {
+                        *warning = format!("{endpoint}: {warning}");
                     }
-                    match &mut whole {
-                        Some(whole) => whole.warnings.append(&mut survey.warnings),
-                        None => whole = Some(survey),
+                    match &mut combined {
+                        Some(combined) => combined.warnings.append(&mut diagnostics.warnings),
+                        None => combined = Some(diagnostics),
                     }
                 }
-                let mut whole = whole.ok_or_else(|| self.fault_in_words())?;
-                whole.server = format!("a cluster of {} primaries, {}", nodes.len(), whole.server);
-                whole
+                let mut combined = combined.ok_or_else(|| self.connection_error_text())?;
+                combined.server = format!("a cluster of {} primaries, {}", nodes.len(), combined.server);
+                combined
             }
         };
-        for (host, node) in self.primaries() {
-            if let Some(why) = no_replica(&node).await {
-                let host = host.map_or_else(String::new, |host| format!("{host}: "));
-                survey.warnings.push(format!(
-                    "{host}no replica can be asked, so its primary is: {why}; docs/redis.md says what reading from replicas needs"
+        for (endpoint, node) in self.primaries() {
+            if let Some(reason) = replica_error(&node).await {
+                let endpoint = endpoint.map_or_else(String::new, |endpoint| format!("{endpoint}: "));
+                diagnostics.warnings.push(format!(
+                    "{endpoint}no replica can be asked, so its primary is: {reason}; docs/redis.md says what reading from replicas needs"
                 ));
             }
         }
-        if let Err(error) = self.try_everything().await {
-            survey.warnings.push(match error {
+        if let Err(error) = self.exercise_script().await {
+            diagnostics.warnings.push(match error {
                 StoreError::Refused(crate::store::Refusal::NoPerm) => {
                     "the user may not do all that the script does; docs/redis.md lists the commands it needs".to_owned()
                 }
                 error => format!("a first call of the script failed: {error}"),
             });
         }
-        *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = survey.warnings.clone();
-        survey.warnings.extend(self.link_warning());
-        Ok(survey)
+        *self.warnings.lock().unwrap_or_else(PoisonError::into_inner) = diagnostics.warnings.clone();
+        diagnostics.warnings.extend(self.connector_warning());
+        Ok(diagnostics)
     }
 
-    fn fault_in_words(&self) -> String {
-        self.fault().unwrap_or_else(|| "the server did not answer".to_owned())
+    fn connection_error_text(&self) -> String {
+        self.connection_error().unwrap_or_else(|| "the server did not answer".to_owned())
     }
 
     /// All that have counters, and in a cluster what they are called.
-    fn primaries(&self) -> Vec<(Option<Host>, Arc<Node>)> {
-        match &*self.nodes {
-            Nodes::One(node) => vec![(None, Arc::clone(node))],
-            Nodes::Cluster(cluster) => {
+    fn primaries(&self) -> Vec<(Option<Endpoint>, Arc<Node>)> {
+        match &*self.topology {
+            Topology::One(node) => vec![(None, Arc::clone(node))],
+            Topology::Cluster(cluster) => {
                 let nodes = cluster.nodes().into_iter();
-                nodes.map(|(host, node)| (Some(host), node)).collect()
+                nodes.map(|(endpoint, node)| (Some(endpoint), node)).collect()
             }
         }
     }
 
-    async fn look_at(&self, link: &Arc<Link>) -> Result<Survey, String> {
-        let mut line = timeout(PATIENCE, link.line())
+    async fn inspect_node(&self, connector: &Arc<Connector>) -> Result<Diagnostics, String> {
+        let mut connection = timeout(TIMEOUT, connector.connection())
             .await
-            .map_err(|_| self.fault_in_words())?;
+            .map_err(|_| self.connection_error_text())?;
         let mut warnings = Vec::new();
         let mut server = "a server of unknown version".to_owned();
-        match timeout(PATIENCE, line.ask(&redis::cmd("INFO"))).await {
+        match timeout(TIMEOUT, connection.query(&redis::cmd("INFO"))).await {
             Ok(Ok(info)) => {
-                let info = Info(text(&info));
+                let info = Info(value_text(&info));
                 server = info.server();
-                info.warn(&mut warnings);
+                info.collect_warnings(&mut warnings);
             }
             Ok(Err(error)) => warnings.push(format!(
                 "INFO is refused ({}): the version and the memory settings were not looked at; allow it with +info",
                 error.name()
             )),
-            Err(_) => return Err(self.fault_in_words()),
+            Err(_) => return Err(self.connection_error_text()),
         }
-        if let Nodes::Cluster(_) = &*self.nodes {
+        if let Topology::Cluster(_) = &*self.topology {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg("cluster-require-full-coverage");
             // Whoever may not ask is not told; docs/redis.md says it too.
-            if let Ok(Ok(answer)) = timeout(PATIENCE, line.ask(&command)).await
-                && redis::from_redis_value::<HashMap<String, String>>(answer)
+            if let Ok(Ok(reply)) = timeout(TIMEOUT, connection.query(&command)).await
+                && redis::from_redis_value::<HashMap<String, String>>(reply)
                     .is_ok_and(|settings| settings.values().any(|value| value == "yes"))
             {
                 warnings.push(
@@ -135,16 +135,16 @@ impl Redis {
                 );
             }
         }
-        Ok(Survey {
+        Ok(Diagnostics {
             server,
-            is_function: line.is_function(),
+            is_function: connection.is_function(),
             warnings,
         })
     }
 
     /// Settles, gives back and clears counters of its own, so that every command of the script is run.
-    async fn try_everything(&self) -> Result<(), StoreError> {
-        let rate = Rate::new(LOGGED as u64, Micros::from_secs(1)).map_err(|_| StoreError::Nonsense)?;
+    async fn exercise_script(&self) -> Result<(), StoreError> {
+        let rate = Rate::new(LOG_REQUESTS as u64, Micros::from_secs(1)).map_err(|_| StoreError::Nonsense)?;
         let bucket = Limit::from(TokenBucket::new(rate));
         let log = Limit::from(SlidingLog::new(rate).map_err(|_| StoreError::Nonsense)?);
         let key = |rule, limit| {
@@ -171,9 +171,9 @@ impl Redis {
         let log = [charge(key("log", &log), log)];
         // A log is written in parts as soon as there is room for more than it holds.
         let requests = [buckets.get(..1).unwrap_or_default(), &buckets];
-        for charges in requests.into_iter().chain([&log[..]; LOGGED]) {
-            let settled = self.settle_as(Mode::Settle, charges, LeaseId::default()).await;
-            for outcome in settled.outcomes {
+        for charges in requests.into_iter().chain([&log[..]; LOG_REQUESTS]) {
+            let settlement = self.settle_as(ScriptOp::Settle, charges, LeaseId::default()).await;
+            for outcome in settlement.outcomes {
                 outcome?;
             }
         }
@@ -185,16 +185,16 @@ impl Redis {
 }
 
 /// Why no replica of a primary can be asked, if that is wanted and none can after a while.
-async fn no_replica(primary: &Node) -> Option<String> {
+async fn replica_error(primary: &Node) -> Option<String> {
     let replicas = primary.replicas.as_ref()?;
-    let one_that_is_there = async {
-        while replicas.fault().is_some() {
-            sleep(PAUSE).await;
+    let reachable = async {
+        while replicas.error().is_some() {
+            sleep(POLL_INTERVAL).await;
         }
     };
     // What counts is what there is then.
-    let _ = timeout(PATIENCE, one_that_is_there).await;
-    replicas.fault()
+    let _ = timeout(TIMEOUT, reachable).await;
+    replicas.error()
 }
 
 /// What a server says of itself.
@@ -204,7 +204,7 @@ impl Info {
     fn field(&self, name: &str) -> Option<&str> {
         let mut lines = self.0.lines();
         lines
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+            .find_map(|connection| connection.strip_prefix(name)?.strip_prefix(':'))
             .map(str::trim)
     }
 
@@ -215,18 +215,18 @@ impl Info {
         }
     }
 
-    fn warn(&self, warnings: &mut Vec<String>) {
+    fn collect_warnings(&self, warnings: &mut Vec<String>) {
         let version = self.field("redis_version").unwrap_or_default();
         let mut parts = version.split('.').map_while(|part| part.parse::<u64>().ok());
         if let (Some(major), Some(minor)) = (parts.next(), parts.next())
-            && (major, minor) < OLDEST
+            && (major, minor) < VERSION_MIN
         {
             warnings.push(format!(
                 "version {version} is older than 6.2, the oldest that is supported; upgrade it"
             ));
         }
         let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
-        if policy != "noeviction" && self.field("maxmemory").is_some_and(|most| most != "0") {
+        if policy != "noeviction" && self.field("maxmemory").is_some_and(|value| value != "0") {
             warnings.push(format!(
                 "maxmemory-policy is {policy}: when memory is short the server forgets counters, and their limits begin \
                  anew; set it to noeviction"
@@ -246,14 +246,14 @@ mod tests {
     fn what_a_server_says_of_itself_is_read() {
         let warnings = |info: &str| {
             let mut warnings = Vec::new();
-            Info(info.to_owned()).warn(&mut warnings);
+            Info(info.to_owned()).collect_warnings(&mut warnings);
             warnings
         };
-        let well = "redis_version:7.0.15\r\nrole:master\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n";
-        assert_eq!(warnings(well), Vec::<String>::new());
-        assert_eq!(Info(well.to_owned()).server(), "redis 7.0.15");
-        let ill = "redis_version:5.0.1\r\nrole:slave\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
-        let found = warnings(ill);
+        let healthy = "redis_version:7.0.15\r\nrole:master\r\nmaxmemory:0\r\nmaxmemory_policy:allkeys-lru\r\n";
+        assert_eq!(warnings(healthy), Vec::<String>::new());
+        assert_eq!(Info(healthy.to_owned()).server(), "redis 7.0.15");
+        let unhealthy = "redis_version:5.0.1\r\nrole:slave\r\nmaxmemory:100\r\nmaxmemory_policy:allkeys-lru\r\n";
+        let found = warnings(unhealthy);
         assert_eq!(found.len(), 3, "{found:?}");
         assert!(found[0].contains("5.0.1") && found[1].contains("allkeys-lru") && found[2].contains("replica"));
         let valkey = "redis_version:7.2.4\r\nvalkey_version:9.1.2\r\n";

@@ -4,10 +4,10 @@
 //! waits, and all who wait go as the next call. So a quiet store answers as fast as it can, and the busier it is, the more
 //! each call settles. There is no timer.
 
-use super::call::Mode;
+use super::call::ScriptOp;
 use super::line::Failure;
-use super::node::{Node, Span};
-use super::work::{Deadline, Done, Reply, Work};
+use super::node::{Node, KeyScope};
+use super::work::{Deadline, NodeResult, NodeReply, NodeRequest};
 use crate::store::{Settled, StoreError};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -17,222 +17,222 @@ use tokio::time::timeout_at;
 use tollgate_core::{Micros, Timestamp};
 
 /// The most charges of one request: more could not be read by one command of the script.
-const REQUEST_MOST: usize = 4_096;
+const CHARGES_PER_REQUEST_MAX: usize = 4_096;
 
 /// The most that may wait for the next calls.
-const WAITING_MOST: usize = 16_384;
+const QUEUE_MAX: usize = 16_384;
 
 /// Who waits for the next call.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    waiting: VecDeque<Job>,
+pub(super) struct BatchQueue {
+    waiting: VecDeque<QueuedRequest>,
     /// The call under way. Whoever made it, or the task behind it, sees to those who wait.
-    under_way: Option<UnderWay>,
+    in_flight: Option<InFlightCall>,
     /// How many turns there have been.
-    turns: u64,
+    generation: u64,
 }
 
 /// A call that is under way.
 #[derive(Clone, Copy, Debug)]
-struct UnderWay {
-    turn: u64,
+struct InFlightCall {
+    generation: u64,
     /// When it must long be over, on our clock. Whoever makes a call may be a future that nobody polls; the next to come
     /// then goes in its place.
-    overdue: Timestamp,
+    overdue_at: Timestamp,
 }
 
 /// What becomes of work that comes in.
-enum Entered<'n> {
+enum BatchRole<'n> {
     /// It goes at once, and whoever brought it makes the call.
-    Goes(Vec<Work>, Turn<'n>),
+    Leader(Vec<NodeRequest>, LeaderGuard<'n>),
     /// Somebody will tell.
-    Waits(Vec<oneshot::Receiver<Done>>),
+    Follower(Vec<oneshot::Receiver<NodeResult>>),
 }
 
 #[derive(Debug)]
-struct Job {
-    work: Work,
+struct QueuedRequest {
+    request: NodeRequest,
     deadline: Deadline,
-    reply: oneshot::Sender<Done>,
+    reply: oneshot::Sender<NodeResult>,
 }
 
 impl Node {
     /// Does works of one mode by the next call.
-    pub(super) async fn ask(self: &Arc<Self>, works: Vec<Work>, deadline: Deadline) -> Vec<Done> {
-        let count = works.len();
+    pub(super) async fn send(self: &Arc<Self>, requests: Vec<NodeRequest>, deadline: Deadline) -> Vec<NodeResult> {
+        let count = requests.len();
         let failed = |error: StoreError| (0..count).map(|_| Err(error.into())).collect();
-        if works.iter().map(|work| work.charges.len()).sum::<usize>() > REQUEST_MOST {
+        if requests.iter().map(|request| request.charges.len()).sum::<usize>() > CHARGES_PER_REQUEST_MAX {
             return failed(StoreError::Overloaded);
         }
-        if !self.breaker.lets_pass(self.shared.clock.now()) {
+        if !self.breaker.try_acquire(self.context.clock.now()) {
             return failed(StoreError::BreakerOpen);
         }
-        let tag = works.first().map_or(0, Work::tag);
+        let tag = requests.first().map_or(0, NodeRequest::tag);
         self.last_tag.store(tag, Ordering::Relaxed);
-        match self.enter(works, deadline) {
-            Ok(Entered::Goes(works, _turn)) => self.go(&works, deadline).await,
-            Ok(Entered::Waits(replies)) => {
-                let mut done = Vec::with_capacity(count);
+        match self.enqueue(requests, deadline) {
+            Ok(BatchRole::Leader(requests, _guard)) => self.send_now(&requests, deadline).await,
+            Ok(BatchRole::Follower(replies)) => {
+                let mut results = Vec::with_capacity(count);
                 for reply in replies {
-                    done.push(match timeout_at(deadline.until, reply).await {
+                    results.push(match timeout_at(deadline.instant, reply).await {
                         Ok(Ok(reply)) => reply,
                         Ok(Err(_)) => Err(StoreError::Lost.into()),
                         Err(_) => Err(StoreError::Timeout.into()),
                     });
                 }
-                done
+                results
             }
             Err(error) => failed(error),
         }
     }
 
     /// Makes a call at once.
-    async fn go(&self, works: &[Work], deadline: Deadline) -> Vec<Done> {
-        let all: Vec<&Work> = works.iter().collect();
-        let mut done = self.call(&all, deadline, deadline.until).await;
+    async fn send_now(&self, requests: &[NodeRequest], deadline: Deadline) -> Vec<NodeResult> {
+        let all: Vec<&NodeRequest> = requests.iter().collect();
+        let mut results = self.call(&all, deadline, deadline.instant).await;
         // Nothing was done, and there is time left: the server's clock was set, and now we know.
-        if done.iter().any(is_late) && self.shared.clock.now() < deadline.ours {
-            let late = done.iter().zip(&all).filter(|(done, _)| is_late(done));
-            let late: Vec<&Work> = late.map(|(_, work)| *work).collect();
-            let again = self.call(&late, deadline, deadline.until).await;
-            for (done, again) in done.iter_mut().filter(|done| is_late(done)).zip(again) {
-                *done = again;
+        if results.iter().any(is_deadline_passed) && self.context.clock.now() < deadline.local {
+            let expired = results.iter().zip(&all).filter(|(result, _)| is_deadline_passed(result));
+            let expired: Vec<&NodeRequest> = expired.map(|(_, request)| *request).collect();
+            let resend = self.call(&expired, deadline, deadline.instant).await;
+            for (result, resend) in results.iter_mut().filter(|result| is_deadline_passed(result)).zip(resend) {
+                *result = resend;
             }
         }
-        done
+        results
     }
 
     /// Goes if no call is under way, else waits for the next.
-    fn enter<'n>(self: &'n Arc<Self>, works: Vec<Work>, deadline: Deadline) -> Result<Entered<'n>, StoreError> {
-        let now = deadline.ours - Micros::from(self.shared.deadline);
+    fn enqueue<'n>(self: &'n Arc<Self>, requests: Vec<NodeRequest>, deadline: Deadline) -> Result<BatchRole<'n>, StoreError> {
+        let now = deadline.local - Micros::from(self.context.deadline);
         let mut queue = self.queue();
-        if queue.under_way.is_none_or(|call| call.overdue <= now) {
-            queue.turns += 1;
-            let number = queue.turns;
-            queue.under_way = Some(self.under_way(number, deadline));
-            return Ok(Entered::Goes(works, Turn { node: self, number }));
+        if queue.in_flight.is_none_or(|call| call.overdue_at <= now) {
+            queue.generation += 1;
+            let generation = queue.generation;
+            queue.in_flight = Some(self.in_flight(generation, deadline));
+            return Ok(BatchRole::Leader(requests, LeaderGuard { node: self, generation }));
         }
-        if queue.waiting.len() >= WAITING_MOST {
+        if queue.waiting.len() >= QUEUE_MAX {
             return Err(StoreError::Overloaded);
         }
-        let wait = |work| {
+        let wait = |request| {
             let (sender, reply) = oneshot::channel();
-            queue.waiting.push_back(Job {
-                work,
+            queue.waiting.push_back(QueuedRequest {
+                request,
                 deadline,
                 reply: sender,
             });
             reply
         };
-        Ok(Entered::Waits(works.into_iter().map(wait).collect()))
+        Ok(BatchRole::Follower(requests.into_iter().map(wait).collect()))
     }
 
     /// Those who go together next. Nothing if nobody waits: then no call is under way any more. Nothing also if somebody
     /// else sees to them by now.
-    fn next(&self, turn: u64) -> Option<Vec<Job>> {
+    fn next_batch(&self, generation: u64) -> Option<Vec<QueuedRequest>> {
         let mut queue = self.queue();
-        if queue.under_way.is_none_or(|call| call.turn != turn) {
+        if queue.in_flight.is_none_or(|call| call.generation != generation) {
             return None;
         }
-        let mut batch: Vec<Job> = Vec::new();
+        let mut batch: Vec<QueuedRequest> = Vec::new();
         let mut charges = 0;
-        while let Some(job) = queue.waiting.front() {
-            let mode = batch.first().map_or(job.work.mode, |first| first.work.mode);
-            charges += job.work.charges.len();
+        while let Some(item) = queue.waiting.front() {
+            let op = batch.first().map_or(item.request.op, |first| first.request.op);
+            charges += item.request.charges.len();
             // A call is of one mode, and a counter is cleared once, whoever else wants it cleared.
-            let is_other = self.span == Span::All && (job.work.mode != mode || mode == Mode::Forget);
-            if !batch.is_empty() && (is_other || charges > self.span.most()) {
+            let differs = self.scope == KeyScope::All && (item.request.op != op || op == ScriptOp::Forget);
+            if !batch.is_empty() && (differs || charges > self.scope.charges_max()) {
                 break;
             }
             batch.extend(queue.waiting.pop_front());
         }
         let last = batch
             .iter()
-            .map(|job| job.deadline)
-            .max_by_key(|deadline| deadline.ours);
-        queue.under_way = last.map(|deadline| self.under_way(turn, deadline));
+            .map(|item| item.deadline)
+            .max_by_key(|deadline| deadline.local);
+        queue.in_flight = last.map(|deadline| self.in_flight(generation, deadline));
         (!batch.is_empty()).then_some(batch)
     }
 
-    fn under_way(&self, turn: u64, deadline: Deadline) -> UnderWay {
-        UnderWay {
-            turn,
-            overdue: deadline.ours + Micros::from(self.shared.deadline),
+    fn in_flight(&self, generation: u64, deadline: Deadline) -> InFlightCall {
+        InFlightCall {
+            generation,
+            overdue_at: deadline.local + Micros::from(self.context.deadline),
         }
     }
 
     /// Makes one call for those who go together, and tells each of them. If it was too late for the first who gave up, the
     /// others go again.
-    async fn settle_together(&self, mut jobs: Vec<Job>) {
-        if self.breaker.is_shut(self.shared.clock.now()) {
+    async fn send_batch(&self, mut queued: Vec<QueuedRequest>) {
+        if self.breaker.is_open(self.context.clock.now()) {
             // It opened while they waited.
-            for job in jobs {
-                let _ = job.reply.send(Err(StoreError::BreakerOpen.into()));
+            for item in queued {
+                let _ = item.reply.send(Err(StoreError::BreakerOpen.into()));
             }
             return;
         }
-        let mut late = Timestamp::EPOCH;
+        let mut expired_before = Timestamp::EPOCH;
         loop {
-            jobs = self.still_to_ask(jobs, late);
-            let deadlines = || jobs.iter().map(|job| job.deadline);
+            queued = self.drop_expired(queued, expired_before);
+            let deadlines = || queued.iter().map(|item| item.deadline);
             let (Some(first), Some(last)) = (
-                deadlines().min_by_key(|deadline| deadline.ours),
-                deadlines().map(|deadline| deadline.until).max(),
+                deadlines().min_by_key(|deadline| deadline.local),
+                deadlines().map(|deadline| deadline.instant).max(),
             ) else {
                 return;
             };
-            let works: Vec<&Work> = jobs.iter().map(|job| &job.work).collect();
-            let done = self.call(&works, first, last).await;
-            let mut again = Vec::new();
-            for (job, done) in jobs.into_iter().zip(done) {
-                if is_late(&done) {
-                    again.push(job);
+            let requests: Vec<&NodeRequest> = queued.iter().map(|item| &item.request).collect();
+            let results = self.call(&requests, first, last).await;
+            let mut resend = Vec::new();
+            for (item, result) in queued.into_iter().zip(results) {
+                if is_deadline_passed(&result) {
+                    resend.push(item);
                 } else {
                     // Whoever gave up just now needs no answer.
-                    let _ = job.reply.send(done);
+                    let _ = item.reply.send(result);
                 }
             }
-            (jobs, late) = (again, first.ours);
+            (queued, expired_before) = (resend, first.local);
         }
     }
 
     /// Those who must be asked for. Who has given up, by now or by `late`, is not charged; and what came back since may be
     /// enough to refuse.
-    fn still_to_ask(&self, jobs: Vec<Job>, late: Timestamp) -> Vec<Job> {
-        let now = self.shared.clock.now();
-        let mut still = Vec::with_capacity(jobs.len());
-        for job in jobs {
-            if job.reply.is_closed() {
+    fn drop_expired(&self, queued: Vec<QueuedRequest>, expired_before: Timestamp) -> Vec<QueuedRequest> {
+        let now = self.context.clock.now();
+        let mut remaining = Vec::with_capacity(queued.len());
+        for item in queued {
+            if item.reply.is_closed() {
                 continue;
             }
-            let answer = if job.deadline.ours <= now.max(late) {
+            let result = if item.deadline.local <= now.max(expired_before) {
                 Some(Err(StoreError::Late.into()))
             } else {
-                self.refusal(&job.work, now).map(|settled| Ok(Reply::Near(settled)))
+                self.near_denial(&item.request, now).map(|settlement| Ok(NodeReply::NearCache(settlement)))
             };
-            match answer {
-                Some(answer) => drop(job.reply.send(answer)),
-                None => still.push(job),
+            match result {
+                Some(result) => drop(item.reply.send(result)),
+                None => remaining.push(item),
             }
         }
-        still
+        remaining
     }
 
-    fn refusal(&self, work: &Work, now: Timestamp) -> Option<Settled> {
-        match work.mode {
-            Mode::Settle => self.shared.near.as_ref()?.refusal(&work.charges, now),
+    fn near_denial(&self, request: &NodeRequest, now: Timestamp) -> Option<Settled> {
+        match request.op {
+            ScriptOp::Settle => self.context.near_cache.as_ref()?.denial(&request.charges, now),
             _ => None,
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, BatchQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn is_late(done: &Done) -> bool {
+fn is_deadline_passed(result: &NodeResult) -> bool {
     matches!(
-        done,
+        result,
         Err(Failure {
             error: StoreError::Late,
             ..
@@ -242,33 +242,33 @@ fn is_late(done: &Done) -> bool {
 
 /// The turn of whoever makes a call. When it ends, also because nobody waits for it any more or because it failed, those
 /// who wait are seen to.
-struct Turn<'n> {
+struct LeaderGuard<'n> {
     node: &'n Arc<Node>,
-    number: u64,
+    generation: u64,
 }
 
-impl Drop for Turn<'_> {
+impl Drop for LeaderGuard<'_> {
     fn drop(&mut self) {
         let mut queue = self.node.queue();
-        if queue.under_way.is_none_or(|call| call.turn != self.number) {
+        if queue.in_flight.is_none_or(|call| call.generation != self.generation) {
             return;
         }
         if queue.waiting.is_empty() {
-            queue.under_way = None;
+            queue.in_flight = None;
         } else {
             drop(queue);
             self.node
-                .shared
+                .context
                 .runtime
-                .spawn(see_to(Arc::clone(self.node), self.number));
+                .spawn(drain_queue(Arc::clone(self.node), self.generation));
         }
     }
 }
 
 /// Makes calls until nobody waits.
-async fn see_to(node: Arc<Node>, number: u64) {
-    let _turn = Turn { node: &node, number };
-    while let Some(batch) = node.next(number) {
-        node.settle_together(batch).await;
+async fn drain_queue(node: Arc<Node>, generation: u64) {
+    let _guard = LeaderGuard { node: &node, generation };
+    while let Some(batch) = node.next_batch(generation) {
+        node.send_batch(batch).await;
     }
 }

@@ -1,11 +1,11 @@
 //! What is asked of servers, and what all of a store's servers know.
 
-use super::breaker::Breaking;
-use super::call::{Mode, Told};
-use super::key::{Keys, RedisKey};
+use super::breaker::BreakerConfig;
+use super::call::{ScriptOp, ChargeReply};
+use super::key::{RedisKeyspace, RedisKey};
 use super::line::Failure;
-use super::near::Near;
-use super::{Figures, Time};
+use super::near::NearCache;
+use super::{RedisMetrics, ClockSource};
 use crate::clock::Clock;
 use crate::store::{Settled, StoreError};
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use tollgate_core::{Charge, Cost, LeaseId, Micros, Receipt, Timestamp};
 
 /// One thing to do.
 #[derive(Clone, Debug)]
-pub(super) struct Work {
-    pub(super) mode: Mode,
-    pub(super) manner: Manner,
+pub(super) struct NodeRequest {
+    pub(super) op: ScriptOp,
+    pub(super) routing: Routing,
     /// The charges of a request. In other modes there is one, and of a counter to clear only its key counts.
     pub(super) charges: Vec<Charge<RedisKey>>,
     /// Of a request only its lease.
@@ -28,78 +28,78 @@ pub(super) struct Work {
 
 /// How something is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Manner {
+pub(super) enum Routing {
     /// In one call with others.
-    Together,
+    Batched,
     /// In a call of its own. While a slot is on its way to another server, neither has all keys that others ask for.
-    Alone,
+    Solo,
     /// The same, of a server that is only about to have the slot.
     Asking,
 }
 
 /// What came of it.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(super) enum NodeReply {
     /// What the store told of each charge.
-    Told(Timestamp, Vec<Told>),
+    Script(Timestamp, Vec<ChargeReply>),
     /// A refusal that needed no asking.
-    Near(Settled),
+    NearCache(Settled),
 }
 
 /// What becomes of work.
-pub(super) type Done = Result<Reply, Failure>;
+pub(super) type NodeResult = Result<NodeReply, Failure>;
 
 /// When whoever asked gives up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deadline {
     /// On our clock.
-    pub(super) ours: Timestamp,
+    pub(super) local: Timestamp,
     /// For waiting.
-    pub(super) until: Instant,
+    pub(super) instant: Instant,
 }
 
 impl Deadline {
     /// As much earlier, so that somebody else can be asked in time.
-    pub(super) fn earlier_by(self, time: Duration) -> Self {
+    pub(super) fn earlier_by(self, duration: Duration) -> Self {
         Self {
-            ours: self.ours - Micros::from(time),
-            until: self.until - time,
+            local: self.local - Micros::from(duration),
+            instant: self.instant - duration,
         }
     }
 }
 
 /// What all servers of a store have in common.
 #[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) near: Option<Near>,
-    pub(super) keys: Keys,
-    pub(super) figures: Arc<Figures>,
+pub(super) struct StoreContext {
+    pub(super) near_cache: Option<NearCache>,
+    pub(super) keyspace: RedisKeyspace,
+    pub(super) metrics: Arc<RedisMetrics>,
     pub(super) runtime: Handle,
     pub(super) clock: Clock,
-    pub(super) time: Time,
+    pub(super) clock_source: ClockSource,
     pub(super) slack: Micros,
     pub(super) deadline: Duration,
-    pub(super) breaking: Breaking,
+    pub(super) breaker_config: BreakerConfig,
     /// How many leases are being given back that were asked for and not answered.
-    pub(super) orphans: AtomicUsize,
+    pub(super) orphaned_leases: AtomicUsize,
 }
 
-impl Work {
+impl NodeRequest {
     /// Of one counter.
-    pub(super) fn of_one(mode: Mode, charge: Charge<RedisKey>, receipt: Receipt) -> Self {
+    pub(super) fn single(op: ScriptOp, charge: Charge<RedisKey>, receipt: Receipt) -> Self {
         Self {
-            mode,
-            manner: Manner::Together,
+            op,
+            routing: Routing::Batched,
             charges: vec![charge],
             receipt,
         }
     }
 
     /// A request.
-    pub(super) fn request(mode: Mode, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Self {
+    pub(super) fn new(op: ScriptOp, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Self {
         Self {
-            mode,
-            manner: Manner::Together,
+            op,
+            routing: Routing::Batched,
             charges,
             receipt: receipt(Cost::ZERO, lease),
         }
@@ -120,24 +120,24 @@ pub(super) fn receipt(cost: Cost, lease: LeaseId) -> Receipt {
     }
 }
 
-impl Shared {
+impl StoreContext {
     /// When somebody who asks now gives up.
     pub(super) fn deadline(&self) -> Deadline {
         Deadline {
-            ours: self.clock.now() + Micros::from(self.deadline),
-            until: Instant::now() + self.deadline,
+            local: self.clock.now() + Micros::from(self.deadline),
+            instant: Instant::now() + self.deadline,
         }
     }
 
     /// Counts an error that a request met.
-    pub(super) fn count(&self, error: StoreError) {
-        self.figures.count(error, self.clock.now());
+    pub(super) fn count_error(&self, error: StoreError) {
+        self.metrics.count(error, self.clock.now());
     }
 
     /// Forgets what is known of a key: something was given back.
-    pub(super) fn forget(&self, key: RedisKey) {
-        if let Some(near) = &self.near {
-            near.drop(key);
+    pub(super) fn invalidate(&self, key: RedisKey) {
+        if let Some(near_cache) = &self.near_cache {
+            near_cache.drop(key);
         }
     }
 }

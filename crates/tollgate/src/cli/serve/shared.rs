@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, timeout};
 use tollgate::server::store::Shared;
 use tollgate_limiter::store::local::StoreMode;
-use tollgate_limiter::store::redis::{Redis, Survey};
+use tollgate_limiter::store::redis::{Redis, Diagnostics};
 
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
@@ -23,7 +23,7 @@ pub(super) async fn watch(shared: &Shared, mut is_known: bool) {
     let store = shared.inner();
     let mut clock = tokio::time::interval(LOOK_EVERY);
     clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut is_away, mut since_told) = (store.fault().is_some(), QUIET);
+    let (mut is_away, mut since_told) = (store.connection_error().is_some(), QUIET);
     let mut mode = shared.mode();
     tell_of(mode);
     let mut errors = Errors::default();
@@ -35,7 +35,7 @@ pub(super) async fn watch(shared: &Shared, mut is_known: bool) {
             mode = shared.mode();
             tell_of(mode);
         }
-        let fault = store.fault();
+        let fault = store.connection_error();
         if fault.is_none() && !is_known {
             is_known = survey(store).await;
         }
@@ -70,7 +70,7 @@ impl Errors {
     /// Tells of each error that requests have met since, at most once in a while: a server that answers some of them may
     /// never be away. That it is left alone is told elsewhere.
     fn tell(&mut self, store: &Redis) {
-        for (code, met) in store.figures().errors().filter(|(code, _)| *code != "breaker_open") {
+        for (code, met) in store.metrics().errors().filter(|(code, _)| *code != "breaker_open") {
             let (told, looks) = self.told.entry(code).or_insert((0, ERRORS_QUIET));
             *looks = looks.saturating_add(1);
             if met > *told && *looks >= ERRORS_QUIET {
@@ -78,7 +78,7 @@ impl Errors {
                 (*told, *looks) = (met, 0);
             }
         }
-        let restarts = store.figures().restarts.get();
+        let restarts = store.metrics().task_restarts.get();
         if restarts > std::mem::replace(&mut self.restarts, restarts) {
             tracing::error!(restarts, "a task that looks after the store failed and was begun again");
         }
@@ -97,12 +97,12 @@ fn tell_of(mode: StoreMode) {
 
 /// Says what a store is and what is wrong with it, and whether it could be reached.
 async fn survey(store: &Redis) -> bool {
-    report(store.survey().await)
+    report(store.diagnose().await)
 }
 
 /// The same before the first request, which does not wait for a store that is away.
 pub(super) async fn first_look(store: &Redis) -> bool {
-    match (timeout(FIRST_LOOK, store.survey()).await, store.fault()) {
+    match (timeout(FIRST_LOOK, store.diagnose()).await, store.connection_error()) {
         (Ok(surveyed), _) => report(surveyed),
         (Err(_), Some(fault)) => report(Err(fault)),
         // It is there, and only the look takes long.
@@ -110,7 +110,7 @@ pub(super) async fn first_look(store: &Redis) -> bool {
     }
 }
 
-fn report(surveyed: Result<Survey, String>) -> bool {
+fn report(surveyed: Result<Diagnostics, String>) -> bool {
     match surveyed {
         Ok(survey) => {
             tracing::info!(

@@ -9,7 +9,7 @@ use tollgate_limiter::core::problem::ValueError;
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
 use tollgate_limiter::store::local::{self, StoreMode};
-use tollgate_limiter::store::redis::{Breaking, Functions, OpenFor, Options, ReadFrom, Redis, Time};
+use tollgate_limiter::store::redis::{BreakerConfig, Functions, OpenFor, RedisOptions, ReadFrom, Redis, ClockSource};
 
 /// How a store on a Redis or Valkey server is to be.
 #[derive(Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct RedisSettings {
     /// How long a call may take.
     pub deadline: Duration,
     /// Whose clock decides.
-    pub time: Time,
+    pub time: ClockSource,
     /// Whether the script is called as a function.
     pub functions: Functions,
     /// What all keys begin with.
@@ -31,7 +31,7 @@ pub struct RedisSettings {
     /// Who is asked for what keeps nothing.
     pub read_from: ReadFrom,
     /// When a server is left alone, and for how long.
-    pub breaking: Breaking,
+    pub breaking: BreakerConfig,
     /// What this instance does while the server is away.
     pub local: local::FallbackOptions,
     /// Whom to trust and who we are, over TLS.
@@ -57,13 +57,13 @@ impl RedisSettings {
         Self {
             url,
             deadline: Duration::from_millis(10),
-            time: Time::Server,
+            time: ClockSource::Server,
             functions: Functions::Auto,
             prefix: "tg".to_owned(),
             tags: 64,
             near_cache: true,
             read_from: ReadFrom::Primary,
-            breaking: Breaking::default(),
+            breaking: BreakerConfig::default(),
             local: local::FallbackOptions::default(),
             tls: None,
             sentinel_password: None,
@@ -100,7 +100,7 @@ impl RedisSettings {
     ///
     /// # Errors
     /// Certificates that cannot be read. An address that is none; reading settings refuses those.
-    pub fn options(&self) -> Result<Options, String> {
+    pub fn options(&self) -> Result<RedisOptions, String> {
         let options = Redis::options(&self.url).map_err(|error| error.to_string())?;
         let options = match &self.tls {
             Some(tls) => tls.apply(options)?,
@@ -112,7 +112,7 @@ impl RedisSettings {
         };
         let options = options
             .deadline(self.deadline)
-            .time(self.time)
+            .clock_source(self.time)
             .functions(self.functions)
             .prefix(&self.prefix)
             .tags(self.tags)
@@ -120,7 +120,7 @@ impl RedisSettings {
             .breaker(self.breaking)
             .read_from(self.read_from);
         let options = match &self.envoy {
-            Some(envoy) => options.envoy_counters(envoy.counters()?),
+            Some(envoy) => options.ratelimit_counters(envoy.counters()?),
             None => options,
         };
         Ok(match &self.key_secret {
@@ -131,7 +131,7 @@ impl RedisSettings {
 }
 
 impl StoreTls {
-    fn apply(&self, options: Options) -> Result<Options, String> {
+    fn apply(&self, options: RedisOptions) -> Result<RedisOptions, String> {
         let read = |path: &PathBuf| {
             let read = std::fs::read(path);
             read.map_err(|error| format!("cannot read {} of `store.tls`: {error}", path.display()))
@@ -176,7 +176,7 @@ impl Reading<'_> {
         redis.sentinel_password = password.map(str::to_owned);
         redis.tls = find("tls").and_then(|node| self.store_tls(node));
         let problems = &mut self.problems;
-        let clocks = [("server", Time::Server), ("client", Time::Client { skew_tolerance })];
+        let clocks = [("server", ClockSource::Server), ("client", ClockSource::Client { skew_tolerance })];
         if let Some(time) = find("clock").and_then(|node| node.keyword("a clock", &clocks, problems)) {
             redis.time = time;
         }

@@ -30,7 +30,7 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
             integer(&mut out, store.usage().keys as u64);
         }
         Store::Redis(store) => {
-            let fault = store.inner().fault();
+            let fault = store.inner().connection_error();
             out.extend_from_slice(b"\"redis\",\"reachable\":");
             boolean(&mut out, fault.is_none());
             out.extend_from_slice(b",\"error\":");

@@ -38,9 +38,9 @@ impl Collector for StoreFigures {
                     instances.into(),
                 )?;
                 let store = store.inner();
-                let is_there = u64::from(store.fault().is_none());
+                let is_there = u64::from(store.connection_error().is_none());
                 gauge("tollgate_store_connected", "1 while the store is asked.", is_there)?;
-                let figures = store.figures();
+                let figures = store.metrics();
                 let mut count = |name, help, number: u64| {
                     let counter = ConstCounter::new(number);
                     counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
@@ -61,24 +61,24 @@ impl Collector for StoreFigures {
                 let help = "Units that this instance let pass while the store was away, and then charged to it.";
                 count("tollgate_local_charged_back_units", help, local.repaid_units())?;
                 let help = "Times the store had forgotten the script.";
-                count("tollgate_store_script_loads", help, figures.loads.get())?;
+                count("tollgate_store_script_loads", help, figures.script_loads.get())?;
                 count(
                     "tollgate_store_dials",
                     "Attempts to connect to the store.",
-                    figures.dials.get(),
+                    figures.connect_attempts.get(),
                 )?;
                 let help = "Times a server of a cluster named another one to be asked.";
                 count("tollgate_store_redirects", help, figures.redirects.get())?;
                 let help = "Charges taken back because another part of their request refused or could not be asked.";
-                count("tollgate_store_undone", help, figures.undone.get())?;
+                count("tollgate_store_undone", help, figures.compensated_charges.get())?;
                 let help = "Charges that should have been taken back, and as far as is known were not.";
-                count("tollgate_store_stranded", help, figures.stranded.get())?;
+                count("tollgate_store_stranded", help, figures.uncompensated_charges.get())?;
                 let help = "Looks that a replica answered.";
                 count("tollgate_store_replica_reads", help, figures.replica_reads.get())?;
                 let help = "Looks that a replica was asked for and did not answer, so that its primary was asked.";
                 count("tollgate_store_replica_misses", help, figures.replica_misses.get())?;
                 let help = "Times a task that looks after the store failed and was begun again.";
-                count("tollgate_store_restarts", help, figures.restarts.get())?;
+                count("tollgate_store_restarts", help, figures.task_restarts.get())?;
                 errors(&mut encoder, figures.errors())
             }
         }

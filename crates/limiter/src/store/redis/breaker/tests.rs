@@ -7,31 +7,31 @@ fn at(ms: u64) -> Timestamp {
 }
 
 fn breaker(open_for: OpenFor) -> Breaker {
-    let breaking = Breaking {
+    let config = BreakerConfig {
         open_for,
-        ..Breaking::default()
+        ..BreakerConfig::default()
     };
-    Breaker::new(breaking, Duration::from_millis(10))
+    Breaker::new(config, Duration::from_millis(10))
 }
 
 /// Asks every 10 ms while there is no connection, and says when it opened.
-fn out_of_reach(breaker: &Breaker, from_ms: u64, to_ms: u64) -> Option<u64> {
-    let mut moments = (from_ms..=to_ms).step_by(10);
-    moments.find(|ms| breaker.note(Went::Unreached, at(*ms)))
+fn unreachable_until_open(breaker: &Breaker, from_ms: u64, to_ms: u64) -> Option<u64> {
+    let mut times = (from_ms..=to_ms).step_by(10);
+    times.find(|ms| breaker.record(CallResult::Unreachable, at(*ms)))
 }
 
 fn fail(breaker: &Breaker, times: u64, from_ms: u64) -> bool {
-    (0..times).any(|n| breaker.note(Went::Badly, at(from_ms + n)))
+    (0..times).any(|n| breaker.record(CallResult::Failed, at(from_ms + n)))
 }
 
 #[test]
 fn opens_after_five_failures_in_a_row_and_says_once_that_it_must_be_probed() {
     let breaker = breaker(OpenFor::Auto);
     assert!(!fail(&breaker, 4, 0));
-    breaker.note(Went::Well, at(10));
-    assert!(!fail(&breaker, 4, 20) && breaker.lets_pass(at(30)));
+    breaker.record(CallResult::Ok, at(10));
+    assert!(!fail(&breaker, 4, 20) && breaker.try_acquire(at(30)));
     assert!(fail(&breaker, 1, 30));
-    assert!(!breaker.lets_pass(at(31)) && breaker.is_shut(at(31)));
+    assert!(!breaker.try_acquire(at(31)) && breaker.is_open(at(31)));
     assert!(!fail(&breaker, 5, 40), "it is probed already");
     assert_eq!((breaker.state(), breaker.changes()), (BreakerState::Open, 1));
 }
@@ -40,7 +40,7 @@ fn opens_after_five_failures_in_a_row_and_says_once_that_it_must_be_probed() {
 fn failures_further_apart_are_no_row() {
     let breaker = breaker(OpenFor::Auto);
     for n in 0..20 {
-        assert!(!breaker.note(Went::Badly, at(n * 2_600)), "{n}");
+        assert!(!breaker.record(CallResult::Failed, at(n * 2_600)), "{n}");
     }
 }
 
@@ -50,15 +50,15 @@ fn opens_when_half_of_twenty_calls_in_a_second_fail() {
     let mut calls = 0;
     let opened = (0..30).find(|n| {
         calls += 1;
-        let went = if n % 2 == 0 { Went::Badly } else { Went::Well };
-        breaker.note(went, at(n * 10))
+        let result = if n % 2 == 0 { CallResult::Failed } else { CallResult::Ok };
+        breaker.record(result, at(n * 10))
     });
     // The twentieth, or the next that failed.
     assert!(opened.is_some() && (20..=21).contains(&calls), "{calls}");
     let slow = super::tests::breaker(OpenFor::Auto);
     let opened = (0..100).any(|n| {
-        let went = if n % 2 == 0 { Went::Badly } else { Went::Well };
-        slow.note(went, at(n * 60))
+        let result = if n % 2 == 0 { CallResult::Failed } else { CallResult::Ok };
+        slow.record(result, at(n * 60))
     });
     assert!(!opened, "fewer than twenty a second say nothing");
 }
@@ -69,8 +69,8 @@ fn a_call_without_an_answer_and_the_way_back_are_one_failure() {
     for stall in 0..6 {
         let from = stall * 1_000;
         assert!(!fail(&breaker, 1, from));
-        assert_eq!(out_of_reach(&breaker, from + 1, from + 59), None, "{stall}");
-        assert!(!breaker.note(Went::Well, at(from + 60)));
+        assert_eq!(unreachable_until_open(&breaker, from + 1, from + 59), None, "{stall}");
+        assert!(!breaker.record(CallResult::Ok, at(from + 60)));
     }
     // What came before does not count.
     assert!(!fail(&breaker, 4, 7_000));
@@ -81,25 +81,25 @@ fn a_server_that_stays_out_of_reach_is_noticed_within_a_tenth_of_a_second() {
     // A call has failed, 10 ms after it was made; none has, since there was never a connection; fifty calls a second.
     let after_one = breaker(OpenFor::Auto);
     fail(&after_one, 1, 10);
-    assert_eq!(out_of_reach(&after_one, 20, 200), Some(70));
-    assert_eq!(out_of_reach(&breaker(OpenFor::Auto), 0, 200), Some(60));
+    assert_eq!(unreachable_until_open(&after_one, 20, 200), Some(70));
+    assert_eq!(unreachable_until_open(&breaker(OpenFor::Auto), 0, 200), Some(60));
     let seldom = breaker(OpenFor::Auto);
     fail(&seldom, 1, 30);
-    let opened = [40, 60, 80, 100].map(|ms| seldom.note(Went::Unreached, at(ms)));
+    let opened = [40, 60, 80, 100].map(|ms| seldom.record(CallResult::Unreachable, at(ms)));
     assert_eq!(opened, [false, false, false, true]);
 }
 
 #[test]
 fn more_failures_or_longer_ones_are_more_patience() {
     for (failures, deadline_ms, opens_at) in [(1, 10, 0), (3, 10, 60), (20, 10, 190), (5, 100, 400)] {
-        let breaking = Breaking {
+        let config = BreakerConfig {
             failures,
-            ..Breaking::default()
+            ..BreakerConfig::default()
         };
-        let breaker = Breaker::new(breaking, Duration::from_millis(deadline_ms));
+        let breaker = Breaker::new(config, Duration::from_millis(deadline_ms));
         let mut opened = (0..1_000)
             .step_by(10)
-            .filter(|ms| breaker.note(Went::Unreached, at(*ms)));
+            .filter(|ms| breaker.record(CallResult::Unreachable, at(*ms)));
         assert_eq!(opened.next(), Some(opens_at), "{failures} {deadline_ms}");
     }
 }
@@ -111,13 +111,13 @@ fn one_that_stands_still_again_and_again_is_left_alone() {
         (0..10_u64).find(|stall| {
             let from = from_ms + stall * 100;
             assert!(!fail(&breaker, 1, from + 10));
-            let opened = out_of_reach(&breaker, from + 20, from + 50);
-            opened.is_some() || breaker.note(Went::Well, at(from + 55))
+            let opened = unreachable_until_open(&breaker, from + 20, from + 50);
+            opened.is_some() || breaker.record(CallResult::Ok, at(from + 55))
         })
     };
     assert_eq!(stalls(0), Some(2));
-    for _ in 0..PROBES {
-        breaker.note_probe(Went::Well, at(1_000));
+    for _ in 0..PROBES_MIN {
+        breaker.record_probe(CallResult::Ok, at(1_000));
     }
     assert_eq!(stalls(1_000), Some(1), "sooner when it was left alone just before");
 }
@@ -126,15 +126,15 @@ fn one_that_stands_still_again_and_again_is_left_alone() {
 fn closes_after_two_probes_in_a_row() {
     let breaker = breaker(OpenFor::Auto);
     fail(&breaker, 5, 0);
-    assert!(breaker.note_probe(Went::Well, at(100)));
+    assert!(breaker.record_probe(CallResult::Ok, at(100)));
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
-    assert!(!breaker.lets_pass(at(101)), "no request is risked");
-    assert!(breaker.note_probe(Went::Badly, at(200)));
+    assert!(!breaker.try_acquire(at(101)), "no request is risked");
+    assert!(breaker.record_probe(CallResult::Failed, at(200)));
     assert_eq!(breaker.state(), BreakerState::Open);
-    assert!(breaker.note_probe(Went::Well, at(300)));
-    assert!(!breaker.note_probe(Went::Well, at(400)));
+    assert!(breaker.record_probe(CallResult::Ok, at(300)));
+    assert!(!breaker.record_probe(CallResult::Ok, at(400)));
     assert_eq!((breaker.state(), breaker.changes()), (BreakerState::Closed, 2));
-    assert!(breaker.lets_pass(at(401)));
+    assert!(breaker.try_acquire(at(401)));
 }
 
 #[test]
@@ -144,16 +144,16 @@ fn a_link_that_comes_and_goes_is_trusted_more_and_more_slowly() {
     let mut probes = Vec::new();
     for _ in 0..4 {
         fail(&breaker, 5, now);
-        let needed = (1..).find(|n| !breaker.note_probe(Went::Well, at(now + n * 150)));
+        let needed = (1..).find(|n| !breaker.record_probe(CallResult::Ok, at(now + n * 150)));
         probes.extend(needed);
         now += 2_000;
     }
     assert_eq!(probes, [2, 4, 8, 8]);
     now += 20_000;
     fail(&breaker, 5, now);
-    assert!(breaker.note_probe(Went::Well, at(now + 100)));
+    assert!(breaker.record_probe(CallResult::Ok, at(now + 100)));
     assert!(
-        !breaker.note_probe(Went::Well, at(now + 200)),
+        !breaker.record_probe(CallResult::Ok, at(now + 200)),
         "after a quiet time all is as it was"
     );
 }
@@ -162,15 +162,15 @@ fn a_link_that_comes_and_goes_is_trusted_more_and_more_slowly() {
 fn for_a_fixed_time_nobody_passes_and_then_one_tries() {
     let breaker = breaker(OpenFor::Fixed(Micros::from_secs(30)));
     assert!(!fail(&breaker, 5, 0), "nobody probes in the background");
-    assert!(!breaker.lets_pass(at(29_000)) && breaker.is_shut(at(29_000)));
-    assert!(!breaker.is_shut(at(30_010)) && breaker.lets_pass(at(30_010)));
+    assert!(!breaker.try_acquire(at(29_000)) && breaker.is_open(at(29_000)));
+    assert!(!breaker.is_open(at(30_010)) && breaker.try_acquire(at(30_010)));
     assert_eq!(breaker.state(), BreakerState::HalfOpen);
-    assert!(!breaker.lets_pass(at(30_011)), "one at a time");
-    breaker.note(Went::Badly, at(30_020));
-    assert!(!breaker.lets_pass(at(60_000)));
-    assert!(breaker.lets_pass(at(60_030)));
+    assert!(!breaker.try_acquire(at(30_011)), "one at a time");
+    breaker.record(CallResult::Failed, at(30_020));
+    assert!(!breaker.try_acquire(at(60_000)));
+    assert!(breaker.try_acquire(at(60_030)));
     // Whoever tried has left; another may.
-    assert!(breaker.lets_pass(at(61_040)));
-    breaker.note(Went::Well, at(61_050));
-    assert!(breaker.lets_pass(at(61_051)) && breaker.lets_pass(at(61_052)));
+    assert!(breaker.try_acquire(at(61_040)));
+    breaker.record(CallResult::Ok, at(61_050));
+    assert!(breaker.try_acquire(at(61_051)) && breaker.try_acquire(at(61_052)));
 }

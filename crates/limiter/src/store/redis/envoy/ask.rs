@@ -6,7 +6,7 @@
 use super::super::cluster::Cluster;
 use super::super::line::Failure;
 use super::super::node::Node;
-use super::super::nodes::Nodes;
+use super::super::nodes::Topology;
 use super::super::slots;
 use super::super::work::Deadline;
 use crate::store::{Refusal, StoreError};
@@ -94,7 +94,7 @@ fn count(reply: Value) -> Result<i64, Failure> {
     number.ok_or_else(|| StoreError::Nonsense.into())
 }
 
-impl Nodes {
+impl Topology {
     /// Does all of it, each on the server that has its key.
     pub(super) async fn execute(&self, requests: &[CounterRequest], deadline: Deadline) -> Vec<Result<i64, StoreError>> {
         let results = match self {
@@ -115,7 +115,7 @@ impl Cluster {
         let mut results: Vec<Result<i64, Failure>> = vec![Err(StoreError::Unavailable.into()); requests.len()];
         let mut groups: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
         for (index, request) in requests.iter().enumerate() {
-            let Some(node) = self.owner_of(slots::of_key(&request.key), deadline).await else {
+            let Some(node) = self.slot_owner(slots::key_slot(&request.key), deadline).await else {
                 continue;
             };
             match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
@@ -149,21 +149,21 @@ impl Cluster {
                 Ok(count) => return Ok(count),
                 Err(failure) => failure,
             };
-            let (node, is_asking) = match (failure.error, &failure.elsewhere) {
+            let (node, is_asking) = match (failure.error, &failure.redirect) {
                 (StoreError::Refused(Refusal::Moved), Some(endpoint)) if !moved_followed => {
                     moved_followed = true;
-                    (self.slot_moved(slots::of_key(&request.key), endpoint), false)
+                    (self.record_slot_moved(slots::key_slot(&request.key), endpoint), false)
                 }
                 (StoreError::Refused(Refusal::Ask), Some(endpoint)) if !ask_followed => {
                     ask_followed = true;
-                    (self.server_at(endpoint), true)
+                    (self.node_for_endpoint(endpoint), true)
                 }
                 _ => {
-                    self.doubt_if(failure.error);
+                    self.invalidate_on(failure.error);
                     return Err(failure);
                 }
             };
-            self.shared().figures.redirects.add(1);
+            self.context().metrics.redirects.add(1);
             let retried = node.execute(&[request], is_asking, deadline).await;
             result = retried
                 .into_iter()

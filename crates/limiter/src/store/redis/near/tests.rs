@@ -1,7 +1,7 @@
 //! Made-up times: whatever is refused here, the core refuses at every time that the store's clock may show.
 
 use super::*;
-use crate::store::redis::key::Keys;
+use crate::store::redis::key::RedisKeyspace;
 use proptest::prelude::*;
 use tollgate_core::{
     Cell, Concurrency, Counter, FixedWindow, Gcra, LeakyBucket, OnStoreFailure, Rate, SlidingCounter, SlidingLog,
@@ -27,7 +27,7 @@ fn limits() -> Vec<Limit> {
 }
 
 fn key(subject: u64) -> RedisKey {
-    let keys = Keys::new("tg", 64, None);
+    let keys = RedisKeyspace::new("tg", 64, None);
     let [limit, ..] = &limits()[..] else { unreachable!() };
     let counter = Counter {
         domain: "default",
@@ -36,7 +36,7 @@ fn key(subject: u64) -> RedisKey {
         limit,
         per: &[],
     };
-    keys.key(&keys.subjects(&counter), &[&subject.to_le_bytes()])
+    keys.key(&keys.template(&counter), &[&subject.to_le_bytes()])
 }
 
 fn charge(limit: Limit, cost: u64) -> Charge<RedisKey> {
@@ -66,18 +66,18 @@ impl Stored {
     }
 
     /// Settles a charge as the script does, and tells of it.
-    fn settle(&mut self, charge: &Charge<RedisKey>, now: Timestamp) -> Told {
+    fn settle(&mut self, charge: &Charge<RedisKey>, now: Timestamp) -> ChargeReply {
         let step = charge.limit.decide(self.0.as_ref(), charge.cost, Now::new(now));
-        let passes = step.decision.is_allow();
-        if let (true, Some(next)) = (passes, step.next) {
+        let allowed = step.decision.is_allow();
+        if let (true, Some(next)) = (allowed, step.next) {
             charge.limit.keep(&mut self.0, next, LeaseId(1));
         }
         let is_ring = charge.limit.packed_bytes().is_none();
-        Told::Charge {
+        ChargeReply::Charge {
             decision: step.decision,
             receipt: receipt(charge.cost, LeaseId(1)),
-            kept: passes,
-            passes,
+            kept: allowed,
+            allowed,
             state: self.0.clone().filter(|_| !is_ring),
         }
     }
@@ -90,182 +90,182 @@ proptest! {
     fn what_is_refused_here_is_refused_at_every_time_the_store_may_show(
         which in 0..8_usize,
         before in prop::collection::vec((0..120_000_u64, 0..=UNITS + 2), 1..24),
-        way_there in 0..30_000_u64,
-        way_back in 0..30_000_u64,
-        asked in 0..260_000_u64,
+        outbound in 0..30_000_u64,
+        inbound in 0..30_000_u64,
+        delay in 0..260_000_u64,
         cost in 0..=UNITS + 2,
-        ahead in prop_oneof![Just(0), 0..20_000_u64],
+        clock_ahead in prop_oneof![Just(0), 0..20_000_u64],
     ) {
         let limit = limits()[which];
-        let near = Near::new(Micros::new(ahead), Now::SLACK);
+        let cache = NearCache::new(Micros::new(clock_ahead), Now::SLACK);
         let mut stored = Stored::default();
         // Our clock is an hour behind the store's, which nobody here knows.
-        const BEHIND: u64 = 3_600_000_000;
+        const CLOCK_BEHIND: u64 = 3_600_000_000;
         let mut now = 0;
         for (pause, cost) in before {
             now += pause;
-            let when = Exchange {
-                sent: us(now.saturating_sub(way_there)),
-                received: us(now + way_back),
-                now: us(now + BEHIND),
+            let round_trip = RoundTrip {
+                sent: us(now.saturating_sub(outbound)),
+                received: us(now + inbound),
+                now: us(now + CLOCK_BEHIND),
             };
             let charge = charge(limit, cost);
-            let told = stored.settle(&charge, when.now);
-            near.learn(&charge, &[charge], &told, when);
+            let reply = stored.settle(&charge, round_trip.now);
+            cache.record(&charge, &[charge], &reply, round_trip);
         }
-        let sent = now.saturating_sub(way_there);
-        let ours = us(now + way_back + asked);
+        let sent = now.saturating_sub(outbound);
+        let ours = us(now + inbound + delay);
         let this = charge(limit, cost);
-        let refusal = near.refusal(&[this], ours);
+        let denial = cache.denial(&[this], ours);
         // The last reply's way is between nothing and all of the time it took, and clocks drift.
-        let earliest = now + asked - asked / 5_000;
-        let latest = now + (now + way_back + asked - sent) + asked / 5_000;
-        if let Some(refusal) = refusal {
-            prop_assert!(!refusal.passes && now + way_back + asked - sent < BELIEVED.get());
+        let earliest = now + delay - delay / 5_000;
+        let latest = now + (now + inbound + delay - sent) + delay / 5_000;
+        if let Some(denial) = denial {
+            prop_assert!(!denial.passes && now + inbound + delay - sent < TTL.get());
             prop_assert!(!matches!(limit, Limit::Concurrency(_)));
-            let times = [earliest, (earliest + latest) / 2, latest, latest + ahead];
+            let times = [earliest, (earliest + latest) / 2, latest, latest + clock_ahead];
             for time in times {
-                let decision = stored.decide(&this, us(time + BEHIND));
+                let decision = stored.decide(&this, us(time + CLOCK_BEHIND));
                 prop_assert!(!decision.is_allow(), "at {}: {:?}", time, decision);
             }
-            let outcome = refusal.outcomes[0].expect("known");
+            let outcome = denial.outcomes[0].expect("known");
             prop_assert_eq!(outcome.source, Source::Near);
             // Told at its own time, it is what the store would have said then.
-            let told = stored.decide(&this, refusal.now);
-            prop_assert_eq!(outcome.decision.retry(), told.retry());
-            prop_assert_eq!(outcome.decision.standing().limit, told.standing().limit);
-            prop_assert!(outcome.decision.standing().remaining <= told.standing().remaining);
+            let reply = stored.decide(&this, denial.now);
+            prop_assert_eq!(outcome.decision.retry(), reply.retry());
+            prop_assert_eq!(outcome.decision.standing().limit, reply.standing().limit);
+            prop_assert!(outcome.decision.standing().remaining <= reply.standing().remaining);
         }
     }
 
     #[test]
     fn what_the_store_would_refuse_even_at_the_latest_is_refused_here(
         which in 0..6_usize,
-        asked in 0..200_000_u64,
+        delay in 0..200_000_u64,
         cost in 1..=UNITS,
     ) {
         let limit = limits()[which];
-        let near = Near::new(Micros::ZERO, Now::SLACK);
+        let cache = NearCache::new(Micros::ZERO, Now::SLACK);
         let mut stored = Stored::default();
-        let when = Exchange { sent: us(0), received: us(200), now: us(100) };
+        let round_trip = RoundTrip { sent: us(0), received: us(200), now: us(100) };
         let all = charge(limit, UNITS);
-        let told = stored.settle(&all, when.now);
-        near.learn(&all, &[all], &told, when);
+        let reply = stored.settle(&all, round_trip.now);
+        cache.record(&all, &[all], &reply, round_trip);
         let this = charge(limit, cost);
-        let at_last = stored.decide(&this, us(100 + 200 + asked + (200 + asked) / 5_000 + 1));
-        let refusal = near.refusal(&[this], us(200 + asked));
-        prop_assert_eq!(refusal.is_some(), !at_last.is_allow());
+        let at_last = stored.decide(&this, us(100 + 200 + delay + (200 + delay) / 5_000 + 1));
+        let denial = cache.denial(&[this], us(200 + delay));
+        prop_assert_eq!(denial.is_some(), !at_last.is_allow());
     }
 }
 
 /// A near cache that knows a bucket to be empty, and when that was.
-fn exhausted() -> (Near, Charge<RedisKey>, Exchange) {
+fn exhausted() -> (NearCache, Charge<RedisKey>, RoundTrip) {
     let limit = TokenBucket::new(Rate::new(UNITS, Micros::from_secs(3_600)).expect("in range"));
-    let near = Near::new(Micros::ZERO, Now::SLACK);
+    let cache = NearCache::new(Micros::ZERO, Now::SLACK);
     let all = charge(limit.into(), UNITS);
-    let when = Exchange {
+    let round_trip = RoundTrip {
         sent: us(1_000),
         received: us(1_200),
         now: us(1_100),
     };
-    let told = Stored::default().settle(&all, when.now);
-    near.learn(&all, &[all], &told, when);
-    (near, charge(limit.into(), 1), when)
+    let reply = Stored::default().settle(&all, round_trip.now);
+    cache.record(&all, &[all], &reply, round_trip);
+    (cache, charge(limit.into(), 1), round_trip)
 }
 
 #[test]
 fn an_entry_is_believed_for_250_ms_from_when_it_was_asked_for() {
-    let (near, one, when) = exhausted();
-    assert!(near.refusal(&[one], when.sent + Micros::new(249_999)).is_some());
-    assert!(near.refusal(&[one], when.sent + BELIEVED).is_none());
+    let (cache, one, round_trip) = exhausted();
+    assert!(cache.denial(&[one], round_trip.sent + Micros::new(249_999)).is_some());
+    assert!(cache.denial(&[one], round_trip.sent + TTL).is_none());
 }
 
 #[test]
 fn what_counts_although_refused_and_what_only_watches_is_not_refused_here() {
-    let (near, one, when) = exhausted();
+    let (cache, one, round_trip) = exhausted();
     let with = |policy| Charge { policy, ..one };
-    assert!(near.refusal(&[one, with(Policy::Count)], when.received).is_none());
-    assert!(near.refusal(&[with(Policy::Count)], when.received).is_none());
-    assert!(near.refusal(&[with(Policy::Shadow)], when.received).is_none());
+    assert!(cache.denial(&[one, with(Policy::Count)], round_trip.received).is_none());
+    assert!(cache.denial(&[with(Policy::Count)], round_trip.received).is_none());
+    assert!(cache.denial(&[with(Policy::Shadow)], round_trip.received).is_none());
     // Another charge of the request that is not known: nobody asked for it.
     let other = Charge { key: key(2), ..one };
-    let refusal = near.refusal(&[other, one], when.received).expect("one is refused");
-    assert_eq!(refusal.outcomes[0], Err(StoreError::Unasked));
-    assert!(refusal.outcomes[1].is_ok());
+    let denial = cache.denial(&[other, one], round_trip.received).expect("one is refused");
+    assert_eq!(denial.outcomes[0], Err(StoreError::Unasked));
+    assert!(denial.outcomes[1].is_ok());
 }
 
 #[test]
 fn a_reply_that_comes_late_changes_nothing_and_a_clock_that_was_set_back_does() {
-    let (near, one, when) = exhausted();
-    let full = Stored::default().settle(&one, when.now);
-    let earlier = Exchange {
-        now: when.now - Micros::ONE,
-        ..when
+    let (cache, one, round_trip) = exhausted();
+    let full = Stored::default().settle(&one, round_trip.now);
+    let earlier = RoundTrip {
+        now: round_trip.now - Micros::ONE,
+        ..round_trip
     };
-    near.learn(&one, &[one], &full, earlier);
-    assert!(near.refusal(&[one], when.received).is_some());
+    cache.record(&one, &[one], &full, earlier);
+    assert!(cache.denial(&[one], round_trip.received).is_some());
     // An hour back, and long after: what was known then counts for nothing.
-    let after = |us_after| Exchange {
-        sent: when.sent + Micros::new(300_000 + us_after),
-        received: when.received + Micros::new(300_000 + us_after),
-        now: when.now - Micros::from_secs(3_600) + Micros::new(us_after),
+    let after = |us_after| RoundTrip {
+        sent: round_trip.sent + Micros::new(300_000 + us_after),
+        received: round_trip.received + Micros::new(300_000 + us_after),
+        now: round_trip.now - Micros::from_secs(3_600) + Micros::new(us_after),
     };
     let mut stored = Stored::default();
     let all = Charge {
         cost: Cost::new(UNITS).expect("in range"),
         ..one
     };
-    let told = stored.settle(&all, after(0).now);
-    near.learn(&all, &[all], &told, after(0));
-    assert!(near.refusal(&[one], after(0).received).is_some());
+    let reply = stored.settle(&all, after(0).now);
+    cache.record(&all, &[all], &reply, after(0));
+    assert!(cache.denial(&[one], after(0).received).is_some());
 }
 
 #[test]
 fn a_key_that_has_something_left_again_is_forgotten() {
-    let (near, one, when) = exhausted();
-    assert_eq!(near.entries.load(Ordering::Relaxed), 1);
-    let later = Exchange {
-        now: when.now + Micros::ONE,
-        ..when
+    let (cache, one, round_trip) = exhausted();
+    assert_eq!(cache.entries.load(Ordering::Relaxed), 1);
+    let later = RoundTrip {
+        now: round_trip.now + Micros::ONE,
+        ..round_trip
     };
-    let told = Stored::default().settle(&one, later.now);
-    near.learn(&one, &[one], &told, later);
-    assert_eq!(near.entries.load(Ordering::Relaxed), 0);
-    assert!(near.refusal(&[one], later.received).is_none());
+    let reply = Stored::default().settle(&one, later.now);
+    cache.record(&one, &[one], &reply, later);
+    assert_eq!(cache.entries.load(Ordering::Relaxed), 0);
+    assert!(cache.denial(&[one], later.received).is_none());
 }
 
 #[test]
 fn there_are_never_more_entries_than_there_may_be() {
-    let (near, one, when) = exhausted();
+    let (cache, one, round_trip) = exhausted();
     let all = Charge {
         cost: Cost::new(UNITS).expect("in range"),
         ..one
     };
-    let learn = |from: u64, count: u64, when: Exchange| {
+    let record_many = |from: u64, count: u64, round_trip: RoundTrip| {
         for subject in from..from + count {
             let all = Charge {
                 key: key(subject),
                 ..all
             };
-            let told = Stored::default().settle(&all, when.now);
-            near.learn(&all, &[all], &told, when);
+            let reply = Stored::default().settle(&all, round_trip.now);
+            cache.record(&all, &[all], &reply, round_trip);
         }
     };
-    let many = MOST as u64 + MOST as u64 / 8;
-    learn(10, many, when);
-    let kept = near.entries.load(Ordering::Relaxed);
-    assert!(kept <= MOST && kept > MOST * 9 / 10, "{kept}");
+    let many = ENTRIES_MAX as u64 + ENTRIES_MAX as u64 / 8;
+    record_many(10, many, round_trip);
+    let kept = cache.entries.load(Ordering::Relaxed);
+    assert!(kept <= ENTRIES_MAX && kept > ENTRIES_MAX * 9 / 10, "{kept}");
     // As soon as they are not believed any more, there is room.
-    let later = Exchange {
-        sent: when.sent + BELIEVED,
-        received: when.received + BELIEVED,
-        now: when.now + BELIEVED,
+    let later = RoundTrip {
+        sent: round_trip.sent + TTL,
+        received: round_trip.received + TTL,
+        now: round_trip.now + TTL,
     };
-    learn(10 + many, 1_000, later);
+    record_many(10 + many, 1_000, later);
     let newest = Charge {
         key: key(10 + many + 999),
         ..one
     };
-    assert!(near.refusal(&[newest], later.received).is_some());
-    assert!(near.entries.load(Ordering::Relaxed) <= MOST);
+    assert!(cache.denial(&[newest], later.received).is_some());
+    assert!(cache.entries.load(Ordering::Relaxed) <= ENTRIES_MAX);
 }
