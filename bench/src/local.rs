@@ -10,7 +10,7 @@ use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::yaml;
@@ -81,8 +81,8 @@ async fn measure(args: &Args) -> Result<(), String> {
         charges(&*away, args.keys),
     );
     let books = (
-        RuleBook::new(rules()?, memory.clone()),
-        RuleBook::new(rules()?, away.clone()),
+        RuleLimiter::new(rules()?, memory.clone()),
+        RuleLimiter::new(rules()?, away.clone()),
     );
     let names: Vec<String> = (0..args.keys).map(|key| format!("user-{key}")).collect();
     let mut whole = [Measured::new("memory"), Measured::new("local, the store is away")];
@@ -172,7 +172,7 @@ async fn settle<S: Store>(store: &S, charge: &Charge<S::Key>, source: Source) {
     assert!(settled.passes && outcome.source == source);
 }
 
-async fn check<S: Store>(book: &RuleBook<S>, user: &str, source: Source) {
+async fn check<S: Store>(book: &RuleLimiter<S>, user: &str, source: Source) {
     let attributes = [Attribute {
         name: "user",
         value: user.as_bytes(),

@@ -18,7 +18,7 @@ use tollgate_core::problem::Origin;
 use tollgate_core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
 use tollgate_core::testing::random::Random;
 use tollgate_core::{Cost, yaml};
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::store::memory::Memory;
 
 /// Measures planning with few and with many rules.
@@ -48,7 +48,7 @@ const PASSES: usize = 4;
 struct Case {
     rules: usize,
     overrides: usize,
-    book: RuleBook,
+    book: RuleLimiter,
     attempts: Vec<Words>,
     plan_ns: Vec<f64>,
     check_ns: Vec<f64>,
@@ -100,7 +100,7 @@ pub(crate) fn measure(rounds: u32) -> Planned {
 impl Case {
     fn new(rules: usize, overrides: usize) -> Self {
         let endpoints = rules / 2;
-        let book = RuleBook::new(two_tiers(endpoints, overrides), Arc::new(Memory::default()));
+        let book = RuleLimiter::new(two_tiers(endpoints, overrides), Arc::new(Memory::default()));
         let mut random = Random::new(7);
         let merchants = overrides.max(10_000) as u64;
         let attempts = (0..ATTEMPTS).map(|_| Words {

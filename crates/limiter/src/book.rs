@@ -4,10 +4,10 @@ mod counted;
 mod together;
 mod token;
 
-pub use self::together::{Judged, OwnLimit, Part, Together, Way};
+pub use self::together::{ItemVerdict, InlineLimit, AttemptItem, CombinedVerdict, Direction};
 
-use self::counted::Counted;
-use self::token::Token;
+use self::counted::HitCharge;
+use self::token::LeaseToken;
 use crate::store::memory::Memory;
 use crate::store::{HitOp, Hit, Settled, Store, StoreError};
 use crate::{join, lease};
@@ -20,20 +20,20 @@ use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
 /// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
 /// one book sees no mixture.
-pub struct RuleBook<S: Store = Memory> {
+pub struct RuleLimiter<S: Store = Memory> {
     rules: RuleSet,
     store: Arc<S>,
     /// For each of the rules' counters.
-    subjects: Box<[S::Subjects]>,
+    key_templates: Box<[S::Subjects]>,
     /// For each of them the key of the one subject that is everybody.
-    everybody: Box<[S::Key]>,
+    global_keys: Box<[S::Key]>,
     /// The limits that leases are held of, by the tag that stands for their counters in a token.
-    leased: HashMap<u64, Limit>,
+    lease_limits: HashMap<u64, Limit>,
 }
 
 /// Why counters were not cleared.
 #[derive(Debug)]
-pub enum NotForgotten {
+pub enum ForgetError {
     /// No rule and no window of the attempt's domain has that name.
     Unknown(UnknownRule),
     /// The store could not be asked for all of them. Some may be cleared.
@@ -42,35 +42,35 @@ pub enum NotForgotten {
 
 /// What a check came to.
 #[derive(Debug)]
-pub struct Checked<'r> {
+pub struct CheckResult<'r> {
     /// May the attempt go on?
     pub verdict: Verdict<'r>,
     /// What the attempt holds of concurrency limits, to be released when it is done. Any instance can.
     pub lease: Option<String>,
     /// How often a cost attribute was not a whole number, and the default was charged.
-    pub odd_costs: u32,
+    pub invalid_costs: u32,
     /// The store's time when it was settled. Nothing if nothing had to be.
     pub now: Option<Timestamp>,
 }
 
-impl<S: Store> RuleBook<S> {
+impl<S: Store> RuleLimiter<S> {
     /// A book of these rules. Their counters go on where an earlier book over the same store left them.
     pub fn new(rules: RuleSet, store: Arc<S>) -> Self {
-        let of_counter = |counter: &tollgate_core::rules::CounterSpec| store.subjects(&counter.counter(&[]));
-        let subjects: Box<[S::Subjects]> = rules.counters().iter().map(of_counter).collect();
-        let everybody = subjects.iter().map(|subjects| store.key(subjects, &[])).collect();
-        let leased = rules
+        let template_of = |counter: &tollgate_core::rules::CounterSpec| store.subjects(&counter.counter(&[]));
+        let key_templates: Box<[S::Subjects]> = rules.counters().iter().map(template_of).collect();
+        let global_keys = key_templates.iter().map(|subjects| store.key(subjects, &[])).collect();
+        let lease_limits = rules
             .counters()
             .iter()
             .filter(|counter| matches!(counter.limit, Limit::Concurrency(_)))
-            .map(|counter| (token::tag(counter), counter.limit))
+            .map(|counter| (token::counter_tag(counter), counter.limit))
             .collect();
         Self {
             rules,
             store,
-            subjects,
-            everybody,
-            leased,
+            key_templates,
+            global_keys,
+            lease_limits,
         }
     }
 
@@ -85,54 +85,54 @@ impl<S: Store> RuleBook<S> {
     }
 
     /// May the attempt go on? If so, every rule it meets is charged; if not, none is.
-    pub async fn check(&self, attempt: &Attempt<'_>) -> Checked<'_> {
+    pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
         let plan = self.plan(attempt);
-        let odd_costs = plan.invalid_costs;
+        let invalid_costs = plan.invalid_costs;
         if plan.charges.is_empty() {
-            return Checked {
+            return CheckResult {
                 verdict: plan.verdict(S::SOURCE, []),
                 lease: None,
-                odd_costs,
+                invalid_costs,
                 now: None,
             };
         }
-        let is_leased = plan.charges.iter().any(is_leased);
-        let lease = if is_leased { lease::random_id() } else { LeaseId::default() };
-        let counted = self.counted(attempt, &plan, 0);
-        let mut settled = if plan.is_banned() {
-            self.look(&plan.charges, counted.as_slice(), true).await
+        let takes_lease = plan.charges.iter().any(takes_lease);
+        let lease = if takes_lease { lease::random_id() } else { LeaseId::default() };
+        let hit_charge = self.hit_charge(attempt, &plan, 0);
+        let mut settlement = if plan.is_banned() {
+            self.peek_attempt(&plan.charges, hit_charge.as_slice(), true).await
         } else {
-            self.settle(&plan.charges, counted.as_slice(), lease).await
+            self.settle(&plan.charges, hit_charge.as_slice(), lease).await
         };
-        let mut verdict = plan.verdict(S::SOURCE, answers(&settled));
-        if !verdict.allowed && !plan.is_banned() && !settled.is_refused(&plan.charges) {
+        let mut verdict = plan.verdict(S::SOURCE, charge_results(&settlement));
+        if !verdict.allowed && !plan.is_banned() && !settlement.is_refused(&plan.charges) {
             // A rule is closed because its part of the store is away; another part has taken charges.
-            self.store.take_back(&plan.charges, &mut settled).await;
-            verdict = plan.verdict(S::SOURCE, answers(&settled));
+            self.store.take_back(&plan.charges, &mut settlement).await;
+            verdict = plan.verdict(S::SOURCE, charge_results(&settlement));
         }
-        let held = is_leased && verdict.allowed;
-        Checked {
-            lease: held.then(|| self.token(&plan, &settled, lease)).flatten(),
+        let holds_lease = takes_lease && verdict.allowed;
+        CheckResult {
+            lease: holds_lease.then(|| self.lease_token(&plan, &settlement, lease)).flatten(),
             verdict,
-            odd_costs,
-            now: Some(settled.now),
+            invalid_costs,
+            now: Some(settlement.now),
         }
     }
 
     /// Why an attempt would be answered as it would be, rule by rule. Takes nothing.
     pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
         let plan = self.plan(attempt);
-        let counted = self.counted(attempt, &plan, 0);
+        let hit_charge = self.hit_charge(attempt, &plan, 0);
         let verdict = match &*plan.charges {
             [] => plan.verdict(S::SOURCE, []),
             charges => {
-                let looked = self.look(charges, counted.as_slice(), plan.is_banned()).await;
-                plan.verdict(S::SOURCE, answers(&looked))
+                let peeked = self.peek_attempt(charges, hit_charge.as_slice(), plan.is_banned()).await;
+                plan.verdict(S::SOURCE, charge_results(&peeked))
             }
         };
         let key = |counter, per: &[&[u8]]| {
             let key = self.key(counter, per);
-            let hit = counted::hits(&plan.charges, counted.as_slice()).find(|hit| hit.charge.key == key);
+            let hit = counted::hits(&plan.charges, hit_charge.as_slice()).find(|hit| hit.charge.key == key);
             hit.map_or_else(|| self.store.key_text(&key), |hit| self.store.hit_text(&hit))
         };
         self.rules.explain(attempt, verdict, key)
@@ -141,26 +141,26 @@ impl<S: Store> RuleBook<S> {
     /// Gives the cost of an attempt back to every rule it meets, never above full, and tells how they then stand: as a
     /// look would, so that it is always allowed.
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
-        self.refund_planned(attempt, &self.plan(attempt)).await
+        self.refund_plan(attempt, &self.plan(attempt)).await
     }
 
     /// Gives back what a plan of the attempt would charge, all at once.
-    async fn refund_planned<'r>(&self, attempt: &Attempt<'_>, plan: &Plan<'r, S::Key>) -> Verdict<'r> {
-        let counted = self.counted(attempt, plan, 0);
-        let counted = counted.as_slice();
-        let given = plan.charges.iter().enumerate().map(|(place, charge)| async move {
-            if let Some(counting) = counted::counting(counted, place) {
-                let given = self.store.hit(&[Hit { charge, counting }], HitOp::Decrement).await;
-                return self::answers(&given).next().unwrap_or(ChargeResult::Failed);
+    async fn refund_plan<'r>(&self, attempt: &Attempt<'_>, plan: &Plan<'r, S::Key>) -> Verdict<'r> {
+        let hit_charge = self.hit_charge(attempt, plan, 0);
+        let hit_charges = hit_charge.as_slice();
+        let refunds = plan.charges.iter().enumerate().map(|(index, charge)| async move {
+            if let Some(target) = counted::target_of(hit_charges, index) {
+                let settlement = self.store.hit(&[Hit { charge, counting: target }], HitOp::Decrement).await;
+                return self::charge_results(&settlement).next().unwrap_or(ChargeResult::Failed);
             }
             // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.
-            let cost = if is_leased(charge) { Cost::ZERO } else { charge.cost };
+            let cost = if takes_lease(charge) { Cost::ZERO } else { charge.cost };
             let standing = self.store.refund(&Charge { cost, ..*charge }).await;
             standing.map_or(ChargeResult::Failed, |(decision, source)| ChargeResult::Decided(decision, source))
         });
         // All at once: an attempt that meets many limits would wait for each of them while the store is slow.
-        let answers = join::all(given).await;
-        plan.standings(S::SOURCE, answers)
+        let results = join::all(refunds).await;
+        plan.standings(S::SOURCE, results)
     }
 
     /// Clears the counters of one subject, and says how many held something: of every rule whose `per` attributes are all
@@ -169,7 +169,7 @@ impl<S: Store> RuleBook<S> {
     ///
     /// # Errors
     /// A name that no rule has, or a store that is away.
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, NotForgotten> {
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
         let mut forgotten = 0;
         let counters = self
             .rules
@@ -178,13 +178,13 @@ impl<S: Store> RuleBook<S> {
             forgotten += u64::from(self.store.forget(key, limit).await?);
         }
         let plan = self.plan(attempt);
-        let counted = self.counted(attempt, &plan, 0);
-        let is_meant = |line: &Line<'_>| match rule {
+        let hit_charge = self.hit_charge(attempt, &plan, 0);
+        let is_selected = |line: &Line<'_>| match rule {
             Some(rule) => line.rule.id() == rule,
             None => !line.rule.per().is_empty(),
         };
-        if plan.lines.iter().all(is_meant) {
-            for hit in counted::hits(&plan.charges, counted.as_slice()) {
+        if plan.lines.iter().all(is_selected) {
+            for hit in counted::hits(&plan.charges, hit_charge.as_slice()) {
                 forgotten += u64::from(self.store.forget_hits(&hit).await?);
             }
         }
@@ -196,11 +196,11 @@ impl<S: Store> RuleBook<S> {
     /// # Errors
     /// A store that is away. What it holds is given back when it is there again, or ends by itself.
     pub async fn release(&self, token: &str) -> Result<bool, StoreError> {
-        let Some(token) = Token::<S::Key>::read(token) else {
+        let Some(token) = LeaseToken::<S::Key>::parse(token) else {
             return Ok(false);
         };
         let (mut released, mut failed) = (false, None);
-        for (key, limit) in self.held(&token) {
+        for (key, limit) in self.leases_of(&token) {
             match self.store.release(key, limit, token.lease).await {
                 Ok(was_held) => released |= was_held,
                 Err(error) => failed = Some(error),
@@ -215,11 +215,11 @@ impl<S: Store> RuleBook<S> {
     /// # Errors
     /// A store that is away.
     pub async fn renew(&self, token: &str) -> Result<Option<Micros>, StoreError> {
-        let Some(token) = Token::<S::Key>::read(token) else {
+        let Some(token) = LeaseToken::<S::Key>::parse(token) else {
             return Ok(None);
         };
         let mut shortest: Option<Micros> = None;
-        for (key, limit) in self.held(&token) {
+        for (key, limit) in self.leases_of(&token) {
             if let Some(term) = self.store.renew(key, limit, token.lease).await? {
                 shortest = Some(shortest.map_or(term, |shortest| shortest.min(term)));
             }
@@ -229,24 +229,24 @@ impl<S: Store> RuleBook<S> {
 
     /// What settling the charges would come to, without taking anything. Of a banned attempt the store cannot know that it
     /// does not pass: what would have let it pass is told as it stands.
-    async fn look(&self, charges: &[Charge<S::Key>], counted: &[Counted], is_banned: bool) -> Settled {
+    async fn peek_attempt(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge], is_banned: bool) -> Settled {
         if !is_banned {
-            return self.peek(charges, counted).await;
+            return self.peek(charges, hit_charges).await;
         }
-        let as_they_are: Vec<_> = charges.iter().map(Charge::as_peek).collect();
+        let free_charges: Vec<_> = charges.iter().map(Charge::as_peek).collect();
         // Both at once, within one deadline.
-        let mut looks = join::all([charges, &as_they_are].map(|charges| self.peek(charges, counted)))
+        let mut peeks = join::all([charges, &free_charges].map(|charges| self.peek(charges, hit_charges)))
             .await
             .into_iter();
-        let (Some(mut looked), Some(standings)) = (looks.next(), looks.next()) else {
+        let (Some(mut peeked), Some(standings)) = (peeks.next(), peeks.next()) else {
             unreachable!("there are two");
         };
-        for (outcome, standing) in looked.outcomes.iter_mut().zip(standings.outcomes) {
+        for (outcome, standing) in peeked.outcomes.iter_mut().zip(standings.outcomes) {
             if outcome.is_ok_and(|outcome| outcome.decision.is_allow()) {
                 *outcome = standing;
             }
         }
-        looked
+        peeked
     }
 
     /// What an attempt would be charged for, and where.
@@ -257,63 +257,63 @@ impl<S: Store> RuleBook<S> {
 
     #[inline]
     fn key(&self, counter: CounterId, per: &[&[u8]]) -> S::Key {
-        let place = counter.index();
+        let index = counter.index();
         match per {
             [] => *self
-                .everybody
-                .get(place)
+                .global_keys
+                .get(index)
                 .expect("every counter of the rules has a key for everybody"),
             per => {
-                let subjects = self
-                    .subjects
-                    .get(place)
+                let template = self
+                    .key_templates
+                    .get(index)
                     .expect("every counter of the rules has its subjects");
-                self.store.key(subjects, per)
+                self.store.key(template, per)
             }
         }
     }
 
     /// What stands for the leases that were taken.
-    fn token(&self, plan: &Plan<'_, S::Key>, settled: &Settled, lease: LeaseId) -> Option<String> {
+    fn lease_token(&self, plan: &Plan<'_, S::Key>, settlement: &Settled, lease: LeaseId) -> Option<String> {
         let windows = plan.lines.iter().filter_map(|line| line.window);
-        let charges = windows.zip(&plan.charges).zip(&settled.outcomes);
+        let charges = windows.zip(&plan.charges).zip(&settlement.outcomes);
         let lines = charges.filter_map(|((window, charge), outcome)| {
-            let taken = outcome.as_ref().is_ok_and(|outcome| outcome.decision.is_allow());
+            let is_allowed = outcome.as_ref().is_ok_and(|outcome| outcome.decision.is_allow());
             let counter = self.rules.counters().get(window.counter().index())?;
-            (taken && is_leased(charge)).then(|| (token::tag(counter), charge.key))
+            (is_allowed && takes_lease(charge)).then(|| (token::counter_tag(counter), charge.key))
         });
         let lines: Vec<(u64, S::Key)> = lines.collect();
-        (!lines.is_empty()).then(|| Token { lease, lines }.write())
+        (!lines.is_empty()).then(|| LeaseToken { lease, counters: lines }.to_text())
     }
 
     /// The counters a token names, as far as these rules still have them.
-    fn held<'a>(&'a self, token: &'a Token<S::Key>) -> impl Iterator<Item = (S::Key, &'a Limit)> {
-        let lines = token.lines.iter();
-        lines.filter_map(|(tag, key)| Some((*key, self.leased.get(tag)?)))
+    fn leases_of<'a>(&'a self, token: &'a LeaseToken<S::Key>) -> impl Iterator<Item = (S::Key, &'a Limit)> {
+        let lines = token.counters.iter();
+        lines.filter_map(|(tag, key)| Some((*key, self.lease_limits.get(tag)?)))
     }
 }
 
-impl RuleBook {
+impl RuleLimiter {
     /// The same as [`RuleBook::check`], without async: the embedded store answers at once.
-    pub fn check_now(&self, attempt: &Attempt<'_>) -> Checked<'_> {
-        at_once(self.check(attempt))
+    pub fn check_now(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
+        poll_once(self.check(attempt))
     }
 
     /// The same as [`RuleBook::check_together`], without async.
-    pub fn check_together_now(&self, parts: &[Part<'_>]) -> Together<'_> {
-        at_once(self.check_together(parts))
+    pub fn check_all_now(&self, items: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
+        poll_once(self.check_all(items))
     }
 }
 
 /// What comes of asking the embedded store.
-fn at_once<T>(asked: impl Future<Output = T>) -> T {
-    match pin!(asked).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
+fn poll_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
         Poll::Pending => unreachable!("the embedded store never waits"),
     }
 }
 
-impl<S: Store> std::fmt::Debug for RuleBook<S> {
+impl<S: Store> std::fmt::Debug for RuleLimiter<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RuleBook")
             .field("rules", &self.rules.rules().len())
@@ -321,13 +321,13 @@ impl<S: Store> std::fmt::Debug for RuleBook<S> {
     }
 }
 
-impl From<UnknownRule> for NotForgotten {
+impl From<UnknownRule> for ForgetError {
     fn from(unknown: UnknownRule) -> Self {
         Self::Unknown(unknown)
     }
 }
 
-impl std::fmt::Display for NotForgotten {
+impl std::fmt::Display for ForgetError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Unknown(unknown) => unknown.fmt(f),
@@ -336,20 +336,20 @@ impl std::fmt::Display for NotForgotten {
     }
 }
 
-impl std::error::Error for NotForgotten {}
+impl std::error::Error for ForgetError {}
 
-impl From<StoreError> for NotForgotten {
+impl From<StoreError> for ForgetError {
     fn from(error: StoreError) -> Self {
         Self::Store(error)
     }
 }
 
-fn is_leased<K>(charge: &Charge<K>) -> bool {
+fn takes_lease<K>(charge: &Charge<K>) -> bool {
     matches!(charge.limit, Limit::Concurrency(_)) && charge.cost > Cost::ZERO
 }
 
-fn answers(settled: &Settled) -> impl Iterator<Item = ChargeResult> {
-    settled.outcomes.iter().map(|outcome| match outcome {
+fn charge_results(settlement: &Settled) -> impl Iterator<Item = ChargeResult> {
+    settlement.outcomes.iter().map(|outcome| match outcome {
         Ok(outcome) if outcome.receipt.cost == Cost::ZERO => ChargeResult::Uncounted(outcome.decision, outcome.source),
         Ok(outcome) => ChargeResult::Decided(outcome.decision, outcome.source),
         Err(StoreError::Unasked) => ChargeResult::Skipped,

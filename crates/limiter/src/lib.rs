@@ -21,7 +21,7 @@ pub mod testing;
 mod throttle;
 mod wait;
 
-pub use book::{Checked, Judged, NotForgotten, OwnLimit, Part, RuleBook, Together, Way};
+pub use book::{CheckResult, ItemVerdict, ForgetError, InlineLimit, AttemptItem, RuleLimiter, CombinedVerdict, Direction};
 pub use fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 pub use lease::Permit;
 pub use limiter::{LimitCheck, Limiter, NamedLimit};

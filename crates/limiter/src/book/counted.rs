@@ -1,6 +1,6 @@
 //! Charges that the store counts as envoyproxy/ratelimit does, beside those that it settles.
 
-use super::RuleBook;
+use super::RuleLimiter;
 use crate::store::{HitOp, Hit, Settled, Store, StoreError};
 use std::future::poll_fn;
 use std::pin::pin;
@@ -10,30 +10,30 @@ use tollgate_core::rules::{Attempt, Plan};
 use tollgate_core::{Charge, LeaseId};
 
 /// A charge that is counted: its place among all, and how.
-pub(super) type Counted = (usize, CounterTarget);
+pub(super) type HitCharge = (usize, CounterTarget);
 
-impl<S: Store> RuleBook<S> {
+impl<S: Store> RuleLimiter<S> {
     /// The charge of a plan that is to be counted, if there is one: an attempt meets one descriptor at most. `first` is the
     /// place of the plan's first charge.
     #[inline]
-    pub(super) fn counted(&self, attempt: &Attempt<'_>, plan: &Plan<'_, S::Key>, first: usize) -> Option<Counted> {
+    pub(super) fn hit_charge(&self, attempt: &Attempt<'_>, plan: &Plan<'_, S::Key>, first: usize) -> Option<HitCharge> {
         if !self.store.takes_hits() {
             return None;
         }
         let mut limited = plan.lines.iter().filter(|line| line.window.is_some());
-        let place = limited.position(|line| line.rule.descriptor().is_some_and(Descriptor::counts_denied))?;
-        Some((first + place, self.rules.counter_target(attempt)?))
+        let index = limited.position(|line| line.rule.descriptor().is_some_and(Descriptor::counts_denied))?;
+        Some((first + index, self.rules.counter_target(attempt)?))
     }
 
     /// Settles charges, and counts those that are counted. Neither waits for the other: what is counted is so in any case.
     #[inline]
-    pub(super) async fn settle(&self, charges: &[Charge<S::Key>], counted: &[Counted], lease: LeaseId) -> Settled {
-        match counted {
+    pub(super) async fn settle(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge], lease: LeaseId) -> Settled {
+        match hit_charges {
             [] => self.store.settle(charges, lease).await,
             // In a box: most stores never come here, and need not have room for it.
             _ => {
-                Box::pin(self.beside(charges, counted, HitOp::Increment, async |own| {
-                    self.store.settle(own, lease).await
+                Box::pin(self.settle_with_hits(charges, hit_charges, HitOp::Increment, async |rest| {
+                    self.store.settle(rest, lease).await
                 }))
                 .await
             }
@@ -41,71 +41,71 @@ impl<S: Store> RuleBook<S> {
     }
 
     /// The same, but keeps nothing.
-    pub(super) async fn peek(&self, charges: &[Charge<S::Key>], counted: &[Counted]) -> Settled {
-        match counted {
+    pub(super) async fn peek(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge]) -> Settled {
+        match hit_charges {
             [] => self.store.peek(charges).await,
-            _ => Box::pin(self.beside(charges, counted, HitOp::Get, async |own| self.store.peek(own).await)).await,
+            _ => Box::pin(self.settle_with_hits(charges, hit_charges, HitOp::Get, async |rest| self.store.peek(rest).await)).await,
         }
     }
 
     /// Does something with the charges that are not counted, and at the same time with those that are.
-    async fn beside(
+    async fn settle_with_hits(
         &self,
         charges: &[Charge<S::Key>],
-        counted: &[Counted],
-        act: HitOp,
-        others: impl AsyncFnOnce(&[Charge<S::Key>]) -> Settled,
+        hit_charges: &[HitCharge],
+        op: HitOp,
+        settle_rest: impl AsyncFnOnce(&[Charge<S::Key>]) -> Settled,
     ) -> Settled {
-        let (own, hits) = apart(charges, counted);
-        let hitting = self.store.hit(&hits, act);
-        if own.is_empty() {
+        let (rest, hits) = split_hits(charges, hit_charges);
+        let hitting = self.store.hit(&hits, op);
+        if rest.is_empty() {
             return hitting.await;
         }
-        let (settled, hit) = both(others(&own), hitting).await;
-        joined(settled, hit, counted)
+        let (settlement, hit) = both(settle_rest(&rest), hitting).await;
+        merge(settlement, hit, hit_charges)
     }
 }
 
 /// How the charge at a place is counted, if it is.
-pub(super) fn counting(counted: &[Counted], place: usize) -> Option<&CounterTarget> {
-    counted
+pub(super) fn target_of(hit_charges: &[HitCharge], index: usize) -> Option<&CounterTarget> {
+    hit_charges
         .iter()
-        .find(|(of, _)| *of == place)
-        .map(|(_, counting)| counting)
+        .find(|(charge_index, _)| *charge_index == index)
+        .map(|(_, target)| target)
 }
 
 /// Those that are counted, with how they are.
-pub(super) fn hits<'a, K>(charges: &'a [Charge<K>], counted: &'a [Counted]) -> impl Iterator<Item = Hit<'a, K>> {
-    counted.iter().filter_map(|(place, counting)| {
-        let charge = charges.get(*place)?;
-        Some(Hit { charge, counting })
+pub(super) fn hits<'a, K>(charges: &'a [Charge<K>], hit_charges: &'a [HitCharge]) -> impl Iterator<Item = Hit<'a, K>> {
+    hit_charges.iter().filter_map(|(index, counting_target)| {
+        let charge = charges.get(*index)?;
+        Some(Hit { charge, counting: counting_target })
     })
 }
 
 /// Those that are settled, and those that are counted.
-fn apart<'a, K: Copy>(charges: &'a [Charge<K>], counted: &'a [Counted]) -> (Vec<Charge<K>>, Vec<Hit<'a, K>>) {
-    let places = charges.iter().enumerate();
-    let own = places.filter(|(place, _)| counting(counted, *place).is_none());
+fn split_hits<'a, K: Copy>(charges: &'a [Charge<K>], hit_charges: &'a [HitCharge]) -> (Vec<Charge<K>>, Vec<Hit<'a, K>>) {
+    let indexed = charges.iter().enumerate();
+    let rest = indexed.filter(|(index, _)| target_of(hit_charges, *index).is_none());
     (
-        own.map(|(_, charge)| *charge).collect(),
-        hits(charges, counted).collect(),
+        rest.map(|(_, charge)| *charge).collect(),
+        hits(charges, hit_charges).collect(),
     )
 }
 
 /// One answer of two, with the outcomes in the order of the charges.
-fn joined(settled: Settled, hit: Settled, counted: &[Counted]) -> Settled {
-    let total = settled.outcomes.len() + hit.outcomes.len();
-    let (mut own, mut hits) = (settled.outcomes.into_iter(), hit.outcomes.into_iter());
-    let outcomes = (0..total).map(|place| {
-        let next = match counting(counted, place) {
+fn merge(settlement: Settled, hit: Settled, hit_charges: &[HitCharge]) -> Settled {
+    let total = settlement.outcomes.len() + hit.outcomes.len();
+    let (mut rest, mut hits) = (settlement.outcomes.into_iter(), hit.outcomes.into_iter());
+    let outcomes = (0..total).map(|index| {
+        let next = match target_of(hit_charges, index) {
             Some(_) => hits.next(),
-            None => own.next(),
+            None => rest.next(),
         };
         next.unwrap_or(Err(StoreError::Nonsense))
     });
     Settled {
-        passes: settled.passes && hit.passes,
-        now: settled.now,
+        passes: settlement.passes && hit.passes,
+        now: settlement.now,
         outcomes: outcomes.collect(),
     }
 }

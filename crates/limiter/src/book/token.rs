@@ -12,58 +12,58 @@ use tollgate_core::rules::CounterSpec;
 
 /// A lease and the counters it is held of.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Token<K> {
+pub(crate) struct LeaseToken<K> {
     pub(crate) lease: LeaseId,
     /// The tag of each counter, and the key of the subject.
-    pub(crate) lines: Vec<(u64, K)>,
+    pub(crate) counters: Vec<(u64, K)>,
 }
 
 /// Written first, so that another form of token can never be taken for this one.
 const VERSION: u8 = 1;
 
 /// The most counters one token names. What a check holds beyond them comes back when its lease has run out.
-const LINES_MAX: usize = 256;
+const COUNTERS_MAX: usize = 256;
 
-impl<K: Key> Token<K> {
-    const LINE: usize = size_of::<u64>() + K::LENGTH;
+impl<K: Key> LeaseToken<K> {
+    const COUNTER_BYTES: usize = size_of::<u64>() + K::LENGTH;
 
     /// As text.
-    pub(crate) fn write(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         let mut bytes = vec![VERSION];
         bytes.extend_from_slice(&self.lease.0.to_le_bytes());
-        for (tag, key) in self.lines.iter().take(LINES_MAX) {
+        for (tag, key) in self.counters.iter().take(COUNTERS_MAX) {
             bytes.extend_from_slice(&tag.to_le_bytes());
             key.write(&mut bytes);
         }
-        encode(&bytes)
+        base64url_encode(&bytes)
     }
 
     /// What a text stands for. Nothing if it is no token.
-    pub(crate) fn read(text: &str) -> Option<Self> {
-        let longest = (1 + size_of::<u64>() + LINES_MAX * Self::LINE).div_ceil(3) * 4;
-        if text.len() > longest {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let text_max = (1 + size_of::<u64>() + COUNTERS_MAX * Self::COUNTER_BYTES).div_ceil(3) * 4;
+        if text.len() > text_max {
             return None;
         }
-        let bytes = decode(text)?;
+        let bytes = base64url_decode(text)?;
         let (&version, rest) = bytes.split_first()?;
         let (lease, rest) = rest.split_first_chunk()?;
-        let lines = rest.chunks_exact(Self::LINE);
-        if version != VERSION || !lines.remainder().is_empty() {
+        let counters = rest.chunks_exact(Self::COUNTER_BYTES);
+        if version != VERSION || !counters.remainder().is_empty() {
             return None;
         }
-        let line = |line: &[u8]| {
-            let (tag, key) = line.split_first_chunk()?;
+        let parse_counter = |bytes: &[u8]| {
+            let (tag, key) = bytes.split_first_chunk()?;
             Some((u64::from_le_bytes(*tag), K::read(key)?))
         };
         Some(Self {
             lease: LeaseId(u64::from_le_bytes(*lease)),
-            lines: lines.map(line).collect::<Option<_>>()?,
+            counters: counters.map(parse_counter).collect::<Option<_>>()?,
         })
     }
 }
 
 /// What stands for a counter of any subject: the same on every instance, so its hash has no secret.
-pub(crate) fn tag(counter: &CounterSpec) -> u64 {
+pub(crate) fn counter_tag(counter: &CounterSpec) -> u64 {
     let mut hasher = SipHasher13::new();
     counter.counter(&[]).write(|piece| hasher.write(piece));
     hasher.finish()
@@ -73,12 +73,12 @@ pub(crate) fn tag(counter: &CounterSpec) -> u64 {
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// As base64 for URLs, without padding.
-fn encode(bytes: &[u8]) -> String {
+fn base64url_encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
         let bits = group.iter().fold(0_u32, |bits, byte| (bits << 8) | u32::from(*byte)) << (8 * (3 - group.len()));
-        for place in 0..=group.len() {
-            let index = (bits >> (18 - 6 * place)) & 63;
+        for position in 0..=group.len() {
+            let index = (bits >> (18 - 6 * position)) & 63;
             text.extend(ALPHABET.get(index as usize).map(|byte| char::from(*byte)));
         }
     }
@@ -86,7 +86,7 @@ fn encode(bytes: &[u8]) -> String {
 }
 
 /// The bytes of such a text, if it is the one text that stands for them.
-fn decode(text: &str) -> Option<Vec<u8>> {
+fn base64url_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
     for group in text.as_bytes().chunks(4) {
         let mut bits = 0_u32;
@@ -120,11 +120,11 @@ mod tests {
             (b"foobar", "Zm9vYmFy"),
             (b"\xff\xef\xbe", "_---"),
         ] {
-            assert_eq!(encode(bytes), text);
-            assert_eq!(decode(text).as_deref(), Some(bytes));
+            assert_eq!(base64url_encode(bytes), text);
+            assert_eq!(base64url_decode(text).as_deref(), Some(bytes));
         }
         for text in ["Z", "Zh", "Zg==", "Zm9v ", "Zm+v", "é"] {
-            assert_eq!(decode(text), None, "{text}");
+            assert_eq!(base64url_decode(text), None, "{text}");
         }
     }
 
@@ -136,18 +136,18 @@ mod tests {
         ) {
             let key = |bytes: &[u8; Fingerprint::LENGTH]| Fingerprint::read(bytes);
             let lines = lines.iter().filter_map(|(tag, bytes)| Some((*tag, key(bytes)?))).collect();
-            let token = Token { lease: LeaseId(lease), lines };
-            prop_assert_eq!(Token::read(&token.write()), Some(token));
+            let token = LeaseToken { lease: LeaseId(lease), counters };
+            prop_assert_eq!(LeaseToken::parse(&token.to_text()), Some(token));
         }
 
         #[test]
         fn any_text_is_read_or_refused(text in ".{0,200}") {
-            let _ = Token::<Fingerprint>::read(&text);
+            let _ = LeaseToken::<Fingerprint>::parse(&text);
         }
 
         #[test]
         fn bytes_and_text_stand_for_each_other(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
-            prop_assert_eq!(decode(&encode(&bytes)), Some(bytes));
+            prop_assert_eq!(base64url_decode(&base64url_encode(&bytes)), Some(bytes));
         }
     }
 }

@@ -6,7 +6,7 @@ use super::{attributes, stopped};
 use tollgate_limiter::conformance::block_on;
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleMatch};
-use tollgate_limiter::{Judged, Part, RuleBook, Way};
+use tollgate_limiter::{ItemVerdict, AttemptItem, RuleLimiter, Direction};
 
 const FILE: &str = "
 domain: shop
@@ -50,9 +50,9 @@ fn attempt<'a>(entries: &'a [Attribute<'a>]) -> Attempt<'a> {
     }
 }
 
-fn book(strict: bool) -> RuleBook {
+fn book(strict: bool) -> RuleLimiter {
     let rules = reader_of(FILE, strict).finish().expect("sound descriptors").rules;
-    RuleBook::new(rules, stopped().0)
+    RuleLimiter::new(rules, stopped().0)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,30 +162,30 @@ fn only_the_descriptor_that_the_entries_lead_to_applies() {
 
 #[test]
 fn what_another_limit_replaces_is_not_given_back_either() {
-    use Way::{GiveBack, Take};
+    use Direction::{Refund, Consume};
     for strict in [false, true] {
-        for (special, all) in [(Take, GiveBack), (GiveBack, Take), (GiveBack, GiveBack)] {
+        for (special, all) in [(Consume, Refund), (Refund, Consume), (Refund, Refund)] {
             let book = book(strict);
-            let ask = |pairs: &[(&str, Way)]| {
+            let ask = |pairs: &[(&str, Direction)]| {
                 let entries: Vec<_> = pairs.iter().map(|(pair, _)| attributes(&[pair])).collect();
-                let part = |place: usize| Part {
+                let part = |place: usize| AttemptItem {
                     attempt: attempt(&entries[place]),
-                    way: pairs[place].1,
-                    own: None,
+                    direction: pairs[place].1,
+                    inline_limit: None,
                 };
-                let parts: Vec<Part<'_>> = (0..pairs.len()).map(part).collect();
-                let together = book.check_together_now(&parts);
-                let is_limited = |judged: &Judged<'_>| match judged {
-                    Judged::Rules(verdict) => !verdict.rulings.is_empty(),
-                    Judged::Own(..) => panic!("nobody brought a limit"),
+                let parts: Vec<AttemptItem<'_>> = (0..pairs.len()).map(part).collect();
+                let together = book.check_all_now(&parts);
+                let is_limited = |judged: &ItemVerdict<'_>| match judged {
+                    ItemVerdict::Rules(verdict) => !verdict.rulings.is_empty(),
+                    ItemVerdict::Inline(..) => panic!("nobody brought a limit"),
                 };
                 (
                     together.allowed,
-                    together.parts.iter().map(is_limited).collect::<Vec<_>>(),
+                    together.items.iter().map(is_limited).collect::<Vec<_>>(),
                 )
             };
             // One of two is used; the other stays there whatever is done beside what replaces it.
-            assert_eq!(ask(&[("all=x", Take)]), (true, vec![true]));
+            assert_eq!(ask(&[("all=x", Consume)]), (true, vec![true]));
             for _ in 0..3 {
                 assert_eq!(
                     ask(&[("special=x", special), ("all=x", all)]),
@@ -193,7 +193,7 @@ fn what_another_limit_replaces_is_not_given_back_either() {
                     "{strict} {special:?} {all:?}"
                 );
             }
-            let left = [ask(&[("all=x", Take)]).0, ask(&[("all=x", Take)]).0];
+            let left = [ask(&[("all=x", Consume)]).0, ask(&[("all=x", Consume)]).0];
             assert_eq!(left, [true, false], "{strict} {special:?} {all:?}");
         }
     }

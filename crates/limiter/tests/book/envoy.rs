@@ -8,7 +8,7 @@ use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, DescriptorFiles, RatelimitOptions, Unit};
 use tollgate_limiter::core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_limiter::core::{Cost, Micros, yaml};
-use tollgate_limiter::{Judged, OwnLimit, Part, RuleBook, Way};
+use tollgate_limiter::{ItemVerdict, InlineLimit, AttemptItem, RuleLimiter, Direction};
 
 const FILE: &str = "
 domain: shop
@@ -76,7 +76,7 @@ pub(super) fn reader_of(file: &str, strict: bool) -> RulesParser {
 /// The answers to several attempts, one after the other, and a minute later to the last of them again.
 fn answers(strict: bool, attempts: &[(&[&str], u64)]) -> Vec<String> {
     let (store, clock) = stopped();
-    let book = RuleBook::new(
+    let book = RuleLimiter::new(
         reader(strict).finish().expect("sound descriptors").rules,
         Arc::clone(&store),
     );
@@ -185,23 +185,23 @@ fn a_domain_is_of_one_kind() {
 /// Whether a request of these descriptors goes on, asked so many times.
 fn together(strict: bool, descriptors: &[&str], times: usize) -> Vec<bool> {
     let (store, _) = stopped();
-    let book = RuleBook::new(reader(strict).finish().expect("sound descriptors").rules, store);
+    let book = RuleLimiter::new(reader(strict).finish().expect("sound descriptors").rules, store);
     together_in(&book, descriptors, times)
 }
 
-fn together_in(book: &RuleBook, descriptors: &[&str], times: usize) -> Vec<bool> {
+fn together_in(book: &RuleLimiter, descriptors: &[&str], times: usize) -> Vec<bool> {
     let entries: Vec<_> = descriptors.iter().map(|entry| attributes(&[entry])).collect();
-    let part = |attributes| Part {
+    let part = |attributes| AttemptItem {
         attempt: Attempt {
             domain: "shop",
             attributes,
             cost: Cost::ONE,
         },
-        way: Way::Take,
-        own: None,
+        direction: Direction::Consume,
+        inline_limit: None,
     };
-    let parts: Vec<Part<'_>> = entries.iter().map(|entries| part(entries)).collect();
-    let ask = || match pin!(book.check_together(&parts)).poll(&mut Context::from_waker(Waker::noop())) {
+    let parts: Vec<AttemptItem<'_>> = entries.iter().map(|entries| part(entries)).collect();
+    let ask = || match pin!(book.check_all(&parts)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(together) => together.allowed,
         Poll::Pending => unreachable!("the embedded store never waits"),
     };
@@ -251,7 +251,7 @@ fn a_quota_of_nothing_leaves_it_to_the_others() {
     }
     // Alone it refuses, and then what others took is given back.
     let (store, _) = stopped();
-    let book = RuleBook::new(reader(true).finish().expect("sound descriptors").rules, store);
+    let book = RuleLimiter::new(reader(true).finish().expect("sound descriptors").rules, store);
     assert_eq!(together_in(&book, &["quota=none", "all=x"], 2), [false, false]);
     assert_eq!(together_in(&book, &["all=x", "unknown=x"], 1), [true]);
 }
@@ -260,31 +260,31 @@ fn a_quota_of_nothing_leaves_it_to_the_others() {
 fn what_is_banned_keeps_others_from_being_charged_only_strictly() {
     for (strict, left) in [(false, [true, false]), (true, [true, true])] {
         let (store, _) = stopped();
-        let book = RuleBook::new(reader(strict).finish().expect("sound descriptors").rules, store);
+        let book = RuleLimiter::new(reader(strict).finish().expect("sound descriptors").rules, store);
         assert_eq!(together_in(&book, &["quota=large", "banned=x"], 1), [false]);
         assert_eq!(together_in(&book, &["quota=large", "unknown=x"], 2), left, "{strict}");
     }
 }
 
 /// Whether one descriptor passes that may bring a limit along, how much is then left, and what its window holds.
-fn one(book: &RuleBook, entry: &str, way: Way, cost: u64, own: Option<LimitOverride>) -> (bool, Option<u64>, Option<u64>) {
-    let part = Part {
+fn one(book: &RuleLimiter, entry: &str, way: Direction, cost: u64, own: Option<LimitOverride>) -> (bool, Option<u64>, Option<u64>) {
+    let part = AttemptItem {
         attempt: Attempt {
             domain: "shop",
             attributes: &attributes(&[entry]),
             cost: Cost::new(cost).expect("in range"),
         },
-        way,
-        own: own.map(OwnLimit::Descriptor),
+        direction: way,
+        inline_limit: own.map(InlineLimit::Override),
     };
     let parts = [part];
-    let together = match pin!(book.check_together(&parts)).poll(&mut Context::from_waker(Waker::noop())) {
+    let together = match pin!(book.check_all(&parts)).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(together) => together,
         Poll::Pending => unreachable!("the embedded store never waits"),
     };
-    let (decision, counted) = match &together.parts[..] {
-        [Judged::Own(decision, _, counted)] => (*decision, *counted),
-        [Judged::Rules(verdict)] => {
+    let (decision, counted) = match &together.items[..] {
+        [ItemVerdict::Inline(decision, _, counted)] => (*decision, *counted),
+        [ItemVerdict::Rules(verdict)] => {
             let ruling = verdict.rulings.first();
             (
                 ruling.and_then(|ruling| ruling.decision),
@@ -302,47 +302,47 @@ fn one(book: &RuleBook, entry: &str, way: Way, cost: u64, own: Option<LimitOverr
 
 #[test]
 fn a_limit_that_a_request_brings_is_counted_where_the_files_limit_is() {
-    use Way::Take;
+    use Direction::Consume;
     let (store, _) = stopped();
-    let book = RuleBook::new(reader(false).finish().expect("sound descriptors").rules, store);
+    let book = RuleLimiter::new(reader(false).finish().expect("sound descriptors").rules, store);
     let brought = |requests, unit| Some(LimitOverride::new(requests, unit, false));
     // The file lets one of a minute pass.
-    assert_eq!(one(&book, "all=x", Take, 1, None), (true, Some(0), Some(1)));
+    assert_eq!(one(&book, "all=x", Consume, 1, None), (true, Some(0), Some(1)));
     assert_eq!(
-        one(&book, "all=x", Take, 1, brought(5, Unit::Minute)),
+        one(&book, "all=x", Consume, 1, brought(5, Unit::Minute)),
         (true, Some(3), Some(2))
     );
-    assert_eq!(one(&book, "all=x", Take, 1, None), (false, Some(0), Some(3)));
+    assert_eq!(one(&book, "all=x", Consume, 1, None), (false, Some(0), Some(3)));
     // Windows of another length, another value, and what no file knows have counters of their own.
     assert_eq!(
-        one(&book, "all=x", Take, 1, brought(5, Unit::Hour)),
+        one(&book, "all=x", Consume, 1, brought(5, Unit::Hour)),
         (true, Some(4), Some(1))
     );
     assert_eq!(
-        one(&book, "all=y", Take, 1, brought(5, Unit::Minute)),
+        one(&book, "all=y", Consume, 1, brought(5, Unit::Minute)),
         (true, Some(4), Some(1))
     );
     assert_eq!(
-        one(&book, "new=x", Take, 1, brought(5, Unit::Minute)),
+        one(&book, "new=x", Consume, 1, brought(5, Unit::Minute)),
         (true, Some(4), Some(1))
     );
     // What is counted together in the file is not here.
-    assert_eq!(one(&book, "path=/a/1", Take, 2, None), (true, Some(0), Some(2)));
+    assert_eq!(one(&book, "path=/a/1", Consume, 2, None), (true, Some(0), Some(2)));
     assert_eq!(
-        one(&book, "path=/a/1", Take, 1, brought(5, Unit::Minute)),
+        one(&book, "path=/a/1", Consume, 1, brought(5, Unit::Minute)),
         (true, Some(4), Some(1))
     );
     // Beyond it is refused and counted; zero is a ban; no shadow, no quota and nothing unlimited.
     assert_eq!(
-        one(&book, "shadow=x", Take, 6, brought(5, Unit::Hour)),
+        one(&book, "shadow=x", Consume, 6, brought(5, Unit::Hour)),
         (false, Some(0), Some(6))
     );
     assert_eq!(
-        one(&book, "quota=x", Take, 1, brought(0, Unit::Minute)),
+        one(&book, "quota=x", Consume, 1, brought(0, Unit::Minute)),
         (false, Some(0), Some(1))
     );
     assert_eq!(
-        one(&book, "free=x", Take, 2, brought(1, Unit::Minute)),
+        one(&book, "free=x", Consume, 2, brought(1, Unit::Minute)),
         (false, Some(0), Some(2))
     );
 }
@@ -350,25 +350,25 @@ fn a_limit_that_a_request_brings_is_counted_where_the_files_limit_is() {
 #[test]
 fn strictly_a_limit_that_a_request_brings_takes_nothing_when_it_refuses() {
     let (store, _) = stopped();
-    let book = RuleBook::new(reader(true).finish().expect("sound descriptors").rules, store);
+    let book = RuleLimiter::new(reader(true).finish().expect("sound descriptors").rules, store);
     let brought = Some(LimitOverride::new(5, Unit::Minute, true));
-    assert_eq!(one(&book, "special=x", Way::Take, 2, None), (true, Some(1), None));
-    assert_eq!(one(&book, "special=x", Way::Take, 4, brought), (false, Some(3), None));
-    assert_eq!(one(&book, "special=x", Way::Take, 3, brought), (true, Some(0), None));
+    assert_eq!(one(&book, "special=x", Direction::Consume, 2, None), (true, Some(1), None));
+    assert_eq!(one(&book, "special=x", Direction::Consume, 4, brought), (false, Some(3), None));
+    assert_eq!(one(&book, "special=x", Direction::Consume, 3, brought), (true, Some(0), None));
 }
 
 #[test]
 fn what_is_given_back_is_taken_off_and_never_refused() {
     let (store, _) = stopped();
-    let book = RuleBook::new(reader(false).finish().expect("sound descriptors").rules, store);
-    assert_eq!(one(&book, "all=x", Way::Take, 5, None), (false, Some(0), Some(5)));
+    let book = RuleLimiter::new(reader(false).finish().expect("sound descriptors").rules, store);
+    assert_eq!(one(&book, "all=x", Direction::Consume, 5, None), (false, Some(0), Some(5)));
     // Still beyond the limit.
-    assert_eq!(one(&book, "all=x", Way::GiveBack, 3, None), (true, Some(0), Some(2)));
-    assert_eq!(one(&book, "all=x", Way::GiveBack, 9, None), (true, Some(1), Some(0)));
+    assert_eq!(one(&book, "all=x", Direction::Refund, 3, None), (true, Some(0), Some(2)));
+    assert_eq!(one(&book, "all=x", Direction::Refund, 9, None), (true, Some(1), Some(0)));
     let brought = Some(LimitOverride::new(5, Unit::Minute, false));
-    assert_eq!(one(&book, "all=x", Way::Take, 7, brought), (false, Some(0), Some(7)));
-    assert_eq!(one(&book, "all=x", Way::GiveBack, 1, brought), (true, Some(0), Some(6)));
-    assert_eq!(one(&book, "banned=x", Way::GiveBack, 1, None), (true, Some(0), Some(0)));
+    assert_eq!(one(&book, "all=x", Direction::Consume, 7, brought), (false, Some(0), Some(7)));
+    assert_eq!(one(&book, "all=x", Direction::Refund, 1, brought), (true, Some(0), Some(6)));
+    assert_eq!(one(&book, "banned=x", Direction::Refund, 1, None), (true, Some(0), Some(0)));
 }
 
 #[test]
@@ -393,7 +393,7 @@ fn a_limit_of_our_own_takes_nothing_when_it_refuses() {
 #[test]
 fn a_limit_of_our_own_is_charged_only_if_the_request_goes_on_and_others_are_counted_all_the_same() {
     let (store, _) = stopped();
-    let book = RuleBook::new(reader(false).finish().expect("sound descriptors").rules, store);
+    let book = RuleLimiter::new(reader(false).finish().expect("sound descriptors").rules, store);
     // The window lets one pass, the bucket three.
     assert_eq!(together_in(&book, &["all=x", "exact=x"], 3), [true, false, false]);
     assert_eq!(together_in(&book, &["exact=x", "unknown=x"], 3), [true, true, false]);
@@ -407,7 +407,7 @@ fn another_number_goes_on_counting_and_another_unit_begins_anew() {
     let (store, _) = stopped();
     let ask = |file: &str| {
         let rules = reader_of(file, false).finish().expect("sound descriptors").rules;
-        one(&RuleBook::new(rules, Arc::clone(&store)), "all=x", Way::Take, 1, None)
+        one(&RuleLimiter::new(rules, Arc::clone(&store)), "all=x", Direction::Consume, 1, None)
     };
     let other = |limit: &str| FILE.replace("unit: minute, requests_per_unit: 1, name", limit);
     assert_eq!(ask(FILE), (true, Some(0), Some(1)));

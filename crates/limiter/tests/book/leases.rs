@@ -2,7 +2,7 @@
 
 use super::{attempt, attributes, check, rules, stopped};
 use std::sync::Arc;
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::conformance::block_on;
 use tollgate_limiter::core::Micros;
 
@@ -14,7 +14,7 @@ rules:
 - { id: rate, per: user, limit: 100/min }
 ";
 
-fn acquire(book: &RuleBook, user: &str, cost: u64) -> Option<String> {
+fn acquire(book: &RuleLimiter, user: &str, cost: u64) -> Option<String> {
     let pair = format!("user={user}");
     book.check_now(&attempt(&attributes(&[&pair]), cost)).lease
 }
@@ -22,8 +22,8 @@ fn acquire(book: &RuleBook, user: &str, cost: u64) -> Option<String> {
 #[test]
 fn one_lease_holds_all_and_any_instance_gives_it_back() {
     let (store, _) = stopped();
-    let here = RuleBook::new(rules(SEARCHES), Arc::clone(&store));
-    let there = RuleBook::new(rules(SEARCHES), store);
+    let here = RuleLimiter::new(rules(SEARCHES), Arc::clone(&store));
+    let there = RuleLimiter::new(rules(SEARCHES), store);
     let first = acquire(&here, "a", 1).expect("a lease");
     let second = acquire(&here, "a", 1).expect("a lease");
     assert_ne!(first, second);
@@ -59,14 +59,14 @@ fn one_lease_holds_all_and_any_instance_gives_it_back() {
 #[test]
 fn a_lease_is_renewed_for_its_shortest_term() {
     let (store, clock) = stopped();
-    let book = RuleBook::new(rules(SEARCHES), Arc::clone(&store));
+    let book = RuleLimiter::new(rules(SEARCHES), Arc::clone(&store));
     let lease = acquire(&book, "a", 2).expect("a lease");
     clock.advance(Micros::from_secs(4));
     assert_eq!(block_on(book.renew(&lease)), Ok(Some(Micros::from_secs(5))));
     clock.advance(Micros::from_secs(4));
     assert_eq!(check(&book, &["user=a"], 1).split(':').next(), Some("denied by user"));
     // A rule that is gone holds nothing; what is left of the lease goes on.
-    let fewer = RuleBook::new(
+    let fewer = RuleLimiter::new(
         rules("rules:\n- { id: all, algorithm: concurrency, limit: 3, lease_ttl: 10s }\n"),
         store,
     );
@@ -79,7 +79,7 @@ fn a_lease_is_renewed_for_its_shortest_term() {
 #[test]
 fn a_made_up_lease_releases_nothing() {
     let (store, _) = stopped();
-    let book = RuleBook::new(rules(SEARCHES), store);
+    let book = RuleLimiter::new(rules(SEARCHES), store);
     let lease = acquire(&book, "a", 1).expect("a lease");
     acquire(&book, "b", 1).expect("a lease");
     let mut made_up = vec![

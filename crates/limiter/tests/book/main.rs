@@ -8,7 +8,7 @@ mod payments;
 mod subjects;
 
 use std::sync::Arc;
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions, Verdict};
@@ -27,9 +27,9 @@ fn stopped() -> (Arc<Memory>, Clock) {
     (Arc::new(Memory::options().clock(clock.clone()).build()), clock)
 }
 
-fn book(text: &str) -> (RuleBook, Clock) {
+fn book(text: &str) -> (RuleLimiter, Clock) {
     let (store, clock) = stopped();
-    (RuleBook::new(rules(text), store), clock)
+    (RuleLimiter::new(rules(text), store), clock)
 }
 
 /// Attributes written as `name=value`.
@@ -52,7 +52,7 @@ fn attempt<'a>(attributes: &'a [Attribute<'a>], cost: u64) -> Attempt<'a> {
     }
 }
 
-fn check(book: &RuleBook, pairs: &[&str], cost: u64) -> String {
+fn check(book: &RuleLimiter, pairs: &[&str], cost: u64) -> String {
     told(&book.check_now(&attempt(&attributes(pairs), cost)).verdict)
 }
 

@@ -3,7 +3,7 @@
 use super::{attempt, rules, stopped};
 use std::collections::HashMap;
 use std::fmt::Write;
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::rules::{Attribute, Mode};
 use tollgate_limiter::core::testing::random::Random;
 
@@ -65,7 +65,7 @@ fn all_rules_are_charged_or_none_is() {
         let modelled = draw(&mut random);
         let text = written(&modelled);
         let (store, _) = stopped();
-        let book = RuleBook::new(rules(&text), store);
+        let book = RuleLimiter::new(rules(&text), store);
         let mut used: HashMap<(&str, Vec<&str>), u64> = HashMap::new();
         for _ in 0..60 {
             let (user, colour) = (random.pick(&USERS), random.pick(&COLOURS));

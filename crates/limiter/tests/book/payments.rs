@@ -1,13 +1,13 @@
 //! The two-tier example, walked through.
 
 use super::{attempt, attributes, book, check};
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Micros;
 
 const PAYMENTS: &str = include_str!("../../../../examples/payments.yaml");
 
 /// How many charges of one unit pass before one does not.
-fn passes(book: &RuleBook, pairs: &[&str]) -> u32 {
+fn passes(book: &RuleLimiter, pairs: &[&str]) -> u32 {
     let attributes = attributes(pairs);
     let attempt = attempt(&attributes, 1);
     (0..).take_while(|_| book.check_now(&attempt).verdict.allowed).count() as u32

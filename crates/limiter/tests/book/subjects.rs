@@ -3,7 +3,7 @@
 use super::{attempt, attributes, book, check, rules, stopped, told};
 use proptest::prelude::*;
 use std::sync::Arc;
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::conformance::block_on;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleMatch};
 
@@ -16,7 +16,7 @@ rules:
 - { id: there, domain: other, per: merchant, limit: 5/min }
 ";
 
-fn forget(book: &RuleBook, pairs: &[&str], rule: Option<&str>) -> u64 {
+fn forget(book: &RuleLimiter, pairs: &[&str], rule: Option<&str>) -> u64 {
     block_on(book.forget(&attempt(&attributes(pairs), 1), rule)).expect("every rule is there")
 }
 
@@ -126,9 +126,9 @@ fn a_banned_attempt_takes_nothing_anywhere() {
 fn other_numbers_go_on_counting_where_the_old_ones_stopped() {
     let (store, _) = stopped();
     let text = |limit| format!("rules:\n- {{ id: plan, per: user, limit: {limit} }}\n");
-    let before = RuleBook::new(rules(&text("100/min")), Arc::clone(&store));
+    let before = RuleLimiter::new(rules(&text("100/min")), Arc::clone(&store));
     assert_eq!(check(&before, &["user=u"], 100), "allowed by plan: plan 0");
-    let after = RuleBook::new(rules(&text("1000/min")), store);
+    let after = RuleLimiter::new(rules(&text("1000/min")), store);
     assert_eq!(check(&after, &["user=u"], 0), "allowed by plan: plan 900");
 }
 

@@ -4,7 +4,7 @@ use crate::site::{key, left, once, open_for, server_of, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::Cost;
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, ParserOptions};
 use tollgate_limiter::core::{Source, yaml};
@@ -33,7 +33,7 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
     let mut reader = RulesParser::new(ParserOptions::default());
     reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
     let rules = reader.finish().expect("sound rules").rules;
-    let book = RuleBook::new(rules, Arc::clone(&store));
+    let book = RuleLimiter::new(rules, Arc::clone(&store));
     let counter = &book.rules().counters()[0];
     let everybody = (store.key(&store.subjects(&counter.counter(&[])), &[]), counter.limit);
     let used = async || everybody.1.capacity() - left(&store, everybody.0, &everybody.1).await;

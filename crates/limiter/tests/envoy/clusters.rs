@@ -3,7 +3,7 @@
 use crate::site::{ask, attempt, book, counters, entries, hit, hit_together, rules, until};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::store::local::{Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::Redis;
@@ -94,7 +94,7 @@ async fn of_a_cluster_only_what_is_away_is_decided_here() {
         instances: Some(1),
         ..FallbackOptions::default()
     };
-    let book = RuleBook::new(rules(false), Fallback::new(Arc::new(store), options).into());
+    let book = RuleLimiter::new(rules(false), Fallback::new(Arc::new(store), options).into());
     let mut values = (0..).map(|number: u32| number.to_string());
     let [stays, goes] = [0, 1].map(|server| {
         let is_there = |value: &String| server_of(slot(&cluster, value)) == server;

@@ -7,7 +7,7 @@ use tollgate_limiter::core::rules::RuleMatch;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
 use tollgate_limiter::store::redis::RedisCountersOptions;
 use tollgate_limiter::testing::servers::{Kind, Server};
-use tollgate_limiter::{OwnLimit, Part, RuleBook, Way};
+use tollgate_limiter::{InlineLimit, AttemptItem, RuleLimiter, Direction};
 
 /// Descriptors, the keys they are counted in, and the length of the window.
 const KEYS: [(&[&str], &str, u64); 18] = [
@@ -184,7 +184,7 @@ async fn those_who_give_back_at_once_leave_nothing_below_zero() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strictly_counters_are_our_own() {
     let server = Server::start(Kind::Redis70);
-    let strict = RuleBook::new(rules(true), Arc::new(open(&server.url(), counters())));
+    let strict = RuleLimiter::new(rules(true), Arc::new(open(&server.url(), counters())));
     assert!(hit(&strict, &["minute=x"], 1).await.0);
     assert_eq!((keys(&server), calls(&server, "incrby")), (Vec::new(), 0));
 }
@@ -193,8 +193,8 @@ async fn strictly_counters_are_our_own() {
 async fn hits_above_a_thousand_million_are_counted_as_they_are() {
     let server = Server::start(Kind::Redis70);
     let store = Arc::new(open(&server.url(), counters()));
-    let strict = RuleBook::new(rules(true), Arc::clone(&store));
-    let counted = RuleBook::new(rules(false), store);
+    let strict = RuleLimiter::new(rules(true), Arc::clone(&store));
+    let counted = RuleLimiter::new(rules(false), store);
     for book in [&counted, &strict] {
         let mut answers = Vec::new();
         for _ in 0..3 {
@@ -227,22 +227,22 @@ async fn what_is_no_number_is_left_alone_and_costs_no_other_key() {
 async fn a_limit_that_a_request_brings_is_counted_in_the_same_key() {
     let server = Server::start(Kind::Redis70);
     let book = book(&server.url(), counters());
-    let brought = |requests, unit| Some(OwnLimit::Descriptor(LimitOverride::new(requests, unit, false)));
+    let brought = |requests, unit| Some(InlineLimit::Override(LimitOverride::new(requests, unit, false)));
     let request = async |entry: &str, hits, way, own| {
         let entries = entries(&[entry]);
         let attempt = attempt(&entries, hits);
-        let together = book.check_together(&[Part { attempt, way, own }]).await;
+        let together = book.check_all(&[AttemptItem { attempt, direction, inline_limit }]).await;
         together.allowed
     };
     // The file lets two of a minute pass, and what is brought along three more.
     assert_eq!(hit(&book, &["minute=x"], 3).await, (false, 0, Source::Shared));
-    assert!(request("minute=x", 2, Way::Take, brought(5, Unit::Minute)).await);
-    assert!(!request("minute=x", 1, Way::Take, brought(5, Unit::Minute)).await);
-    assert!(request("minute=x", 4, Way::GiveBack, brought(5, Unit::Minute)).await);
+    assert!(request("minute=x", 2, Direction::Consume, brought(5, Unit::Minute)).await);
+    assert!(!request("minute=x", 1, Direction::Consume, brought(5, Unit::Minute)).await);
+    assert!(request("minute=x", 4, Direction::Refund, brought(5, Unit::Minute)).await);
     assert_eq!(hit(&book, &["minute=x"], 0).await, (true, 0, Source::Shared));
     // Where a pattern counts all values together, and where no file has a limit, it is the value that came.
-    assert!(request("path=/a/1", 1, Way::Take, brought(5, Unit::Minute)).await);
-    assert!(!request("new=x", 1, Way::Take, brought(0, Unit::Hour)).await);
+    assert!(request("path=/a/1", 1, Direction::Consume, brought(5, Unit::Minute)).await);
+    assert!(!request("new=x", 1, Direction::Consume, brought(0, Unit::Hour)).await);
     assert_eq!(
         keys(&server),
         [

@@ -3,7 +3,7 @@
 use crate::site::{ask, attempt, counters, entries, hit, open, rules, until};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_limiter::RuleBook;
+use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::store::local::{Fallback, StoreMode, FallbackOptions};
 use tollgate_limiter::store::redis::Redis;
@@ -29,7 +29,7 @@ fn around(server: &Server, mode: StoreMode) -> Arc<Fallback<Redis>> {
 async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid_back() {
     let mut server = Server::start(Kind::Redis70);
     let store = around(&server, StoreMode::Auto);
-    let book = RuleBook::new(rules(false), Arc::clone(&store));
+    let book = RuleLimiter::new(rules(false), Arc::clone(&store));
     until("an answer", async || {
         hit(&book, &["year=y"], 1).await.2 == Source::Shared
     })
@@ -72,13 +72,13 @@ async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid
 async fn whoever_is_to_decide_does() {
     let mut server = Server::start(Kind::Redis70);
     let store = around(&server, StoreMode::LocalOnly);
-    let book = RuleBook::new(rules(false), Arc::clone(&store));
+    let book = RuleLimiter::new(rules(false), Arc::clone(&store));
     assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Local);
     let x = entries(&["year=x"]);
     assert!(book.refund(&attempt(&x, 1)).await.allowed);
     assert_eq!(ask::<Option<u64>>(&server, &["GET", KEY]), None);
     store.set_mode(StoreMode::SharedOnly);
-    let closed = RuleBook::new(rules(false).closed_without_store(), Arc::clone(&store));
+    let closed = RuleLimiter::new(rules(false).closed_without_store(), Arc::clone(&store));
     until("an answer", async || {
         hit(&closed, &["year=x"], 1).await.2 == Source::Shared
     })
@@ -95,7 +95,7 @@ async fn whoever_is_to_decide_does() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
     let server = Server::start(Kind::Redis70);
-    let book = RuleBook::new(rules(false), around(&server, StoreMode::Auto));
+    let book = RuleLimiter::new(rules(false), around(&server, StoreMode::Auto));
     until("an answer", async || {
         hit(&book, &["year=x"], 1).await.2 == Source::Shared
     })
@@ -119,11 +119,11 @@ async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
 }
 
 /// So many hits at once on a server that is frozen meanwhile, each waited for so long.
-async fn many_on_a_frozen_server(hits: usize, deadline: Duration) -> (Server, Arc<RuleBook<Redis>>) {
+async fn many_on_a_frozen_server(hits: usize, deadline: Duration) -> (Server, Arc<RuleLimiter<Redis>>) {
     let server = Server::start(Kind::Redis70);
     let store = Redis::options(&server.url()).expect("a URL");
     let store = store.deadline(deadline).ratelimit_counters(counters()).open();
-    let book = Arc::new(RuleBook::new(rules(false), Arc::new(store)));
+    let book = Arc::new(RuleLimiter::new(rules(false), Arc::new(store)));
     let x = entries(&["year=x"]);
     until("an answer", async || {
         book.check(&attempt(&x, 1)).await.verdict.source == Source::Shared
@@ -166,7 +166,7 @@ async fn so_many_wait_at_once_and_others_are_told_at_once() {
 async fn a_server_that_takes_no_writes_is_left() {
     let primary = Server::start(Kind::Redis70);
     let server = Server::start(Kind::Redis70);
-    let book = RuleBook::new(rules(false), Arc::new(open(&server.url(), counters())));
+    let book = RuleLimiter::new(rules(false), Arc::new(open(&server.url(), counters())));
     assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Shared);
     let dials = book.store().metrics().connect_attempts.get();
     let _: String = ask(&server, &["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);

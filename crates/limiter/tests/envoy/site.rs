@@ -13,7 +13,7 @@ use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{RedisCountersOptions, Redis};
 use tollgate_limiter::testing::servers::Server;
-use tollgate_limiter::{Checked, Part, RuleBook, Way};
+use tollgate_limiter::{CheckResult, AttemptItem, RuleLimiter, Direction};
 
 /// 2026-03-14 12:27:17 and a half: within a window of each length, and at the start of none.
 pub(crate) const NOW: Timestamp = Timestamp::from_micros(1_773_491_237_500_000);
@@ -101,8 +101,8 @@ pub(crate) fn open(url: &str, counters: RedisCountersOptions) -> Redis {
     options.deadline(Duration::from_secs(5)).ratelimit_counters(counters).open()
 }
 
-pub(crate) fn book(url: &str, counters: RedisCountersOptions) -> RuleBook<Redis> {
-    RuleBook::new(rules(false), Arc::new(open(url, counters)))
+pub(crate) fn book(url: &str, counters: RedisCountersOptions) -> RuleLimiter<Redis> {
+    RuleLimiter::new(rules(false), Arc::new(open(url, counters)))
 }
 
 /// Entries written as `key=value`.
@@ -126,32 +126,32 @@ pub(crate) fn attempt<'a>(entries: &'a [Attribute<'a>], hits: u64) -> Attempt<'a
 }
 
 /// Whether so many hits pass, what remains, and who says so.
-pub(crate) async fn hit<S: Store>(book: &RuleBook<S>, pairs: &[&str], hits: u64) -> (bool, u64, Source) {
+pub(crate) async fn hit<S: Store>(book: &RuleLimiter<S>, pairs: &[&str], hits: u64) -> (bool, u64, Source) {
     told(&book.check(&attempt(&entries(pairs), hits)).await)
 }
 
-pub(crate) fn told(checked: &Checked<'_>) -> (bool, u64, Source) {
+pub(crate) fn told(checked: &CheckResult<'_>) -> (bool, u64, Source) {
     let ruling = &checked.verdict.rulings[0];
     let remaining = ruling.decision.expect("a decision").standing().remaining;
     (checked.verdict.allowed, remaining, checked.verdict.source)
 }
 
 /// Whether a request of several descriptors of one entry each passes, and what remains of each.
-pub(crate) async fn hit_together<S: Store>(book: &RuleBook<S>, descriptors: &[&str]) -> (bool, Vec<u64>) {
+pub(crate) async fn hit_together<S: Store>(book: &RuleLimiter<S>, descriptors: &[&str]) -> (bool, Vec<u64>) {
     let all: Vec<_> = descriptors.iter().map(|entry| entries(&[entry])).collect();
-    let part = |entries| Part {
+    let part = |entries| AttemptItem {
         attempt: attempt(entries, 1),
-        way: Way::Take,
-        own: None,
+        direction: Direction::Consume,
+        inline_limit: None,
     };
-    let parts: Vec<Part<'_>> = all.iter().map(|entries| part(entries)).collect();
-    let together = book.check_together(&parts).await;
-    let remaining = together.parts.iter().map(|judged| match judged {
-        tollgate_limiter::Judged::Rules(verdict) => {
+    let parts: Vec<AttemptItem<'_>> = all.iter().map(|entries| part(entries)).collect();
+    let together = book.check_all(&parts).await;
+    let remaining = together.items.iter().map(|judged| match judged {
+        tollgate_limiter::ItemVerdict::Rules(verdict) => {
             let decision = verdict.rulings[0].decision.expect("a decision");
             decision.standing().remaining
         }
-        tollgate_limiter::Judged::Own(..) => panic!("nobody brought a limit"),
+        tollgate_limiter::ItemVerdict::Inline(..) => panic!("nobody brought a limit"),
     });
     (together.allowed, remaining.collect())
 }

@@ -6,7 +6,7 @@ use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
 use tollgate_limiter::store::local::StoreMode;
 use tollgate_limiter::store::{Settled, Source, Store, StoreError};
-use tollgate_limiter::{Fingerprint, Judged, OwnLimit, Part, RuleBook, Way};
+use tollgate_limiter::{Fingerprint, ItemVerdict, InlineLimit, AttemptItem, RuleLimiter, Direction};
 
 fn limit(units: u64) -> Limit {
     TokenBucket::new(rate(units, Micros::from_secs(1_000))).into()
@@ -151,32 +151,32 @@ async fn a_limit_that_a_caller_brings_is_closed_where_nothing_is_decided_here() 
     site.cut_all(true);
     let store = Arc::new(site.instances.remove(0));
     let rules = || RulesParser::new(ParserOptions::default()).finish().expect("no rules").rules;
-    let part = |way| Part {
+    let part = |way| AttemptItem {
         attempt: Attempt {
             domain: Attempt::DOMAIN,
             attributes: &[],
             cost: Cost::ONE,
         },
-        way,
-        own: Some(OwnLimit::Limited(limit(100))),
+        direction,
+        inline_limit: Some(InlineLimit::Limited(limit(100))),
     };
-    let local = RuleBook::new(rules(), Arc::clone(&store));
-    let told = local.check_together(&[part(Way::Take)]).await;
+    let local = RuleLimiter::new(rules(), Arc::clone(&store));
+    let told = local.check_all(&[part(Direction::Consume)]).await;
     assert!(
-        told.allowed && matches!(told.parts[0], Judged::Own(Some(_), Source::Local, _)),
+        told.allowed && matches!(told.items[0], ItemVerdict::Inline(Some(_), Source::Local, _)),
         "{told:?}"
     );
 
     store.set_mode(StoreMode::SharedOnly);
-    let closed = RuleBook::new(rules().closed_without_store(), store);
-    let told = closed.check_together(&[part(Way::Take)]).await;
+    let closed = RuleLimiter::new(rules().closed_without_store(), store);
+    let told = closed.check_all(&[part(Direction::Consume)]).await;
     assert!(
-        !told.allowed && matches!(told.parts[0], Judged::Own(None, Source::Closed, _)),
+        !told.allowed && matches!(told.items[0], ItemVerdict::Inline(None, Source::Closed, _)),
         "{told:?}"
     );
     // What is given back refuses nothing.
-    let told = closed.check_together(&[part(Way::GiveBack)]).await;
-    assert!(told.allowed && told.parts[0].is_allow(), "{told:?}");
+    let told = closed.check_all(&[part(Direction::Refund)]).await;
+    assert!(told.allowed && told.items[0].is_allow(), "{told:?}");
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_core::{Cost, Source, yaml};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::Kind;
-use tollgate_limiter::{Part, RuleBook, Way};
+use tollgate_limiter::{AttemptItem, RuleLimiter, Direction};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 
@@ -29,7 +29,7 @@ fn attempt() -> Attempt<'static> {
 }
 
 /// A book over a server that has answered, and then is frozen.
-async fn frozen() -> (Site, RuleBook<Redis>) {
+async fn frozen() -> (Site, RuleLimiter<Redis>) {
     let mut reader = RulesParser::new(ParserOptions::default());
     reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
     let rules = reader.finish().expect("sound rules").rules;
@@ -38,7 +38,7 @@ async fn frozen() -> (Site, RuleBook<Redis>) {
         .expect("a URL")
         .deadline(DEADLINE)
         .open();
-    let book = RuleBook::new(rules, Arc::new(store));
+    let book = RuleLimiter::new(rules, Arc::new(store));
     let from = Instant::now();
     while book.check(&attempt()).await.verdict.source != Source::Shared {
         assert!(from.elapsed() < Duration::from_secs(10), "{:?}", book.store().connection_error());
@@ -83,12 +83,12 @@ async fn a_refund_of_several_limits_takes_one_deadline() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_parts_are_given_back_within_one_deadline() {
     let (_site, book) = frozen().await;
-    let part = Part {
+    let part = AttemptItem {
         attempt: attempt(),
-        way: Way::GiveBack,
-        own: None,
+        direction: Direction::Refund,
+        inline_limit: None,
     };
     let from = Instant::now();
-    assert!(book.check_together(&[part; 3]).await.allowed);
+    assert!(book.check_all(&[part; 3]).await.allowed);
     is_one_deadline(from);
 }

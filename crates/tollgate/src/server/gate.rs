@@ -13,7 +13,7 @@ use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
-use tollgate_limiter::{self as limiter, Checked, Fingerprint, Judged, NotForgotten, Part, Together, Way};
+use tollgate_limiter::{self as limiter, CheckResult, Fingerprint, ItemVerdict, ForgetError, AttemptItem, CombinedVerdict, Direction};
 
 /// The rules in force, their store, and what is counted of them.
 pub struct Gate {
@@ -232,7 +232,7 @@ impl Gate {
 impl Sitting<'_> {
     /// May the attempt go on?
     #[inline]
-    pub async fn check(&self, attempt: &Attempt<'_>) -> Checked<'_> {
+    pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
         let Gate {
             telemetry, stopwatch, ..
         } = self.gate;
@@ -246,15 +246,15 @@ impl Sitting<'_> {
         figures
             .envoy
             .add(envoy, book.rules(), attempt, &checked.verdict, passes);
-        if checked.odd_costs > 0 {
-            figures.odd_costs.add(checked.odd_costs.into());
+        if checked.invalid_costs > 0 {
+            figures.odd_costs.add(checked.invalid_costs.into());
         }
         checked
     }
 
     /// May all of these attempts go on, as one? Each counts as an attempt; what is given back does not.
     #[inline]
-    pub async fn check_together(&self, parts: &[Part<'_>]) -> Together<'_> {
+    pub async fn check_together(&self, parts: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
         let Gate {
             telemetry, stopwatch, ..
         } = self.gate;
@@ -263,14 +263,14 @@ impl Sitting<'_> {
         let together = book.check_together(parts).await;
         let figures = telemetry.figures();
         figures.seconds.add(stopwatch.elapsed_ns(started));
-        for (part, judged) in parts.iter().zip(&together.parts) {
-            match (part.way, judged) {
-                (Way::Take, Judged::Rules(verdict)) => {
+        for (part, judged) in parts.iter().zip(&together.items) {
+            match (part.direction, judged) {
+                (Direction::Consume, ItemVerdict::Rules(verdict)) => {
                     figures.decisions.add(counts, book.rules(), verdict, self.door);
                     let passes = together.allowed;
                     figures.envoy.add(envoy, book.rules(), &part.attempt, verdict, passes);
                 }
-                (Way::Take, Judged::Own(_, source, _)) => {
+                (Direction::Consume, ItemVerdict::Inline(_, source, _)) => {
                     figures.decisions.add_own(judged.is_allow(), *source, self.door);
                     if book.rules().descriptors().has_domain(part.attempt.domain) {
                         figures
@@ -279,21 +279,21 @@ impl Sitting<'_> {
                     }
                 }
                 // Of a request that is refused nothing is given back, unless each descriptor is counted by itself.
-                (Way::GiveBack, _) if !together.allowed && book.rules().descriptors().options.strict => {}
-                (Way::GiveBack, Judged::Rules(verdict)) => {
+                (Direction::Refund, _) if !together.allowed && book.rules().descriptors().options.strict => {}
+                (Direction::Refund, ItemVerdict::Rules(verdict)) => {
                     figures
                         .envoy
                         .add_given_back(envoy, book.rules(), &part.attempt, verdict);
                 }
-                (Way::GiveBack, Judged::Own(decision, ..)) => {
+                (Direction::Refund, ItemVerdict::Inline(decision, ..)) => {
                     if book.rules().descriptors().has_domain(part.attempt.domain) {
                         figures.envoy.add_brought_back(&part.attempt, decision.as_ref());
                     }
                 }
             }
         }
-        if together.odd_costs > 0 {
-            figures.odd_costs.add(together.odd_costs.into());
+        if together.invalid_costs > 0 {
+            figures.odd_costs.add(together.invalid_costs.into());
         }
         together
     }
@@ -316,7 +316,7 @@ impl Sitting<'_> {
     ///
     /// # Errors
     /// A name that no rule and no window of the attempt's domain has, or a store that is away.
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, NotForgotten> {
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
         self.book().forget(attempt, rule).await
     }
 

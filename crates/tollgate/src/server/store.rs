@@ -8,7 +8,7 @@ use tollgate_limiter::store::StoreError;
 use tollgate_limiter::store::local::{Fallback, StoreMode};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::{self as limiter, Checked, NotForgotten, Part, RuleBook, Together};
+use tollgate_limiter::{self as limiter, CheckResult, ForgetError, AttemptItem, RuleLimiter, CombinedVerdict};
 
 /// A server that other instances share, and this instance while that is away.
 pub type Shared = Fallback<Redis>;
@@ -26,9 +26,9 @@ pub enum Store {
 #[derive(Debug)]
 pub enum Book {
     /// Over the embedded one.
-    Memory(RuleBook<Memory>),
+    Memory(RuleLimiter<Memory>),
     /// Over the shared one.
-    Redis(RuleBook<Shared>),
+    Redis(RuleLimiter<Shared>),
 }
 
 /// Calls of `CL.THROTTLE` over a store.
@@ -44,13 +44,13 @@ impl Store {
     /// A book of these rules. Their counters go on where an earlier book left them.
     pub fn book(&self, rules: RuleSet) -> Book {
         match self {
-            Self::Memory(store) => Book::Memory(RuleBook::new(rules, Arc::clone(store))),
+            Self::Memory(store) => Book::Memory(RuleLimiter::new(rules, Arc::clone(store))),
             Self::Redis(store) => {
                 let rules = match store.mode() {
                     StoreMode::SharedOnly => rules.closed_without_store(),
                     StoreMode::Auto | StoreMode::LocalOnly => rules,
                 };
-                Book::Redis(RuleBook::new(rules, Arc::clone(store)))
+                Book::Redis(RuleLimiter::new(rules, Arc::clone(store)))
             }
         }
     }
@@ -111,7 +111,7 @@ impl Book {
 
     /// See [`RuleBook::check`]. What waits stands apart, because whoever asks is moved about with the room for it.
     #[inline]
-    pub async fn check(&self, attempt: &Attempt<'_>) -> Checked<'_> {
+    pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
         match self {
             Self::Memory(book) => book.check_now(attempt),
             Self::Redis(book) => Box::pin(book.check(attempt)).await,
@@ -120,10 +120,10 @@ impl Book {
 
     /// See [`RuleBook::check_together`]. What waits stands apart here, too.
     #[inline]
-    pub async fn check_together(&self, parts: &[Part<'_>]) -> Together<'_> {
+    pub async fn check_together(&self, parts: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
         match self {
-            Self::Memory(book) => book.check_together_now(parts),
-            Self::Redis(book) => Box::pin(book.check_together(parts)).await,
+            Self::Memory(book) => book.check_all_now(parts),
+            Self::Redis(book) => Box::pin(book.check_all(parts)).await,
         }
     }
 
@@ -147,7 +147,7 @@ impl Book {
     ///
     /// # Errors
     /// Those of [`RuleBook::forget`].
-    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, NotForgotten> {
+    pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
         match self {
             Self::Memory(book) => book.forget(attempt, rule).await,
             Self::Redis(book) => book.forget(attempt, rule).await,

@@ -6,7 +6,7 @@ use super::{HeaderValue, RateLimitResponse};
 use crate::server::telemetry::Calls;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
-use tollgate_limiter::{Judged, Together};
+use tollgate_limiter::{ItemVerdict, CombinedVerdict};
 
 /// The modes in force.
 #[derive(Debug, Default)]
@@ -52,10 +52,10 @@ impl Compat {
     }
 
     /// Makes an answer what the modes say, and counts what passes only by them.
-    pub(super) fn apply(&self, answer: &mut RateLimitResponse, together: &Together<'_>, calls: &Calls) {
+    pub(super) fn apply(&self, answer: &mut RateLimitResponse, together: &CombinedVerdict<'_>, calls: &Calls) {
         let modes = self.modes();
         if let Some(names) = &modes.headers {
-            answer.response_headers_to_add = names.told(&answer.statuses, &together.parts);
+            answer.response_headers_to_add = names.told(&answer.statuses, &together.items);
         }
         if modes.shadow && answer.overall_code() == Code::OverLimit {
             answer.set_overall_code(Code::Ok);
@@ -67,8 +67,8 @@ impl Compat {
 impl HeaderNames {
     /// The headers of an answer. They speak of the last limit that refuses by itself, else of the one with the least left,
     /// the first of several.
-    fn told(&self, statuses: &[DescriptorStatus], parts: &[Judged<'_>]) -> Vec<HeaderValue> {
-        let refuses = |(status, part): &(&DescriptorStatus, &Judged<'_>)| {
+    fn told(&self, statuses: &[DescriptorStatus], parts: &[ItemVerdict<'_>]) -> Vec<HeaderValue> {
+        let refuses = |(status, part): &(&DescriptorStatus, &ItemVerdict<'_>)| {
             status.code() == Code::OverLimit && !part.is_quota() && status.current_limit.is_some()
         };
         let refusing = statuses.iter().zip(parts).rfind(refuses).map(|(status, _)| status);

@@ -6,10 +6,10 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use std::collections::btree_map::Entry;
 use tollgate_limiter::core::yaml::{self, Node};
-use tollgate_limiter::{Judged, Together};
+use tollgate_limiter::{ItemVerdict, CombinedVerdict};
 
 /// All of it, as envoyproxy/ratelimit writes it.
-pub(super) fn told(request: &RateLimitRequest, together: &Together<'_>) -> Struct {
+pub(super) fn told(request: &RateLimitRequest, together: &CombinedVerdict<'_>) -> Struct {
     let mut told = Struct::default();
     let mut tell = |name: &str, kind| told.fields.insert(name.to_owned(), value(kind));
     tell("domain", Kind::StringValue(request.domain.clone()));
@@ -18,8 +18,8 @@ pub(super) fn told(request: &RateLimitRequest, together: &Together<'_>) -> Struc
         tell("hitsAddend", Kind::NumberValue(request.hits_addend.into()));
     }
     let mut passed = Struct::default();
-    for judged in together.parts.iter().filter(|judged| judged.is_allow()) {
-        let Judged::Rules(verdict) = judged else { continue };
+    for judged in together.items.iter().filter(|judged| judged.is_allow()) {
+        let ItemVerdict::Rules(verdict) = judged else { continue };
         let descriptors = verdict.rulings.iter().filter_map(|ruling| ruling.rule.descriptor());
         for metadata in descriptors.filter_map(|descriptor| descriptor.metadata.as_ref()) {
             if let Kind::StructValue(metadata) = of_yaml(metadata) {

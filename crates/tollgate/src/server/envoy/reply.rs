@@ -7,29 +7,29 @@ use prost_types::Duration;
 use std::str;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Retry, Source, Timestamp};
-use tollgate_limiter::{Judged, Part, Together};
+use tollgate_limiter::{ItemVerdict, AttemptItem, CombinedVerdict};
 
 /// Whether it is refused only because the store could not be asked and a rule says `closed`. If it is over another limit, of
 /// this descriptor or of the next, that is the answer: an error many let pass.
-pub(super) fn is_closed(together: &Together<'_>) -> bool {
+pub(super) fn is_closed(together: &CombinedVerdict<'_>) -> bool {
     let is_over =
         |ruling: &Ruling<'_>| ruling.mode == Mode::Enforce && ruling.source != Source::Closed && !ruling.is_allow();
-    let closed = |judged: &Judged<'_>| match judged {
-        Judged::Rules(verdict) => verdict.is_closed() && !verdict.rulings.iter().any(is_over),
-        Judged::Own(..) => false,
+    let closed = |judged: &ItemVerdict<'_>| match judged {
+        ItemVerdict::Rules(verdict) => verdict.is_closed() && !verdict.rulings.iter().any(is_over),
+        ItemVerdict::Inline(..) => false,
     };
-    let mut refusing = together.parts.iter().filter(|judged| !judged.is_allow()).peekable();
+    let mut refusing = together.items.iter().filter(|judged| !judged.is_allow()).peekable();
     !together.allowed && refusing.peek().is_some() && refusing.all(closed)
 }
 
 /// The whole answer.
 pub(super) fn written(
     request: &RateLimitRequest,
-    parts: &[Part<'_>],
-    together: &Together<'_>,
+    parts: &[AttemptItem<'_>],
+    together: &CombinedVerdict<'_>,
     dialects: Dialects,
 ) -> RateLimitResponse {
-    let each = request.descriptors.iter().zip(&together.parts);
+    let each = request.descriptors.iter().zip(&together.items);
     RateLimitResponse {
         overall_code: code(together.allowed).into(),
         statuses: each.map(|(descriptor, judged)| status(descriptor, judged)).collect(),
@@ -42,10 +42,10 @@ const fn code(allowed: bool) -> Code {
     if allowed { Code::Ok } else { Code::OverLimit }
 }
 
-fn status(descriptor: &RateLimitDescriptor, judged: &Judged<'_>) -> DescriptorStatus {
+fn status(descriptor: &RateLimitDescriptor, judged: &ItemVerdict<'_>) -> DescriptorStatus {
     match judged {
-        Judged::Rules(verdict) => of_rules(verdict),
-        Judged::Own(decision, ..) => {
+        ItemVerdict::Rules(verdict) => of_rules(verdict),
+        ItemVerdict::Inline(decision, ..) => {
             let brought = descriptor.limit.map(|limit| RateLimit {
                 requests_per_unit: limit.requests_per_unit,
                 // The numbers of the two lists are the same, as far as one is known.
@@ -153,15 +153,15 @@ fn clamped(number: u64) -> u32 {
 }
 
 /// The headers that speak of all limits that were met.
-fn added(parts: &[Part<'_>], together: &Together<'_>, dialects: Dialects) -> Vec<HeaderValue> {
+fn added(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'_>, dialects: Dialects) -> Vec<HeaderValue> {
     if dialects == Dialects::NONE {
         return Vec::new();
     }
     let Some((nearest, cost)) = nearest(parts, together) else {
         return Vec::new();
     };
-    let mut policies: Vec<Policy<'_>> = Vec::with_capacity(together.parts.len());
-    for verdict in together.parts.iter().filter_map(rules) {
+    let mut policies: Vec<Policy<'_>> = Vec::with_capacity(together.items.len());
+    for verdict in together.items.iter().filter_map(rules) {
         for policy in verdict.rulings.iter().filter_map(Policy::of) {
             // One rule may be met by several descriptors: its policy is told once, as it is nearest to its end.
             match policies.iter_mut().find(|known| known.name == policy.name) {
@@ -191,20 +191,20 @@ fn added(parts: &[Part<'_>], together: &Together<'_>, dialects: Dialects) -> Vec
     written.into_iter().filter_map(field).collect()
 }
 
-fn rules<'a, 'r>(judged: &'a Judged<'r>) -> Option<&'a Verdict<'r>> {
+fn rules<'a, 'r>(judged: &'a ItemVerdict<'r>) -> Option<&'a Verdict<'r>> {
     match judged {
-        Judged::Rules(verdict) => Some(verdict),
-        Judged::Own(..) => None,
+        ItemVerdict::Rules(verdict) => Some(verdict),
+        ItemVerdict::Inline(..) => None,
     }
 }
 
 /// The limit that speaks for the request, as a verdict's speaks for an attempt, and what it was asked for.
-fn nearest<'r>(parts: &[Part<'_>], together: &Together<'r>) -> Option<(Policy<'r>, Cost)> {
-    let of_part = |(part, judged): (&Part<'_>, &Judged<'r>)| {
+fn nearest<'r>(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'r>) -> Option<(Policy<'r>, Cost)> {
+    let of_part = |(part, judged): (&AttemptItem<'_>, &ItemVerdict<'r>)| {
         let verdict = rules(judged).filter(|verdict| verdict.allowed == together.allowed)?;
         Some((Policy::of(verdict.nearest()?)?, part.attempt.cost))
     };
-    let each = parts.iter().zip(&together.parts).filter_map(of_part);
+    let each = parts.iter().zip(&together.items).filter_map(of_part);
     each.min_by_key(|(policy, _)| nearness(policy))
 }
 

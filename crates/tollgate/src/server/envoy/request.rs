@@ -7,7 +7,7 @@ use std::fmt;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
 use tollgate_limiter::core::{Cost, Micros, Rate, TokenBucket};
-use tollgate_limiter::{OwnLimit, Part, Way};
+use tollgate_limiter::{InlineLimit, AttemptItem, Direction};
 
 /// The most descriptors of one request: gateways make one for each of their rules that fits.
 pub const DESCRIPTORS_MAX: usize = 64;
@@ -22,7 +22,7 @@ pub const VALUE_BYTES_MAX: usize = 8 * 1024;
 #[derive(Debug)]
 pub struct Asked<'a> {
     /// The attempts.
-    pub parts: Vec<Part<'a>>,
+    pub parts: Vec<AttemptItem<'a>>,
 }
 
 /// What is wrong with a request. The caller's to mend.
@@ -105,18 +105,18 @@ impl<'a> Asked<'a> {
             };
             let (entries, behind) = rest.split_at_checked(descriptor.entries.len()).unwrap_or((rest, &[]));
             rest = behind;
-            parts.push(Part {
+            parts.push(AttemptItem {
                 attempt: Attempt {
                     domain: &request.domain,
                     attributes: entries,
                     cost: cost(descriptor.hits_addend.unwrap_or(usual)),
                 },
-                way: if descriptor.is_negative_hits {
-                    Way::GiveBack
+                direction: if descriptor.is_negative_hits {
+                    Direction::Refund
                 } else {
-                    Way::Take
+                    Direction::Consume
                 },
-                own,
+                inline_limit: own,
             });
         }
         Ok(Self { parts })
@@ -135,7 +135,7 @@ fn cost(hits: u64) -> Cost {
 
 /// The limit that a descriptor brings along in a domain of envoyproxy/ratelimit's files. Without a unit that is known it is
 /// read over, and the file's holds.
-fn in_place(limit: &RateLimitOverride, rules: &RuleSet) -> Option<OwnLimit> {
+fn in_place(limit: &RateLimitOverride, rules: &RuleSet) -> Option<InlineLimit> {
     let unit = match limit.unit {
         1 => Unit::Second,
         2 => Unit::Minute,
@@ -147,13 +147,13 @@ fn in_place(limit: &RateLimitOverride, rules: &RuleSet) -> Option<OwnLimit> {
         _ => return None,
     };
     match (limit.requests_per_unit, rules.descriptors().options.strict) {
-        (0, true) => Some(OwnLimit::Banned),
-        (requests, strict) => Some(OwnLimit::Descriptor(LimitOverride::new(requests, unit, strict))),
+        (0, true) => Some(InlineLimit::Banned),
+        (requests, strict) => Some(InlineLimit::Override(LimitOverride::new(requests, unit, strict))),
     }
 }
 
 /// The limit that a descriptor brings along.
-fn brought(limit: &RateLimitOverride) -> Result<OwnLimit, Invalid> {
+fn brought(limit: &RateLimitOverride) -> Result<InlineLimit, Invalid> {
     let unit = RateLimitUnit::try_from(limit.unit).ok().and_then(period);
     let Some(period) = unit else {
         let words = "the limit of a descriptor has no unit; send SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
@@ -161,8 +161,8 @@ fn brought(limit: &RateLimitOverride) -> Result<OwnLimit, Invalid> {
     };
     let units = u64::from(limit.requests_per_unit).min(Rate::UNITS_MAX);
     let rate = Rate::new(units, period);
-    Ok(rate.map_or(OwnLimit::Banned, |rate| {
-        OwnLimit::Limited(TokenBucket::new(rate).into())
+    Ok(rate.map_or(InlineLimit::Banned, |rate| {
+        InlineLimit::Limited(TokenBucket::new(rate).into())
     }))
 }
 

@@ -22,7 +22,7 @@ use hyper::http::request::Parts;
 use hyper::{HeaderMap, Method, Request, Response, StatusCode, Version};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tollgate_limiter::NotForgotten;
+use tollgate_limiter::ForgetError;
 use tollgate_limiter::core::rules::Attempt;
 use tollgate_limiter::core::{Cost, Timestamp};
 use tollgate_limiter::store::StoreError;
@@ -290,8 +290,8 @@ impl Front {
         let sitting = self.gate.sit(Door::Http);
         let forgotten = sitting.forget(&asked.attempt(&attributes), asked.rule()).await;
         let forgotten = forgotten.map_err(|error| match error {
-            NotForgotten::Unknown(unknown) => Problem::of_field("rule", unknown.to_string()),
-            NotForgotten::Store(error) => away(error, "some counters may be cleared; ask again"),
+            ForgetError::Unknown(unknown) => Problem::of_field("rule", unknown.to_string()),
+            ForgetError::Store(error) => away(error, "some counters may be cleared; ask again"),
         })?;
         let mut out = Vec::new();
         out.extend_from_slice(b"{\"forgotten\":");

@@ -18,7 +18,7 @@ use std::fmt::{self, Write};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use tollgate_limiter::Judged;
+use tollgate_limiter::ItemVerdict;
 use tollgate_limiter::core::rules::envoy::{HitStats, override_path};
 use tollgate_limiter::core::rules::{Attempt, Mode, RuleSet, Ruling, Verdict};
 use tollgate_limiter::core::{Decision, Source};
@@ -193,8 +193,8 @@ impl EnvoyFigures {
     }
 
     /// Counts what a limit came to that a descriptor brought along.
-    pub(crate) fn add_brought(&self, counts: &EnvoyCounts, attempt: &Attempt<'_>, judged: &Judged<'_>, passes: bool) {
-        let Judged::Own(decision, source, counted) = judged else {
+    pub(crate) fn add_brought(&self, counts: &EnvoyCounts, attempt: &Attempt<'_>, judged: &ItemVerdict<'_>, passes: bool) {
+        let ItemVerdict::Inline(decision, source, counted) = judged else {
             return;
         };
         let hits = attempt.cost.get();

@@ -11,7 +11,7 @@ use tollgate_limiter::core::rules::envoy::{LimitOverride, DescriptorFiles, Ratel
 use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
 use tollgate_limiter::core::{Cost, yaml};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::{OwnLimit, Part, Way};
+use tollgate_limiter::{InlineLimit, AttemptItem, Direction};
 
 const FILE: &str = "
 domain: shop
@@ -67,7 +67,7 @@ fn now<T>(answer: impl Future<Output = T>) -> T {
 }
 
 /// Asks for descriptors of one entry each, and says whether they pass.
-fn ask(gate: &Gate, domain: &str, way: Way, descriptors: &[(&str, u64)]) -> bool {
+fn ask(gate: &Gate, domain: &str, way: Direction, descriptors: &[(&str, u64)]) -> bool {
     let entries: Vec<[Attribute<'_>; 1]> = descriptors
         .iter()
         .map(|(entry, _)| {
@@ -76,16 +76,16 @@ fn ask(gate: &Gate, domain: &str, way: Way, descriptors: &[(&str, u64)]) -> bool
             [Attribute { name, value }]
         })
         .collect();
-    let mut parts: Vec<Part<'_>> = Vec::new();
+    let mut parts: Vec<AttemptItem<'_>> = Vec::new();
     for (attributes, (_, hits)) in entries.iter().zip(descriptors) {
-        parts.push(Part {
+        parts.push(AttemptItem {
             attempt: Attempt {
                 domain,
                 attributes,
                 cost: Cost::new(*hits).expect("in range"),
             },
-            way,
-            own: None,
+            direction: way,
+            inline_limit: None,
         });
     }
     now(gate.sit(Door::Grpc).check_together(&parts)).allowed
@@ -102,20 +102,20 @@ fn told(gate: &Gate, path: &str) -> Vec<String> {
 #[test]
 fn hits_are_counted_by_how_near_the_limit_they_were() {
     let gate = gate(RatelimitOptions::default());
-    assert!(ask(&gate, "shop", Way::Take, &[("user=a", 7)]));
+    assert!(ask(&gate, "shop", Direction::Consume, &[("user=a", 7)]));
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 7", "within_limit: 7"]);
-    assert!(ask(&gate, "shop", Way::Take, &[("user=a", 2)]));
+    assert!(ask(&gate, "shop", Direction::Consume, &[("user=a", 2)]));
     assert_eq!(
         told(&gate, "shop.user"),
         ["near_limit: 1", "total_hits: 9", "within_limit: 9"]
     );
     // One is within and near, three are beyond.
-    assert!(!ask(&gate, "shop", Way::Take, &[("user=a", 4)]));
+    assert!(!ask(&gate, "shop", Direction::Consume, &[("user=a", 4)]));
     assert_eq!(
         told(&gate, "shop.user"),
         ["near_limit: 2", "over_limit: 3", "total_hits: 13", "within_limit: 9"]
     );
-    assert!(!ask(&gate, "shop", Way::Take, &[("user=a", 5)]));
+    assert!(!ask(&gate, "shop", Direction::Consume, &[("user=a", 5)]));
     assert_eq!(
         told(&gate, "shop.user"),
         ["near_limit: 2", "over_limit: 8", "total_hits: 18", "within_limit: 9"]
@@ -128,7 +128,7 @@ fn the_share_that_is_near_can_be_set() {
         near_share: 0.5,
         ..RatelimitOptions::default()
     });
-    ask(&gate, "shop", Way::Take, &[("user=a", 7)]);
+    ask(&gate, "shop", Direction::Consume, &[("user=a", 7)]);
     assert_eq!(
         told(&gate, "shop.user"),
         ["near_limit: 2", "total_hits: 7", "within_limit: 7"]
@@ -138,8 +138,8 @@ fn the_share_that_is_near_can_be_set() {
 #[test]
 fn strictly_all_that_is_refused_is_beyond_the_limit() {
     let gate = gate(strict());
-    assert!(ask(&gate, "shop", Way::Take, &[("user=a", 9)]));
-    assert!(!ask(&gate, "shop", Way::Take, &[("user=a", 4), ("user=vip", 9)]));
+    assert!(ask(&gate, "shop", Direction::Consume, &[("user=a", 9)]));
+    assert!(!ask(&gate, "shop", Direction::Consume, &[("user=a", 4), ("user=vip", 9)]));
     assert_eq!(
         told(&gate, "shop.user"),
         ["near_limit: 1", "over_limit: 4", "total_hits: 13", "within_limit: 9"]
@@ -149,7 +149,7 @@ fn strictly_all_that_is_refused_is_beyond_the_limit() {
         told(&gate, "shop.user_vip"),
         ["near_limit: 1", "total_hits: 9", "within_limit: 9"]
     );
-    assert!(!ask(&gate, "shop", Way::Take, &[("banned=x", 2)]));
+    assert!(!ask(&gate, "shop", Direction::Consume, &[("banned=x", 2)]));
     assert_eq!(told(&gate, "shop.banned"), ["over_limit: 2", "total_hits: 2"]);
 }
 
@@ -158,9 +158,9 @@ fn each_kind_of_limit_is_counted_as_what_it_is() {
     let gate = gate(RatelimitOptions::default());
     for _ in 0..2 {
         let each = [("path=/a/1", 1), ("shadow=x", 1), ("free=x", 1), ("unknown=x", 1)];
-        assert!(ask(&gate, "shop", Way::Take, &each));
+        assert!(ask(&gate, "shop", Direction::Consume, &each));
     }
-    assert!(!ask(&gate, "shop", Way::Take, &[("banned=x", 1)]));
+    assert!(!ask(&gate, "shop", Direction::Consume, &[("banned=x", 1)]));
     assert_eq!(told(&gate, "shop.path_/a/*"), ["total_hits: 2", "within_limit: 2"]);
     assert_eq!(
         told(&gate, "shop.shadow"),
@@ -174,7 +174,7 @@ fn each_kind_of_limit_is_counted_as_what_it_is() {
     );
     assert_eq!(told(&gate, "shop.banned"), ["over_limit: 1", "total_hits: 1"]);
     assert_eq!(told(&gate, "shop.free"), [""; 0]);
-    ask(&gate, "shop", Way::GiveBack, &[("path=/a/1", 2)]);
+    ask(&gate, "shop", Direction::Refund, &[("path=/a/1", 2)]);
     assert_eq!(
         told(&gate, "shop.path_/a/*"),
         ["total_hits: 2", "total_negative_hits: 2", "within_limit: 2"]
@@ -197,13 +197,13 @@ fn what_is_given_back_is_counted_if_it_is_given() {
             attributes: &attributes,
             cost: Cost::new(hits).expect("in range"),
         };
-        let part = |hits, way| Part {
+        let part = |hits, way| AttemptItem {
             attempt: attempt(hits),
-            way,
-            own: None,
+            direction: way,
+            inline_limit: None,
         };
         // Eleven are beyond the limit, so that the request is refused.
-        let parts = [part(11, Way::Take), part(2, Way::GiveBack)];
+        let parts = [part(11, Direction::Consume), part(2, Direction::Refund)];
         assert!(!now(gate.sit(Door::Grpc).check_together(&parts)).allowed);
         now(gate.sit(Door::Http).refund(&attempt(1)));
         let told = told(&gate, "shop.path_/a/*");
@@ -218,14 +218,14 @@ fn limits_that_requests_bring_are_counted_with_every_value() {
         name: "user",
         value: b"vip",
     }];
-    let part = |domain| Part {
+    let part = |domain| AttemptItem {
         attempt: Attempt {
             domain,
             attributes: &attributes,
             cost: Cost::new(12).expect("in range"),
         },
-        way: Way::Take,
-        own: Some(OwnLimit::Descriptor(LimitOverride::new(10, Unit::Year, false))),
+        direction: Direction::Consume,
+        inline_limit: Some(InlineLimit::Override(LimitOverride::new(10, Unit::Year, false))),
     };
     assert!(!now(gate.sit(Door::Grpc).check_together(&[part("shop")])).allowed);
     assert_eq!(
@@ -247,7 +247,7 @@ fn a_check_through_any_door_counts_once() {
         cost: Cost::ONE,
     };
     now(gate.sit(Door::Http).check(&attempt));
-    ask(&gate, "shop", Way::Take, &[("user=a", 1)]);
+    ask(&gate, "shop", Direction::Consume, &[("user=a", 1)]);
     now(gate.sit(Door::Http).explain(&attempt));
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
 }
@@ -255,7 +255,7 @@ fn a_check_through_any_door_counts_once() {
 #[test]
 fn values_that_came_stand_in_names_where_the_file_says_so() {
     let gate = gate(RatelimitOptions::default());
-    ask(&gate, "shop", Way::Take, &[("told=a|b", 1), ("ip=10.0.0.1", 1)]);
+    ask(&gate, "shop", Direction::Consume, &[("told=a|b", 1), ("ip=10.0.0.1", 1)]);
     assert_eq!(told(&gate, "shop.told_a_b")[1..], ["total_hits: 1", "within_limit: 1"]);
     assert_eq!(
         told(&gate, "shop.ip_10_0_0_1")[1..],
@@ -268,20 +268,20 @@ fn names_that_come_with_requests_are_bounded() {
     let gate = gate(RatelimitOptions::default());
     let most = super::PATHS_MAX;
     for number in 0..most + 5 {
-        ask(&gate, "shop", Way::Take, &[(&format!("told={number}"), 1)]);
+        ask(&gate, "shop", Direction::Consume, &[(&format!("told={number}"), 1)]);
     }
     let long = "x".repeat(super::NAME_BYTES_MAX);
-    ask(&gate, "shop", Way::Take, &[(&format!("told={long}"), 1)]);
+    ask(&gate, "shop", Direction::Consume, &[(&format!("told={long}"), 1)]);
     assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 6", "within_limit: 6"]);
     let text = gate.envoy_stats();
     assert_eq!(text.matches("shop.told_").count(), most * super::STATS.len());
     // One that is known goes on, and the names of the file have their own places.
-    ask(&gate, "shop", Way::Take, &[("told=1", 1), ("user=a", 1)]);
+    ask(&gate, "shop", Direction::Consume, &[("told=1", 1), ("user=a", 1)]);
     assert_eq!(told(&gate, "shop.told_1")[2], "total_hits: 2");
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 1", "within_limit: 1"]);
     // After other rules as well.
     gate.take_rules(rules(FILE, RatelimitOptions::default()));
-    ask(&gate, "shop", Way::Take, &[("told=new", 1), ("user=a", 1)]);
+    ask(&gate, "shop", Direction::Consume, &[("told=new", 1), ("user=a", 1)]);
     assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 7", "within_limit: 7"]);
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
 }
@@ -293,7 +293,7 @@ fn domains_that_are_not_there_are_counted_and_bounded() {
         ask(
             &gate,
             &format!("no-{number}"),
-            Way::Take,
+            Direction::Consume,
             &[("user=a", 1), ("user=b", 1)],
         );
     }
@@ -311,8 +311,8 @@ fn domains_that_are_not_there_are_counted_and_bounded() {
 #[test]
 fn the_same_figures_are_series() {
     let gate = gate(RatelimitOptions::default());
-    ask(&gate, "shop", Way::Take, &[("user=a", 7), ("path=/a/1", 1)]);
-    ask(&gate, "nowhere", Way::Take, &[("user=a", 7)]);
+    ask(&gate, "shop", Direction::Consume, &[("user=a", 7), ("path=/a/1", 1)]);
+    ask(&gate, "nowhere", Direction::Consume, &[("user=a", 7)]);
     let text = gate.metrics();
     for line in [
         "tollgate_envoy_total_hits_total{domain=\"shop\",path=\"user\"} 7\n",
