@@ -159,7 +159,7 @@ async fn hammer(args: &Args) -> Result<Seen, String> {
                     seen.shared += 1;
                     seen.last = seen.last.max(settled.now.as_micros());
                 }
-                if settled.passes {
+                if settled.allowed {
                     seen.admitted.push(settled.now.as_micros());
                 }
                 // A refusal from near by waits for nothing; others want their turn.

@@ -127,7 +127,7 @@ impl Library {
         };
         let settled = self.limiter.settle(&[ask]).await;
         match settled.outcomes.first() {
-            Some(Ok(_)) if settled.passes => Ok(()),
+            Some(Ok(_)) if settled.allowed => Ok(()),
             Some(Ok(_)) => Err("a request within its limits was refused".to_owned()),
             Some(Err(error)) => Err(format!("a request failed: {error}")),
             None => Err("a request was not answered".to_owned()),

@@ -111,7 +111,7 @@ async fn take(url: &str, limit: Limit, keys: u64, requests: u64) -> Result<(), S
                 };
                 for _ in 0..requests {
                     let settled = limiter.settle(&[ask()]).await;
-                    if !settled.passes {
+                    if !settled.allowed {
                         return Err(format!("a request within its limits did not pass: {settled:?}"));
                     }
                 }

@@ -9,7 +9,7 @@ pub use self::together::{ItemVerdict, InlineLimit, AttemptItem, CombinedVerdict,
 use self::counted::HitCharge;
 use self::token::LeaseToken;
 use crate::store::memory::Memory;
-use crate::store::{HitOp, Hit, Settled, Store, StoreError};
+use crate::store::{HitOp, Hit, Settlement, Store, StoreError};
 use crate::{join, lease};
 use std::collections::HashMap;
 use std::pin::pin;
@@ -24,7 +24,7 @@ pub struct RuleLimiter<S: Store = Memory> {
     rules: RuleSet,
     store: Arc<S>,
     /// For each of the rules' counters.
-    key_templates: Box<[S::Subjects]>,
+    key_templates: Box<[S::Template]>,
     /// For each of them the key of the one subject that is everybody.
     global_keys: Box<[S::Key]>,
     /// The limits that leases are held of, by the tag that stands for their counters in a token.
@@ -56,8 +56,8 @@ pub struct CheckResult<'r> {
 impl<S: Store> RuleLimiter<S> {
     /// A book of these rules. Their counters go on where an earlier book over the same store left them.
     pub fn new(rules: RuleSet, store: Arc<S>) -> Self {
-        let template_of = |counter: &tollgate_core::rules::CounterSpec| store.subjects(&counter.counter(&[]));
-        let key_templates: Box<[S::Subjects]> = rules.counters().iter().map(template_of).collect();
+        let template_of = |counter: &tollgate_core::rules::CounterSpec| store.template(&counter.counter(&[]));
+        let key_templates: Box<[S::Template]> = rules.counters().iter().map(template_of).collect();
         let global_keys = key_templates.iter().map(|subjects| store.key(subjects, &[])).collect();
         let lease_limits = rules
             .counters()
@@ -105,9 +105,9 @@ impl<S: Store> RuleLimiter<S> {
             self.settle(&plan.charges, hit_charge.as_slice(), lease).await
         };
         let mut verdict = plan.verdict(S::SOURCE, charge_results(&settlement));
-        if !verdict.allowed && !plan.is_banned() && !settlement.is_refused(&plan.charges) {
+        if !verdict.allowed && !plan.is_banned() && !settlement.is_denied(&plan.charges) {
             // A rule is closed because its part of the store is away; another part has taken charges.
-            self.store.take_back(&plan.charges, &mut settlement).await;
+            self.store.compensate(&plan.charges, &mut settlement).await;
             verdict = plan.verdict(S::SOURCE, charge_results(&settlement));
         }
         let holds_lease = takes_lease && verdict.allowed;
@@ -133,7 +133,7 @@ impl<S: Store> RuleLimiter<S> {
         let key = |counter, per: &[&[u8]]| {
             let key = self.key(counter, per);
             let hit = counted::hits(&plan.charges, hit_charge.as_slice()).find(|hit| hit.charge.key == key);
-            hit.map_or_else(|| self.store.key_text(&key), |hit| self.store.hit_text(&hit))
+            hit.map_or_else(|| self.store.key_text(&key), |hit| self.store.hit_key_text(&hit))
         };
         self.rules.explain(attempt, verdict, key)
     }
@@ -229,7 +229,7 @@ impl<S: Store> RuleLimiter<S> {
 
     /// What settling the charges would come to, without taking anything. Of a banned attempt the store cannot know that it
     /// does not pass: what would have let it pass is told as it stands.
-    async fn peek_attempt(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge], is_banned: bool) -> Settled {
+    async fn peek_attempt(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge], is_banned: bool) -> Settlement {
         if !is_banned {
             return self.peek(charges, hit_charges).await;
         }
@@ -274,7 +274,7 @@ impl<S: Store> RuleLimiter<S> {
     }
 
     /// What stands for the leases that were taken.
-    fn lease_token(&self, plan: &Plan<'_, S::Key>, settlement: &Settled, lease: LeaseId) -> Option<String> {
+    fn lease_token(&self, plan: &Plan<'_, S::Key>, settlement: &Settlement, lease: LeaseId) -> Option<String> {
         let windows = plan.lines.iter().filter_map(|line| line.window);
         let charges = windows.zip(&plan.charges).zip(&settlement.outcomes);
         let lines = charges.filter_map(|((window, charge), outcome)| {
@@ -348,11 +348,11 @@ fn takes_lease<K>(charge: &Charge<K>) -> bool {
     matches!(charge.limit, Limit::Concurrency(_)) && charge.cost > Cost::ZERO
 }
 
-fn charge_results(settlement: &Settled) -> impl Iterator<Item = ChargeResult> {
+fn charge_results(settlement: &Settlement) -> impl Iterator<Item = ChargeResult> {
     settlement.outcomes.iter().map(|outcome| match outcome {
         Ok(outcome) if outcome.receipt.cost == Cost::ZERO => ChargeResult::Uncounted(outcome.decision, outcome.source),
         Ok(outcome) => ChargeResult::Decided(outcome.decision, outcome.source),
-        Err(StoreError::Unasked) => ChargeResult::Skipped,
+        Err(StoreError::Skipped) => ChargeResult::Skipped,
         Err(_) => ChargeResult::Failed,
     })
 }

@@ -2,7 +2,7 @@
 
 use crate::limits::IntoLimit;
 use crate::store::memory::{Commit, ChargeOptions, Memory};
-use crate::store::{Settled, Store};
+use crate::store::{Settlement, Store};
 use std::fmt;
 use std::sync::Arc;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, OnStoreFailure, Policy};
@@ -34,7 +34,7 @@ pub struct NamedLimit<S: Store = Memory> {
     id: Box<str>,
     limit: Limit,
     policy: Policy,
-    template: S::Subjects,
+    template: S::Template,
 }
 
 /// One question of several that must all be answered with yes.
@@ -82,7 +82,7 @@ impl Limiter {
     }
 
     /// Asks all at one moment: every one is charged if every one passes, else none is.
-    pub fn check_all(&self, checks: &[LimitCheck<'_>]) -> Settled {
+    pub fn check_all(&self, checks: &[LimitCheck<'_>]) -> Settlement {
         self.store
             .settle_all(&self.charges(checks), Commit::Keep, crate::lease::random_id())
     }
@@ -123,7 +123,7 @@ impl<S: Store> Limiter<S> {
             limit: &limit,
             per: &[],
         };
-        let template = self.store.subjects(&counter);
+        let template = self.store.template(&counter);
         Ok(NamedLimit {
             id: id.into(),
             limit,
@@ -133,12 +133,12 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Asks all at one moment: every one is charged if every one passes, else none is.
-    pub async fn settle(&self, checks: &[LimitCheck<'_, S>]) -> Settled {
+    pub async fn settle(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
         self.store.settle(&self.charges(checks), crate::lease::random_id()).await
     }
 
     /// How all of them stand, without taking anything.
-    pub async fn peek(&self, checks: &[LimitCheck<'_, S>]) -> Settled {
+    pub async fn peek(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
         self.store.peek(&self.charges(checks)).await
     }
 

@@ -25,13 +25,13 @@ pub trait Store: Send + Sync {
     type Key: Key;
 
     /// What of a counter's key does not depend on its subject: worked out once for a rule.
-    type Subjects: Clone + Send + Sync;
+    type Template: Clone + Send + Sync;
 
     /// The part of the key that all subjects of a counter's rule share. Its `per` values do not matter.
-    fn subjects(&self, counter: &Counter<'_>) -> Self::Subjects;
+    fn template(&self, counter: &Counter<'_>) -> Self::Template;
 
     /// The key of one subject, given by the values it is counted by.
-    fn key(&self, subjects: &Self::Subjects, per: &[&[u8]]) -> Self::Key;
+    fn key(&self, template: &Self::Template, per: &[&[u8]]) -> Self::Key;
 
     /// How a key is printed, for whoever wants to look it up in the store.
     fn key_text(&self, key: &Self::Key) -> String {
@@ -41,17 +41,17 @@ pub trait Store: Send + Sync {
     }
 
     /// Whether it would certainly answer for none of these charges just now: asking it would be in vain.
-    fn is_away(&self, charges: &[Charge<Self::Key>]) -> bool {
+    fn is_unavailable(&self, charges: &[Charge<Self::Key>]) -> bool {
         let _ = charges;
         false
     }
 
     /// Settles the charges of one request: all kept, or none, as their policies say. `lease` names what it holds of
     /// concurrency limits.
-    fn settle(&self, charges: &[Charge<Self::Key>], lease: LeaseId) -> impl Future<Output = Settled> + Send;
+    fn settle(&self, charges: &[Charge<Self::Key>], lease: LeaseId) -> impl Future<Output = Settlement> + Send;
 
     /// The same, but keeps nothing.
-    fn peek(&self, charges: &[Charge<Self::Key>]) -> impl Future<Output = Settled> + Send;
+    fn peek(&self, charges: &[Charge<Self::Key>]) -> impl Future<Output = Settlement> + Send;
 
     /// Takes one kept charge back.
     fn undo(
@@ -63,22 +63,22 @@ pub trait Store: Send + Sync {
 
     /// Takes back what was kept of a request that does not go on although none of its charges refuses, because others
     /// could not be decided. Its outcomes then tell how their keys stand.
-    fn take_back(&self, charges: &[Charge<Self::Key>], settled: &mut Settled) -> impl Future<Output = ()> + Send {
+    fn compensate(&self, charges: &[Charge<Self::Key>], settlement: &mut Settlement) -> impl Future<Output = ()> + Send {
         async move {
-            let taken: Vec<usize> = settled.taken(charges).collect();
-            for &place in taken.iter().rev() {
-                if let (Some(charge), Some(Ok(outcome))) = (charges.get(place), settled.outcomes.get(place))
+            let kept: Vec<usize> = settlement.kept_charges(charges).collect();
+            for &index in kept.iter().rev() {
+                if let (Some(charge), Some(Ok(outcome))) = (charges.get(index), settlement.outcomes.get(index))
                     && charge.cost > Cost::ZERO
                 {
                     // One that fails costs its key the units until they come back by themselves.
                     let _ = self.undo(charge.key, &charge.limit, &outcome.receipt).await;
                 }
             }
-            for place in taken {
-                let Some(charge) = charges.get(place) else { continue };
-                let looked = self.peek(&[charge.as_peek()]).await;
-                if let Some(Ok(looked)) = looked.outcomes.first() {
-                    settled.restate(place, looked.decision);
+            for index in kept {
+                let Some(charge) = charges.get(index) else { continue };
+                let peeked = self.peek(&[charge.as_peek()]).await;
+                if let Some(Ok(peeked)) = peeked.outcomes.first() {
+                    settlement.update_standing(index, peeked.decision);
                 }
             }
         }
@@ -114,14 +114,14 @@ pub trait Store: Send + Sync {
     }
 
     /// Counts hits, all of one request. None refuses: outcomes tell what is counted.
-    fn hit(&self, hits: &[Hit<'_, Self::Key>], act: HitOp) -> impl Future<Output = Settled> + Send {
-        let nobody = Settled {
-            passes: false,
+    fn hit(&self, hits: &[Hit<'_, Self::Key>], op: HitOp) -> impl Future<Output = Settlement> + Send {
+        let unavailable = Settlement {
+            allowed: false,
             now: Timestamp::EPOCH,
             outcomes: vec![Err(StoreError::Unavailable); hits.len()],
         };
-        let _ = act;
-        async move { nobody }
+        let _ = op;
+        async move { unavailable }
     }
 
     /// Clears what was hit in the window that runs. False if there was nothing to clear.
@@ -131,7 +131,7 @@ pub trait Store: Send + Sync {
     }
 
     /// How the key of a hit is printed, for whoever wants to look it up in the store.
-    fn hit_text(&self, hit: &Hit<'_, Self::Key>) -> String {
+    fn hit_key_text(&self, hit: &Hit<'_, Self::Key>) -> String {
         self.key_text(&hit.charge.key)
     }
 }
@@ -153,9 +153,9 @@ pub trait Key: Copy + Eq + Send + Sync + fmt::Debug {
 
 /// What settling a request came to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct Settlement {
     /// Whether the request passes.
-    pub passes: bool,
+    pub allowed: bool,
     /// The moment it was settled at, on the store's clock.
     pub now: Timestamp,
     /// For each charge, in order. A store of several nodes may have lost one of them; unless a charge refuses, those of the
@@ -163,31 +163,31 @@ pub struct Settled {
     pub outcomes: Vec<Result<Outcome, StoreError>>,
 }
 
-impl Settled {
+impl Settlement {
     /// Whether a charge refuses the request. Else those that could be decided were kept.
-    pub fn is_refused<K>(&self, charges: &[Charge<K>]) -> bool {
-        let refuses = |(charge, outcome): (&Charge<K>, &Result<Outcome, StoreError>)| {
+    pub fn is_denied<K>(&self, charges: &[Charge<K>]) -> bool {
+        let denies = |(charge, outcome): (&Charge<K>, &Result<Outcome, StoreError>)| {
             charge.policy != Policy::Shadow && outcome.is_ok_and(|outcome| !outcome.decision.is_allow())
         };
-        charges.iter().zip(&self.outcomes).any(refuses)
+        charges.iter().zip(&self.outcomes).any(denies)
     }
 
     /// The places of the charges that were kept because the request passes, as far as it could be decided. Those that are
     /// kept in any case are not among them.
-    fn taken<K>(&self, charges: &[Charge<K>]) -> impl Iterator<Item = usize> {
-        let taken = |(charge, outcome): (&Charge<K>, &Result<Outcome, StoreError>)| {
+    fn kept_charges<K>(&self, charges: &[Charge<K>]) -> impl Iterator<Item = usize> {
+        let is_kept = |(charge, outcome): (&Charge<K>, &Result<Outcome, StoreError>)| {
             charge.policy != Policy::Count && outcome.is_ok_and(|outcome| outcome.decision.is_allow())
         };
-        let each = charges.iter().zip(&self.outcomes).map(taken).enumerate();
-        each.filter(|(_, taken)| *taken).map(|(place, _)| place)
+        let each = charges.iter().zip(&self.outcomes).map(is_kept).enumerate();
+        each.filter(|(_, is_kept)| *is_kept).map(|(index, _)| index)
     }
 
     /// Tells of a charge that passed how its key stands now.
-    fn restate(&mut self, place: usize, now: Decision) {
-        if let Some(Ok(outcome)) = self.outcomes.get_mut(place)
+    fn update_standing(&mut self, index: usize, decision: Decision) {
+        if let Some(Ok(outcome)) = self.outcomes.get_mut(index)
             && let Decision::Allow { standing, .. } = &mut outcome.decision
         {
-            *standing = *now.standing();
+            *standing = *decision.standing();
         }
     }
 }
@@ -212,28 +212,28 @@ pub enum StoreError {
     /// It did not answer in time. Whether it did what it was asked is not known.
     Timeout,
     /// The connection broke before it answered. Whether it did what it was asked is not known.
-    Lost,
+    ConnectionLost,
     /// It was reached too late to be of use, and did nothing.
-    Late,
+    DeadlinePassed,
     /// Too much waits for it already, or too much was asked of it at once; it was not asked.
     Overloaded,
     /// It failed again and again and is left alone for now; it was not asked.
     BreakerOpen,
     /// The request was refused before this charge was asked for.
-    Unasked,
+    Skipped,
     /// The key holds what no limit wrote. It was left alone.
-    Foreign,
+    ForeignValue,
     /// It answered with something that is not an answer.
-    Nonsense,
+    InvalidReply,
     /// It refused, with this code.
-    Refused(Refusal),
+    Server(RedisErrorCode),
 }
 
 /// The first word of a server's refusal, as far as it is one we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each says what the server said")]
-pub enum Refusal {
+pub enum RedisErrorCode {
     ReadOnly,
     Loading,
     MasterDown,
@@ -257,7 +257,7 @@ pub enum Refusal {
     Other,
 }
 
-impl Refusal {
+impl RedisErrorCode {
     /// All of them, each at the place that it is as a number.
     pub const ALL: [Self; 20] = [
         Self::ReadOnly,
@@ -283,7 +283,7 @@ impl Refusal {
     ];
 
     /// What a refusal is by its words: the first of them, where that says it.
-    pub fn of(code: &str, rest: &str) -> Self {
+    pub fn from_error(code: &str, rest: &str) -> Self {
         match code {
             "READONLY" => Self::ReadOnly,
             "LOADING" => Self::Loading,
@@ -304,21 +304,21 @@ impl Refusal {
             "WRONGTYPE" => Self::WrongType,
             "ERR" if rest.starts_with("Function not found") => Self::NoFunction,
             "ERR" if rest.starts_with("max number of clients") => Self::MaxClients,
-            "ERR" => Self::of_a_script(rest),
+            "ERR" => Self::from_script_error(rest),
             _ => Self::Other,
         }
     }
 
     /// What failed inside a script: the oldest servers put the refusal behind words of their own, and none gives a code to
     /// what its user may not do.
-    fn of_a_script(words: &str) -> Self {
-        if words.contains("The user executing the script can't") || words.starts_with("ACL failure in script") {
+    fn from_script_error(text: &str) -> Self {
+        if text.contains("The user executing the script can't") || text.starts_with("ACL failure in script") {
             return Self::NoPerm;
         }
-        match words.rsplit_once(": -") {
-            Some((_, refusal)) if words.starts_with("Error running script") => {
-                let (code, _) = refusal.split_once(' ').unwrap_or((refusal, ""));
-                Self::of(code, "")
+        match text.rsplit_once(": -") {
+            Some((_, inner)) if text.starts_with("Error running script") => {
+                let (code, _) = inner.split_once(' ').unwrap_or((inner, ""));
+                Self::from_error(code, "")
             }
             _ => Self::Other,
         }
@@ -353,8 +353,8 @@ impl Refusal {
 
 impl StoreError {
     /// Whether what was asked for was certainly not done.
-    pub const fn is_certain(self) -> bool {
-        !matches!(self, Self::Timeout | Self::Lost | Self::Nonsense)
+    pub const fn is_definite(self) -> bool {
+        !matches!(self, Self::Timeout | Self::ConnectionLost | Self::InvalidReply)
     }
 
     /// As metrics and logs name it.
@@ -362,14 +362,14 @@ impl StoreError {
         match self {
             Self::Unavailable => "unavailable",
             Self::Timeout => "timeout",
-            Self::Lost => "lost",
-            Self::Late => "late",
+            Self::ConnectionLost => "lost",
+            Self::DeadlinePassed => "late",
             Self::Overloaded => "overloaded",
             Self::BreakerOpen => "breaker_open",
-            Self::Unasked => "unasked",
-            Self::Foreign => "foreign",
-            Self::Nonsense => "nonsense",
-            Self::Refused(refusal) => refusal.name(),
+            Self::Skipped => "unasked",
+            Self::ForeignValue => "foreign",
+            Self::InvalidReply => "nonsense",
+            Self::Server(code) => code.name(),
         }
     }
 }
@@ -379,14 +379,14 @@ impl fmt::Display for StoreError {
         f.write_str(match self {
             Self::Unavailable => "the store cannot be reached",
             Self::Timeout => "the store did not answer in time",
-            Self::Lost => "the connection to the store broke before it answered",
-            Self::Late => "the store was reached too late, and did nothing",
+            Self::ConnectionLost => "the connection to the store broke before it answered",
+            Self::DeadlinePassed => "the store was reached too late, and did nothing",
             Self::Overloaded => "too much waits for the store already",
             Self::BreakerOpen => "the store failed again and again and is left alone for now",
-            Self::Unasked => "refused before this was asked for",
-            Self::Foreign => "the key holds what no limit wrote",
-            Self::Nonsense => "the store's answer is none",
-            Self::Refused(refusal) => return write!(f, "the store refused: {}", refusal.name()),
+            Self::Skipped => "refused before this was asked for",
+            Self::ForeignValue => "the key holds what no limit wrote",
+            Self::InvalidReply => "the store's answer is none",
+            Self::Server(code) => return write!(f, "the store refused: {}", code.name()),
         })
     }
 }

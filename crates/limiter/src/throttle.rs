@@ -9,7 +9,7 @@ use tollgate_core::{Cell, Charge, Cost, Counter, LeaseId, Limit, OnStoreFailure,
 /// Counters over a store whose limits are in the calls. They are apart from those of all rules.
 pub struct ThrottleLimiter<S: Store = Memory> {
     store: Arc<S>,
-    template: S::Subjects,
+    template: S::Template,
 }
 
 impl<S: Store> ThrottleLimiter<S> {
@@ -24,7 +24,7 @@ impl<S: Store> ThrottleLimiter<S> {
             limit: &Limit::Cell(any),
             per: &[],
         };
-        let template = store.subjects(&counter);
+        let template = store.template(&counter);
         Self { store, template }
     }
 
@@ -49,7 +49,7 @@ impl<S: Store> ThrottleLimiter<S> {
             .store
             .settle(std::slice::from_ref(charge), LeaseId::default())
             .await;
-        let outcome = settlement.outcomes.into_iter().next().unwrap_or(Err(StoreError::Nonsense));
+        let outcome = settlement.outcomes.into_iter().next().unwrap_or(Err(StoreError::InvalidReply));
         outcome.map(|outcome| throttle_reply(charge, &outcome))
     }
 

@@ -8,7 +8,7 @@ use tollgate_limiter::core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::{Settled, Source, Store, StoreError};
+use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// One mistake a store can make.
@@ -45,18 +45,18 @@ struct Wrong {
 }
 
 impl Wrong {
-    async fn apart(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+    async fn apart(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         let mut all = self.store.peek(charges).await;
         for (charge, outcome) in charges.iter().zip(&mut all.outcomes) {
             let one = self.store.settle(&[*charge], lease).await;
-            all.passes &= one.passes;
+            all.allowed &= one.allowed;
             *outcome = one.outcomes.first().copied().unwrap_or(Err(StoreError::Unavailable));
         }
         all
     }
 
     /// Charges in any case.
-    async fn counting(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+    async fn counting(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         let mut counting = charges.to_vec();
         for charge in &mut counting {
             charge.policy = Policy::Count;
@@ -64,10 +64,10 @@ impl Wrong {
         self.store.settle(&counting, lease).await
     }
 
-    async fn compensate(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+    async fn compensate(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         let mut all = self.apart(charges, lease).await;
         linger();
-        if !all.passes {
+        if !all.allowed {
             for (charge, outcome) in charges.iter().zip(&mut all.outcomes) {
                 let kept = outcome.as_ref().is_ok_and(|outcome| outcome.decision.is_allow());
                 if let Ok(outcome) = outcome
@@ -100,15 +100,15 @@ fn linger() {
 
 impl Store for Wrong {
     type Key = Fingerprint;
-    type Subjects = MemoryKeyTemplate;
+    type Template = MemoryKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
+    fn template(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
         let variant = if self.mistake == Mistake::VariantsMeet {
             ""
         } else {
             counter.variant
         };
-        self.store.subjects(&Counter { variant, ..*counter })
+        self.store.template(&Counter { variant, ..*counter })
     }
 
     fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
@@ -118,7 +118,7 @@ impl Store for Wrong {
         }
     }
 
-    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         match self.mistake {
             Mistake::ChargesApart if charges.len() > 1 => self.apart(charges, lease).await,
             Mistake::Compensates if charges.iter().all(|charge| charge.policy == Policy::Enforce) => {
@@ -133,11 +133,11 @@ impl Store for Wrong {
             Mistake::LooksThenTakes => {
                 let seen = self.store.peek(charges).await;
                 linger();
-                if !seen.passes || charges.iter().any(|charge| charge.policy == Policy::Shadow) {
+                if !seen.allowed || charges.iter().any(|charge| charge.policy == Policy::Shadow) {
                     return self.store.settle(charges, lease).await;
                 }
                 let mut taken = self.counting(charges, lease).await;
-                taken.passes = seen.passes;
+                taken.allowed = seen.allowed;
                 taken
             }
             Mistake::CoarseTimes => {
@@ -152,7 +152,7 @@ impl Store for Wrong {
         }
     }
 
-    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
+    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settlement {
         if self.mistake == Mistake::PeekTakes {
             return self.store.settle(charges, LeaseId::default()).await;
         }

@@ -58,7 +58,7 @@ fn two_keys(first: impl IntoLimit, second: impl IntoLimit, shards: usize) {
                         asks.reverse();
                     }
                     let settled = limiter.check_all(&asks);
-                    passed.fetch_add(u64::from(settled.passes), Ordering::SeqCst);
+                    passed.fetch_add(u64::from(settled.allowed), Ordering::SeqCst);
                     let seen = limiter.check_all(&[
                         LimitCheck {
                             cost: Cost::ZERO,

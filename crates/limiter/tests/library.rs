@@ -89,7 +89,7 @@ fn several_limits_are_charged_together_or_not_at_all() -> Result<(), LimitError>
             LimitCheck::one(&merchant, "m_1"),
             LimitCheck::one(&shadow, "m_1"),
         ];
-        assert_eq!(limiter.check_all(&asks).passes, passes);
+        assert_eq!(limiter.check_all(&asks).allowed, passes);
     }
     assert_eq!(
         limiter.check_cost(&ceiling, "all", Cost::ZERO).standing().remaining,
@@ -173,7 +173,7 @@ async fn waiting_without_a_thread_keeps_to_the_rate_too() -> Result<(), LimitErr
     }
     assert!(limiter.store().now().since(before) >= Micros::from_millis(2));
     let asks = [LimitCheck::one(&rule, "other")];
-    assert!(limiter.peek(&asks).await.passes);
-    assert!(limiter.settle(&asks).await.passes);
+    assert!(limiter.peek(&asks).await.allowed);
+    assert!(limiter.settle(&asks).await.allowed);
     Ok(())
 }

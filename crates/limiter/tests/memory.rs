@@ -145,7 +145,7 @@ fn settles_of_two_keys_in_opposite_orders_neither_deadlock_nor_charge_only_one()
                     asks.reverse();
                 }
                 for _ in 0..25 {
-                    passed.fetch_add(u64::from(limiter.check_all(&asks).passes), Ordering::Relaxed);
+                    passed.fetch_add(u64::from(limiter.check_all(&asks).allowed), Ordering::Relaxed);
                 }
             });
             assert_eq!(passed.into_inner(), 100, "{}", limit.algorithm());
@@ -279,7 +279,7 @@ fn whoever_met_the_shared_counter_is_told_so() {
     for n in 0..5 {
         let subject = format!("new {n}");
         let settled = block_on(limiter.settle(&[LimitCheck::one(&rule, &subject)]));
-        assert_eq!(settled.passes, n < 3);
+        assert_eq!(settled.allowed, n < 3);
         let sources: Vec<_> = settled
             .outcomes
             .iter()
@@ -327,7 +327,7 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
     for n in 0..5_000 {
         let subjects: Vec<String> = (0..7).map(|part| format!("new {n} {part}")).collect();
         let asks: Vec<LimitCheck<'_>> = subjects.iter().map(|subject| LimitCheck::one(&rule, subject)).collect();
-        assert!(limiter.check_all(&asks).passes);
+        assert!(limiter.check_all(&asks).allowed);
     }
     let usage = limiter.store().usage();
     assert!(usage.bytes <= CAP, "{} bytes", usage.bytes);
@@ -338,7 +338,7 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
         let rule = limiter.limit("rule", limit).expect("in range");
         let passed = (0..20).filter(|n| {
             let (a, b) = (format!("a {n}"), format!("b {n}"));
-            limiter.check_all(&[LimitCheck::one(&rule, &a), LimitCheck::one(&rule, &b)]).passes
+            limiter.check_all(&[LimitCheck::one(&rule, &a), LimitCheck::one(&rule, &b)]).allowed
         });
         assert_eq!(
             passed.count(),
@@ -405,7 +405,7 @@ fn a_lease_on_the_shared_counter_is_given_back_also_when_its_key_has_room_since(
 fn a_refund_of_a_key_that_is_not_there_is_not_given_to_the_shared_counter() {
     let store = Memory::options().clock(stopped()).max_memory(0).build();
     let limit = *bucket(&Limiter::in_memory(), 3).limit();
-    let subjects = store.subjects(&Counter {
+    let subjects = store.template(&Counter {
         domain: "default",
         rule: "rule",
         variant: "",
@@ -419,7 +419,7 @@ fn a_refund_of_a_key_that_is_not_there_is_not_given_to_the_shared_counter() {
         policy: Policy::Enforce,
         on_failure: OnStoreFailure::Local,
     };
-    let passes = |subject| block_on(store.settle(&[charge(subject)], LeaseId::default())).passes;
+    let passes = |subject| block_on(store.settle(&[charge(subject)], LeaseId::default())).allowed;
     assert!(passes("a") && passes("b") && passes("c"));
     let refunded = block_on(store.refund(&charge("never seen")));
     assert!(refunded.is_ok());

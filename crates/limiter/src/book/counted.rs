@@ -1,7 +1,7 @@
 //! Charges that the store counts as envoyproxy/ratelimit does, beside those that it settles.
 
 use super::RuleLimiter;
-use crate::store::{HitOp, Hit, Settled, Store, StoreError};
+use crate::store::{HitOp, Hit, Settlement, Store, StoreError};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -27,7 +27,7 @@ impl<S: Store> RuleLimiter<S> {
 
     /// Settles charges, and counts those that are counted. Neither waits for the other: what is counted is so in any case.
     #[inline]
-    pub(super) async fn settle(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge], lease: LeaseId) -> Settled {
+    pub(super) async fn settle(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge], lease: LeaseId) -> Settlement {
         match hit_charges {
             [] => self.store.settle(charges, lease).await,
             // In a box: most stores never come here, and need not have room for it.
@@ -41,7 +41,7 @@ impl<S: Store> RuleLimiter<S> {
     }
 
     /// The same, but keeps nothing.
-    pub(super) async fn peek(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge]) -> Settled {
+    pub(super) async fn peek(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge]) -> Settlement {
         match hit_charges {
             [] => self.store.peek(charges).await,
             _ => Box::pin(self.settle_with_hits(charges, hit_charges, HitOp::Get, async |rest| self.store.peek(rest).await)).await,
@@ -54,8 +54,8 @@ impl<S: Store> RuleLimiter<S> {
         charges: &[Charge<S::Key>],
         hit_charges: &[HitCharge],
         op: HitOp,
-        settle_rest: impl AsyncFnOnce(&[Charge<S::Key>]) -> Settled,
-    ) -> Settled {
+        settle_rest: impl AsyncFnOnce(&[Charge<S::Key>]) -> Settlement,
+    ) -> Settlement {
         let (rest, hits) = split_hits(charges, hit_charges);
         let hitting = self.store.hit(&hits, op);
         if rest.is_empty() {
@@ -93,7 +93,7 @@ fn split_hits<'a, K: Copy>(charges: &'a [Charge<K>], hit_charges: &'a [HitCharge
 }
 
 /// One answer of two, with the outcomes in the order of the charges.
-fn merge(settlement: Settled, hit: Settled, hit_charges: &[HitCharge]) -> Settled {
+fn merge(settlement: Settlement, hit: Settlement, hit_charges: &[HitCharge]) -> Settlement {
     let total = settlement.outcomes.len() + hit.outcomes.len();
     let (mut rest, mut hits) = (settlement.outcomes.into_iter(), hit.outcomes.into_iter());
     let outcomes = (0..total).map(|index| {
@@ -101,10 +101,10 @@ fn merge(settlement: Settled, hit: Settled, hit_charges: &[HitCharge]) -> Settle
             Some(_) => hits.next(),
             None => rest.next(),
         };
-        next.unwrap_or(Err(StoreError::Nonsense))
+        next.unwrap_or(Err(StoreError::InvalidReply))
     });
-    Settled {
-        passes: settlement.passes && hit.passes,
+    Settlement {
+        allowed: settlement.allowed && hit.allowed,
         now: settlement.now,
         outcomes: outcomes.collect(),
     }

@@ -1,7 +1,7 @@
 //! Several attempts of one request, settled as one: all of them go on, or none does.
 
 use super::{HitCharge, RuleLimiter, charge_results, takes_lease};
-use crate::store::{HitOp, Hit, Settled, Store};
+use crate::store::{HitOp, Hit, Settlement, Store};
 use crate::{join, lease};
 use tollgate_core::rules::envoy::{LimitOverride, CounterTarget};
 use tollgate_core::rules::{ChargeResult, Attempt, WindowCount, Plan, Ruling, Verdict};
@@ -123,10 +123,10 @@ impl<S: Store> RuleLimiter<S> {
         if let Some(settlement) = &mut settlement
             && !is_banned
             && !is_allowed(&verdicts)
-            && !settlement.is_refused(&charges)
+            && !settlement.is_denied(&charges)
         {
             // A rule is closed because its part of the store is away; another part has taken charges.
-            self.store.take_back(&charges, settlement).await;
+            self.store.compensate(&charges, settlement).await;
             verdicts = self.item_verdicts(&planned, Some(settlement));
         }
         let allowed = is_allowed(&verdicts);
@@ -169,7 +169,7 @@ impl<S: Store> RuleLimiter<S> {
         charges: &[Charge<S::Key>],
         hit_charges: &[HitCharge],
         is_banned: bool,
-    ) -> Option<Settled> {
+    ) -> Option<Settlement> {
         if charges.is_empty() {
             return None;
         }
@@ -226,7 +226,7 @@ impl<S: Store> RuleLimiter<S> {
     }
 
     /// What the limits of each part say, as far as they were asked. The answers stand in the order of the parts.
-    fn item_verdicts<'r>(&self, planned: &[PlannedItem<'r, S::Key>], settlement: Option<&Settled>) -> Vec<Option<ItemVerdict<'r>>> {
+    fn item_verdicts<'r>(&self, planned: &[PlannedItem<'r, S::Key>], settlement: Option<&Settlement>) -> Vec<Option<ItemVerdict<'r>>> {
         let mut results = settlement.into_iter().flat_map(charge_results);
         let each = planned.iter().map(|planned_item| match planned_item {
             PlannedItem::Rules(plan) => Some(ItemVerdict::Rules(plan.verdict(S::SOURCE, &mut results))),
@@ -295,7 +295,7 @@ impl<S: Store> RuleLimiter<S> {
 
     /// The counter of a limit that a caller brings: no rule's, whatever its id.
     fn inline_key(&self, attempt: &Attempt<'_>, limit: &Limit) -> S::Key {
-        let template = self.store.subjects(&Counter {
+        let template = self.store.template(&Counter {
             domain: attempt.domain,
             rule: INLINE_RULE,
             variant: "",

@@ -93,7 +93,7 @@ async fn no_cost<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Stri
         model.settle_one(key, &limit, remaining).await?;
     }
     let empty = model.settle(&[]).await?;
-    model.expect_equal("whether no charge at all passes", true, empty.passes)
+    model.expect_equal("whether no charge at all passes", true, empty.allowed)
 }
 
 async fn too_much<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String> {
@@ -121,13 +121,13 @@ async fn all_or_none<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), 
         for order in [[(one, limit), (full, bucket)], [(full, bucket), (two, other)]] {
             let [(first, a), (second, b)] = order;
             let settlement = model.settle(&[charge(first, &a, 1)?, charge(second, &b, 1)?]).await?;
-            model.expect_equal("whether it passes", false, settlement.passes)?;
+            model.expect_equal("whether it passes", false, settlement.allowed)?;
         }
         model.expect_remaining(one, &limit, UNITS).await?;
         model.expect_remaining(two, &other, units).await?;
         let all = [charge(one, &limit, 2)?, charge(two, &other, 3)?];
         let settlement = model.settle(&all).await?;
-        model.expect_equal("whether it passes where there is room", true, settlement.passes)?;
+        model.expect_equal("whether it passes where there is room", true, settlement.allowed)?;
         model.expect_remaining(one, &limit, UNITS - 2).await?;
         model.expect_remaining(two, &other, units - 3).await?;
     }
@@ -145,7 +145,7 @@ async fn twice<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String
     let (key, other) = (model.key("one", &limit), model.key("other", &limit));
     let too_much = [charge(key, &limit, 4)?, charge(key, &limit, 4)?];
     let settlement = model.settle(&too_much).await?;
-    model.expect_equal("whether the sum passes", false, settlement.passes)?;
+    model.expect_equal("whether the sum passes", false, settlement.allowed)?;
     model.expect_remaining(key, &limit, UNITS).await?;
     let mixed = [
         charge(key, &limit, 2)?,
@@ -153,7 +153,7 @@ async fn twice<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String
         charge(key, &limit, 3)?,
     ];
     let settlement = model.settle(&mixed).await?;
-    model.expect_equal("whether it passes", true, settlement.passes)?;
+    model.expect_equal("whether it passes", true, settlement.allowed)?;
     model.expect_remaining(key, &limit, UNITS - 5).await?;
     model.expect_remaining(other, &limit, UNITS - 1).await
 }
@@ -167,7 +167,7 @@ async fn shadow<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
     ];
     for remaining in [UNITS - 4, UNITS - 4] {
         let settlement = model.settle(&both).await?;
-        model.expect_equal("whether it passes", true, settlement.passes)?;
+        model.expect_equal("whether it passes", true, settlement.allowed)?;
         model.expect_remaining(shadow, &limit, remaining).await?;
     }
     model.expect_remaining(real, &limit, UNITS - 2).await?;
@@ -180,7 +180,7 @@ async fn shadow<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), Strin
         charge_as(real, &limit, 1, Policy::Enforce)?,
     ];
     let settlement = model.settle(&small).await?;
-    model.expect_equal("whether a real refusal refuses", false, settlement.passes)?;
+    model.expect_equal("whether a real refusal refuses", false, settlement.allowed)?;
     model.expect_remaining(shadow, &limit, UNITS - 4).await
 }
 
@@ -193,11 +193,11 @@ async fn count<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String
         charge_as(counting, &limit, 2, Policy::Count)?,
     ];
     let settlement = model.settle(&both).await?;
-    model.expect_equal("whether it passes", false, settlement.passes)?;
+    model.expect_equal("whether it passes", false, settlement.allowed)?;
     model.expect_remaining(counting, &limit, UNITS - 2).await?;
     let more = [charge_as(counting, &limit, UNITS - 1, Policy::Count)?];
     let settlement = model.settle(&more).await?;
-    model.expect_equal("whether more than is left passes", false, settlement.passes)?;
+    model.expect_equal("whether more than is left passes", false, settlement.allowed)?;
     // The core says what is taken of a counter that refuses: all of it, except where nobody could give it back.
     model.peek_one(counting, &limit).await?;
     Ok(())

@@ -3,7 +3,7 @@
 use super::run::{block_on, threads};
 use super::samples::{LONG, Shape};
 use super::{Harness, twin::charge};
-use crate::store::{Settled, Store};
+use crate::store::{Settlement, Store};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,7 +126,7 @@ fn key<S: Store>(harness: &Harness<S>, rule: &str, limit: &Limit) -> S::Key {
         limit,
         per: &[],
     };
-    harness.store.key(&harness.store.subjects(&counter), &[rule.as_bytes()])
+    harness.store.key(&harness.store.template(&counter), &[rule.as_bytes()])
 }
 
 /// The units left of each key.
@@ -143,7 +143,7 @@ async fn remaining<S: Store>(harness: &Harness<S>, keys: &[(S::Key, Limit)]) -> 
 }
 
 /// The units taken of each key.
-fn used_units(settlement: &Settled) -> Result<Vec<u64>, String> {
+fn used_units(settlement: &Settlement) -> Result<Vec<u64>, String> {
     let used_units = |outcome: &Result<crate::store::Outcome, crate::store::StoreError>| {
         let outcome = outcome.map_err(|error| error.to_string())?;
         let standing = outcome.decision.standing();
@@ -163,9 +163,9 @@ fn same<T: PartialEq + Debug>(shape: Shape, step: &str, what: &str, expected: T,
 }
 
 impl Totals {
-    fn add(&mut self, settlement: &Settled) {
+    fn add(&mut self, settlement: &Settlement) {
         self.settlements += 1;
-        self.passed += u64::from(settlement.passes);
+        self.passed += u64::from(settlement.allowed);
         self.extend(settlement.now, settlement.now);
     }
 

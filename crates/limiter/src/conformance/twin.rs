@@ -2,7 +2,7 @@
 
 use super::samples::Shape;
 use super::{Harness, run};
-use crate::store::{Outcome, Settled, Store, StoreError};
+use crate::store::{Outcome, Settlement, Store, StoreError};
 use std::fmt::Debug;
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, OnStoreFailure, Policy, Receipt, Proposal,
@@ -76,7 +76,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
             limit,
             per: &[],
         };
-        self.harness.store.key(&self.harness.store.subjects(&counter), per)
+        self.harness.store.key(&self.harness.store.template(&counter), per)
     }
 
     /// A lease nobody has had.
@@ -103,12 +103,12 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         }
     }
 
-    pub(super) async fn settle(&mut self, charges: &[Charge<S::Key>]) -> Result<Settled, String> {
+    pub(super) async fn settle(&mut self, charges: &[Charge<S::Key>]) -> Result<Settlement, String> {
         let lease = self.lease();
         self.settle_with_lease(charges, lease).await
     }
 
-    pub(super) async fn settle_with_lease(&mut self, charges: &[Charge<S::Key>], lease: LeaseId) -> Result<Settled, String> {
+    pub(super) async fn settle_with_lease(&mut self, charges: &[Charge<S::Key>], lease: LeaseId) -> Result<Settlement, String> {
         let got = self.harness.store.settle(charges, lease).await;
         let expected = self.expected(charges, got.now);
         self.compare("settle", charges, &expected, &got, lease)?;
@@ -132,7 +132,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         self.first(&settlement)
     }
 
-    pub(super) async fn peek(&mut self, charges: &[Charge<S::Key>]) -> Result<Settled, String> {
+    pub(super) async fn peek(&mut self, charges: &[Charge<S::Key>]) -> Result<Settlement, String> {
         let got = self.harness.store.peek(charges).await;
         let expected = self.expected(charges, got.now);
         self.compare("peek", charges, &expected, &got, LeaseId::default())?;
@@ -274,7 +274,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
     }
 
     /// The first of a settlement's outcomes.
-    pub(super) fn first(&self, settlement: &Settled) -> Result<ChargeOutcome, String> {
+    pub(super) fn first(&self, settlement: &Settlement) -> Result<ChargeOutcome, String> {
         match settlement.outcomes.first() {
             Some(Ok(outcome)) => Ok(ChargeOutcome {
                 decision: outcome.decision,
@@ -295,10 +295,10 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         call: &str,
         charges: &[Charge<S::Key>],
         expected: &Proposal,
-        got: &Settled,
+        got: &Settlement,
         lease: LeaseId,
     ) -> Result<(), String> {
-        self.expect_equal(&format!("{call}: whether it passes"), expected.allowed, got.passes)?;
+        self.expect_equal(&format!("{call}: whether it passes"), expected.allowed, got.allowed)?;
         self.expect_equal(
             &format!("{call}: number of outcomes"),
             charges.len(),
@@ -311,7 +311,7 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
             let (decision, receipt) = match got {
                 Ok(Outcome { decision, receipt, .. }) => (decision, receipt),
                 // A refusal may tell only of the limits that refuse.
-                Err(StoreError::Unasked) if is_denied => continue,
+                Err(StoreError::Skipped) if is_denied => continue,
                 Err(_) => return Err(self.mismatch(call, expected.decision, got)),
             };
             let inexact = cross_slot || self.is_inexact(charge.key);

@@ -20,7 +20,7 @@ use self::here::{LocalLimiter, FallbackLimit};
 use self::instances::Instances;
 use self::notes::KeyHistory;
 use super::memory::{Commit, Memory};
-use super::{HitOp, Hit, Outcome, Settled, Source, Store, StoreError};
+use super::{HitOp, Hit, Outcome, Settlement, Source, Store, StoreError};
 use crate::fingerprint::Fingerprint;
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -60,7 +60,7 @@ impl<S: Store + 'static> Fallback<S> {
     pub fn with_memory(inner: Arc<S>, options: FallbackOptions, memory: super::memory::MemoryOptions) -> Self {
         let memory = memory.max_memory(options.max_memory).build();
         let local = LocalLimiter {
-            template: memory.subjects(&heartbeat::counter(&heartbeat::limit())),
+            template: memory.template(&heartbeat::counter(&heartbeat::limit())),
             memory,
             history: KeyHistory::new(),
             instances: Instances::new(options.instances),
@@ -109,7 +109,7 @@ impl<S: Store> Fallback<S> {
     }
 
     /// Settles with the shared store, and in front of it what its keys have to pay back.
-    async fn settle_shared(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settled {
+    async fn settle_shared(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settlement {
         let repayments = match self.local.history.has_debts() {
             true => self.local.repayments(charges),
             false => Vec::new(),
@@ -127,10 +127,10 @@ impl<S: Store> Fallback<S> {
         charges: &[Charge<S::Key>],
         lease: LeaseId,
         (commit, repay): (Commit, Repay),
-        settlement: &mut Settled,
+        settlement: &mut Settlement,
     ) {
         let failed =
-            |outcome: &Result<Outcome, StoreError>| matches!(outcome, Err(error) if *error != StoreError::Unasked);
+            |outcome: &Result<Outcome, StoreError>| matches!(outcome, Err(error) if *error != StoreError::Skipped);
         let mut indexes = Vec::new();
         let mut local_charges: Vec<Charge<Fingerprint>> = Vec::new();
         let mut is_closed = false;
@@ -158,18 +158,18 @@ impl<S: Store> Fallback<S> {
                 });
             }
         }
-        let commit = match settlement.is_refused(charges) || is_closed {
+        let commit = match settlement.is_denied(charges) || is_closed {
             true => Commit::DryRun,
             false => commit,
         };
         let local_settlement = self.local.memory.settle_all(&local_charges, commit, lease);
-        if commit == Commit::Keep && !local_settlement.passes {
+        if commit == Commit::Keep && !local_settlement.allowed {
             // Whoever waits does so for this long; it is taken back all the same.
-            let _ = timeout(self.local.compensation_timeout, self.inner.take_back(charges, settlement)).await;
+            let _ = timeout(self.local.compensation_timeout, self.inner.compensate(charges, settlement)).await;
         }
         for ((charge, (index, fallback)), outcome) in local_charges.iter().zip(indexes).zip(&local_settlement.outcomes) {
             let Ok(outcome) = outcome else { continue };
-            let is_kept = charge.policy == Policy::Count || (local_settlement.passes && outcome.decision.is_allow());
+            let is_kept = charge.policy == Policy::Count || (local_settlement.allowed && outcome.decision.is_allow());
             if commit == Commit::Keep && is_kept && fallback.is_repaid() && repay == Repay::Yes {
                 self.local.history.add_debt(charge.key, charge.cost.get());
             }
@@ -181,11 +181,11 @@ impl<S: Store> Fallback<S> {
         let is_allowed = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
             charge.policy == Policy::Shadow || outcome.is_ok_and(|outcome| outcome.decision.is_allow())
         };
-        settlement.passes = charges.iter().zip(&settlement.outcomes).all(is_allowed);
+        settlement.allowed = charges.iter().zip(&settlement.outcomes).all(is_allowed);
     }
 
     /// Takes back what was kept here of charges that were settled: nothing beside one that is closed.
-    async fn compensate_locally(&self, charges: &[Charge<S::Key>], settlement: &mut Settled) {
+    async fn compensate_locally(&self, charges: &[Charge<S::Key>], settlement: &mut Settlement) {
         let is_closed = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
             // Those that are counted as hits are decided apart.
             let is_hit = charge.policy == Policy::Count && self.inner.takes_hits();
@@ -194,7 +194,7 @@ impl<S: Store> Fallback<S> {
         if charges.iter().zip(&settlement.outcomes).any(is_closed) {
             return;
         }
-        let kept: Vec<usize> = settlement.taken(charges).collect();
+        let kept: Vec<usize> = settlement.kept_charges(charges).collect();
         for index in kept {
             let (Some(charge), Some(Ok(outcome))) = (charges.get(index), settlement.outcomes.get(index)) else {
                 continue;
@@ -203,12 +203,12 @@ impl<S: Store> Fallback<S> {
                 continue;
             };
             let local_charge = [self.local.charge(charge, &fallback)];
-            let mut kept = Settled {
-                passes: false,
+            let mut kept = Settlement {
+                allowed: false,
                 now: settlement.now,
                 outcomes: vec![Ok(*outcome)],
             };
-            self.local.memory.take_back(&local_charge, &mut kept).await;
+            self.local.memory.compensate(&local_charge, &mut kept).await;
             for (charge, outcome) in local_charge.iter().zip(kept.outcomes) {
                 if fallback.is_repaid() {
                     self.local.history.cancel_debt(charge.key, charge.cost.get());
@@ -225,13 +225,13 @@ impl<S: Store> Fallback<S> {
         if self.local.mode() == StoreMode::LocalOnly {
             return true;
         }
-        !charges.is_empty() && self.inner.is_away(charges)
+        !charges.is_empty() && self.inner.is_unavailable(charges)
     }
 
     /// What nobody was asked for.
-    fn unavailable_settlement(&self, charges: usize) -> Settled {
-        Settled {
-            passes: false,
+    fn unavailable_settlement(&self, charges: usize) -> Settlement {
+        Settlement {
+            allowed: false,
             now: self.local.memory.now(),
             outcomes: vec![Err(StoreError::BreakerOpen); charges],
         }
@@ -257,13 +257,13 @@ impl<S: Store> Store for Fallback<S> {
     const SOURCE: Source = S::SOURCE;
 
     type Key = S::Key;
-    type Subjects = S::Subjects;
+    type Template = S::Template;
 
-    fn subjects(&self, counter: &Counter<'_>) -> S::Subjects {
-        self.inner.subjects(counter)
+    fn template(&self, counter: &Counter<'_>) -> S::Template {
+        self.inner.template(counter)
     }
 
-    fn key(&self, template: &S::Subjects, per: &[&[u8]]) -> S::Key {
+    fn key(&self, template: &S::Template, per: &[&[u8]]) -> S::Key {
         self.inner.key(template, per)
     }
 
@@ -271,7 +271,7 @@ impl<S: Store> Store for Fallback<S> {
         self.inner.key_text(key)
     }
 
-    async fn settle(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settled {
+    async fn settle(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settlement {
         let mut settlement = if self.bypasses_shared(charges) {
             if let [charge] = charges
                 && let Some(FallbackLimit::Share(portion)) = self.local.fallback_limit(charge)
@@ -289,7 +289,7 @@ impl<S: Store> Store for Fallback<S> {
         settlement
     }
 
-    async fn peek(&self, charges: &[Charge<S::Key>]) -> Settled {
+    async fn peek(&self, charges: &[Charge<S::Key>]) -> Settlement {
         let mut settlement = match self.bypasses_shared(charges) {
             true => self.unavailable_settlement(charges.len()),
             false => self.inner.peek(charges).await,
@@ -304,13 +304,13 @@ impl<S: Store> Store for Fallback<S> {
         self.inner.undo(key, limit, receipt).await
     }
 
-    async fn take_back(&self, charges: &[Charge<S::Key>], settlement: &mut Settled) {
+    async fn compensate(&self, charges: &[Charge<S::Key>], settlement: &mut Settlement) {
         let is_local = |outcome: &Result<Outcome, StoreError>| outcome.as_ref().is_ok_and(is_local);
         let saved = settlement.outcomes.clone();
         for outcome in settlement.outcomes.iter_mut().filter(|outcome| is_local(outcome)) {
-            *outcome = Err(StoreError::Unasked);
+            *outcome = Err(StoreError::Skipped);
         }
-        let _ = timeout(self.local.compensation_timeout, self.inner.take_back(charges, settlement)).await;
+        let _ = timeout(self.local.compensation_timeout, self.inner.compensate(charges, settlement)).await;
         for (outcome, saved) in settlement.outcomes.iter_mut().zip(saved).filter(|(_, saved)| is_local(saved)) {
             *outcome = saved;
         }
@@ -371,7 +371,7 @@ impl<S: Store> Store for Fallback<S> {
     }
 
     /// What cannot be counted there is decided here as all else is, except that it is not paid back.
-    async fn hit(&self, hits: &[Hit<'_, S::Key>], op: HitOp) -> Settled {
+    async fn hit(&self, hits: &[Hit<'_, S::Key>], op: HitOp) -> Settlement {
         let is_local_only = self.local.mode() == StoreMode::LocalOnly;
         let mut settlement = match is_local_only {
             true => self.unavailable_settlement(hits.len()),
@@ -416,7 +416,7 @@ impl<S: Store> Store for Fallback<S> {
         }
     }
 
-    fn hit_text(&self, hit: &Hit<'_, S::Key>) -> String {
-        self.inner.hit_text(hit)
+    fn hit_key_text(&self, hit: &Hit<'_, S::Key>) -> String {
+        self.inner.hit_key_text(hit)
     }
 }

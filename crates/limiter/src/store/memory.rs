@@ -21,7 +21,7 @@ use self::kinds::{Kind, Tables, with_kind};
 use self::overflow::{OverflowCounters, denial};
 use self::table::{Lookup, Table};
 use self::told::SettleOutput;
-use super::{Outcome, Settled, Source, Store, StoreError};
+use super::{Outcome, Settlement, Source, Store, StoreError};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 use crate::sync::Guard;
@@ -122,15 +122,15 @@ impl Memory {
     }
 
     /// Settles the charge of a request that has no other: nothing is gathered, and one lock is enough.
-    pub(crate) fn settle_single(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Settled {
+    pub(crate) fn settle_single(&self, charge: &Charge<Fingerprint>, lease: LeaseId) -> Settlement {
         let options = ChargeOptions {
             cost: charge.cost,
             policy: charge.policy,
             lease,
         };
         let (outcome, now): (Outcome, Timestamp) = self.settle_one(charge.key, &charge.limit, options);
-        Settled {
-            passes: charge.policy == Policy::Shadow || outcome.decision.is_allow(),
+        Settlement {
+            allowed: charge.policy == Policy::Shadow || outcome.decision.is_allow(),
             now,
             outcomes: vec![Ok(outcome)],
         }
@@ -320,9 +320,9 @@ impl ChargeOptions {
 
 impl Store for Memory {
     type Key = Fingerprint;
-    type Subjects = MemoryKeyTemplate;
+    type Template = MemoryKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
+    fn template(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
         self.secret.template(counter)
     }
 
@@ -331,14 +331,14 @@ impl Store for Memory {
         template.fingerprint(per)
     }
 
-    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         match charges {
             [charge] => self.settle_single(charge, lease),
             _ => self.settle_all(charges, Commit::Keep, lease),
         }
     }
 
-    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
+    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settlement {
         self.settle_all(charges, Commit::DryRun, LeaseId::default())
     }
 

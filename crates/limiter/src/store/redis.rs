@@ -53,7 +53,7 @@ use self::envoy::RedisCounters;
 use self::nodes::Topology;
 use self::orphans::PendingLease;
 use self::work::{NodeReply, StoreContext, NodeRequest, receipt};
-use super::{HitOp, Hit, Outcome, Settled, Source, Store, StoreError};
+use super::{HitOp, Hit, Outcome, Settlement, Source, Store, StoreError};
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
@@ -153,8 +153,8 @@ impl Redis {
     ) -> Result<(Decision, bool), StoreError> {
         match self.modify(op, key, limit, receipt).await? {
             ChargeReply::Charge { decision, kept, .. } => Ok((decision, kept)),
-            ChargeReply::ForeignValue => Err(StoreError::Foreign),
-            ChargeReply::Cleared(_) => Err(StoreError::Nonsense),
+            ChargeReply::ForeignValue => Err(StoreError::ForeignValue),
+            ChargeReply::Cleared(_) => Err(StoreError::InvalidReply),
         }
     }
 
@@ -165,8 +165,8 @@ impl Redis {
         // After the answer: what came before it must not be believed either.
         self.context.invalidate(key);
         match reply? {
-            NodeReply::Script(_, replies) => replies.into_iter().next().ok_or(StoreError::Nonsense),
-            NodeReply::NearCache(_) => Err(StoreError::Nonsense),
+            NodeReply::Script(_, replies) => replies.into_iter().next().ok_or(StoreError::InvalidReply),
+            NodeReply::NearCache(_) => Err(StoreError::InvalidReply),
         }
     }
 
@@ -180,7 +180,7 @@ impl Redis {
         }
     }
 
-    async fn settle_as(&self, op: ScriptOp, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
+    async fn settle_as(&self, op: ScriptOp, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settlement {
         if charges.is_empty() {
             // Nobody needs to be asked.
             return to_settlement(self.context.clock.now(), Vec::new());
@@ -208,9 +208,9 @@ impl Store for Redis {
     const SOURCE: Source = Source::Shared;
 
     type Key = RedisKey;
-    type Subjects = RedisKeyTemplate;
+    type Template = RedisKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> RedisKeyTemplate {
+    fn template(&self, counter: &Counter<'_>) -> RedisKeyTemplate {
         self.context.keyspace.template(counter)
     }
 
@@ -222,11 +222,11 @@ impl Store for Redis {
         self.context.keyspace.text(*key).to_string()
     }
 
-    fn is_away(&self, charges: &[Charge<RedisKey>]) -> bool {
+    fn is_unavailable(&self, charges: &[Charge<RedisKey>]) -> bool {
         self.topology.is_unavailable(charges, self.context.clock.now())
     }
 
-    async fn settle(&self, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
+    async fn settle(&self, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settlement {
         if let Some(near_cache) = &self.context.near_cache
             && let Some(denial) = near_cache.denial(charges, self.context.clock.now())
         {
@@ -235,7 +235,7 @@ impl Store for Redis {
         self.settle_as(ScriptOp::Settle, charges, lease).await
     }
 
-    async fn peek(&self, charges: &[Charge<RedisKey>]) -> Settled {
+    async fn peek(&self, charges: &[Charge<RedisKey>]) -> Settlement {
         self.settle_as(ScriptOp::Peek, charges, LeaseId::default()).await
     }
 
@@ -243,8 +243,8 @@ impl Store for Redis {
         self.modify_standing(ScriptOp::Undo, key, limit, receipt).await.map(drop)
     }
 
-    async fn take_back(&self, charges: &[Charge<RedisKey>], settlement: &mut Settled) {
-        let kept: Vec<usize> = settlement.taken(charges).collect();
+    async fn compensate(&self, charges: &[Charge<RedisKey>], settlement: &mut Settlement) {
+        let kept: Vec<usize> = settlement.kept_charges(charges).collect();
         let deadline = self.context.deadline();
         self.topology.compensate(charges, &kept, settlement, deadline).await;
     }
@@ -277,7 +277,7 @@ impl Store for Redis {
         let receipt = receipt(Cost::ZERO, LeaseId::default());
         match self.modify(ScriptOp::Forget, key, limit, &receipt).await? {
             ChargeReply::Cleared(was_there) => Ok(was_there),
-            ChargeReply::Charge { .. } | ChargeReply::ForeignValue => Err(StoreError::Nonsense),
+            ChargeReply::Charge { .. } | ChargeReply::ForeignValue => Err(StoreError::InvalidReply),
         }
     }
 
@@ -285,7 +285,7 @@ impl Store for Redis {
         self.counters.is_some()
     }
 
-    async fn hit(&self, hits: &[Hit<'_, RedisKey>], hit_op: HitOp) -> Settled {
+    async fn hit(&self, hits: &[Hit<'_, RedisKey>], hit_op: HitOp) -> Settlement {
         match &self.counters {
             Some(counters) => self.hit_counters(counters, hits, hit_op).await,
             None => failed_settlement(self.context.clock.now(), hits.len(), StoreError::Unavailable),
@@ -299,7 +299,7 @@ impl Store for Redis {
         }
     }
 
-    fn hit_text(&self, hit: &Hit<'_, RedisKey>) -> String {
+    fn hit_key_text(&self, hit: &Hit<'_, RedisKey>) -> String {
         match &self.counters {
             Some(counters) => self.counter_text(counters, hit),
             None => self.key_text(&hit.charge.key),
@@ -307,7 +307,7 @@ impl Store for Redis {
     }
 }
 
-fn to_settlement(now: Timestamp, replies: Vec<ChargeReply>) -> Settled {
+fn to_settlement(now: Timestamp, replies: Vec<ChargeReply>) -> Settlement {
     let allowed = replies.iter().all(|reply| match reply {
         ChargeReply::Charge { allowed, .. } => *allowed,
         ChargeReply::ForeignValue | ChargeReply::Cleared(_) => true,
@@ -318,11 +318,11 @@ fn to_settlement(now: Timestamp, replies: Vec<ChargeReply>) -> Settled {
             receipt,
             source: Source::Shared,
         }),
-        ChargeReply::ForeignValue => Err(StoreError::Foreign),
-        ChargeReply::Cleared(_) => Err(StoreError::Nonsense),
+        ChargeReply::ForeignValue => Err(StoreError::ForeignValue),
+        ChargeReply::Cleared(_) => Err(StoreError::InvalidReply),
     });
-    Settled {
-        passes: allowed,
+    Settlement {
+        allowed,
         now,
         outcomes: outcomes.collect(),
     }
@@ -330,9 +330,9 @@ fn to_settlement(now: Timestamp, replies: Vec<ChargeReply>) -> Settled {
 
 /// What settling comes to when the store cannot: nobody knows whether the request would pass. The time is our own: a caller
 /// may be told to come back, and when.
-fn failed_settlement(local_now: Timestamp, charges: usize, error: StoreError) -> Settled {
-    Settled {
-        passes: false,
+fn failed_settlement(local_now: Timestamp, charges: usize, error: StoreError) -> Settlement {
+    Settlement {
+        allowed: false,
         now: local_now,
         outcomes: vec![Err(error); charges],
     }

@@ -35,7 +35,7 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
     let rules = reader.finish().expect("sound rules").rules;
     let book = RuleLimiter::new(rules, Arc::clone(&store));
     let counter = &book.rules().counters()[0];
-    let everybody = (store.key(&store.subjects(&counter.counter(&[])), &[]), counter.limit);
+    let everybody = (store.key(&store.template(&counter.counter(&[])), &[]), counter.limit);
     let used = async || everybody.1.capacity() - left(&store, everybody.0, &everybody.1).await;
     let victim = (server_of(&cluster, &store, everybody.0) + 1) % 3;
     let limit = once(1);

@@ -16,7 +16,7 @@ async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it
     let store = open_for(&cluster, Duration::from_millis(200));
     let limit = once(1_000);
     let charge = charge(key(&store, "r", &limit, &[b"somebody"]), &limit);
-    until("a first look in vain", async || store.is_away(&[charge])).await;
+    until("a first look in vain", async || store.is_unavailable(&[charge])).await;
     let from = Instant::now();
     for _ in 0..100 {
         let settled = store.settle(&[charge], LeaseId::default()).await;
@@ -25,10 +25,10 @@ async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it
     assert!(from.elapsed() < Duration::from_secs(2), "{:?}", from.elapsed());
     cluster.servers.iter().for_each(Server::thaw);
     until("its return", async || {
-        store.settle(&[charge], LeaseId::default()).await.passes
+        store.settle(&[charge], LeaseId::default()).await.allowed
     })
     .await;
-    assert!(!store.is_away(&[charge]));
+    assert!(!store.is_unavailable(&[charge]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -165,13 +165,13 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
         store
             .settle(&[charge(refusing, &empty)], LeaseId::default())
             .await
-            .passes
+            .allowed
     );
     // What the store says of it must not be known here any more, or it would be refused without asking.
     until("nothing remembered", async || {
         let looked = store.settle(&[charge(refusing, &empty)], LeaseId::default()).await;
         tokio::time::sleep(Duration::from_millis(260)).await;
-        !looked.passes
+        !looked.allowed
     })
     .await;
     cluster.servers[1].freeze();
@@ -187,7 +187,7 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     cluster.servers[0].freeze();
     cluster.servers[1].thaw();
     let settled = asking.await.expect("an answer");
-    assert!(!settled.passes, "{settled:?}");
+    assert!(!settled.allowed, "{settled:?}");
     let refusal = settled.outcomes[1].expect("a decision");
     assert!(!refusal.decision.is_allow());
     until("a charge given up", async || store.metrics().uncompensated_charges.get() == 1).await;
@@ -200,7 +200,7 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     // The next is taken back as it should be.
     let both = [charge(giving, &generous), charge(refusing, &empty)];
     let settled = store.settle(&both, LeaseId::default()).await;
-    assert!(!settled.passes, "{settled:?}");
+    assert!(!settled.allowed, "{settled:?}");
     assert_eq!(left(&store, giving, &generous).await, 9);
     assert_eq!(store.metrics().uncompensated_charges.get(), 1);
 }
@@ -215,7 +215,7 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
     let giving = key(&store, "giving", &generous, &[one.as_bytes()]);
     let refusing = key(&store, "refusing", &empty, &[two.as_bytes()]);
     let full = store.settle(&[charge(refusing, &empty)], LeaseId::default()).await;
-    assert!(full.passes, "{full:?}");
+    assert!(full.allowed, "{full:?}");
     // After a quarter of a second nothing is remembered here, and the store must be asked.
     tokio::time::sleep(Duration::from_millis(260)).await;
     cluster.servers[1].freeze();

@@ -45,7 +45,7 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
         let subjects = [0, 1, 2].map(|primary| subject_on(&cluster, &store, primary, ""));
         let keys = subjects.map(|subject| key(&store, "r", &limit, &[subject.as_bytes()]));
         for key in keys {
-            assert!(store.settle(&[charge(key, &limit)], LeaseId::default()).await.passes);
+            assert!(store.settle(&[charge(key, &limit)], LeaseId::default()).await.allowed);
             until("the charge at the replica", async || {
                 left(&store, key, &limit).await == 9
             })
@@ -60,7 +60,7 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
         // Charges in several slots are looked at where each is.
         let looks = keys.map(|key| charge(key, &limit));
         let apart = store.peek(&looks).await;
-        assert!(apart.passes && apart.outcomes.iter().all(Result::is_ok), "{apart:?}");
+        assert!(apart.allowed && apart.outcomes.iter().all(Result::is_ok), "{apart:?}");
         let [wrote_then, looked_then] = calls(&cluster);
         assert_eq!(wrote_then, wrote, "{kind:?}");
         assert_eq!(wrote[3..], [0; 3], "{kind:?}");
@@ -88,7 +88,7 @@ async fn a_replica_that_takes_its_primarys_place_is_asked_for_everything() {
     let subject = subject_on(&cluster, &store, 1, "");
     let key = key(&store, "r", &limit, &[subject.as_bytes()]);
     assert_eq!(server_of(&cluster, &store, key), 1);
-    assert!(store.settle(&[charge(key, &limit)], LeaseId::default()).await.passes);
+    assert!(store.settle(&[charge(key, &limit)], LeaseId::default()).await.allowed);
     until("the charge at the replica", async || {
         left(&store, key, &limit).await == 9
     })
@@ -99,7 +99,7 @@ async fn a_replica_that_takes_its_primarys_place_is_asked_for_everything() {
     })
     .await;
     until("a charge", async || {
-        store.settle(&[charge(key, &limit)], LeaseId::default()).await.passes
+        store.settle(&[charge(key, &limit)], LeaseId::default()).await.allowed
     })
     .await;
     // Nobody follows it, so what is told is its own.

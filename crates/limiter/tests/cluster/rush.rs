@@ -105,7 +105,7 @@ async fn subjects_spread_evenly_over_the_primaries() {
         let settled = store
             .settle(&[crate::site::charge(key, &limit)], Default::default())
             .await;
-        assert!(settled.passes, "{settled:?}");
+        assert!(settled.allowed, "{settled:?}");
     }
     assert_eq!(store.metrics().redirects.get(), 0);
 }

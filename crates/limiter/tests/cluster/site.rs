@@ -9,7 +9,7 @@ use tollgate_core::{
     Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Timestamp, TokenBucket,
 };
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{Settled, Store, StoreError};
+use tollgate_limiter::store::{Settlement, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
 
 /// A store with a deadline that a busy machine keeps.
@@ -40,7 +40,7 @@ pub(crate) fn key(store: &Redis, rule: &str, limit: &Limit, per: &[&[u8]]) -> Re
         limit,
         per: &[],
     };
-    store.key(&store.subjects(&counter), per)
+    store.key(&store.template(&counter), per)
 }
 
 pub(crate) fn charge(key: RedisKey, limit: &Limit) -> Charge<RedisKey> {
@@ -221,14 +221,14 @@ impl Rules {
 
 impl Seen {
     /// Whether the request was refused, or could not be decided.
-    fn add(&mut self, merchant: usize, settled: &Settled) -> bool {
+    fn add(&mut self, merchant: usize, settled: &Settlement) -> bool {
         match &settled.outcomes[..] {
-            [Ok(ceiling), Ok(own)] if settled.passes => {
+            [Ok(ceiling), Ok(own)] if settled.allowed => {
                 let [ceiling, own] = [ceiling, own].map(|outcome| outcome.receipt.mark.taken_at);
                 self.passed.push((merchant, ceiling, own));
                 return false;
             }
-            [Ok(_) | Err(StoreError::Unasked), Ok(_) | Err(StoreError::Unasked)] => self.refused += 1,
+            [Ok(_) | Err(StoreError::Skipped), Ok(_) | Err(StoreError::Skipped)] => self.refused += 1,
             [ceiling, own] => self.failed.push((merchant, ceiling.err(), own.err())),
             other => panic!("two outcomes, not {other:?}"),
         }

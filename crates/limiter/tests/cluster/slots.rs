@@ -3,7 +3,7 @@
 use crate::site::{Load, Rules, charge, key, left, once, open, server_of, slot_of, until};
 use std::sync::Arc;
 use tollgate_core::LeaseId;
-use tollgate_limiter::store::{Refusal, Store, StoreError};
+use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::Kind;
 
@@ -85,7 +85,7 @@ async fn a_slot_on_its_way_is_asked_for_at_both_ends() {
         let limit = once(10);
         let [stays, goes, comes] = ["stays", "goes", "comes"].map(|rule| key(&store, rule, &limit, &[b"m"]));
         for known in [stays, goes] {
-            assert!(store.settle(&[charge(known, &limit)], LeaseId::default()).await.passes);
+            assert!(store.settle(&[charge(known, &limit)], LeaseId::default()).await.allowed);
         }
         let (slot, from) = (slot_of(&cluster, &store, stays), server_of(&cluster, &store, stays));
         let to = (from + 1) % 3;
@@ -102,7 +102,7 @@ async fn a_slot_on_its_way_is_asked_for_at_both_ends() {
         // Of which neither server has all nobody can be asked, and nothing is taken.
         let both = [charge(stays, &limit), charge(goes, &limit)];
         let settled = store.settle(&both, LeaseId::default()).await;
-        let try_again = Err(StoreError::Refused(Refusal::TryAgain));
+        let try_again = Err(StoreError::Server(RedisErrorCode::TryAgain));
         assert_eq!(settled.outcomes, [try_again; 2], "{kind:?}");
         for (key, remaining) in [(stays, 8), (goes, 8), (comes, 9)] {
             assert_eq!(left(&store, key, &limit).await, remaining, "{kind:?}");

@@ -46,7 +46,7 @@ async fn what_is_documented_is_enough() {
         let limit = once(1);
         let apart = ["a", "b", "c", "d"].map(|of| charge(key(&store, "r", &limit, &[of.as_bytes()]), &limit));
         let settled = store.settle(&apart, LeaseId::default()).await;
-        assert!(settled.passes, "{kind:?} {settled:?}");
+        assert!(settled.allowed, "{kind:?} {settled:?}");
         let looked = store.peek(&apart).await;
         assert!(looked.outcomes.iter().all(Result::is_ok), "{kind:?} {looked:?}");
         let has_replicas = read_from == ReadFrom::Replica;

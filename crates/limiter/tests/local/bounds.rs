@@ -45,9 +45,9 @@ async fn ask(site: &Site, limit: &Limit, passed: &mut Passed, ms: u64) {
         let instance = &site.instances[step as usize % site.instances.len()];
         let settled = instance.settle(&[site.charge(limit, "hot", 1)], LeaseId(1)).await;
         let outcome = settled.outcomes[0].expect("somebody decides");
-        assert_eq!(settled.passes, outcome.decision.is_allow());
+        assert_eq!(settled.allowed, outcome.decision.is_allow());
         assert!(matches!(outcome.source, Source::Shared | Source::Local));
-        if settled.passes {
+        if settled.allowed {
             passed.0.push(site.now_s());
         }
     }
@@ -82,7 +82,7 @@ async fn a_key_that_nobody_has_seen_costs_at_most_its_burst_twice() {
     let (site, mut passed) = (Site::new(4, 4), Passed::default());
     // Another instance empties it just before, so those that are asked know nothing.
     let emptied = site.shared.settle(&[site.charge(&hot(), "hot", 100)], LeaseId(1)).await;
-    assert!(emptied.passes);
+    assert!(emptied.allowed);
     passed.0.extend([site.now_s(); 100]);
     site.cut_all(true);
     ask(&site, &hot(), &mut passed, 10_000).await;
@@ -149,17 +149,17 @@ async fn what_is_owed_is_not_risked_because_another_key_is_answered() {
     let site = Site::new(1, 1);
     let instance = &site.instances[0];
     let ask = async |subject, cost| instance.settle(&[site.charge(&limit, subject, cost)], LeaseId(1)).await;
-    assert!(ask("u", 10).await.passes);
+    assert!(ask("u", 10).await.allowed);
     // Every second call is lost: those for `u`.
     site.lose(0, 2);
     for _ in 0..20 {
-        assert!(ask("u", 1).await.passes);
-        assert!(ask("other", 1).await.passes);
+        assert!(ask("u", 1).await.allowed);
+        assert!(ask("other", 1).await.allowed);
     }
     site.lose(0, 0);
     // The first shows that it is answered, the second pays.
-    assert!(ask("u", 1).await.passes);
-    assert!(ask("u", 1).await.passes);
+    assert!(ask("u", 1).await.allowed);
+    assert!(ask("u", 1).await.allowed);
     assert_eq!(site.used(&limit, "u").await, 32);
 }
 
@@ -170,7 +170,7 @@ async fn a_debt_makes_nobody_wait_for_ever() {
     let site = Site::new(1, 1);
     let charges = [site.charge(&limit, "u", 1)];
     site.cut_all(true);
-    assert!(site.instances[0].settle(&charges, LeaseId(1)).await.passes);
+    assert!(site.instances[0].settle(&charges, LeaseId(1)).await.allowed);
     site.cut_all(false);
     let settled = site.instances[0].settle(&charges, LeaseId(1)).await;
     let Decision::Deny { retry, .. } = settled.outcomes[0].expect("the store answers").decision else {
@@ -246,7 +246,7 @@ async fn what_was_let_pass_is_charged_once_in_front_of_the_first_request() {
             instance
                 .settle(&[site.charge(&limit, "u", 10)], LeaseId(1))
                 .await
-                .passes
+                .allowed
         );
     }
     site.cut_all(true);
@@ -256,7 +256,7 @@ async fn what_was_let_pass_is_charged_once_in_front_of_the_first_request() {
             .settle(&[site.charge(&limit, "u", cost)], LeaseId(1))
             .await;
         assert_eq!(settled.outcomes[0].expect("decided here").source, Source::Local);
-        assert_eq!(settled.passes, (instance, cost) != (0, 16));
+        assert_eq!(settled.allowed, (instance, cost) != (0, 16));
     }
     assert_eq!(site.used(&limit, "u").await, 20);
     site.cut_all(false);

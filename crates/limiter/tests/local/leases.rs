@@ -17,7 +17,7 @@ async fn fill(site: &Site, instance: usize, limit: &Limit, from: u64) -> u64 {
         if !site.instances[instance]
             .settle(&[charge], LeaseId(from + taken))
             .await
-            .passes
+            .allowed
         {
             return taken;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
 use tollgate_limiter::store::local::StoreMode;
-use tollgate_limiter::store::{Settled, Source, Store, StoreError};
+use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
 use tollgate_limiter::{Fingerprint, ItemVerdict, InlineLimit, AttemptItem, RuleLimiter, Direction};
 
 fn limit(units: u64) -> Limit {
@@ -19,7 +19,7 @@ fn says(on_failure: OnStoreFailure, charge: Charge<Fingerprint>) -> Charge<Finge
 const OPEN: OnStoreFailure = OnStoreFailure::Open { cap: None };
 
 /// What of a request was decided, and by whom.
-fn told(settled: &Settled) -> Vec<Option<(bool, Source)>> {
+fn told(settled: &Settlement) -> Vec<Option<(bool, Source)>> {
     let told = settled.outcomes.iter().map(|outcome| outcome.ok());
     told.map(|outcome| outcome.map(|outcome| (outcome.decision.is_allow(), outcome.source)))
         .collect()
@@ -57,7 +57,7 @@ async fn beside_one_that_is_closed_nothing_is_taken_here() {
     for _ in 0..3 {
         let mut settled = store.settle(&[local, closed], LeaseId(1)).await;
         assert_eq!(told(&settled), [Some((true, Source::Local)), None]);
-        store.take_back(&[local, closed], &mut settled).await;
+        store.compensate(&[local, closed], &mut settled).await;
     }
     let watched = Charge {
         policy: Policy::Shadow,
@@ -65,7 +65,7 @@ async fn beside_one_that_is_closed_nothing_is_taken_here() {
     };
     assert!(store.settle(&[local, watched], LeaseId(1)).await.outcomes[0].is_ok());
     assert!(
-        !store.settle(&[local], LeaseId(1)).await.passes,
+        !store.settle(&[local], LeaseId(1)).await.allowed,
         "what only watches closes nothing"
     );
 }
@@ -94,9 +94,9 @@ async fn what_was_taken_here_is_taken_back_for_a_refusal_that_only_the_verdict_k
         // Alone and beside others, all of which let it pass.
         for charges in [&[exact][..], &[exact, counted, quota]] {
             let mut settled = store.settle(charges, LeaseId(1)).await;
-            assert!(settled.passes);
+            assert!(settled.allowed);
             assert_eq!(left(&exact).await, 47);
-            store.take_back(charges, &mut settled).await;
+            store.compensate(charges, &mut settled).await;
             let told = settled.outcomes[0].expect("told").decision.standing().remaining;
             assert_eq!((left(&exact).await, told), (50, 50));
         }
@@ -104,7 +104,7 @@ async fn what_was_taken_here_is_taken_back_for_a_refusal_that_only_the_verdict_k
         assert_eq!((left(&quota).await, left(&counted).await), (25, 49));
         // Nor is it charged to the store afterwards.
         site.cut(number, false);
-        assert!(store.settle(&[exact], LeaseId(1)).await.passes);
+        assert!(store.settle(&[exact], LeaseId(1)).await.allowed);
         assert_eq!(site.used(&bucket, &subject).await, 3);
     }
 }
@@ -116,10 +116,10 @@ async fn a_request_takes_everywhere_or_nowhere() {
     let store = &site.instances[0];
     let (wide, narrow) = (site.charge(&limit(100), "u", 10), site.charge(&limit(5), "v", 5));
     site.cut_all(true);
-    assert!(store.settle(&[wide, narrow], LeaseId(1)).await.passes);
+    assert!(store.settle(&[wide, narrow], LeaseId(1)).await.allowed);
     for _ in 0..5 {
         let settled = store.settle(&[wide, narrow], LeaseId(1)).await;
-        assert!(!settled.passes);
+        assert!(!settled.allowed);
     }
     let looked = store.peek(&[wide.as_peek()]).await;
     assert_eq!(looked.outcomes[0].expect("told").decision.standing().remaining, 90);
@@ -139,7 +139,7 @@ async fn local_only_asks_nobody_whatever_rules_say_and_shared_only_decides_nothi
     assert_eq!(site.used(&limit(100), "u").await, 0);
     // What passed meanwhile is charged as soon as the store is asked again.
     site.set_mode(StoreMode::SharedOnly);
-    assert!(store.settle(&[plain], LeaseId(1)).await.passes);
+    assert!(store.settle(&[plain], LeaseId(1)).await.allowed);
     assert_eq!(site.used(&limit(100), "u").await, 4);
     site.cut_all(true);
     assert_eq!(told(&store.settle(&[plain], LeaseId(1)).await), [None]);
@@ -185,19 +185,19 @@ async fn a_cost_above_the_share_is_refused_and_one_unit_is_always_there() {
     site.cut_all(true);
     let store = &site.instances[0];
     let window: Limit = FixedWindow::new(rate(3, Micros::from_secs(1_000))).into();
-    assert!(store.settle(&[site.charge(&window, "u", 1)], LeaseId(1)).await.passes);
-    assert!(!store.settle(&[site.charge(&window, "u", 1)], LeaseId(1)).await.passes);
+    assert!(store.settle(&[site.charge(&window, "u", 1)], LeaseId(1)).await.allowed);
+    assert!(!store.settle(&[site.charge(&window, "u", 1)], LeaseId(1)).await.allowed);
     assert!(
         !store
             .settle(&[site.charge(&limit(80), "u", 11)], LeaseId(1))
             .await
-            .passes
+            .allowed
     );
     assert!(
         store
             .settle(&[site.charge(&limit(80), "u", 10)], LeaseId(1))
             .await
-            .passes
+            .allowed
     );
 }
 
@@ -207,16 +207,16 @@ async fn what_is_forgotten_is_forgotten_here_too() {
     let store = &site.instances[0];
     let all = site.charge(&limit(5), "u", 5);
     site.cut_all(true);
-    assert!(store.settle(&[all], LeaseId(1)).await.passes);
+    assert!(store.settle(&[all], LeaseId(1)).await.allowed);
     assert!(
         store.forget(all.key, &all.limit).await.is_err(),
         "nobody knows what the store holds"
     );
-    assert!(store.settle(&[all], LeaseId(1)).await.passes);
+    assert!(store.settle(&[all], LeaseId(1)).await.allowed);
     site.cut_all(false);
     assert_eq!(store.forget(all.key, &all.limit).await, Ok(true));
     // Nor is it charged to the shared store.
-    assert!(store.settle(&[all], LeaseId(1)).await.passes);
+    assert!(store.settle(&[all], LeaseId(1)).await.allowed);
 }
 
 #[tokio::test]
@@ -230,7 +230,7 @@ async fn what_is_given_back_here_can_be_taken_here_and_is_not_owed() {
     let passed = async |times: usize| {
         let mut passed = 0;
         for _ in 0..times {
-            passed += u32::from(known.settle(&[one], LeaseId(1)).await.passes);
+            passed += u32::from(known.settle(&[one], LeaseId(1)).await.allowed);
         }
         passed
     };
@@ -239,7 +239,7 @@ async fn what_is_given_back_here_can_be_taken_here_and_is_not_owed() {
     assert_eq!((decision.standing().remaining, source), (2, Source::Local));
     assert_eq!(passed(3).await, 2);
     site.cut_all(false);
-    assert!(known.settle(&[one], LeaseId(1)).await.passes);
+    assert!(known.settle(&[one], LeaseId(1)).await.allowed);
     assert_eq!(
         site.used(&limit, subject).await,
         5 + 1,
@@ -256,7 +256,7 @@ async fn what_the_store_may_have_given_back_is_not_given_here_too() {
     // The second is asked in vain.
     let unknown = &site.instances[1];
     site.cut_all(true);
-    assert!(unknown.settle(&[charge], LeaseId(1)).await.passes);
+    assert!(unknown.settle(&[charge], LeaseId(1)).await.allowed);
     assert_eq!(unknown.refund(&charge).await, Err(StoreError::Timeout));
     for on_failure in [OPEN, OnStoreFailure::Closed] {
         assert!(site.instances[0].refund(&says(on_failure, charge)).await.is_err());

@@ -9,7 +9,7 @@ use tollgate_core::{
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::store::local::{Fallback, StoreMode, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::{Settled, Source, Store, StoreError};
+use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// The way of one instance to a store that all share.
@@ -94,7 +94,7 @@ impl Site {
             limit,
             per: &[],
         };
-        self.shared.key(&self.shared.subjects(&counter), &[subject.as_bytes()])
+        self.shared.key(&self.shared.template(&counter), &[subject.as_bytes()])
     }
 
     pub(crate) fn charge(&self, limit: &Limit, subject: &str, cost: u64) -> Charge<Fingerprint> {
@@ -138,15 +138,15 @@ impl Way {
         one_of > 0 && self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(one_of)
     }
 
-    fn unheard(&self, charges: usize) -> Settled {
-        Settled {
-            passes: false,
+    fn unheard(&self, charges: usize) -> Settlement {
+        Settlement {
+            allowed: false,
             now: self.shared.now(),
             outcomes: vec![Err(StoreError::Timeout); charges],
         }
     }
 
-    fn told(&self, charges: usize, settled: Settled) -> Settled {
+    fn told(&self, charges: usize, settled: Settlement) -> Settlement {
         if self.is_cut() {
             return self.unheard(charges);
         }
@@ -161,21 +161,21 @@ impl Way {
 impl Store for Way {
     const SOURCE: Source = Source::Shared;
     type Key = Fingerprint;
-    type Subjects = MemoryKeyTemplate;
+    type Template = MemoryKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
-        self.shared.subjects(counter)
+    fn template(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
+        self.shared.template(counter)
     }
 
     fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         self.shared.key(subjects, per)
     }
 
-    fn is_away(&self, _: &[Charge<Fingerprint>]) -> bool {
+    fn is_unavailable(&self, _: &[Charge<Fingerprint>]) -> bool {
         self.is_cut() && self.is_known
     }
 
-    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         let settled = match self.is_cut() {
             true => self.shared.peek(charges).await,
             false if self.loses_this() => return self.unheard(charges.len()),
@@ -184,7 +184,7 @@ impl Store for Way {
         self.told(charges.len(), settled)
     }
 
-    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
+    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settlement {
         self.told(charges.len(), self.shared.peek(charges).await)
     }
 

@@ -5,7 +5,7 @@ use crate::site::{charge, connection, is_primary, once, open, take, until};
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::store::{Refusal, Store, StoreError};
+use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::sentinel::Watched;
 use tollgate_limiter::testing::servers::Kind;
 
@@ -125,7 +125,7 @@ async fn a_primary_that_must_have_replicas_refuses_when_it_has_lost_them() {
             let settled = cut_off.settle(&[charge(&cut_off, &limit)], LeaseId::default()).await;
             match settled.outcomes[0] {
                 Ok(_) => passed += 1,
-                Err(StoreError::Refused(Refusal::NoReplicas)) => break,
+                Err(StoreError::Server(RedisErrorCode::NoReplicas)) => break,
                 Err(_) => {}
             }
             assert!(from.elapsed() < Duration::from_secs(6), "{passed} passed");

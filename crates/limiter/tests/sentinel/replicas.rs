@@ -57,7 +57,7 @@ async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
     let other = if is_primary(one) { two } else { one };
     loop {
         // The first may find that the connections are broken.
-        if store.settle(&[charge], LeaseId::default()).await.passes {
+        if store.settle(&[charge], LeaseId::default()).await.allowed {
             break;
         }
     }

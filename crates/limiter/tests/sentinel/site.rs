@@ -8,7 +8,7 @@ use tollgate_core::{
     Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Timestamp,
 };
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{Settled, Store};
+use tollgate_limiter::store::{Settlement, Store};
 use tollgate_limiter::testing::sentinel::Watched;
 use tollgate_limiter::testing::servers::Server;
 
@@ -36,7 +36,7 @@ pub(crate) fn charge(store: &Redis, limit: &Limit) -> Charge<RedisKey> {
         per: &[],
     };
     Charge {
-        key: store.key(&store.subjects(&counter), &[b"u"]),
+        key: store.key(&store.template(&counter), &[b"u"]),
         limit: *limit,
         cost: Cost::ONE,
         policy: Policy::Enforce,
@@ -68,7 +68,7 @@ impl Load {
             let charge = charge(&store, &limit());
             let mut passed = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                let Settled { outcomes, .. } = store.settle(&[charge], LeaseId::default()).await;
+                let Settlement { outcomes, .. } = store.settle(&[charge], LeaseId::default()).await;
                 if let Ok(outcome) = outcomes[0] {
                     passed.push(outcome.receipt.mark.taken_at);
                 }

@@ -28,7 +28,7 @@ async fn answering(site: &Site, options: RedisOptions) -> (Redis, RedisKey) {
 /// Asks until the store settles a charge, and says how long that took.
 async fn until(store: &Redis, key: RedisKey, most: Duration) -> Duration {
     let from = Instant::now();
-    while !settle(store, key, &limit(), 1).await.passes {
+    while !settle(store, key, &limit(), 1).await.allowed {
         assert!(from.elapsed() < most, "{:?} {:?}", store.connection_error(), store.breaker());
         sleep(Duration::from_millis(1)).await;
     }
@@ -57,7 +57,7 @@ async fn answers_at_once(store: &Redis, key: RedisKey) {
         assert_eq!(settled.outcomes, [Err(StoreError::BreakerOpen)]);
     }
     assert!(from.elapsed() < Duration::from_millis(20), "{:?}", from.elapsed());
-    assert!(store.is_away(&[crate::site::charge(key, &limit(), 1)]));
+    assert!(store.is_unavailable(&[crate::site::charge(key, &limit(), 1)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -79,7 +79,7 @@ async fn a_server_that_falls_silent_is_left_alone_and_asked_again_when_it_speaks
     site.server.thaw();
     until(&store, key, Duration::from_secs(2)).await;
     assert_eq!((store.breaker(), store.breaker_changes()), (BreakerState::Closed, 2));
-    assert!(!store.is_away(&[crate::site::charge(key, &limit(), 1)]));
+    assert!(!store.is_unavailable(&[crate::site::charge(key, &limit(), 1)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -227,5 +227,5 @@ async fn what_one_key_holds_says_nothing_of_the_server() {
         assert!(settle(&store, foreign, &other, 1).await.outcomes[0].is_err());
     }
     assert_eq!(store.breaker(), BreakerState::Closed);
-    assert!(settle(&store, key, &limit(), 1).await.passes);
+    assert!(settle(&store, key, &limit(), 1).await.allowed);
 }

@@ -53,7 +53,7 @@ fn one(store: &Redis, limit: &Limit) -> Charge<RedisKey> {
         limit,
         per: &[],
     };
-    charge(store.key(&store.subjects(&counter), &[b"m_1"]), limit, 1)
+    charge(store.key(&store.template(&counter), &[b"m_1"]), limit, 1)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -106,7 +106,7 @@ async fn a_servers_clock_may_be_set_while_it_is_asked() {
             for (one, passed) in hot.iter().zip(&mut passed) {
                 let settled = store.settle(&[*one], lease()).await;
                 assert!(settled.outcomes[0].is_ok(), "{one:?} at {ahead}: {settled:?}");
-                *passed += u64::from(settled.passes);
+                *passed += u64::from(settled.allowed);
             }
             sleep(Duration::from_millis(2)).await;
         }
@@ -133,11 +133,11 @@ async fn a_server_whose_clock_differs_from_ours_charges_nobody_who_gave_up() {
         let one = charge(key, &limit, 1);
         let mut taken = 0;
         for _ in 0..20 {
-            taken += u64::from(store.settle(&[one], lease()).await.passes);
+            taken += u64::from(store.settle(&[one], lease()).await.allowed);
         }
         assert!(taken >= 19, "{taken} were in time");
         site.server.freeze();
-        assert!(!store.settle(&[one], lease()).await.passes);
+        assert!(!store.settle(&[one], lease()).await.allowed);
         site.server.thaw();
         let other = site.options().open();
         let left = other.peek(&[charge(key, &limit, 0)]).await.outcomes[0].expect("an answer");

@@ -19,7 +19,7 @@ fn limit() -> Limit {
 async fn until_it_passes(site: &Site, store: &Redis) -> Duration {
     let key = site.counter(store, &limit(), "somebody");
     let from = Instant::now();
-    while !settle(store, key, &limit(), 1).await.passes {
+    while !settle(store, key, &limit(), 1).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(10), "{:?}", store.connection_error());
         sleep(Duration::from_millis(1)).await;
     }
@@ -66,7 +66,7 @@ async fn heals(functions: Functions) {
             while !is_over.load(Ordering::Relaxed) {
                 match settle(&store, key, &limit(), 1).await.outcomes[0] {
                     Ok(outcome) if outcome.decision.is_allow() => passed += 1,
-                    Err(StoreError::Lost) => lost += 1,
+                    Err(StoreError::ConnectionLost) => lost += 1,
                     other => panic!("{other:?}"),
                 }
             }
@@ -114,7 +114,7 @@ async fn a_connection_that_is_killed_while_idle_costs_nothing() {
         while store.metrics().connect_attempts.get() == dials {
             sleep(Duration::from_millis(1)).await;
         }
-        assert!(settle(&store, key, &limit(), 1).await.passes);
+        assert!(settle(&store, key, &limit(), 1).await.allowed);
     }
     site.audit();
 }
@@ -133,7 +133,7 @@ async fn a_server_that_comes_back_is_found_within_two_seconds() {
             let failed = settle(&store, key, &limit(), 1).await.outcomes[0];
             let is_away = matches!(
                 failed,
-                Err(StoreError::Unavailable | StoreError::Lost | StoreError::BreakerOpen)
+                Err(StoreError::Unavailable | StoreError::ConnectionLost | StoreError::BreakerOpen)
             );
             assert!(is_away, "{failed:?}");
         }
@@ -165,7 +165,7 @@ async fn a_server_that_was_frozen_is_found_again() {
     site.server.freeze();
     let from = Instant::now();
     while from.elapsed() < Duration::from_millis(1_500) {
-        assert!(!settle(&store, key, &limit(), 1).await.passes);
+        assert!(!settle(&store, key, &limit(), 1).await.allowed);
     }
     site.server.thaw();
     let took = until_it_passes(&site, &store).await;
@@ -188,11 +188,11 @@ async fn while_an_answer_is_late_something_is_sent_behind_the_question() {
     };
     // The script asks for the time too, once.
     let before = times();
-    assert!(settle(&store, key, &limit(), 1).await.passes);
+    assert!(settle(&store, key, &limit(), 1).await.allowed);
     assert_eq!(times(), before + 1, "what is answered at once is not asked after");
     site.ask::<String>(&["CLIENT", "PAUSE", "1400", "ALL"]);
     let settled = settle(&store, key, &limit(), 1).await;
-    assert!(settled.passes, "{settled:?}");
+    assert!(settled.allowed, "{settled:?}");
     let knocks = times() - before - 2;
     assert!((1..=3).contains(&knocks), "{knocks}");
     assert_eq!(store.metrics().connect_attempts.get(), 1);
@@ -234,7 +234,7 @@ async fn in_the_place_of_a_connection_that_was_well_two_are_tried() {
     let key = site.counter(&store, &limit(), "somebody");
     site.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let from = Instant::now();
-    while !settle(&store, key, &limit(), 1).await.passes {
+    while !settle(&store, key, &limit(), 1).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(4), "{:?}", store.metrics());
         sleep(Duration::from_millis(5)).await;
     }

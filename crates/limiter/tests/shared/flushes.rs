@@ -28,7 +28,7 @@ async fn survives(kind: Kind, functions: Functions, flush: &[&str]) {
                 let mut passed = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     let settled = settle(&store, key, &limit, 1).await;
-                    assert!(settled.passes, "{settled:?}");
+                    assert!(settled.allowed, "{settled:?}");
                     passed += 1;
                 }
                 passed
@@ -88,14 +88,14 @@ async fn another_version_of_the_library_stays_and_both_work() {
     let store = site.options().functions(Functions::On).open();
     let limit = Limit::from(SlidingLog::new(rate(9, Micros::from_secs(60))).expect("in range"));
     let key = site.counter(&store, &limit, "anybody");
-    assert!(settle(&store, key, &limit, 1).await.passes);
+    assert!(settle(&store, key, &limit, 1).await.allowed);
     let answer: String = site.ask(&["FCALL", "tollgate_0123456789abcdef", "0"]);
     assert_eq!(answer, "older");
     let libraries: Vec<redis::Value> = site.ask(&["FUNCTION", "LIST"]);
     assert_eq!(libraries.len(), 2);
     // A second instance finds the library loaded and leaves it as it is.
     let second = site.options().functions(Functions::On).open();
-    assert!(settle(&second, key, &limit, 1).await.passes);
+    assert!(settle(&second, key, &limit, 1).await.allowed);
     let libraries: Vec<redis::Value> = site.ask(&["FUNCTION", "LIST"]);
     assert_eq!((libraries.len(), second.metrics().script_loads.get()), (2, 0));
     assert_eq!(site.audit(), 1);

@@ -20,7 +20,7 @@ async fn rush(site: &Site, limit: Limit) -> Vec<Timestamp> {
     let stores: Vec<Arc<Redis>> = (0..INSTANCES).map(|_| Arc::new(site.options().open())).collect();
     let key = site.counter(&stores[0], &limit, "hot");
     let first = settle(&stores[0], key, &limit, 1).await;
-    assert!(first.passes, "{first:?}");
+    assert!(first.allowed, "{first:?}");
     let end = first.now + RUN;
     let mut tasks = Vec::new();
     for store in &stores {
@@ -34,7 +34,7 @@ async fn rush(site: &Site, limit: Limit) -> Vec<Timestamp> {
                     if settled.now > end {
                         return passed;
                     }
-                    if settled.passes {
+                    if settled.allowed {
                         assert_eq!(outcome.source, Source::Shared);
                         passed.push(settled.now);
                     } else {
@@ -173,7 +173,7 @@ async fn four_instances_and_380_requests_in_two_seconds_let_100_and_the_refill_p
     }
     assert_eq!(settled.len(), 380);
     assert!(settled.iter().all(|settled| settled.outcomes[0].is_ok()));
-    let passed = settled.iter().filter(|settled| settled.passes).count() as u64;
+    let passed = settled.iter().filter(|settled| settled.allowed).count() as u64;
     let times = || settled.iter().map(|settled| settled.now);
     let (first, last) = (times().min().expect("some"), times().max().expect("some"));
     let refilled = last.since(first).get() * 100 / 60_000_000;

@@ -97,7 +97,7 @@ async fn ask(store: &Fallback<Redis>, key: RedisKey, is_over: &AtomicBool, began
         seen.push(Seen {
             sent,
             received: began.elapsed().as_secs_f64(),
-            passes: settled.passes,
+            passes: settled.allowed,
             source: outcome.source,
         });
         sleep(Duration::from_millis(1)).await;
@@ -277,7 +277,7 @@ async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
         limit: &hot(),
         per: &[],
     };
-    let key = store.key(&store.subjects(&counter), &[]);
+    let key = store.key(&store.template(&counter), &[]);
     let source = async || {
         let settled = store.settle(&[charge(key, &hot(), 1)], lease()).await;
         settled.outcomes[0].expect("every request is decided").source

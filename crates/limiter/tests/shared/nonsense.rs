@@ -113,7 +113,7 @@ fn key(store: &Redis, limit: &Limit) -> RedisKey {
         limit,
         per: &[],
     };
-    store.key(&store.subjects(&counter), &[])
+    store.key(&store.template(&counter), &[])
 }
 
 /// A microsecond of the made-up clock.
@@ -156,7 +156,7 @@ async fn nonsense_is_an_error_and_not_the_end() {
         for _ in 0..2 {
             let from = Instant::now();
             let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
-            assert!(settled.outcomes[0].is_err() && !settled.passes, "{words}: {settled:?}");
+            assert!(settled.outcomes[0].is_err() && !settled.allowed, "{words}: {settled:?}");
             assert!(from.elapsed() < Duration::from_secs(2), "{words}: {:?}", from.elapsed());
         }
         // From when it speaks sense, it is understood.
@@ -226,6 +226,6 @@ async fn a_call_that_was_too_late_only_by_a_clock_that_was_set_is_made_again() {
     assert_eq!(store.metrics().calls.get(), calls + 2);
     // One that says so again and again is not asked again and again.
     liar.say(&[&told(LATER, 1, b"")]);
-    assert_eq!(store.forget(key, &limit).await, Err(StoreError::Late));
+    assert_eq!(store.forget(key, &limit).await, Err(StoreError::DeadlinePassed));
     assert_eq!(store.metrics().calls.get(), calls + 4);
 }

@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Charge, Concurrency, FixedWindow, Gcra, Limit, Micros, Policy, SlidingLog, TokenBucket};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{Settled, Source, Store};
+use tollgate_limiter::store::{Settlement, Source, Store};
 use tollgate_limiter::testing::servers::Kind;
 
-fn is_near(settled: &Settled) -> bool {
+fn is_near(settled: &Settlement) -> bool {
     settled
         .outcomes
         .iter()
@@ -20,7 +20,7 @@ fn is_near(settled: &Settled) -> bool {
 /// Takes all that a key has, and one more, which the store refuses.
 async fn exhaust(store: &Redis, key: RedisKey, limit: &Limit) {
     for _ in 0..limit.capacity() {
-        assert!(settle(store, key, limit, 1).await.passes);
+        assert!(settle(store, key, limit, 1).await.allowed);
     }
     settle(store, key, limit, 1).await;
 }
@@ -43,7 +43,7 @@ async fn what_is_refused_nearby_the_store_refuses_too() {
             if !is_near(&settled) {
                 continue;
             }
-            assert!(!settled.passes);
+            assert!(!settled.allowed);
             refused += 1;
             let told = settled.outcomes[0].expect("an answer").decision;
             let peeked = far.peek(&[charge(key, &limit, cost)]).await;
@@ -74,21 +74,21 @@ async fn what_is_given_back_here_can_be_taken_at_once() {
         let key = site.counter(&store, &limit, "refunded");
         exhaust(&store, key, &limit).await;
         let refused = settle(&store, key, &limit, 1).await;
-        assert!(!refused.passes);
+        assert!(!refused.allowed);
         assert_eq!(is_near(&refused), !matches!(limit, Limit::Concurrency(_)), "{limit:?}");
         if has_refunds && !matches!(limit, Limit::Concurrency(_)) {
             store.refund(&charge(key, &limit, 1)).await.expect("refunded");
             let again = settle(&store, key, &limit, 1).await;
-            assert!(again.passes, "{limit:?}: {again:?}");
+            assert!(again.allowed, "{limit:?}: {again:?}");
             let undone = again.outcomes[0].expect("an answer").receipt;
-            assert!(!settle(&store, key, &limit, 1).await.passes);
+            assert!(!settle(&store, key, &limit, 1).await.allowed);
             store.undo(key, &limit, &undone).await.expect("undone");
             let again = settle(&store, key, &limit, 1).await;
-            assert!(again.passes, "{limit:?}: {again:?}");
+            assert!(again.allowed, "{limit:?}: {again:?}");
         }
-        assert!(!settle(&store, key, &limit, 1).await.passes);
+        assert!(!settle(&store, key, &limit, 1).await.allowed);
         assert!(store.forget(key, &limit).await.expect("cleared"));
-        assert!(settle(&store, key, &limit, 1).await.passes, "{limit:?}");
+        assert!(settle(&store, key, &limit, 1).await.allowed, "{limit:?}");
     }
     site.audit();
 }
@@ -104,7 +104,7 @@ async fn what_is_given_back_elsewhere_is_known_within_250_ms() {
     assert!(is_near(&settle(&here, key, &limit, 1).await));
     elsewhere.refund(&charge(key, &limit, 1)).await.expect("refunded");
     // Asked all the time: refusals from nearby must not keep themselves alive.
-    while !settle(&here, key, &limit, 1).await.passes {
+    while !settle(&here, key, &limit, 1).await.allowed {
         let since = asked.elapsed();
         assert!(since < Duration::from_millis(400), "still refused after {since:?}");
         sleep(Duration::from_millis(1)).await;
@@ -127,7 +127,7 @@ async fn what_is_counted_although_refused_is_always_asked() {
     let before = store.metrics().calls.get();
     for _ in 0..5 {
         let settled = store.settle(&[count], lease()).await;
-        assert!(!settled.passes && !is_near(&settled), "{settled:?}");
+        assert!(!settled.allowed && !is_near(&settled), "{settled:?}");
     }
     // One that is refused and one that counts: the whole request is asked.
     let other = site.counter(&store, &limit, "other");
@@ -145,16 +145,16 @@ async fn leases_are_always_asked_for() {
     let key = site.counter(&store, &limit, "held");
     let (first, second) = (lease(), lease());
     for held in [first, second] {
-        assert!(store.settle(&[charge(key, &limit, 1)], held).await.passes);
+        assert!(store.settle(&[charge(key, &limit, 1)], held).await.allowed);
     }
     let before = store.metrics().calls.get();
     for _ in 0..5 {
         let refused = settle(&store, key, &limit, 1).await;
-        assert!(!refused.passes && !is_near(&refused));
+        assert!(!refused.allowed && !is_near(&refused));
     }
     assert_eq!(store.metrics().calls.get() - before, 5);
     assert!(store.release(key, &limit, first).await.expect("released"));
-    assert!(settle(&store, key, &limit, 1).await.passes);
+    assert!(settle(&store, key, &limit, 1).await.allowed);
     site.audit();
 }
 
@@ -164,12 +164,12 @@ async fn two_charges_of_one_log_do_not_refuse_one_alone() {
     let store = site.options().open();
     let limit = Limit::from(SlidingLog::new(rate(3, Micros::from_secs(60))).expect("in range"));
     let key = site.counter(&store, &limit, "twice");
-    assert!(settle(&store, key, &limit, 2).await.passes);
+    assert!(settle(&store, key, &limit, 2).await.allowed);
     // The second of them finds nothing left. One alone would.
     let one = charge(key, &limit, 1);
-    assert!(!store.settle(&[one, one], lease()).await.passes);
+    assert!(!store.settle(&[one, one], lease()).await.allowed);
     let alone = store.settle(&[one], lease()).await;
-    assert!(alone.passes, "{alone:?}");
+    assert!(alone.allowed, "{alone:?}");
     site.audit();
 }
 
@@ -199,7 +199,7 @@ async fn a_limit_that_is_hammered_costs_few_calls_and_loses_nothing() {
                     return (asked, passed);
                 }
                 asked += 1;
-                passed += u64::from(settled.passes);
+                passed += u64::from(settled.allowed);
                 tokio::task::yield_now().await;
             }
         }));

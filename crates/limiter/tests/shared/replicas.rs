@@ -93,7 +93,7 @@ async fn looks_go_to_a_replica_and_nothing_else_does() {
         for limit in &limits {
             let key = site.counter(&store, limit, "u");
             for _ in 0..3 {
-                assert!(settle(&store, key, limit, 1).await.passes);
+                assert!(settle(&store, key, limit, 1).await.allowed);
             }
             until_used(&store, key, limit, 3).await;
         }
@@ -143,7 +143,7 @@ async fn a_replica_that_goes_or_falls_silent_leaves_looks_to_the_primary() {
     let store = options(&site).deadline(Duration::from_secs(2)).open();
     assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
     let key = site.counter(&store, &limit(), "u");
-    assert!(settle(&store, key, &limit(), 7).await.passes);
+    assert!(settle(&store, key, &limit(), 7).await.allowed);
     until_used(&store, key, &limit(), 7).await;
     // The first who asks it waits for half of the time; others then do not wait at all.
     replica.server.freeze();
@@ -182,11 +182,11 @@ async fn a_replica_that_lost_its_primary_is_soon_not_asked() {
         let store = options(&site).open();
         assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
         let key = site.counter(&store, &limit(), "u");
-        assert!(settle(&store, key, &limit(), 1).await.passes);
+        assert!(settle(&store, key, &limit(), 1).await.allowed);
         until_used(&store, key, &limit(), 1).await;
         assert!(store.metrics().replica_reads.get() > 0);
         replica.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
-        assert!(settle(&store, key, &limit(), 1).await.passes);
+        assert!(settle(&store, key, &limit(), 1).await.allowed);
         if serves_stale == "no" {
             // It says itself that it knows nothing, and the look that hears it goes on to the primary.
             assert_eq!(used(&store, key, &limit()).await, 2);
@@ -220,7 +220,7 @@ async fn an_operator_is_told_why_no_replica_is_asked() {
     let host = format!("127.0.0.1:{}", replica.server.port());
     assert!(told[0].contains(&host) && told[0].contains("EVALSHA_RO"), "{told:?}");
     let key = site.counter(&store, &limit(), "u");
-    assert!(settle(&store, key, &limit(), 4).await.passes);
+    assert!(settle(&store, key, &limit(), 4).await.allowed);
     assert_eq!(used(&store, key, &limit()).await, 4);
     assert_eq!(calls(&replica, &THAT_MAY_WRITE), 0);
     // And here there is none.

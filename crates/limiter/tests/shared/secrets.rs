@@ -81,7 +81,7 @@ async fn works(guarded: &Guarded, options: RedisOptions) {
     let limit = every_limit(5, Micros::from_secs(60))[0];
     let key = guarded.site.counter(&store, &limit, "anybody");
     let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
-    assert!(settled.passes, "{:?}", store.connection_error());
+    assert!(settled.allowed, "{:?}", store.connection_error());
     assert_eq!(guarded.site.audit(), 1);
 }
 

@@ -9,7 +9,7 @@ use tollgate_core::{
     Policy, Rate, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
 };
 use tollgate_limiter::store::redis::{RedisOptions, Redis, RedisKey};
-use tollgate_limiter::store::{Settled, Store};
+use tollgate_limiter::store::{Settlement, Store};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
 /// A server, and the counters that a test has on it.
@@ -60,7 +60,7 @@ impl Site {
             limit,
             per: &[],
         };
-        let key = store.key(&store.subjects(&counter), &[subject.as_bytes()]);
+        let key = store.key(&store.template(&counter), &[subject.as_bytes()]);
         let mut counters = self.counters.lock().expect("no test panics with it");
         counters.insert(store.key_text(&key), *limit);
         key
@@ -144,7 +144,7 @@ pub(crate) fn charge(key: RedisKey, limit: &Limit, cost: u64) -> Charge<RedisKey
 }
 
 /// Settles a request of one charge, as a lease of its own.
-pub(crate) async fn settle(store: &Redis, key: RedisKey, limit: &Limit, cost: u64) -> Settled {
+pub(crate) async fn settle(store: &Redis, key: RedisKey, limit: &Limit, cost: u64) -> Settlement {
     store.settle(&[charge(key, limit, cost)], lease()).await
 }
 

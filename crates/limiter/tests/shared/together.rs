@@ -8,10 +8,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Concurrency, Limit, Micros, SlidingLog};
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::store::{Settled, Store, StoreError};
+use tollgate_limiter::store::{Settlement, Store, StoreError};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
-type Asking<'a> = Pin<Box<dyn Future<Output = Settled> + Send + 'a>>;
+type Asking<'a> = Pin<Box<dyn Future<Output = Settlement> + Send + 'a>>;
 
 /// A limit of which nothing comes back while a test runs.
 fn limit() -> Limit {
@@ -68,7 +68,7 @@ async fn two_hundred_who_wait_go_in_two_calls() {
     let mut asking: Vec<Asking> = (0..201).map(|who| begin(&site, &store, &who.to_string())).collect();
     site.server.thaw();
     for asking in asking.drain(..) {
-        assert!(asking.await.passes);
+        assert!(asking.await.allowed);
     }
     // The first goes alone.
     assert_eq!(store.metrics().calls.get(), 1 + 200_u64.div_ceil(128));
@@ -91,8 +91,8 @@ async fn more_than_may_wait_is_refused_at_once_and_who_left_is_not_asked_for() {
     let last = asking.pop().expect("many");
     while asking.pop().is_some() {}
     site.server.thaw();
-    assert!(last.await.passes);
-    assert!(settle(&store, key, &limit(), 1).await.passes);
+    assert!(last.await.allowed);
+    assert!(settle(&store, key, &limit(), 1).await.allowed);
     // The first was sent already; nobody else who left is charged.
     assert_eq!(taken(&site, "many").await, 3);
     assert!(store.metrics().calls.get() <= 3);
@@ -110,7 +110,7 @@ async fn whoever_makes_the_call_may_leave_and_the_others_are_answered() {
     drop(first);
     site.server.thaw();
     for asking in others {
-        assert!(asking.await.passes);
+        assert!(asking.await.allowed);
     }
     assert_eq!(taken(&site, "others").await, 10);
     site.audit();
@@ -125,14 +125,14 @@ async fn whoever_makes_the_call_and_is_not_woken_holds_the_others_up_only_for_a_
     let asleep = begin(&site, &store, "asleep");
     let key = site.counter(&store, &limit(), "awake");
     let from = Instant::now();
-    while !settle(&store, key, &limit(), 1).await.passes {
+    while !settle(&store, key, &limit(), 1).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(2), "nobody is answered");
     }
     for _ in 0..10 {
-        assert!(settle(&store, key, &limit(), 1).await.passes);
+        assert!(settle(&store, key, &limit(), 1).await.allowed);
     }
     drop(asleep);
-    assert!(settle(&store, key, &limit(), 1).await.passes);
+    assert!(settle(&store, key, &limit(), 1).await.allowed);
     site.audit();
 }
 
@@ -145,7 +145,7 @@ async fn nothing_is_taken(kind: Kind, has_asked: bool) {
     let key = site.counter(&store, &limit(), "given up");
     let mut before = 0;
     if has_asked {
-        while !settle(&store, key, &limit(), 1).await.passes {}
+        while !settle(&store, key, &limit(), 1).await.allowed {}
         before = taken(&site, "given up").await;
     }
     let heard_before = heard(&site);
@@ -167,7 +167,7 @@ async fn nothing_is_taken(kind: Kind, has_asked: bool) {
     assert_eq!(taken(&site, "given up").await, before);
     // And it goes on by itself.
     let from = Instant::now();
-    while !settle(&store, key, &limit(), 1).await.passes {
+    while !settle(&store, key, &limit(), 1).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(3));
     }
     site.audit();
@@ -203,7 +203,7 @@ async fn without_a_server_everybody_is_told_within_the_deadline() {
         limit: &limit,
         per: &[],
     };
-    let key = store.key(&store.subjects(&counter), &[]);
+    let key = store.key(&store.template(&counter), &[]);
     let mut tasks = Vec::new();
     for _ in 0..1_000 {
         let store = std::sync::Arc::clone(&store);
@@ -217,7 +217,7 @@ async fn without_a_server_everybody_is_told_within_the_deadline() {
         let (outcome, took) = task.await.expect("a task that ends");
         let error = outcome.expect_err("there is nobody");
         assert!(
-            matches!(error, StoreError::Unavailable | StoreError::Timeout | StoreError::Late),
+            matches!(error, StoreError::Unavailable | StoreError::Timeout | StoreError::DeadlinePassed),
             "{error:?}"
         );
         assert!(took < deadline * 5, "{took:?}");
@@ -237,7 +237,7 @@ async fn leases_taken_and_given_back_by_many_go_together_too() {
         tasks.push(tokio::spawn(async move {
             for _ in 0..100 {
                 let held = lease();
-                assert!(store.settle(&[charge(key, &limit, 1)], held).await.passes);
+                assert!(store.settle(&[charge(key, &limit, 1)], held).await.allowed);
                 assert!(store.release(key, &limit, held).await.expect("released"));
             }
         }));
@@ -262,19 +262,19 @@ async fn a_lease_whose_holder_left_before_the_answer_is_given_back() {
     assert!(poll(&mut asking).is_pending());
     // It is taken, and nobody hears of it.
     let from = Instant::now();
-    while other.peek(&[charge(key, &limit, 1)]).await.passes {
+    while other.peek(&[charge(key, &limit, 1)]).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(5), "it was never taken");
     }
     drop(asking);
     let from = Instant::now();
-    while !settle(&other, key, &limit, 1).await.passes {
+    while !settle(&other, key, &limit, 1).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(5), "it is still held");
         sleep(Duration::from_millis(5)).await;
     }
     // One that is answered is held.
     let third = lease();
-    assert!(!store.settle(&[charge(key, &limit, 1)], third).await.passes);
+    assert!(!store.settle(&[charge(key, &limit, 1)], third).await.allowed);
     sleep(Duration::from_millis(500)).await;
-    assert!(!settle(&other, key, &limit, 1).await.passes);
+    assert!(!settle(&other, key, &limit, 1).await.allowed);
     assert_eq!(site.audit(), 1);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
 use tollgate_limiter::store::redis::Functions;
-use tollgate_limiter::store::{Refusal, Store, StoreError};
+use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::servers::{Kind, Server};
 
 /// The only warning that a survey of this server has.
@@ -73,7 +73,7 @@ async fn a_replica_is_warned_of_and_refuses() {
             .any(|warning| warning.contains("name its primary"));
         assert!(is_warned, "{:?}", survey.warnings);
         for (limit, error) in refusals(&replica, kind).await {
-            assert_eq!(error, StoreError::Refused(Refusal::ReadOnly), "{kind:?} {limit:?}");
+            assert_eq!(error, StoreError::Server(RedisErrorCode::ReadOnly), "{kind:?} {limit:?}");
         }
     }
 }
@@ -101,7 +101,7 @@ async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
     // It may be written to again: that is found out within a second.
     site.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
     let from = Instant::now();
-    while !store.settle(&[charge(key, &limit, 1)], lease()).await.passes {
+    while !store.settle(&[charge(key, &limit, 1)], lease()).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.connection_error());
     }
 }
@@ -120,7 +120,7 @@ async fn a_server_without_memory_says_so() {
             .expect("a server");
         site.ask::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
         for (limit, error) in refusals(&site, kind).await {
-            assert_eq!(error, StoreError::Refused(Refusal::OutOfMemory), "{kind:?} {limit:?}");
+            assert_eq!(error, StoreError::Server(RedisErrorCode::OutOfMemory), "{kind:?} {limit:?}");
         }
     }
 }
@@ -160,17 +160,17 @@ async fn a_key_of_somebody_else_is_told_and_left_alone() {
                 let before = ask(look);
                 let this = charge(key, &limit, 1);
                 let alone = store.settle(&[this], lease()).await;
-                assert_eq!(alone.outcomes, [Err(StoreError::Foreign)], "{limit:?} {subject}");
+                assert_eq!(alone.outcomes, [Err(StoreError::ForeignValue)], "{limit:?} {subject}");
                 // Beside another, which is settled all the same.
                 let other = site.counter(&store, &well, &format!("beside {subject} {}", limit.algorithm()));
                 let both = store.settle(&[this, charge(other, &well, 1)], lease()).await;
-                assert_eq!(both.outcomes[0], Err(StoreError::Foreign), "{limit:?} {subject}");
-                assert!(both.outcomes[1].is_ok() && both.passes);
+                assert_eq!(both.outcomes[0], Err(StoreError::ForeignValue), "{limit:?} {subject}");
+                assert!(both.outcomes[1].is_ok() && both.allowed);
                 let refunded = store.refund(&this).await;
-                assert_eq!(refunded, Err(StoreError::Foreign), "{limit:?} {subject}");
+                assert_eq!(refunded, Err(StoreError::ForeignValue), "{limit:?} {subject}");
                 let receipt = both.outcomes[1].expect("checked").receipt;
                 let undone = store.undo(key, &limit, &receipt).await;
-                assert_eq!(undone, Err(StoreError::Foreign), "{limit:?} {subject}");
+                assert_eq!(undone, Err(StoreError::ForeignValue), "{limit:?} {subject}");
                 foreign += 4;
                 assert_eq!(ask(look), before, "{limit:?} {subject}");
                 assert_eq!(site.ask::<i64>(&["PTTL", &text]), -1);

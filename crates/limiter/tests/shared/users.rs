@@ -158,7 +158,7 @@ async fn a_key_that_may_not_be_read_is_not_taken_for_a_foreign_one() {
             let key = site.counter(&store, limit, "unread");
             let settled = store.settle(&[charge(key, limit, 1)], lease()).await;
             assert!(
-                matches!(settled.outcomes[0], Err(StoreError::Refused(_))),
+                matches!(settled.outcomes[0], Err(StoreError::Server(_))),
                 "{kind:?} {missing}: {settled:?}"
             );
         }

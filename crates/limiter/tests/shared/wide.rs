@@ -21,7 +21,7 @@ async fn took_us(site: &Site, store: &Redis, limit: &Limit, count: usize) -> u64
     let mut least = u64::MAX;
     for _ in 0..8 {
         site.ask::<()>(&["CONFIG", "RESETSTAT"]);
-        assert!(store.settle(&request, lease()).await.passes);
+        assert!(store.settle(&request, lease()).await.allowed);
         let stats: String = site.ask(&["INFO", "commandstats"]);
         let (_, rest) = stats.split_once("cmdstat_evalsha:calls=1,usec=").expect("one call");
         let us = rest.split(',').next().expect("a number");
@@ -48,7 +48,7 @@ async fn many_charges_are_settled_at_once_in_a_time_that_grows_with_their_number
         }
         let too_many = charges(&site, &store, &limits[0], MOST + 1);
         let refused = store.settle(&too_many, lease()).await;
-        assert!(!refused.passes);
+        assert!(!refused.allowed);
         assert!(
             refused
                 .outcomes
@@ -68,7 +68,7 @@ async fn all_are_kept_or_none() {
         // The last cannot be had, and so none of them is.
         request.push(charge(site.counter(&store, &limit, "last"), &limit, 10));
         let refused = store.settle(&request, lease()).await;
-        assert!(!refused.passes);
+        assert!(!refused.allowed);
         let peeked = store.peek(&request[..200]).await;
         for outcome in peeked.outcomes {
             let standing = *outcome.expect("an answer").decision.standing();

@@ -5,7 +5,7 @@
 //! what could not be paid is owed on. It is only as much as time has not given back here since.
 
 use super::{LocalLimiter, Fallback};
-use crate::store::{Key, Settled, Store, StoreError};
+use crate::store::{Key, Settlement, Store, StoreError};
 use futures_util::future::{join, join_all};
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ impl<S: Store> Fallback<S> {
         repayments: &[Charge<S::Key>],
         charges: &[Charge<S::Key>],
         lease: LeaseId,
-    ) -> Settled {
+    ) -> Settlement {
         let repaying = repayments
             .iter()
             .map(|repayment| self.inner.settle(from_ref(repayment), LeaseId::default()));
@@ -52,17 +52,17 @@ impl LocalLimiter {
         repayments
     }
 
-    fn record_repayment<K: Key>(&self, repayment: &Charge<K>, settlement: &Settled) {
+    fn record_repayment<K: Key>(&self, repayment: &Charge<K>, settlement: &Settlement) {
         let units = repayment.cost.get();
         match settlement.outcomes.first() {
             Some(Ok(outcome)) if outcome.decision.is_allow() => {
                 self.metrics.repaid_units.fetch_add(units, Ordering::Relaxed);
             }
             // What others keep there cannot be charged.
-            Some(Err(StoreError::Foreign)) => {}
+            Some(Err(StoreError::ForeignValue)) => {}
             // The next request brings it.
             Some(Ok(_)) => self.history.add_debt(self.key(&repayment.key), units),
-            Some(Err(error)) if error.is_certain() => self.history.add_debt(self.key(&repayment.key), units),
+            Some(Err(error)) if error.is_definite() => self.history.add_debt(self.key(&repayment.key), units),
             // Nobody knows; it is not charged twice.
             Some(Err(_)) | None => {}
         }

@@ -71,7 +71,7 @@ impl<S: Store> Fallback<S> {
         let _guard = instances.heartbeat_lock.lock().await;
         if instances.count().1 == InstanceCount::Heartbeats && self.mode() != StoreMode::LocalOnly {
             let limit = limit();
-            let key = self.inner.key(&self.inner.subjects(&counter(&limit)), &[]);
+            let key = self.inner.key(&self.inner.template(&counter(&limit)), &[]);
             let _ = self.inner.release(key, &limit, instances.lease).await;
         }
     }
@@ -79,7 +79,7 @@ impl<S: Store> Fallback<S> {
 
 async fn count<S: Store>(store: &S, lease: LeaseId) -> Result<u32, StoreError> {
     let limit = limit();
-    let key = store.key(&store.subjects(&counter(&limit)), &[]);
+    let key = store.key(&store.template(&counter(&limit)), &[]);
     let charge = Charge {
         key,
         limit,
@@ -92,7 +92,7 @@ async fn count<S: Store>(store: &S, lease: LeaseId) -> Result<u32, StoreError> {
     } else {
         store.settle(&[charge], lease).await
     };
-    let outcome = standing.outcomes.into_iter().next().ok_or(StoreError::Nonsense)??;
+    let outcome = standing.outcomes.into_iter().next().ok_or(StoreError::InvalidReply)??;
     let standing = outcome.decision.standing();
     Ok(u32::try_from(standing.limit.saturating_sub(standing.remaining)).unwrap_or(u32::MAX))
 }

@@ -6,7 +6,7 @@ use super::options::{FallbackMetrics, StoreMode};
 use super::portions::PortionRatio;
 use crate::fingerprint::{Fingerprint, MemoryKeyTemplate};
 use crate::store::memory::{ChargeOptions, Memory};
-use crate::store::{Key, Outcome, Settled, Source, Store, StoreError};
+use crate::store::{Key, Outcome, Settlement, Source, Store, StoreError};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, OnStoreFailure, Policy, TokenBucket};
@@ -131,7 +131,7 @@ impl LocalLimiter {
     }
 
     /// Settles the only charge of a request: the usual case, with one lock and no list.
-    pub(super) fn settle_single<K: Key>(&self, charge: &Charge<K>, portion: Limit, lease: LeaseId) -> Settled {
+    pub(super) fn settle_single<K: Key>(&self, charge: &Charge<K>, portion: Limit, lease: LeaseId) -> Settlement {
         let fallback = FallbackLimit::Share(portion);
         let local_charge = self.charge(charge, &fallback);
         let mut settlement = self.history.with(local_charge.key, |record| {
@@ -154,9 +154,9 @@ impl LocalLimiter {
     }
 
     /// Notes what the shared store said, and where it said nothing.
-    pub(super) fn learn<K: Key>(&self, charges: &[Charge<K>], settlement: &Settled) {
+    pub(super) fn learn<K: Key>(&self, charges: &[Charge<K>], settlement: &Settlement) {
         for (charge, outcome) in charges.iter().zip(&settlement.outcomes) {
-            if outcome.is_err_and(|error| !error.is_certain()) {
+            if outcome.is_err_and(|error| !error.is_definite()) {
                 self.history.with(self.key(&charge.key), |record| record.outcome_unknown = true);
             }
         }
@@ -164,7 +164,7 @@ impl LocalLimiter {
     }
 
     /// Notes how the shared store said that keys stand.
-    pub(super) fn learn_standings<K: Key>(&self, charges: &[Charge<K>], settlement: &Settled) {
+    pub(super) fn learn_standings<K: Key>(&self, charges: &[Charge<K>], settlement: &Settlement) {
         let mut now = None;
         for (charge, outcome) in charges.iter().zip(&settlement.outcomes) {
             if let Ok(outcome) = outcome

@@ -10,17 +10,17 @@ struct OneByOne(Memory);
 
 impl Store for OneByOne {
     type Key = Fingerprint;
-    type Subjects = MemoryKeyTemplate;
+    type Template = MemoryKeyTemplate;
 
-    fn subjects(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
-        self.0.subjects(counter)
+    fn template(&self, counter: &Counter<'_>) -> MemoryKeyTemplate {
+        self.0.template(counter)
     }
 
     fn key(&self, template: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         self.0.key(template, per)
     }
 
-    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settled {
+    async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         let [charge] = charges else {
             return self.0.settle(charges, lease).await;
         };
@@ -30,14 +30,14 @@ impl Store for OneByOne {
             lease,
         };
         let outcome: Outcome = self.0.settle_one(charge.key, &charge.limit, options);
-        Settled {
-            passes: outcome.decision.is_allow() || charge.policy == Policy::Shadow,
+        Settlement {
+            allowed: outcome.decision.is_allow() || charge.policy == Policy::Shadow,
             now: self.0.now(),
             outcomes: vec![Ok(outcome)],
         }
     }
 
-    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settled {
+    async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settlement {
         self.0.peek(charges).await
     }
 
@@ -81,7 +81,7 @@ fn a_thread_that_waited_long_for_its_lock_hands_nothing_out_twice() {
     // Its time was read five seconds before the charge that got in first.
     clock.set(at(0));
     assert!(!limiter.check(&limit, "a").is_allow());
-    assert!(!limiter.check_all(&[LimitCheck::one(&limit, "a")]).passes);
+    assert!(!limiter.check_all(&[LimitCheck::one(&limit, "a")]).allowed);
     clock.set(at(5_999));
     assert!(!limiter.check(&limit, "a").is_allow(), "a second has not passed since");
     clock.set(at(6_000));

@@ -5,7 +5,7 @@ use super::kinds::{self, Kind, with_kind};
 use super::overflow::denial;
 use super::table::Lookup;
 use crate::fingerprint::Fingerprint;
-use crate::store::{Outcome, Settled, Source};
+use crate::store::{Outcome, Settlement, Source};
 use tollgate_core::{Charge, Cost, LeaseId, Mark, Policy, Receipt, propose};
 
 /// What several charges are settled for.
@@ -19,7 +19,7 @@ pub(crate) enum Commit {
 
 impl Memory {
     /// Settles several charges at one moment, or looks at how they would be.
-    pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], commit: Commit, lease: LeaseId) -> Settled {
+    pub(crate) fn settle_all(&self, charges: &[Charge<Fingerprint>], commit: Commit, lease: LeaseId) -> Settlement {
         let mut locked = self.tables.lock_all(charges);
         let overflowing = if commit == Commit::Keep {
             self.overflowing(charges, &mut locked)
@@ -57,7 +57,7 @@ impl Memory {
 
     /// Settles charges of which some found no room.
     #[cold]
-    pub(super) fn settle_with_overflow(&self, charges: &[Charge<Fingerprint>], overflowing: &[bool], lease: LeaseId) -> Settled {
+    pub(super) fn settle_with_overflow(&self, charges: &[Charge<Fingerprint>], overflowing: &[bool], lease: LeaseId) -> Settlement {
         self.overflow.count(overflowing.iter().filter(|&&overflowing| overflowing).count());
         let is_overflowing = |key| {
             charges
@@ -95,7 +95,7 @@ impl Memory {
         let fitting: Vec<Charge<Fingerprint>> = fitting.into_iter().map(|(charge, _)| *charge).collect();
         let commit = if is_denied { Commit::DryRun } else { Commit::Keep };
         let mut settlement = self.settle_with_locks(&fitting, &mut locked, commit, lease);
-        settlement.passes &= !is_denied;
+        settlement.allowed &= !is_denied;
         for (index, charge) in redirected
             .iter()
             .enumerate()
@@ -127,7 +127,7 @@ impl Memory {
         locked: &mut kinds::Held<'_>,
         commit: Commit,
         lease: LeaseId,
-    ) -> Settled {
+    ) -> Settlement {
         // Read with all locks held: one moment for all, and none of them has been written later.
         let now = self.instant();
         let proposal = propose(
@@ -156,8 +156,8 @@ impl Memory {
                 source: Source::Memory,
             }));
         }
-        Settled {
-            passes: proposal.allowed,
+        Settlement {
+            allowed: proposal.allowed,
             now: now.at(),
             outcomes,
         }

@@ -10,7 +10,7 @@ use super::nodes::Topology;
 use super::orphans::PendingLease;
 use super::work::{Deadline, NodeReply, NodeRequest};
 use super::{failed_settlement, to_settlement};
-use crate::store::{Outcome, Settled, StoreError};
+use crate::store::{Outcome, Settlement, StoreError};
 use std::sync::Arc;
 use tokio::time::timeout_at;
 use tollgate_core::{Charge, Cost, Decision, LeaseId, Policy, Receipt, Timestamp};
@@ -37,27 +37,27 @@ impl Topology {
         op: ScriptOp,
         charges: &[Charge<RedisKey>],
         lease: LeaseId,
-    ) -> Settled {
+    ) -> Settlement {
         let (topology, owned) = (Arc::clone(self), charges.to_vec());
         let task = self
             .context()
             .runtime
             .spawn(async move { topology.settle_groups(op, &owned, lease).await });
         let joined = task.await;
-        joined.unwrap_or_else(|_| failed_settlement(self.context().clock.now(), charges.len(), StoreError::Lost))
+        joined.unwrap_or_else(|_| failed_settlement(self.context().clock.now(), charges.len(), StoreError::ConnectionLost))
     }
 
-    async fn settle_groups(self: &Arc<Self>, op: ScriptOp, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settled {
+    async fn settle_groups(self: &Arc<Self>, op: ScriptOp, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settlement {
         let deadline = self.context().deadline();
         let groups = groups(charges);
         let requests = groups
             .iter()
             .map(|group| NodeRequest::new(op, group.charges.clone(), lease));
         let replies = self.send(requests.collect(), deadline).await;
-        let mut settlement = Settled {
-            passes: true,
+        let mut settlement = Settlement {
+            allowed: true,
             now: Timestamp::EPOCH,
-            outcomes: vec![Err(StoreError::Unasked); charges.len()],
+            outcomes: vec![Err(StoreError::Skipped); charges.len()],
         };
         let mut is_denied = false;
         let mut kept: Vec<usize> = Vec::new();
@@ -71,11 +71,11 @@ impl Topology {
                 Ok(NodeReply::NearCache(denial)) => (denial, true),
                 Err(error) => (failed_settlement(self.context().clock.now(), count, error), false),
             };
-            is_denied |= is_answered && !group_settlement.passes;
-            if group_settlement.passes {
+            is_denied |= is_answered && !group_settlement.allowed;
+            if group_settlement.allowed {
                 kept.extend(&group.indexes);
             }
-            settlement.passes &= group_settlement.passes;
+            settlement.allowed &= group_settlement.allowed;
             settlement.now = settlement.now.max(group_settlement.now);
             for (&index, outcome) in group.indexes.iter().zip(group_settlement.outcomes) {
                 if let Some(settlement) = settlement.outcomes.get_mut(index) {
@@ -98,7 +98,7 @@ impl Topology {
         self: &Arc<Self>,
         charges: &[Charge<RedisKey>],
         kept: &[usize],
-        settlement: &mut Settled,
+        settlement: &mut Settlement,
         deadline: Deadline,
     ) {
         let compensations = compensations(charges, kept, &settlement.outcomes);
@@ -115,7 +115,7 @@ impl Topology {
         };
         for (compensation, standings) in compensations.iter().zip(standings) {
             for index in &compensation.indexes {
-                standings.into_iter().for_each(|standings| settlement.restate(*index, standings));
+                standings.into_iter().for_each(|standings| settlement.update_standing(*index, standings));
             }
         }
     }
@@ -148,7 +148,7 @@ impl Topology {
     }
 
     /// Tells how keys stand that would have been charged, had nobody refused.
-    async fn refresh_standings(&self, charges: &[Charge<RedisKey>], kept: &[usize], settlement: &mut Settled, deadline: Deadline) {
+    async fn refresh_standings(&self, charges: &[Charge<RedisKey>], kept: &[usize], settlement: &mut Settlement, deadline: Deadline) {
         let indexed_charges = kept.iter().filter_map(|index| Some((*index, charges.get(*index)?)));
         let (indexes, peeks): (Vec<usize>, Vec<NodeRequest>) = indexed_charges
             .filter(|(_, charge)| charge.policy != Policy::Count)
@@ -162,7 +162,7 @@ impl Topology {
             if let Ok(NodeReply::Script(_, charge_replies)) = reply
                 && let Some(ChargeReply::Charge { decision, .. }) = charge_replies.first()
             {
-                settlement.restate(index, *decision);
+                settlement.update_standing(index, *decision);
             }
         }
     }

@@ -9,7 +9,7 @@ use super::supervised;
 use super::view::{AddressBy, ClusterNodes};
 use super::work::{Deadline, NodeResult, Routing, NodeReply, StoreContext, NodeRequest};
 use super::{Functions, ReadFrom};
-use crate::store::{Refusal, StoreError};
+use crate::store::{RedisErrorCode, StoreError};
 use futures_util::future::join_all;
 use redis::{RedisError, Value};
 use std::collections::HashMap;
@@ -178,15 +178,15 @@ impl Cluster {
                 Err(failure) => failure,
             };
             let (node, routing) = match (error, redirect) {
-                (StoreError::Refused(Refusal::Moved), Some(endpoint)) if !moved_followed => {
+                (StoreError::Server(RedisErrorCode::Moved), Some(endpoint)) if !moved_followed => {
                     moved_followed = true;
                     (Some(self.record_moved(request.tag(), &endpoint)), Routing::Batched)
                 }
-                (StoreError::Refused(Refusal::Ask), Some(endpoint)) if !ask_followed => {
+                (StoreError::Server(RedisErrorCode::Ask), Some(endpoint)) if !ask_followed => {
                     ask_followed = true;
                     (Some(self.node_for_endpoint(&endpoint)), Routing::Asking)
                 }
-                (StoreError::Refused(Refusal::TryAgain), _) if !retried_solo && !ask_followed => {
+                (StoreError::Server(RedisErrorCode::TryAgain), _) if !retried_solo && !ask_followed => {
                     retried_solo = true;
                     (self.known_owner(request.tag()), Routing::Solo)
                 }
@@ -203,7 +203,7 @@ impl Cluster {
                 .send(vec![again], deadline)
                 .await
                 .pop()
-                .unwrap_or_else(|| Err(StoreError::Nonsense.into()));
+                .unwrap_or_else(|| Err(StoreError::InvalidReply.into()));
         }
     }
 
@@ -491,10 +491,10 @@ const fn suggests_stale_map(error: StoreError) -> bool {
         error,
         StoreError::Unavailable
             | StoreError::Timeout
-            | StoreError::Lost
+            | StoreError::ConnectionLost
             | StoreError::BreakerOpen
-            | StoreError::Refused(
-                Refusal::ReadOnly | Refusal::ClusterDown | Refusal::MasterDown | Refusal::Moved | Refusal::Ask
+            | StoreError::Server(
+                RedisErrorCode::ReadOnly | RedisErrorCode::ClusterDown | RedisErrorCode::MasterDown | RedisErrorCode::Moved | RedisErrorCode::Ask
             )
     )
 }

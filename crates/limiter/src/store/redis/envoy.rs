@@ -14,7 +14,7 @@ use super::nodes::Topology;
 use super::work::Deadline;
 use super::{RedisOptions, Redis};
 use crate::clock::Clock;
-use crate::store::{HitOp, Hit, Outcome, Settled, Source, StoreError};
+use crate::store::{HitOp, Hit, Outcome, Settlement, Source, StoreError};
 use std::sync::Arc;
 use tollgate_core::Timestamp;
 use tollgate_core::rules::envoy::CounterTarget;
@@ -108,7 +108,7 @@ type Counts = Vec<Result<u64, StoreError>>;
 
 impl Redis {
     /// Counts as envoyproxy/ratelimit does.
-    pub(super) async fn hit_counters<K: Sync>(&self, counters: &RedisCounters, hits: &[Hit<'_, K>], op: HitOp) -> Settled {
+    pub(super) async fn hit_counters<K: Sync>(&self, counters: &RedisCounters, hits: &[Hit<'_, K>], op: HitOp) -> Settlement {
         let now = counters.clock.now();
         let batch = HitBatch {
             keys: hits
@@ -131,8 +131,8 @@ impl Redis {
             }
             HitOp::Decrement => batch.outcomes(self.decrement(counters, &batch).await),
         };
-        Settled {
-            passes: outcomes.iter().all(Result::is_ok),
+        Settlement {
+            allowed: outcomes.iter().all(Result::is_ok),
             now,
             outcomes,
         }
@@ -149,7 +149,7 @@ impl Redis {
         };
         let cleared = self.counts(counters, &batch, |_, _| CounterCommand::Delete).await;
         batch.forget(counters);
-        let cleared = cleared.into_iter().next().unwrap_or(Err(StoreError::Nonsense))?;
+        let cleared = cleared.into_iter().next().unwrap_or(Err(StoreError::InvalidReply))?;
         Ok(cleared > 0)
     }
 
@@ -362,8 +362,8 @@ mod tests {
         let after = restore(&decremented, vec![Ok(0), Ok(7), Ok(4), Err(StoreError::BreakerOpen)]);
         assert_eq!(after, [Ok(0), Err(StoreError::Timeout), Ok(4), Ok(-2)]);
         assert_eq!(
-            unless_failed(&[Ok(1)], [Err::<u64, _>(StoreError::Lost)]),
-            [Err(StoreError::Lost)]
+            unless_failed(&[Ok(1)], [Err::<u64, _>(StoreError::ConnectionLost)]),
+            [Err(StoreError::ConnectionLost)]
         );
     }
 }

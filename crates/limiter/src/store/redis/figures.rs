@@ -1,6 +1,6 @@
 //! What the shared store counts of itself.
 
-use crate::store::{Refusal, StoreError};
+use crate::store::{RedisErrorCode, StoreError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::{Micros, Timestamp};
 
@@ -50,27 +50,27 @@ pub struct AtomicCount(AtomicU64);
 const LOCAL_ERRORS: [StoreError; 9] = [
     StoreError::Unavailable,
     StoreError::Timeout,
-    StoreError::Lost,
-    StoreError::Late,
+    StoreError::ConnectionLost,
+    StoreError::DeadlinePassed,
     StoreError::Overloaded,
     StoreError::BreakerOpen,
-    StoreError::Unasked,
-    StoreError::Foreign,
-    StoreError::Nonsense,
+    StoreError::Skipped,
+    StoreError::ForeignValue,
+    StoreError::InvalidReply,
 ];
-const CODES: usize = LOCAL_ERRORS.len() + Refusal::ALL.len();
+const CODES: usize = LOCAL_ERRORS.len() + RedisErrorCode::ALL.len();
 
 impl RedisMetrics {
     /// How many requests met each error, by its name: all there are.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        let server_errors = Refusal::ALL.into_iter().map(StoreError::Refused);
+        let server_errors = RedisErrorCode::ALL.into_iter().map(StoreError::Server);
         let all = LOCAL_ERRORS.into_iter().chain(server_errors);
         all.zip(&self.errors).map(|(error, count)| (error.name(), count.get()))
     }
 
     pub(super) fn count(&self, error: StoreError, now: Timestamp) {
         let index = match error {
-            StoreError::Refused(error_code) => LOCAL_ERRORS.len() + error_code as usize,
+            StoreError::Server(error_code) => LOCAL_ERRORS.len() + error_code as usize,
             local => LOCAL_ERRORS.iter().position(|other| *other == local).unwrap_or_default(),
         };
         if let (Some(count), Some(last)) = (self.errors.get(index), self.last.get(index)) {
@@ -108,7 +108,7 @@ mod tests {
     #[test]
     fn each_error_is_counted_under_its_own_name() {
         let metrics = RedisMetrics::default();
-        let server_errors = Refusal::ALL.into_iter().map(StoreError::Refused);
+        let server_errors = RedisErrorCode::ALL.into_iter().map(StoreError::Server);
         for (index, error) in LOCAL_ERRORS.into_iter().chain(server_errors).enumerate() {
             for _ in 0..=index {
                 metrics.count(error, Timestamp::from_micros(1));
@@ -129,8 +129,8 @@ mod tests {
         let metrics = RedisMetrics::default();
         let at = |s| Timestamp::from_micros(1_700_000_000_000_000) + Micros::from_secs(s);
         assert_eq!(metrics.last_error(at(0)), None);
-        metrics.count(StoreError::Refused(Refusal::TryAgain), at(1));
-        metrics.count(StoreError::Refused(Refusal::CrossSlot), at(3));
+        metrics.count(StoreError::Server(RedisErrorCode::TryAgain), at(1));
+        metrics.count(StoreError::Server(RedisErrorCode::CrossSlot), at(3));
         metrics.count(StoreError::BreakerOpen, at(9));
         let last = LastError {
             code: "crossslot",

@@ -5,7 +5,7 @@ use super::script::{FUNCTION, LIBRARY, PEEK_FUNCTION, SCRIPT};
 use super::servers::Endpoint;
 use super::{RedisMetrics, Functions};
 use crate::clock::Clock;
-use crate::store::{Refusal, StoreError};
+use crate::store::{RedisErrorCode, StoreError};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, ServerError, Value};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -206,7 +206,7 @@ impl ScriptConnection {
     fn read_bytes(&self, reply: Value) -> Result<Vec<u8>, Failure> {
         match self.check_reply(reply)? {
             Value::BulkString(bytes) => Ok(bytes),
-            _ => Err(StoreError::Nonsense.into()),
+            _ => Err(StoreError::InvalidReply.into()),
         }
     }
 
@@ -217,12 +217,12 @@ impl ScriptConnection {
                 let not_an_integer = details.starts_with("value is not an integer") || details.contains("would overflow");
                 Err(Failure {
                     error: match code {
-                        Refusal::Other if not_an_integer => StoreError::Foreign,
-                        code => StoreError::Refused(code),
+                        RedisErrorCode::Other if not_an_integer => StoreError::ForeignValue,
+                        code => StoreError::Server(code),
                     },
                     redirect: match code {
                         // The slot, and who has it.
-                        Refusal::Moved | Refusal::Ask => details
+                        RedisErrorCode::Moved | RedisErrorCode::Ask => details
                             .split_once(' ')
                             .and_then(|(_, endpoint)| Endpoint::parse(endpoint, self.endpoint.as_ref())),
                         _ => None,
@@ -236,7 +236,7 @@ impl ScriptConnection {
     /// Asks something else than the script.
     pub(super) async fn query(&mut self, command: &redis::Cmd) -> Result<Value, StoreError> {
         match self.connection.send_packed_command(command).await {
-            Ok(Value::ServerError(error)) => Err(StoreError::Refused(error_code(&error))),
+            Ok(Value::ServerError(error)) => Err(StoreError::Server(error_code(&error))),
             Ok(value) => Ok(value),
             Err(error) => Err(classify(&error)),
         }
@@ -324,8 +324,8 @@ pub(super) fn value_text(value: &Value) -> String {
 }
 
 /// What a server's error says.
-fn error_code(error: &ServerError) -> Refusal {
-    Refusal::of(error.code(), error.details().unwrap_or_default())
+fn error_code(error: &ServerError) -> RedisErrorCode {
+    RedisErrorCode::from_error(error.code(), error.details().unwrap_or_default())
 }
 
 impl From<StoreError> for Failure {
@@ -336,13 +336,13 @@ impl From<StoreError> for Failure {
 
 /// Whether the server does not know the script.
 const fn is_unknown(error: StoreError) -> bool {
-    matches!(error, StoreError::Refused(Refusal::NoScript | Refusal::NoFunction))
+    matches!(error, StoreError::Server(RedisErrorCode::NoScript | RedisErrorCode::NoFunction))
 }
 
 fn classify(error: &RedisError) -> StoreError {
     match error.code() {
-        Some(code) => StoreError::Refused(Refusal::of(code, error.detail().unwrap_or_default())),
-        None if error.kind() == redis::ErrorKind::Io => StoreError::Lost,
-        None => StoreError::Nonsense,
+        Some(code) => StoreError::Server(RedisErrorCode::from_error(code, error.detail().unwrap_or_default())),
+        None if error.kind() == redis::ErrorKind::Io => StoreError::ConnectionLost,
+        None => StoreError::InvalidReply,
     }
 }

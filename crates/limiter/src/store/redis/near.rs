@@ -10,7 +10,7 @@ use super::call::ChargeReply;
 use super::key::RedisKey;
 use super::offset::drift;
 use super::work::receipt;
-use crate::store::{Outcome, Settled, Source, StoreError};
+use crate::store::{Outcome, Settlement, Source, StoreError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -139,7 +139,7 @@ impl NearCache {
     }
 
     /// The refusal of a request, if the store would certainly refuse it. It tells only of the limits that are known to.
-    pub(super) fn denial(&self, charges: &[Charge<RedisKey>], local_now: Timestamp) -> Option<Settled> {
+    pub(super) fn denial(&self, charges: &[Charge<RedisKey>], local_now: Timestamp) -> Option<Settlement> {
         if self.is_empty() || charges.iter().any(|charge| charge.policy == Policy::Count) {
             return None;
         }
@@ -154,7 +154,7 @@ impl NearCache {
             .map(|(_, _, at)| at)
             .max()?;
         let outcome = |charge: &Charge<RedisKey>| {
-            let (decision, mark, _) = denied(charge, now).ok_or(StoreError::Unasked)?;
+            let (decision, mark, _) = denied(charge, now).ok_or(StoreError::Skipped)?;
             Ok(Outcome {
                 decision,
                 receipt: Receipt {
@@ -166,8 +166,8 @@ impl NearCache {
         };
         let outcomes: Vec<Result<Outcome, StoreError>> = charges.iter().map(outcome).collect();
         // Another thread may have changed what is known since.
-        outcomes.iter().any(Result::is_ok).then_some(Settled {
-            passes: false,
+        outcomes.iter().any(Result::is_ok).then_some(Settlement {
+            allowed: false,
             now,
             outcomes,
         })

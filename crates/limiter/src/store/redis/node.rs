@@ -15,7 +15,7 @@ use super::replicas::Replicas;
 use super::turns::BatchQueue;
 use super::work::{Deadline, NodeResult, Routing, NodeReply, StoreContext, NodeRequest};
 use crate::clock;
-use crate::store::{Refusal, StoreError};
+use crate::store::{RedisErrorCode, StoreError};
 use redis::{Cmd, Value};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize};
@@ -116,19 +116,19 @@ impl Node {
     /// up, and are waited for until the last of them has.
     pub(super) async fn call(&self, requests: &[&NodeRequest], first: Deadline, until: Instant) -> Vec<NodeResult> {
         let calls = self.group_calls(requests);
-        let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::Nonsense.into())).collect();
+        let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::InvalidReply.into())).collect();
         let mut guard = CallGuard::new(self, until);
         let replies = self.round_trip(&calls, first.local, until, &mut guard).await;
         guard.finish(&replies);
         for (batch, reply) in calls.iter().zip(replies) {
             let charge_replies = reply.and_then(|(reply, round_trip)| match reply.replies {
                 Some(charge_replies) => Ok((charge_replies, round_trip)),
-                None => Err(StoreError::Late.into()),
+                None => Err(StoreError::DeadlinePassed.into()),
             });
             if let Ok((charge_replies, _)) = &charge_replies {
                 self.context.metrics.charges.add(charge_replies.len() as u64);
                 for _ in charge_replies.iter().filter(|reply| **reply == ChargeReply::ForeignValue) {
-                    self.context.count_error(StoreError::Foreign);
+                    self.context.count_error(StoreError::ForeignValue);
                 }
             }
             let mut charge_replies = charge_replies.map(|(charge_replies, round_trip)| (charge_replies.into_iter(), round_trip));
@@ -168,7 +168,7 @@ impl Node {
                 if replies.iter().any(|reply| matches!(reply, Ok(Value::Array(_)))) {
                     // Of these commands none is answered so, but the time is, which somebody may have asked for behind them: one
                     // of their answers was swallowed.
-                    replies = failed(StoreError::Nonsense);
+                    replies = failed(StoreError::InvalidReply);
                 }
                 let is_healthy = |reply: &Result<Value, Failure>| match reply {
                     Ok(_) => true,
@@ -293,13 +293,13 @@ impl Node {
         };
         let received = clock.now();
         let read = |(batch, reply): (&BatchCall, Result<Vec<u8>, Failure>)| {
-            reply.and_then(|reply| batch.call.read(&reply).ok_or_else(|| StoreError::Nonsense.into()))
+            reply.and_then(|reply| batch.call.read(&reply).ok_or_else(|| StoreError::InvalidReply.into()))
         };
         let replies: Vec<Result<ScriptReply, Failure>> = batched.iter().zip(replies).map(read).collect();
         let errors = || replies.iter().filter_map(|reply| reply.as_ref().err());
-        if errors().any(|failure| failure.error == StoreError::Nonsense) {
+        if errors().any(|failure| failure.error == StoreError::InvalidReply) {
             // Any of the others may be the answer to something else: one may have been swallowed.
-            return vec![Err(StoreError::Nonsense.into()); batched.len()];
+            return vec![Err(StoreError::InvalidReply.into()); batched.len()];
         }
         for reply in replies.iter().flatten() {
             connection.record_time(sent, received, reply.server_now);
@@ -339,22 +339,22 @@ pub(super) fn call_result<T>(replies: &[Result<T, Failure>]) -> Option<CallResul
 
 const fn is_failure(error: StoreError) -> bool {
     match error {
-        StoreError::Timeout | StoreError::Lost | StoreError::Nonsense => true,
-        StoreError::Refused(code) => !matches!(
+        StoreError::Timeout | StoreError::ConnectionLost | StoreError::InvalidReply => true,
+        StoreError::Server(code) => !matches!(
             code,
-            Refusal::Moved
-                | Refusal::Ask
-                | Refusal::TryAgain
-                | Refusal::CrossSlot
-                | Refusal::ClusterDown
-                | Refusal::WrongType
+            RedisErrorCode::Moved
+                | RedisErrorCode::Ask
+                | RedisErrorCode::TryAgain
+                | RedisErrorCode::CrossSlot
+                | RedisErrorCode::ClusterDown
+                | RedisErrorCode::WrongType
         ),
         StoreError::Unavailable
-        | StoreError::Late
+        | StoreError::DeadlinePassed
         | StoreError::Overloaded
         | StoreError::BreakerOpen
-        | StoreError::Unasked
-        | StoreError::Foreign => false,
+        | StoreError::Skipped
+        | StoreError::ForeignValue => false,
     }
 }
 
@@ -364,8 +364,8 @@ const fn is_connection_error(error: StoreError) -> bool {
     matches!(
         error,
         StoreError::Timeout
-            | StoreError::Lost
-            | StoreError::Nonsense
-            | StoreError::Refused(Refusal::ReadOnly | Refusal::NoAuth | Refusal::WrongPass)
+            | StoreError::ConnectionLost
+            | StoreError::InvalidReply
+            | StoreError::Server(RedisErrorCode::ReadOnly | RedisErrorCode::NoAuth | RedisErrorCode::WrongPass)
     )
 }

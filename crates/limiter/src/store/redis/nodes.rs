@@ -30,7 +30,7 @@ impl Topology {
     pub(super) async fn send_one(&self, request: NodeRequest) -> Result<NodeReply, StoreError> {
         let deadline = self.context().deadline();
         let mut results = self.send(vec![request], deadline).await;
-        results.pop().unwrap_or(Err(StoreError::Nonsense))
+        results.pop().unwrap_or(Err(StoreError::InvalidReply))
     }
 
     /// Does works of one mode, each where its keys are.

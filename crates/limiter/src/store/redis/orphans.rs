@@ -39,7 +39,7 @@ impl<'n> PendingLease<'n> {
 
     /// What came of the request.
     pub(super) fn resolve(&mut self, reply: &Result<NodeReply, StoreError>) {
-        let may_hold_lease = reply.as_ref().is_err_and(|error| !error.is_certain());
+        let may_hold_lease = reply.as_ref().is_err_and(|error| !error.is_definite());
         if !may_hold_lease {
             self.disarm();
         }

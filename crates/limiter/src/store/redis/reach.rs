@@ -184,7 +184,7 @@ async fn await_abandoned_reply(node: Weak<Node>, mut connection: ScriptConnectio
     node.follow_up_running.store(false, Ordering::Relaxed);
     let error = match reply {
         Err(_) => StoreError::Timeout,
-        Ok(Err(error @ (StoreError::Lost | StoreError::Nonsense))) => error,
+        Ok(Err(error @ (StoreError::ConnectionLost | StoreError::InvalidReply))) => error,
         Ok(_) => return,
     };
     node.context.count_error(error);

@@ -77,7 +77,7 @@ impl Redis {
         }
         if let Err(error) = self.exercise_script().await {
             diagnostics.warnings.push(match error {
-                StoreError::Refused(crate::store::Refusal::NoPerm) => {
+                StoreError::Server(crate::store::RedisErrorCode::NoPerm) => {
                     "the user may not do all that the script does; docs/redis.md lists the commands it needs".to_owned()
                 }
                 error => format!("a first call of the script failed: {error}"),
@@ -144,9 +144,9 @@ impl Redis {
 
     /// Settles, gives back and clears counters of its own, so that every command of the script is run.
     async fn exercise_script(&self) -> Result<(), StoreError> {
-        let rate = Rate::new(LOG_REQUESTS as u64, Micros::from_secs(1)).map_err(|_| StoreError::Nonsense)?;
+        let rate = Rate::new(LOG_REQUESTS as u64, Micros::from_secs(1)).map_err(|_| StoreError::InvalidReply)?;
         let bucket = Limit::from(TokenBucket::new(rate));
-        let log = Limit::from(SlidingLog::new(rate).map_err(|_| StoreError::Nonsense)?);
+        let log = Limit::from(SlidingLog::new(rate).map_err(|_| StoreError::InvalidReply)?);
         let key = |rule, limit| {
             let counter = Counter {
                 domain: "",
@@ -156,7 +156,7 @@ impl Redis {
                 per: &[],
             };
             self.key(
-                &self.subjects(&counter),
+                &self.template(&counter),
                 &[b"survey", &crate::lease::random_id().0.to_le_bytes()],
             )
         };

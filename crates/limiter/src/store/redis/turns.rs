@@ -8,7 +8,7 @@ use super::call::ScriptOp;
 use super::line::Failure;
 use super::node::{Node, KeyScope};
 use super::work::{Deadline, NodeResult, NodeReply, NodeRequest};
-use crate::store::{Settled, StoreError};
+use crate::store::{Settlement, StoreError};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -76,7 +76,7 @@ impl Node {
                 for reply in replies {
                     results.push(match timeout_at(deadline.instant, reply).await {
                         Ok(Ok(reply)) => reply,
-                        Ok(Err(_)) => Err(StoreError::Lost.into()),
+                        Ok(Err(_)) => Err(StoreError::ConnectionLost.into()),
                         Err(_) => Err(StoreError::Timeout.into()),
                     });
                 }
@@ -206,7 +206,7 @@ impl Node {
                 continue;
             }
             let result = if item.deadline.local <= now.max(expired_before) {
-                Some(Err(StoreError::Late.into()))
+                Some(Err(StoreError::DeadlinePassed.into()))
             } else {
                 self.near_denial(&item.request, now).map(|settlement| Ok(NodeReply::NearCache(settlement)))
             };
@@ -218,7 +218,7 @@ impl Node {
         remaining
     }
 
-    fn near_denial(&self, request: &NodeRequest, now: Timestamp) -> Option<Settled> {
+    fn near_denial(&self, request: &NodeRequest, now: Timestamp) -> Option<Settlement> {
         match request.op {
             ScriptOp::Settle => self.context.near_cache.as_ref()?.denial(&request.charges, now),
             _ => None,
@@ -234,7 +234,7 @@ fn is_deadline_passed(result: &NodeResult) -> bool {
     matches!(
         result,
         Err(Failure {
-            error: StoreError::Late,
+            error: StoreError::DeadlinePassed,
             ..
         })
     )

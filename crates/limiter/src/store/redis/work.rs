@@ -7,7 +7,7 @@ use super::line::Failure;
 use super::near::NearCache;
 use super::{RedisMetrics, ClockSource};
 use crate::clock::Clock;
-use crate::store::{Settled, StoreError};
+use crate::store::{Settlement, StoreError};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) enum NodeReply {
     /// What the store told of each charge.
     Script(Timestamp, Vec<ChargeReply>),
     /// A refusal that needed no asking.
-    NearCache(Settled),
+    NearCache(Settlement),
 }
 
 /// What becomes of work.

@@ -9,7 +9,7 @@ use super::super::node::Node;
 use super::super::nodes::Topology;
 use super::super::slots;
 use super::super::work::Deadline;
-use crate::store::{Refusal, StoreError};
+use crate::store::{RedisErrorCode, StoreError};
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 use std::sync::Arc;
@@ -71,7 +71,7 @@ impl Node {
         let counts = commands.iter().map(|its_commands| {
             let replies: Vec<Result<Value, Failure>> = replies.by_ref().take(its_commands.len()).collect();
             let first = replies.into_iter().nth(usize::from(is_asking));
-            count(first.unwrap_or_else(|| Err(StoreError::Nonsense.into()))?)
+            count(first.unwrap_or_else(|| Err(StoreError::InvalidReply.into()))?)
         });
         counts.collect()
     }
@@ -87,11 +87,11 @@ fn count(reply: Value) -> Result<i64, Failure> {
             // What is no number was put there by somebody else.
             return text
                 .and_then(|text| text.parse().ok())
-                .ok_or_else(|| StoreError::Foreign.into());
+                .ok_or_else(|| StoreError::ForeignValue.into());
         }
         _ => None,
     };
-    number.ok_or_else(|| StoreError::Nonsense.into())
+    number.ok_or_else(|| StoreError::InvalidReply.into())
 }
 
 impl Topology {
@@ -150,11 +150,11 @@ impl Cluster {
                 Err(failure) => failure,
             };
             let (node, is_asking) = match (failure.error, &failure.redirect) {
-                (StoreError::Refused(Refusal::Moved), Some(endpoint)) if !moved_followed => {
+                (StoreError::Server(RedisErrorCode::Moved), Some(endpoint)) if !moved_followed => {
                     moved_followed = true;
                     (self.record_slot_moved(slots::key_slot(&request.key), endpoint), false)
                 }
-                (StoreError::Refused(Refusal::Ask), Some(endpoint)) if !ask_followed => {
+                (StoreError::Server(RedisErrorCode::Ask), Some(endpoint)) if !ask_followed => {
                     ask_followed = true;
                     (self.node_for_endpoint(endpoint), true)
                 }
@@ -168,7 +168,7 @@ impl Cluster {
             result = retried
                 .into_iter()
                 .next()
-                .unwrap_or_else(|| Err(StoreError::Nonsense.into()));
+                .unwrap_or_else(|| Err(StoreError::InvalidReply.into()));
         }
     }
 }

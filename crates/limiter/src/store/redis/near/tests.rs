@@ -121,7 +121,7 @@ proptest! {
         let earliest = now + delay - delay / 5_000;
         let latest = now + (now + inbound + delay - sent) + delay / 5_000;
         if let Some(denial) = denial {
-            prop_assert!(!denial.passes && now + inbound + delay - sent < TTL.get());
+            prop_assert!(!denial.allowed && now + inbound + delay - sent < TTL.get());
             prop_assert!(!matches!(limit, Limit::Concurrency(_)));
             let times = [earliest, (earliest + latest) / 2, latest, latest + clock_ahead];
             for time in times {
@@ -190,7 +190,7 @@ fn what_counts_although_refused_and_what_only_watches_is_not_refused_here() {
     // Another charge of the request that is not known: nobody asked for it.
     let other = Charge { key: key(2), ..one };
     let denial = cache.denial(&[other, one], round_trip.received).expect("one is refused");
-    assert_eq!(denial.outcomes[0], Err(StoreError::Unasked));
+    assert_eq!(denial.outcomes[0], Err(StoreError::Skipped));
     assert!(denial.outcomes[1].is_ok());
 }
 
