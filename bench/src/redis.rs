@@ -26,7 +26,7 @@ use memory::Bytes;
 use server::Watched;
 use std::process::ExitCode;
 use std::time::Duration;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 /// Measures the shared store beside the scripts of articles on the same server. scripts/servers gets the servers.
 #[derive(clap::Args)]
@@ -193,11 +193,11 @@ fn contestants() -> Vec<Contestant> {
 }
 
 impl Which {
-    pub(crate) const fn kind(self) -> Kind {
+    pub(crate) const fn kind(self) -> ServerKind {
         match self {
-            Self::Redis => Kind::Redis70,
-            Self::OldRedis => Kind::Redis62,
-            Self::Valkey => Kind::Valkey,
+            Self::Redis => ServerKind::Redis70,
+            Self::OldRedis => ServerKind::Redis62,
+            Self::Valkey => ServerKind::Valkey,
         }
     }
 }

@@ -52,7 +52,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 async fn measure(args: &Args) -> Result<Vec<Contestant>, String> {
     let alone = Server::start(args.server.kind());
-    let cluster = Cluster::start_alone(args.server.kind());
+    let cluster = Cluster::start_without_replicas(args.server.kind());
     pin_self(1)?;
     for server in cluster.servers.iter().chain([&alone]) {
         pin(server.process_id(), 0)?;

@@ -1,7 +1,7 @@
 //! The server, and what it says of itself.
 
 use redis::{Connection, FromRedisValue};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// The processor time that a server's process has used, in seconds.
 pub(crate) fn cpu_seconds(connection: &mut Connection) -> Result<f64, String> {
@@ -20,7 +20,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn start(kind: Kind) -> Result<Self, String> {
+    pub(crate) fn start(kind: ServerKind) -> Result<Self, String> {
         let server = Server::start(kind);
         let client = redis::Client::open(server.url()).map_err(in_words)?;
         let connection = client.get_connection().map_err(in_words)?;

@@ -1,6 +1,6 @@
 //! Starts a cluster: three primaries with the slots between them, each with a replica.
 
-use super::servers::{Kind, Server, free_port};
+use super::servers::{ServerKind, Server, free_port};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ pub struct Cluster {
 
 /// What the servers speak with each other and with clients. Tests ask them in plain words all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Spoken {
+enum Transport {
     Plain,
     Tls,
 }
@@ -30,15 +30,15 @@ const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
 
 /// How often a cluster is asked whether it is ready, and the pause between.
-const LOOKS: usize = 1_500;
-const PAUSE: Duration = Duration::from_millis(20);
+const POLLS_MAX: usize = 1_500;
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 impl Cluster {
     /// Starts a cluster whose servers take each other for dead after a second, and which goes on without those that are.
     ///
     /// # Panics
     /// If the servers are not installed or do not find together.
-    pub fn start(kind: Kind) -> Self {
+    pub fn start(kind: ServerKind) -> Self {
         Self::start_with(kind, &["--cluster-require-full-coverage", "no"])
     }
 
@@ -46,28 +46,28 @@ impl Cluster {
     ///
     /// # Panics
     /// If the servers are not installed or do not find together.
-    pub fn start_with(kind: Kind, settings: &[&str]) -> Self {
-        Self::start_of(kind, PRIMARIES * 2, settings, Spoken::Plain)
+    pub fn start_with(kind: ServerKind, settings: &[&str]) -> Self {
+        Self::start_servers(kind, PRIMARIES * 2, settings, Transport::Plain)
     }
 
     /// One that speaks TLS, with certificates as these settings say.
     ///
     /// # Panics
     /// If the servers are not installed or do not find together.
-    pub fn start_tls(kind: Kind, settings: &[&str]) -> Self {
-        Self::start_of(kind, PRIMARIES * 2, settings, Spoken::Tls)
+    pub fn start_tls(kind: ServerKind, settings: &[&str]) -> Self {
+        Self::start_servers(kind, PRIMARIES * 2, settings, Transport::Tls)
     }
 
     /// One of primaries that nobody follows.
     ///
     /// # Panics
     /// If the servers are not installed or do not find together.
-    pub fn start_alone(kind: Kind) -> Self {
+    pub fn start_without_replicas(kind: ServerKind) -> Self {
         let settings = ["--cluster-require-full-coverage", "no"];
-        Self::start_of(kind, PRIMARIES, &settings, Spoken::Plain)
+        Self::start_servers(kind, PRIMARIES, &settings, Transport::Plain)
     }
 
-    fn start_of(kind: Kind, servers: usize, settings: &[&str], spoken: Spoken) -> Self {
+    fn start_servers(kind: ServerKind, servers: usize, settings: &[&str], transport: Transport) -> Self {
         static STARTED: AtomicU32 = AtomicU32::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("tollgate-cluster-{}-{number}", std::process::id());
@@ -80,7 +80,7 @@ impl Cluster {
             all.extend(["--cluster-config-file", &file, "--cluster-node-timeout", "1000"]);
             all.extend(["--cluster-replica-validity-factor", "0"]);
             all.extend(settings);
-            if spoken == Spoken::Plain {
+            if transport == Transport::Plain {
                 let server = Server::start_with(kind, &all);
                 let port = server.port();
                 return (server, port);
@@ -94,7 +94,7 @@ impl Cluster {
         let cluster = Self {
             servers,
             ports,
-            is_tls: spoken == Spoken::Tls,
+            is_tls: transport == Transport::Tls,
             folder: folder.clone(),
         };
         cluster.join();
@@ -112,9 +112,9 @@ impl Cluster {
     ///
     /// # Errors
     /// What the server says, or that it is not there.
-    pub fn ask(&self, server: usize, command: &str) -> Result<String, String> {
+    pub fn command(&self, server: usize, command: &str) -> Result<String, String> {
         let server = self.servers.get(server).ok_or("no such server")?;
-        ask(server.port(), command).map_err(|error| error.to_string())?
+        send_command(server.port(), command).map_err(|error| error.to_string())?
     }
 
     /// The same for something that is answered with a list of words.
@@ -122,8 +122,8 @@ impl Cluster {
     /// # Panics
     /// If it is not.
     pub fn list(&self, server: usize, command: &str) -> Vec<String> {
-        let said = self.ask(server, command).expect("a list");
-        said.lines().map(str::to_owned).collect()
+        let reply = self.command(server, command).expect("a list");
+        reply.lines().map(str::to_owned).collect()
     }
 
     /// The name by which the others know a server.
@@ -131,7 +131,7 @@ impl Cluster {
     /// # Panics
     /// If it does not answer.
     pub fn id(&self, server: usize) -> String {
-        self.ask(server, "CLUSTER MYID").expect("its id")
+        self.command(server, "CLUSTER MYID").expect("its id")
     }
 
     /// Waits until something holds, asking again and again, for half a minute at most.
@@ -142,54 +142,54 @@ impl Cluster {
         clippy::disallowed_methods,
         reason = "servers tell nobody when they have agreed: they are asked until they have"
     )]
-    pub fn wait_until(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
-        for _ in 0..LOOKS {
-            if holds(self) {
+    pub fn wait_until(&self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        for _ in 0..POLLS_MAX {
+            if condition(self) {
                 return;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         panic!("the cluster: not {what}");
     }
 
     /// Whether a server says something in one of its lines.
-    pub fn says(&self, server: usize, command: &str, line: &str) -> bool {
-        let said = self.ask(server, command).unwrap_or_default();
-        said.lines().any(|said| said.trim_end() == line)
+    pub fn has_line(&self, server: usize, command: &str, line: &str) -> bool {
+        let reply = self.command(server, command).unwrap_or_default();
+        reply.lines().any(|reply| reply.trim_end() == line)
     }
 
     fn join(&self) {
-        let must = |server, command: &str| self.ask(server, command).expect("a server that obeys");
+        let run = |server, command: &str| self.command(server, command).expect("a server that obeys");
         for server in 0..self.servers.len() {
-            must(server, &format!("CLUSTER SET-CONFIG-EPOCH {}", server + 1));
+            run(server, &format!("CLUSTER SET-CONFIG-EPOCH {}", server + 1));
         }
         for primary in 0..PRIMARIES {
             let slots: Vec<String> = (SLOTS * primary / PRIMARIES..SLOTS * (primary + 1) / PRIMARIES)
                 .map(|slot| slot.to_string())
                 .collect();
-            must(primary, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
+            run(primary, &format!("CLUSTER ADDSLOTS {}", slots.join(" ")));
         }
         for port in self.ports.iter().skip(1) {
-            must(0, &format!("CLUSTER MEET 127.0.0.1 {port}"));
+            run(0, &format!("CLUSTER MEET 127.0.0.1 {port}"));
         }
         let all = 0..self.servers.len();
         let known = format!("cluster_known_nodes:{}", self.servers.len());
         self.wait_until("that all know each other", |cluster| {
             all.clone().all(|server| {
-                let nodes = cluster.ask(server, "CLUSTER NODES").unwrap_or_default();
-                cluster.says(server, "CLUSTER INFO", &known) && !nodes.contains("handshake")
+                let nodes = cluster.command(server, "CLUSTER NODES").unwrap_or_default();
+                cluster.has_line(server, "CLUSTER INFO", &known) && !nodes.contains("handshake")
             })
         });
         for replica in PRIMARIES..self.servers.len() {
-            must(replica, &format!("CLUSTER REPLICATE {}", self.id(replica - PRIMARIES)));
+            run(replica, &format!("CLUSTER REPLICATE {}", self.id(replica - PRIMARIES)));
         }
         self.wait_until("well", |cluster| {
             all.clone()
-                .all(|server| cluster.says(server, "CLUSTER INFO", "cluster_state:ok"))
+                .all(|server| cluster.has_line(server, "CLUSTER INFO", "cluster_state:ok"))
                 && (PRIMARIES..cluster.servers.len())
-                    .all(|replica| cluster.says(replica, "INFO replication", "master_link_status:up"))
+                    .all(|replica| cluster.has_line(replica, "INFO replication", "master_link_status:up"))
                 && all.clone().all(|server| {
-                    let nodes = cluster.ask(server, "CLUSTER NODES").unwrap_or_default();
+                    let nodes = cluster.command(server, "CLUSTER NODES").unwrap_or_default();
                     nodes.matches("slave").count() == cluster.servers.len() - PRIMARIES
                 })
         });
@@ -206,13 +206,13 @@ impl Drop for Cluster {
 
 /// A port that is free, and low enough: servers talk with each other ten thousand above it.
 fn tls_port() -> u16 {
-    let ports = (0..LOOKS).filter_map(|_| free_port().ok());
+    let ports = (0..POLLS_MAX).filter_map(|_| free_port().ok());
     let mut low = ports.filter(|port| *port < 55_000);
     low.next().expect("there are free ports")
 }
 
 /// Sends one line and reads one answer: a word, a number, a text, a refusal, or a list of these as lines.
-fn ask(port: u16, command: &str) -> std::io::Result<Result<String, String>> {
+fn send_command(port: u16, command: &str) -> std::io::Result<Result<String, String>> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
@@ -232,11 +232,11 @@ fn read(reader: &mut BufReader<TcpStream>) -> std::io::Result<Result<String, Str
             Ok(String::from_utf8_lossy(&text).into_owned())
         }
         "*" => {
-            let mut words = Vec::new();
+            let mut items = Vec::new();
             for _ in 0..rest.parse().unwrap_or(0) {
-                words.push(read(reader)?.unwrap_or_else(|refusal| refusal));
+                items.push(read(reader)?.unwrap_or_else(|error| error));
             }
-            Ok(words.join("\n"))
+            Ok(items.join("\n"))
         }
         "-" => Err(rest.to_owned()),
         _ => Ok(rest.to_owned()),

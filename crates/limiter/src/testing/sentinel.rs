@@ -1,6 +1,6 @@
 //! A primary with replicas, and sentinels that watch over it.
 
-use super::servers::{Kind, Server, folder, free_port};
+use super::servers::{ServerKind, Server, folder, free_port};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// A primary, its replicas, and the sentinels that watch over them. All end when it is dropped.
 #[derive(Debug)]
-pub struct Watched {
+pub struct SentinelGroup {
     /// The primary, and then its replicas. Which is which changes.
     pub servers: Vec<Server>,
     /// The sentinels.
@@ -30,34 +30,34 @@ pub struct Sentinel {
 const NAME: &str = "mymaster";
 
 /// How often something that takes a moment is looked for, and how often at most.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-const LOOKS: usize = 600;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const POLLS_MAX: usize = 600;
 
-impl Watched {
+impl SentinelGroup {
     /// One primary, two replicas and three sentinels, when all know each other.
     ///
     /// # Panics
     /// If one of them does not start.
-    pub fn start(kind: Kind) -> Self {
+    pub fn start(kind: ServerKind) -> Self {
         let primary = Server::start(kind);
         let port = primary.port();
-        let of = port.to_string();
-        let settings = ["--replicaof", "127.0.0.1", &of];
+        let port_text = port.to_string();
+        let settings = ["--replicaof", "127.0.0.1", &port_text];
         let mut servers = vec![primary];
         servers.extend((0..2).map(|_| Server::start_with(kind, &settings)));
         let sentinels: Vec<Sentinel> = (0..3).map(|_| Sentinel::start(kind, port)).collect();
         for sentinel in &sentinels {
-            let knows_all =
-                |said: &str| field(said, "num-other-sentinels") == Some("2") && field(said, "num-slaves") == Some("2");
-            sentinel.wait_for(knows_all, "all the others");
+            let is_complete =
+                |reply: &str| field(reply, "num-other-sentinels") == Some("2") && field(reply, "num-slaves") == Some("2");
+            sentinel.wait_for(is_complete, "all the others");
         }
-        let watched = Self { servers, sentinels };
-        for replica in watched.servers.iter().skip(1) {
+        let group = Self { servers, sentinels };
+        for replica in group.servers.iter().skip(1) {
             let follows =
-                || ask(replica.port(), "INFO replication").is_some_and(|said| said.contains("link_status:up"));
-            assert!(look_for(follows), "the replica at {} never followed", replica.port());
+                || request(replica.port(), "INFO replication").is_some_and(|reply| reply.contains("link_status:up"));
+            assert!(poll_until(follows), "the replica at {} never followed", replica.port());
         }
-        watched
+        group
     }
 
     /// Where clients find it.
@@ -74,20 +74,20 @@ impl Watched {
     ///
     /// # Panics
     /// If one of them does not answer.
-    pub fn listen(&self, channel: &str) -> Announcements {
-        let listen = |sentinel: &Sentinel| {
+    pub fn subscribe(&self, channel: &str) -> Subscription {
+        let subscribe = |sentinel: &Sentinel| {
             let mut stream = TcpStream::connect(("127.0.0.1", sentinel.port))?;
             stream.set_read_timeout(Some(Duration::from_secs(1)))?;
             stream.write_all(format!("SUBSCRIBE {channel}\r\n").as_bytes())?;
             // That it was heard.
-            let mut said = [0; 256];
-            let count = stream.read(&mut said)?;
-            assert!(count > 0 && said.starts_with(b"*3"), "a sentinel that lets us listen");
+            let mut reply = [0; 256];
+            let count = stream.read(&mut reply)?;
+            assert!(count > 0 && reply.starts_with(b"*3"), "a sentinel that lets us listen");
             stream.set_nonblocking(true)?;
             Ok(stream)
         };
-        let streams: std::io::Result<Vec<TcpStream>> = self.sentinels.iter().map(listen).collect();
-        Announcements(streams.expect("sentinels that answer"))
+        let streams: std::io::Result<Vec<TcpStream>> = self.sentinels.iter().map(subscribe).collect();
+        Subscription(streams.expect("sentinels that answer"))
     }
 
     /// Where the first sentinel that is there says that the primary is.
@@ -95,9 +95,9 @@ impl Watched {
     /// # Panics
     /// If none is.
     pub fn primary_port(&self) -> u16 {
-        let said = self.sentinels.iter().find_map(Sentinel::master);
-        let said = said.expect("a sentinel answers");
-        field(&said, "port")
+        let reply = self.sentinels.iter().find_map(Sentinel::master);
+        let reply = reply.expect("a sentinel answers");
+        field(&reply, "port")
             .and_then(|port| port.parse().ok())
             .expect("it names a port")
     }
@@ -105,19 +105,19 @@ impl Watched {
 
 /// Listens to what sentinels announce.
 #[derive(Debug)]
-pub struct Announcements(Vec<TcpStream>);
+pub struct Subscription(Vec<TcpStream>);
 
-impl Announcements {
+impl Subscription {
     /// Whether one of them has announced anything since it was last asked.
-    pub fn said_something(&mut self) -> bool {
+    pub fn has_message(&mut self) -> bool {
         let mut bytes = [0; 4_096];
-        let heard = |stream: &mut TcpStream| stream.read(&mut bytes).is_ok_and(|count| count > 0);
-        self.0.iter_mut().map(heard).fold(false, |any, heard| any | heard)
+        let received = |stream: &mut TcpStream| stream.read(&mut bytes).is_ok_and(|count| count > 0);
+        self.0.iter_mut().map(received).fold(false, |any, received| any | received)
     }
 }
 
 impl Sentinel {
-    fn start(kind: Kind, primary: u16) -> Self {
+    fn start(kind: ServerKind, primary: u16) -> Self {
         let port = free_port().expect("there are free ports");
         let folder = folder("sentinel");
         let settings = format!(
@@ -135,7 +135,7 @@ impl Sentinel {
             .spawn()
             .expect("the server is installed: run scripts/servers once");
         let sentinel = Self { process, port, folder };
-        sentinel.wait_for(|said| field(said, "ip").is_some(), "a primary");
+        sentinel.wait_for(|reply| field(reply, "ip").is_some(), "a primary");
         sentinel
     }
 
@@ -145,14 +145,14 @@ impl Sentinel {
         let _ = self.process.wait();
     }
 
-    fn wait_for(&self, is_there: impl Fn(&str) -> bool, what: &str) {
-        let found = look_for(|| self.master().is_some_and(|said| is_there(&said)));
+    fn wait_for(&self, condition: impl Fn(&str) -> bool, what: &str) {
+        let found = poll_until(|| self.master().is_some_and(|reply| condition(&reply)));
         assert!(found, "the sentinel at {} never knew {what}", self.port);
     }
 
     /// What it says of the primary.
     fn master(&self) -> Option<String> {
-        ask(self.port, &format!("SENTINEL MASTER {NAME}"))
+        request(self.port, &format!("SENTINEL MASTER {NAME}"))
     }
 }
 
@@ -164,31 +164,31 @@ impl Drop for Sentinel {
 }
 
 /// Looks until something is so, for as long as that may take. Says whether it is.
-fn look_for(mut is_so: impl FnMut() -> bool) -> bool {
-    (0..LOOKS).any(|_| {
-        let is_so = is_so();
-        if !is_so {
-            thread::park_timeout(LOOK_EVERY);
+fn poll_until(mut condition: impl FnMut() -> bool) -> bool {
+    (0..POLLS_MAX).any(|_| {
+        let is_met = condition();
+        if !is_met {
+            thread::park_timeout(POLL_INTERVAL);
         }
-        is_so
+        is_met
     })
 }
 
 /// Asks a server or a sentinel one thing.
-fn ask(port: u16, command: &str) -> Option<String> {
+fn request(port: u16, command: &str) -> Option<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
     stream.write_all(format!("{command}\r\n").as_bytes()).ok()?;
     // It answers and then sees that nothing more comes.
     stream.shutdown(Shutdown::Write).ok()?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said).ok()?;
-    Some(said)
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).ok()?;
+    Some(reply)
 }
 
 /// A field of an answer that is a list of names and values, each behind its length.
-fn field<'s>(said: &'s str, name: &str) -> Option<&'s str> {
-    let mut lines = said.lines();
+fn field<'s>(reply: &'s str, name: &str) -> Option<&'s str> {
+    let mut lines = reply.lines();
     lines.find(|line| *line == name)?;
     lines.nth(1)
 }

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A kind of server, by name and version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ServerKind {
     /// The oldest Redis that is supported.
     Redis62,
     /// Debian's Redis.
@@ -35,7 +35,7 @@ pub struct Server {
 /// How often another port is tried when one is taken between finding it free and using it.
 const ATTEMPTS: usize = 8;
 
-impl Kind {
+impl ServerKind {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Redis62, Self::Redis70, Self::Valkey];
 
@@ -57,7 +57,7 @@ impl Server {
     ///
     /// # Panics
     /// If the server is not installed or does not start.
-    pub fn start(kind: Kind) -> Self {
+    pub fn start(kind: ServerKind) -> Self {
         Self::start_with(kind, &[])
     }
 
@@ -65,7 +65,7 @@ impl Server {
     ///
     /// # Panics
     /// If the server is not installed or does not start.
-    pub fn start_with(kind: Kind, settings: &[&str]) -> Self {
+    pub fn start_with(kind: ServerKind, settings: &[&str]) -> Self {
         Self::start_in(kind, settings, Vec::new())
     }
 
@@ -73,11 +73,11 @@ impl Server {
     ///
     /// # Panics
     /// If the server is not installed or does not start.
-    pub fn start_skewed(kind: Kind, skew: &Skew) -> Self {
+    pub fn start_skewed(kind: ServerKind, skew: &Skew) -> Self {
         Self::start_in(kind, &[], skew.environment().to_vec())
     }
 
-    fn start_in(kind: Kind, settings: &[&str], environment: Vec<(&'static str, PathBuf)>) -> Self {
+    fn start_in(kind: ServerKind, settings: &[&str], environment: Vec<(&'static str, PathBuf)>) -> Self {
         let program = kind.program();
         assert!(
             program.exists(),
@@ -103,7 +103,7 @@ impl Server {
                         folder,
                     };
                 }
-                Err(said) => log = said,
+                Err(line) => log = line,
             }
         }
         panic!("{kind:?} does not start: {log}")
@@ -150,7 +150,7 @@ impl Server {
                     self.process = process;
                     return;
                 }
-                Err(said) => log = said,
+                Err(line) => log = line,
             }
         }
         panic!("{} does not start again: {log}", self.program.display())
@@ -173,18 +173,18 @@ impl Server {
     }
 
     fn signal(&self, signal: &str) {
-        let sent = Command::new("kill")
+        let status = Command::new("kill")
             .args([signal, &self.process_id().to_string()])
             .status();
-        assert!(sent.is_ok_and(|status| status.success()), "the server takes {signal}");
+        assert!(status.is_ok_and(|status| status.success()), "the server takes {signal}");
     }
 }
 
 /// A folder of its own for something that writes files.
-pub(super) fn folder(of: &str) -> PathBuf {
+pub(super) fn folder(purpose: &str) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
-    let folder = std::env::temp_dir().join(format!("tollgate-{of}-{}-{number}", std::process::id()));
+    let folder = std::env::temp_dir().join(format!("tollgate-{purpose}-{}-{number}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("there is room for a folder");
     folder
 }

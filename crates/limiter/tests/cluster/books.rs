@@ -10,7 +10,7 @@ use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, ParserOptio
 use tollgate_limiter::core::{Source, yaml};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 const RULES: &str = "rules:
 - id: everybody
@@ -28,7 +28,7 @@ const RULES: &str = "rules:
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_rule_that_is_closed_costs_the_others_nothing() {
-    let mut cluster = Cluster::start(Kind::Redis70);
+    let mut cluster = Cluster::start(ServerKind::Redis70);
     let store = Arc::new(open_for(&cluster, Duration::from_millis(300)));
     let mut reader = RulesParser::new(ParserOptions::default());
     reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));

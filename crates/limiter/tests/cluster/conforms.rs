@@ -5,9 +5,9 @@ use tokio::runtime::{Handle, Runtime};
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
-fn conforms(kind: Kind) {
+fn conforms(kind: ServerKind) {
     let cluster = Cluster::start(kind);
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
@@ -36,15 +36,15 @@ fn conforms(kind: Kind) {
 
 #[test]
 fn redis_6_2_conforms() {
-    conforms(Kind::Redis62);
+    conforms(ServerKind::Redis62);
 }
 
 #[test]
 fn redis_7_0_conforms() {
-    conforms(Kind::Redis70);
+    conforms(ServerKind::Redis70);
 }
 
 #[test]
 fn valkey_conforms() {
-    conforms(Kind::Valkey);
+    conforms(ServerKind::Valkey);
 }

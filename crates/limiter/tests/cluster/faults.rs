@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use tollgate_core::{LeaseId, Micros};
 use tollgate_limiter::store::{Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it_is() {
-    let cluster = Cluster::start_alone(Kind::Redis70);
+    let cluster = Cluster::start_without_replicas(ServerKind::Redis70);
     cluster.servers.iter().for_each(Server::freeze);
     let store = open_for(&cluster, Duration::from_millis(200));
     let limit = once(1_000);
@@ -33,7 +33,7 @@ async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_its_place() {
-    let mut cluster = Cluster::start(Kind::Redis70);
+    let mut cluster = Cluster::start(ServerKind::Redis70);
     let rules = Rules::wide();
     let stores = (0..2).map(|_| Arc::new(open_for(&cluster, Duration::from_millis(500))));
     let load = Load::on(stores.collect(), 16, rules);
@@ -61,7 +61,7 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     until("another primary", async || {
         // It is asked all the time.
         let _ = impatient.peek(&[own(lost)]).await;
-        cluster.says(victim + 3, "INFO replication", "role:master")
+        cluster.has_line(victim + 3, "INFO replication", "role:master")
     })
     .await;
     let from = Instant::now();
@@ -119,14 +119,14 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_on_purpose_loses_nothing() {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let rules = Rules::wide();
     let load = Load::on(vec![Arc::new(open(&cluster)), Arc::new(open(&cluster))], 16, rules);
     until("a good start", async || load.passed() > 1_000).await;
     for primary in 0..3 {
-        cluster.ask(primary + 3, "CLUSTER FAILOVER").expect("it begins");
+        cluster.command(primary + 3, "CLUSTER FAILOVER").expect("it begins");
         until("another primary", async || {
-            cluster.says(primary + 3, "INFO replication", "role:master")
+            cluster.has_line(primary + 3, "INFO replication", "role:master")
         })
         .await;
         let before = load.passed();
@@ -142,7 +142,7 @@ async fn a_failover_on_purpose_loses_nothing() {
 /// A cluster that takes nobody for dead while a test has it stand still.
 fn patient() -> Cluster {
     Cluster::start_with(
-        Kind::Redis70,
+        ServerKind::Redis70,
         &[
             "--cluster-require-full-coverage",
             "no",
@@ -181,7 +181,7 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
         async move { store.settle(&both, LeaseId::default()).await }
     });
     until("a charge", async || {
-        cluster.ask(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
+        cluster.command(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
     })
     .await;
     cluster.servers[0].freeze();
@@ -225,7 +225,7 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
         async move { store.settle(&both, LeaseId::default()).await }
     });
     until("a charge", async || {
-        cluster.ask(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
+        cluster.command(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
     })
     .await;
     asking.abort();

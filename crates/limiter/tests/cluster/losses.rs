@@ -6,7 +6,7 @@ use tollgate_core::{Charge, LeaseId};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 const CAPACITY: u64 = 1_000;
 
@@ -30,7 +30,7 @@ async fn take(store: &Redis, charge: Charge<RedisKey>, most: u64) -> u64 {
 async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_than_those() {
     const TOLD: u64 = 300;
     const UNTOLD: u64 = 200;
-    let mut cluster = Cluster::start(Kind::Redis70);
+    let mut cluster = Cluster::start(ServerKind::Redis70);
     let store = open_for(&cluster, Duration::from_millis(500));
     let limit = once(CAPACITY);
     let [lost, kept] = [0, 1].map(|primary| {
@@ -41,7 +41,7 @@ async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_t
         assert_eq!(take(&store, charge, TOLD).await, TOLD);
     }
     let offset = |server: usize, of: &str| {
-        let info = cluster.ask(server, "INFO replication").expect("it tells");
+        let info = cluster.command(server, "INFO replication").expect("it tells");
         let line = info.lines().find_map(|line| line.strip_prefix(of));
         line.expect("an offset").trim().to_owned()
     };
@@ -49,7 +49,7 @@ async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_t
         offset(0, "master_repl_offset:") == offset(3, "slave_repl_offset:")
     });
     cluster.servers[3].freeze();
-    assert_eq!(cluster.ask(0, "CLIENT KILL TYPE replica"), Ok("1".to_owned()));
+    assert_eq!(cluster.command(0, "CLIENT KILL TYPE replica"), Ok("1".to_owned()));
     for charge in [lost, kept] {
         assert_eq!(take(&store, charge, UNTOLD).await, UNTOLD);
     }

@@ -6,7 +6,7 @@ use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{ReadFrom, Redis};
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 fn open_to_look(cluster: &Cluster) -> Redis {
     let options = Redis::options(&cluster.url()).expect("a URL");
@@ -20,7 +20,7 @@ fn open_to_look(cluster: &Cluster) -> Redis {
 fn calls(cluster: &Cluster) -> [Vec<u64>; 2] {
     let of = |commands: [&str; 2]| {
         let on = |server| {
-            let stats = cluster.ask(server, "INFO commandstats").unwrap_or_default();
+            let stats = cluster.command(server, "INFO commandstats").unwrap_or_default();
             let count = |command: &str| {
                 let start = format!("cmdstat_{command}:calls=");
                 let line = stats.lines().find_map(|line| line.strip_prefix(&start))?;
@@ -35,7 +35,7 @@ fn calls(cluster: &Cluster) -> [Vec<u64>; 2] {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
-    for kind in [Kind::Redis70, Kind::Valkey] {
+    for kind in [ServerKind::Redis70, ServerKind::Valkey] {
         let mut cluster = Cluster::start(kind);
         let plain = open(&cluster);
         assert_eq!(plain.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
@@ -81,7 +81,7 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_takes_its_primarys_place_is_asked_for_everything() {
-    let mut cluster = Cluster::start(Kind::Redis70);
+    let mut cluster = Cluster::start(ServerKind::Redis70);
     let store = open_to_look(&cluster);
     assert_eq!(store.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
     let limit = once(10);
@@ -95,7 +95,7 @@ async fn a_replica_that_takes_its_primarys_place_is_asked_for_everything() {
     .await;
     cluster.servers[1].kill();
     until("another primary", async || {
-        cluster.says(4, "INFO replication", "role:master")
+        cluster.has_line(4, "INFO replication", "role:master")
     })
     .await;
     until("a charge", async || {

@@ -7,7 +7,7 @@ use tollgate_core::Micros;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 const TASKS: usize = 64;
 
@@ -38,7 +38,7 @@ fn beyond_envelope(mut us: Vec<u64>, rate: i64, burst: i64) -> i64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ceiling_and_limits_of_merchants_hold_at_every_moment() {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let rules = Rules {
         ceiling: bucket(1_000, Micros::from_secs(1)),
         merchant: bucket(80, Micros::from_secs(1)),
@@ -67,7 +67,7 @@ async fn a_ceiling_and_limits_of_merchants_hold_at_every_moment() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_taken_is_what_passed() {
-    let cluster = Cluster::start(Kind::Valkey);
+    let cluster = Cluster::start(ServerKind::Valkey);
     let rules = Rules {
         ceiling: once(8_000),
         merchant: once(600),
@@ -90,7 +90,7 @@ async fn what_was_taken_is_what_passed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subjects_spread_evenly_over_the_primaries() {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let store = open(&cluster);
     let limit = once(10);
     let mut on = [0_u32; 3];

@@ -9,7 +9,7 @@ use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{RedisOptions, ReadFrom, Redis};
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 /// A cluster whose servers show certificates and ask for them, and a folder with these.
 struct Guarded {
@@ -37,7 +37,7 @@ impl Guarded {
             "--tls-ca-cert-file",
             &write("authority.pem", &papers.authority),
         ];
-        let cluster = Cluster::start_tls(Kind::Redis70, &settings);
+        let cluster = Cluster::start_tls(ServerKind::Redis70, &settings);
         Self { cluster, folder }
     }
 
@@ -83,9 +83,9 @@ async fn counters_are_kept_on_a_cluster_over_tls() {
     assert!(store.metrics().replica_reads.get() > 0);
     assert_eq!(store.metrics().redirects.get(), 0);
     // Where a server sends us to is over TLS, too.
-    cluster.ask(3, "CLUSTER FAILOVER").expect("it begins");
+    cluster.command(3, "CLUSTER FAILOVER").expect("it begins");
     until("another primary", async || {
-        cluster.says(3, "INFO replication", "role:master")
+        cluster.has_line(3, "INFO replication", "role:master")
     })
     .await;
     let settled = store.settle(&charges, LeaseId::default()).await;

@@ -69,7 +69,7 @@ pub(crate) fn server_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usiz
 }
 
 pub(crate) fn slot_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize {
-    let slot = cluster.ask(3, &format!("CLUSTER KEYSLOT {}", store.key_text(&key)));
+    let slot = cluster.command(3, &format!("CLUSTER KEYSLOT {}", store.key_text(&key)));
     slot.expect("a slot").parse().expect("a number")
 }
 

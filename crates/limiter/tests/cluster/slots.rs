@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 fn must(cluster: &Cluster, server: usize, command: &str) {
-    let done = cluster.ask(server, command);
+    let done = cluster.command(server, command);
     assert!(done.is_ok(), "{command}: {done:?}");
 }
 
@@ -47,7 +47,7 @@ fn migrate_slot(cluster: &Cluster, slot: usize, from: usize, to: usize) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_that_move_under_load_take_their_counters_along() {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let rules = Rules::wide();
     let load = Load::on(vec![Arc::new(open(&cluster)), Arc::new(open(&cluster))], 16, rules);
     until("a good start", async || load.passed() > 1_000).await;
@@ -79,7 +79,7 @@ async fn slots_that_move_under_load_take_their_counters_along() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_on_its_way_is_asked_for_at_both_ends() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let cluster = Cluster::start(kind);
         let store = open(&cluster);
         let limit = once(10);

@@ -6,7 +6,7 @@ use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{ReadFrom, Redis};
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_documented_is_enough() {
@@ -15,33 +15,33 @@ async fn what_is_documented_is_enough() {
     const TO_LOOK: &str = "+role +readonly +fcall_ro +evalsha_ro +eval_ro";
     assert!(DOCS.contains(&format!("`{MORE}` with a cluster")));
     assert!(DOCS.contains(&format!("read from replicas it needs `{TO_LOOK}`")));
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let cluster = Cluster::start(kind);
         for server in 0..cluster.servers.len() {
             let documented = DOCS.lines().filter(|line| line.starts_with("ACL SETUSER tollgate"));
             // The second is for servers that have functions.
-            for line in documented.take(if kind == Kind::Redis62 { 1 } else { 2 }) {
-                cluster.ask(server, line).expect("a user");
+            for line in documented.take(if kind == ServerKind::Redis62 { 1 } else { 2 }) {
+                cluster.command(server, line).expect("a user");
             }
             let more = match kind {
-                Kind::Redis62 => MORE.to_owned(),
-                Kind::Redis70 | Kind::Valkey => format!("{MORE} {TO_LOOK}"),
+                ServerKind::Redis62 => MORE.to_owned(),
+                ServerKind::Redis70 | ServerKind::Valkey => format!("{MORE} {TO_LOOK}"),
             };
             cluster
-                .ask(server, &format!("ACL SETUSER tollgate {more}"))
+                .command(server, &format!("ACL SETUSER tollgate {more}"))
                 .expect("a user");
         }
         let url = cluster.url().replace("://", "://tollgate:password@");
         let read_from = match kind {
-            Kind::Redis62 => ReadFrom::Primary,
-            Kind::Redis70 | Kind::Valkey => ReadFrom::Replica,
+            ServerKind::Redis62 => ReadFrom::Primary,
+            ServerKind::Redis70 | ServerKind::Valkey => ReadFrom::Replica,
         };
         let options = Redis::options(&url).expect("a URL").deadline(Duration::from_secs(5));
         let store = options.read_from(read_from).open();
         let survey = store.diagnose().await.expect("a cluster");
         assert_eq!(
             (survey.warnings, survey.is_function),
-            (Vec::new(), kind != Kind::Redis62)
+            (Vec::new(), kind != ServerKind::Redis62)
         );
         let limit = once(1);
         let apart = ["a", "b", "c", "d"].map(|of| charge(key(&store, "r", &limit, &[of.as_bytes()]), &limit));
@@ -57,7 +57,7 @@ async fn what_is_documented_is_enough() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_stops_as_a_whole_is_warned_of() {
-    let cluster = Cluster::start_with(Kind::Redis70, &["--cluster-require-full-coverage", "yes"]);
+    let cluster = Cluster::start_with(ServerKind::Redis70, &["--cluster-require-full-coverage", "yes"]);
     let survey = open(&cluster).diagnose().await.expect("a cluster");
     let [first, _, _] = &survey.warnings[..] else {
         panic!("one for each primary: {:?}", survey.warnings)
@@ -70,14 +70,14 @@ async fn a_cluster_that_stops_as_a_whole_is_warned_of() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_that_lets_nobody_in_is_tried_once_a_second() {
-    let cluster = Cluster::start_alone(Kind::Redis70);
+    let cluster = Cluster::start_without_replicas(ServerKind::Redis70);
     let url = cluster.url().replace("://", "://nobody:wrong@");
     let store = Redis::options(&url).expect("a URL").open();
     tokio::time::sleep(Duration::from_millis(3_500)).await;
     let fault = store.connection_error().expect("nobody is let in");
     assert!(!fault.contains("wrong"), "{fault}");
     for server in 0..3 {
-        let stats = cluster.ask(server, "INFO commandstats").expect("its figures");
+        let stats = cluster.command(server, "INFO commandstats").expect("its figures");
         let of = |command: &str| -> u64 {
             let mut lines = stats.lines();
             let calls = lines.find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));

@@ -8,15 +8,15 @@ use tollgate_limiter::core::Source;
 use tollgate_limiter::store::local::{Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::sentinel::Watched;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::sentinel::SentinelGroup;
+use tollgate_limiter::testing::servers::ServerKind;
 
 fn key(value: &str) -> String {
     format!("shop_hour_{value}_1773489600")
 }
 
 fn slot(cluster: &Cluster, value: &str) -> usize {
-    let slot = cluster.ask(3, &format!("CLUSTER KEYSLOT {}", key(value)));
+    let slot = cluster.command(3, &format!("CLUSTER KEYSLOT {}", key(value)));
     slot.expect("a slot").parse().expect("a number")
 }
 
@@ -27,7 +27,7 @@ fn server_of(slot: usize) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_key_is_counted_where_its_slot_is() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let cluster = Cluster::start(kind);
         let book = book(&cluster.url(), counters());
         let values: Vec<String> = (0..12).map(|number| (number * 7_919).to_string()).collect();
@@ -40,7 +40,7 @@ async fn each_key_is_counted_where_its_slot_is() {
         for value in &values {
             let server = server_of(slot(&cluster, value));
             servers[server] += 1;
-            let held = cluster.ask(server, &format!("GET {}", key(value)));
+            let held = cluster.command(server, &format!("GET {}", key(value)));
             assert_eq!(held.as_deref(), Ok("3"), "{kind:?}");
         }
         assert!(servers.iter().all(|keys| *keys > 0), "{servers:?}");
@@ -50,7 +50,7 @@ async fn each_key_is_counted_where_its_slot_is() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_goes_elsewhere_is_followed() {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let book = book(&cluster.url(), counters());
     let hours = async |value: &str| hit(&book, &[&format!("hour={value}")], 1).await;
     assert_eq!(hours("x").await, (true, 9, Source::Shared));
@@ -59,7 +59,7 @@ async fn a_slot_that_goes_elsewhere_is_followed() {
     let to = (from + 1) % 3;
     let [source, target] = [from, to].map(|server| cluster.id(server));
     let must = |server: usize, command: &str| {
-        let done = cluster.ask(server, command);
+        let done = cluster.command(server, command);
         assert!(done.is_ok(), "{command}: {done:?}");
     };
     must(to, &format!("CLUSTER SETSLOT {slot} IMPORTING {source}"));
@@ -75,8 +75,8 @@ async fn a_slot_that_goes_elsewhere_is_followed() {
     // Now it is, and who had it says so once; or the map was drawn anew before.
     assert_eq!(hours("x").await, (true, 7, Source::Shared));
     assert!(book.store().metrics().redirects.get() <= 2);
-    assert_eq!(cluster.ask(to, &format!("GET {}", key("x"))).as_deref(), Ok("3"));
-    let lifetime = cluster.ask(to, &format!("TTL {}", key("x"))).expect("a time");
+    assert_eq!(cluster.command(to, &format!("GET {}", key("x"))).as_deref(), Ok("3"));
+    let lifetime = cluster.command(to, &format!("TTL {}", key("x"))).expect("a time");
     assert!(
         (3_500..3_901).contains(&lifetime.parse::<i32>().expect("a number")),
         "{lifetime}"
@@ -85,7 +85,7 @@ async fn a_slot_that_goes_elsewhere_is_followed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_a_cluster_only_what_is_away_is_decided_here() {
-    let mut cluster = Cluster::start(Kind::Redis70);
+    let mut cluster = Cluster::start(ServerKind::Redis70);
     let store = Redis::options(&cluster.url())
         .expect("a URL")
         .ratelimit_counters(counters());
@@ -118,7 +118,7 @@ async fn of_a_cluster_only_what_is_away_is_decided_here() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_primary_that_sentinels_name_is_counted_on() {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let book = book(&watched.url(), counters());
     assert_eq!(hit(&book, &["hour=x"], 4).await, (true, 6, Source::Shared));
     let before = watched.primary_port();

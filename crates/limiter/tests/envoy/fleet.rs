@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Micros, Source};
 use tollgate_limiter::store::redis::RedisCountersOptions;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 const KEY: &str = "shop_year_x_1766016000";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn together_they_let_exactly_the_limit_pass() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let server = Server::start(kind);
         let admitted = Arc::new(AtomicU64::new(0));
         let theirs: Vec<_> = (0..2)
@@ -52,7 +52,7 @@ async fn together_they_let_exactly_the_limit_pass() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_sees_what_the_other_counted_and_a_new_window_is_another_key() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let clock = Clock::manual(crate::site::NOW);
     let how = RedisCountersOptions {
         clock: clock.clone(),

@@ -6,7 +6,7 @@ use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::RuleMatch;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
 use tollgate_limiter::store::redis::RedisCountersOptions;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 use tollgate_limiter::{InlineLimit, AttemptItem, RuleLimiter, Direction};
 
 /// Descriptors, the keys they are counted in, and the length of the window.
@@ -40,9 +40,9 @@ const KEYS: [(&[&str], &str, u64); 18] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_commands_and_lifetimes_are_those_of_envoyproxy() {
     for (kind, prefix, jitter) in [
-        (Kind::Redis62, "", 300),
-        (Kind::Redis70, "rl:{eu}:", 10),
-        (Kind::Valkey, "p_", 0),
+        (ServerKind::Redis62, "", 300),
+        (ServerKind::Redis70, "rl:{eu}:", 10),
+        (ServerKind::Valkey, "p_", 0),
     ] {
         let server = Server::start(kind);
         let how = RedisCountersOptions {
@@ -79,7 +79,7 @@ async fn keys_commands_and_lifetimes_are_those_of_envoyproxy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lifetimes_are_spread_over_all_of_the_jitter() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let how = RedisCountersOptions {
         jitter: 4,
         ..counters()
@@ -102,7 +102,7 @@ async fn lifetimes_are_spread_over_all_of_the_jitter() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_asks_and_a_key_is_told_as_it_is_written() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let book = book(&server.url(), counters());
     assert_eq!(hit(&book, &["minute=x"], 1).await, (true, 1, Source::Shared));
     let mut ear = Ear::at(&server);
@@ -120,7 +120,7 @@ async fn a_look_asks_and_a_key_is_told_as_it_is_written() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_back_or_forgotten_is_so_for_all() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let how = RedisCountersOptions {
         local_cache: 1 << 20,
         ..counters()
@@ -166,7 +166,7 @@ async fn what_is_given_back_or_forgotten_is_so_for_all() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_give_back_at_once_leave_nothing_below_zero() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let book = Arc::new(book(&server.url(), counters()));
     for _ in 0..20 {
         hit(&book, &["minute=x"], 3).await;
@@ -183,7 +183,7 @@ async fn those_who_give_back_at_once_leave_nothing_below_zero() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn strictly_counters_are_our_own() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let strict = RuleLimiter::new(rules(true), Arc::new(open(&server.url(), counters())));
     assert!(hit(&strict, &["minute=x"], 1).await.0);
     assert_eq!((keys(&server), calls(&server, "incrby")), (Vec::new(), 0));
@@ -191,7 +191,7 @@ async fn strictly_counters_are_our_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_above_a_thousand_million_are_counted_as_they_are() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let store = Arc::new(open(&server.url(), counters()));
     let strict = RuleLimiter::new(rules(true), Arc::clone(&store));
     let counted = RuleLimiter::new(rules(false), store);
@@ -209,7 +209,7 @@ async fn hits_above_a_thousand_million_are_counted_as_they_are() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_number_is_left_alone_and_costs_no_other_key() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let book = book(&server.url(), counters());
     let _: String = ask(&server, &["SET", "shop_minute_x_1773491220", "x"]);
     let _: u64 = ask(&server, &["RPUSH", "shop_minute_list_1773491220", "x"]);
@@ -225,7 +225,7 @@ async fn what_is_no_number_is_left_alone_and_costs_no_other_key() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_that_a_request_brings_is_counted_in_the_same_key() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let book = book(&server.url(), counters());
     let brought = |requests, unit| Some(InlineLimit::Override(LimitOverride::new(requests, unit, false)));
     let request = async |entry: &str, hits, way, own| {

@@ -7,7 +7,7 @@ use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::store::local::{Fallback, StoreMode, FallbackOptions};
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 const KEY: &str = "shop_year_x_1766016000";
 
@@ -27,7 +27,7 @@ fn around(server: &Server, mode: StoreMode) -> Arc<Fallback<Redis>> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid_back() {
-    let mut server = Server::start(Kind::Redis70);
+    let mut server = Server::start(ServerKind::Redis70);
     let store = around(&server, StoreMode::Auto);
     let book = RuleLimiter::new(rules(false), Arc::clone(&store));
     until("an answer", async || {
@@ -70,7 +70,7 @@ async fn while_it_is_away_this_instance_decides_by_its_share_and_nothing_is_paid
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_is_to_decide_does() {
-    let mut server = Server::start(Kind::Redis70);
+    let mut server = Server::start(ServerKind::Redis70);
     let store = around(&server, StoreMode::LocalOnly);
     let book = RuleLimiter::new(rules(false), Arc::clone(&store));
     assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Local);
@@ -94,7 +94,7 @@ async fn whoever_is_to_decide_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let book = RuleLimiter::new(rules(false), around(&server, StoreMode::Auto));
     until("an answer", async || {
         hit(&book, &["year=x"], 1).await.2 == Source::Shared
@@ -120,7 +120,7 @@ async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
 
 /// So many hits at once on a server that is frozen meanwhile, each waited for so long.
 async fn many_on_a_frozen_server(hits: usize, deadline: Duration) -> (Server, Arc<RuleLimiter<Redis>>) {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let store = Redis::options(&server.url()).expect("a URL");
     let store = store.deadline(deadline).ratelimit_counters(counters()).open();
     let book = Arc::new(RuleLimiter::new(rules(false), Arc::new(store)));
@@ -164,8 +164,8 @@ async fn so_many_wait_at_once_and_others_are_told_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_no_writes_is_left() {
-    let primary = Server::start(Kind::Redis70);
-    let server = Server::start(Kind::Redis70);
+    let primary = Server::start(ServerKind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let book = RuleLimiter::new(rules(false), Arc::new(open(&server.url(), counters())));
     assert_eq!(hit(&book, &["year=x"], 1).await.2, Source::Shared);
     let dials = book.store().metrics().connect_attempts.get();

@@ -4,11 +4,11 @@ use crate::site::{Ear, ask, book, calls, counters, hit, hit_together, keys};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Micros, Source};
 use tollgate_limiter::store::redis::{RedisCountersOptions, Redis};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_of_a_second_are_counted_on_their_own_server() {
-    let (server, second) = (Server::start(Kind::Redis70), Server::start(Kind::Redis62));
+    let (server, second) = (Server::start(ServerKind::Redis70), Server::start(ServerKind::Redis62));
     let how = RedisCountersOptions {
         per_second: Some(Box::new(Redis::options(&second.url()).expect("a URL"))),
         ..counters()
@@ -22,7 +22,7 @@ async fn windows_of_a_second_are_counted_on_their_own_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_known_to_be_over_its_limit_is_not_asked_for_until_its_window_ends() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let clock = Clock::manual(crate::site::NOW);
     let how = RedisCountersOptions {
         local_cache: 1 << 20,
@@ -51,7 +51,7 @@ async fn what_is_known_to_be_over_its_limit_is_not_asked_for_until_its_window_en
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_one_limit_refuses_is_counted_by_that_one_only() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     for (local_cache, value) in [(0, "a"), (1 << 20, "b")] {
         let how = RedisCountersOptions {
             stop_when_over: true,

@@ -4,11 +4,11 @@ use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::sentinel::Watched;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::sentinel::SentinelGroup;
+use tollgate_limiter::testing::servers::ServerKind;
 
-fn conforms(kind: Kind) {
-    let watched = Watched::start(kind);
+fn conforms(kind: ServerKind) {
+    let watched = SentinelGroup::start(kind);
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let options = Redis::options(&watched.url()).expect("a URL");
@@ -26,10 +26,10 @@ fn conforms(kind: Kind) {
 
 #[test]
 fn redis_7_0_conforms() {
-    conforms(Kind::Redis70);
+    conforms(ServerKind::Redis70);
 }
 
 #[test]
 fn valkey_conforms() {
-    conforms(Kind::Valkey);
+    conforms(ServerKind::Valkey);
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tollgate_core::{LeaseId, Micros};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::sentinel::Watched;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::sentinel::SentinelGroup;
+use tollgate_limiter::testing::servers::ServerKind;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_primary_is_followed_by_another() {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let store = Arc::new(open(&watched, Duration::from_millis(200)));
     let load = Load::on(Arc::clone(&store));
     until("a first answer", || load.shared() > 100).await;
@@ -42,15 +42,15 @@ async fn a_killed_primary_is_followed_by_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_primary_that_comes_back_too_late_is_not_asked() {
-    let watched = Watched::start(Kind::Redis70);
+    let watched = SentinelGroup::start(ServerKind::Redis70);
     let store = Arc::new(open(&watched, Duration::from_millis(200)));
     let load = Load::on(Arc::clone(&store));
     until("a first answer", || load.shared() > 100).await;
     let zombie = &watched.servers[0];
-    let mut sentinels = watched.listen("+switch-master");
+    let mut sentinels = watched.subscribe("+switch-master");
     // It stands still until another has its place, and knows nothing of it when it goes on.
     zombie.freeze();
-    until("the switch", || sentinels.said_something()).await;
+    until("the switch", || sentinels.has_message()).await;
     zombie.thaw();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let at_first = calls(zombie);
@@ -64,7 +64,7 @@ async fn a_primary_that_comes_back_too_late_is_not_asked() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_that_are_away_stop_nobody() {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let store = Arc::new(open(&watched, Duration::from_secs(5)));
     let charge = charge(&store, &limit());
     let first = store.settle(&[charge], LeaseId::default()).await;

@@ -6,13 +6,13 @@ use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
-use tollgate_limiter::testing::sentinel::Watched;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::sentinel::SentinelGroup;
+use tollgate_limiter::testing::servers::ServerKind;
 
 const DEADLINE: Duration = Duration::from_millis(500);
 
 /// Waits until all replicas know what the primary knows.
-fn replicated(watched: &Watched) {
+fn replicated(watched: &SentinelGroup) {
     let mut primary = connection(&watched.servers[0]);
     let mut both = redis::pipe();
     both.cmd("SET").arg("told").arg(1).ignore();
@@ -21,7 +21,7 @@ fn replicated(watched: &Watched) {
     assert_eq!(replicas, 2);
 }
 
-fn stop_replication(watched: &Watched) {
+fn stop_replication(watched: &SentinelGroup) {
     for replica in &watched.servers[1..] {
         replica.freeze();
     }
@@ -41,7 +41,7 @@ async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_t
     // So many before the replicas fall behind, and so many after, which are all that is lost: the rate times the time.
     // More than the capacity of the limit it can never be.
     for (told, untold) in [(300, 200), (0, CAPACITY)] {
-        let mut watched = Watched::start(Kind::Redis70);
+        let mut watched = SentinelGroup::start(ServerKind::Redis70);
         let store = open(&watched, DEADLINE);
         let limit = once(CAPACITY);
         assert_eq!(take(&store, &limit, told).await, told);
@@ -64,7 +64,7 @@ async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_t
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn figure_8_two_primaries_at_once_let_pass_what_each_has() {
     const CAPACITY: u64 = 200;
-    let watched = Watched::start(Kind::Redis70);
+    let watched = SentinelGroup::start(ServerKind::Redis70);
     let limit = once(CAPACITY);
     let [one, other] = [(); 2].map(|()| open(&watched, DEADLINE));
     // It hears of no sentinel, as if it were cut off with the old primary.
@@ -95,7 +95,7 @@ async fn figure_8_two_primaries_at_once_let_pass_what_each_has() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_must_have_replicas_refuses_when_it_has_lost_them() {
-    let watched = Watched::start(Kind::Redis70);
+    let watched = SentinelGroup::start(ServerKind::Redis70);
     for server in &watched.servers {
         let mut settings = redis::cmd("CONFIG");
         settings.arg("SET").arg("min-replicas-to-write").arg(1);

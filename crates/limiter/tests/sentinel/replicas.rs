@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{ReadFrom, Redis};
-use tollgate_limiter::testing::sentinel::Watched;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::sentinel::SentinelGroup;
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 fn looks(server: &Server) -> u64 {
     crate::site::calls_by(server, &["fcall_ro", "evalsha_ro"])
@@ -14,7 +14,7 @@ fn looks(server: &Server) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let options = Redis::options(&watched.url()).expect("a URL");
     let options = options.deadline(Duration::from_secs(2)).near_cache(false);
     let store = options.read_from(ReadFrom::Replica).open();

@@ -9,10 +9,10 @@ use tollgate_core::{
 };
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Settlement, Store};
-use tollgate_limiter::testing::sentinel::Watched;
+use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::Server;
 
-pub(crate) fn open(watched: &Watched, deadline: Duration) -> Redis {
+pub(crate) fn open(watched: &SentinelGroup, deadline: Duration) -> Redis {
     let options = Redis::options(&watched.url()).expect("a URL");
     options.deadline(deadline).near_cache(false).open()
 }

@@ -8,7 +8,7 @@ use tollgate_core::problem::Origin;
 use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_core::{Cost, Source, yaml};
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 use tollgate_limiter::{AttemptItem, RuleLimiter, Direction};
 
 const DEADLINE: Duration = Duration::from_secs(1);
@@ -33,7 +33,7 @@ async fn frozen() -> (Site, RuleLimiter<Redis>) {
     let mut reader = RulesParser::new(ParserOptions::default());
     reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
     let rules = reader.finish().expect("sound rules").rules;
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = Redis::options(&site.server.url())
         .expect("a URL")
         .deadline(DEADLINE)

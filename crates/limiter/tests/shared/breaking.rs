@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::store::redis::{BreakerState, BreakerConfig, Functions, OpenFor, RedisOptions, Redis, RedisKey};
 use tollgate_limiter::store::{Store, StoreError};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 fn limit() -> Limit {
     TokenBucket::new(rate(1_000_000, Micros::from_secs(3_600))).into()
@@ -62,7 +62,7 @@ async fn answers_at_once(store: &Redis, key: RedisKey) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_falls_silent_is_left_alone_and_asked_again_when_it_speaks() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let options = Redis::options(&site.server.url()).expect("a URL");
     let (store, key) = answering(&site, options.deadline(Duration::from_millis(100))).await;
     site.server.freeze();
@@ -85,7 +85,7 @@ async fn a_server_that_falls_silent_is_left_alone_and_asked_again_when_it_speaks
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_slow_answer_is_one_failure() {
     const STALLS: u64 = 10;
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let options = Redis::options(&site.server.url()).expect("a URL");
     let (store, key) = answering(&site, options.deadline(Duration::from_millis(5))).await;
     for _ in 0..STALLS {
@@ -106,7 +106,7 @@ async fn one_slow_answer_is_one_failure() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_calls_are_enough_to_notice_that_a_server_is_away() {
-    let mut site = Site::start(Kind::Redis70);
+    let mut site = Site::start(ServerKind::Redis70);
     let (store, key) = opened(&site, Functions::Auto).await;
     site.server.kill();
     let from = Instant::now();
@@ -124,7 +124,7 @@ async fn two_calls_are_enough_to_notice_that_a_server_is_away() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_who_leave_before_the_deadline_show_that_a_server_is_silent() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let options = Redis::options(&site.server.url()).expect("a URL");
     let (store, key) = answering(&site, options.deadline(Duration::from_millis(100))).await;
     // Nothing is wrong with a server whose callers are in a hurry.
@@ -150,7 +150,7 @@ async fn callers_who_leave_before_the_deadline_show_that_a_server_is_silent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_died_is_asked_again_when_it_is_back() {
-    let mut site = Site::start(Kind::Valkey);
+    let mut site = Site::start(ServerKind::Valkey);
     let (store, key) = opened(&site, Functions::Auto).await;
     site.server.kill();
     until_open(&store, key).await;
@@ -166,9 +166,9 @@ async fn a_server_that_died_is_asked_again_when_it_is_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_no_writes_is_not_well_because_it_answers() {
     // By scripts: a function would be refused before it begins.
-    let mut primary = Server::start(Kind::Redis70);
+    let mut primary = Server::start(ServerKind::Redis70);
     primary.kill();
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let (store, key) = opened(&site, Functions::Off).await;
     site.ask::<()>(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]);
     until_open(&store, key).await;
@@ -197,7 +197,7 @@ async fn a_server_that_takes_no_writes_is_not_well_because_it_answers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn for_a_fixed_time_nobody_asks_and_then_one_request_tries() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let breaking = BreakerConfig {
         failures: 3,
         open_for: OpenFor::Fixed(Micros::from_millis(500)),
@@ -218,7 +218,7 @@ async fn for_a_fixed_time_nobody_asks_and_then_one_request_tries() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_one_key_holds_says_nothing_of_the_server() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let (store, key) = opened(&site, Functions::Off).await;
     let other = every_limit(5, Micros::from_secs(60))[1];
     let foreign = site.counter(&store, &other, "foreign");

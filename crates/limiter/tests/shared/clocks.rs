@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Charge, Counter, Limit, Micros, Timestamp};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisKey, ClockSource};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 use tollgate_limiter::testing::skew::Skew;
 
 /// Asks a server that hears it only after a while: what its clock showed before and after, and when it was decided.
@@ -29,7 +29,7 @@ async fn decided(site: &Site, clock: ClockSource) -> (Timestamp, Timestamp, Time
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_of_ours_counts_within_the_tolerance_and_not_beyond() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let half = Micros::from_secs(1);
     // It was decided when it was asked, or when it was heard.
     let client = |tolerance| ClockSource::Client {
@@ -58,7 +58,7 @@ fn one(store: &Redis, limit: &Limit) -> Charge<RedisKey> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_apart_by_prefix_and_secret_and_together_without() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let limit = every_limit(5, Micros::from_secs(3_600))[0];
     let apart = [
         ("tg:{", site.options()),
@@ -89,7 +89,7 @@ const SECOND: i64 = 1_000_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_servers_clock_may_be_set_while_it_is_asked() {
     let skew = Skew::none();
-    let site = Site::on(Server::start_skewed(Kind::Redis70, &skew));
+    let site = Site::on(Server::start_skewed(ServerKind::Redis70, &skew));
     let store = site.options().deadline(Duration::from_millis(500)).open();
     let mut limits = every_limit(10, Micros::from_millis(400));
     limits.retain(|limit| !matches!(limit, Limit::Concurrency(_)));
@@ -126,7 +126,7 @@ async fn a_server_whose_clock_differs_from_ours_charges_nobody_who_gave_up() {
     for ahead in [-86_400 * SECOND, 86_400 * SECOND] {
         let skew = Skew::none();
         skew.set(ahead);
-        let site = Site::on(Server::start_skewed(Kind::Redis70, &skew));
+        let site = Site::on(Server::start_skewed(ServerKind::Redis70, &skew));
         let store = site.options().deadline(Duration::from_millis(200)).open();
         let limit = every_limit(1_000, Micros::from_secs(86_400))[4];
         let key = site.counter(&store, &limit, "given up");

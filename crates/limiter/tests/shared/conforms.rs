@@ -4,16 +4,16 @@ use crate::site::Site;
 use tokio::runtime::{Handle, Runtime};
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::{Functions, Redis};
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
-fn conforms(kind: Kind, functions: Functions, near_cache: bool) {
+fn conforms(kind: ServerKind, functions: Functions, near_cache: bool) {
     let site = Site::start(kind);
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let store: Redis = site.options().functions(functions).near_cache(near_cache).open();
         let survey = store.diagnose().await.expect("a server");
         assert_eq!(survey.warnings, Vec::<String>::new());
-        assert_eq!(survey.is_function, functions != Functions::Off && kind != Kind::Redis62);
+        assert_eq!(survey.is_function, functions != Functions::Off && kind != ServerKind::Redis62);
         let handle = Handle::current();
         let bench = Harness::new(store).with_threads(move |work| {
             let _inside = handle.enter();
@@ -26,20 +26,20 @@ fn conforms(kind: Kind, functions: Functions, near_cache: bool) {
 
 #[test]
 fn redis_6_2_conforms() {
-    conforms(Kind::Redis62, Functions::Auto, true);
+    conforms(ServerKind::Redis62, Functions::Auto, true);
 }
 
 #[test]
 fn redis_7_0_conforms_by_functions() {
-    conforms(Kind::Redis70, Functions::On, true);
+    conforms(ServerKind::Redis70, Functions::On, true);
 }
 
 #[test]
 fn redis_7_0_conforms_by_scripts_without_a_near_cache() {
-    conforms(Kind::Redis70, Functions::Off, false);
+    conforms(ServerKind::Redis70, Functions::Off, false);
 }
 
 #[test]
 fn valkey_conforms() {
-    conforms(Kind::Valkey, Functions::Auto, true);
+    conforms(ServerKind::Valkey, Functions::Auto, true);
 }

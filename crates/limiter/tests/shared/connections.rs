@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::store::StoreError;
 use tollgate_limiter::store::redis::{Functions, Redis};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 fn limit() -> Limit {
     TokenBucket::new(rate(1_000_000, Micros::from_secs(3_600))).into()
@@ -30,7 +30,7 @@ async fn until_it_passes(site: &Site, store: &Redis) -> Duration {
 async fn a_unix_socket_is_a_way_too() {
     let path = std::env::temp_dir().join(format!("tollgate-{}.sock", std::process::id()));
     let path = path.to_str().expect("a path in words");
-    let site = Site::on(Server::start_with(Kind::Redis70, &["--unixsocket", path]));
+    let site = Site::on(Server::start_with(ServerKind::Redis70, &["--unixsocket", path]));
     let options = Redis::options(&format!("redis+unix://{path}")).expect("a URL");
     let store = options.deadline(Duration::from_secs(5)).open();
     until_it_passes(&site, &store).await;
@@ -41,7 +41,7 @@ async fn a_unix_socket_is_a_way_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_database_is_chosen_by_the_url() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let options = Redis::options(&format!("{}3", site.server.url())).expect("a URL");
     let store = options.deadline(Duration::from_secs(5)).open();
     until_it_passes(&site, &store).await;
@@ -53,7 +53,7 @@ async fn another_database_is_chosen_by_the_url() {
 async fn heals(functions: Functions) {
     const KILLS: u64 = 8;
     const TASKS: u64 = 32;
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = Arc::new(site.options().functions(functions).open());
     until_it_passes(&site, &store).await;
     let key = site.counter(&store, &limit(), "many");
@@ -104,7 +104,7 @@ async fn so_it_does_with_functions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_killed_while_idle_costs_nothing() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     until_it_passes(&site, &store).await;
     let key = site.counter(&store, &limit(), "somebody");
@@ -121,7 +121,7 @@ async fn a_connection_that_is_killed_while_idle_costs_nothing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_is_found_within_two_seconds() {
-    for kind in [Kind::Redis70, Kind::Redis62] {
+    for kind in [ServerKind::Redis70, ServerKind::Redis62] {
         let mut site = Site::start(kind);
         let store = site.options().deadline(Duration::from_millis(100)).open();
         until_it_passes(&site, &store).await;
@@ -148,7 +148,7 @@ async fn a_server_that_comes_back_is_found_within_two_seconds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_lets_nobody_in_is_tried_once_a_second_and_not_much_less() {
-    let server = Server::start_with(Kind::Redis70, &["--requirepass", "other"]);
+    let server = Server::start_with(ServerKind::Redis70, &["--requirepass", "other"]);
     let url = format!("redis://:wrong@127.0.0.1:{}/", server.port());
     let store = Redis::options(&url).expect("a URL").open();
     // At once, and after three pauses of 1.0 to 1.2 s.
@@ -158,7 +158,7 @@ async fn a_server_that_lets_nobody_in_is_tried_once_a_second_and_not_much_less()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_frozen_is_found_again() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().deadline(Duration::from_millis(100)).open();
     until_it_passes(&site, &store).await;
     let key = site.counter(&store, &limit(), "somebody");
@@ -175,7 +175,7 @@ async fn a_server_that_was_frozen_is_found_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_an_answer_is_late_something_is_sent_behind_the_question() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().deadline(Duration::from_secs(2)).open();
     until_it_passes(&site, &store).await;
     let key = site.counter(&store, &limit(), "somebody");
@@ -224,7 +224,7 @@ fn swallowing_the_second(behind: u16) -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_place_of_a_connection_that_was_well_two_are_tried() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let front = swallowing_the_second(site.server.port());
     let url = format!("redis://127.0.0.1:{front}/");
     let options = Redis::options(&url).expect("a URL");
@@ -243,7 +243,7 @@ async fn in_the_place_of_a_connection_that_was_well_two_are_tried() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_dropped_leaves_no_connection() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     until_it_passes(&site, &store).await;
     let connections = || -> usize { site.ask::<String>(&["CLIENT", "LIST"]).lines().count() };

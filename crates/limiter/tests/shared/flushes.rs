@@ -7,12 +7,12 @@ use std::time::Duration;
 use tollgate_core::{Limit, Micros, SlidingLog};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::Functions;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 /// Enough for all that is asked, so that what is left tells what was taken.
 const UNITS: u64 = 1_000_000;
 
-async fn survives(kind: Kind, functions: Functions, flush: &[&str]) {
+async fn survives(kind: ServerKind, functions: Functions, flush: &[&str]) {
     let site = Site::start(kind);
     let limit = Limit::from(SlidingLog::new(rate(UNITS, Micros::from_secs(86_400))).expect("in range"));
     let stores: Vec<_> = (0..2)
@@ -61,29 +61,29 @@ async fn survives(kind: Kind, functions: Functions, flush: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_may_be_flushed_on_redis() {
-    survives(Kind::Redis70, Functions::Off, &["SCRIPT", "FLUSH"]).await;
+    survives(ServerKind::Redis70, Functions::Off, &["SCRIPT", "FLUSH"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_may_be_flushed_on_the_oldest_redis() {
-    survives(Kind::Redis62, Functions::Auto, &["SCRIPT", "FLUSH"]).await;
+    survives(ServerKind::Redis62, Functions::Auto, &["SCRIPT", "FLUSH"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn functions_may_be_flushed_on_redis() {
-    survives(Kind::Redis70, Functions::On, &["FUNCTION", "FLUSH"]).await;
+    survives(ServerKind::Redis70, Functions::On, &["FUNCTION", "FLUSH"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn functions_may_be_flushed_on_valkey() {
-    survives(Kind::Valkey, Functions::On, &["FUNCTION", "FLUSH"]).await;
+    survives(ServerKind::Valkey, Functions::On, &["FUNCTION", "FLUSH"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_version_of_the_library_stays_and_both_work() {
     const OLDER: &str = "#!lua name=tollgate_0123456789abcdef\n\
         redis.register_function('tollgate_0123456789abcdef', function(keys, args) return 'older' end)\n";
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     site.ask::<String>(&["FUNCTION", "LOAD", OLDER]);
     let store = site.options().functions(Functions::On).open();
     let limit = Limit::from(SlidingLog::new(rate(9, Micros::from_secs(60))).expect("in range"));

@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tollgate_core::{Cost, FixedWindow, Gcra, Limit, Micros, Now, SlidingCounter, SlidingLog, Timestamp, TokenBucket};
 use tollgate_limiter::store::Source;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 const INSTANCES: usize = 4;
 const TASKS: usize = 64;
@@ -72,7 +72,7 @@ fn due(limit: &Limit, from: Timestamp) -> usize {
 /// Runs a limit and holds it to its envelope, which `over` tells: by how much the times that passed are beyond it.
 async fn holds(limit: impl Into<Limit>, over: impl Fn(&[u64]) -> i64) {
     let limit = limit.into();
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let passed = rush(&site, limit).await;
     let us: Vec<u64> = passed.iter().map(|at| at.as_micros()).collect();
     let over = over(&us);
@@ -152,7 +152,7 @@ async fn a_sliding_counter_is_one_over_all_instances() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn four_instances_and_380_requests_in_two_seconds_let_100_and_the_refill_pass() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let limit = Limit::from(TokenBucket::new(rate(100, Micros::from_secs(60))));
     let mut tasks = Vec::new();
     for _ in 0..INSTANCES {

@@ -4,7 +4,7 @@ use crate::site::{Site, charge, every_limit, lease, settle};
 use tollgate_core::{Charge, Limit, Micros, Policy};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 /// Periods from shorter than a minute to far longer, so that times to live double often.
 const PERIODS: [Micros; 4] = [
@@ -60,7 +60,7 @@ async fn treat(store: &Redis, key: RedisKey, limit: &Limit, way: u32) {
     }
 }
 
-async fn all_end(kind: Kind) {
+async fn all_end(kind: ServerKind) {
     let site = Site::start(kind);
     let store = site.options().near_cache(false).open();
     let mut kept = 0;
@@ -87,15 +87,15 @@ async fn all_end(kind: Kind) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_ends_on_redis() {
-    all_end(Kind::Redis70).await;
+    all_end(ServerKind::Redis70).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_ends_on_the_oldest_redis() {
-    all_end(Kind::Redis62).await;
+    all_end(ServerKind::Redis62).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_key_ends_on_valkey() {
-    all_end(Kind::Valkey).await;
+    all_end(ServerKind::Valkey).await;
 }

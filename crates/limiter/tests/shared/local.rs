@@ -12,7 +12,7 @@ use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::local::{InstanceCount, Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::{BreakerState, Redis, RedisKey};
 use tollgate_limiter::store::{Source, Store};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 const R: f64 = 100.0;
 const B: f64 = 100.0;
@@ -125,7 +125,7 @@ fn by(seen: &[Seen], source: Source, from: f64) -> usize {
 
 #[test]
 fn over_a_server_it_conforms() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let inner = Arc::new(site.options().open());
@@ -147,7 +147,7 @@ fn over_a_server_it_conforms() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
-    let mut site = Site::start(Kind::Redis70);
+    let mut site = Site::start(ServerKind::Redis70);
     let load = Load::on(&site).await;
     sleep(Duration::from_millis(1_500)).await;
     site.server.kill();
@@ -171,7 +171,7 @@ async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_costs_what_is_promised_and_is_not_charged_for_those_who_gave_up() {
-    let site = Site::start(Kind::Valkey);
+    let site = Site::start(ServerKind::Valkey);
     let load = Load::on(&site).await;
     sleep(Duration::from_millis(1_500)).await;
     site.server.freeze();
@@ -191,7 +191,7 @@ async fn a_frozen_server_costs_what_is_promised_and_is_not_charged_for_those_who
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flushed_server_costs_a_burst() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let load = Load::on(&site).await;
     sleep(Duration::from_millis(1_500)).await;
     site.ask::<()>(&["FLUSHALL"]);
@@ -204,7 +204,7 @@ async fn a_flushed_server_costs_a_burst() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_comes_and_goes_mints_nothing_and_is_seldom_trusted() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let load = Load::on(&site).await;
     sleep(Duration::from_millis(1_500)).await;
     for _ in 0..12 {
@@ -226,7 +226,7 @@ async fn a_link_that_comes_and_goes_mints_nothing_and_is_seldom_trusted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_count_each_other_and_the_largest_number_stays() {
-    let site = Site::start(Kind::Redis62);
+    let site = Site::start(ServerKind::Redis62);
     let (one, other) = (instance(&site, None), instance(&site, None));
     until_counted([&one, &other], 2).await;
     drop(other);
@@ -249,7 +249,7 @@ async fn until_counted<const N: usize>(instances: [&Arc<Fallback<Redis>>; N], co
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_takes_the_place_of_one_that_left_is_not_counted_beside_it() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let stays = instance(&site, None);
     let mut leaves = instance(&site, None);
     until_counted([&stays, &leaves], 2).await;
@@ -265,7 +265,7 @@ async fn whoever_takes_the_place_of_one_that_left_is_not_counted_beside_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
-    let mut server = Server::start(Kind::Redis70);
+    let mut server = Server::start(ServerKind::Redis70);
     server.kill();
     let store = Redis::options(&server.url()).expect("a URL").open();
     let store = Fallback::new(Arc::new(store), FallbackOptions::default());

@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Charge, Concurrency, FixedWindow, Gcra, Limit, Micros, Policy, SlidingLog, TokenBucket};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Settlement, Source, Store};
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 fn is_near(settled: &Settlement) -> bool {
     settled
@@ -27,7 +27,7 @@ async fn exhaust(store: &Redis, key: RedisKey, limit: &Limit) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_nearby_the_store_refuses_too() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let (near, far) = (site.options().open(), site.options().near_cache(false).open());
     // Refilled while it is asked, so that refusals end again and again.
     for limit in every_limit(20, Micros::from_secs(1)) {
@@ -66,7 +66,7 @@ async fn what_is_refused_nearby_the_store_refuses_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_back_here_can_be_taken_at_once() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     for limit in every_limit(3, Micros::from_secs(3_600)) {
         // What is shaped or queued promises nothing back.
@@ -95,7 +95,7 @@ async fn what_is_given_back_here_can_be_taken_at_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_back_elsewhere_is_known_within_250_ms() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let (here, elsewhere) = (site.options().open(), site.options().open());
     let limit = Limit::from(TokenBucket::new(rate(3, Micros::from_secs(3_600))));
     let key = site.counter(&here, &limit, "refunded");
@@ -114,7 +114,7 @@ async fn what_is_given_back_elsewhere_is_known_within_250_ms() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_counted_although_refused_is_always_asked() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     let limit = Limit::from(FixedWindow::new(rate(2, Micros::from_secs(86_400 * 365))));
     let key = site.counter(&store, &limit, "counted");
@@ -139,7 +139,7 @@ async fn what_is_counted_although_refused_is_always_asked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_always_asked_for() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     let limit = Limit::from(Concurrency::new(2, Micros::from_secs(60)).expect("in range"));
     let key = site.counter(&store, &limit, "held");
@@ -160,7 +160,7 @@ async fn leases_are_always_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_charges_of_one_log_do_not_refuse_one_alone() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     let limit = Limit::from(SlidingLog::new(rate(3, Micros::from_secs(60))).expect("in range"));
     let key = site.counter(&store, &limit, "twice");
@@ -175,7 +175,7 @@ async fn two_charges_of_one_log_do_not_refuse_one_alone() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_that_is_hammered_costs_few_calls_and_loses_nothing() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let limit = Limit::from(Gcra::new(rate(10, Micros::from_secs(1))));
     let stores: Vec<Arc<Redis>> = (0..4).map(|_| Arc::new(site.options().open())).collect();
     let key = site.counter(&stores[0], &limit, "hammered");

@@ -6,10 +6,10 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Functions, RedisOptions, ReadFrom, Redis, RedisKey};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// A replica that is there when this returns.
-fn follow(site: &Site, kind: Kind, settings: &[&str]) -> Site {
+fn follow(site: &Site, kind: ServerKind, settings: &[&str]) -> Site {
     let port = site.server.port().to_string();
     let mut all = vec!["--replicaof", "127.0.0.1", &port];
     all.extend(settings);
@@ -73,10 +73,10 @@ async fn until_it_lists_a_function(site: &Site) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn looks_go_to_a_replica_and_nothing_else_does() {
     let cases = [
-        (Kind::Redis70, Functions::Auto, "fcall_ro"),
-        (Kind::Redis70, Functions::Off, "evalsha_ro"),
-        (Kind::Valkey, Functions::On, "fcall_ro"),
-        (Kind::Valkey, Functions::Off, "evalsha_ro"),
+        (ServerKind::Redis70, Functions::Auto, "fcall_ro"),
+        (ServerKind::Redis70, Functions::Off, "evalsha_ro"),
+        (ServerKind::Valkey, Functions::On, "fcall_ro"),
+        (ServerKind::Valkey, Functions::Off, "evalsha_ro"),
     ];
     for (kind, functions, by) in cases {
         let site = Site::start(kind);
@@ -121,8 +121,8 @@ async fn looks_go_to_a_replica_and_nothing_else_does() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_forgot_the_script_is_sent_it_along() {
-    let site = Site::start(Kind::Redis70);
-    let replica = follow(&site, Kind::Redis70, &[]);
+    let site = Site::start(ServerKind::Redis70);
+    let replica = follow(&site, ServerKind::Redis70, &[]);
     let store = options(&site).functions(Functions::Off).open();
     assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
     let key = site.counter(&store, &limit(), "u");
@@ -138,8 +138,8 @@ async fn a_replica_that_forgot_the_script_is_sent_it_along() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_goes_or_falls_silent_leaves_looks_to_the_primary() {
-    let site = Site::start(Kind::Redis70);
-    let mut replica = follow(&site, Kind::Redis70, &[]);
+    let site = Site::start(ServerKind::Redis70);
+    let mut replica = follow(&site, ServerKind::Redis70, &[]);
     let store = options(&site).deadline(Duration::from_secs(2)).open();
     assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
     let key = site.counter(&store, &limit(), "u");
@@ -177,8 +177,8 @@ async fn a_replica_that_goes_or_falls_silent_leaves_looks_to_the_primary() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_lost_its_primary_is_soon_not_asked() {
     for serves_stale in ["yes", "no"] {
-        let site = Site::start(Kind::Redis70);
-        let replica = follow(&site, Kind::Redis70, &["--replica-serve-stale-data", serves_stale]);
+        let site = Site::start(ServerKind::Redis70);
+        let replica = follow(&site, ServerKind::Redis70, &["--replica-serve-stale-data", serves_stale]);
         let store = options(&site).open();
         assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
         let key = site.counter(&store, &limit(), "u");
@@ -212,8 +212,8 @@ async fn a_replica_that_lost_its_primary_is_soon_not_asked() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_is_told_why_no_replica_is_asked() {
     // The oldest servers have no commands that cannot write.
-    let site = Site::start(Kind::Redis62);
-    let replica = follow(&site, Kind::Redis62, &[]);
+    let site = Site::start(ServerKind::Redis62);
+    let replica = follow(&site, ServerKind::Redis62, &[]);
     let store = options(&site).open();
     let told = store.diagnose().await.expect("a server").warnings;
     assert_eq!(told.len(), 1, "{told:?}");
@@ -224,7 +224,7 @@ async fn an_operator_is_told_why_no_replica_is_asked() {
     assert_eq!(used(&store, key, &limit()).await, 4);
     assert_eq!(calls(&replica, &THAT_MAY_WRITE), 0);
     // And here there is none.
-    let alone = Site::start(Kind::Redis70);
+    let alone = Site::start(ServerKind::Redis70);
     let told = options(&alone).open().diagnose().await.expect("a server").warnings;
     assert!(
         matches!(&told[..], [told] if told.contains("the primary tells of none")),

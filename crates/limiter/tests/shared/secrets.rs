@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::Micros;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{RedisOptions, Redis, RedisTlsError};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// A server that speaks TLS at a port of its own, and asks clients for a certificate or not. Its files end with it.
 struct Guarded {
@@ -33,7 +33,7 @@ impl Guarded {
         };
         let (certificate, key) = &papers.server;
         let server = Server::start_with(
-            Kind::Redis70,
+            ServerKind::Redis70,
             &[
                 "--tls-port",
                 &port.to_string(),

@@ -10,7 +10,7 @@ use tollgate_core::{
 };
 use tollgate_limiter::store::redis::{RedisOptions, Redis, RedisKey};
 use tollgate_limiter::store::{Settlement, Store};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// A server, and the counters that a test has on it.
 pub(crate) struct Site {
@@ -20,7 +20,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    pub(crate) fn start(kind: Kind) -> Self {
+    pub(crate) fn start(kind: ServerKind) -> Self {
         Self::on(Server::start(kind))
     }
 

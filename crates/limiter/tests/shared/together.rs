@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Concurrency, Limit, Micros, SlidingLog};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::store::{Settlement, Store, StoreError};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 type Asking<'a> = Pin<Box<dyn Future<Output = Settlement> + Send + 'a>>;
 
@@ -61,7 +61,7 @@ fn heard(site: &Site) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_hundred_who_wait_go_in_two_calls() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     connected(&store).await;
     site.server.freeze();
@@ -78,7 +78,7 @@ async fn two_hundred_who_wait_go_in_two_calls() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_than_may_wait_is_refused_at_once_and_who_left_is_not_asked_for() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     connected(&store).await;
     site.server.freeze();
@@ -101,7 +101,7 @@ async fn more_than_may_wait_is_refused_at_once_and_who_left_is_not_asked_for() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_makes_the_call_may_leave_and_the_others_are_answered() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().open();
     connected(&store).await;
     site.server.freeze();
@@ -118,7 +118,7 @@ async fn whoever_makes_the_call_may_leave_and_the_others_are_answered() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_makes_the_call_and_is_not_woken_holds_the_others_up_only_for_a_while() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().deadline(Duration::from_millis(100)).open();
     connected(&store).await;
     // Its waker does nothing: it begins a call and never sees the answer.
@@ -137,7 +137,7 @@ async fn whoever_makes_the_call_and_is_not_woken_holds_the_others_up_only_for_a_
 }
 
 /// Asks a server that is frozen, from a store that has asked before or not, and thaws it when all have given up.
-async fn nothing_is_taken(kind: Kind, has_asked: bool) {
+async fn nothing_is_taken(kind: ServerKind, has_asked: bool) {
     let site = Site::start(kind);
     let deadline = Duration::from_millis(150);
     let store = site.options().deadline(deadline).open();
@@ -175,22 +175,22 @@ async fn nothing_is_taken(kind: Kind, has_asked: bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_runs_after_its_caller_gave_up_takes_nothing() {
-    nothing_is_taken(Kind::Redis70, true).await;
+    nothing_is_taken(ServerKind::Redis70, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nor_does_the_first_call_of_a_connection() {
-    nothing_is_taken(Kind::Redis70, false).await;
+    nothing_is_taken(ServerKind::Redis70, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nor_does_one_on_the_oldest_redis() {
-    nothing_is_taken(Kind::Redis62, true).await;
+    nothing_is_taken(ServerKind::Redis62, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_server_everybody_is_told_within_the_deadline() {
-    let mut server = Server::start(Kind::Redis70);
+    let mut server = Server::start(ServerKind::Redis70);
     server.kill();
     let store = Redis::options(&server.url()).expect("a URL");
     let deadline = Duration::from_millis(100);
@@ -227,7 +227,7 @@ async fn without_a_server_everybody_is_told_within_the_deadline() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_taken_and_given_back_by_many_go_together_too() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = std::sync::Arc::new(site.options().open());
     let limit = Limit::from(Concurrency::new(1_000, Micros::from_secs(60)).expect("in range"));
     let key = site.counter(&store, &limit, "held");
@@ -252,7 +252,7 @@ async fn leases_taken_and_given_back_by_many_go_together_too() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_whose_holder_left_before_the_answer_is_given_back() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     let store = site.options().deadline(Duration::from_millis(300)).open();
     let other = site.options().open();
     connected(&store).await;

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
 use tollgate_limiter::store::redis::Functions;
 use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// The only warning that a survey of this server has.
 async fn warning(site: &Site) -> String {
@@ -18,10 +18,10 @@ async fn warning(site: &Site) -> String {
 }
 
 /// What each algorithm is refused with, each way that the script can be called.
-async fn refusals(site: &Site, kind: Kind) -> Vec<(Limit, StoreError)> {
+async fn refusals(site: &Site, kind: ServerKind) -> Vec<(Limit, StoreError)> {
     let mut refusals = Vec::new();
     for functions in [Functions::Off, Functions::On] {
-        if kind == Kind::Redis62 && functions == Functions::On {
+        if kind == ServerKind::Redis62 && functions == Functions::On {
             continue;
         }
         for limit in every_limit(5, Micros::from_secs(60)) {
@@ -38,7 +38,7 @@ async fn refusals(site: &Site, kind: Kind) -> Vec<(Limit, StoreError)> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_may_forget_counters_is_warned_of() {
     let settings = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let site = Site::on(Server::start_with(kind, &settings));
         assert!(warning(&site).await.contains("allkeys-lru"));
         site.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
@@ -49,7 +49,7 @@ async fn a_server_that_may_forget_counters_is_warned_of() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_warned_of_and_refuses() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let primary = Site::start(kind);
         let port = primary.server.port().to_string();
         // A function must be there before it can be called; a replica takes none.
@@ -80,10 +80,10 @@ async fn a_replica_is_warned_of_and_refuses() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
-    let mut primary = Server::start(Kind::Redis70);
+    let mut primary = Server::start(ServerKind::Redis70);
     primary.kill();
     let port = primary.port().to_string();
-    let site = Site::on(Server::start_with(Kind::Redis70, &["--replicaof", "127.0.0.1", &port]));
+    let site = Site::on(Server::start_with(ServerKind::Redis70, &["--replicaof", "127.0.0.1", &port]));
     let store = site
         .options()
         .functions(Functions::Off)
@@ -108,7 +108,7 @@ async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_memory_says_so() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let site = Site::on(Server::start_with(kind, &["--maxmemory-policy", "noeviction"]));
         // The script is loaded while there is room for it.
         site.options().open().diagnose().await.expect("a server");
@@ -127,7 +127,7 @@ async fn a_server_without_memory_says_so() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_somebody_else_is_told_and_left_alone() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let site = Site::start(kind);
         let store = site.options().open();
         let well = every_limit(7, Micros::from_secs(60))[0];

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
 use tollgate_limiter::store::redis::{Functions, RedisOptions, Redis};
 use tollgate_limiter::store::{Store, StoreError};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 const PASSWORD: &str = "k4rp-im-teich";
 
@@ -77,11 +77,11 @@ async fn everything(site: &Site, store: &Redis) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn little_is_enough() {
     let cases = [
-        (Kind::Redis70, Functions::Auto, &BY_FUNCTION[..], true),
-        (Kind::Redis70, Functions::Auto, &BY_SCRIPT, false),
-        (Kind::Redis62, Functions::Auto, &BY_SCRIPT, false),
-        (Kind::Valkey, Functions::On, &BY_FUNCTION, true),
-        (Kind::Valkey, Functions::Off, &BY_SCRIPT, false),
+        (ServerKind::Redis70, Functions::Auto, &BY_FUNCTION[..], true),
+        (ServerKind::Redis70, Functions::Auto, &BY_SCRIPT, false),
+        (ServerKind::Redis62, Functions::Auto, &BY_SCRIPT, false),
+        (ServerKind::Valkey, Functions::On, &BY_FUNCTION, true),
+        (ServerKind::Valkey, Functions::Off, &BY_SCRIPT, false),
     ];
     for (kind, functions, way, is_function) in cases {
         let site = Site::start(kind);
@@ -97,9 +97,9 @@ async fn little_is_enough() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_documented_is_enough_also_when_the_script_was_forgotten() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let site = Site::start(kind);
-        let has_functions = kind != Kind::Redis62;
+        let has_functions = kind != ServerKind::Redis62;
         let [for_all, with_functions] = documented();
         site.ask::<()>(&for_all);
         if has_functions {
@@ -121,7 +121,7 @@ async fn what_is_documented_is_enough_also_when_the_script_was_forgotten() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_survey_misses_whatever_is_missing() {
-    for kind in [Kind::Redis70, Kind::Redis62, Kind::Valkey] {
+    for kind in [ServerKind::Redis70, ServerKind::Redis62, ServerKind::Valkey] {
         let site = Site::start(kind);
         for missing in SCRIPT {
             make_user(&site, &[&SCRIPT[..], &BY_SCRIPT, &["+info"]].concat(), Some(missing));
@@ -144,7 +144,7 @@ async fn a_survey_misses_whatever_is_missing() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_may_not_be_read_is_not_taken_for_a_foreign_one() {
-    for kind in [Kind::Redis70, Kind::Redis62, Kind::Valkey] {
+    for kind in [ServerKind::Redis70, ServerKind::Redis62, ServerKind::Valkey] {
         let site = Site::start(kind);
         let may = [&SCRIPT[..], &BY_SCRIPT].concat();
         for (missing, algorithm) in [("+get", "token_bucket"), ("+getrange", "sliding_log")] {
@@ -179,7 +179,7 @@ async fn fault(store: &Redis) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_may_do_only_what_envoyproxy_ratelimit_does_is_told_what_is_needed() {
-    for kind in [Kind::Redis70, Kind::Redis62, Kind::Valkey] {
+    for kind in [ServerKind::Redis70, ServerKind::Redis62, ServerKind::Valkey] {
         let site = Site::start(kind);
         make_user(&site, &["+ping", "+incrby", "+expire", "+get", "+del"], None);
         let store = options(&site, PASSWORD).deadline(Duration::from_millis(200)).open();
@@ -194,7 +194,7 @@ async fn who_may_do_only_what_envoyproxy_ratelimit_does_is_told_what_is_needed()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wrong_password_is_told_and_not_repeated() {
-    let site = Site::start(Kind::Redis70);
+    let site = Site::start(ServerKind::Redis70);
     make_user(&site, &SCRIPT, None);
     let store = options(&site, "wr0ng-and-s3cret")
         .deadline(Duration::from_millis(200))
@@ -218,7 +218,7 @@ async fn a_wrong_password_is_told_and_not_repeated() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_repeats_what_it_was_told_is_not_repeated() {
-    for kind in [Kind::Redis70, Kind::Redis62, Kind::Valkey] {
+    for kind in [ServerKind::Redis70, ServerKind::Redis62, ServerKind::Valkey] {
         let server = Server::start_with(kind, &["--rename-command", "HELLO", ""]);
         let url = format!("redis://tollgate:s3cret@127.0.0.1:{}/", server.port());
         let store = Redis::options(&url).expect("a URL").open();

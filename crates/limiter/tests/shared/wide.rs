@@ -4,7 +4,7 @@ use crate::site::{Site, charge, every_limit, lease};
 use tollgate_core::{Charge, Limit, Micros};
 use tollgate_limiter::store::redis::{Functions, Redis, RedisKey};
 use tollgate_limiter::store::{Store, StoreError};
-use tollgate_limiter::testing::servers::Kind;
+use tollgate_limiter::testing::servers::ServerKind;
 
 /// The most charges of one request.
 const MOST: usize = 4_096;
@@ -32,7 +32,7 @@ async fn took_us(site: &Site, store: &Redis, limit: &Limit, count: usize) -> u64
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_charges_are_settled_at_once_in_a_time_that_grows_with_their_number() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let site = Site::start(kind);
         let store = site.options().functions(Functions::Off).near_cache(false).open();
         let limits = every_limit(20, Micros::from_secs(3_600));
@@ -61,7 +61,7 @@ async fn many_charges_are_settled_at_once_in_a_time_that_grows_with_their_number
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_are_kept_or_none() {
-    let site = Site::start(Kind::Valkey);
+    let site = Site::start(ServerKind::Valkey);
     let store = site.options().open();
     for limit in every_limit(9, Micros::from_secs(3_600)) {
         let mut request = charges(&site, &store, &limit, 200);

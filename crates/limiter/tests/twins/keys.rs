@@ -7,7 +7,7 @@ use tollgate_core::{
 };
 use tollgate_limiter::store::redis::call::{ScriptReply, Call, CallTiming, ScriptOp, ChargeReply};
 use tollgate_limiter::store::redis::script::SCRIPT;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 fn connect(server: &Server) -> Connection {
     let client = redis::Client::open(server.url()).expect("an address");
@@ -63,7 +63,7 @@ fn is_allow(told: &ChargeReply) -> bool {
 
 #[test]
 fn a_key_of_another_type_is_an_outcome_and_stays_as_it_is() {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let server = Server::start(kind);
         let mut connection = connect(&server);
         let limits: [Limit; 3] = [
@@ -110,7 +110,7 @@ fn a_key_of_another_type_is_an_outcome_and_stays_as_it_is() {
 
 #[test]
 fn a_call_that_begins_too_late_takes_nothing_and_says_the_time() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
     let limit = TokenBucket::new(rate(5, 60)).into();
     let mut call = Call::new(ScriptOp::Settle);
@@ -136,7 +136,7 @@ fn a_call_that_begins_too_late_takes_nothing_and_says_the_time() {
 
 #[test]
 fn the_callers_clock_is_believed_only_within_the_tolerance() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
     let limit = TokenBucket::new(rate(5, 60)).into();
     let mut call = Call::new(ScriptOp::Peek);
@@ -161,7 +161,7 @@ fn the_callers_clock_is_believed_only_within_the_tolerance() {
 
 #[test]
 fn every_key_lives_until_it_is_as_good_as_new_and_at_most_twice_that_and_a_minute() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
     for (seconds, units) in [
         (1, 1),
@@ -202,7 +202,7 @@ fn every_key_lives_until_it_is_as_good_as_new_and_at_most_twice_that_and_a_minut
 
 #[test]
 fn nothing_is_written_when_nothing_changes() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
     let limit = TokenBucket::new(rate(5, 60)).into();
     settle(&mut connection, &[charge("key", limit, 5)]);
@@ -223,7 +223,7 @@ fn nothing_is_written_when_nothing_changes() {
 
 #[test]
 fn states_are_small() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
     let name = |place: u64| format!("tollgate:{{0123456789abcdef}}:{place:032}");
     let _: String = ask(&mut connection, &["SET", &name(1), "123456", "EX", "600"]);

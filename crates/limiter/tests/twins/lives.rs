@@ -7,7 +7,7 @@ use tollgate_core::testing::life::{TimelineAction, EventResult, TimelineEvent, K
 use tollgate_core::testing::random::Random;
 use tollgate_core::testing::vectors;
 use tollgate_core::{Change, Decision, LeaseId, Limit, Retry, State, lua};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// Steps of each algorithm on each server. The documented long run sets it to a million.
 const STEPS: u64 = match option_env!("TOLLGATE_TWIN_STEPS") {
@@ -61,22 +61,22 @@ const fn number(text: &str) -> u64 {
 
 #[test]
 fn twins_agree_with_the_core_on_redis() {
-    agree(Kind::Redis70, STEPS);
+    agree(ServerKind::Redis70, STEPS);
 }
 
 #[test]
 fn twins_agree_with_the_core_on_valkey() {
-    agree(Kind::Valkey, STEPS);
+    agree(ServerKind::Valkey, STEPS);
 }
 
 #[test]
 fn twins_agree_with_the_core_on_the_oldest_redis() {
-    agree(Kind::Redis62, STEPS / 10);
+    agree(ServerKind::Redis62, STEPS / 10);
 }
 
 #[test]
 fn twins_agree_with_the_core_on_every_worked_example() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let (mut connection, script) = (connect(&server), script());
     for (algorithm, text) in EXAMPLES {
         for scenario in vectors::parse(text).expect("examples that can be read") {
@@ -89,7 +89,7 @@ fn twins_agree_with_the_core_on_every_worked_example() {
 
 #[test]
 fn a_twin_that_is_a_little_off_is_found_out() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
     for (algorithm, right, wrong) in MISTAKES {
         let right_script = script();
@@ -178,7 +178,7 @@ fn script() -> String {
     format!("{}{}", lua::TWINS, include_str!("play.lua"))
 }
 
-fn agree(kind: Kind, steps: u64) {
+fn agree(kind: ServerKind, steps: u64) {
     let server = Server::start_with(kind, &["--lua-time-limit", "60000"]);
     let (mut connection, script) = (connect(&server), script());
     for algorithm in Limit::ALGORITHMS {

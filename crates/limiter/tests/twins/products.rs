@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{lua, muldiv};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// What a script tells of a quotient that a double does not hold.
 const END: u64 = 1 << 53;
@@ -28,7 +28,7 @@ fn edges() -> Vec<u64> {
 }
 
 fn compare(cases: &[[u64; 3]]) {
-    for kind in Kind::ALL {
+    for kind in ServerKind::ALL {
         let server = Server::start(kind);
         let client = redis::Client::open(server.url()).expect("an address");
         let mut connection = client.get_connection().expect("a server that answers");

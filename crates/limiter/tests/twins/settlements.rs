@@ -9,7 +9,7 @@ use tollgate_core::{
 };
 use tollgate_limiter::store::redis::call::{ScriptReply, Call, CallTiming, ScriptOp, ChargeReply};
 use tollgate_limiter::store::redis::script::{FUNCTION, LIBRARY, SCRIPT};
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// Requests on each server.
 const REQUESTS: u64 = 20_000;
@@ -25,27 +25,27 @@ enum By {
 
 #[test]
 fn requests_are_settled_as_in_the_core_on_redis() {
-    agree(Kind::Redis70, By::Script);
+    agree(ServerKind::Redis70, By::Script);
 }
 
 #[test]
 fn requests_are_settled_as_in_the_core_on_redis_by_a_function() {
-    agree(Kind::Redis70, By::Function);
+    agree(ServerKind::Redis70, By::Function);
 }
 
 #[test]
 fn requests_are_settled_as_in_the_core_on_valkey() {
-    agree(Kind::Valkey, By::Script);
+    agree(ServerKind::Valkey, By::Script);
 }
 
 #[test]
 fn requests_are_settled_as_in_the_core_on_valkey_by_a_function() {
-    agree(Kind::Valkey, By::Function);
+    agree(ServerKind::Valkey, By::Function);
 }
 
 #[test]
 fn requests_are_settled_as_in_the_core_on_the_oldest_redis() {
-    agree(Kind::Redis62, By::Script);
+    agree(ServerKind::Redis62, By::Script);
 }
 
 /// A server, and beside it what the core holds of each key.
@@ -66,7 +66,7 @@ struct Key {
     state: Option<State>,
 }
 
-fn agree(kind: Kind, by: By) {
+fn agree(kind: ServerKind, by: By) {
     let mut bench = Bench::new(kind, by, 11);
     let mut requests = 0;
     while requests < REQUESTS {
@@ -82,7 +82,7 @@ fn agree(kind: Kind, by: By) {
 }
 
 impl Bench {
-    fn new(kind: Kind, by: By, seed: u64) -> Self {
+    fn new(kind: ServerKind, by: By, seed: u64) -> Self {
         let server = Server::start(kind);
         let client = redis::Client::open(server.url()).expect("an address");
         let mut connection = client.get_connection().expect("a server that answers");

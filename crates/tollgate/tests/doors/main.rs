@@ -30,7 +30,7 @@ use tollgate_limiter::core::Timestamp;
 use tollgate_limiter::store::local::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// Each of them counts by door, so that the doors do not see each other's counters. What is given back by the clock while
 /// the test runs is less than one.
@@ -132,7 +132,7 @@ fn all_doors_say_the_same_over_memory() {
 
 #[test]
 fn all_doors_say_the_same_over_redis() {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     // A refusal that is known without asking may name fewer limits.
     let options = Redis::options(&server.url()).unwrap().near_cache(false);
     agree(

@@ -11,7 +11,7 @@ use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::Timestamp;
 use tollgate_limiter::store::local::Fallback;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::servers::{Kind, Server as Process};
+use tollgate_limiter::testing::servers::{ServerKind, Server as Process};
 
 const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
                      - { id: shut, per: shut, limit: 10/day, on_store_failure: closed }\n\
@@ -35,7 +35,7 @@ fn ask(client: &mut Client<'_>, key: &str, fields: &[(&str, &str)]) -> Answer {
 
 #[test]
 fn all_descriptors_settle_together_there_too() {
-    let process = Process::start(Kind::Redis70);
+    let process = Process::start(ServerKind::Redis70);
     let server = over(&process, Duration::from_secs(30));
     let mut client = server.connect();
     let tenant = |name, count| hits(&[("tenant", name)], count);
@@ -51,7 +51,7 @@ fn all_descriptors_settle_together_there_too() {
 
 #[test]
 fn who_names_a_time_waits_no_longer_for_a_store_that_does_not_answer() {
-    let process = Process::start(Kind::Redis70);
+    let process = Process::start(ServerKind::Redis70);
     let server = over(&process, Duration::from_secs(30));
     let mut client = server.connect();
     assert_eq!(ask(&mut client, "tenant", &[]).status, Some(0));
@@ -64,7 +64,7 @@ fn who_names_a_time_waits_no_longer_for_a_store_that_does_not_answer() {
 
 #[test]
 fn what_nobody_can_judge_is_an_error_or_passes_as_the_rule_says() {
-    let mut process = Process::start(Kind::Redis70);
+    let mut process = Process::start(ServerKind::Redis70);
     let server = over(&process, Duration::from_secs(2));
     let mut client = server.connect();
     assert_eq!(ask(&mut client, "shut", &[]).status, Some(0));

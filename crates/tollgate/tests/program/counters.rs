@@ -3,7 +3,7 @@
 use crate::running::{Folder, Server};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use tollgate_limiter::testing::servers::{Kind, Server as Redis};
+use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
 
 const FILE: &str = "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: year, requests_per_unit: 30 }\n- key: path\n  rate_limit: { unit: second, requests_per_unit: 1000 }\n";
 
@@ -28,7 +28,7 @@ fn key(redis: &Redis) -> String {
 
 #[test]
 fn two_servers_and_envoyproxy_count_on_one_key() {
-    let (redis, second) = (Redis::start(Kind::Redis70), Redis::start(Kind::Valkey));
+    let (redis, second) = (Redis::start(ServerKind::Redis70), Redis::start(ServerKind::Valkey));
     let settings = format!(
         "store: {{ url: '{}', deadline: 5s }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ prefix: 'rl:', per_second: '{}' }}\n",
         redis.url(),
@@ -81,7 +81,7 @@ fn figure(server: &Server, name: &str, path: &str) -> u64 {
 
 #[test]
 fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start(ServerKind::Redis70);
     let settings = format!(
         "store: {{ url: '{}', deadline: 5s }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ stop_when_over: true, local_cache: 1000 }}\n",
         redis.url()
@@ -125,7 +125,7 @@ fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
 
 #[test]
 fn what_the_store_did_not_take_back_is_not_counted_as_given() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start(ServerKind::Redis70);
     let settings = format!(
         "store: {{ url: '{}', deadline: 5s, mode: shared_only }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ prefix: 'rl:' }}\n",
         redis.url()

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{Kind, Server as Redis};
+use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
 
 /// It all, running. The first to go is Envoy.
 struct Site {
@@ -248,7 +248,7 @@ fn envoy_lets_through_and_refuses_with_counters_in_memory() {
 
 #[test]
 fn envoy_lets_through_and_refuses_with_counters_on_redis() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start(ServerKind::Redis70);
     limits(&["--store", &redis.url()]);
 }
 
@@ -282,6 +282,6 @@ fn envoy_sees_refused_requests_counted_until_it_is_switched_to_strict() {
 
 #[test]
 fn envoy_sees_the_same_with_counters_on_redis() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start(ServerKind::Redis70);
     switched(&["--store", &redis.url()]);
 }

@@ -1,7 +1,7 @@
 //! What the pages under `docs/` say of the server, held against a running one.
 
 use crate::running::{Answer, Folder, Server};
-use tollgate_limiter::testing::servers::{Kind, Server as Redis};
+use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
 
 const HTTP: &str = include_str!("../../../../docs/http.md");
 const METRICS: &str = include_str!("../../../../docs/metrics.md");
@@ -31,7 +31,7 @@ fn every_exchange_of_the_http_page_goes_as_it_is_written() {
 
 #[test]
 fn the_metrics_page_names_every_metric_and_no_other() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start(ServerKind::Redis70);
     let text: String = [&[][..], &["--store", &redis.url()]]
         .map(|store| {
             let folder = Folder::with("shop.yaml", "domain: shop");

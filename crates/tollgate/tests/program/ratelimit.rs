@@ -14,7 +14,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 use tollgate::server::envoy::rate_limit_response::Code;
 use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
-use tollgate_limiter::testing::servers::{Kind, Server as Redis};
+use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
 
 /// What its log says each time changed files are taken, or are not.
 const TAKEN: &str = "took the changed rules";
@@ -319,7 +319,7 @@ fn without_files_it_does_not_start_unless_it_is_told_to_and_then_takes_them_when
 
 #[test]
 fn two_of_them_count_together_on_its_redis() {
-    let redis = Redis::start_with(Kind::Redis70, &["--requirepass", "s/e:cret"]);
+    let redis = Redis::start_with(ServerKind::Redis70, &["--requirepass", "s/e:cret"]);
     let url = format!("127.0.0.1:{}", redis.port());
     let folder = Folder::with("data/config/shop.yaml", &file(2));
     let variables = [

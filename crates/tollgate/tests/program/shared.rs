@@ -4,8 +4,8 @@ use crate::running::{Folder, Server, run};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::sentinel::Watched;
-use tollgate_limiter::testing::servers::{Kind, Server as Redis};
+use tollgate_limiter::testing::sentinel::SentinelGroup;
+use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
 
 /// An instance over the store at this address, with a deadline that a busy machine keeps.
 fn instance(folder: &Folder, store: &str) -> Server {
@@ -15,7 +15,7 @@ fn instance(folder: &Folder, store: &str) -> Server {
 
 #[test]
 fn four_instances_keep_one_limit() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start(ServerKind::Redis70);
     let folder = Folder::with(
         "tollgate.yaml",
         "rules: [{ id: minute, per: user, limit: 100/min, algorithm: sliding_log }]\n",
@@ -40,7 +40,7 @@ fn four_instances_keep_one_limit() {
 
 #[test]
 fn two_instances_keep_limits_on_a_cluster() {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let folder = Folder::with(
         "tollgate.yaml",
         "rules:\n- { id: everybody, limit: 50/h }\n- { id: each, per: user, limit: 4/h }\n",
@@ -65,7 +65,7 @@ fn two_instances_keep_limits_on_a_cluster() {
 
 #[test]
 fn a_server_that_starts_while_no_sentinel_answers_knows_the_primary() {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let folder = Folder::with(
         "tollgate.yaml",
         "data_dir: data\nrules: [{ id: each, per: user, limit: 100/h }]\n",
@@ -92,7 +92,7 @@ fn a_server_that_starts_while_no_sentinel_answers_knows_the_primary() {
 
 #[test]
 fn what_is_given_back_while_the_store_is_away_is_given_here() {
-    let mut redis = Redis::start(Kind::Redis70);
+    let mut redis = Redis::start(ServerKind::Redis70);
     let folder = Folder::with("tollgate.yaml", "rules: [{ id: each, per: user, limit: 10/h }]\n");
     let server = Server::start(&folder, &["--set", &format!("store.url={}", redis.url())]);
     let user = r#"{"user":"u"}"#;
@@ -112,7 +112,7 @@ fn what_is_given_back_while_the_store_is_away_is_given_here() {
 
 #[test]
 fn an_answer_says_who_decided_and_every_operation_is_shared() {
-    let redis = Redis::start(Kind::Valkey);
+    let redis = Redis::start(ServerKind::Valkey);
     let folder = Folder::with(
         "tollgate.yaml",
         "rules:\n- { id: r, per: user, limit: 2/h }\n- { id: c, when: { kind: job }, per: user, algorithm: concurrency, limit: 1 }\n",
@@ -150,7 +150,7 @@ fn an_answer_says_who_decided_and_every_operation_is_shared() {
 
 #[test]
 fn a_rule_says_what_holds_while_the_store_is_away() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start(ServerKind::Redis70);
     let (url, port) = (redis.url(), redis.port().to_string());
     let folder = Folder::with(
         "tollgate.yaml",
@@ -194,7 +194,7 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     let metrics = server.get("/metrics").body;
     assert!(metrics.contains("tollgate_store_connected 0"), "{metrics}");
 
-    let _redis = Redis::start_with(Kind::Redis70, &["--port", &port]);
+    let _redis = Redis::start_with(ServerKind::Redis70, &["--port", &port]);
     server.wait_for("the store can be reached again", 1);
     let back = server.check(r#"{"to":"closed"}"#);
     assert_eq!((back.status, &back.json()["source"]), (200, &"shared".into()));
@@ -211,7 +211,7 @@ fn tell(redis: &Redis, words: &str) {
 
 #[test]
 fn what_only_some_requests_fail_by_is_told_everywhere() {
-    let redis = Redis::start(Kind::Redis70);
+    let redis = Redis::start(ServerKind::Redis70);
     let folder = Folder::with("tollgate.yaml", "rules: [{ id: r, per: user, limit: 10/h }]\n");
     let server = instance(&folder, &redis.url());
     assert_eq!(
@@ -257,7 +257,7 @@ fn what_only_some_requests_fail_by_is_told_everywhere() {
 #[test]
 fn a_store_that_may_forget_counters_is_told_while_it_runs() {
     let settings = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
-    let redis = Redis::start_with(Kind::Redis70, &settings);
+    let redis = Redis::start_with(ServerKind::Redis70, &settings);
     let folder = Folder::with("tollgate.yaml", "rules: [{ id: r, limit: 10/h }]\n");
     let server = instance(&folder, &redis.url());
     server.wait_for("allkeys-lru", 1);
@@ -281,7 +281,7 @@ fn it_starts_without_the_store_and_tells_no_secret() {
     );
     assert_eq!(server.check("{}").json()["source"], "open");
     server.wait_for("the store cannot be reached", 1);
-    let redis = Redis::start_with(Kind::Redis70, &["--port", &free.to_string(), "--requirepass", "other"]);
+    let redis = Redis::start_with(ServerKind::Redis70, &["--port", &free.to_string(), "--requirepass", "other"]);
     std::thread::park_timeout(Duration::from_millis(1_500));
     drop(redis);
     let all = format!(
@@ -306,7 +306,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 
 #[test]
 fn a_local_rule_is_kept_by_a_share_while_the_store_is_away_and_all_of_it_is_told() {
-    let mut redis = Redis::start(Kind::Redis70);
+    let mut redis = Redis::start(ServerKind::Redis70);
     let folder = Folder::with(
         "tollgate.yaml",
         "rules:\n- { id: r, when: { kind: plain }, per: user, limit: 10/h }\n\

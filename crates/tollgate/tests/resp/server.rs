@@ -49,7 +49,7 @@ impl Server {
 
     /// The same with other settings, and another deadline.
     pub(crate) fn start_shared_with(rules: &str, settings: RespSettings, deadline: Duration) -> Self {
-        let redis = servers::Server::start(servers::Kind::Redis70);
+        let redis = servers::Server::start(servers::ServerKind::Redis70);
         let options = Redis::options(&redis.url()).unwrap().deadline(deadline);
         let clock = Clock::manual(Timestamp::EPOCH);
         let open = || Arc::new(Fallback::new(Arc::new(options.open()), Default::default())).into();

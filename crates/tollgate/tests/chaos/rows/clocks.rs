@@ -7,13 +7,13 @@ use crate::figures::Figures;
 use crate::plan::Plan;
 use std::collections::HashSet;
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 use tollgate_limiter::testing::skew::Skew;
 
 pub(super) fn server(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     let skew = Skew::none();
-    let server = Server::start_skewed(Kind::Redis70, &skew);
+    let server = Server::start_skewed(ServerKind::Redis70, &skew);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     skew.set(60_000_000);
     let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
@@ -26,7 +26,7 @@ pub(super) fn server(plan: &Plan) -> Figures {
     figures.at_most("a minute forward: over-admission (M11)", seen.excess(), CAPACITY as f64);
 
     let skew = Skew::none();
-    let server = Server::start_skewed(Kind::Redis70, &skew);
+    let server = Server::start_skewed(ServerKind::Redis70, &skew);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let from_us = bench.now_us();
     skew.set(-3_600_000_000);
@@ -79,7 +79,7 @@ pub(super) fn server(plan: &Plan) -> Figures {
 }
 
 pub(super) fn nodes(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let skews = [5_000_000, -5_000_000].map(|ahead_us| {
         let skew = Skew::none();
         skew.set(ahead_us);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// Each shard has a hot key of its own, with this rate and capacity, asked for ten times as often.
 const EACH: u64 = 30;
@@ -54,7 +54,7 @@ fn one_on_each(plan: &Plan, setup: &Setup, cluster: &Cluster) -> Vec<String> {
 /// The slot of a user's counter.
 fn slot_of(node: &Node, cluster: &Cluster, user: &str) -> usize {
     let key = stored_key(node, user);
-    let slot = cluster.ask(0, &format!("CLUSTER KEYSLOT {key}")).unwrap();
+    let slot = cluster.command(0, &format!("CLUSTER KEYSLOT {key}")).unwrap();
     slot.parse().unwrap()
 }
 
@@ -89,12 +89,12 @@ fn is_elsewhere(sample: &Sample) -> bool {
 pub(super) fn killed(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     for coverage in plan.pick(&["no"][..], &["no", "yes"]) {
-        let mut cluster = Cluster::start_with(Kind::Redis70, &["--cluster-require-full-coverage", coverage]);
+        let mut cluster = Cluster::start_with(ServerKind::Redis70, &["--cluster-require-full-coverage", coverage]);
         let (mut bench, baseline) = loaded(plan, &cluster);
         let from_us = bench.now_us();
         cluster.servers[0].kill();
         cluster.wait_until("led by the replica", |cluster| {
-            cluster.says(3, "INFO replication", "role:master")
+            cluster.has_line(3, "INFO replication", "role:master")
         });
         let outage = Outage {
             from_us,
@@ -129,12 +129,12 @@ pub(super) fn killed(plan: &Plan) -> Figures {
 }
 
 pub(super) fn failover(plan: &Plan) -> Figures {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let (mut bench, baseline) = loaded(plan, &cluster);
     let from_us = bench.now_us();
-    cluster.ask(3, "CLUSTER FAILOVER").unwrap();
+    cluster.command(3, "CLUSTER FAILOVER").unwrap();
     cluster.wait_until("led by the replica", |cluster| {
-        cluster.says(3, "INFO replication", "role:master")
+        cluster.has_line(3, "INFO replication", "role:master")
     });
     bench.pause(plan.seconds(2.5, 5.0));
     let seen = bench.end_load();
@@ -162,7 +162,7 @@ pub(super) fn failover(plan: &Plan) -> Figures {
 }
 
 pub(super) fn resharded(plan: &Plan) -> Figures {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let (mut bench, baseline) = loaded(plan, &cluster);
     let before = primaries(&cluster);
     let from_us = bench.now_us();
@@ -201,7 +201,7 @@ pub(super) fn resharded(plan: &Plan) -> Figures {
 }
 
 pub(super) fn lost(plan: &Plan) -> Figures {
-    let mut cluster = Cluster::start(Kind::Redis70);
+    let mut cluster = Cluster::start(ServerKind::Redis70);
     let (mut bench, baseline) = loaded(plan, &cluster);
     let from_us = bench.now_us();
     cluster.servers[0].kill();
@@ -253,7 +253,7 @@ pub(super) fn lost(plan: &Plan) -> Figures {
 }
 
 pub(super) fn several_slots(plan: &Plan) -> Figures {
-    let cluster = Cluster::start(Kind::Redis70);
+    let cluster = Cluster::start(ServerKind::Redis70);
     let mut setup = Setup::over(&cluster.url());
     setup.rules = "rules:\n- { id: ledger, limit: 1/day burst 50000, on_store_failure: open }\n\
                    - { id: each, per: user, limit: 3/s, on_store_failure: open }\n\

@@ -6,7 +6,7 @@ use crate::figures::Figures;
 use crate::plan::Plan;
 use crate::proxy::{Fault, Proxy};
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// What servers say, and what it is counted as.
 const CODES: [(&str, &str); 19] = [
@@ -44,7 +44,7 @@ const CODES: [(&str, &str); 19] = [
 const CREDENTIALS: [&str; 3] = ["noauth", "wrongpass", "noperm"];
 
 pub(super) fn every_code(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let runtime = crate::bench::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let mut figures = Figures::default();

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 pub(super) fn reset(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let dials = bench.metric("tollgate_store_dials_total", "");
     let from_us = bench.now_us();
@@ -73,7 +73,7 @@ fn deviation(all: &[f64]) -> f64 {
 }
 
 pub(super) fn swallowed(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let sockets = space::connections_to(server.port());
     let from_us = bench.now_us();
@@ -114,7 +114,7 @@ fn noticed_when_idle(figures: &mut Figures, bench: &Bench, server: &Server) {
 pub(super) fn slow(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
     for (late, more) in [(50, 0), (200, 0), (20, 60)] {
-        let server = Server::start(Kind::Redis70);
+        let server = Server::start(ServerKind::Redis70);
         let runtime = crate::bench::runtime();
         let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
         let (mut bench, baseline) = over(plan, Setup::over(&proxy.url()));
@@ -150,7 +150,7 @@ pub(super) fn lossy(plan: &Plan) -> Figures {
         ),
     ];
     for (what, rule, others, shared) in rules {
-        let server = Server::start(Kind::Redis70);
+        let server = Server::start(ServerKind::Redis70);
         let mut setup = Setup::over(&server.url());
         setup.traffic = traffic(&["h0"], 1_000, others);
         let (mut bench, baseline) = over(plan, setup);
@@ -188,7 +188,7 @@ pub(super) fn lossy(plan: &Plan) -> Figures {
 }
 
 pub(super) fn spoiled(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let runtime = crate::bench::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let mut setup = Setup::over(&proxy.url());
@@ -260,7 +260,7 @@ fn never_twice(per_second: u32) -> Traffic {
 }
 
 pub(super) fn partitioned(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let runtime = crate::bench::runtime();
     let proxies = [(); 2].map(|()| Proxy::start(runtime.handle(), server.port(), plan.seed));
     let mut setup = Setup::over("");
@@ -287,7 +287,7 @@ pub(super) fn partitioned(plan: &Plan) -> Figures {
 }
 
 pub(super) fn flapping(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let runtime = crate::bench::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let (mut bench, baseline) = over(plan, Setup::over(&proxy.url()));

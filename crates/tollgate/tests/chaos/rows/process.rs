@@ -6,7 +6,7 @@ use crate::figures::Figures;
 use crate::plan::Plan;
 use crate::resp::{Asking, ask, info, script_calls, tell};
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// A bench over one server, loaded for the control phase.
 pub(super) fn over(plan: &Plan, setup: Setup) -> (Bench, Baseline) {
@@ -32,7 +32,7 @@ pub(super) fn settle(
 }
 
 pub(super) fn killed(plan: &Plan) -> Figures {
-    let mut server = Server::start(Kind::Redis70);
+    let mut server = Server::start(ServerKind::Redis70);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let dials = bench.metric("tollgate_store_dials_total", "");
     let from_us = bench.now_us();
@@ -71,7 +71,7 @@ pub(super) fn under_admission(figures: &mut Figures, seen: &Seen, outage: Outage
 }
 
 pub(super) fn frozen(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let mut setup = Setup::over(&server.url());
     setup.rules.push_str(LEDGER);
     let (mut bench, baseline) = over(plan, setup);
@@ -120,7 +120,7 @@ pub(super) fn debited(bench: &Bench) -> f64 {
 pub(super) fn restarted(plan: &Plan) -> Figures {
     let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-data", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let mut server = Server::start_with(Kind::Redis70, &["--dir", &folder.to_string_lossy()]);
+    let mut server = Server::start_with(ServerKind::Redis70, &["--dir", &folder.to_string_lossy()]);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let before: f64 = tell(server.port(), "DBSIZE").parse().unwrap();
     let from_us = bench.now_us();
@@ -144,7 +144,7 @@ pub(super) fn restarted(plan: &Plan) -> Figures {
 }
 
 pub(super) fn wiped(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let keys: f64 = tell(server.port(), "DBSIZE").parse().unwrap();
     let from_us = bench.now_us();
@@ -173,7 +173,7 @@ pub(super) fn loading(plan: &Plan) -> Figures {
         "1",
     ];
     let events = ["--loading-process-events-interval-bytes", "1024"];
-    let mut server = Server::start_with(Kind::Redis70, &[&settings[..], &events].concat());
+    let mut server = Server::start_with(ServerKind::Redis70, &[&settings[..], &events].concat());
     tell(server.port(), &format!("DEBUG POPULATE {}", plan.pick(20_000, 60_000)));
     tell(server.port(), "SAVE");
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
@@ -215,7 +215,7 @@ pub(super) fn loading(plan: &Plan) -> Figures {
 
 pub(super) fn stalled(plan: &Plan) -> Figures {
     let server = Server::start_with(
-        Kind::Redis70,
+        ServerKind::Redis70,
         &["--enable-debug-command", "yes", "--lua-time-limit", "500"],
     );
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
@@ -255,7 +255,7 @@ pub(super) fn stalled(plan: &Plan) -> Figures {
 }
 
 pub(super) fn paused(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let from_us = bench.now_us();
     let half = 500_000;

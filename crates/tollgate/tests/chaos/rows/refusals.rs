@@ -12,7 +12,7 @@ use crate::space;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// What holds while a server refuses with a code, from one command to another. All of them are asked for a user that had
 /// used up a limit before, too.
@@ -71,13 +71,13 @@ fn with_one_spent(traffic: Traffic) -> Traffic {
 }
 
 pub(super) fn full(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let (begin, end) = (["CONFIG SET maxmemory 1mb"], ["CONFIG SET maxmemory 0"]);
     refusing(plan, &server, "oom", (&begin, &end))
 }
 
 pub(super) fn no_replicas(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let (begin, end) = (
         ["CONFIG SET min-replicas-to-write 1"],
         ["CONFIG SET min-replicas-to-write 0"],
@@ -90,7 +90,7 @@ pub(super) fn disk_full(plan: &Plan) -> Figures {
     std::fs::create_dir_all(&folder).unwrap();
     space::mount_small(&folder, 200 << 10);
     std::fs::write(folder.join("filler"), vec![0; 190 << 10]).unwrap();
-    let server = Server::start_with(Kind::Redis70, &["--dir", &folder.to_string_lossy()]);
+    let server = Server::start_with(ServerKind::Redis70, &["--dir", &folder.to_string_lossy()]);
     // Only a server that is to save refuses when it cannot.
     ask_words(server.port(), &["CONFIG", "SET", "save", "3600 1000000"]).unwrap();
     let begin = ["BGSAVE"];
@@ -104,7 +104,7 @@ pub(super) fn disk_full(plan: &Plan) -> Figures {
 
 pub(super) fn evicted(plan: &Plan) -> Figures {
     let server = Server::start_with(
-        Kind::Redis70,
+        ServerKind::Redis70,
         &["--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb"],
     );
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
@@ -134,8 +134,8 @@ pub(super) fn evicted(plan: &Plan) -> Figures {
 }
 
 pub(super) fn read_only(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
-    let other = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
+    let other = Server::start(ServerKind::Redis70);
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let dials = bench.metric("tollgate_store_dials_total", "");
     let from_us = bench.now_us();
@@ -199,7 +199,7 @@ pub(super) fn password(plan: &Plan) -> Figures {
 /// What holds while nodes, which are this user, have the wrong password: what sets it, changes it, has them give it again, and
 /// changes it back.
 fn password_of(plan: &Plan, figures: &mut Figures, user: &str, [set, change, kick, change_back]: [&str; 4]) {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let port = server.port();
     // Whoever is in stays in.
     let mut admin = Asking::connect(port).unwrap();
@@ -250,7 +250,7 @@ fn password_of(plan: &Plan, figures: &mut Figures, user: &str, [set, change, kic
 }
 
 pub(super) fn crowded(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let port = server.port();
     let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
     let from_us = bench.now_us();

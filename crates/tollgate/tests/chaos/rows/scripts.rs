@@ -7,12 +7,12 @@ use crate::figures::Figures;
 use crate::plan::{Pace, Plan};
 use crate::resp::{info, tell};
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 pub(super) fn flushed(plan: &Plan) -> Figures {
-    let kinds: &[Kind] = match plan.pace {
-        Pace::Fast => &[Kind::Redis70],
-        Pace::Full => &Kind::ALL,
+    let kinds: &[ServerKind] = match plan.pace {
+        Pace::Fast => &[ServerKind::Redis70],
+        Pace::Full => &ServerKind::ALL,
     };
     let mut figures = Figures::default();
     for kind in kinds {
@@ -23,13 +23,13 @@ pub(super) fn flushed(plan: &Plan) -> Figures {
 
 pub(super) fn functions_flushed(plan: &Plan) -> Figures {
     let mut figures = Figures::default();
-    for kind in [Kind::Redis70, Kind::Valkey] {
+    for kind in [ServerKind::Redis70, ServerKind::Valkey] {
         forgetting(plan, &mut figures, kind, ("on", "FUNCTION FLUSH"));
     }
     figures
 }
 
-fn forgetting(plan: &Plan, figures: &mut Figures, kind: Kind, (functions, flush): (&str, &str)) {
+fn forgetting(plan: &Plan, figures: &mut Figures, kind: ServerKind, (functions, flush): (&str, &str)) {
     let server = Server::start(kind);
     let mut setup = Setup::over(&server.url());
     setup.rules.push_str(LEDGER);
@@ -46,7 +46,7 @@ fn forgetting(plan: &Plan, figures: &mut Figures, kind: Kind, (functions, flush)
     let loads = bench.metric("tollgate_store_script_loads_total", "") - loads;
     let dials = bench.metric("tollgate_store_dials_total", "") - dials;
     // Redis 6.2 counts all commands about scripts together.
-    let flushes_counted = if kind == Kind::Redis62 { f64::from(flushes) } else { 0.0 };
+    let flushes_counted = if kind == ServerKind::Redis62 { f64::from(flushes) } else { 0.0 };
     let sent = loads_sent(&server) - sent - flushes_counted;
     let until_us = bench.pause(plan.seconds(0.5, 1.0));
     let seen = bench.end_load();

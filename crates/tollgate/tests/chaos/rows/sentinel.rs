@@ -7,8 +7,8 @@ use crate::figures::Figures;
 use crate::plan::Plan;
 use crate::resp::{ask, script_calls};
 use std::time::Duration;
-use tollgate_limiter::testing::sentinel::Watched;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::sentinel::SentinelGroup;
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// What passes beyond the limit because the new primary has not heard of it: replication here takes milliseconds.
 const UNHEARD: f64 = 7.0;
@@ -17,7 +17,7 @@ const UNHEARD: f64 = 7.0;
 const OBEYED: Duration = Duration::from_millis(500);
 
 /// Waits until another server than this one takes writes, and says which.
-fn promoted(watched: &Watched, old: u16) -> u16 {
+fn promoted(watched: &SentinelGroup, old: u16) -> u16 {
     let mut port = old;
     wait_until("sentinels name another primary that takes writes", || {
         port = watched.primary_port();
@@ -26,12 +26,12 @@ fn promoted(watched: &Watched, old: u16) -> u16 {
     port
 }
 
-fn server(watched: &mut Watched, port: u16) -> &mut Server {
+fn server(watched: &mut SentinelGroup, port: u16) -> &mut Server {
     watched.servers.iter_mut().find(|server| server.port() == port).unwrap()
 }
 
 pub(super) fn failover(plan: &Plan) -> Figures {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let (mut bench, baseline) = over(plan, Setup::over(&watched.url()));
     let old = watched.primary_port();
     let from_us = bench.now_us();
@@ -57,14 +57,14 @@ pub(super) fn failover(plan: &Plan) -> Figures {
 }
 
 pub(super) fn zombie(plan: &Plan) -> Figures {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let (mut bench, baseline) = over(plan, Setup::over(&watched.url()));
     let old = watched.primary_port();
     let from_us = bench.now_us();
     let before = script_calls(old);
-    let mut switches = watched.listen("+switch-master");
+    let mut switches = watched.subscribe("+switch-master");
     server(&mut watched, old).freeze();
-    wait_until("sentinels announce another primary", || switches.said_something());
+    wait_until("sentinels announce another primary", || switches.has_message());
     // At once, while it still takes itself for the primary.
     server(&mut watched, old).thaw();
     let switched = bench.now();
@@ -91,7 +91,7 @@ pub(super) fn zombie(plan: &Plan) -> Figures {
 }
 
 pub(super) fn alone(plan: &Plan) -> Figures {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let mut setup = Setup::over(&watched.url());
     setup.rules.insert_str(0, "data_dir: data\n");
     let (mut bench, baseline) = over(plan, setup);
@@ -156,7 +156,7 @@ pub(super) fn lagging(plan: &Plan) -> Figures {
 
 /// One time. Says by how much more passed than the limit allows.
 fn lagged(plan: &Plan, figures: &mut Figures) -> f64 {
-    let mut watched = Watched::start(Kind::Redis70);
+    let mut watched = SentinelGroup::start(ServerKind::Redis70);
     let mut bench = Setup::over(&watched.url()).start(plan);
     bench.load();
     bench.pause(plan.seconds(1.5, 2.0));

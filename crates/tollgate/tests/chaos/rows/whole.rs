@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::resp::tell;
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_limiter::testing::servers::{Kind, Server};
+use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 const MIB: f64 = 1_048_576.0;
 
@@ -25,7 +25,7 @@ pub(super) fn flood(plan: &Plan) -> Figures {
     flooded(plan, &mut figures, &mut node, ("memory", cap));
     overloaded(plan, &mut figures, &mut node);
 
-    let mut server = Server::start(Kind::Redis70);
+    let mut server = Server::start(ServerKind::Redis70);
     let mut node = Node::start(&format!(
         "store: {{ url: '{}', deadline: 10ms }}\n{rules}",
         server.url()
@@ -166,7 +166,7 @@ const BETWEEN_CHECKS: Duration = Duration::from_millis(4);
 
 /// Nodes are stopped and started one after the other, and one is killed that holds slots.
 pub(super) fn rolling(plan: &Plan) -> Figures {
-    let server = Server::start(Kind::Redis70);
+    let server = Server::start(ServerKind::Redis70);
     let mut setup = Setup::over(&server.url());
     setup
         .rules
@@ -282,7 +282,7 @@ fn herd(plan: &Plan, figures: &mut Figures, bench: &mut Bench, (mut server, base
 
 /// Decisions while the breaker is open, beside the same load on a store in memory, in turns.
 pub(super) fn beside_memory(plan: &Plan) -> Figures {
-    let mut server = Server::start(Kind::Redis70);
+    let mut server = Server::start(ServerKind::Redis70);
     let mut setups = [Setup::over(&server.url()), Setup::over("memory")];
     for setup in &mut setups {
         setup.stores.truncate(1);
