@@ -16,10 +16,10 @@ use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 enum Mistake {
     None,
     /// Each charge of a request is settled for itself.
-    ChargesApart,
+    ChargesSettledSeparately,
     /// A refused charge is taken all the same.
-    RefusalTakes,
-    PeekTakes,
+    DenialCharges,
+    PeekCharges,
     UndoDoesNothing,
     /// Gives the cost back as if it were any unit.
     UndoRefundsMore,
@@ -34,18 +34,18 @@ enum Mistake {
     /// The second value a subject is counted by is not looked at.
     ValuesMeet,
     /// Looks at one moment and takes at another: right as long as nobody else is there.
-    LooksThenTakes,
+    PeekThenCharge,
     /// The charges of a refused request are taken and given back, and others can see it.
     Compensates,
 }
 
-struct Wrong {
+struct FaultyStore {
     store: Memory,
     mistake: Mistake,
 }
 
-impl Wrong {
-    async fn apart(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
+impl FaultyStore {
+    async fn settle_separately(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         let mut all = self.store.peek(charges).await;
         for (charge, outcome) in charges.iter().zip(&mut all.outcomes) {
             let one = self.store.settle(&[*charge], lease).await;
@@ -56,16 +56,16 @@ impl Wrong {
     }
 
     /// Charges in any case.
-    async fn counting(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
-        let mut counting = charges.to_vec();
-        for charge in &mut counting {
+    async fn settle_counting(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
+        let mut counted = charges.to_vec();
+        for charge in &mut counted {
             charge.policy = Policy::Count;
         }
-        self.store.settle(&counting, lease).await
+        self.store.settle(&counted, lease).await
     }
 
-    async fn compensate(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
-        let mut all = self.apart(charges, lease).await;
+    async fn settle_compensated(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
+        let mut all = self.settle_separately(charges, lease).await;
         linger();
         if !all.allowed {
             for (charge, outcome) in charges.iter().zip(&mut all.outcomes) {
@@ -75,15 +75,15 @@ impl Wrong {
                 {
                     let undone = self.store.undo(charge.key, &charge.limit, &outcome.receipt).await;
                     undone.expect("memory is always there");
-                    let seen = self
+                    let peeked = self
                         .store
                         .peek(&[Charge {
                             cost: Cost::ZERO,
                             ..*charge
                         }])
                         .await;
-                    let seen = seen.outcomes.first().copied().expect("one charge");
-                    outcome.decision = seen.expect("memory is always there").decision;
+                    let peeked = peeked.outcomes.first().copied().expect("one charge");
+                    outcome.decision = peeked.expect("memory is always there").decision;
                 }
             }
         }
@@ -98,7 +98,7 @@ fn linger() {
     }
 }
 
-impl Store for Wrong {
+impl Store for FaultyStore {
     type Key = Fingerprint;
     type Template = MemoryKeyTemplate;
 
@@ -111,49 +111,49 @@ impl Store for Wrong {
         self.store.template(&Counter { variant, ..*counter })
     }
 
-    fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
+    fn key(&self, template: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         match per {
-            [first, _] if self.mistake == Mistake::ValuesMeet => self.store.key(subjects, &[first, b""]),
-            _ => self.store.key(subjects, per),
+            [first, _] if self.mistake == Mistake::ValuesMeet => self.store.key(template, &[first, b""]),
+            _ => self.store.key(template, per),
         }
     }
 
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         match self.mistake {
-            Mistake::ChargesApart if charges.len() > 1 => self.apart(charges, lease).await,
+            Mistake::ChargesSettledSeparately if charges.len() > 1 => self.settle_separately(charges, lease).await,
             Mistake::Compensates if charges.iter().all(|charge| charge.policy == Policy::Enforce) => {
                 let several = charges.windows(2).all(|pair| matches!(pair, [a, b] if a.key != b.key));
                 if charges.len() > 1 && several {
-                    self.compensate(charges, lease).await
+                    self.settle_compensated(charges, lease).await
                 } else {
                     self.store.settle(charges, lease).await
                 }
             }
-            Mistake::RefusalTakes => self.counting(charges, lease).await,
-            Mistake::LooksThenTakes => {
-                let seen = self.store.peek(charges).await;
+            Mistake::DenialCharges => self.settle_counting(charges, lease).await,
+            Mistake::PeekThenCharge => {
+                let peeked = self.store.peek(charges).await;
                 linger();
-                if !seen.allowed || charges.iter().any(|charge| charge.policy == Policy::Shadow) {
+                if !peeked.allowed || charges.iter().any(|charge| charge.policy == Policy::Shadow) {
                     return self.store.settle(charges, lease).await;
                 }
-                let mut taken = self.counting(charges, lease).await;
-                taken.allowed = seen.allowed;
-                taken
+                let mut charged = self.settle_counting(charges, lease).await;
+                charged.allowed = peeked.allowed;
+                charged
             }
             Mistake::CoarseTimes => {
-                let mut settled = self.store.settle(charges, lease).await;
-                for outcome in settled.outcomes.iter_mut().flatten() {
+                let mut settlement = self.store.settle(charges, lease).await;
+                for outcome in settlement.outcomes.iter_mut().flatten() {
                     let (Decision::Allow { standing, .. } | Decision::Deny { standing, .. }) = &mut outcome.decision;
                     standing.reset_after = Micros::from_millis(standing.reset_after.as_millis_ceil());
                 }
-                settled
+                settlement
             }
             _ => self.store.settle(charges, lease).await,
         }
     }
 
     async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settlement {
-        if self.mistake == Mistake::PeekTakes {
+        if self.mistake == Mistake::PeekCharges {
             return self.store.settle(charges, LeaseId::default()).await;
         }
         self.store.peek(charges).await
@@ -205,9 +205,9 @@ impl Store for Wrong {
     }
 }
 
-fn bench(mistake: Mistake) -> Harness<Wrong> {
+fn harness(mistake: Mistake) -> Harness<FaultyStore> {
     let clock = Clock::manual(Timestamp::from_micros(1_700_000_000_000_000));
-    let store = Wrong {
+    let store = FaultyStore {
         store: Memory::options().clock(clock.clone()).build(),
         mistake,
     };
@@ -219,9 +219,9 @@ fn bench(mistake: Mistake) -> Harness<Wrong> {
 #[test]
 fn every_mistake_is_found_and_named() {
     for (mistake, step) in [
-        (Mistake::ChargesApart, "several keys are charged together or not at all"),
-        (Mistake::RefusalTakes, "a limit is counted down to nothing"),
-        (Mistake::PeekTakes, "a peek takes nothing"),
+        (Mistake::ChargesSettledSeparately, "several keys are charged together or not at all"),
+        (Mistake::DenialCharges, "a limit is counted down to nothing"),
+        (Mistake::PeekCharges, "a peek takes nothing"),
         (Mistake::UndoDoesNothing, "undo takes one charge back"),
         (Mistake::UndoRefundsMore, "undo takes one charge back"),
         (Mistake::RefundDoesNothing, "a refund never goes above full"),
@@ -232,23 +232,23 @@ fn every_mistake_is_found_and_named() {
         (Mistake::VariantsMeet, "counters of other identities are apart"),
         (Mistake::ValuesMeet, "counters of other identities are apart"),
         // By many threads on one key, or on two if they were lucky with one.
-        (Mistake::LooksThenTakes, "how many passed"),
+        (Mistake::PeekThenCharge, "how many passed"),
     ] {
-        let complaint = block_on(conformance(&bench(mistake)))
+        let error = block_on(conformance(&harness(mistake)))
             .err()
             .unwrap_or_else(|| format!("{mistake:?} is not found"));
-        assert!(complaint.contains(step), "{mistake:?} is told as: {complaint}");
-        let (told, got) = complaint.split_once("expected ").expect("what was expected");
+        assert!(error.contains(step), "{mistake:?} is told as: {error}");
+        let (prefix, got) = error.split_once("expected ").expect("what was expected");
         assert!(
-            Limit::ALGORITHMS.iter().any(|name| told.starts_with(name)),
-            "{complaint}"
+            Limit::ALGORITHMS.iter().any(|name| prefix.starts_with(name)),
+            "{error}"
         );
-        assert!(got.contains(", got "), "{complaint}");
+        assert!(got.contains(", got "), "{error}");
     }
-    block_on(conformance(&bench(Mistake::None))).expect("it is right");
+    block_on(conformance(&harness(Mistake::None))).expect("it is right");
 }
 
 #[test]
 fn a_store_that_compensates_passes_as_one() {
-    block_on(conformance(&bench(Mistake::Compensates).compensated())).expect("it is right when all is quiet");
+    block_on(conformance(&harness(Mistake::Compensates).compensated())).expect("it is right when all is quiet");
 }

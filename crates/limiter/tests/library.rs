@@ -8,15 +8,15 @@ use tollgate_limiter::limits::{Concurrency, FixedWindow, Gcra, LeakyBucket, Slid
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::{LimitCheck, Limiter};
 
-fn stopped() -> (Limiter, Clock) {
+fn manual_limiter() -> (Limiter, Clock) {
     let clock = Clock::manual(Timestamp::from_micros(1_770_854_400_000_000));
     (Limiter::new(Memory::options().clock(clock.clone()).build()), clock)
 }
 
 #[test]
 fn every_limit_can_be_written_in_code() -> Result<(), LimitError> {
-    let (limiter, _) = stopped();
-    let rules = [
+    let (limiter, _) = manual_limiter();
+    let limits = [
         limiter.limit("a", TokenBucket::per_minute(100).burst(5))?,
         limiter.limit("b", Gcra::per_hour(100).burst(5))?,
         limiter.limit("c", LeakyBucket::per_second(100).depth(5))?,
@@ -25,13 +25,13 @@ fn every_limit_can_be_written_in_code() -> Result<(), LimitError> {
         limiter.limit("f", SlidingLog::per(5, Duration::from_millis(250)))?,
         limiter.limit("g", Concurrency::at_most(5).lease_ttl(Duration::from_secs(30)))?,
     ];
-    for rule in &rules {
-        let passed = (0..9).filter(|_| limiter.check(rule, "user:42").is_allow()).count();
-        assert_eq!(passed, 5, "{rule:?}");
+    for limit in &limits {
+        let passed = (0..9).filter(|_| limiter.check(limit, "user:42").is_allow()).count();
+        assert_eq!(passed, 5, "{limit:?}");
         assert!(
-            limiter.check(rule, "user:43").is_allow(),
+            limiter.check(limit, "user:43").is_allow(),
             "{} counts each subject on its own",
-            rule.id()
+            limit.id()
         );
     }
     Ok(())
@@ -39,12 +39,12 @@ fn every_limit_can_be_written_in_code() -> Result<(), LimitError> {
 
 #[test]
 fn a_limit_that_cannot_be_says_so_when_the_rule_is_made() {
-    let (limiter, _) = stopped();
-    let refusal = limiter
+    let (limiter, _) = manual_limiter();
+    let denial = limiter
         .limit("none", TokenBucket::per_minute(0))
         .expect_err("zero is no limit");
     assert_eq!(
-        refusal.to_string(),
+        denial.to_string(),
         "a limit of 0 allows nothing: give 1 to 1000000000 units (or ban the caller)"
     );
     assert!(limiter.limit("slow", Gcra::per_day(1).burst(1_000_000)).is_err());
@@ -57,99 +57,99 @@ fn a_limit_that_cannot_be_says_so_when_the_rule_is_made() {
 
 #[test]
 fn time_gives_back_what_was_used() -> Result<(), LimitError> {
-    let (limiter, clock) = stopped();
-    let rule = limiter.limit("logins", TokenBucket::per_second(10).burst(1))?;
-    assert!(limiter.check(&rule, "a").is_allow());
+    let (limiter, clock) = manual_limiter();
+    let limit = limiter.limit("logins", TokenBucket::per_second(10).burst(1))?;
+    assert!(limiter.check(&limit, "a").is_allow());
     let Decision::Deny {
         retry: Retry::After(wait),
         ..
-    } = limiter.check(&rule, "a")
+    } = limiter.check(&limit, "a")
     else {
         panic!("it was used up")
     };
     clock.advance(Micros::new(wait.get() - 1));
-    assert!(!limiter.check(&rule, "a").is_allow());
+    assert!(!limiter.check(&limit, "a").is_allow());
     clock.advance(Micros::ONE);
-    assert!(limiter.check(&rule, "a").is_allow());
+    assert!(limiter.check(&limit, "a").is_allow());
     Ok(())
 }
 
 #[test]
 fn several_limits_are_charged_together_or_not_at_all() -> Result<(), LimitError> {
-    let (limiter, _) = stopped();
+    let (limiter, _) = manual_limiter();
     let ceiling = limiter.limit("ceiling", TokenBucket::per_second(10))?;
     let merchant = limiter.limit("merchant", SlidingLog::per_minute(2))?;
     let shadow = limiter
         .limit("shadow", FixedWindow::per_minute(1))?
         .with_policy(Policy::Shadow);
-    let left = |rule| limiter.check_cost(rule, "m_1", Cost::ZERO).standing().remaining;
+    let remaining = |limit| limiter.check_cost(limit, "m_1", Cost::ZERO).standing().remaining;
     for passes in [true, true, false, false] {
-        let asks = [
+        let checks = [
             LimitCheck::one(&ceiling, "all"),
             LimitCheck::one(&merchant, "m_1"),
             LimitCheck::one(&shadow, "m_1"),
         ];
-        assert_eq!(limiter.check_all(&asks).allowed, passes);
+        assert_eq!(limiter.check_all(&checks).allowed, passes);
     }
     assert_eq!(
         limiter.check_cost(&ceiling, "all", Cost::ZERO).standing().remaining,
         8,
         "refused is not charged"
     );
-    assert_eq!((left(&merchant), left(&shadow)), (0, 0));
+    assert_eq!((remaining(&merchant), remaining(&shadow)), (0, 0));
     Ok(())
 }
 
 #[test]
 fn a_permit_is_given_back_however_it_ends() -> Result<(), LimitError> {
-    let (limiter, clock) = stopped();
-    let rule = limiter.limit("searches", Concurrency::at_most(1).lease_ttl(Duration::from_secs(10)))?;
-    let held = limiter.acquire(&rule, "u").expect("the slot is free");
-    assert!(limiter.acquire(&rule, "u").is_err());
+    let (limiter, clock) = manual_limiter();
+    let limit = limiter.limit("searches", Concurrency::at_most(1).lease_ttl(Duration::from_secs(10)))?;
+    let held = limiter.acquire(&limit, "u").expect("the slot is free");
+    assert!(limiter.acquire(&limit, "u").is_err());
     drop(held);
     let lost = std::panic::catch_unwind(AssertUnwindSafe(|| {
-        let _held = limiter.acquire(&rule, "u").expect("it was given back");
+        let _held = limiter.acquire(&limit, "u").expect("it was given back");
         panic!("the work went wrong");
     }));
     assert!(lost.is_err());
-    let held = limiter.acquire(&rule, "u").expect("a panic gave it back too");
+    let held = limiter.acquire(&limit, "u").expect("a panic gave it back too");
     clock.advance(Micros::from_secs(9));
     assert_eq!(held.renew(), Some(Micros::from_secs(10)));
     clock.advance(Micros::from_secs(9));
-    assert!(limiter.acquire(&rule, "u").is_err(), "it was renewed");
+    assert!(limiter.acquire(&limit, "u").is_err(), "it was renewed");
     clock.advance(Micros::from_secs(1));
     assert_eq!(held.renew(), None, "it has run out");
-    assert!(limiter.acquire(&rule, "u").is_ok());
+    assert!(limiter.acquire(&limit, "u").is_ok());
     Ok(())
 }
 
 #[test]
 fn who_will_not_wait_long_enough_is_told_at_once() -> Result<(), LimitError> {
-    let (limiter, _) = stopped();
-    let rule = limiter.limit("upstream", TokenBucket::per_minute(1))?;
-    assert!(limiter.wait_blocking(&rule, "api", Cost::ONE, Duration::ZERO).is_ok());
-    let refusal = limiter
-        .wait_blocking(&rule, "api", Cost::ONE, Duration::from_secs(59))
+    let (limiter, _) = manual_limiter();
+    let limit = limiter.limit("upstream", TokenBucket::per_minute(1))?;
+    assert!(limiter.wait_blocking(&limit, "api", Cost::ONE, Duration::ZERO).is_ok());
+    let denial = limiter
+        .wait_blocking(&limit, "api", Cost::ONE, Duration::from_secs(59))
         .expect_err("it takes a minute");
-    assert_eq!(refusal.retry(), Some(Retry::After(Micros::from_secs(60))));
+    assert_eq!(denial.retry(), Some(Retry::After(Micros::from_secs(60))));
     let never = Cost::new(2).expect("in range");
-    let refusal = limiter
-        .wait_blocking(&rule, "api", never, Duration::MAX)
+    let denial = limiter
+        .wait_blocking(&limit, "api", never, Duration::MAX)
         .expect_err("it never passes");
-    assert_eq!(refusal.retry(), Some(Retry::Never));
+    assert_eq!(denial.retry(), Some(Retry::Never));
     Ok(())
 }
 
 #[test]
 fn waiting_keeps_to_the_rate() -> Result<(), LimitError> {
     let limiter = Limiter::in_memory();
-    for rule in [
+    for limit in [
         limiter.limit("gcra", Gcra::per_second(2_000).burst(1))?,
         limiter.limit("queue", LeakyBucket::per_second(2_000).depth(10).shaping())?,
     ] {
         let before = limiter.store().now();
         for _ in 0..5 {
-            assert!(limiter.wait_blocking(&rule, "api", Cost::ONE, Duration::from_secs(10)).is_ok());
+            assert!(limiter.wait_blocking(&limit, "api", Cost::ONE, Duration::from_secs(10)).is_ok());
         }
         // Four waits of half a millisecond each, by the limiter's own clock. How much longer is the machine's affair.
         assert!(limiter.store().now().since(before) >= Micros::from_millis(2));
@@ -161,19 +161,19 @@ fn waiting_keeps_to_the_rate() -> Result<(), LimitError> {
 #[tokio::test]
 async fn waiting_without_a_thread_keeps_to_the_rate_too() -> Result<(), LimitError> {
     let limiter = Limiter::in_memory();
-    let rule = limiter.limit("upstream", Gcra::per_second(2_000).burst(1))?;
+    let limit = limiter.limit("upstream", Gcra::per_second(2_000).burst(1))?;
     let before = limiter.store().now();
     for _ in 0..5 {
         assert!(
             limiter
-                .ready(&rule, "api", Cost::ONE, Duration::from_secs(10))
+                .ready(&limit, "api", Cost::ONE, Duration::from_secs(10))
                 .await
                 .is_ok()
         );
     }
     assert!(limiter.store().now().since(before) >= Micros::from_millis(2));
-    let asks = [LimitCheck::one(&rule, "other")];
-    assert!(limiter.peek(&asks).await.allowed);
-    assert!(limiter.settle(&asks).await.allowed);
+    let checks = [LimitCheck::one(&limit, "other")];
+    assert!(limiter.peek(&checks).await.allowed);
+    assert!(limiter.settle(&checks).await.allowed);
     Ok(())
 }

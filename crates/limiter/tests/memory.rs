@@ -15,16 +15,16 @@ use tollgate_limiter::store::memory::{Memory, Overflow};
 use tollgate_limiter::store::{Source, Store};
 use tollgate_limiter::{LimitCheck, Limiter, NamedLimit, limits};
 
-fn stopped() -> Clock {
+fn manual_clock() -> Clock {
     Clock::manual(Timestamp::from_micros(1_700_000_000_000_000))
 }
 
 #[test]
 fn does_what_every_store_must_on_a_clock_that_is_moved() {
-    let clock = stopped();
+    let clock = manual_clock();
     let store = Memory::options().clock(clock.clone()).build();
-    let bench = Harness::new(store).with_clock(move |span| clock.advance(span));
-    let report = block_on(conformance(&bench)).expect("it conforms");
+    let harness = Harness::new(store).with_clock(move |span| clock.advance(span));
+    let report = block_on(conformance(&harness)).expect("it conforms");
     println!("{report}");
 }
 
@@ -36,8 +36,8 @@ fn does_what_every_store_must_on_the_running_clock() {
 
 #[test]
 fn does_what_a_compensated_store_must() {
-    let bench = Harness::new(Memory::default()).compensated();
-    block_on(conformance(&bench)).expect("it conforms");
+    let harness = Harness::new(Memory::default()).compensated();
+    block_on(conformance(&harness)).expect("it conforms");
 }
 
 #[test]
@@ -65,8 +65,8 @@ fn limits(units: u64) -> Vec<Limit> {
     limits
 }
 
-fn left(limiter: &Limiter, rule: &NamedLimit, subject: &str) -> u64 {
-    limiter.check_cost(rule, subject, Cost::ZERO).standing().remaining
+fn remaining(limiter: &Limiter, named: &NamedLimit, subject: &str) -> u64 {
+    limiter.check_cost(named, subject, Cost::ZERO).standing().remaining
 }
 
 fn bucket(limiter: &Limiter, units: u64) -> NamedLimit {
@@ -92,17 +92,17 @@ fn eight_threads(work: impl Fn(usize) + Sync) {
 fn eight_threads_on_one_key_admit_exactly_the_limit_every_time() {
     for limit in limits(100) {
         for round in 0..25 {
-            let limiter = Limiter::new(Memory::options().clock(stopped()).build());
-            let rule = limiter.limit("rule", limit).expect("in range");
+            let limiter = Limiter::new(Memory::options().clock(manual_clock()).build());
+            let named = limiter.limit("rule", limit).expect("in range");
             let admitted = AtomicU64::new(0);
             eight_threads(|_| {
                 for _ in 0..50 {
-                    let decision = limiter.check(&rule, "one");
+                    let decision = limiter.check(&named, "one");
                     admitted.fetch_add(u64::from(decision.is_allow()), Ordering::Relaxed);
                 }
             });
             assert_eq!(admitted.into_inner(), 100, "{} in round {round}", limit.algorithm());
-            assert_eq!(left(&limiter, &rule, "one"), 0);
+            assert_eq!(remaining(&limiter, &named, "one"), 0);
         }
     }
 }
@@ -111,8 +111,8 @@ fn eight_threads_on_one_key_admit_exactly_the_limit_every_time() {
 fn eight_threads_in_batches_admit_exactly_the_limit_of_each_key() {
     let subjects: Vec<String> = (0..40).map(|n| format!("user {n}")).collect();
     for limit in limits(10) {
-        let limiter = Limiter::new(Memory::options().clock(stopped()).shards(4).build());
-        let rule = limiter.limit("rule", limit).expect("in range");
+        let limiter = Limiter::new(Memory::options().clock(manual_clock()).shards(4).build());
+        let named = limiter.limit("rule", limit).expect("in range");
         let admitted = AtomicU64::new(0);
         eight_threads(|number| {
             let mut order: Vec<&String> = subjects.iter().collect();
@@ -121,7 +121,7 @@ fn eight_threads_in_batches_admit_exactly_the_limit_of_each_key() {
                 order.reverse();
             }
             for _ in 0..3 {
-                limiter.check_each(&rule, &order, |decision| {
+                limiter.check_each(&named, &order, |decision| {
                     admitted.fetch_add(u64::from(decision.is_allow()), Ordering::Relaxed);
                 });
             }
@@ -134,31 +134,31 @@ fn eight_threads_in_batches_admit_exactly_the_limit_of_each_key() {
 fn settles_of_two_keys_in_opposite_orders_neither_deadlock_nor_charge_only_one() {
     for limit in limits(100) {
         for shards in [1, 2, 1_024] {
-            let limiter = Limiter::new(Memory::options().clock(stopped()).shards(shards).build());
-            let rule = limiter.limit("rule", limit).expect("in range");
+            let limiter = Limiter::new(Memory::options().clock(manual_clock()).shards(shards).build());
+            let named = limiter.limit("rule", limit).expect("in range");
             let bucket = bucket(&limiter, 150);
             let passed = AtomicU64::new(0);
             eight_threads(|number| {
-                let mut asks = [LimitCheck::one(&rule, "a"), LimitCheck::one(&bucket, "b"), LimitCheck::one(&rule, "c")];
-                asks.rotate_left(number % 3);
+                let mut checks = [LimitCheck::one(&named, "a"), LimitCheck::one(&bucket, "b"), LimitCheck::one(&named, "c")];
+                checks.rotate_left(number % 3);
                 if number % 2 == 0 {
-                    asks.reverse();
+                    checks.reverse();
                 }
                 for _ in 0..25 {
-                    passed.fetch_add(u64::from(limiter.check_all(&asks).allowed), Ordering::Relaxed);
+                    passed.fetch_add(u64::from(limiter.check_all(&checks).allowed), Ordering::Relaxed);
                 }
             });
             assert_eq!(passed.into_inner(), 100, "{}", limit.algorithm());
-            assert_eq!(left(&limiter, &rule, "a"), 0);
-            assert_eq!(left(&limiter, &rule, "c"), 0);
-            assert_eq!(left(&limiter, &bucket, "b"), 50);
+            assert_eq!(remaining(&limiter, &named, "a"), 0);
+            assert_eq!(remaining(&limiter, &named, "c"), 0);
+            assert_eq!(remaining(&limiter, &bucket, "b"), 50);
         }
     }
 }
 
 #[test]
 fn a_batch_is_answered_as_one_by_one() {
-    let clock = stopped();
+    let clock = manual_clock();
     // More than one chunk, some of them twice.
     let subjects: Vec<String> = (0..100).map(|n| format!("user {}", n % 37)).collect();
     for limit in limits(4) {
@@ -179,12 +179,12 @@ fn a_batch_is_answered_as_one_by_one() {
 #[test]
 fn idle_keys_are_swept_out_behind_new_ones_and_the_table_does_not_grow() {
     for limit in limits(10) {
-        let clock = stopped();
+        let clock = manual_clock();
         let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
-        let rule = limiter.limit("rule", limit).expect("in range");
+        let named = limiter.limit("rule", limit).expect("in range");
         let flood = |wave: u64| {
             for n in 0..5_000 {
-                assert!(limiter.check(&rule, format!("{wave} {n}")).is_allow());
+                assert!(limiter.check(&named, format!("{wave} {n}")).is_allow());
             }
             limiter.store().usage()
         };
@@ -214,11 +214,11 @@ fn idle_keys_are_swept_out_behind_new_ones_and_the_table_does_not_grow() {
 #[test]
 fn a_sweep_gives_back_the_memory_of_keys_that_nobody_asks_for() {
     for limit in limits(10) {
-        let clock = stopped();
+        let clock = manual_clock();
         let limiter = Limiter::new(Memory::options().clock(clock.clone()).shards(4).build());
-        let rule = limiter.limit("rule", limit).expect("in range");
+        let named = limiter.limit("rule", limit).expect("in range");
         for n in 0..5_000 {
-            limiter.check(&rule, format!("user {n}"));
+            limiter.check(&named, format!("user {n}"));
         }
         let full = limiter.store().usage();
         assert_eq!(limiter.store().sweep(usize::MAX), 0, "live keys stay");
@@ -237,24 +237,24 @@ fn a_sweep_gives_back_the_memory_of_keys_that_nobody_asks_for() {
             empty.bytes,
             full.bytes
         );
-        assert!(limiter.check(&rule, "user 1").is_allow());
+        assert!(limiter.check(&named, "user 1").is_allow());
     }
 }
 
 #[test]
 fn at_the_cap_exhausted_keys_stay_exhausted_and_new_ones_share_one_limit() {
     const CAP: usize = 128 << 10;
-    let limiter = Limiter::new(Memory::options().clock(stopped()).shards(8).max_memory(CAP).build());
-    let rule = bucket(&limiter, 3);
+    let limiter = Limiter::new(Memory::options().clock(manual_clock()).shards(8).max_memory(CAP).build());
+    let named = bucket(&limiter, 3);
     let exhausted: Vec<String> = (0..200).map(|n| format!("exhausted {n}")).collect();
     for subject in &exhausted {
-        assert_eq!((0..4).filter(|_| limiter.check(&rule, subject).is_allow()).count(), 3);
+        assert_eq!((0..4).filter(|_| limiter.check(&named, subject).is_allow()).count(), 3);
     }
-    let mut refused = 0;
+    let mut denied = 0;
     for (n, subject) in (0..100_000).zip(exhausted.iter().cycle()) {
-        refused += u64::from(!limiter.check(&rule, format!("new {n}")).is_allow());
+        denied += u64::from(!limiter.check(&named, format!("new {n}")).is_allow());
         assert!(
-            !limiter.check(&rule, subject).is_allow(),
+            !limiter.check(&named, subject).is_allow(),
             "{subject} was let through after {n} new keys"
         );
         assert!(limiter.store().usage().bytes <= CAP || n % 100 > 0);
@@ -269,18 +269,18 @@ fn at_the_cap_exhausted_keys_stay_exhausted_and_new_ones_share_one_limit() {
     // Every key either got a place of its own or was counted; of the latter only as many passed as one limit holds.
     // One place is the shared counter's.
     assert_eq!(usage.keys as u64 - 201 + usage.overflowed, 100_000);
-    assert_eq!(refused, usage.overflowed - 3);
+    assert_eq!(denied, usage.overflowed - 3);
 }
 
 #[test]
 fn whoever_met_the_shared_counter_is_told_so() {
-    let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
-    let rule = bucket(&limiter, 3);
+    let limiter = Limiter::new(Memory::options().clock(manual_clock()).max_memory(0).build());
+    let named = bucket(&limiter, 3);
     for n in 0..5 {
         let subject = format!("new {n}");
-        let settled = block_on(limiter.settle(&[LimitCheck::one(&rule, &subject)]));
-        assert_eq!(settled.allowed, n < 3);
-        let sources: Vec<_> = settled
+        let settlement = block_on(limiter.settle(&[LimitCheck::one(&named, &subject)]));
+        assert_eq!(settlement.allowed, n < 3);
+        let sources: Vec<_> = settlement
             .outcomes
             .iter()
             .map(|outcome| outcome.map(|outcome| outcome.source))
@@ -294,9 +294,9 @@ fn whoever_met_the_shared_counter_is_told_so() {
 #[test]
 fn without_room_new_keys_of_every_algorithm_pass_as_often_as_one_limit_allows() {
     for limit in limits(10) {
-        let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
-        let rule = limiter.limit("rule", limit).expect("in range");
-        let admitted = (0..100).filter(|n| limiter.check(&rule, format!("new {n}")).is_allow());
+        let limiter = Limiter::new(Memory::options().clock(manual_clock()).max_memory(0).build());
+        let named = limiter.limit("rule", limit).expect("in range");
+        let admitted = (0..100).filter(|n| limiter.check(&named, format!("new {n}")).is_allow());
         assert_eq!(admitted.count(), 10, "{}", limit.algorithm());
         assert_eq!(limiter.store().usage().overflowed, 100);
     }
@@ -304,41 +304,41 @@ fn without_room_new_keys_of_every_algorithm_pass_as_often_as_one_limit_allows() 
 
 #[test]
 fn when_told_to_deny_new_keys_are_refused_until_there_is_room() {
-    let clock = stopped();
+    let clock = manual_clock();
     let options = Memory::options().clock(clock.clone()).shards(1);
     let limiter = Limiter::new(options.max_memory(16 << 10).overflow(Overflow::Deny).build());
-    let rule = bucket(&limiter, 3);
-    let decisions: Vec<Decision> = (0..1_000).map(|n| limiter.check(&rule, format!("new {n}"))).collect();
+    let named = bucket(&limiter, 3);
+    let decisions: Vec<Decision> = (0..1_000).map(|n| limiter.check(&named, format!("new {n}"))).collect();
     let usage = limiter.store().usage();
     let admitted = decisions.iter().filter(|decision| decision.is_allow()).count();
     assert_eq!((admitted, usage.overflowed as usize), (usage.keys, 1_000 - usage.keys));
     let last = decisions.last().expect("a thousand");
     assert_eq!((last.retry(), last.standing().remaining), (Some(Retry::Unknown), 0));
-    assert!(limiter.check(&rule, "new 0").is_allow(), "a key that is there goes on");
+    assert!(limiter.check(&named, "new 0").is_allow(), "a key that is there goes on");
     clock.advance(Micros::from_secs(3_600));
-    assert!(limiter.check(&rule, "new 999").is_allow(), "idle keys have made room");
+    assert!(limiter.check(&named, "new 999").is_allow(), "idle keys have made room");
 }
 
 #[test]
 fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
     const CAP: usize = 64 << 10;
-    let limiter = Limiter::new(Memory::options().clock(stopped()).shards(1).max_memory(CAP).build());
-    let rule = bucket(&limiter, 1_000_000);
+    let limiter = Limiter::new(Memory::options().clock(manual_clock()).shards(1).max_memory(CAP).build());
+    let named = bucket(&limiter, 1_000_000);
     for n in 0..5_000 {
         let subjects: Vec<String> = (0..7).map(|part| format!("new {n} {part}")).collect();
-        let asks: Vec<LimitCheck<'_>> = subjects.iter().map(|subject| LimitCheck::one(&rule, subject)).collect();
-        assert!(limiter.check_all(&asks).allowed);
+        let checks: Vec<LimitCheck<'_>> = subjects.iter().map(|subject| LimitCheck::one(&named, subject)).collect();
+        assert!(limiter.check_all(&checks).allowed);
     }
     let usage = limiter.store().usage();
     assert!(usage.bytes <= CAP, "{} bytes", usage.bytes);
     assert!(usage.overflowed > 30_000);
 
-    let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
+    let limiter = Limiter::new(Memory::options().clock(manual_clock()).max_memory(0).build());
     for limit in limits(10) {
-        let rule = limiter.limit("rule", limit).expect("in range");
+        let named = limiter.limit("rule", limit).expect("in range");
         let passed = (0..20).filter(|n| {
             let (a, b) = (format!("a {n}"), format!("b {n}"));
-            limiter.check_all(&[LimitCheck::one(&rule, &a), LimitCheck::one(&rule, &b)]).allowed
+            limiter.check_all(&[LimitCheck::one(&named, &a), LimitCheck::one(&named, &b)]).allowed
         });
         assert_eq!(
             passed.count(),
@@ -351,7 +351,7 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
 
 #[test]
 fn what_met_the_shared_counter_is_given_back_to_it() {
-    let limiter = Limiter::new(Memory::options().clock(stopped()).max_memory(0).build());
+    let limiter = Limiter::new(Memory::options().clock(manual_clock()).max_memory(0).build());
     let slots = limiter
         .limit("slots", tollgate_limiter::limits::Concurrency::at_most(1))
         .expect("in range");
@@ -365,7 +365,7 @@ fn what_met_the_shared_counter_is_given_back_to_it() {
 fn a_lease_on_the_shared_counter_is_given_back_also_when_its_key_has_room_since() {
     let limiter = Limiter::new(
         Memory::options()
-            .clock(stopped())
+            .clock(manual_clock())
             .shards(1)
             .max_memory(16 << 10)
             .build(),
@@ -403,9 +403,9 @@ fn a_lease_on_the_shared_counter_is_given_back_also_when_its_key_has_room_since(
 
 #[test]
 fn a_refund_of_a_key_that_is_not_there_is_not_given_to_the_shared_counter() {
-    let store = Memory::options().clock(stopped()).max_memory(0).build();
+    let store = Memory::options().clock(manual_clock()).max_memory(0).build();
     let limit = *bucket(&Limiter::in_memory(), 3).limit();
-    let subjects = store.template(&Counter {
+    let template = store.template(&Counter {
         domain: "default",
         rule: "rule",
         variant: "",
@@ -413,7 +413,7 @@ fn a_refund_of_a_key_that_is_not_there_is_not_given_to_the_shared_counter() {
         per: &[],
     });
     let charge = |subject: &str| Charge {
-        key: store.key(&subjects, &[subject.as_bytes()]),
+        key: store.key(&template, &[subject.as_bytes()]),
         limit,
         cost: Cost::ONE,
         policy: Policy::Enforce,
@@ -429,13 +429,13 @@ fn a_refund_of_a_key_that_is_not_there_is_not_given_to_the_shared_counter() {
 #[test]
 fn a_shadow_lets_everybody_pass_and_says_where_it_stands() {
     let limiter = Limiter::in_memory();
-    let rule = bucket(&limiter, 2).with_policy(tollgate_limiter::core::Policy::Shadow);
-    let left: Vec<u64> = (0..4)
-        .map(|_| limiter.check(&rule, "a"))
+    let named = bucket(&limiter, 2).with_policy(tollgate_limiter::core::Policy::Shadow);
+    let remaining: Vec<u64> = (0..4)
+        .map(|_| limiter.check(&named, "a"))
         .map(|decision| {
             assert!(decision.is_allow());
             decision.standing().remaining
         })
         .collect();
-    assert_eq!(left, [1, 0, 0, 0]);
+    assert_eq!(remaining, [1, 0, 0, 0]);
 }

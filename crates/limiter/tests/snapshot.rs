@@ -43,31 +43,31 @@ fn limits() -> Vec<Limit> {
     limits.into_iter().map(|limit| limit.expect("in range")).collect()
 }
 
-fn rules(limiter: &Limiter) -> Vec<NamedLimit> {
-    let rule = |(index, limit): (usize, Limit)| limiter.limit(&format!("rule {index}"), limit).expect("a limit is one");
-    limits().into_iter().enumerate().map(rule).collect()
+fn named_limits(limiter: &Limiter) -> Vec<NamedLimit> {
+    let named = |(index, limit): (usize, Limit)| limiter.limit(&format!("rule {index}"), limit).expect("a limit is one");
+    limits().into_iter().enumerate().map(named).collect()
 }
 
 /// What every rule says to a few more requests of a few subjects.
-fn answers(limiter: &Limiter) -> Vec<Decision> {
+fn decisions(limiter: &Limiter) -> Vec<Decision> {
     let subjects: Vec<String> = (0..20).map(|n| format!("user:{n}")).collect();
-    let each = |rule: &NamedLimit| {
+    let each = |limit: &NamedLimit| {
         subjects
             .iter()
-            .map(|subject| limiter.check(rule, subject))
+            .map(|subject| limiter.check(limit, subject))
             .collect::<Vec<_>>()
     };
-    rules(limiter).iter().flat_map(each).collect()
+    named_limits(limiter).iter().flat_map(each).collect()
 }
 
 /// A store in which subjects have used more the higher their number.
-fn used(clock: &Clock) -> Limiter {
+fn used_limiter(clock: &Clock) -> Limiter {
     let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
-    for rule in rules(&limiter) {
+    for limit in named_limits(&limiter) {
         for n in 0..20 {
             for _ in 0..n % 9 {
                 clock.advance(Micros::new(10));
-                limiter.check(&rule, format!("user:{n}"));
+                limiter.check(&limit, format!("user:{n}"));
             }
         }
     }
@@ -81,21 +81,21 @@ fn restore(path: &Scratch, clock: &Clock) -> Result<Memory, SnapshotError> {
 #[test]
 fn a_restored_store_answers_as_the_old_one_would_have() {
     let (path, clock) = (Scratch::new("round"), clock());
-    let before = used(&clock);
+    let before = used_limiter(&clock);
     let keys = before.store().snapshot(&path.0).expect("it can be written");
     assert!(keys > 100);
     let after = Limiter::new(restore(&path, &clock).expect("it can be read"));
     assert_eq!(after.store().usage().keys, keys);
     clock.advance(Micros::from_millis(1_234));
-    assert_eq!(answers(&after), answers(&before));
+    assert_eq!(decisions(&after), decisions(&before));
     clock.advance(Micros::from_secs(30));
-    assert_eq!(answers(&after), answers(&before));
+    assert_eq!(decisions(&after), decisions(&before));
 }
 
 #[test]
 fn what_is_past_its_time_is_neither_written_nor_read() {
     let (path, clock) = (Scratch::new("past"), clock());
-    let before = used(&clock);
+    let before = used_limiter(&clock);
     before.store().snapshot(&path.0).expect("it can be written");
     clock.advance(Micros::from_secs(3_600));
     assert_eq!(restore(&path, &clock).expect("it can be read").usage().keys, 0);
@@ -106,12 +106,12 @@ fn what_is_past_its_time_is_neither_written_nor_read() {
 fn a_clock_behind_the_snapshot_starts_where_the_snapshot_stood() {
     let (path, late) = (Scratch::new("clock"), clock());
     late.advance(Micros::from_secs(86_400));
-    let before = used(&late);
+    let before = used_limiter(&late);
     before.store().snapshot(&path.0).expect("it can be written");
     let early = clock();
     let after = Limiter::new(restore(&path, &early).expect("it can be read"));
     assert_eq!(early.now(), late.now());
-    assert_eq!(answers(&after), answers(&before));
+    assert_eq!(decisions(&after), decisions(&before));
 }
 
 #[cfg(unix)]
@@ -121,7 +121,7 @@ fn only_its_owner_can_read_it() {
     let (path, clock) = (Scratch::new("mode"), clock());
     fs::write(&path.0, "was here before, readable by all").expect("a scratch file can be written");
     fs::set_permissions(&path.0, fs::Permissions::from_mode(0o644)).expect("its mode can be set");
-    used(&clock).store().snapshot(&path.0).expect("it can be written");
+    used_limiter(&clock).store().snapshot(&path.0).expect("it can be written");
     let mode = fs::metadata(&path.0).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
@@ -129,18 +129,18 @@ fn only_its_owner_can_read_it() {
 #[test]
 fn a_damaged_file_is_refused_wherever_it_is_damaged() {
     let (path, clock) = (Scratch::new("damaged"), clock());
-    used(&clock).store().snapshot(&path.0).expect("it can be written");
+    used_limiter(&clock).store().snapshot(&path.0).expect("it can be written");
     let whole = fs::read(&path.0).expect("it is there");
     let heading = b"tollgate snapshot 1\n".len();
-    for place in (0..whole.len()).step_by(7).chain(whole.len() - 20..whole.len()) {
+    for offset in (0..whole.len()).step_by(7).chain(whole.len() - 20..whole.len()) {
         let mut bytes = whole.clone();
-        bytes[place] ^= 1 << (place % 8);
+        bytes[offset] ^= 1 << (offset % 8);
         fs::write(&path.0, &bytes).expect("a scratch file can be written");
-        let refusal = restore(&path, &clock).expect_err("a flipped bit is found");
+        let error = restore(&path, &clock).expect_err("a flipped bit is found");
         assert_eq!(
-            matches!(refusal, SnapshotError::Foreign),
-            place < heading,
-            "at {place}: {refusal}"
+            matches!(error, SnapshotError::Foreign),
+            offset < heading,
+            "at {offset}: {error}"
         );
     }
     for length in (0..whole.len()).step_by(13) {
@@ -150,9 +150,9 @@ fn a_damaged_file_is_refused_wherever_it_is_damaged() {
     let mut longer = whole;
     longer.push(0);
     fs::write(&path.0, &longer).expect("a scratch file can be written");
-    let refusal = restore(&path, &clock).expect_err("something follows");
+    let error = restore(&path, &clock).expect_err("something follows");
     assert_eq!(
-        refusal.to_string(),
+        error.to_string(),
         "the snapshot is damaged, something follows its end: move it away to start empty"
     );
 }
@@ -177,7 +177,7 @@ fn an_unwritable_place_leaves_the_old_file_alone() {
     let clock = clock();
     let missing = std::env::temp_dir().join("tollgate-no-such-folder").join("file");
     assert!(matches!(
-        used(&clock).store().snapshot(missing),
+        used_limiter(&clock).store().snapshot(missing),
         Err(SnapshotError::Io(_))
     ));
 }

@@ -1,8 +1,8 @@
 //! What descriptors of envoyproxy/ratelimit are counted by: the entries that led to a limit, by their places and not by what
 //! the keys of the file are called.
 
-use super::envoy::reader_of;
-use super::{attributes, stopped};
+use super::envoy::parser_of;
+use super::{attributes, stopped_store};
 use tollgate_limiter::conformance::block_on;
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleMatch};
@@ -50,68 +50,68 @@ fn attempt<'a>(entries: &'a [Attribute<'a>]) -> Attempt<'a> {
     }
 }
 
-fn book(strict: bool) -> RuleLimiter {
-    let rules = reader_of(FILE, strict).finish().expect("sound descriptors").rules;
-    RuleLimiter::new(rules, stopped().0)
+fn limiter(strict: bool) -> RuleLimiter {
+    let rules = parser_of(FILE, strict).finish().expect("sound descriptors").rules;
+    RuleLimiter::new(rules, stopped_store().0)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counted {
-    Together,
-    Apart,
+enum CounterRelation {
+    Same,
+    Different,
 }
 
 /// Uses a limit up by one descriptor, and asks by another whether something is left.
-fn check(strict: bool, one: &[&str], other: &[&str], counted: Counted) {
-    let book = book(strict);
-    let ask = |pairs: &[&str]| book.check_now(&attempt(&attributes(pairs))).verdict.allowed;
-    let used = [ask(one), ask(one), ask(one)];
+fn check(strict: bool, one: &[&str], other: &[&str], relation: CounterRelation) {
+    let limiter = limiter(strict);
+    let is_allowed = |pairs: &[&str]| limiter.check_now(&attempt(&attributes(pairs))).verdict.allowed;
+    let used = [is_allowed(one), is_allowed(one), is_allowed(one)];
     assert_eq!(used, [true, true, false], "{one:?}, strict {strict}: its limit is two");
     assert_eq!(
-        ask(other),
-        counted == Counted::Apart,
+        is_allowed(other),
+        relation == CounterRelation::Different,
         "{one:?} and {other:?}, strict {strict}"
     );
 }
 
 #[test]
 fn whatever_leads_to_a_limit_is_counted_by_the_entries_that_came() {
-    use Counted::{Apart, Together};
-    for (one, other, counted) in [
+    use CounterRelation::{Different, Same};
+    for (one, other, relation) in [
         // A star in a key.
-        (&["starlight=x"][..], &["starlight=x"][..], Together),
-        (&["starlight=x"], &["starlight=y"], Apart),
-        (&["starlight=x"], &["starry=x"], Apart),
-        (&["starlight="], &["star=light"], Apart),
+        (&["starlight=x"][..], &["starlight=x"][..], Same),
+        (&["starlight=x"], &["starlight=y"], Different),
+        (&["starlight=x"], &["starry=x"], Different),
+        (&["starlight="], &["star=light"], Different),
         // The pattern stands for the value, and the key stays.
-        (&["joined1=x"], &["joined1=y"], Together),
-        (&["joined1=x"], &["joined2=x"], Apart),
+        (&["joined1=x"], &["joined1=y"], Same),
+        (&["joined1=x"], &["joined2=x"], Different),
         // What is joined by underscores is one, however it is cut.
-        (&["a=b_c"], &["a_b=c"], Together),
-        (&["a=b_c"], &["a_b=d"], Apart),
-        (&["a=b"], &["a_b=d"], Apart),
-        (&["empty="], &["empty="], Together),
-        (&["empty="], &["empty_=x"], Apart),
-        (&["empty="], &["empty_="], Apart),
+        (&["a=b_c"], &["a_b=c"], Same),
+        (&["a=b_c"], &["a_b=d"], Different),
+        (&["a=b"], &["a_b=d"], Different),
+        (&["empty="], &["empty="], Same),
+        (&["empty="], &["empty_=x"], Different),
+        (&["empty="], &["empty_="], Different),
         // A key that comes twice: each by its place.
-        (&["path=/a/1", "path=z"], &["path=/a/2", "path=z"], Together),
-        (&["path=/a/1", "path=z"], &["path=/a/1", "path=y"], Apart),
-        (&["path=/a/1", "path=/a/1"], &["path=/a/2", "path=/a/2"], Apart),
+        (&["path=/a/1", "path=z"], &["path=/a/2", "path=z"], Same),
+        (&["path=/a/1", "path=z"], &["path=/a/1", "path=y"], Different),
+        (&["path=/a/1", "path=/a/1"], &["path=/a/2", "path=/a/2"], Different),
     ] {
-        check(false, one, other, counted);
-        check(true, one, other, counted);
+        check(false, one, other, relation);
+        check(true, one, other, relation);
     }
 }
 
 #[test]
 fn what_is_counted_can_be_forgotten() {
     for strict in [false, true] {
-        let book = book(strict);
+        let limiter = limiter(strict);
         for pairs in [&["starlight=x"][..], &["a=b_c"], &["path=/a/1", "path=z"]] {
             let entries = attributes(pairs);
             let attempt = attempt(&entries);
-            book.check_now(&attempt);
-            let forget = || block_on(book.forget(&attempt, None)).expect("a store");
+            limiter.check_now(&attempt);
+            let forget = || block_on(limiter.forget(&attempt, None)).expect("a store");
             assert_eq!((forget(), forget()), (1, 0), "{pairs:?}, strict {strict}");
         }
     }
@@ -119,7 +119,7 @@ fn what_is_counted_can_be_forgotten() {
 
 #[test]
 fn only_the_descriptor_that_the_entries_lead_to_applies() {
-    let book = book(false);
+    let limiter = limiter(false);
     for (pairs, met, subject) in [
         (&["plan=free", "user=u"][..], Some("plan_free.user"), "plan=free user=u"),
         // In another order, or with others beside them, they lead elsewhere or nowhere.
@@ -131,7 +131,7 @@ fn only_the_descriptor_that_the_entries_lead_to_applies() {
         (&["joined1=x"], Some("joined-"), "joined1=joined*"),
     ] {
         let entries = attributes(pairs);
-        let told = block_on(book.explain(&attempt(&entries)));
+        let told = block_on(limiter.explain(&attempt(&entries)));
         let applying = told.traces.iter().filter_map(|story| match &story.rule_match {
             RuleMatch::Matched(met) => Some((story.rule.id(), met)),
             RuleMatch::Skipped(_) => None,
@@ -165,35 +165,35 @@ fn what_another_limit_replaces_is_not_given_back_either() {
     use Direction::{Refund, Consume};
     for strict in [false, true] {
         for (special, all) in [(Consume, Refund), (Refund, Consume), (Refund, Refund)] {
-            let book = book(strict);
-            let ask = |pairs: &[(&str, Direction)]| {
+            let limiter = limiter(strict);
+            let check = |pairs: &[(&str, Direction)]| {
                 let entries: Vec<_> = pairs.iter().map(|(pair, _)| attributes(&[pair])).collect();
-                let part = |place: usize| AttemptItem {
-                    attempt: attempt(&entries[place]),
-                    direction: pairs[place].1,
+                let item = |index: usize| AttemptItem {
+                    attempt: attempt(&entries[index]),
+                    direction: pairs[index].1,
                     inline_limit: None,
                 };
-                let parts: Vec<AttemptItem<'_>> = (0..pairs.len()).map(part).collect();
-                let together = book.check_all_now(&parts);
-                let is_limited = |judged: &ItemVerdict<'_>| match judged {
-                    ItemVerdict::Rules(verdict) => !verdict.rulings.is_empty(),
+                let items: Vec<AttemptItem<'_>> = (0..pairs.len()).map(item).collect();
+                let combined = limiter.check_all_now(&items);
+                let is_limited = |verdict: &ItemVerdict<'_>| match verdict {
+                    ItemVerdict::Rules(rules_verdict) => !rules_verdict.rulings.is_empty(),
                     ItemVerdict::Inline(..) => panic!("nobody brought a limit"),
                 };
                 (
-                    together.allowed,
-                    together.items.iter().map(is_limited).collect::<Vec<_>>(),
+                    combined.allowed,
+                    combined.items.iter().map(is_limited).collect::<Vec<_>>(),
                 )
             };
             // One of two is used; the other stays there whatever is done beside what replaces it.
-            assert_eq!(ask(&[("all=x", Consume)]), (true, vec![true]));
+            assert_eq!(check(&[("all=x", Consume)]), (true, vec![true]));
             for _ in 0..3 {
                 assert_eq!(
-                    ask(&[("special=x", special), ("all=x", all)]),
+                    check(&[("special=x", special), ("all=x", all)]),
                     (true, vec![true, false]),
                     "{strict} {special:?} {all:?}"
                 );
             }
-            let left = [ask(&[("all=x", Consume)]).0, ask(&[("all=x", Consume)]).0];
+            let left = [check(&[("all=x", Consume)]).0, check(&[("all=x", Consume)]).0];
             assert_eq!(left, [true, false], "{strict} {special:?} {all:?}");
         }
     }

@@ -1,6 +1,6 @@
 //! What an attempt holds of concurrency limits.
 
-use super::{attempt, attributes, check, rules, stopped};
+use super::{attempt, attributes, check, rules, stopped_store};
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::conformance::block_on;
@@ -14,14 +14,14 @@ rules:
 - { id: rate, per: user, limit: 100/min }
 ";
 
-fn acquire(book: &RuleLimiter, user: &str, cost: u64) -> Option<String> {
+fn acquire(limiter: &RuleLimiter, user: &str, cost: u64) -> Option<String> {
     let pair = format!("user={user}");
-    book.check_now(&attempt(&attributes(&[&pair]), cost)).lease
+    limiter.check_now(&attempt(&attributes(&[&pair]), cost)).lease
 }
 
 #[test]
 fn one_lease_holds_all_and_any_instance_gives_it_back() {
-    let (store, _) = stopped();
+    let (store, _) = stopped_store();
     let here = RuleLimiter::new(rules(SEARCHES), Arc::clone(&store));
     let there = RuleLimiter::new(rules(SEARCHES), store);
     let first = acquire(&here, "a", 1).expect("a lease");
@@ -58,13 +58,13 @@ fn one_lease_holds_all_and_any_instance_gives_it_back() {
 
 #[test]
 fn a_lease_is_renewed_for_its_shortest_term() {
-    let (store, clock) = stopped();
-    let book = RuleLimiter::new(rules(SEARCHES), Arc::clone(&store));
-    let lease = acquire(&book, "a", 2).expect("a lease");
+    let (store, clock) = stopped_store();
+    let limiter = RuleLimiter::new(rules(SEARCHES), Arc::clone(&store));
+    let lease = acquire(&limiter, "a", 2).expect("a lease");
     clock.advance(Micros::from_secs(4));
-    assert_eq!(block_on(book.renew(&lease)), Ok(Some(Micros::from_secs(5))));
+    assert_eq!(block_on(limiter.renew(&lease)), Ok(Some(Micros::from_secs(5))));
     clock.advance(Micros::from_secs(4));
-    assert_eq!(check(&book, &["user=a"], 1).split(':').next(), Some("denied by user"));
+    assert_eq!(check(&limiter, &["user=a"], 1).split(':').next(), Some("denied by user"));
     // A rule that is gone holds nothing; what is left of the lease goes on.
     let fewer = RuleLimiter::new(
         rules("rules:\n- { id: all, algorithm: concurrency, limit: 3, lease_ttl: 10s }\n"),
@@ -72,16 +72,16 @@ fn a_lease_is_renewed_for_its_shortest_term() {
     );
     assert_eq!(block_on(fewer.renew(&lease)), Ok(Some(Micros::from_secs(10))));
     clock.advance(Micros::from_secs(10));
-    assert_eq!(block_on(book.renew(&lease)), Ok(None));
-    assert_eq!(block_on(book.release(&lease)), Ok(false));
+    assert_eq!(block_on(limiter.renew(&lease)), Ok(None));
+    assert_eq!(block_on(limiter.release(&lease)), Ok(false));
 }
 
 #[test]
 fn a_made_up_lease_releases_nothing() {
-    let (store, _) = stopped();
-    let book = RuleLimiter::new(rules(SEARCHES), store);
-    let lease = acquire(&book, "a", 1).expect("a lease");
-    acquire(&book, "b", 1).expect("a lease");
+    let (store, _) = stopped_store();
+    let limiter = RuleLimiter::new(rules(SEARCHES), store);
+    let lease = acquire(&limiter, "a", 1).expect("a lease");
+    acquire(&limiter, "b", 1).expect("a lease");
     let mut made_up = vec![
         String::new(),
         "AQ".to_owned(),
@@ -93,17 +93,17 @@ fn a_made_up_lease_releases_nothing() {
         format!("{lease}AAAA"),
     ];
     // Version and id are the first nine bytes.
-    for place in 0..12 {
+    for index in 0..12 {
         let mut changed = lease.clone().into_bytes();
-        changed[place] = if changed[place] == b'A' { b'B' } else { b'A' };
+        changed[index] = if changed[index] == b'A' { b'B' } else { b'A' };
         made_up.push(String::from_utf8(changed).expect("letters"));
     }
     for token in &made_up {
-        assert_eq!(block_on(book.release(token)), Ok(false), "{token}");
-        assert_eq!(block_on(book.renew(token)), Ok(None), "{token}");
+        assert_eq!(block_on(limiter.release(token)), Ok(false), "{token}");
+        assert_eq!(block_on(limiter.renew(token)), Ok(None), "{token}");
     }
     assert_eq!(
-        check(&book, &["user=a"], 0),
+        check(&limiter, &["user=a"], 0),
         "allowed by all: all 1 user 1 watched 0 rate 99"
     );
 }

@@ -21,14 +21,14 @@ fn rules(text: &str) -> RuleSet {
     reader.finish().expect("sound rules").rules
 }
 
-fn stopped() -> (Arc<Memory>, Clock) {
+fn stopped_store() -> (Arc<Memory>, Clock) {
     // A whole minute, so that windows begin here.
     let clock = Clock::manual(Timestamp::from_micros(1_770_854_400_000_000));
     (Arc::new(Memory::options().clock(clock.clone()).build()), clock)
 }
 
-fn book(text: &str) -> (RuleLimiter, Clock) {
-    let (store, clock) = stopped();
+fn limiter(text: &str) -> (RuleLimiter, Clock) {
+    let (store, clock) = stopped_store();
     (RuleLimiter::new(rules(text), store), clock)
 }
 
@@ -52,25 +52,25 @@ fn attempt<'a>(attributes: &'a [Attribute<'a>], cost: u64) -> Attempt<'a> {
     }
 }
 
-fn check(book: &RuleLimiter, pairs: &[&str], cost: u64) -> String {
-    told(&book.check_now(&attempt(&attributes(pairs), cost)).verdict)
+fn check(limiter: &RuleLimiter, pairs: &[&str], cost: u64) -> String {
+    render(&limiter.check_now(&attempt(&attributes(pairs), cost)).verdict)
 }
 
 /// The answer, the rule that speaks, and of each limit what remains; a refusal with its wait.
-fn told(verdict: &Verdict<'_>) -> String {
+fn render(verdict: &Verdict<'_>) -> String {
     let answer = if verdict.allowed { "allowed" } else { "denied" };
     let nearest = verdict.nearest().map_or("-", |ruling| ruling.name);
-    let mut told = format!("{answer} by {nearest}:");
+    let mut text = format!("{answer} by {nearest}:");
     for ruling in &verdict.rulings {
         match ruling.decision {
-            None => told.push_str(&format!(" {} free", ruling.name)),
+            None => text.push_str(&format!(" {} free", ruling.name)),
             Some(decision) => {
-                told.push_str(&format!(" {} {}", ruling.name, decision.standing().remaining));
+                text.push_str(&format!(" {} {}", ruling.name, decision.standing().remaining));
                 if let Some(retry) = decision.retry() {
-                    told.push_str(&format!(" {retry:?}"));
+                    text.push_str(&format!(" {retry:?}"));
                 }
             }
         }
     }
-    told
+    text
 }

@@ -1,6 +1,6 @@
 //! Random attempts against random rules, beside a model that only adds and compares.
 
-use super::{attempt, rules, stopped};
+use super::{attempt, rules, stopped_store};
 use std::collections::HashMap;
 use std::fmt::Write;
 use tollgate_limiter::RuleLimiter;
@@ -8,7 +8,7 @@ use tollgate_limiter::core::rules::{Attribute, Mode};
 use tollgate_limiter::core::testing::random::Random;
 
 /// A rule as the model knows it.
-struct Modelled {
+struct ModelRule {
     id: String,
     limit: u64,
     shadow: bool,
@@ -21,9 +21,9 @@ struct Modelled {
 const COLOURS: [&str; 3] = ["red", "green", "blue"];
 const USERS: [&str; 3] = ["u1", "u2", "u3"];
 
-fn draw(random: &mut Random) -> Vec<Modelled> {
+fn random_rules(random: &mut Random) -> Vec<ModelRule> {
     (0..random.between(1, 6))
-        .map(|number| Modelled {
+        .map(|number| ModelRule {
             id: format!("r{number}"),
             limit: random.between(1, 30),
             shadow: random.one_in(4),
@@ -36,9 +36,9 @@ fn draw(random: &mut Random) -> Vec<Modelled> {
         .collect()
 }
 
-fn written(modelled: &[Modelled]) -> String {
+fn render(model_rules: &[ModelRule]) -> String {
     let mut text = String::from("rules:\n");
-    for rule in modelled {
+    for rule in model_rules {
         // Algorithms that agree while no time passes.
         write!(
             text,
@@ -59,13 +59,13 @@ fn written(modelled: &[Modelled]) -> String {
 
 #[test]
 fn all_rules_are_charged_or_none_is() {
-    let mut refused = 0;
+    let mut denied = 0;
     for seed in 0..400 {
         let mut random = Random::new(seed);
-        let modelled = draw(&mut random);
-        let text = written(&modelled);
-        let (store, _) = stopped();
-        let book = RuleLimiter::new(rules(&text), store);
+        let model_rules = random_rules(&mut random);
+        let text = render(&model_rules);
+        let (store, _) = stopped_store();
+        let limiter = RuleLimiter::new(rules(&text), store);
         let mut used: HashMap<(&str, Vec<&str>), u64> = HashMap::new();
         for _ in 0..60 {
             let (user, colour) = (random.pick(&USERS), random.pick(&COLOURS));
@@ -81,32 +81,32 @@ fn all_rules_are_charged_or_none_is() {
                 }
             }
             let given = |name: &str| attributes.iter().find(|attribute| attribute.name == name);
-            let met = |rule: &&Modelled| {
+            let matches = |rule: &&ModelRule| {
                 let colour_fits = |colour: &str| given("colour").is_some_and(|it| it.value == colour.as_bytes());
                 rule.colour.is_none_or(colour_fits) && rule.per.iter().all(|name| given(name).is_some())
             };
-            let subject = |rule: &Modelled| -> Vec<&str> {
+            let subject = |rule: &ModelRule| -> Vec<&str> {
                 let value = |name: &&str| if *name == "user" { user } else { colour };
                 rule.per.iter().map(value).collect()
             };
-            let met: Vec<&Modelled> = modelled.iter().filter(met).collect();
-            let fits: Vec<bool> = met
+            let matched: Vec<&ModelRule> = model_rules.iter().filter(matches).collect();
+            let fits: Vec<bool> = matched
                 .iter()
                 .map(|rule| {
                     let used = used.get(&(&*rule.id, subject(rule))).copied().unwrap_or(0);
                     cost == 0 || used + cost * rule.cost <= rule.limit
                 })
                 .collect();
-            let passes = met.iter().zip(&fits).all(|(rule, fits)| rule.shadow || *fits);
-            refused += u32::from(!passes);
-            for (rule, fits) in met.iter().zip(&fits) {
-                if passes && *fits {
+            let allowed = matched.iter().zip(&fits).all(|(rule, fits)| rule.shadow || *fits);
+            denied += u32::from(!allowed);
+            for (rule, fits) in matched.iter().zip(&fits) {
+                if allowed && *fits {
                     *used.entry((&rule.id, subject(rule))).or_default() += cost * rule.cost;
                 }
             }
-            let verdict = book.check_now(&attempt(&attributes, cost)).verdict;
-            assert_eq!(verdict.allowed, passes, "seed {seed}: {text}");
-            let told: Vec<(&str, Mode, bool, u64)> = verdict
+            let verdict = limiter.check_now(&attempt(&attributes, cost)).verdict;
+            assert_eq!(verdict.allowed, allowed, "seed {seed}: {text}");
+            let rulings: Vec<(&str, Mode, bool, u64)> = verdict
                 .rulings
                 .iter()
                 .map(|ruling| {
@@ -114,7 +114,7 @@ fn all_rules_are_charged_or_none_is() {
                     (ruling.name, ruling.mode, ruling.is_allow(), remaining)
                 })
                 .collect();
-            let expected: Vec<(&str, Mode, bool, u64)> = met
+            let expected: Vec<(&str, Mode, bool, u64)> = matched
                 .iter()
                 .zip(&fits)
                 .map(|(rule, fits)| {
@@ -123,8 +123,8 @@ fn all_rules_are_charged_or_none_is() {
                     (&*rule.id, mode, *fits, rule.limit - used)
                 })
                 .collect();
-            assert_eq!(told, expected, "seed {seed}, {attributes:?} at {cost}: {text}");
+            assert_eq!(rulings, expected, "seed {seed}, {attributes:?} at {cost}: {text}");
         }
     }
-    assert!(refused > 1_000, "only {refused} were refused: too few to tell anything");
+    assert!(denied > 1_000, "only {denied} were refused: too few to tell anything");
 }

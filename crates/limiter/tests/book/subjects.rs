@@ -1,6 +1,6 @@
 //! Whom counters are for: forgetting, giving back, explaining, and values that are just data.
 
-use super::{attempt, attributes, book, check, rules, stopped, told};
+use super::{attempt, attributes, limiter, check, rules, stopped_store, render};
 use proptest::prelude::*;
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
@@ -16,8 +16,8 @@ rules:
 - { id: there, domain: other, per: merchant, limit: 5/min }
 ";
 
-fn forget(book: &RuleLimiter, pairs: &[&str], rule: Option<&str>) -> u64 {
-    block_on(book.forget(&attempt(&attributes(pairs), 1), rule)).expect("every rule is there")
+fn forget(limiter: &RuleLimiter, pairs: &[&str], rule: Option<&str>) -> u64 {
+    block_on(limiter.forget(&attempt(&attributes(pairs), 1), rule)).expect("every rule is there")
 }
 
 #[test]
@@ -38,14 +38,14 @@ fn a_subject_is_forgotten_where_nothing_speaks_against_it() {
         (&["merchant=m"], Some("trial"), 1),
         (&["user=u"], Some("plan"), 0),
     ] {
-        let (book, _) = book(RULES);
+        let (limiter, _) = limiter(RULES);
         assert_eq!(
-            check(&book, &all, 1),
+            check(&limiter, &all, 1),
             "allowed by both: ceiling 999 plan.1min 99 plan.1h 999 both 9 trial 49"
         );
-        assert_eq!(forget(&book, pairs, rule), expected, "{pairs:?} {rule:?}");
+        assert_eq!(forget(&limiter, pairs, rule), expected, "{pairs:?} {rule:?}");
         assert_eq!(
-            forget(&book, pairs, rule),
+            forget(&limiter, pairs, rule),
             0,
             "it is forgotten already: {pairs:?} {rule:?}"
         );
@@ -54,7 +54,7 @@ fn a_subject_is_forgotten_where_nothing_speaks_against_it() {
 
 #[test]
 fn a_name_that_no_rule_has_is_not_taken_for_one_with_nothing_to_forget() {
-    let (book, _) = book(RULES);
+    let (limiter, _) = limiter(RULES);
     for (rule, hint) in [
         ("pln", "did you mean `plan`?"),
         ("plan.1hr", "did you mean `plan.1h`?"),
@@ -62,21 +62,21 @@ fn a_name_that_no_rule_has_is_not_taken_for_one_with_nothing_to_forget() {
         // It is one of another domain.
         ("there", "no rule of the domain `default`"),
     ] {
-        let told = block_on(book.forget(&attempt(&attributes(&["merchant=m"]), 1), Some(rule)));
-        let told = told.unwrap_err().to_string();
-        assert!(told.contains(hint) && told.contains(rule), "{told}");
+        let error = block_on(limiter.forget(&attempt(&attributes(&["merchant=m"]), 1), Some(rule)));
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains(hint) && error.contains(rule), "{error}");
     }
 }
 
 #[test]
 fn what_is_given_back_is_there_again_and_never_more() {
-    let (book, _) = book(RULES);
+    let (limiter, _) = limiter(RULES);
     let attributes = attributes(&["merchant=m", "endpoint=/a"]);
     assert_eq!(
-        check(&book, &["merchant=m", "endpoint=/a"], 10),
+        check(&limiter, &["merchant=m", "endpoint=/a"], 10),
         "allowed by trial: ceiling 990 plan.1min 90 plan.1h 990 trial 40"
     );
-    let refund = |cost| told(&block_on(book.refund(&attempt(&attributes, cost))));
+    let refund = |cost| render(&block_on(limiter.refund(&attempt(&attributes, cost))));
     assert_eq!(
         refund(3),
         "allowed by trial: ceiling 993 plan.1min 93 plan.1h 993 trial 43"
@@ -89,15 +89,15 @@ fn what_is_given_back_is_there_again_and_never_more() {
 
 #[test]
 fn explaining_takes_nothing() {
-    let (book, _) = book(RULES);
+    let (limiter, _) = limiter(RULES);
     let attributes = attributes(&["merchant=m", "endpoint=/a"]);
     let attempt = attempt(&attributes, 1);
-    let before = block_on(book.explain(&attempt));
-    let after = block_on(book.explain(&attempt));
+    let before = block_on(limiter.explain(&attempt));
+    let after = block_on(limiter.explain(&attempt));
     assert_eq!(before.to_string(), after.to_string());
     assert!(before.verdict.allowed);
-    let met: Vec<bool> = before.traces.iter().map(|story| story.rule_match.is_matched()).collect();
-    assert_eq!(met, [true, true, false, true, false]);
+    let matched: Vec<bool> = before.traces.iter().map(|story| story.rule_match.is_matched()).collect();
+    assert_eq!(matched, [true, true, false, true, false]);
     let RuleMatch::Matched(plan) = &before.traces[1].rule_match else {
         panic!("the plan applies")
     };
@@ -105,26 +105,26 @@ fn explaining_takes_nothing() {
     assert_eq!(keys.len(), 2);
     assert_ne!(keys[0], keys[1]);
     assert_eq!(
-        check(&book, &["merchant=m", "endpoint=/a"], 1),
+        check(&limiter, &["merchant=m", "endpoint=/a"], 1),
         "allowed by trial: ceiling 999 plan.1min 99 plan.1h 999 trial 49"
     );
 }
 
 #[test]
 fn a_banned_attempt_takes_nothing_anywhere() {
-    let (book, _) = book(
+    let (limiter, _) = limiter(
         "rules:\n- { id: all, limit: 10/s }\n- { id: plan, per: user, limit: 5/s, overrides: [{ user: u, limit: 0/s }] }\n",
     );
     for _ in 0..20 {
-        assert_eq!(check(&book, &["user=u"], 1), "denied by plan: all 10 plan 0 Never");
+        assert_eq!(check(&limiter, &["user=u"], 1), "denied by plan: all 10 plan 0 Never");
     }
-    assert_eq!(check(&book, &["user=u"], 0), "allowed by plan: all 10 plan 0");
-    assert_eq!(check(&book, &["user=v"], 1), "allowed by plan: all 9 plan 4");
+    assert_eq!(check(&limiter, &["user=u"], 0), "allowed by plan: all 10 plan 0");
+    assert_eq!(check(&limiter, &["user=v"], 1), "allowed by plan: all 9 plan 4");
 }
 
 #[test]
 fn other_numbers_go_on_counting_where_the_old_ones_stopped() {
-    let (store, _) = stopped();
+    let (store, _) = stopped_store();
     let text = |limit| format!("rules:\n- {{ id: plan, per: user, limit: {limit} }}\n");
     let before = RuleLimiter::new(rules(&text("100/min")), Arc::clone(&store));
     assert_eq!(check(&before, &["user=u"], 100), "allowed by plan: plan 0");
@@ -139,14 +139,14 @@ proptest! {
         other in (proptest::collection::vec(any::<u8>(), 0..4), proptest::collection::vec(any::<u8>(), 0..4)),
         like in any::<bool>(),
     ) {
-        let (book, _) = book("rules:\n- { id: r, per: [a, b], limit: 1/day }\n");
+        let (limiter, _) = limiter("rules:\n- { id: r, per: [a, b], limit: 1/day }\n");
         let other = if like { one.clone() } else { other };
-        let passes = |(a, b): &(Vec<u8>, Vec<u8>)| {
+        let is_allowed = |(a, b): &(Vec<u8>, Vec<u8>)| {
             let attributes = [Attribute { name: "b", value: b }, Attribute { name: "a", value: a }];
             let attempt = Attempt { attributes: &attributes, ..attempt(&[], 1) };
-            book.check_now(&attempt).verdict.allowed
+            limiter.check_now(&attempt).verdict.allowed
         };
-        prop_assert!(passes(&one));
-        prop_assert_eq!(passes(&other), one != other);
+        prop_assert!(is_allowed(&one));
+        prop_assert_eq!(is_allowed(&other), one != other);
     }
 }

@@ -1,6 +1,6 @@
 //! Rules over a cluster of which a part is away.
 
-use crate::site::{key, left, once, open_for, server_of, until};
+use crate::site::{key, remaining, once, open_for, owner_of, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::Cost;
@@ -33,15 +33,15 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
     let mut reader = RulesParser::new(ParserOptions::default());
     reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
     let rules = reader.finish().expect("sound rules").rules;
-    let book = RuleLimiter::new(rules, Arc::clone(&store));
-    let counter = &book.rules().counters()[0];
+    let limiter = RuleLimiter::new(rules, Arc::clone(&store));
+    let counter = &limiter.rules().counters()[0];
     let everybody = (store.key(&store.template(&counter.counter(&[])), &[]), counter.limit);
-    let used = async || everybody.1.capacity() - left(&store, everybody.0, &everybody.1).await;
-    let victim = (server_of(&cluster, &store, everybody.0) + 1) % 3;
+    let used = async || everybody.1.capacity() - remaining(&store, everybody.0, &everybody.1).await;
+    let victim = (owner_of(&cluster, &store, everybody.0) + 1) % 3;
     let limit = once(1);
     let mut names = (0..).map(|number| format!("m_{number}"));
     let merchant = names
-        .find(|name| server_of(&cluster, &store, key(&store, "any", &limit, &[name.as_bytes()])) == victim)
+        .find(|name| owner_of(&cluster, &store, key(&store, "any", &limit, &[name.as_bytes()])) == victim)
         .expect("one of them");
     let check = async |kind: &str| {
         let attributes = [("merchant", &*merchant), ("kind", kind)].map(|(name, value)| Attribute {
@@ -53,7 +53,7 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
             attributes: &attributes,
             cost: Cost::ONE,
         };
-        let checked = book.check(&attempt).await;
+        let checked = limiter.check(&attempt).await;
         let first = checked.verdict.rulings[0].decision.expect("it is there");
         (
             checked.verdict.allowed,
@@ -68,8 +68,8 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
     }
     until("a fault", async || store.connection_error().is_some()).await;
     let host = format!("127.0.0.1:{}", cluster.servers[victim].port());
-    let fault = store.connection_error().unwrap_or_default();
-    assert!(fault.starts_with(&host), "{fault}");
+    let error = store.connection_error().unwrap_or_default();
+    assert!(error.starts_with(&host), "{error}");
     assert_eq!(check("harmless").await, (true, Source::Open, 998));
     assert_eq!(used().await, 2);
     assert_eq!(check("risky").await, (false, Source::Closed, 998));

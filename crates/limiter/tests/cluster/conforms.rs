@@ -27,10 +27,10 @@ fn conforms(kind: ServerKind) {
         });
         let report = conformance(&bench).await.expect("a store as it should be");
         assert!(report.answers > 1_000, "{report}");
-        let figures = bench.store().metrics();
-        assert!(figures.compensated_charges.get() > 0, "nothing was ever taken back");
-        assert_eq!((figures.uncompensated_charges.get(), figures.redirects.get()), (0, 0));
-        assert_eq!(figures.errors().map(|(_, count)| count).sum::<u64>(), 0);
+        let metrics = bench.store().metrics();
+        assert!(metrics.compensated_charges.get() > 0, "nothing was ever taken back");
+        assert_eq!((metrics.uncompensated_charges.get(), metrics.redirects.get()), (0, 0));
+        assert_eq!(metrics.errors().map(|(_, count)| count).sum::<u64>(), 0);
     });
 }
 

@@ -1,6 +1,6 @@
 //! Servers that go, come and change places while they are asked.
 
-use crate::site::{Load, Rules, charge, key, left, once, open, open_for, server_of, subject_on, until};
+use crate::site::{Load, Rules, charge, key, remaining, once, open, open_for, owner_of, subject_on, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -19,8 +19,8 @@ async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it
     until("a first look in vain", async || store.is_unavailable(&[charge])).await;
     let from = Instant::now();
     for _ in 0..100 {
-        let settled = store.settle(&[charge], LeaseId::default()).await;
-        assert_eq!(settled.outcomes, [Err(StoreError::Unavailable)]);
+        let settlement = store.settle(&[charge], LeaseId::default()).await;
+        assert_eq!(settlement.outcomes, [Err(StoreError::Unavailable)]);
     }
     assert!(from.elapsed() < Duration::from_secs(2), "{:?}", from.elapsed());
     cluster.servers.iter().for_each(Server::thaw);
@@ -41,38 +41,38 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     let store = Arc::clone(&load.stores[0]);
     let [ceiling, _] = rules.keys(&store, 0);
     // Not the one that has the ceiling, or everything would wait for it.
-    let victim = (server_of(&cluster, &store, ceiling) + 1) % 3;
-    let is_hit = |merchant: usize| server_of(&cluster, &store, rules.keys(&store, merchant)[1]) == victim;
+    let victim = (owner_of(&cluster, &store, ceiling) + 1) % 3;
+    let is_hit = |merchant: usize| owner_of(&cluster, &store, rules.keys(&store, merchant)[1]) == victim;
     let hit: Vec<bool> = (0..rules.merchants).map(is_hit).collect();
     let (lost, kept) = (
         hit.iter().position(|hit| *hit).expect("one of them"),
         hit.iter().position(|hit| !hit).expect("one of them"),
     );
     let in_the_last_second = {
-        let seen = load.times_of(|merchant| hit[merchant]);
-        let last = seen.iter().max().copied().expect("some passed");
-        seen.iter().filter(|at| last.since(**at) < Micros::from_secs(1)).count() as u64
+        let observed = load.times_of(|merchant| hit[merchant]);
+        let last = observed.iter().max().copied().expect("some passed");
+        observed.iter().filter(|at| last.since(**at) < Micros::from_secs(1)).count() as u64
     };
     cluster.servers[victim].kill();
     // Whoever asks it waits no longer than for a part of what is measured.
     let impatient = open_for(&cluster, Duration::from_millis(30));
-    let own = |merchant: usize| charge(rules.keys(&store, merchant)[1], &rules.merchant);
+    let merchant_limit = |merchant: usize| charge(rules.keys(&store, merchant)[1], &rules.merchant);
     until("a fault", async || store.connection_error().is_some()).await;
     until("another primary", async || {
         // It is asked all the time.
-        let _ = impatient.peek(&[own(lost)]).await;
+        let _ = impatient.peek(&[merchant_limit(lost)]).await;
         cluster.has_line(victim + 3, "INFO replication", "role:master")
     })
     .await;
     let from = Instant::now();
     until("its keys", async || {
-        impatient.peek(&[own(lost)]).await.outcomes[0].is_ok()
+        impatient.peek(&[merchant_limit(lost)]).await.outcomes[0].is_ok()
     })
     .await;
     let took = from.elapsed();
     println!("shared again {took:?} after the new primary took writes");
     assert!(took < Duration::from_secs(1), "{took:?}");
-    assert!(store.peek(&[own(kept)]).await.outcomes[0].is_ok());
+    assert!(store.peek(&[merchant_limit(kept)]).await.outcomes[0].is_ok());
     until("no fault", async || {
         store.connection_error().is_none() && impatient.connection_error().is_none()
     })
@@ -81,30 +81,30 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     assert!(impatient.breaker_changes() >= 1);
     let before = load.passed();
     until("all going on", async || load.passed() > before + 1_000).await;
-    let (seen, stores) = load.end().await;
-    assert!(!seen.failed.is_empty(), "the fault did not bite");
+    let (observed, stores) = load.end().await;
+    assert!(!observed.failed.is_empty(), "the fault did not bite");
     // Those of the other primaries stayed shared.
-    for (merchant, of_ceiling, of_merchant) in &seen.failed {
-        assert!(of_ceiling.is_none(), "the ceiling: {of_ceiling:?}");
-        assert!(hit[*merchant], "merchant {merchant}: {of_merchant:?}");
+    for (merchant, ceiling_uses, merchant_uses) in &observed.failed {
+        assert!(ceiling_uses.is_none(), "the ceiling: {ceiling_uses:?}");
+        assert!(hit[*merchant], "merchant {merchant}: {merchant_uses:?}");
     }
     // They are exact, too: what the ceiling gave to requests whose other half failed stays with it, as their callers wish.
-    let exact = |key| key != ceiling && server_of(&cluster, &store, key) != victim;
-    rules.audit(&stores[0], &seen, exact).await;
-    let taken = rules.ceiling.capacity() - left(&stores[0], ceiling, &rules.ceiling).await;
-    assert_eq!(taken, (seen.passed.len() + seen.failed.len()) as u64);
+    let exact = |key| key != ceiling && owner_of(&cluster, &store, key) != victim;
+    rules.audit(&stores[0], &observed, exact).await;
+    let used = rules.ceiling.capacity() - remaining(&stores[0], ceiling, &rules.ceiling).await;
+    assert_eq!(used, (observed.passed.len() + observed.failed.len()) as u64);
     // Of the killed one's own, what its replica was not told of is lost, and nothing is counted twice.
     let (mut passed, mut lost) = (0, 0);
     for merchant in (0..rules.merchants).filter(|merchant| hit[*merchant]) {
-        let own = seen.passed.iter().filter(|(of, ..)| *of == merchant).count() as u64;
-        let failed = seen.failed.iter().filter(|(of, ..)| *of == merchant).count() as u64;
+        let merchant_limit = observed.passed.iter().filter(|(uses, ..)| *uses == merchant).count() as u64;
+        let failed = observed.failed.iter().filter(|(uses, ..)| *uses == merchant).count() as u64;
         let key = rules.keys(&store, merchant)[1];
-        let taken = rules.merchant.capacity() - left(&stores[0], key, &rules.merchant).await;
+        let used = rules.merchant.capacity() - remaining(&stores[0], key, &rules.merchant).await;
         assert!(
-            taken <= own + failed,
-            "merchant {merchant}: {taken} taken, {own} passed"
+            used <= merchant_limit + failed,
+            "merchant {merchant}: {used} taken, {merchant_limit} passed"
         );
-        (passed, lost) = (passed + own, lost + own.saturating_sub(taken));
+        (passed, lost) = (passed + merchant_limit, lost + merchant_limit.saturating_sub(used));
     }
     println!("{lost} of {passed} charges of the killed primary lost");
     // All that passed there in a second before it was killed is far more than what was on its way to the replica.
@@ -132,9 +132,9 @@ async fn a_failover_on_purpose_loses_nothing() {
         let before = load.passed();
         until("all going on", async || load.passed() > before + 500).await;
     }
-    let (seen, stores) = load.end().await;
-    assert!(seen.failed.is_empty(), "{} of {}", seen.failed.len(), seen.passed.len());
-    rules.audit(&stores[0], &seen, |_| true).await;
+    let (observed, stores) = load.end().await;
+    assert!(observed.failed.is_empty(), "{} of {}", observed.failed.len(), observed.passed.len());
+    rules.audit(&stores[0], &observed, |_| true).await;
     let redirects: u64 = stores.iter().map(|store| store.metrics().redirects.get()).sum();
     assert!(redirects > 0, "nobody was sent elsewhere");
 }
@@ -169,13 +169,13 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     );
     // What the store says of it must not be known here any more, or it would be refused without asking.
     until("nothing remembered", async || {
-        let looked = store.settle(&[charge(refusing, &empty)], LeaseId::default()).await;
+        let peeked = store.settle(&[charge(refusing, &empty)], LeaseId::default()).await;
         tokio::time::sleep(Duration::from_millis(260)).await;
-        !looked.allowed
+        !peeked.allowed
     })
     .await;
     cluster.servers[1].freeze();
-    let asking = tokio::spawn({
+    let pending = tokio::spawn({
         let store = Arc::clone(&store);
         let both = [charge(giving, &generous), charge(refusing, &empty)];
         async move { store.settle(&both, LeaseId::default()).await }
@@ -186,22 +186,22 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     .await;
     cluster.servers[0].freeze();
     cluster.servers[1].thaw();
-    let settled = asking.await.expect("an answer");
-    assert!(!settled.allowed, "{settled:?}");
-    let refusal = settled.outcomes[1].expect("a decision");
-    assert!(!refusal.decision.is_allow());
+    let settlement = pending.await.expect("an answer");
+    assert!(!settlement.allowed, "{settlement:?}");
+    let denial = settlement.outcomes[1].expect("a decision");
+    assert!(!denial.decision.is_allow());
     until("a charge given up", async || store.metrics().uncompensated_charges.get() == 1).await;
     cluster.servers[0].thaw();
     until("the server", async || {
         store.peek(&[charge(giving, &generous)]).await.outcomes[0].is_ok()
     })
     .await;
-    assert_eq!(left(&store, giving, &generous).await, 9);
+    assert_eq!(remaining(&store, giving, &generous).await, 9);
     // The next is taken back as it should be.
     let both = [charge(giving, &generous), charge(refusing, &empty)];
-    let settled = store.settle(&both, LeaseId::default()).await;
-    assert!(!settled.allowed, "{settled:?}");
-    assert_eq!(left(&store, giving, &generous).await, 9);
+    let settlement = store.settle(&both, LeaseId::default()).await;
+    assert!(!settlement.allowed, "{settlement:?}");
+    assert_eq!(remaining(&store, giving, &generous).await, 9);
     assert_eq!(store.metrics().uncompensated_charges.get(), 1);
 }
 
@@ -219,7 +219,7 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
     // After a quarter of a second nothing is remembered here, and the store must be asked.
     tokio::time::sleep(Duration::from_millis(260)).await;
     cluster.servers[1].freeze();
-    let asking = tokio::spawn({
+    let pending = tokio::spawn({
         let store = Arc::clone(&store);
         let both = [charge(giving, &generous), charge(refusing, &empty)];
         async move { store.settle(&both, LeaseId::default()).await }
@@ -228,10 +228,10 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
         cluster.command(0, &format!("EXISTS {}", store.key_text(&giving))) == Ok("1".to_owned())
     })
     .await;
-    asking.abort();
-    assert!(asking.await.is_err(), "it was still asking");
+    pending.abort();
+    assert!(pending.await.is_err(), "it was still asking");
     cluster.servers[1].thaw();
-    until("it is given back", async || left(&store, giving, &generous).await == 10).await;
+    until("it is given back", async || remaining(&store, giving, &generous).await == 10).await;
     assert_eq!((store.metrics().compensated_charges.get(), store.metrics().uncompensated_charges.get()), (1, 0));
 }
 
@@ -242,12 +242,12 @@ async fn a_store_that_finds_nobody_says_so() {
         .deadline(Duration::from_millis(200))
         .open();
     let limit = once(1);
-    let nobody = charge(key(&store, "r", &limit, &[b"m"]), &limit);
-    let settled = store.settle(&[nobody], LeaseId::default()).await;
-    assert_eq!(settled.outcomes, [Err(StoreError::Unavailable)]);
+    let unused = charge(key(&store, "r", &limit, &[b"m"]), &limit);
+    let settlement = store.settle(&[unused], LeaseId::default()).await;
+    assert_eq!(settlement.outcomes, [Err(StoreError::Unavailable)]);
     until("a fault", async || {
-        let fault = store.connection_error().unwrap_or_default();
-        fault.starts_with("no server of the cluster answers: ")
+        let error = store.connection_error().unwrap_or_default();
+        error.starts_with("no server of the cluster answers: ")
     })
     .await;
 }

@@ -11,24 +11,24 @@ use tollgate_limiter::testing::servers::ServerKind;
 const CAPACITY: u64 = 1_000;
 
 /// Takes one unit after the other, so many at most, until there are no more. Says how many it got.
-async fn take(store: &Redis, charge: Charge<RedisKey>, most: u64) -> u64 {
-    let mut taken = 0;
-    while taken < most {
-        let settled = store.settle(&[charge], LeaseId::default()).await;
-        match settled.outcomes[0] {
-            Ok(outcome) if outcome.decision.is_allow() => taken += 1,
+async fn take(store: &Redis, charge: Charge<RedisKey>, max: u64) -> u64 {
+    let mut used = 0;
+    while used < max {
+        let settlement = store.settle(&[charge], LeaseId::default()).await;
+        match settlement.outcomes[0] {
+            Ok(outcome) if outcome.decision.is_allow() => used += 1,
             Ok(_) => break,
             // Nobody answers for that one, and it counts for nobody.
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }
-    taken
+    used
 }
 
 /// The seventh figure of the paper: the leader of a shard acknowledges writes, does not get to replicate them, and crashes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_than_those() {
-    const TOLD: u64 = 300;
+    const REPORTED: u64 = 300;
     const UNTOLD: u64 = 200;
     let mut cluster = Cluster::start(ServerKind::Redis70);
     let store = open_for(&cluster, Duration::from_millis(500));
@@ -38,11 +38,11 @@ async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_t
         charge(key(&store, "r", &limit, &[subject.as_bytes()]), &limit)
     });
     for charge in [lost, kept] {
-        assert_eq!(take(&store, charge, TOLD).await, TOLD);
+        assert_eq!(take(&store, charge, REPORTED).await, REPORTED);
     }
-    let offset = |server: usize, of: &str| {
+    let offset = |server: usize, uses: &str| {
         let info = cluster.command(server, "INFO replication").expect("it tells");
-        let line = info.lines().find_map(|line| line.strip_prefix(of));
+        let line = info.lines().find_map(|line| line.strip_prefix(uses));
         line.expect("an offset").trim().to_owned()
     };
     cluster.wait_until("told", |_| {
@@ -59,10 +59,10 @@ async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_t
         take(&store, lost, 2 * CAPACITY).await,
         take(&store, kept, 2 * CAPACITY).await,
     ];
-    let beyond = (TOLD + UNTOLD + after_lost).saturating_sub(CAPACITY);
+    let beyond = (REPORTED + UNTOLD + after_lost).saturating_sub(CAPACITY);
     println!("{UNTOLD} charges were not told of, and {beyond} more passed than {CAPACITY}");
     assert!(beyond > 0, "the fault did not bite");
     assert!(beyond <= UNTOLD, "{beyond}");
     // The others' keys are as exact as ever.
-    assert_eq!(TOLD + UNTOLD + after_kept, CAPACITY);
+    assert_eq!(REPORTED + UNTOLD + after_kept, CAPACITY);
 }

@@ -1,6 +1,6 @@
 //! Requests under two limits that lie apart: neither ever lets more pass than it allows, and nothing is lost between them.
 
-use crate::site::{Load, Rules, bucket, key, once, open, server_of, until};
+use crate::site::{Load, Rules, bucket, key, once, open, owner_of, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::Micros;
@@ -28,10 +28,10 @@ fn assert_no_errors(stores: &[Arc<Redis>]) {
 fn beyond_envelope(mut us: Vec<u64>, rate: i64, burst: i64) -> i64 {
     us.sort_unstable();
     let (mut start, mut over) = (i64::MAX, i64::MIN);
-    for (place, at) in (0_i64..).zip(&us) {
+    for (index, at) in (0_i64..).zip(&us) {
         let due = rate * (at - us[0]) as i64;
-        start = start.min(place * 1_000_000 - due);
-        over = over.max((place + 1 - burst) * 1_000_000 - due - start);
+        start = start.min(index * 1_000_000 - due);
+        over = over.max((index + 1 - burst) * 1_000_000 - due - start);
     }
     over
 }
@@ -46,20 +46,20 @@ async fn a_ceiling_and_limits_of_merchants_hold_at_every_moment() {
     };
     let load = Load::on(stores(&cluster), TASKS, rules);
     until("ten seconds' worth", async || load.passed() > 10_500).await;
-    let (seen, stores) = load.end().await;
+    let (observed, stores) = load.end().await;
     assert_no_errors(&stores);
     assert!(
-        seen.failed.is_empty() && seen.refused > 1_000,
+        observed.failed.is_empty() && observed.denied > 1_000,
         "{} refused",
-        seen.refused
+        observed.denied
     );
-    let ceiling = seen.passed.iter().map(|(_, at, _)| at.as_micros()).collect();
+    let ceiling = observed.passed.iter().map(|(_, at, _)| at.as_micros()).collect();
     assert!(beyond_envelope(ceiling, 1_000, 1_000) <= 0, "the ceiling");
     for merchant in 0..rules.merchants {
-        let own = seen.passed.iter().filter(|(of, ..)| *of == merchant);
-        let own: Vec<u64> = own.map(|(_, _, at)| at.as_micros()).collect();
-        assert!(own.len() > 80, "merchant {merchant} was refused too often");
-        assert!(beyond_envelope(own, 80, 80) <= 0, "merchant {merchant}");
+        let merchant_limit = observed.passed.iter().filter(|(uses, ..)| *uses == merchant);
+        let merchant_limit: Vec<u64> = merchant_limit.map(|(_, _, at)| at.as_micros()).collect();
+        assert!(merchant_limit.len() > 80, "merchant {merchant} was refused too often");
+        assert!(beyond_envelope(merchant_limit, 80, 80) <= 0, "merchant {merchant}");
     }
     let undone: u64 = stores.iter().map(|store| store.metrics().compensated_charges.get()).sum();
     assert!(undone > 100, "{undone} charges were taken back");
@@ -76,16 +76,16 @@ async fn what_was_taken_is_what_passed() {
     let load = Load::on(stores(&cluster), TASKS, rules);
     // Long after nothing is left, they still ask.
     tokio::time::sleep(Duration::from_secs(10)).await;
-    let (seen, stores) = load.end().await;
+    let (observed, stores) = load.end().await;
     assert_no_errors(&stores);
-    assert!(seen.refused > 1_000, "{} refused", seen.refused);
+    assert!(observed.denied > 1_000, "{} refused", observed.denied);
     // All of it, but for what was on its way back in the end.
-    assert!((7_900..=8_000).contains(&seen.passed.len()), "{}", seen.passed.len());
+    assert!((7_900..=8_000).contains(&observed.passed.len()), "{}", observed.passed.len());
     for merchant in 0..rules.merchants {
-        let own = seen.passed.iter().filter(|(of, ..)| *of == merchant).count();
-        assert!(own <= 600, "merchant {merchant}: {own}");
+        let merchant_limit = observed.passed.iter().filter(|(uses, ..)| *uses == merchant).count();
+        assert!(merchant_limit <= 600, "merchant {merchant}: {merchant_limit}");
     }
-    rules.audit(&stores[0], &seen, |_| true).await;
+    rules.audit(&stores[0], &observed, |_| true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -96,16 +96,16 @@ async fn subjects_spread_evenly_over_the_primaries() {
     let mut on = [0_u32; 3];
     for subject in 0..3_000 {
         let key = key(&store, "r", &limit, &[format!("m_{subject}").as_bytes()]);
-        on[server_of(&cluster, &store, key)] += 1;
+        on[owner_of(&cluster, &store, key)] += 1;
     }
     assert!(on.iter().all(|count| (900..1_100).contains(count)), "{on:?}");
     // And they are where they should be: without being sent elsewhere.
     for subject in 0..100 {
         let key = key(&store, "r", &limit, &[format!("m_{subject}").as_bytes()]);
-        let settled = store
+        let settlement = store
             .settle(&[crate::site::charge(key, &limit)], Default::default())
             .await;
-        assert!(settled.allowed, "{settled:?}");
+        assert!(settlement.allowed, "{settlement:?}");
     }
     assert_eq!(store.metrics().redirects.get(), 0);
 }

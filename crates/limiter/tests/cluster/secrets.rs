@@ -1,7 +1,7 @@
 //! A cluster that others may not listen to.
 
-use crate::papers::{Papers, papers};
-use crate::site::{charge, key, left, once, subject_on, until};
+use crate::papers::{TlsFiles, certificates};
+use crate::site::{charge, key, remaining, once, subject_on, until};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    fn start(papers: &Papers) -> Self {
+    fn start(certificates: &TlsFiles) -> Self {
         let folder = std::env::temp_dir().join(format!("tollgate-cluster-tls-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder");
         let write = |name: &str, text: &str| -> String {
@@ -26,7 +26,7 @@ impl Guarded {
             fs::write(&path, text).expect("a file");
             path.to_str().expect("in words").to_owned()
         };
-        let (certificate, key) = &papers.server;
+        let (certificate, key) = &certificates.server;
         let settings = [
             "--cluster-require-full-coverage",
             "no",
@@ -35,14 +35,14 @@ impl Guarded {
             "--tls-key-file",
             &write("server.key", key),
             "--tls-ca-cert-file",
-            &write("authority.pem", &papers.authority),
+            &write("authority.pem", &certificates.authority),
         ];
         let cluster = Cluster::start_tls(ServerKind::Redis70, &settings);
         Self { cluster, folder }
     }
 
-    fn options(&self, authority: &str, papers: &Papers) -> RedisOptions {
-        let (certificate, key) = &papers.client;
+    fn options(&self, authority: &str, certificates: &TlsFiles) -> RedisOptions {
+        let (certificate, key) = &certificates.client;
         let options = Redis::options(&self.cluster.url()).expect("a URL");
         let options = options.deadline(Duration::from_secs(5));
         let tls = options.tls(
@@ -62,21 +62,21 @@ impl Drop for Guarded {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn counters_are_kept_on_a_cluster_over_tls() {
-    let papers_here = papers();
-    let guarded = Guarded::start(&papers_here);
+    let certificate_files = certificates();
+    let guarded = Guarded::start(&certificate_files);
     let cluster = &guarded.cluster;
     assert!(cluster.url().starts_with("rediss+cluster://"));
-    let options = guarded.options(&papers_here.authority, &papers_here);
+    let options = guarded.options(&certificate_files.authority, &certificate_files);
     let store = options.read_from(ReadFrom::Replica).open();
     assert_eq!(store.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
     let limit = once(10);
     let subjects = [0, 1, 2].map(|primary| subject_on(cluster, &store, primary, ""));
     let charges = subjects.map(|subject| charge(key(&store, "r", &limit, &[subject.as_bytes()]), &limit));
-    let settled = store.settle(&charges, LeaseId::default()).await;
-    assert!(settled.allowed, "{settled:?}");
+    let settlement = store.settle(&charges, LeaseId::default()).await;
+    assert!(settlement.allowed, "{settlement:?}");
     for charge in charges {
         until("the charge at the replica", async || {
-            left(&store, charge.key, &limit).await == 9
+            remaining(&store, charge.key, &limit).await == 9
         })
         .await;
     }
@@ -88,18 +88,18 @@ async fn counters_are_kept_on_a_cluster_over_tls() {
         cluster.has_line(3, "INFO replication", "role:master")
     })
     .await;
-    let settled = store.settle(&charges, LeaseId::default()).await;
-    assert!(settled.allowed, "{settled:?}");
+    let settlement = store.settle(&charges, LeaseId::default()).await;
+    assert!(settlement.allowed, "{settlement:?}");
     assert_eq!(store.metrics().errors().map(|(_, count)| count).sum::<u64>(), 0);
     // Whoever trusts somebody else is not served.
-    let other = papers();
-    let astray = guarded.options(&other.authority, &papers_here);
+    let other = certificates();
+    let astray = guarded.options(&other.authority, &certificate_files);
     let astray = astray.deadline(Duration::from_millis(300)).open();
-    let settled = astray.settle(&charges[..1], LeaseId::default()).await;
-    assert!(settled.outcomes[0].is_err(), "{settled:?}");
+    let settlement = astray.settle(&charges[..1], LeaseId::default()).await;
+    assert!(settlement.outcomes[0].is_err(), "{settlement:?}");
     until("a reason", async || {
-        let fault = astray.connection_error().unwrap_or_default();
-        fault.contains("certificate")
+        let error = astray.connection_error().unwrap_or_default();
+        error.contains("certificate")
     })
     .await;
 }

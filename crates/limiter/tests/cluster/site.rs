@@ -58,25 +58,25 @@ pub(crate) fn subject_on(cluster: &Cluster, store: &Redis, primary: usize, but_n
     let limit = once(1);
     let mut names = (0..).map(|number| format!("m_{number}"));
     let is_there = |name: &String| {
-        name != but_not && server_of(cluster, store, key(store, "any", &limit, &[name.as_bytes()])) == primary
+        name != but_not && owner_of(cluster, store, key(store, "any", &limit, &[name.as_bytes()])) == primary
     };
     names.find(is_there).expect("one of them")
 }
 
 /// Which primary has a key at the start.
-pub(crate) fn server_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize {
-    slot_of(cluster, store, key) * 3 / 16_384
+pub(crate) fn owner_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize {
+    slot(cluster, store, key) * 3 / 16_384
 }
 
-pub(crate) fn slot_of(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize {
+pub(crate) fn slot(cluster: &Cluster, store: &Redis, key: RedisKey) -> usize {
     let slot = cluster.command(3, &format!("CLUSTER KEYSLOT {}", store.key_text(&key)));
     slot.expect("a slot").parse().expect("a number")
 }
 
 /// The units that a counter has left.
-pub(crate) async fn left(store: &Redis, key: RedisKey, limit: &Limit) -> u64 {
-    let looked = store.peek(&[charge(key, limit).as_peek()]).await;
-    looked.outcomes[0]
+pub(crate) async fn remaining(store: &Redis, key: RedisKey, limit: &Limit) -> u64 {
+    let peeked = store.peek(&[charge(key, limit).as_peek()]).await;
+    peeked.outcomes[0]
         .expect("a store that answers")
         .decision
         .standing()
@@ -104,10 +104,10 @@ pub(crate) struct Rules {
 
 /// What came of a load.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     /// When each of the two charges of a request that passed was decided, and the merchant.
     pub(crate) passed: Vec<(usize, Timestamp, Timestamp)>,
-    pub(crate) refused: u64,
+    pub(crate) denied: u64,
     /// Requests with a charge that could not be decided: the merchant, and what the ceiling and the merchant's limit said.
     pub(crate) failed: Vec<(usize, Option<StoreError>, Option<StoreError>)>,
 }
@@ -116,24 +116,24 @@ pub(crate) struct Seen {
 pub(crate) struct Load {
     pub(crate) stores: Vec<Arc<Redis>>,
     stop: Arc<AtomicBool>,
-    seen: Arc<Mutex<Seen>>,
+    observed: Arc<Mutex<Observation>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
 impl Load {
     pub(crate) fn on(stores: Vec<Arc<Redis>>, tasks: usize, rules: Rules) -> Self {
-        let (stop, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Seen::default())));
+        let (stop, observed) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Observation::default())));
         let mut running = Vec::new();
         for store in &stores {
             for number in 0..tasks {
-                let (store, stop, seen) = (Arc::clone(store), Arc::clone(&stop), Arc::clone(&seen));
+                let (store, stop, observed) = (Arc::clone(store), Arc::clone(&stop), Arc::clone(&observed));
                 running.push(tokio::spawn(async move {
                     let mut merchant = number;
                     while !stop.load(Ordering::Relaxed) {
                         merchant = (merchant * 7 + 1 + number) % rules.merchants;
-                        let settled = store.settle(&rules.charges(&store, merchant), LeaseId::default()).await;
-                        let refused = seen.lock().expect("no test panics with it").add(merchant, &settled);
-                        if refused {
+                        let settlement = store.settle(&rules.charges(&store, merchant), LeaseId::default()).await;
+                        let denied = observed.lock().expect("no test panics with it").add(merchant, &settlement);
+                        if denied {
                             tokio::time::sleep(Duration::from_millis(2)).await;
                         }
                     }
@@ -143,29 +143,29 @@ impl Load {
         Self {
             stores,
             stop,
-            seen,
+            observed,
             tasks: running,
         }
     }
 
     /// When charges of some merchants' own limits were taken.
     pub(crate) fn times_of(&self, is_one: impl Fn(usize) -> bool) -> Vec<Timestamp> {
-        let seen = self.seen.lock().expect("no test panics with it");
-        let of = |(merchant, _, at): &(usize, Timestamp, Timestamp)| is_one(*merchant).then_some(*at);
-        seen.passed.iter().filter_map(of).collect()
+        let observed = self.observed.lock().expect("no test panics with it");
+        let times = |(merchant, _, at): &(usize, Timestamp, Timestamp)| is_one(*merchant).then_some(*at);
+        observed.passed.iter().filter_map(times).collect()
     }
 
     pub(crate) fn passed(&self) -> usize {
-        self.seen.lock().expect("no test panics with it").passed.len()
+        self.observed.lock().expect("no test panics with it").passed.len()
     }
 
-    pub(crate) async fn end(self) -> (Seen, Vec<Arc<Redis>>) {
+    pub(crate) async fn end(self) -> (Observation, Vec<Arc<Redis>>) {
         self.stop.store(true, Ordering::Relaxed);
         for task in self.tasks {
             task.await.expect("it asks");
         }
-        let seen = std::mem::take(&mut *self.seen.lock().expect("no test panics with it"));
-        (seen, self.stores)
+        let observed = std::mem::take(&mut *self.observed.lock().expect("no test panics with it"));
+        (observed, self.stores)
     }
 }
 
@@ -188,48 +188,48 @@ impl Rules {
     }
 
     fn charges(&self, store: &Redis, merchant: usize) -> [Charge<RedisKey>; 2] {
-        let [ceiling, own] = self.keys(store, merchant);
-        [charge(ceiling, &self.ceiling), charge(own, &self.merchant)]
+        let [ceiling, merchant_limit] = self.keys(store, merchant);
+        [charge(ceiling, &self.ceiling), charge(merchant_limit, &self.merchant)]
     }
 
     /// What was taken of the ceiling and of each merchant's limit is what passed: nothing leaked, nothing was charged twice.
     /// Only those of which `is_exact` says so.
-    pub(crate) async fn audit(&self, store: &Redis, seen: &Seen, is_exact: impl Fn(RedisKey) -> bool) {
+    pub(crate) async fn audit(&self, store: &Redis, observed: &Observation, is_exact: impl Fn(RedisKey) -> bool) {
         let mut passed: HashMap<usize, u64> = HashMap::new();
-        for (merchant, ..) in &seen.passed {
+        for (merchant, ..) in &observed.passed {
             *passed.entry(*merchant).or_default() += 1;
         }
         let [ceiling, _] = self.keys(store, 0);
         let mut exact = 0;
         if is_exact(ceiling) {
             exact += 1;
-            let taken = self.ceiling.capacity() - left(store, ceiling, &self.ceiling).await;
-            assert_eq!(taken, seen.passed.len() as u64, "taken of the ceiling, and passed");
+            let used = self.ceiling.capacity() - remaining(store, ceiling, &self.ceiling).await;
+            assert_eq!(used, observed.passed.len() as u64, "taken of the ceiling, and passed");
         }
         for merchant in 0..self.merchants {
-            let [_, own] = self.keys(store, merchant);
-            if is_exact(own) {
+            let [_, merchant_limit] = self.keys(store, merchant);
+            if is_exact(merchant_limit) {
                 exact += 1;
-                let taken = self.merchant.capacity() - left(store, own, &self.merchant).await;
+                let used = self.merchant.capacity() - remaining(store, merchant_limit, &self.merchant).await;
                 let passed = passed.get(&merchant).copied().unwrap_or_default();
-                assert_eq!(taken, passed, "taken of merchant {merchant}'s, and passed");
+                assert_eq!(used, passed, "taken of merchant {merchant}'s, and passed");
             }
         }
         assert!(exact > 0, "nothing was looked at");
     }
 }
 
-impl Seen {
+impl Observation {
     /// Whether the request was refused, or could not be decided.
-    fn add(&mut self, merchant: usize, settled: &Settlement) -> bool {
-        match &settled.outcomes[..] {
-            [Ok(ceiling), Ok(own)] if settled.allowed => {
-                let [ceiling, own] = [ceiling, own].map(|outcome| outcome.receipt.mark.taken_at);
-                self.passed.push((merchant, ceiling, own));
+    fn add(&mut self, merchant: usize, settlement: &Settlement) -> bool {
+        match &settlement.outcomes[..] {
+            [Ok(ceiling), Ok(merchant_limit)] if settlement.allowed => {
+                let [ceiling, merchant_limit] = [ceiling, merchant_limit].map(|outcome| outcome.receipt.mark.taken_at);
+                self.passed.push((merchant, ceiling, merchant_limit));
                 return false;
             }
-            [Ok(_) | Err(StoreError::Skipped), Ok(_) | Err(StoreError::Skipped)] => self.refused += 1,
-            [ceiling, own] => self.failed.push((merchant, ceiling.err(), own.err())),
+            [Ok(_) | Err(StoreError::Skipped), Ok(_) | Err(StoreError::Skipped)] => self.denied += 1,
+            [ceiling, merchant_limit] => self.failed.push((merchant, ceiling.err(), merchant_limit.err())),
             other => panic!("two outcomes, not {other:?}"),
         }
         true

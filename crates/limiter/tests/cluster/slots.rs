@@ -1,6 +1,6 @@
 //! Slots on their way from one server to another.
 
-use crate::site::{Load, Rules, charge, key, left, once, open, server_of, slot_of, until};
+use crate::site::{Load, Rules, charge, key, remaining, once, open, owner_of, slot, until};
 use std::sync::Arc;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
@@ -13,7 +13,7 @@ fn must(cluster: &Cluster, server: usize, command: &str) {
 }
 
 /// Begins to move a slot.
-fn begin(cluster: &Cluster, slot: usize, from: usize, to: usize) {
+fn start_migration(cluster: &Cluster, slot: usize, from: usize, to: usize) {
     let [source, target] = [from, to].map(|server| cluster.id(server));
     must(cluster, to, &format!("CLUSTER SETSLOT {slot} IMPORTING {source}"));
     must(cluster, from, &format!("CLUSTER SETSLOT {slot} MIGRATING {target}"));
@@ -31,7 +31,7 @@ fn migrate(cluster: &Cluster, keys: &[String], from: usize, to: usize) {
 
 /// Moves a slot with all that is in it, as the tools do.
 fn migrate_slot(cluster: &Cluster, slot: usize, from: usize, to: usize) {
-    begin(cluster, slot, from, to);
+    start_migration(cluster, slot, from, to);
     loop {
         let keys = cluster.list(from, &format!("CLUSTER GETKEYSINSLOT {slot} 3"));
         if keys.is_empty() {
@@ -54,7 +54,7 @@ async fn slots_that_move_under_load_take_their_counters_along() {
     let store = Arc::clone(&load.stores[0]);
     let mut slots: Vec<(usize, usize)> = (0..rules.merchants)
         .flat_map(|merchant| rules.keys(&store, merchant))
-        .map(|key| (slot_of(&cluster, &store, key), server_of(&cluster, &store, key)))
+        .map(|key| (slot(&cluster, &store, key), owner_of(&cluster, &store, key)))
         .collect();
     // And some that hold nothing.
     slots.extend((0..200).map(|slot| (slot, 0)));
@@ -69,9 +69,9 @@ async fn slots_that_move_under_load_take_their_counters_along() {
     let cluster = cluster.await.expect("slots that moved");
     let before = load.passed();
     until("all going on", async || load.passed() > before + 1_000).await;
-    let (seen, stores) = load.end().await;
-    assert!(seen.failed.is_empty(), "{:?}", seen.failed.first());
-    rules.audit(&stores[0], &seen, |_| true).await;
+    let (observed, stores) = load.end().await;
+    assert!(observed.failed.is_empty(), "{:?}", observed.failed.first());
+    rules.audit(&stores[0], &observed, |_| true).await;
     let redirects: u64 = stores.iter().map(|store| store.metrics().redirects.get()).sum();
     assert!(redirects > 0, "nobody was sent elsewhere");
     drop(cluster);
@@ -83,29 +83,29 @@ async fn a_slot_on_its_way_is_asked_for_at_both_ends() {
         let cluster = Cluster::start(kind);
         let store = open(&cluster);
         let limit = once(10);
-        let [stays, goes, comes] = ["stays", "goes", "comes"].map(|rule| key(&store, rule, &limit, &[b"m"]));
-        for known in [stays, goes] {
+        let [stays, target, comes] = ["stays", "goes", "comes"].map(|rule| key(&store, rule, &limit, &[b"m"]));
+        for known in [stays, target] {
             assert!(store.settle(&[charge(known, &limit)], LeaseId::default()).await.allowed);
         }
-        let (slot, from) = (slot_of(&cluster, &store, stays), server_of(&cluster, &store, stays));
+        let (slot, from) = (slot(&cluster, &store, stays), owner_of(&cluster, &store, stays));
         let to = (from + 1) % 3;
-        begin(&cluster, slot, from, to);
-        migrate(&cluster, &[store.key_text(&goes)], from, to);
+        start_migration(&cluster, slot, from, to);
+        migrate(&cluster, &[store.key_text(&target)], from, to);
         assert_eq!(store.metrics().redirects.get(), 0);
         // The one that is still here is answered here, those that are there or nowhere are asked for there.
-        for (key, remaining, redirects) in [(stays, 8, 0), (goes, 8, 1), (comes, 9, 2)] {
-            let settled = store.settle(&[charge(key, &limit)], LeaseId::default()).await;
-            let standing = settled.outcomes[0].map(|outcome| outcome.decision.standing().remaining);
+        for (key, remaining, redirects) in [(stays, 8, 0), (target, 8, 1), (comes, 9, 2)] {
+            let settlement = store.settle(&[charge(key, &limit)], LeaseId::default()).await;
+            let standing = settlement.outcomes[0].map(|outcome| outcome.decision.standing().remaining);
             assert_eq!(standing, Ok(remaining), "{kind:?}");
             assert_eq!(store.metrics().redirects.get(), redirects, "{kind:?}");
         }
         // Of which neither server has all nobody can be asked, and nothing is taken.
-        let both = [charge(stays, &limit), charge(goes, &limit)];
-        let settled = store.settle(&both, LeaseId::default()).await;
+        let both = [charge(stays, &limit), charge(target, &limit)];
+        let settlement = store.settle(&both, LeaseId::default()).await;
         let try_again = Err(StoreError::Server(RedisErrorCode::TryAgain));
-        assert_eq!(settled.outcomes, [try_again; 2], "{kind:?}");
-        for (key, remaining) in [(stays, 8), (goes, 8), (comes, 9)] {
-            assert_eq!(left(&store, key, &limit).await, remaining, "{kind:?}");
+        assert_eq!(settlement.outcomes, [try_again; 2], "{kind:?}");
+        for (key, remaining) in [(stays, 8), (target, 8), (comes, 9)] {
+            assert_eq!(remaining(&store, key, &limit).await, remaining, "{kind:?}");
         }
     }
 }

@@ -12,9 +12,9 @@ use tollgate_limiter::testing::servers::ServerKind;
 async fn what_is_documented_is_enough() {
     const DOCS: &str = include_str!("../../../../docs/redis.md");
     const MORE: &str = "+cluster|nodes +asking";
-    const TO_LOOK: &str = "+role +readonly +fcall_ro +evalsha_ro +eval_ro";
+    const READ_COMMANDS: &str = "+role +readonly +fcall_ro +evalsha_ro +eval_ro";
     assert!(DOCS.contains(&format!("`{MORE}` with a cluster")));
-    assert!(DOCS.contains(&format!("read from replicas it needs `{TO_LOOK}`")));
+    assert!(DOCS.contains(&format!("read from replicas it needs `{READ_COMMANDS}`")));
     for kind in ServerKind::ALL {
         let cluster = Cluster::start(kind);
         for server in 0..cluster.servers.len() {
@@ -25,7 +25,7 @@ async fn what_is_documented_is_enough() {
             }
             let more = match kind {
                 ServerKind::Redis62 => MORE.to_owned(),
-                ServerKind::Redis70 | ServerKind::Valkey => format!("{MORE} {TO_LOOK}"),
+                ServerKind::Redis70 | ServerKind::Valkey => format!("{MORE} {READ_COMMANDS}"),
             };
             cluster
                 .command(server, &format!("ACL SETUSER tollgate {more}"))
@@ -44,11 +44,11 @@ async fn what_is_documented_is_enough() {
             (Vec::new(), kind != ServerKind::Redis62)
         );
         let limit = once(1);
-        let apart = ["a", "b", "c", "d"].map(|of| charge(key(&store, "r", &limit, &[of.as_bytes()]), &limit));
-        let settled = store.settle(&apart, LeaseId::default()).await;
-        assert!(settled.allowed, "{kind:?} {settled:?}");
-        let looked = store.peek(&apart).await;
-        assert!(looked.outcomes.iter().all(Result::is_ok), "{kind:?} {looked:?}");
+        let cross_slot = ["a", "b", "c", "d"].map(|user_of| charge(key(&store, "r", &limit, &[user_of.as_bytes()]), &limit));
+        let settlement = store.settle(&cross_slot, LeaseId::default()).await;
+        assert!(settlement.allowed, "{kind:?} {settlement:?}");
+        let peeked = store.peek(&cross_slot).await;
+        assert!(peeked.outcomes.iter().all(Result::is_ok), "{kind:?} {peeked:?}");
         let has_replicas = read_from == ReadFrom::Replica;
         assert_eq!(store.metrics().replica_reads.get() > 0, has_replicas, "{kind:?}");
         assert_eq!(store.metrics().replica_misses.get(), 0);
@@ -74,18 +74,18 @@ async fn a_cluster_that_lets_nobody_in_is_tried_once_a_second() {
     let url = cluster.url().replace("://", "://nobody:wrong@");
     let store = Redis::options(&url).expect("a URL").open();
     tokio::time::sleep(Duration::from_millis(3_500)).await;
-    let fault = store.connection_error().expect("nobody is let in");
-    assert!(!fault.contains("wrong"), "{fault}");
+    let error = store.connection_error().expect("nobody is let in");
+    assert!(!error.contains("wrong"), "{error}");
     for server in 0..3 {
         let stats = cluster.command(server, "INFO commandstats").expect("its figures");
-        let of = |command: &str| -> u64 {
+        let user_of = |command: &str| -> u64 {
             let mut lines = stats.lines();
             let calls = lines.find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
             calls
                 .and_then(|rest| rest.split(',').next()?.parse().ok())
                 .unwrap_or_default()
         };
-        let tried = of("auth") + of("hello");
+        let tried = user_of("auth") + user_of("hello");
         assert!((1..=4).contains(&tried), "{tried} times: {stats}");
     }
 }

@@ -1,6 +1,6 @@
 //! Instances of both, on one key.
 
-use crate::site::{Other, ask, book, counters, hit};
+use crate::site::{Other, query, limiter, counters, hit};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_limiter::clock::Clock;
@@ -17,7 +17,7 @@ async fn together_they_let_exactly_the_limit_pass() {
         let admitted = Arc::new(AtomicU64::new(0));
         let theirs: Vec<_> = (0..2)
             .map(|_| {
-                let (mut other, admitted) = (Other::of(&server), Arc::clone(&admitted));
+                let (mut other, admitted) = (Other::outcome(&server), Arc::clone(&admitted));
                 std::thread::spawn(move || {
                     for _ in 0..60 {
                         // What it lets pass: what is counted then is not beyond the limit.
@@ -28,10 +28,10 @@ async fn together_they_let_exactly_the_limit_pass() {
             .collect();
         let ours: Vec<_> = (0..2)
             .map(|_| {
-                let (book, admitted) = (book(&server.url(), counters()), Arc::clone(&admitted));
+                let (limiter, admitted) = (limiter(&server.url(), counters()), Arc::clone(&admitted));
                 tokio::spawn(async move {
                     for _ in 0..60 {
-                        let (is_allowed, _, source) = hit(&book, &["year=x"], 1).await;
+                        let (is_allowed, _, source) = hit(&limiter, &["year=x"], 1).await;
                         assert_eq!(source, Source::Shared);
                         admitted.fetch_add(u64::from(is_allowed), Ordering::SeqCst);
                     }
@@ -46,7 +46,7 @@ async fn together_they_let_exactly_the_limit_pass() {
         }
         assert_eq!(admitted.load(Ordering::SeqCst), 100, "{kind:?}");
         // What was refused is counted too.
-        assert_eq!(ask::<u64>(&server, &["GET", KEY]), 240, "{kind:?}");
+        assert_eq!(query::<u64>(&server, &["GET", KEY]), 240, "{kind:?}");
     }
 }
 
@@ -54,19 +54,19 @@ async fn together_they_let_exactly_the_limit_pass() {
 async fn each_sees_what_the_other_counted_and_a_new_window_is_another_key() {
     let server = Server::start(ServerKind::Redis70);
     let clock = Clock::manual(crate::site::NOW);
-    let how = RedisCountersOptions {
+    let options = RedisCountersOptions {
         clock: clock.clone(),
         ..counters()
     };
-    let (book, mut other) = (book(&server.url(), how), Other::of(&server));
-    assert_eq!(hit(&book, &["hour=x"], 3).await, (true, 7, Source::Shared));
+    let (limiter, mut other) = (limiter(&server.url(), options), Other::outcome(&server));
+    assert_eq!(hit(&limiter, &["hour=x"], 3).await, (true, 7, Source::Shared));
     assert_eq!(other.hit("shop_hour_x_1773489600", 3_600), 4);
-    assert_eq!(hit(&book, &["hour=x"], 6).await, (true, 0, Source::Shared));
+    assert_eq!(hit(&limiter, &["hour=x"], 6).await, (true, 0, Source::Shared));
     assert_eq!(other.hit("shop_hour_x_1773489600", 3_600), 11);
     // Beyond the limit also a look is refused; at the limit it is not.
-    assert_eq!(hit(&book, &["hour=x"], 0).await, (false, 0, Source::Shared));
+    assert_eq!(hit(&limiter, &["hour=x"], 0).await, (false, 0, Source::Shared));
     clock.advance(Micros::from_secs(3_600));
     assert_eq!(other.hit("shop_hour_x_1773493200", 3_600), 1);
-    assert_eq!(hit(&book, &["hour=x"], 9).await, (true, 0, Source::Shared));
-    assert_eq!(hit(&book, &["hour=x"], 0).await, (true, 0, Source::Shared));
+    assert_eq!(hit(&limiter, &["hour=x"], 9).await, (true, 0, Source::Shared));
+    assert_eq!(hit(&limiter, &["hour=x"], 0).await, (true, 0, Source::Shared));
 }

@@ -1,6 +1,6 @@
 //! What is written: names, commands and lifetimes.
 
-use crate::site::{Ear, ask, attempt, book, calls, counters, entries, hit, hit_together, keys, open, rules};
+use crate::site::{Ear, query, attempt, limiter, calls, counters, entries, hit, check_all, keys, open, rules};
 use std::sync::Arc;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::RuleMatch;
@@ -45,27 +45,27 @@ async fn keys_commands_and_lifetimes_are_those_of_envoyproxy() {
         (ServerKind::Valkey, "p_", 0),
     ] {
         let server = Server::start(kind);
-        let how = RedisCountersOptions {
+        let options = RedisCountersOptions {
             prefix: prefix.into(),
             jitter,
             ..counters()
         };
-        let book = book(&server.url(), how);
+        let limiter = limiter(&server.url(), options);
         let mut ear = Ear::at(&server);
         for (descriptor, key, unit) in &KEYS {
             for hits in [1, 0, 7] {
-                book.check(&attempt(&entries(descriptor), hits)).await;
-                let heard = ear.next(2);
-                assert_eq!(heard[0], format!("INCRBY {prefix}{key} {hits}"), "{kind:?}");
-                let lifetime = heard[1].strip_prefix(&format!("EXPIRE {prefix}{key} "));
-                let lifetime: u64 = lifetime.expect(&heard[1]).parse().expect("a number");
-                let most = unit + u64::from(jitter).max(1);
-                assert!((*unit..most).contains(&lifetime), "{kind:?}: {}", heard[1]);
+                limiter.check(&attempt(&entries(descriptor), hits)).await;
+                let calls_received = ear.next(2);
+                assert_eq!(calls_received[0], format!("INCRBY {prefix}{key} {hits}"), "{kind:?}");
+                let lifetime = calls_received[1].strip_prefix(&format!("EXPIRE {prefix}{key} "));
+                let lifetime: u64 = lifetime.expect(&calls_received[1]).parse().expect("a number");
+                let max = unit + u64::from(jitter).max(1);
+                assert!((*unit..max).contains(&lifetime), "{kind:?}: {}", calls_received[1]);
             }
         }
         // What has no limit, or none in this file, is not counted.
         for descriptor in [&["free=x"][..], &["unknown=x"], &["plan=free"]] {
-            book.check(&attempt(&entries(descriptor), 1)).await;
+            limiter.check(&attempt(&entries(descriptor), 1)).await;
         }
         let mut expected: Vec<String> = KEYS.iter().map(|(_, key, _)| format!("{prefix}{key}")).collect();
         expected.sort();
@@ -80,78 +80,78 @@ async fn keys_commands_and_lifetimes_are_those_of_envoyproxy() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lifetimes_are_spread_over_all_of_the_jitter() {
     let server = Server::start(ServerKind::Redis70);
-    let how = RedisCountersOptions {
+    let options = RedisCountersOptions {
         jitter: 4,
         ..counters()
     };
-    let book = book(&server.url(), how);
+    let limiter = limiter(&server.url(), options);
     let mut ear = Ear::at(&server);
-    let mut seen = [0; 4];
+    let mut observed = [0; 4];
     for _ in 0..200 {
-        hit(&book, &["hour=x"], 1).await;
+        hit(&limiter, &["hour=x"], 1).await;
         let lifetime: usize = ear.next(2)[1]
             .rsplit(' ')
             .next()
             .expect("a word")
             .parse()
             .expect("a number");
-        seen[lifetime - 3_600] += 1;
+        observed[lifetime - 3_600] += 1;
     }
-    assert!(seen.iter().all(|times| *times > 20), "{seen:?}");
+    assert!(observed.iter().all(|times| *times > 20), "{observed:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_look_asks_and_a_key_is_told_as_it_is_written() {
     let server = Server::start(ServerKind::Redis70);
-    let book = book(&server.url(), counters());
-    assert_eq!(hit(&book, &["minute=x"], 1).await, (true, 1, Source::Shared));
+    let limiter = limiter(&server.url(), counters());
+    assert_eq!(hit(&limiter, &["minute=x"], 1).await, (true, 1, Source::Shared));
     let mut ear = Ear::at(&server);
     let entries = entries(&["minute=x"]);
-    let told = book.explain(&attempt(&entries, 2)).await;
+    let reply = limiter.explain(&attempt(&entries, 2)).await;
     assert_eq!(ear.next(1), ["GET shop_minute_x_1773491220"]);
-    assert!(!told.verdict.allowed);
-    let met = told.traces.iter().find_map(|story| match &story.rule_match {
-        RuleMatch::Matched(met) => met.limits[0].key.clone(),
+    assert!(!reply.verdict.allowed);
+    let matched = reply.traces.iter().find_map(|story| match &story.rule_match {
+        RuleMatch::Matched(matched) => matched.limits[0].key.clone(),
         RuleMatch::Skipped(_) => None,
     });
-    assert_eq!(met.as_deref(), Some("shop_minute_x_1773491220"));
-    assert_eq!(hit(&book, &["minute=x"], 0).await, (true, 1, Source::Shared));
+    assert_eq!(matched.as_deref(), Some("shop_minute_x_1773491220"));
+    assert_eq!(hit(&limiter, &["minute=x"], 0).await, (true, 1, Source::Shared));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_back_or_forgotten_is_so_for_all() {
     let server = Server::start(ServerKind::Redis70);
-    let how = RedisCountersOptions {
+    let options = RedisCountersOptions {
         local_cache: 1 << 20,
         ..counters()
     };
-    let book = book(&server.url(), how);
+    let limiter = limiter(&server.url(), options);
     let key = "shop_minute_x_1773491220";
     let entries = entries(&["minute=x"]);
-    assert_eq!(hit(&book, &["minute=x"], 5).await, (false, 0, Source::Shared));
-    let given = book.refund(&attempt(&entries, 4)).await;
+    assert_eq!(hit(&limiter, &["minute=x"], 5).await, (false, 0, Source::Shared));
+    let given = limiter.refund(&attempt(&entries, 4)).await;
     assert!(given.allowed);
-    assert_eq!(ask::<String>(&server, &["GET", key]), "1");
+    assert_eq!(query::<String>(&server, &["GET", key]), "1");
     // Nor is it remembered here that it was over its limit.
-    assert_eq!(hit(&book, &["minute=x"], 1).await, (true, 0, Source::Shared));
+    assert_eq!(hit(&limiter, &["minute=x"], 1).await, (true, 0, Source::Shared));
     // Never below nothing, and no key that was not there.
-    book.refund(&attempt(&entries, 9)).await;
-    assert_eq!(ask::<String>(&server, &["GET", key]), "0");
-    assert_eq!(hit(&book, &["minute=x"], 1).await, (true, 1, Source::Shared));
-    assert_eq!(book.forget(&attempt(&entries, 1), None).await.expect("a store"), 1);
+    limiter.refund(&attempt(&entries, 9)).await;
+    assert_eq!(query::<String>(&server, &["GET", key]), "0");
+    assert_eq!(hit(&limiter, &["minute=x"], 1).await, (true, 1, Source::Shared));
+    assert_eq!(limiter.forget(&attempt(&entries, 1), None).await.expect("a store"), 1);
     assert_eq!(
-        book.forget(&attempt(&entries, 1), Some("minute"))
+        limiter.forget(&attempt(&entries, 1), Some("minute"))
             .await
             .expect("a store"),
         0
     );
-    book.refund(&attempt(&entries, 1)).await;
+    limiter.refund(&attempt(&entries, 1)).await;
     assert_eq!(keys(&server), [""; 0]);
     // What is counted for everybody is cleared only by its name.
     let shared = crate::site::entries(&["path=/a/1"]);
-    assert_eq!(hit(&book, &["path=/a/2"], 1).await, (true, 9, Source::Shared));
-    assert_eq!(book.forget(&attempt(&shared, 1), None).await.expect("a store"), 0);
-    let named = book
+    assert_eq!(hit(&limiter, &["path=/a/2"], 1).await, (true, 9, Source::Shared));
+    assert_eq!(limiter.forget(&attempt(&shared, 1), None).await.expect("a store"), 0);
+    let named = limiter
         .rules()
         .rules()
         .iter()
@@ -159,7 +159,7 @@ async fn what_is_given_back_or_forgotten_is_so_for_all() {
         .expect("one")
         .id();
     assert_eq!(
-        book.forget(&attempt(&shared, 1), Some(named)).await.expect("a store"),
+        limiter.forget(&attempt(&shared, 1), Some(named)).await.expect("a store"),
         1
     );
 }
@@ -167,17 +167,17 @@ async fn what_is_given_back_or_forgotten_is_so_for_all() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_give_back_at_once_leave_nothing_below_zero() {
     let server = Server::start(ServerKind::Redis70);
-    let book = Arc::new(book(&server.url(), counters()));
+    let limiter = Arc::new(limiter(&server.url(), counters()));
     for _ in 0..20 {
-        hit(&book, &["minute=x"], 3).await;
+        hit(&limiter, &["minute=x"], 3).await;
         let giving = (0..8).map(|_| {
-            let book = Arc::clone(&book);
-            tokio::spawn(async move { book.refund(&attempt(&entries(&["minute=x"]), 2)).await.allowed })
+            let limiter = Arc::clone(&limiter);
+            tokio::spawn(async move { limiter.refund(&attempt(&entries(&["minute=x"]), 2)).await.allowed })
         });
         for given in giving.collect::<Vec<_>>() {
             assert!(given.await.expect("it gives back"));
         }
-        assert_eq!(ask::<String>(&server, &["GET", "shop_minute_x_1773491220"]), "0");
+        assert_eq!(query::<String>(&server, &["GET", "shop_minute_x_1773491220"]), "0");
     }
 }
 
@@ -195,54 +195,54 @@ async fn hits_above_a_thousand_million_are_counted_as_they_are() {
     let store = Arc::new(open(&server.url(), counters()));
     let strict = RuleLimiter::new(rules(true), Arc::clone(&store));
     let counted = RuleLimiter::new(rules(false), store);
-    for book in [&counted, &strict] {
+    for limiter in [&counted, &strict] {
         let mut answers = Vec::new();
         for _ in 0..3 {
-            let (passes, left, _) = hit(book, &["huge=x"], 1_500_000_000).await;
-            answers.push((passes, left));
+            let (allowed, remaining, _) = hit(limiter, &["huge=x"], 1_500_000_000).await;
+            answers.push((allowed, remaining));
         }
         assert_eq!(answers[..2], [(true, 2_500_000_000), (true, 1_000_000_000)]);
         assert!(!answers[2].0);
     }
-    assert_eq!(ask::<u64>(&server, &["GET", "shop_huge_x_1766016000"]), 4_500_000_000);
+    assert_eq!(query::<u64>(&server, &["GET", "shop_huge_x_1766016000"]), 4_500_000_000);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_number_is_left_alone_and_costs_no_other_key() {
     let server = Server::start(ServerKind::Redis70);
-    let book = book(&server.url(), counters());
-    let _: String = ask(&server, &["SET", "shop_minute_x_1773491220", "x"]);
-    let _: u64 = ask(&server, &["RPUSH", "shop_minute_list_1773491220", "x"]);
+    let limiter = limiter(&server.url(), counters());
+    let _: String = query(&server, &["SET", "shop_minute_x_1773491220", "x"]);
+    let _: u64 = query(&server, &["RPUSH", "shop_minute_list_1773491220", "x"]);
     for _ in 0..10 {
-        for odd in ["minute=x", "minute=list"] {
-            let checked = book.check(&attempt(&entries(&[odd]), 1)).await;
-            assert_eq!(checked.verdict.source, Source::Open, "{odd}");
+        for large_hits in ["minute=x", "minute=list"] {
+            let checked = limiter.check(&attempt(&entries(&[large_hits]), 1)).await;
+            assert_eq!(checked.verdict.source, Source::Open, "{large_hits}");
         }
     }
-    assert_eq!(hit(&book, &["minute=y"], 1).await, (true, 1, Source::Shared));
-    assert_eq!(hit_together(&book, &["hour=a", "hour=a"]).await, (true, vec![9, 8]));
+    assert_eq!(hit(&limiter, &["minute=y"], 1).await, (true, 1, Source::Shared));
+    assert_eq!(check_all(&limiter, &["hour=a", "hour=a"]).await, (true, vec![9, 8]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_that_a_request_brings_is_counted_in_the_same_key() {
     let server = Server::start(ServerKind::Redis70);
-    let book = book(&server.url(), counters());
-    let brought = |requests, unit| Some(InlineLimit::Override(LimitOverride::new(requests, unit, false)));
+    let limiter = limiter(&server.url(), counters());
+    let with_override = |requests, unit| Some(InlineLimit::Override(LimitOverride::new(requests, unit, false)));
     let request = async |entry: &str, hits, way, own| {
         let entries = entries(&[entry]);
         let attempt = attempt(&entries, hits);
-        let together = book.check_all(&[AttemptItem { attempt, direction, inline_limit }]).await;
-        together.allowed
+        let combined = limiter.check_all(&[AttemptItem { attempt, direction, inline_limit }]).await;
+        combined.allowed
     };
     // The file lets two of a minute pass, and what is brought along three more.
-    assert_eq!(hit(&book, &["minute=x"], 3).await, (false, 0, Source::Shared));
-    assert!(request("minute=x", 2, Direction::Consume, brought(5, Unit::Minute)).await);
-    assert!(!request("minute=x", 1, Direction::Consume, brought(5, Unit::Minute)).await);
-    assert!(request("minute=x", 4, Direction::Refund, brought(5, Unit::Minute)).await);
-    assert_eq!(hit(&book, &["minute=x"], 0).await, (true, 0, Source::Shared));
+    assert_eq!(hit(&limiter, &["minute=x"], 3).await, (false, 0, Source::Shared));
+    assert!(request("minute=x", 2, Direction::Consume, with_override(5, Unit::Minute)).await);
+    assert!(!request("minute=x", 1, Direction::Consume, with_override(5, Unit::Minute)).await);
+    assert!(request("minute=x", 4, Direction::Refund, with_override(5, Unit::Minute)).await);
+    assert_eq!(hit(&limiter, &["minute=x"], 0).await, (true, 0, Source::Shared));
     // Where a pattern counts all values together, and where no file has a limit, it is the value that came.
-    assert!(request("path=/a/1", 1, Direction::Consume, brought(5, Unit::Minute)).await);
-    assert!(!request("new=x", 1, Direction::Consume, brought(0, Unit::Hour)).await);
+    assert!(request("path=/a/1", 1, Direction::Consume, with_override(5, Unit::Minute)).await);
+    assert!(!request("new=x", 1, Direction::Consume, with_override(0, Unit::Hour)).await);
     assert_eq!(
         keys(&server),
         [
@@ -251,5 +251,5 @@ async fn a_limit_that_a_request_brings_is_counted_in_the_same_key() {
             "shop_path_/a/1_1773491220"
         ]
     );
-    assert_eq!(ask::<u64>(&server, &["GET", "shop_minute_x_1773491220"]), 2);
+    assert_eq!(query::<u64>(&server, &["GET", "shop_minute_x_1773491220"]), 2);
 }

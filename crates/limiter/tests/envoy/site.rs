@@ -101,7 +101,7 @@ pub(crate) fn open(url: &str, counters: RedisCountersOptions) -> Redis {
     options.deadline(Duration::from_secs(5)).ratelimit_counters(counters).open()
 }
 
-pub(crate) fn book(url: &str, counters: RedisCountersOptions) -> RuleLimiter<Redis> {
+pub(crate) fn limiter(url: &str, counters: RedisCountersOptions) -> RuleLimiter<Redis> {
     RuleLimiter::new(rules(false), Arc::new(open(url, counters)))
 }
 
@@ -126,18 +126,18 @@ pub(crate) fn attempt<'a>(entries: &'a [Attribute<'a>], hits: u64) -> Attempt<'a
 }
 
 /// Whether so many hits pass, what remains, and who says so.
-pub(crate) async fn hit<S: Store>(book: &RuleLimiter<S>, pairs: &[&str], hits: u64) -> (bool, u64, Source) {
-    told(&book.check(&attempt(&entries(pairs), hits)).await)
+pub(crate) async fn hit<S: Store>(limiter: &RuleLimiter<S>, pairs: &[&str], hits: u64) -> (bool, u64, Source) {
+    reply(&limiter.check(&attempt(&entries(pairs), hits)).await)
 }
 
-pub(crate) fn told(checked: &CheckResult<'_>) -> (bool, u64, Source) {
+pub(crate) fn reply(checked: &CheckResult<'_>) -> (bool, u64, Source) {
     let ruling = &checked.verdict.rulings[0];
     let remaining = ruling.decision.expect("a decision").standing().remaining;
     (checked.verdict.allowed, remaining, checked.verdict.source)
 }
 
 /// Whether a request of several descriptors of one entry each passes, and what remains of each.
-pub(crate) async fn hit_together<S: Store>(book: &RuleLimiter<S>, descriptors: &[&str]) -> (bool, Vec<u64>) {
+pub(crate) async fn check_all<S: Store>(limiter: &RuleLimiter<S>, descriptors: &[&str]) -> (bool, Vec<u64>) {
     let all: Vec<_> = descriptors.iter().map(|entry| entries(&[entry])).collect();
     let part = |entries| AttemptItem {
         attempt: attempt(entries, 1),
@@ -145,15 +145,15 @@ pub(crate) async fn hit_together<S: Store>(book: &RuleLimiter<S>, descriptors: &
         inline_limit: None,
     };
     let parts: Vec<AttemptItem<'_>> = all.iter().map(|entries| part(entries)).collect();
-    let together = book.check_all(&parts).await;
-    let remaining = together.items.iter().map(|judged| match judged {
+    let combined = limiter.check_all(&parts).await;
+    let remaining = combined.items.iter().map(|item| match item {
         tollgate_limiter::ItemVerdict::Rules(verdict) => {
             let decision = verdict.rulings[0].decision.expect("a decision");
             decision.standing().remaining
         }
         tollgate_limiter::ItemVerdict::Inline(..) => panic!("nobody brought a limit"),
     });
-    (together.allowed, remaining.collect())
+    (combined.allowed, remaining.collect())
 }
 
 /// A connection of the test's own.
@@ -162,14 +162,14 @@ pub(crate) fn admin(server: &Server) -> Connection {
     client.get_connection().expect("a server")
 }
 
-pub(crate) fn ask<T: FromRedisValue>(server: &Server, words: &[&str]) -> T {
-    let (name, rest) = words.split_first().expect("a command");
+pub(crate) fn query<T: FromRedisValue>(server: &Server, text: &[&str]) -> T {
+    let (name, rest) = text.split_first().expect("a command");
     redis::cmd(name).arg(rest).query(&mut admin(server)).expect("an answer")
 }
 
 /// All keys of a server that are no counters of ours, sorted.
 pub(crate) fn keys(server: &Server) -> Vec<String> {
-    let keys: Vec<String> = ask(server, &["KEYS", "*"]);
+    let keys: Vec<String> = query(server, &["KEYS", "*"]);
     let mut keys: Vec<String> = keys.into_iter().filter(|key| !key.starts_with("tg:{")).collect();
     keys.sort();
     keys
@@ -177,7 +177,7 @@ pub(crate) fn keys(server: &Server) -> Vec<String> {
 
 /// How often a server has run a command.
 pub(crate) fn calls(server: &Server, command: &str) -> u64 {
-    let stats: String = ask(server, &["INFO", "commandstats"]);
+    let stats: String = query(server, &["INFO", "commandstats"]);
     let line = stats
         .lines()
         .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
@@ -193,7 +193,7 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    pub(crate) fn of(server: &Server) -> Self {
+    pub(crate) fn outcome(server: &Server) -> Self {
         let stream = TcpStream::connect(("127.0.0.1", server.port())).expect("a server");
         stream.set_nodelay(true).expect("a socket");
         Self {
@@ -204,12 +204,12 @@ impl Other {
     /// Counts one hit, and says what is counted then.
     pub(crate) fn hit(&mut self, key: &str, lifetime: u32) -> u64 {
         let (length, digits) = (key.len(), lifetime.to_string());
-        let words = format!(
+        let text = format!(
             "*3\r\n$6\r\nINCRBY\r\n${length}\r\n{key}\r\n$1\r\n1\r\n\
              *3\r\n$6\r\nEXPIRE\r\n${length}\r\n{key}\r\n${}\r\n{digits}\r\n",
             digits.len(),
         );
-        self.stream.get_mut().write_all(words.as_bytes()).expect("a write");
+        self.stream.get_mut().write_all(text.as_bytes()).expect("a write");
         let counted = self.line();
         assert_eq!(self.line(), ":1");
         counted.strip_prefix(':').expect("a number").parse().expect("a number")
@@ -227,7 +227,7 @@ pub(crate) struct Ear(Other);
 
 impl Ear {
     pub(crate) fn at(server: &Server) -> Self {
-        let mut other = Other::of(server);
+        let mut other = Other::outcome(server);
         other.stream.get_mut().write_all(b"MONITOR\r\n").expect("a write");
         assert_eq!(other.line(), "+OK");
         Self(other)
@@ -235,16 +235,16 @@ impl Ear {
 
     /// The next so many commands on single keys, as a server writes them.
     pub(crate) fn next(&mut self, count: usize) -> Vec<String> {
-        let mut heard = Vec::new();
-        while heard.len() < count {
+        let mut calls_received = Vec::new();
+        while calls_received.len() < count {
             let line = self.0.line();
-            let (_, words) = line.split_once("] ").expect("a command");
+            let (_, text) = line.split_once("] ").expect("a command");
             let is_ours = ["\"INCRBY\"", "\"EXPIRE\"", "\"GET\"", "\"DEL\""];
-            if is_ours.iter().any(|name| words.starts_with(name)) && !line.contains("lua]") {
-                heard.push(words.replace('"', ""));
+            if is_ours.iter().any(|name| text.starts_with(name)) && !line.contains("lua]") {
+                calls_received.push(text.replace('"', ""));
             }
         }
-        heard
+        calls_received
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! What passed is held against the ideal: in any interval of length t at most `B + r * t`. The most it is passed by is `X`.
 
-use crate::site::{Site, rate};
+use crate::site::{Fixture, rate};
 use tollgate_core::{
     Cell, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, Retry, SlidingCounter, SlidingLog,
     TokenBucket,
@@ -24,9 +24,9 @@ impl Passed {
     /// By how much the ideal was passed, over the worst of all intervals.
     fn excess(&self) -> f64 {
         let (mut lowest, mut worst) = (f64::INFINITY, 0_f64);
-        for (place, at) in self.0.iter().enumerate() {
-            lowest = lowest.min(place as f64 - R * at);
-            worst = worst.max(place as f64 + 1.0 - R * at - lowest - B);
+        for (index, at) in self.0.iter().enumerate() {
+            lowest = lowest.min(index as f64 - R * at);
+            worst = worst.max(index as f64 + 1.0 - R * at - lowest - B);
         }
         worst
     }
@@ -37,39 +37,39 @@ impl Passed {
 }
 
 /// Every instance is asked in turn, so often for so long: 2,000 times a second in all.
-async fn ask(site: &Site, limit: &Limit, passed: &mut Passed, ms: u64) {
+async fn send_load(fixture: &Fixture, limit: &Limit, passed: &mut Passed, ms: u64) {
     for step in 0..2 * ms {
         if step % 2 == 0 {
-            site.clock.advance(Micros::from_millis(1));
+            fixture.clock.advance(Micros::from_millis(1));
         }
-        let instance = &site.instances[step as usize % site.instances.len()];
-        let settled = instance.settle(&[site.charge(limit, "hot", 1)], LeaseId(1)).await;
-        let outcome = settled.outcomes[0].expect("somebody decides");
-        assert_eq!(settled.allowed, outcome.decision.is_allow());
+        let instance = &fixture.instances[step as usize % fixture.instances.len()];
+        let settlement = instance.settle(&[fixture.charge(limit, "hot", 1)], LeaseId(1)).await;
+        let outcome = settlement.outcomes[0].expect("somebody decides");
+        assert_eq!(settlement.allowed, outcome.decision.is_allow());
         assert!(matches!(outcome.source, Source::Shared | Source::Local));
-        if settled.allowed {
-            passed.0.push(site.now_s());
+        if settlement.allowed {
+            passed.0.push(fixture.now_s());
         }
     }
 }
 
 #[tokio::test]
 async fn while_all_are_well_nothing_is_passed() {
-    let (site, mut passed) = (Site::new(4, 4), Passed::default());
-    ask(&site, &hot(), &mut passed, 5_000).await;
+    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
+    send_load(&fixture, &hot(), &mut passed, 5_000).await;
     assert!(passed.excess() < 0.001, "{}", passed.excess());
-    assert_eq!(site.decided(), 0);
+    assert_eq!(fixture.decided(), 0);
 }
 
 #[tokio::test]
 async fn a_store_that_is_away_for_all_costs_little_and_no_more_on_return() {
-    let (site, mut passed) = (Site::new(4, 4), Passed::default());
-    ask(&site, &hot(), &mut passed, 3_000).await;
-    site.cut_all(true);
-    ask(&site, &hot(), &mut passed, 10_000).await;
-    site.cut_all(false);
-    ask(&site, &hot(), &mut passed, 3_000).await;
-    assert!(site.decided() > 15_000, "the fault did not bite: {}", site.decided());
+    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
+    send_load(&fixture, &hot(), &mut passed, 3_000).await;
+    fixture.cut_all(true);
+    send_load(&fixture, &hot(), &mut passed, 10_000).await;
+    fixture.cut_all(false);
+    send_load(&fixture, &hot(), &mut passed, 3_000).await;
+    assert!(fixture.decided() > 15_000, "the fault did not bite: {}", fixture.decided());
     // M3 allows 200. What was known of a hot key is fresh, so nearly nothing is passed.
     assert!(passed.excess() <= 5.0, "{}", passed.excess());
     // Nor is anybody locked out: 95 of 100 of what is due.
@@ -79,35 +79,35 @@ async fn a_store_that_is_away_for_all_costs_little_and_no_more_on_return() {
 
 #[tokio::test]
 async fn a_key_that_nobody_has_seen_costs_at_most_its_burst_twice() {
-    let (site, mut passed) = (Site::new(4, 4), Passed::default());
+    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
     // Another instance empties it just before, so those that are asked know nothing.
-    let emptied = site.shared.settle(&[site.charge(&hot(), "hot", 100)], LeaseId(1)).await;
+    let emptied = fixture.shared.settle(&[fixture.charge(&hot(), "hot", 100)], LeaseId(1)).await;
     assert!(emptied.allowed);
-    passed.0.extend([site.now_s(); 100]);
-    site.cut_all(true);
-    ask(&site, &hot(), &mut passed, 10_000).await;
-    site.cut_all(false);
-    ask(&site, &hot(), &mut passed, 3_000).await;
+    passed.0.extend([fixture.now_s(); 100]);
+    fixture.cut_all(true);
+    send_load(&fixture, &hot(), &mut passed, 10_000).await;
+    fixture.cut_all(false);
+    send_load(&fixture, &hot(), &mut passed, 3_000).await;
     assert!(passed.excess() > 90.0, "the fault did not bite: {}", passed.excess());
     assert!(passed.excess() <= 200.0, "{}", passed.excess());
 }
 
 #[tokio::test]
 async fn a_link_that_comes_and_goes_mints_nothing() {
-    let (site, mut passed) = (Site::new(4, 4), Passed::default());
-    ask(&site, &hot(), &mut passed, 1_000).await;
+    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
+    send_load(&fixture, &hot(), &mut passed, 1_000).await;
     for _ in 0..25 {
-        site.cut_all(true);
-        ask(&site, &hot(), &mut passed, 200).await;
-        site.cut_all(false);
-        ask(&site, &hot(), &mut passed, 200).await;
+        fixture.cut_all(true);
+        send_load(&fixture, &hot(), &mut passed, 200).await;
+        fixture.cut_all(false);
+        send_load(&fixture, &hot(), &mut passed, 200).await;
     }
-    assert!(site.decided() > 9_000, "the fault did not bite: {}", site.decided());
+    assert!(fixture.decided() > 9_000, "the fault did not bite: {}", fixture.decided());
     // 2B are promised, and if neither charged the other it would be more than 1,000. An instance that asks in vain lets one
     // unit pass each time before it dares to charge what it owes.
     assert!(passed.excess() <= 60.0, "{}", passed.excess());
     assert!(passed.between(1.0, 11.0) >= 900, "{}", passed.between(1.0, 11.0));
-    let back: u64 = site
+    let back: u64 = fixture
         .instances
         .iter()
         .map(|instance| instance.metrics().repaid_units())
@@ -117,12 +117,12 @@ async fn a_link_that_comes_and_goes_mints_nothing() {
 
 #[tokio::test]
 async fn one_of_four_that_is_cut_off_lets_its_own_part_pass() {
-    let (site, mut passed) = (Site::new(4, 4), Passed::default());
-    ask(&site, &hot(), &mut passed, 2_000).await;
-    site.cut(0, true);
-    ask(&site, &hot(), &mut passed, 10_000).await;
-    site.cut(0, false);
-    ask(&site, &hot(), &mut passed, 2_000).await;
+    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
+    send_load(&fixture, &hot(), &mut passed, 2_000).await;
+    fixture.cut(0, true);
+    send_load(&fixture, &hot(), &mut passed, 10_000).await;
+    fixture.cut(0, false);
+    send_load(&fixture, &hot(), &mut passed, 2_000).await;
     // M4: a quarter of the burst, and of the rate for ten seconds.
     assert!(passed.excess() > 200.0, "the fault did not bite: {}", passed.excess());
     assert!(passed.excess() <= 275.0 + 1.0, "{}", passed.excess());
@@ -132,11 +132,11 @@ async fn one_of_four_that_is_cut_off_lets_its_own_part_pass() {
 /// once forgiven but for the fraction of a unit that the store had at that moment.
 #[tokio::test]
 async fn calls_that_are_lost_now_and_then_do_not_add_up() {
-    let (site, mut passed) = (Site::new(2, 2), Passed::default());
-    ask(&site, &hot(), &mut passed, 2_000).await;
-    site.lose(1, 10);
-    ask(&site, &hot(), &mut passed, 30_000).await;
-    let local = site.decided();
+    let (fixture, mut passed) = (Fixture::new(2, 2), Passed::default());
+    send_load(&fixture, &hot(), &mut passed, 2_000).await;
+    fixture.drop_calls(1, 10);
+    send_load(&fixture, &hot(), &mut passed, 30_000).await;
+    let local = fixture.decided();
     assert!(local > 2_000, "the fault did not bite: {local}");
     assert!(passed.excess() <= 10.0, "{}", passed.excess());
     assert!(passed.between(2.0, 32.0) >= 2_850, "{}", passed.between(2.0, 32.0));
@@ -146,45 +146,45 @@ async fn calls_that_are_lost_now_and_then_do_not_add_up() {
 #[tokio::test]
 async fn what_is_owed_is_not_risked_because_another_key_is_answered() {
     let limit: Limit = TokenBucket::new(rate(100, Micros::from_secs(1_000))).into();
-    let site = Site::new(1, 1);
-    let instance = &site.instances[0];
-    let ask = async |subject, cost| instance.settle(&[site.charge(&limit, subject, cost)], LeaseId(1)).await;
-    assert!(ask("u", 10).await.allowed);
+    let fixture = Fixture::new(1, 1);
+    let instance = &fixture.instances[0];
+    let settle = async |subject, cost| instance.settle(&[fixture.charge(&limit, subject, cost)], LeaseId(1)).await;
+    assert!(settle("u", 10).await.allowed);
     // Every second call is lost: those for `u`.
-    site.lose(0, 2);
+    fixture.drop_calls(0, 2);
     for _ in 0..20 {
-        assert!(ask("u", 1).await.allowed);
-        assert!(ask("other", 1).await.allowed);
+        assert!(settle("u", 1).await.allowed);
+        assert!(settle("other", 1).await.allowed);
     }
-    site.lose(0, 0);
+    fixture.drop_calls(0, 0);
     // The first shows that it is answered, the second pays.
-    assert!(ask("u", 1).await.allowed);
-    assert!(ask("u", 1).await.allowed);
-    assert_eq!(site.used(&limit, "u").await, 32);
+    assert!(settle("u", 1).await.allowed);
+    assert!(settle("u", 1).await.allowed);
+    assert_eq!(fixture.used(&limit, "u").await, 32);
 }
 
 /// The debt of a limit that holds one unit once made a request of one unit look as if it could never pass.
 #[tokio::test]
 async fn a_debt_makes_nobody_wait_for_ever() {
     let limit: Limit = TokenBucket::new(rate(1, Micros::from_secs(60))).into();
-    let site = Site::new(1, 1);
-    let charges = [site.charge(&limit, "u", 1)];
-    site.cut_all(true);
-    assert!(site.instances[0].settle(&charges, LeaseId(1)).await.allowed);
-    site.cut_all(false);
-    let settled = site.instances[0].settle(&charges, LeaseId(1)).await;
-    let Decision::Deny { retry, .. } = settled.outcomes[0].expect("the store answers").decision else {
-        panic!("what was let pass was not charged: {settled:?}");
+    let fixture = Fixture::new(1, 1);
+    let charges = [fixture.charge(&limit, "u", 1)];
+    fixture.cut_all(true);
+    assert!(fixture.instances[0].settle(&charges, LeaseId(1)).await.allowed);
+    fixture.cut_all(false);
+    let settlement = fixture.instances[0].settle(&charges, LeaseId(1)).await;
+    let Decision::Deny { retry, .. } = settlement.outcomes[0].expect("the store answers").decision else {
+        panic!("what was let pass was not charged: {settlement:?}");
     };
     assert_eq!(retry, Retry::After(Micros::from_secs(60)));
 }
 
 #[tokio::test]
 async fn two_more_than_are_thought_to_share_a_limit_cost_their_part() {
-    let (site, mut passed) = (Site::new(6, 4), Passed::default());
-    ask(&site, &hot(), &mut passed, 2_000).await;
-    site.cut_all(true);
-    ask(&site, &hot(), &mut passed, 10_000).await;
+    let (fixture, mut passed) = (Fixture::new(6, 4), Passed::default());
+    send_load(&fixture, &hot(), &mut passed, 2_000).await;
+    fixture.cut_all(true);
+    send_load(&fixture, &hot(), &mut passed, 10_000).await;
     // M3': (6/4) B + (6/4 - 1) r D + min(B, r D).
     assert!(passed.excess() > 450.0, "the fault did not bite: {}", passed.excess());
     assert!(passed.excess() <= 750.0, "{}", passed.excess());
@@ -192,16 +192,16 @@ async fn two_more_than_are_thought_to_share_a_limit_cost_their_part() {
 
 #[tokio::test]
 async fn a_wiped_store_costs_a_burst() {
-    let (site, mut passed) = (Site::new(4, 4), Passed::default());
-    ask(&site, &hot(), &mut passed, 2_000).await;
-    site.cut_all(true);
-    ask(&site, &hot(), &mut passed, 1_000).await;
-    site.shared
-        .forget(site.key(&hot(), "hot"), &hot())
+    let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
+    send_load(&fixture, &hot(), &mut passed, 2_000).await;
+    fixture.cut_all(true);
+    send_load(&fixture, &hot(), &mut passed, 1_000).await;
+    fixture.shared
+        .forget(fixture.key(&hot(), "hot"), &hot())
         .await
         .expect("memory answers");
-    site.cut_all(false);
-    ask(&site, &hot(), &mut passed, 2_000).await;
+    fixture.cut_all(false);
+    send_load(&fixture, &hot(), &mut passed, 2_000).await;
     // M8; what the instances let pass is charged to the new counter too.
     assert!(passed.excess() <= 100.0 + 1.0, "{}", passed.excess());
 }
@@ -221,15 +221,15 @@ async fn no_algorithm_mints_on_a_link_that_comes_and_goes() {
         (SlidingLog::new(per_second).expect("in range").into(), 200.0),
     ];
     for (limit, most) in limits {
-        let (site, mut passed) = (Site::new(2, 2), Passed::default());
-        ask(&site, &limit, &mut passed, 1_000).await;
+        let (fixture, mut passed) = (Fixture::new(2, 2), Passed::default());
+        send_load(&fixture, &limit, &mut passed, 1_000).await;
         for _ in 0..15 {
-            site.cut_all(true);
-            ask(&site, &limit, &mut passed, 230).await;
-            site.cut_all(false);
-            ask(&site, &limit, &mut passed, 170).await;
+            fixture.cut_all(true);
+            send_load(&fixture, &limit, &mut passed, 230).await;
+            fixture.cut_all(false);
+            send_load(&fixture, &limit, &mut passed, 170).await;
         }
-        assert!(site.decided() > 5_000, "{limit:?}: the fault did not bite");
+        assert!(fixture.decided() > 5_000, "{limit:?}: the fault did not bite");
         assert!(passed.excess() <= most, "{limit:?}: {}", passed.excess());
         // Conservative where it must be, but not shut.
         let due = passed.between(1.0, 7.0);
@@ -240,34 +240,34 @@ async fn no_algorithm_mints_on_a_link_that_comes_and_goes() {
 #[tokio::test]
 async fn what_was_let_pass_is_charged_once_in_front_of_the_first_request() {
     let limit: Limit = TokenBucket::new(rate(100, Micros::from_secs(1_000))).into();
-    let site = Site::new(2, 2);
-    for instance in &site.instances {
+    let fixture = Fixture::new(2, 2);
+    for instance in &fixture.instances {
         assert!(
             instance
-                .settle(&[site.charge(&limit, "u", 10)], LeaseId(1))
+                .settle(&[fixture.charge(&limit, "u", 10)], LeaseId(1))
                 .await
                 .allowed
         );
     }
-    site.cut_all(true);
+    fixture.cut_all(true);
     // The first knows of 10 of 100, so 5 of 50 are used there; the other of 20, so 10.
     for (instance, cost) in [(0, 30), (0, 16), (1, 15), (1, 15)] {
-        let settled = site.instances[instance]
-            .settle(&[site.charge(&limit, "u", cost)], LeaseId(1))
+        let settlement = fixture.instances[instance]
+            .settle(&[fixture.charge(&limit, "u", cost)], LeaseId(1))
             .await;
-        assert_eq!(settled.outcomes[0].expect("decided here").source, Source::Local);
-        assert_eq!(settled.allowed, (instance, cost) != (0, 16));
+        assert_eq!(settlement.outcomes[0].expect("decided here").source, Source::Local);
+        assert_eq!(settlement.allowed, (instance, cost) != (0, 16));
     }
-    assert_eq!(site.used(&limit, "u").await, 20);
-    site.cut_all(false);
+    assert_eq!(fixture.used(&limit, "u").await, 20);
+    fixture.cut_all(false);
     for _ in 0..2 {
-        for instance in &site.instances {
-            instance.settle(&[site.charge(&limit, "u", 1)], LeaseId(1)).await;
+        for instance in &fixture.instances {
+            instance.settle(&[fixture.charge(&limit, "u", 1)], LeaseId(1)).await;
         }
     }
     // 20 shared, 30 and 30 here, and four more.
-    assert_eq!(site.used(&limit, "u").await, 84);
-    let back: Vec<u64> = site
+    assert_eq!(fixture.used(&limit, "u").await, 84);
+    let back: Vec<u64> = fixture
         .instances
         .iter()
         .map(|instance| instance.metrics().repaid_units())

@@ -12,10 +12,10 @@ async fn over_the_embedded_store_it_conforms() {
     let clock = Clock::manual(START);
     let memory = Memory::options().clock(clock.clone());
     let store = Fallback::with_memory(Arc::new(memory.clone().build()), FallbackOptions::default(), memory);
-    let bench = Harness::new(store)
+    let harness = Harness::new(store)
         .with_clock(move |span| clock.advance(span))
         .threads(4, 50);
-    let report = conformance(&bench).await.expect("a store as it should be");
+    let report = conformance(&harness).await.expect("a store as it should be");
     assert!(report.answers > 1_000, "{report}");
-    assert_eq!(bench.store().metrics().decided(), 0);
+    assert_eq!(harness.store().metrics().decided(), 0);
 }

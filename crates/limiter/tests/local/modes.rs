@@ -1,6 +1,6 @@
 //! What rules say of a store that is away, alone and together, and who decides.
 
-use crate::site::{Site, rate};
+use crate::site::{Fixture, rate};
 use std::sync::Arc;
 use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
@@ -12,28 +12,28 @@ fn limit(units: u64) -> Limit {
     TokenBucket::new(rate(units, Micros::from_secs(1_000))).into()
 }
 
-fn says(on_failure: OnStoreFailure, charge: Charge<Fingerprint>) -> Charge<Fingerprint> {
+fn with_on_failure(on_failure: OnStoreFailure, charge: Charge<Fingerprint>) -> Charge<Fingerprint> {
     Charge { on_failure, ..charge }
 }
 
 const OPEN: OnStoreFailure = OnStoreFailure::Open { cap: None };
 
 /// What of a request was decided, and by whom.
-fn told(settled: &Settlement) -> Vec<Option<(bool, Source)>> {
-    let told = settled.outcomes.iter().map(|outcome| outcome.ok());
-    told.map(|outcome| outcome.map(|outcome| (outcome.decision.is_allow(), outcome.source)))
+fn outcomes(settlement: &Settlement) -> Vec<Option<(bool, Source)>> {
+    let outcomes = settlement.outcomes.iter().map(|outcome| outcome.ok());
+    outcomes.map(|outcome| outcome.map(|outcome| (outcome.decision.is_allow(), outcome.source)))
         .collect()
 }
 
 #[tokio::test]
 async fn open_and_closed_stay_without_an_answer_and_a_cap_is_one() {
-    let site = Site::new(1, 1);
-    site.cut_all(true);
-    let store = &site.instances[0];
+    let fixture = Fixture::new(1, 1);
+    fixture.cut_all(true);
+    let store = &fixture.instances[0];
     let cap = OnStoreFailure::Open {
         cap: Some(rate(2, Micros::from_secs(1_000))),
     };
-    let plain = site.charge(&FixedWindow::new(rate(100, Micros::from_secs(1_000))).into(), "u", 1);
+    let plain = fixture.charge(&FixedWindow::new(rate(100, Micros::from_secs(1_000))).into(), "u", 1);
     for (on_failure, expected) in [
         (OPEN, None),
         (OnStoreFailure::Closed, None),
@@ -42,22 +42,22 @@ async fn open_and_closed_stay_without_an_answer_and_a_cap_is_one() {
         (cap, Some((true, Source::Open))),
         (cap, Some((false, Source::Open))),
     ] {
-        let settled = store.settle(&[says(on_failure, plain)], LeaseId(1)).await;
-        assert_eq!(told(&settled), [expected], "{on_failure:?}");
+        let settlement = store.settle(&[with_on_failure(on_failure, plain)], LeaseId(1)).await;
+        assert_eq!(outcomes(&settlement), [expected], "{on_failure:?}");
     }
 }
 
 #[tokio::test]
 async fn beside_one_that_is_closed_nothing_is_taken_here() {
-    let site = Site::new(1, 1);
-    site.cut_all(true);
-    let store = &site.instances[0];
-    let local = site.charge(&limit(5), "u", 3);
-    let closed = says(OnStoreFailure::Closed, site.charge(&limit(7), "v", 1));
+    let fixture = Fixture::new(1, 1);
+    fixture.cut_all(true);
+    let store = &fixture.instances[0];
+    let local = fixture.charge(&limit(5), "u", 3);
+    let closed = with_on_failure(OnStoreFailure::Closed, fixture.charge(&limit(7), "v", 1));
     for _ in 0..3 {
-        let mut settled = store.settle(&[local, closed], LeaseId(1)).await;
-        assert_eq!(told(&settled), [Some((true, Source::Local)), None]);
-        store.compensate(&[local, closed], &mut settled).await;
+        let mut settlement = store.settle(&[local, closed], LeaseId(1)).await;
+        assert_eq!(outcomes(&settlement), [Some((true, Source::Local)), None]);
+        store.compensate(&[local, closed], &mut settlement).await;
     }
     let watched = Charge {
         policy: Policy::Shadow,
@@ -72,86 +72,86 @@ async fn beside_one_that_is_closed_nothing_is_taken_here() {
 
 #[tokio::test]
 async fn what_was_taken_here_is_taken_back_for_a_refusal_that_only_the_verdict_knows() {
-    let site = Site::new(2, 2);
+    let fixture = Fixture::new(2, 2);
     let (bucket, watched) = (limit(100), limit(50));
-    for (number, store) in site.instances.iter().enumerate() {
+    for (number, store) in fixture.instances.iter().enumerate() {
         let subject = format!("u{number}");
         let window: Limit = FixedWindow::new(rate(100, Micros::from_secs(1_000))).into();
         let counted = Charge {
             policy: Policy::Count,
-            ..site.charge(&window, &subject, 1)
+            ..fixture.charge(&window, &subject, 1)
         };
         let quota = Charge {
             policy: Policy::Shadow,
-            ..site.charge(&watched, "quota", 1)
+            ..fixture.charge(&watched, "quota", 1)
         };
-        let exact = site.charge(&bucket, &subject, 3);
-        site.cut(number, true);
+        let exact = fixture.charge(&bucket, &subject, 3);
+        fixture.cut(number, true);
         let left = async |charge: &Charge<Fingerprint>| {
-            let looked = store.peek(&[charge.as_peek()]).await;
-            looked.outcomes[0].expect("told").decision.standing().remaining
+            let peeked = store.peek(&[charge.as_peek()]).await;
+            peeked.outcomes[0].expect("told").decision.standing().remaining
         };
         // Alone and beside others, all of which let it pass.
         for charges in [&[exact][..], &[exact, counted, quota]] {
-            let mut settled = store.settle(charges, LeaseId(1)).await;
-            assert!(settled.allowed);
+            let mut settlement = store.settle(charges, LeaseId(1)).await;
+            assert!(settlement.allowed);
             assert_eq!(left(&exact).await, 47);
-            store.compensate(charges, &mut settled).await;
-            let told = settled.outcomes[0].expect("told").decision.standing().remaining;
-            assert_eq!((left(&exact).await, told), (50, 50));
+            store.compensate(charges, &mut settlement).await;
+            let remaining = settlement.outcomes[0].expect("told").decision.standing().remaining;
+            assert_eq!((left(&exact).await, remaining), (50, 50));
         }
         // What counts in any case stays.
         assert_eq!((left(&quota).await, left(&counted).await), (25, 49));
         // Nor is it charged to the store afterwards.
-        site.cut(number, false);
+        fixture.cut(number, false);
         assert!(store.settle(&[exact], LeaseId(1)).await.allowed);
-        assert_eq!(site.used(&bucket, &subject).await, 3);
+        assert_eq!(fixture.used(&bucket, &subject).await, 3);
     }
 }
 
 #[tokio::test]
 async fn a_request_takes_everywhere_or_nowhere() {
     // One limit is full: nothing is taken from the other, here as there.
-    let site = Site::new(1, 1);
-    let store = &site.instances[0];
-    let (wide, narrow) = (site.charge(&limit(100), "u", 10), site.charge(&limit(5), "v", 5));
-    site.cut_all(true);
+    let fixture = Fixture::new(1, 1);
+    let store = &fixture.instances[0];
+    let (wide, narrow) = (fixture.charge(&limit(100), "u", 10), fixture.charge(&limit(5), "v", 5));
+    fixture.cut_all(true);
     assert!(store.settle(&[wide, narrow], LeaseId(1)).await.allowed);
     for _ in 0..5 {
-        let settled = store.settle(&[wide, narrow], LeaseId(1)).await;
-        assert!(!settled.allowed);
+        let settlement = store.settle(&[wide, narrow], LeaseId(1)).await;
+        assert!(!settlement.allowed);
     }
-    let looked = store.peek(&[wide.as_peek()]).await;
-    assert_eq!(looked.outcomes[0].expect("told").decision.standing().remaining, 90);
+    let peeked = store.peek(&[wide.as_peek()]).await;
+    assert_eq!(peeked.outcomes[0].expect("told").decision.standing().remaining, 90);
 }
 
 #[tokio::test]
 async fn local_only_asks_nobody_whatever_rules_say_and_shared_only_decides_nothing_here() {
-    let site = Site::new(1, 2);
-    let store = &site.instances[0];
-    let plain = site.charge(&limit(100), "u", 1);
-    site.set_mode(StoreMode::LocalOnly);
+    let fixture = Fixture::new(1, 2);
+    let store = &fixture.instances[0];
+    let plain = fixture.charge(&limit(100), "u", 1);
+    fixture.set_mode(StoreMode::LocalOnly);
     for on_failure in [OPEN, OnStoreFailure::Closed, OnStoreFailure::Local] {
-        let settled = store.settle(&[says(on_failure, plain)], LeaseId(1)).await;
-        let outcome = settled.outcomes[0].expect("decided here");
+        let settlement = store.settle(&[with_on_failure(on_failure, plain)], LeaseId(1)).await;
+        let outcome = settlement.outcomes[0].expect("decided here");
         assert_eq!((outcome.source, outcome.decision.standing().limit), (Source::Local, 50));
     }
-    assert_eq!(site.used(&limit(100), "u").await, 0);
+    assert_eq!(fixture.used(&limit(100), "u").await, 0);
     // What passed meanwhile is charged as soon as the store is asked again.
-    site.set_mode(StoreMode::SharedOnly);
+    fixture.set_mode(StoreMode::SharedOnly);
     assert!(store.settle(&[plain], LeaseId(1)).await.allowed);
-    assert_eq!(site.used(&limit(100), "u").await, 4);
-    site.cut_all(true);
-    assert_eq!(told(&store.settle(&[plain], LeaseId(1)).await), [None]);
+    assert_eq!(fixture.used(&limit(100), "u").await, 4);
+    fixture.cut_all(true);
+    assert_eq!(outcomes(&store.settle(&[plain], LeaseId(1)).await), [None]);
 }
 
 #[tokio::test]
 async fn a_limit_that_a_caller_brings_is_closed_where_nothing_is_decided_here() {
-    let mut site = Site::new(1, 2);
-    site.cut_all(true);
-    let store = Arc::new(site.instances.remove(0));
+    let mut fixture = Fixture::new(1, 2);
+    fixture.cut_all(true);
+    let store = Arc::new(fixture.instances.remove(0));
     let rules = || RulesParser::new(ParserOptions::default()).finish().expect("no rules").rules;
-    let part = |way| AttemptItem {
+    let item = |direction| AttemptItem {
         attempt: Attempt {
             domain: Attempt::DOMAIN,
             attributes: &[],
@@ -161,41 +161,41 @@ async fn a_limit_that_a_caller_brings_is_closed_where_nothing_is_decided_here() 
         inline_limit: Some(InlineLimit::Limited(limit(100))),
     };
     let local = RuleLimiter::new(rules(), Arc::clone(&store));
-    let told = local.check_all(&[part(Direction::Consume)]).await;
+    let verdict = local.check_all(&[item(Direction::Consume)]).await;
     assert!(
-        told.allowed && matches!(told.items[0], ItemVerdict::Inline(Some(_), Source::Local, _)),
-        "{told:?}"
+        verdict.allowed && matches!(verdict.items[0], ItemVerdict::Inline(Some(_), Source::Local, _)),
+        "{verdict:?}"
     );
 
     store.set_mode(StoreMode::SharedOnly);
     let closed = RuleLimiter::new(rules().closed_without_store(), store);
-    let told = closed.check_all(&[part(Direction::Consume)]).await;
+    let verdict = closed.check_all(&[item(Direction::Consume)]).await;
     assert!(
-        !told.allowed && matches!(told.items[0], ItemVerdict::Inline(None, Source::Closed, _)),
-        "{told:?}"
+        !verdict.allowed && matches!(verdict.items[0], ItemVerdict::Inline(None, Source::Closed, _)),
+        "{verdict:?}"
     );
     // What is given back refuses nothing.
-    let told = closed.check_all(&[part(Direction::Refund)]).await;
-    assert!(told.allowed && told.items[0].is_allow(), "{told:?}");
+    let verdict = closed.check_all(&[item(Direction::Refund)]).await;
+    assert!(verdict.allowed && verdict.items[0].is_allow(), "{verdict:?}");
 }
 
 #[tokio::test]
 async fn a_cost_above_the_share_is_refused_and_one_unit_is_always_there() {
-    let site = Site::new(1, 8);
-    site.cut_all(true);
-    let store = &site.instances[0];
+    let fixture = Fixture::new(1, 8);
+    fixture.cut_all(true);
+    let store = &fixture.instances[0];
     let window: Limit = FixedWindow::new(rate(3, Micros::from_secs(1_000))).into();
-    assert!(store.settle(&[site.charge(&window, "u", 1)], LeaseId(1)).await.allowed);
-    assert!(!store.settle(&[site.charge(&window, "u", 1)], LeaseId(1)).await.allowed);
+    assert!(store.settle(&[fixture.charge(&window, "u", 1)], LeaseId(1)).await.allowed);
+    assert!(!store.settle(&[fixture.charge(&window, "u", 1)], LeaseId(1)).await.allowed);
     assert!(
         !store
-            .settle(&[site.charge(&limit(80), "u", 11)], LeaseId(1))
+            .settle(&[fixture.charge(&limit(80), "u", 11)], LeaseId(1))
             .await
             .allowed
     );
     assert!(
         store
-            .settle(&[site.charge(&limit(80), "u", 10)], LeaseId(1))
+            .settle(&[fixture.charge(&limit(80), "u", 10)], LeaseId(1))
             .await
             .allowed
     );
@@ -203,17 +203,17 @@ async fn a_cost_above_the_share_is_refused_and_one_unit_is_always_there() {
 
 #[tokio::test]
 async fn what_is_forgotten_is_forgotten_here_too() {
-    let site = Site::new(1, 1);
-    let store = &site.instances[0];
-    let all = site.charge(&limit(5), "u", 5);
-    site.cut_all(true);
+    let fixture = Fixture::new(1, 1);
+    let store = &fixture.instances[0];
+    let all = fixture.charge(&limit(5), "u", 5);
+    fixture.cut_all(true);
     assert!(store.settle(&[all], LeaseId(1)).await.allowed);
     assert!(
         store.forget(all.key, &all.limit).await.is_err(),
         "nobody knows what the store holds"
     );
     assert!(store.settle(&[all], LeaseId(1)).await.allowed);
-    site.cut_all(false);
+    fixture.cut_all(false);
     assert_eq!(store.forget(all.key, &all.limit).await, Ok(true));
     // Nor is it charged to the shared store.
     assert!(store.settle(&[all], LeaseId(1)).await.allowed);
@@ -221,12 +221,12 @@ async fn what_is_forgotten_is_forgotten_here_too() {
 
 #[tokio::test]
 async fn what_is_given_back_here_can_be_taken_here_and_is_not_owed() {
-    let site = Site::new(2, 2);
+    let fixture = Fixture::new(2, 2);
     let limit = limit(10);
     let subject = "u";
-    let [one, two] = [1, 2].map(|cost| site.charge(&limit, subject, cost));
-    let known = &site.instances[0];
-    site.cut_all(true);
+    let [one, two] = [1, 2].map(|cost| fixture.charge(&limit, subject, cost));
+    let known = &fixture.instances[0];
+    fixture.cut_all(true);
     let passed = async |times: usize| {
         let mut passed = 0;
         for _ in 0..times {
@@ -238,30 +238,30 @@ async fn what_is_given_back_here_can_be_taken_here_and_is_not_owed() {
     let (decision, source) = known.refund(&two).await.expect("given back");
     assert_eq!((decision.standing().remaining, source), (2, Source::Local));
     assert_eq!(passed(3).await, 2);
-    site.cut_all(false);
+    fixture.cut_all(false);
     assert!(known.settle(&[one], LeaseId(1)).await.allowed);
     assert_eq!(
-        site.used(&limit, subject).await,
+        fixture.used(&limit, subject).await,
         5 + 1,
         "seven passed, and two of them did not count"
     );
     let (_, source) = known.refund(&one).await.expect("given back");
-    assert_eq!((source, site.used(&limit, subject).await), (Source::Memory, 5));
+    assert_eq!((source, fixture.used(&limit, subject).await), (Source::Memory, 5));
 }
 
 #[tokio::test]
 async fn what_the_store_may_have_given_back_is_not_given_here_too() {
-    let site = Site::new(2, 2);
-    let charge = site.charge(&limit(10), "u", 1);
+    let fixture = Fixture::new(2, 2);
+    let charge = fixture.charge(&limit(10), "u", 1);
     // The second is asked in vain.
-    let unknown = &site.instances[1];
-    site.cut_all(true);
+    let unknown = &fixture.instances[1];
+    fixture.cut_all(true);
     assert!(unknown.settle(&[charge], LeaseId(1)).await.allowed);
     assert_eq!(unknown.refund(&charge).await, Err(StoreError::Timeout));
     for on_failure in [OPEN, OnStoreFailure::Closed] {
-        assert!(site.instances[0].refund(&says(on_failure, charge)).await.is_err());
+        assert!(fixture.instances[0].refund(&with_on_failure(on_failure, charge)).await.is_err());
     }
-    site.set_mode(StoreMode::LocalOnly);
+    fixture.set_mode(StoreMode::LocalOnly);
     let refunded = unknown.refund(&charge).await;
     assert_eq!(refunded.map(|(_, source)| source), Ok(Source::Local));
 }

@@ -14,46 +14,46 @@ use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// The way of one instance to a store that all share.
 #[derive(Debug)]
-pub(crate) struct Way {
+pub(crate) struct UnreliableStore {
     shared: Arc<Memory>,
     is_cut: AtomicBool,
     /// One of so many calls to settle is lost; none, if zero.
-    loses_one_of: AtomicU64,
+    drop_one_of: AtomicU64,
     calls: AtomicU64,
     /// Whether it is known to be cut, or asked in vain.
-    is_known: bool,
+    reports_outage: bool,
 }
 
 /// Instances over one store.
-pub(crate) struct Site {
+pub(crate) struct Fixture {
     pub(crate) clock: Clock,
     pub(crate) shared: Arc<Memory>,
-    pub(crate) instances: Vec<Fallback<Way>>,
+    pub(crate) instances: Vec<Fallback<UnreliableStore>>,
 }
 
 pub(crate) const START: Timestamp = Timestamp::from_micros(1_700_000_000_000_000);
 
-impl Site {
+impl Fixture {
     /// So many, each told that there are `said`.
-    pub(crate) fn new(live: usize, said: u32) -> Self {
+    pub(crate) fn new(live: usize, configured: u32) -> Self {
         let clock = Clock::manual(START);
         let memory = || Memory::options().shards(1).clock(clock.clone());
         let shared = Arc::new(memory().build());
         let options = FallbackOptions {
-            instances: Some(said),
+            instances: Some(configured),
             share_millionths: 1_000_000,
             compensation_timeout: Duration::from_secs(5),
             ..FallbackOptions::default()
         };
         let instances = (0..live).map(|number| {
-            let way = Way {
+            let store = UnreliableStore {
                 shared: Arc::clone(&shared),
                 is_cut: AtomicBool::new(false),
-                loses_one_of: AtomicU64::new(0),
+                drop_one_of: AtomicU64::new(0),
                 calls: AtomicU64::new(0),
-                is_known: number % 2 == 0,
+                reports_outage: number % 2 == 0,
             };
-            Fallback::with_memory(Arc::new(way), options, memory())
+            Fallback::with_memory(Arc::new(store), options, memory())
         });
         Self {
             instances: instances.collect(),
@@ -67,10 +67,10 @@ impl Site {
     }
 
     /// Loses one of so many calls of an instance before they reach the store.
-    pub(crate) fn lose(&self, instance: usize, one_of: u64) {
+    pub(crate) fn drop_calls(&self, instance: usize, one_of: u64) {
         self.instances[instance]
             .inner()
-            .loses_one_of
+            .drop_one_of
             .store(one_of, Ordering::SeqCst);
     }
 
@@ -109,8 +109,8 @@ impl Site {
 
     /// How much of a limit the shared store holds for used.
     pub(crate) async fn used(&self, limit: &Limit, subject: &str) -> u64 {
-        let looked = self.shared.peek(&[self.charge(limit, subject, 0)]).await;
-        let standing = *looked.outcomes[0].expect("memory answers").decision.standing();
+        let peeked = self.shared.peek(&[self.charge(limit, subject, 0)]).await;
+        let standing = *peeked.outcomes[0].expect("memory answers").decision.standing();
         standing.limit - standing.remaining
     }
 
@@ -120,12 +120,12 @@ impl Site {
     }
 }
 
-impl Way {
+impl UnreliableStore {
     fn is_cut(&self) -> bool {
         self.is_cut.load(Ordering::SeqCst)
     }
 
-    fn lost(&self) -> Result<(), StoreError> {
+    fn check_cut(&self) -> Result<(), StoreError> {
         if self.is_cut() {
             Err(StoreError::Timeout)
         } else {
@@ -133,12 +133,12 @@ impl Way {
         }
     }
 
-    fn loses_this(&self) -> bool {
-        let one_of = self.loses_one_of.load(Ordering::SeqCst);
+    fn drops_this_call(&self) -> bool {
+        let one_of = self.drop_one_of.load(Ordering::SeqCst);
         one_of > 0 && self.calls.fetch_add(1, Ordering::SeqCst).is_multiple_of(one_of)
     }
 
-    fn unheard(&self, charges: usize) -> Settlement {
+    fn unanswered(&self, charges: usize) -> Settlement {
         Settlement {
             allowed: false,
             now: self.shared.now(),
@@ -146,19 +146,19 @@ impl Way {
         }
     }
 
-    fn told(&self, charges: usize, settled: Settlement) -> Settlement {
+    fn relabel(&self, charges: usize, settlement: Settlement) -> Settlement {
         if self.is_cut() {
-            return self.unheard(charges);
+            return self.unanswered(charges);
         }
-        let mut settled = settled;
-        for outcome in settled.outcomes.iter_mut().flatten() {
+        let mut settlement = settlement;
+        for outcome in settlement.outcomes.iter_mut().flatten() {
             outcome.source = Source::Shared;
         }
-        settled
+        settlement
     }
 }
 
-impl Store for Way {
+impl Store for UnreliableStore {
     const SOURCE: Source = Source::Shared;
     type Key = Fingerprint;
     type Template = MemoryKeyTemplate;
@@ -167,49 +167,49 @@ impl Store for Way {
         self.shared.template(counter)
     }
 
-    fn key(&self, subjects: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
-        self.shared.key(subjects, per)
+    fn key(&self, template: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
+        self.shared.key(template, per)
     }
 
     fn is_unavailable(&self, _: &[Charge<Fingerprint>]) -> bool {
-        self.is_cut() && self.is_known
+        self.is_cut() && self.reports_outage
     }
 
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
-        let settled = match self.is_cut() {
+        let settlement = match self.is_cut() {
             true => self.shared.peek(charges).await,
-            false if self.loses_this() => return self.unheard(charges.len()),
+            false if self.drops_this_call() => return self.unanswered(charges.len()),
             false => self.shared.settle(charges, lease).await,
         };
-        self.told(charges.len(), settled)
+        self.relabel(charges.len(), settlement)
     }
 
     async fn peek(&self, charges: &[Charge<Fingerprint>]) -> Settlement {
-        self.told(charges.len(), self.shared.peek(charges).await)
+        self.relabel(charges.len(), self.shared.peek(charges).await)
     }
 
     async fn undo(&self, key: Fingerprint, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
-        self.lost()?;
+        self.check_cut()?;
         self.shared.undo(key, limit, receipt).await
     }
 
     async fn refund(&self, charge: &Charge<Fingerprint>) -> Result<(Decision, Source), StoreError> {
-        self.lost()?;
+        self.check_cut()?;
         self.shared.refund(charge).await
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
-        self.lost()?;
+        self.check_cut()?;
         self.shared.release(key, limit, lease).await
     }
 
     async fn renew(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
-        self.lost()?;
+        self.check_cut()?;
         self.shared.renew(key, limit, lease).await
     }
 
     async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
-        self.lost()?;
+        self.check_cut()?;
         self.shared.forget(key, limit).await
     }
 }

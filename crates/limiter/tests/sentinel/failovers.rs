@@ -1,6 +1,6 @@
 //! Primaries that go, stand still and come back.
 
-use crate::site::{Load, Seen, calls, charge, connection, is_primary, limit, open, until, used};
+use crate::site::{Load, Observation, calls, charge, connection, is_primary, limit, open, until, used};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::{LeaseId, Micros};
@@ -24,7 +24,7 @@ async fn a_killed_primary_is_followed_by_another() {
     let took = until("an answer of the new one", || load.shared() > before + 100).await;
     println!("shared again {took:?} after the new primary took writes");
     assert!(took < Duration::from_secs(1), "{took:?}");
-    let Seen { passed, failed } = load.end().await;
+    let Observation { passed, failed } = load.end().await;
     assert!(failed > 0, "the fault did not bite");
     assert!(calls(new) > 100);
     // What the new one was never told of is what was answered for last, and nothing is counted twice.
@@ -73,7 +73,7 @@ async fn sentinels_that_are_away_stop_nobody() {
         sentinel.kill();
     }
     // Also not when the connection breaks: the primary is where it was.
-    let dials = store.metrics().connect_attempts.get();
+    let connect_attempts = store.metrics().connect_attempts.get();
     let killed: i64 = redis::cmd("CLIENT")
         .arg("KILL")
         .arg("TYPE")
@@ -81,7 +81,7 @@ async fn sentinels_that_are_away_stop_nobody() {
         .query(&mut connection(&watched.servers[0]))
         .expect("it does");
     assert!(killed > 0);
-    let dialled = || store.metrics().connect_attempts.get() > dials;
+    let dialled = || store.metrics().connect_attempts.get() > connect_attempts;
     until("a new connection", || dialled() && store.connection_error().is_none()).await;
     let second = store.settle(&[charge], LeaseId::default()).await;
     assert!(second.allowed, "{second:?}");

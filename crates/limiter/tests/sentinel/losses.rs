@@ -40,11 +40,11 @@ async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_t
     const CAPACITY: u64 = 1_000;
     // So many before the replicas fall behind, and so many after, which are all that is lost: the rate times the time.
     // More than the capacity of the limit it can never be.
-    for (told, untold) in [(300, 200), (0, CAPACITY)] {
+    for (reply, untold) in [(300, 200), (0, CAPACITY)] {
         let mut watched = SentinelGroup::start(ServerKind::Redis70);
         let store = open(&watched, DEADLINE);
         let limit = once(CAPACITY);
-        assert_eq!(take(&store, &limit, told).await, told);
+        assert_eq!(take(&store, &limit, reply).await, reply);
         replicated(&watched);
         stop_replication(&watched);
         assert_eq!(take(&store, &limit, untold).await, untold);
@@ -53,7 +53,7 @@ async fn figure_7_acknowledged_charges_are_lost_with_their_primary_and_no_more_t
             replica.thaw();
         }
         let after = take(&store, &limit, 2 * CAPACITY).await;
-        let beyond = (told + untold + after).saturating_sub(CAPACITY);
+        let beyond = (reply + untold + after).saturating_sub(CAPACITY);
         println!("{untold} charges were not told of, and {beyond} more passed than {CAPACITY}");
         assert!(beyond > 0, "the fault did not bite");
         assert!(beyond <= untold.min(CAPACITY), "{beyond}");
@@ -122,8 +122,8 @@ async fn a_primary_that_must_have_replicas_refuses_when_it_has_lost_them() {
     let took = {
         let from = tokio::time::Instant::now();
         loop {
-            let settled = cut_off.settle(&[charge(&cut_off, &limit)], LeaseId::default()).await;
-            match settled.outcomes[0] {
+            let settlement = cut_off.settle(&[charge(&cut_off, &limit)], LeaseId::default()).await;
+            match settlement.outcomes[0] {
                 Ok(_) => passed += 1,
                 Err(StoreError::Server(RedisErrorCode::NoReplicas)) => break,
                 Err(_) => {}

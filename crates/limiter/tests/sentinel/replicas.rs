@@ -8,7 +8,7 @@ use tollgate_limiter::store::redis::{ReadFrom, Redis};
 use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::{ServerKind, Server};
 
-fn looks(server: &Server) -> u64 {
+fn peeks(server: &Server) -> u64 {
     crate::site::calls_by(server, &["fcall_ro", "evalsha_ro"])
 }
 
@@ -20,20 +20,20 @@ async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
     let store = options.read_from(ReadFrom::Replica).open();
     assert_eq!(store.diagnose().await.expect("a primary").warnings, Vec::<String>::new());
     let charge = charge(&store, &limit());
-    let look = async || store.peek(&[charge]).await.outcomes[0].expect("an answer");
+    let peek = async || store.peek(&[charge]).await.outcomes[0].expect("an answer");
     // Both are connected to by now, or soon.
     for replica in [1, 2] {
-        let before = looks(&watched.servers[replica]);
-        while looks(&watched.servers[replica]) < before + 10 {
-            look().await;
+        let before = peeks(&watched.servers[replica]);
+        while peeks(&watched.servers[replica]) < before + 10 {
+            peek().await;
         }
     }
     let wrote = crate::site::calls(&watched.servers[0]);
-    let before = [0, 1, 2].map(|server| looks(&watched.servers[server]));
+    let before = [0, 1, 2].map(|server| peeks(&watched.servers[server]));
     for _ in 0..100 {
-        look().await;
+        peek().await;
     }
-    let after = [0, 1, 2].map(|server| looks(&watched.servers[server]));
+    let after = [0, 1, 2].map(|server| peeks(&watched.servers[server]));
     assert_eq!(
         [after[0] - before[0], after[1] - before[1], after[2] - before[2]],
         [0, 50, 50]
@@ -63,9 +63,9 @@ async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
     }
     // It may have been the primary for a moment, when sentinels did not agree at once.
     let wrote = crate::site::calls(other);
-    let before = looks(other);
-    while looks(other) < before + 10 {
-        look().await;
+    let before = peeks(other);
+    while peeks(other) < before + 10 {
+        peek().await;
     }
     assert_eq!(crate::site::calls(other), wrote);
 }

@@ -53,7 +53,7 @@ pub(crate) struct Load {
 }
 
 /// What came of a load.
-pub(crate) struct Seen {
+pub(crate) struct Observation {
     /// When each charge was taken that was answered for.
     pub(crate) passed: Vec<Timestamp>,
     pub(crate) failed: u64,
@@ -63,7 +63,7 @@ impl Load {
     pub(crate) fn on(store: Arc<Redis>) -> Self {
         let [shared, failed] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
         let stop = Arc::new(AtomicBool::new(false));
-        let (stopped, well, ill) = (Arc::clone(&stop), Arc::clone(&shared), Arc::clone(&failed));
+        let (stopped, healthy, ill) = (Arc::clone(&stop), Arc::clone(&shared), Arc::clone(&failed));
         let task = tokio::spawn(async move {
             let charge = charge(&store, &limit());
             let mut passed = Vec::new();
@@ -72,7 +72,7 @@ impl Load {
                 if let Ok(outcome) = outcomes[0] {
                     passed.push(outcome.receipt.mark.taken_at);
                 }
-                let count = if outcomes[0].is_ok() { &well } else { &ill };
+                let count = if outcomes[0].is_ok() { &healthy } else { &ill };
                 count.fetch_add(1, Ordering::Relaxed);
                 tokio::task::yield_now().await;
             }
@@ -90,9 +90,9 @@ impl Load {
         self.shared.load(Ordering::Relaxed)
     }
 
-    pub(crate) async fn end(self) -> Seen {
+    pub(crate) async fn end(self) -> Observation {
         self.stop.store(true, Ordering::Relaxed);
-        Seen {
+        Observation {
             passed: self.task.await.expect("it asks"),
             failed: self.failed.load(Ordering::Relaxed),
         }
@@ -130,34 +130,34 @@ pub(crate) fn calls_by(server: &Server, commands: &[&str]) -> u64 {
         .arg("commandstats")
         .query(&mut connection)
         .expect("it tells");
-    let of = |command: &&str| {
+    let times = |command: &&str| {
         let start = format!("cmdstat_{command}:calls=");
         let line = stats.lines().find_map(|line| line.strip_prefix(&start))?;
         line.split(',').next()?.parse::<u64>().ok()
     };
-    commands.iter().filter_map(of).sum()
+    commands.iter().filter_map(times).sum()
 }
 
 /// How many units of a limit are used, as the store says.
 pub(crate) async fn used(store: &Redis, limit: &Limit) -> u64 {
-    let looked = store.peek(&[charge(store, limit).as_peek()]).await;
-    let outcome = looked.outcomes[0].expect("a store that answers");
+    let peeked = store.peek(&[charge(store, limit).as_peek()]).await;
+    let outcome = peeked.outcomes[0].expect("a store that answers");
     limit.capacity() - outcome.decision.standing().remaining
 }
 
 /// Takes one unit after the other, so many at most, until there are no more. Says how many it got.
-pub(crate) async fn take(store: &Redis, limit: &Limit, most: u64) -> u64 {
-    let mut taken = 0;
-    while taken < most {
-        let settled = store.settle(&[charge(store, limit)], LeaseId::default()).await;
-        match settled.outcomes[0] {
-            Ok(outcome) if outcome.decision.is_allow() => taken += 1,
+pub(crate) async fn take(store: &Redis, limit: &Limit, max: u64) -> u64 {
+    let mut used = 0;
+    while used < max {
+        let settlement = store.settle(&[charge(store, limit)], LeaseId::default()).await;
+        match settlement.outcomes[0] {
+            Ok(outcome) if outcome.decision.is_allow() => used += 1,
             Ok(_) => break,
             // Nobody answers for that one, and it counts for nobody.
             Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
         }
     }
-    taken
+    used
 }
 
 /// Waits until something holds. For long: sentinels that stood still for two seconds, as on a machine that did, do nothing for
@@ -167,10 +167,10 @@ pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) -> Durati
         clippy::disallowed_methods,
         reason = "how long a failover takes is what is looked at"
     )]
-    let (began, now) = (Instant::now(), Instant::now);
+    let (started, now) = (Instant::now(), Instant::now);
     while !holds() {
-        assert!(now() - began < Duration::from_secs(75), "{what} never came");
+        assert!(now() - started < Duration::from_secs(75), "{what} never came");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    now() - began
+    now() - started
 }

@@ -1,6 +1,6 @@
 //! Rule books over a server that does not answer: whatever is asked, it takes one deadline.
 
-use crate::site::Site;
+use crate::site::Fixture;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -29,23 +29,23 @@ fn attempt() -> Attempt<'static> {
 }
 
 /// A book over a server that has answered, and then is frozen.
-async fn frozen() -> (Site, RuleLimiter<Redis>) {
+async fn frozen() -> (Fixture, RuleLimiter<Redis>) {
     let mut reader = RulesParser::new(ParserOptions::default());
     reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
     let rules = reader.finish().expect("sound rules").rules;
-    let site = Site::start(ServerKind::Redis70);
-    let store = Redis::options(&site.server.url())
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = Redis::options(&fixture.server.url())
         .expect("a URL")
         .deadline(DEADLINE)
         .open();
-    let book = RuleLimiter::new(rules, Arc::new(store));
+    let limiter = RuleLimiter::new(rules, Arc::new(store));
     let from = Instant::now();
-    while book.check(&attempt()).await.verdict.source != Source::Shared {
-        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", book.store().connection_error());
+    while limiter.check(&attempt()).await.verdict.source != Source::Shared {
+        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", limiter.store().connection_error());
         sleep(Duration::from_millis(5)).await;
     }
-    site.server.freeze();
-    (site, book)
+    fixture.server.freeze();
+    (fixture, limiter)
 }
 
 /// Less than another deadline, or half of one to connect anew, would take.
@@ -56,13 +56,13 @@ fn is_one_deadline(from: Instant) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_banned_attempt_takes_one_deadline() {
-    let (_site, book) = frozen().await;
+    let (_fixture, limiter) = frozen().await;
     let kind = [tollgate_core::rules::Attribute {
         name: "kind",
         value: b"banned",
     }];
     let from = Instant::now();
-    let checked = book
+    let checked = limiter
         .check(&Attempt {
             attributes: &kind,
             ..attempt()
@@ -74,21 +74,21 @@ async fn a_banned_attempt_takes_one_deadline() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refund_of_several_limits_takes_one_deadline() {
-    let (_site, book) = frozen().await;
+    let (_fixture, limiter) = frozen().await;
     let from = Instant::now();
-    assert!(book.refund(&attempt()).await.allowed);
+    assert!(limiter.refund(&attempt()).await.allowed);
     is_one_deadline(from);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn several_parts_are_given_back_within_one_deadline() {
-    let (_site, book) = frozen().await;
+    let (_fixture, limiter) = frozen().await;
     let part = AttemptItem {
         attempt: attempt(),
         direction: Direction::Refund,
         inline_limit: None,
     };
     let from = Instant::now();
-    assert!(book.check_all(&[part; 3]).await.allowed);
+    assert!(limiter.check_all(&[part; 3]).await.allowed);
     is_one_deadline(from);
 }

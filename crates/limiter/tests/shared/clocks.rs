@@ -1,6 +1,6 @@
 //! Whose clock decides, and whose keys they are.
 
-use crate::site::{Site, charge, every_limit, lease, time};
+use crate::site::{Fixture, charge, every_limit, lease, time};
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -11,37 +11,37 @@ use tollgate_limiter::testing::servers::{ServerKind, Server};
 use tollgate_limiter::testing::skew::Skew;
 
 /// Asks a server that hears it only after a while: what its clock showed before and after, and when it was decided.
-async fn decided(site: &Site, clock: ClockSource) -> (Timestamp, Timestamp, Timestamp) {
-    let store = site.options().clock_source(clock).open();
+async fn decided(fixture: &Fixture, clock: ClockSource) -> (Timestamp, Timestamp, Timestamp) {
+    let store = fixture.options().clock_source(clock).open();
     let limit = every_limit(5, Micros::from_secs(60))[0];
-    let key = site.counter(&store, &limit, "anybody");
+    let key = fixture.counter(&store, &limit, "anybody");
     let warm = store.peek(&[charge(key, &limit, 1)]).await;
     assert!(warm.outcomes[0].is_ok());
-    let before = time(&mut site.admin());
-    site.server.freeze();
-    let asking = tokio::spawn(async move { store.settle(&[charge(key, &limit, 1)], lease()).await });
+    let before = time(&mut fixture.admin());
+    fixture.server.freeze();
+    let pending = tokio::spawn(async move { store.settle(&[charge(key, &limit, 1)], lease()).await });
     sleep(Duration::from_secs(2)).await;
-    site.server.thaw();
-    let settled = asking.await.expect("a task that ends");
-    assert!(settled.outcomes[0].is_ok(), "{settled:?}");
-    (before, settled.now, time(&mut site.admin()))
+    fixture.server.thaw();
+    let settlement = pending.await.expect("a task that ends");
+    assert!(settlement.outcomes[0].is_ok(), "{settlement:?}");
+    (before, settlement.now, time(&mut fixture.admin()))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_clock_of_ours_counts_within_the_tolerance_and_not_beyond() {
-    let site = Site::start(ServerKind::Redis70);
+    let fixture = Fixture::start(ServerKind::Redis70);
     let half = Micros::from_secs(1);
     // It was decided when it was asked, or when it was heard.
     let client = |tolerance| ClockSource::Client {
         skew_tolerance: tolerance,
     };
-    let (before, now, _) = decided(&site, client(Micros::from_secs(60))).await;
+    let (before, now, _) = decided(&fixture, client(Micros::from_secs(60))).await;
     assert!(now < before + half, "{:?} later", now.since(before));
     for clock in [client(Micros::from_millis(50)), client(Micros::ZERO), ClockSource::Server] {
-        let (before, now, after) = decided(&site, clock).await;
+        let (before, now, after) = decided(&fixture, clock).await;
         assert!(now > before + half && now <= after, "{:?} later", now.since(before));
     }
-    assert_eq!(site.audit(), 1);
+    assert_eq!(fixture.audit(), 1);
 }
 
 /// One unit of a counter, by the names that all stores give it.
@@ -58,29 +58,29 @@ fn one(store: &Redis, limit: &Limit) -> Charge<RedisKey> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_are_apart_by_prefix_and_secret_and_together_without() {
-    let site = Site::start(ServerKind::Redis70);
+    let fixture = Fixture::start(ServerKind::Redis70);
     let limit = every_limit(5, Micros::from_secs(3_600))[0];
-    let apart = [
-        ("tg:{", site.options()),
-        ("other:{", site.options().prefix("other")),
-        ("tg:{", site.options().key_secret(b"one")),
-        ("tg:{", site.options().key_secret(b"two")),
+    let differing = [
+        ("tg:{", fixture.options()),
+        ("other:{", fixture.options().prefix("other")),
+        ("tg:{", fixture.options().key_secret(b"one")),
+        ("tg:{", fixture.options().key_secret(b"two")),
     ];
     let mut keys = BTreeSet::new();
-    for (prefix, options) in apart {
+    for (prefix, options) in differing {
         let stores = [options.clone().open(), options.open()];
-        for (store, left) in stores.iter().zip([4, 3]) {
+        for (store, remaining) in stores.iter().zip([4, 3]) {
             let one = one(store, &limit);
-            let settled = store.settle(&[one], lease()).await;
-            let standing = *settled.outcomes[0].expect("an answer").decision.standing();
-            assert_eq!(standing.remaining, left, "both take of the same counter");
+            let settlement = store.settle(&[one], lease()).await;
+            let standing = *settlement.outcomes[0].expect("an answer").decision.standing();
+            assert_eq!(standing.remaining, remaining, "both take of the same counter");
             let text = store.key_text(&one.key);
             assert!(text.starts_with(prefix), "{text}");
             keys.insert(text);
         }
     }
     assert_eq!(keys.len(), 4);
-    assert_eq!(site.ask::<BTreeSet<String>>(&["KEYS", "*"]), keys);
+    assert_eq!(fixture.query::<BTreeSet<String>>(&["KEYS", "*"]), keys);
 }
 
 /// A second, in microseconds.
@@ -89,13 +89,13 @@ const SECOND: i64 = 1_000_000;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_servers_clock_may_be_set_while_it_is_asked() {
     let skew = Skew::none();
-    let site = Site::on(Server::start_skewed(ServerKind::Redis70, &skew));
-    let store = site.options().deadline(Duration::from_millis(500)).open();
+    let fixture = Fixture::on(Server::start_skewed(ServerKind::Redis70, &skew));
+    let store = fixture.options().deadline(Duration::from_millis(500)).open();
     let mut limits = every_limit(10, Micros::from_millis(400));
     limits.retain(|limit| !matches!(limit, Limit::Concurrency(_)));
     let hot: Vec<Charge<RedisKey>> = limits
         .iter()
-        .map(|limit| charge(site.counter(&store, limit, "hot"), limit, 1))
+        .map(|limit| charge(fixture.counter(&store, limit, "hot"), limit, 1))
         .collect();
     // Forward by an hour, back by two, by less than the slack, and back to where it was.
     for ahead in [0, 3_600 * SECOND, -3_600 * SECOND, -3_600 * SECOND - SECOND / 2, 0] {
@@ -104,21 +104,21 @@ async fn a_servers_clock_may_be_set_while_it_is_asked() {
         let mut passed = vec![0_u64; hot.len()];
         while from.elapsed() < Duration::from_millis(1_600) {
             for (one, passed) in hot.iter().zip(&mut passed) {
-                let settled = store.settle(&[*one], lease()).await;
-                assert!(settled.outcomes[0].is_ok(), "{one:?} at {ahead}: {settled:?}");
-                *passed += u64::from(settled.allowed);
+                let settlement = store.settle(&[*one], lease()).await;
+                assert!(settlement.outcomes[0].is_ok(), "{one:?} at {ahead}: {settlement:?}");
+                *passed += u64::from(settlement.allowed);
             }
             sleep(Duration::from_millis(2)).await;
         }
         // What it had, what came back, and once more for the step; and nobody is locked out for long: a window may have to
         // end twice, and half a second be made up for.
-        let most = 30 + from.elapsed().as_millis() as u64 / 40;
+        let max = 30 + from.elapsed().as_millis() as u64 / 40;
         for (one, passed) in hot.iter().zip(passed) {
             let limit = one.limit;
-            assert!((2..=most).contains(&passed), "{limit:?} at {ahead}: {passed} passed");
+            assert!((2..=max).contains(&passed), "{limit:?} at {ahead}: {passed} passed");
         }
     }
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -126,22 +126,22 @@ async fn a_server_whose_clock_differs_from_ours_charges_nobody_who_gave_up() {
     for ahead in [-86_400 * SECOND, 86_400 * SECOND] {
         let skew = Skew::none();
         skew.set(ahead);
-        let site = Site::on(Server::start_skewed(ServerKind::Redis70, &skew));
-        let store = site.options().deadline(Duration::from_millis(200)).open();
+        let fixture = Fixture::on(Server::start_skewed(ServerKind::Redis70, &skew));
+        let store = fixture.options().deadline(Duration::from_millis(200)).open();
         let limit = every_limit(1_000, Micros::from_secs(86_400))[4];
-        let key = site.counter(&store, &limit, "given up");
+        let key = fixture.counter(&store, &limit, "given up");
         let one = charge(key, &limit, 1);
-        let mut taken = 0;
+        let mut used = 0;
         for _ in 0..20 {
-            taken += u64::from(store.settle(&[one], lease()).await.allowed);
+            used += u64::from(store.settle(&[one], lease()).await.allowed);
         }
-        assert!(taken >= 19, "{taken} were in time");
-        site.server.freeze();
+        assert!(used >= 19, "{used} were in time");
+        fixture.server.freeze();
         assert!(!store.settle(&[one], lease()).await.allowed);
-        site.server.thaw();
-        let other = site.options().open();
-        let left = other.peek(&[charge(key, &limit, 0)]).await.outcomes[0].expect("an answer");
-        assert_eq!(1_000 - left.decision.standing().remaining, taken);
-        site.audit();
+        fixture.server.thaw();
+        let other = fixture.options().open();
+        let remaining = other.peek(&[charge(key, &limit, 0)]).await.outcomes[0].expect("an answer");
+        assert_eq!(1_000 - remaining.decision.standing().remaining, used);
+        fixture.audit();
     }
 }

@@ -1,16 +1,16 @@
 //! What every store must do, on every server, whichever way the script is called.
 
-use crate::site::Site;
+use crate::site::Fixture;
 use tokio::runtime::{Handle, Runtime};
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::redis::{Functions, Redis};
 use tollgate_limiter::testing::servers::ServerKind;
 
 fn conforms(kind: ServerKind, functions: Functions, near_cache: bool) {
-    let site = Site::start(kind);
+    let fixture = Fixture::start(kind);
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let store: Redis = site.options().functions(functions).near_cache(near_cache).open();
+        let store: Redis = fixture.options().functions(functions).near_cache(near_cache).open();
         let survey = store.diagnose().await.expect("a server");
         assert_eq!(survey.warnings, Vec::<String>::new());
         assert_eq!(survey.is_function, functions != Functions::Off && kind != ServerKind::Redis62);

@@ -1,6 +1,6 @@
 //! Ways to a server, and what happens when one breaks.
 
-use crate::site::{Site, ask, rate, settle};
+use crate::site::{Fixture, query, rate, settle};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ fn limit() -> Limit {
 }
 
 /// Asks until it passes, and says how long that took.
-async fn until_it_passes(site: &Site, store: &Redis) -> Duration {
-    let key = site.counter(store, &limit(), "somebody");
+async fn settle_until_allowed(fixture: &Fixture, store: &Redis) -> Duration {
+    let key = fixture.counter(store, &limit(), "somebody");
     let from = Instant::now();
     while !settle(store, key, &limit(), 1).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(10), "{:?}", store.connection_error());
@@ -30,22 +30,22 @@ async fn until_it_passes(site: &Site, store: &Redis) -> Duration {
 async fn a_unix_socket_is_a_way_too() {
     let path = std::env::temp_dir().join(format!("tollgate-{}.sock", std::process::id()));
     let path = path.to_str().expect("a path in words");
-    let site = Site::on(Server::start_with(ServerKind::Redis70, &["--unixsocket", path]));
+    let fixture = Fixture::on(Server::start_with(ServerKind::Redis70, &["--unixsocket", path]));
     let options = Redis::options(&format!("redis+unix://{path}")).expect("a URL");
     let store = options.deadline(Duration::from_secs(5)).open();
-    until_it_passes(&site, &store).await;
-    let clients: String = site.ask(&["CLIENT", "LIST"]);
+    settle_until_allowed(&fixture, &store).await;
+    let clients: String = fixture.query(&["CLIENT", "LIST"]);
     assert!(clients.contains(&format!("addr={path}:0")), "{clients}");
-    assert_eq!(site.audit(), 1);
+    assert_eq!(fixture.audit(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_database_is_chosen_by_the_url() {
-    let site = Site::start(ServerKind::Redis70);
-    let options = Redis::options(&format!("{}3", site.server.url())).expect("a URL");
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let options = Redis::options(&format!("{}3", fixture.server.url())).expect("a URL");
     let store = options.deadline(Duration::from_secs(5)).open();
-    until_it_passes(&site, &store).await;
-    let keyspace: String = site.ask(&["INFO", "keyspace"]);
+    settle_until_allowed(&fixture, &store).await;
+    let keyspace: String = fixture.query(&["INFO", "keyspace"]);
     assert!(keyspace.contains("db3:keys=1,expires=1"), "{keyspace}");
 }
 
@@ -53,10 +53,10 @@ async fn another_database_is_chosen_by_the_url() {
 async fn heals(functions: Functions) {
     const KILLS: u64 = 8;
     const TASKS: u64 = 32;
-    let site = Site::start(ServerKind::Redis70);
-    let store = Arc::new(site.options().functions(functions).open());
-    until_it_passes(&site, &store).await;
-    let key = site.counter(&store, &limit(), "many");
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = Arc::new(fixture.options().functions(functions).open());
+    settle_until_allowed(&fixture, &store).await;
+    let key = fixture.counter(&store, &limit(), "many");
     let is_over = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for _ in 0..TASKS {
@@ -73,10 +73,10 @@ async fn heals(functions: Functions) {
             (passed, lost)
         }));
     }
-    let mut admin = site.admin();
+    let mut admin = fixture.admin();
     for _ in 0..KILLS {
         sleep(Duration::from_millis(60)).await;
-        ask::<u64>(&mut admin, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        query::<u64>(&mut admin, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     }
     sleep(Duration::from_millis(60)).await;
     is_over.store(true, Ordering::Relaxed);
@@ -89,7 +89,7 @@ async fn heals(functions: Functions) {
     assert!(lost <= KILLS * TASKS, "{lost} lost");
     // Once to begin with, and once for each time.
     assert!(store.metrics().connect_attempts.get() <= 1 + 2 * KILLS, "{:?}", store.metrics());
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,29 +104,29 @@ async fn so_it_does_with_functions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connection_that_is_killed_while_idle_costs_nothing() {
-    let site = Site::start(ServerKind::Redis70);
-    let store = site.options().open();
-    until_it_passes(&site, &store).await;
-    let key = site.counter(&store, &limit(), "somebody");
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
+    settle_until_allowed(&fixture, &store).await;
+    let key = fixture.counter(&store, &limit(), "somebody");
     for _ in 0..5 {
-        let dials = store.metrics().connect_attempts.get();
-        site.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-        while store.metrics().connect_attempts.get() == dials {
+        let connect_attempts = store.metrics().connect_attempts.get();
+        fixture.query::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        while store.metrics().connect_attempts.get() == connect_attempts {
             sleep(Duration::from_millis(1)).await;
         }
         assert!(settle(&store, key, &limit(), 1).await.allowed);
     }
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_comes_back_is_found_within_two_seconds() {
     for kind in [ServerKind::Redis70, ServerKind::Redis62] {
-        let mut site = Site::start(kind);
-        let store = site.options().deadline(Duration::from_millis(100)).open();
-        until_it_passes(&site, &store).await;
-        site.server.kill();
-        let key = site.counter(&store, &limit(), "somebody");
+        let mut fixture = Fixture::start(kind);
+        let store = fixture.options().deadline(Duration::from_millis(100)).open();
+        settle_until_allowed(&fixture, &store).await;
+        fixture.server.kill();
+        let key = fixture.counter(&store, &limit(), "somebody");
         // Long enough for pauses between attempts to become long.
         let from = Instant::now();
         while from.elapsed() < Duration::from_millis(2_500) {
@@ -138,11 +138,11 @@ async fn a_server_that_comes_back_is_found_within_two_seconds() {
             assert!(is_away, "{failed:?}");
         }
         assert!(store.connection_error().is_some());
-        site.server.revive();
-        let took = until_it_passes(&site, &store).await;
+        fixture.server.revive();
+        let took = settle_until_allowed(&fixture, &store).await;
         assert!(took < Duration::from_secs(2), "{took:?}");
         assert_eq!(store.connection_error(), None);
-        site.audit();
+        fixture.audit();
     }
 }
 
@@ -158,41 +158,41 @@ async fn a_server_that_lets_nobody_in_is_tried_once_a_second_and_not_much_less()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_was_frozen_is_found_again() {
-    let site = Site::start(ServerKind::Redis70);
-    let store = site.options().deadline(Duration::from_millis(100)).open();
-    until_it_passes(&site, &store).await;
-    let key = site.counter(&store, &limit(), "somebody");
-    site.server.freeze();
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().deadline(Duration::from_millis(100)).open();
+    settle_until_allowed(&fixture, &store).await;
+    let key = fixture.counter(&store, &limit(), "somebody");
+    fixture.server.freeze();
     let from = Instant::now();
     while from.elapsed() < Duration::from_millis(1_500) {
         assert!(!settle(&store, key, &limit(), 1).await.allowed);
     }
-    site.server.thaw();
-    let took = until_it_passes(&site, &store).await;
+    fixture.server.thaw();
+    let took = settle_until_allowed(&fixture, &store).await;
     assert!(took < Duration::from_secs(3), "{took:?}");
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_an_answer_is_late_something_is_sent_behind_the_question() {
-    let site = Site::start(ServerKind::Redis70);
-    let store = site.options().deadline(Duration::from_secs(2)).open();
-    until_it_passes(&site, &store).await;
-    let key = site.counter(&store, &limit(), "somebody");
-    let mut admin = site.admin();
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().deadline(Duration::from_secs(2)).open();
+    settle_until_allowed(&fixture, &store).await;
+    let key = fixture.counter(&store, &limit(), "somebody");
+    let mut admin = fixture.admin();
     let mut times = || {
-        let stats: String = ask(&mut admin, &["INFO", "commandstats"]);
-        let of_time = stats.lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
-        let times = of_time.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
+        let stats: String = query(&mut admin, &["INFO", "commandstats"]);
+        let time_calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_time:calls="));
+        let times = time_calls.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok());
         times.expect("a number")
     };
     // The script asks for the time too, once.
     let before = times();
     assert!(settle(&store, key, &limit(), 1).await.allowed);
     assert_eq!(times(), before + 1, "what is answered at once is not asked after");
-    site.ask::<String>(&["CLIENT", "PAUSE", "1400", "ALL"]);
-    let settled = settle(&store, key, &limit(), 1).await;
-    assert!(settled.allowed, "{settled:?}");
+    fixture.query::<String>(&["CLIENT", "PAUSE", "1400", "ALL"]);
+    let settlement = settle(&store, key, &limit(), 1).await;
+    assert!(settlement.allowed, "{settlement:?}");
     let knocks = times() - before - 2;
     assert!((1..=3).contains(&knocks), "{knocks}");
     assert_eq!(store.metrics().connect_attempts.get(), 1);
@@ -224,15 +224,15 @@ fn swallowing_the_second(behind: u16) -> u16 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn in_the_place_of_a_connection_that_was_well_two_are_tried() {
-    let site = Site::start(ServerKind::Redis70);
-    let front = swallowing_the_second(site.server.port());
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let front = swallowing_the_second(fixture.server.port());
     let url = format!("redis://127.0.0.1:{front}/");
     let options = Redis::options(&url).expect("a URL");
     // An attempt would be given up after five seconds.
     let store = options.deadline(Duration::from_millis(400)).open();
-    until_it_passes(&site, &store).await;
-    let key = site.counter(&store, &limit(), "somebody");
-    site.ask::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    settle_until_allowed(&fixture, &store).await;
+    let key = fixture.counter(&store, &limit(), "somebody");
+    fixture.query::<u64>(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
     let from = Instant::now();
     while !settle(&store, key, &limit(), 1).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(4), "{:?}", store.metrics());
@@ -243,10 +243,10 @@ async fn in_the_place_of_a_connection_that_was_well_two_are_tried() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_is_dropped_leaves_no_connection() {
-    let site = Site::start(ServerKind::Redis70);
-    let store = site.options().open();
-    until_it_passes(&site, &store).await;
-    let connections = || -> usize { site.ask::<String>(&["CLIENT", "LIST"]).lines().count() };
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
+    settle_until_allowed(&fixture, &store).await;
+    let connections = || -> usize { fixture.query::<String>(&["CLIENT", "LIST"]).lines().count() };
     assert_eq!(connections(), 2);
     drop(store);
     let from = Instant::now();
@@ -266,7 +266,7 @@ fn what_is_no_url_is_said_so_without_its_words() {
         "redis://host/x",
     ] {
         let error = Redis::options(url).expect_err("no URL of a server");
-        let words = format!("{error} {error:?}");
-        assert!(!words.contains("secret") && !words.contains("host/x"), "{words}");
+        let text = format!("{error} {error:?}");
+        assert!(!text.contains("secret") && !text.contains("host/x"), "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! Scripts and functions that are gone again and again: they are sent along, and nothing is charged twice.
 
-use crate::site::{Site, ask, rate, settle};
+use crate::site::{Fixture, query, rate, settle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,12 +13,12 @@ use tollgate_limiter::testing::servers::ServerKind;
 const UNITS: u64 = 1_000_000;
 
 async fn survives(kind: ServerKind, functions: Functions, flush: &[&str]) {
-    let site = Site::start(kind);
+    let fixture = Fixture::start(kind);
     let limit = Limit::from(SlidingLog::new(rate(UNITS, Micros::from_secs(86_400))).expect("in range"));
     let stores: Vec<_> = (0..2)
-        .map(|_| Arc::new(site.options().functions(functions).open()))
+        .map(|_| Arc::new(fixture.options().functions(functions).open()))
         .collect();
-    let key = site.counter(&stores[0], &limit, "hot");
+    let key = fixture.counter(&stores[0], &limit, "hot");
     let is_over = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
     for store in &stores {
@@ -27,26 +27,26 @@ async fn survives(kind: ServerKind, functions: Functions, flush: &[&str]) {
             tasks.push(tokio::spawn(async move {
                 let mut passed = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    let settled = settle(&store, key, &limit, 1).await;
-                    assert!(settled.allowed, "{settled:?}");
+                    let settlement = settle(&store, key, &limit, 1).await;
+                    assert!(settlement.allowed, "{settlement:?}");
                     passed += 1;
                 }
                 passed
             }));
         }
     }
-    let mut admin = site.admin();
+    let mut admin = fixture.admin();
     for _ in 0..15 {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        ask::<()>(&mut admin, flush);
+        query::<()>(&mut admin, flush);
     }
     is_over.store(true, Ordering::Relaxed);
     let mut passed = 0;
     for task in tasks {
         passed += task.await.expect("no error");
     }
-    let left = stores[0].peek(&[crate::site::charge(key, &limit, 0)]).await;
-    let standing = *left.outcomes[0].expect("an answer").decision.standing();
+    let remaining = stores[0].peek(&[crate::site::charge(key, &limit, 0)]).await;
+    let standing = *remaining.outcomes[0].expect("an answer").decision.standing();
     assert_eq!(UNITS - standing.remaining, passed);
     let loads: u64 = stores.iter().map(|store| store.metrics().script_loads.get()).sum();
     assert!(loads >= 15, "{loads} times it was sent along");
@@ -56,7 +56,7 @@ async fn survives(kind: ServerKind, functions: Functions, flush: &[&str]) {
         .map(|(_, n)| n)
         .sum();
     assert_eq!(errors, 0);
-    assert_eq!(site.audit(), 1);
+    assert_eq!(fixture.audit(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,20 +83,20 @@ async fn functions_may_be_flushed_on_valkey() {
 async fn another_version_of_the_library_stays_and_both_work() {
     const OLDER: &str = "#!lua name=tollgate_0123456789abcdef\n\
         redis.register_function('tollgate_0123456789abcdef', function(keys, args) return 'older' end)\n";
-    let site = Site::start(ServerKind::Redis70);
-    site.ask::<String>(&["FUNCTION", "LOAD", OLDER]);
-    let store = site.options().functions(Functions::On).open();
+    let fixture = Fixture::start(ServerKind::Redis70);
+    fixture.query::<String>(&["FUNCTION", "LOAD", OLDER]);
+    let store = fixture.options().functions(Functions::On).open();
     let limit = Limit::from(SlidingLog::new(rate(9, Micros::from_secs(60))).expect("in range"));
-    let key = site.counter(&store, &limit, "anybody");
+    let key = fixture.counter(&store, &limit, "anybody");
     assert!(settle(&store, key, &limit, 1).await.allowed);
-    let answer: String = site.ask(&["FCALL", "tollgate_0123456789abcdef", "0"]);
+    let answer: String = fixture.query(&["FCALL", "tollgate_0123456789abcdef", "0"]);
     assert_eq!(answer, "older");
-    let libraries: Vec<redis::Value> = site.ask(&["FUNCTION", "LIST"]);
+    let libraries: Vec<redis::Value> = fixture.query(&["FUNCTION", "LIST"]);
     assert_eq!(libraries.len(), 2);
     // A second instance finds the library loaded and leaves it as it is.
-    let second = site.options().functions(Functions::On).open();
+    let second = fixture.options().functions(Functions::On).open();
     assert!(settle(&second, key, &limit, 1).await.allowed);
-    let libraries: Vec<redis::Value> = site.ask(&["FUNCTION", "LIST"]);
+    let libraries: Vec<redis::Value> = fixture.query(&["FUNCTION", "LIST"]);
     assert_eq!((libraries.len(), second.metrics().script_loads.get()), (2, 0));
-    assert_eq!(site.audit(), 1);
+    assert_eq!(fixture.audit(), 1);
 }

@@ -1,6 +1,6 @@
 //! One limit over many instances: never more than it allows by the store's clock, and nearly all of that.
 
-use crate::site::{Site, rate, settle};
+use crate::site::{Fixture, rate, settle};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
@@ -16,9 +16,9 @@ const TASKS: usize = 64;
 const RUN: Micros = Micros::from_millis(2_000);
 
 /// Instances that ask for one key as fast as they may, until its clock has run [`RUN`]: when each request passed.
-async fn rush(site: &Site, limit: Limit) -> Vec<Timestamp> {
-    let stores: Vec<Arc<Redis>> = (0..INSTANCES).map(|_| Arc::new(site.options().open())).collect();
-    let key = site.counter(&stores[0], &limit, "hot");
+async fn rush(fixture: &Fixture, limit: Limit) -> Vec<Timestamp> {
+    let stores: Vec<Arc<Redis>> = (0..INSTANCES).map(|_| Arc::new(fixture.options().open())).collect();
+    let key = fixture.counter(&stores[0], &limit, "hot");
     let first = settle(&stores[0], key, &limit, 1).await;
     assert!(first.allowed, "{first:?}");
     let end = first.now + RUN;
@@ -29,14 +29,14 @@ async fn rush(site: &Site, limit: Limit) -> Vec<Timestamp> {
             tasks.push(tokio::spawn(async move {
                 let mut passed = Vec::new();
                 loop {
-                    let settled = settle(&store, key, &limit, 1).await;
-                    let outcome = settled.outcomes[0].expect("a store that answers");
-                    if settled.now > end {
+                    let settlement = settle(&store, key, &limit, 1).await;
+                    let outcome = settlement.outcomes[0].expect("a store that answers");
+                    if settlement.now > end {
                         return passed;
                     }
-                    if settled.allowed {
+                    if settlement.allowed {
                         assert_eq!(outcome.source, Source::Shared);
-                        passed.push(settled.now);
+                        passed.push(settlement.now);
                     } else {
                         sleep(Duration::from_millis(2)).await;
                     }
@@ -72,23 +72,23 @@ fn due(limit: &Limit, from: Timestamp) -> usize {
 /// Runs a limit and holds it to its envelope, which `over` tells: by how much the times that passed are beyond it.
 async fn holds(limit: impl Into<Limit>, over: impl Fn(&[u64]) -> i64) {
     let limit = limit.into();
-    let site = Site::start(ServerKind::Redis70);
-    let passed = rush(&site, limit).await;
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let passed = rush(&fixture, limit).await;
     let us: Vec<u64> = passed.iter().map(|at| at.as_micros()).collect();
     let over = over(&us);
     assert!(over <= 0, "{limit:?}: {over} too many of {}", us.len());
     let due = due(&limit, passed[0]);
     assert!(us.len() * 100 >= due * 99, "{limit:?}: {} of {due} passed", us.len());
-    assert_eq!(site.audit(), 1);
+    assert_eq!(fixture.audit(), 1);
 }
 
 /// How far the times go beyond `burst` and `rate` a second, over any time between two of them, in millionths.
 fn beyond_envelope(us: &[u64], rate: i64, burst: i64) -> i64 {
     let (mut start, mut over) = (i64::MAX, i64::MIN);
-    for (place, at) in (0_i64..).zip(us) {
+    for (position, at) in (0_i64..).zip(us) {
         let due = rate * (at - us[0]) as i64;
-        start = start.min(place * 1_000_000 - due);
-        over = over.max((place + 1 - burst) * 1_000_000 - due - start);
+        start = start.min(position * 1_000_000 - due);
+        over = over.max((position + 1 - burst) * 1_000_000 - due - start);
     }
     over
 }
@@ -111,11 +111,11 @@ async fn gcra_is_one_over_all_instances() {
 async fn a_fixed_window_is_one_over_all_instances() {
     let limit = FixedWindow::new(rate(300, Micros::from_millis(400)));
     holds(limit, |us| {
-        let mut most = 0;
+        let mut max = 0;
         for window in us.chunk_by(|one, next| one / 400_000 == next / 400_000) {
-            most = most.max(window.len());
+            max = max.max(window.len());
         }
-        most as i64 - 300
+        max as i64 - 300
     })
     .await;
 }
@@ -124,8 +124,8 @@ async fn a_fixed_window_is_one_over_all_instances() {
 async fn a_sliding_log_is_one_over_all_instances() {
     let limit = SlidingLog::new(rate(300, Micros::from_millis(400))).expect("in range");
     holds(limit, |us| {
-        let together = us.windows(301).filter(|all| all[300] - all[0] < 400_000);
-        together.count() as i64
+        let combined = us.windows(301).filter(|all| all[300] - all[0] < 400_000);
+        combined.count() as i64
     })
     .await;
 }
@@ -142,8 +142,8 @@ async fn a_sliding_counter_is_one_over_all_instances() {
                 (current, window) = (0, this);
             }
             current += 1;
-            let left = 400_000 - (us % 400_000) as i64;
-            over = over.max(previous * left + current * 400_000 - 300 * 400_000);
+            let remaining = 400_000 - (us % 400_000) as i64;
+            over = over.max(previous * remaining + current * 400_000 - 300 * 400_000);
         }
         over
     })
@@ -152,29 +152,29 @@ async fn a_sliding_counter_is_one_over_all_instances() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn four_instances_and_380_requests_in_two_seconds_let_100_and_the_refill_pass() {
-    let site = Site::start(ServerKind::Redis70);
+    let fixture = Fixture::start(ServerKind::Redis70);
     let limit = Limit::from(TokenBucket::new(rate(100, Micros::from_secs(60))));
     let mut tasks = Vec::new();
     for _ in 0..INSTANCES {
-        let store = site.options().open();
-        let key = site.counter(&store, &limit, "merchant");
+        let store = fixture.options().open();
+        let key = fixture.counter(&store, &limit, "merchant");
         tasks.push(tokio::spawn(async move {
-            let mut settled = Vec::new();
+            let mut settlement = Vec::new();
             for _ in 0..95 {
-                settled.push(settle(&store, key, &limit, 1).await);
+                settlement.push(settle(&store, key, &limit, 1).await);
                 sleep(Duration::from_millis(20)).await;
             }
-            settled
+            settlement
         }));
     }
-    let mut settled = Vec::new();
+    let mut settlement = Vec::new();
     for task in tasks {
-        settled.extend(task.await.expect("a task that ends"));
+        settlement.extend(task.await.expect("a task that ends"));
     }
-    assert_eq!(settled.len(), 380);
-    assert!(settled.iter().all(|settled| settled.outcomes[0].is_ok()));
-    let passed = settled.iter().filter(|settled| settled.allowed).count() as u64;
-    let times = || settled.iter().map(|settled| settled.now);
+    assert_eq!(settlement.len(), 380);
+    assert!(settlement.iter().all(|settlement| settlement.outcomes[0].is_ok()));
+    let passed = settlement.iter().filter(|settlement| settlement.allowed).count() as u64;
+    let times = || settlement.iter().map(|settlement| settlement.now);
     let (first, last) = (times().min().expect("some"), times().max().expect("some"));
     let refilled = last.since(first).get() * 100 / 60_000_000;
     // The last unit may have come after the last request that could take it.
@@ -182,5 +182,5 @@ async fn four_instances_and_380_requests_in_two_seconds_let_100_and_the_refill_p
         (100 + refilled.saturating_sub(1)..=100 + refilled).contains(&passed),
         "{passed} passed, {refilled} came back"
     );
-    assert_eq!(site.audit(), 1);
+    assert_eq!(fixture.audit(), 1);
 }

@@ -1,6 +1,6 @@
 //! Every key ends, whatever was done to it.
 
-use crate::site::{Site, charge, every_limit, lease, settle};
+use crate::site::{Fixture, charge, every_limit, lease, settle};
 use tollgate_core::{Charge, Limit, Micros, Policy};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{Redis, RedisKey};
@@ -15,14 +15,14 @@ const PERIODS: [Micros; 4] = [
 ];
 
 /// What can be done to a key, by its number.
-const WAYS: u32 = 9;
+const CALL_FORMS: u32 = 9;
 
-async fn treat(store: &Redis, key: RedisKey, limit: &Limit, way: u32) {
+async fn treat(store: &Redis, key: RedisKey, limit: &Limit, call_form: u32) {
     let one = charge(key, limit, 1);
     let lease = lease();
-    let settled = store.settle(&[one], lease).await;
-    let receipt = settled.outcomes[0].expect("an answer").receipt;
-    match way {
+    let settlement = store.settle(&[one], lease).await;
+    let receipt = settlement.outcomes[0].expect("an answer").receipt;
+    match call_form {
         0 => {}
         1 => store.undo(key, limit, &receipt).await.expect("undone"),
         2 => drop(store.refund(&one).await.expect("refunded")),
@@ -61,22 +61,22 @@ async fn treat(store: &Redis, key: RedisKey, limit: &Limit, way: u32) {
 }
 
 async fn all_end(kind: ServerKind) {
-    let site = Site::start(kind);
-    let store = site.options().near_cache(false).open();
+    let fixture = Fixture::start(kind);
+    let store = fixture.options().near_cache(false).open();
     let mut kept = 0;
     for period in PERIODS {
         for limit in every_limit(20, period) {
-            for way in 0..WAYS {
-                let subject = format!("{period} {way}");
-                let key = site.counter(&store, &limit, &subject);
-                treat(&store, key, &limit, way).await;
+            for call_form in 0..CALL_FORMS {
+                let subject = format!("{period} {call_form}");
+                let key = fixture.counter(&store, &limit, &subject);
+                treat(&store, key, &limit, call_form).await;
                 kept += 1;
             }
         }
         // What was written must end, before the shortest are gone.
-        assert!(site.audit() > kept / 2, "of {kept}");
+        assert!(fixture.audit() > kept / 2, "of {kept}");
     }
-    let ours: String = site.ask(&["INFO", "keyspace"]);
+    let ours: String = fixture.query(&["INFO", "keyspace"]);
     let [keys, expires] = ["keys=", "expires="].map(|name| {
         let (_, rest) = ours.split_once(name).expect("a count");
         rest.split(',').next().expect("a number").to_owned()

@@ -1,6 +1,6 @@
 //! Instances that go on without their server: killed, frozen, flushed, coming and going, and not there to begin with.
 
-use crate::site::{Site, charge, lease, rate};
+use crate::site::{Fixture, charge, lease, rate};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -21,10 +21,10 @@ fn hot() -> Limit {
     TokenBucket::new(rate(100, Micros::from_secs(1))).into()
 }
 
-fn instance(site: &Site, said: Option<u32>) -> Arc<Fallback<Redis>> {
-    let store = Redis::options(&site.server.url()).expect("a URL").open();
+fn instance(fixture: &Fixture, configured: Option<u32>) -> Arc<Fallback<Redis>> {
+    let store = Redis::options(&fixture.server.url()).expect("a URL").open();
     let options = FallbackOptions {
-        instances: said,
+        instances: configured,
         share_millionths: 1_000_000,
         ..FallbackOptions::default()
     };
@@ -33,10 +33,10 @@ fn instance(site: &Site, said: Option<u32>) -> Arc<Fallback<Redis>> {
 
 /// One answer: when it was asked for and when it came, in seconds, and what it was.
 #[derive(Clone, Copy)]
-struct Seen {
+struct Observation {
     sent: f64,
     received: f64,
-    passes: bool,
+    allowed: bool,
     source: Source,
 }
 
@@ -44,14 +44,14 @@ struct Seen {
 struct Load {
     instances: Vec<Arc<Fallback<Redis>>>,
     is_over: Arc<AtomicBool>,
-    tasks: Vec<JoinHandle<Vec<Seen>>>,
-    began: Instant,
+    tasks: Vec<JoinHandle<Vec<Observation>>>,
+    started: Instant,
 }
 
 impl Load {
-    async fn on(site: &Site) -> Self {
-        let instances = vec![instance(site, Some(2)), instance(site, Some(2))];
-        let key = site.counter(instances[0].inner(), &hot(), "hot");
+    async fn on(fixture: &Fixture) -> Self {
+        let instances = vec![instance(fixture, Some(2)), instance(fixture, Some(2))];
+        let key = fixture.counter(instances[0].inner(), &hot(), "hot");
         for store in &instances {
             let from = Instant::now();
             while store.inner().connection_error().is_some() {
@@ -59,76 +59,76 @@ impl Load {
                 sleep(Duration::from_millis(5)).await;
             }
         }
-        let (is_over, began) = (Arc::new(AtomicBool::new(false)), Instant::now());
+        let (is_over, started) = (Arc::new(AtomicBool::new(false)), Instant::now());
         let tasks = (0..4).map(|task| {
             let (store, is_over) = (Arc::clone(&instances[task % 2]), Arc::clone(&is_over));
-            tokio::spawn(async move { ask(&store, key, &is_over, began).await })
+            tokio::spawn(async move { run_load(&store, key, &is_over, started).await })
         });
         Self {
             tasks: tasks.collect(),
             instances,
             is_over,
-            began,
+            started,
         }
     }
 
     fn now(&self) -> f64 {
-        self.began.elapsed().as_secs_f64()
+        self.started.elapsed().as_secs_f64()
     }
 
     /// Ends the load, and says what was seen, in the order in which answers came.
-    async fn end(self) -> (Vec<Seen>, Vec<Arc<Fallback<Redis>>>) {
+    async fn end(self) -> (Vec<Observation>, Vec<Arc<Fallback<Redis>>>) {
         self.is_over.store(true, Ordering::Relaxed);
-        let mut seen = Vec::new();
+        let mut observed = Vec::new();
         for task in self.tasks {
-            seen.extend(task.await.expect("nothing failed"));
+            observed.extend(task.await.expect("nothing failed"));
         }
-        seen.sort_by(|one: &Seen, other| one.received.total_cmp(&other.received));
-        (seen, self.instances)
+        observed.sort_by(|one: &Observation, other| one.received.total_cmp(&other.received));
+        (observed, self.instances)
     }
 }
 
-async fn ask(store: &Fallback<Redis>, key: RedisKey, is_over: &AtomicBool, began: Instant) -> Vec<Seen> {
-    let mut seen = Vec::new();
+async fn run_load(store: &Fallback<Redis>, key: RedisKey, is_over: &AtomicBool, started: Instant) -> Vec<Observation> {
+    let mut observed = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
-        let sent = began.elapsed().as_secs_f64();
-        let settled = store.settle(&[charge(key, &hot(), 1)], lease()).await;
-        let outcome = settled.outcomes[0].expect("every request is decided");
-        seen.push(Seen {
+        let sent = started.elapsed().as_secs_f64();
+        let settlement = store.settle(&[charge(key, &hot(), 1)], lease()).await;
+        let outcome = settlement.outcomes[0].expect("every request is decided");
+        observed.push(Observation {
             sent,
-            received: began.elapsed().as_secs_f64(),
-            passes: settled.allowed,
+            received: started.elapsed().as_secs_f64(),
+            allowed: settlement.allowed,
             source: outcome.source,
         });
         sleep(Duration::from_millis(1)).await;
     }
-    seen
+    observed
 }
 
 /// By how much the ideal was passed: in any interval of length t at most `B + r * t`. A decision lies between sending and
 /// receiving, so intervals are taken longer by the longest that any took.
-fn excess(seen: &[Seen]) -> f64 {
-    let longest = seen.iter().map(|seen| seen.received - seen.sent).fold(0.0, f64::max);
+fn excess(observed: &[Observation]) -> f64 {
+    let longest = observed.iter().map(|observed| observed.received - observed.sent).fold(0.0, f64::max);
     let (mut lowest, mut worst) = (f64::INFINITY, 0_f64);
-    for (place, seen) in seen.iter().filter(|seen| seen.passes).enumerate() {
-        lowest = lowest.min(place as f64 - R * (seen.received - longest));
-        worst = worst.max(place as f64 + 1.0 - R * seen.received - lowest - B);
+    for (index, observed) in observed.iter().filter(|observed| observed.allowed).enumerate() {
+        lowest = lowest.min(index as f64 - R * (observed.received - longest));
+        worst = worst.max(index as f64 + 1.0 - R * observed.received - lowest - B);
     }
     worst
 }
 
-fn by(seen: &[Seen], source: Source, from: f64) -> usize {
-    seen.iter()
-        .filter(|seen| seen.source == source && seen.sent >= from)
+fn by(observed: &[Observation], source: Source, from: f64) -> usize {
+    observed.iter()
+        .filter(|observed| observed.source == source && observed.sent >= from)
         .count()
 }
 
 #[test]
 fn over_a_server_it_conforms() {
-    let site = Site::start(ServerKind::Redis70);
+    let fixture = Fixture::start(ServerKind::Redis70);
     let runtime = Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let inner = Arc::new(site.options().open());
+        let inner = Arc::new(fixture.options().open());
         inner.diagnose().await.expect("a server");
         let options = FallbackOptions {
             instances: Some(1),
@@ -147,22 +147,22 @@ fn over_a_server_it_conforms() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
-    let mut site = Site::start(ServerKind::Redis70);
-    let load = Load::on(&site).await;
+    let mut fixture = Fixture::start(ServerKind::Redis70);
+    let load = Load::on(&fixture).await;
     sleep(Duration::from_millis(1_500)).await;
-    site.server.kill();
+    fixture.server.kill();
     sleep(Duration::from_secs(3)).await;
-    site.server.revive();
+    fixture.server.revive();
     let back = load.now();
     sleep(Duration::from_secs(2)).await;
-    let (seen, instances) = load.end().await;
-    let (local, x) = (by(&seen, Source::Local, 0.0), excess(&seen));
+    let (observed, instances) = load.end().await;
+    let (local, x) = (by(&observed, Source::Local, 0.0), excess(&observed));
     assert!(local > 500, "the fault did not bite: {local}");
     // M3 with all that two instances may let pass, and a burst for what was lost with it (M8).
     assert!(x <= 300.0, "{x}");
-    let late = by(&seen, Source::Local, back + 1.2);
-    assert!(late < 20, "{late} were not shared when the server was long back");
-    assert!(by(&seen, Source::Shared, back + 1.2) > 20);
+    let late_local = by(&observed, Source::Local, back + 1.2);
+    assert!(late_local < 20, "{late_local} were not shared when the server was long back");
+    assert!(by(&observed, Source::Shared, back + 1.2) > 20);
     for store in &instances {
         assert_eq!(store.inner().breaker(), BreakerState::Closed);
         assert_eq!(store.inner().breaker_changes(), 2);
@@ -171,51 +171,51 @@ async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_frozen_server_costs_what_is_promised_and_is_not_charged_for_those_who_gave_up() {
-    let site = Site::start(ServerKind::Valkey);
-    let load = Load::on(&site).await;
+    let fixture = Fixture::start(ServerKind::Valkey);
+    let load = Load::on(&fixture).await;
     sleep(Duration::from_millis(1_500)).await;
-    site.server.freeze();
+    fixture.server.freeze();
     sleep(Duration::from_millis(2_500)).await;
-    site.server.thaw();
+    fixture.server.thaw();
     let back = load.now();
     sleep(Duration::from_secs(2)).await;
-    let (seen, _) = load.end().await;
-    let (local, x) = (by(&seen, Source::Local, 0.0), excess(&seen));
+    let (observed, _) = load.end().await;
+    let (local, x) = (by(&observed, Source::Local, 0.0), excess(&observed));
     assert!(local > 500, "the fault did not bite: {local}");
     assert!(x <= 200.0, "{x}");
-    assert!(by(&seen, Source::Local, back + 1.5) < 20);
+    assert!(by(&observed, Source::Local, back + 1.5) < 20);
     // Few waited: those who found out.
-    let slow = seen.iter().filter(|seen| seen.received - seen.sent > 0.008).count();
+    let slow = observed.iter().filter(|observed| observed.received - observed.sent > 0.008).count();
     assert!(slow <= 100, "{slow} waited");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flushed_server_costs_a_burst() {
-    let site = Site::start(ServerKind::Redis70);
-    let load = Load::on(&site).await;
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let load = Load::on(&fixture).await;
     sleep(Duration::from_millis(1_500)).await;
-    site.ask::<()>(&["FLUSHALL"]);
+    fixture.query::<()>(&["FLUSHALL"]);
     sleep(Duration::from_millis(1_500)).await;
-    let (seen, _) = load.end().await;
-    let x = excess(&seen);
+    let (observed, _) = load.end().await;
+    let x = excess(&observed);
     assert!(x > 20.0, "the fault did not bite: {x}");
     assert!(x <= 101.0, "{x}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_comes_and_goes_mints_nothing_and_is_seldom_trusted() {
-    let site = Site::start(ServerKind::Redis70);
-    let load = Load::on(&site).await;
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let load = Load::on(&fixture).await;
     sleep(Duration::from_millis(1_500)).await;
     for _ in 0..12 {
-        site.server.freeze();
+        fixture.server.freeze();
         sleep(Duration::from_millis(200)).await;
-        site.server.thaw();
+        fixture.server.thaw();
         sleep(Duration::from_millis(200)).await;
     }
     sleep(Duration::from_secs(2)).await;
-    let (seen, instances) = load.end().await;
-    let (local, x) = (by(&seen, Source::Local, 0.0), excess(&seen));
+    let (observed, instances) = load.end().await;
+    let (local, x) = (by(&observed, Source::Local, 0.0), excess(&observed));
     assert!(local > 500, "the fault did not bite: {local}");
     assert!(x <= 200.0, "{x}");
     for store in &instances {
@@ -226,14 +226,14 @@ async fn a_link_that_comes_and_goes_mints_nothing_and_is_seldom_trusted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_count_each_other_and_the_largest_number_stays() {
-    let site = Site::start(ServerKind::Redis62);
-    let (one, other) = (instance(&site, None), instance(&site, None));
+    let fixture = Fixture::start(ServerKind::Redis62);
+    let (one, other) = (instance(&fixture, None), instance(&fixture, None));
     until_counted([&one, &other], 2).await;
     drop(other);
     // Their leases are keys like others: they have a prefix and an end.
-    let keys: Vec<String> = site.ask(&["KEYS", "*"]);
+    let keys: Vec<String> = fixture.query(&["KEYS", "*"]);
     assert_eq!(keys.len(), 1, "{keys:?}");
-    assert!(site.ask::<i64>(&["PTTL", &keys[0]]) > 0);
+    assert!(fixture.query::<i64>(&["PTTL", &keys[0]]) > 0);
     assert_eq!(one.instances(), (2, InstanceCount::Heartbeats));
 }
 
@@ -249,13 +249,13 @@ async fn until_counted<const N: usize>(instances: [&Arc<Fallback<Redis>>; N], co
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_takes_the_place_of_one_that_left_is_not_counted_beside_it() {
-    let site = Site::start(ServerKind::Redis70);
-    let stays = instance(&site, None);
-    let mut leaves = instance(&site, None);
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let stays = instance(&fixture, None);
+    let mut leaves = instance(&fixture, None);
     until_counted([&stays, &leaves], 2).await;
     for _ in 0..3 {
         leaves.deregister().await;
-        leaves = instance(&site, None);
+        leaves = instance(&fixture, None);
         until_counted([&leaves], 2).await;
     }
     // It has counted all of them meanwhile.
@@ -279,8 +279,8 @@ async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
     };
     let key = store.key(&store.template(&counter), &[]);
     let source = async || {
-        let settled = store.settle(&[charge(key, &hot(), 1)], lease()).await;
-        settled.outcomes[0].expect("every request is decided").source
+        let settlement = store.settle(&[charge(key, &hot(), 1)], lease()).await;
+        settlement.outcomes[0].expect("every request is decided").source
     };
     for _ in 0..20 {
         assert_eq!(source().await, Source::Local);

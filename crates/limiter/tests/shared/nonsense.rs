@@ -12,20 +12,20 @@ use tollgate_limiter::store::redis::{Functions, RedisOptions, Redis, RedisKey};
 use tollgate_limiter::store::{Store, StoreError};
 
 /// What is said to the next call of the script, and then to all that follow.
-type Says = Arc<Mutex<Vec<Vec<u8>>>>;
+type CannedReply = Arc<Mutex<Vec<Vec<u8>>>>;
 
 /// A made-up server. Takes connections until the test ends.
-struct Liar {
+struct FakeServer {
     port: u16,
-    says: Says,
+    canned_reply: CannedReply,
 }
 
-impl Liar {
+impl FakeServer {
     fn start() -> Self {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("an address").port();
-        let says = Says::default();
-        let script = Arc::clone(&says);
+        let canned_reply = CannedReply::default();
+        let script = Arc::clone(&canned_reply);
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let script = Arc::clone(&script);
@@ -33,13 +33,13 @@ impl Liar {
                 std::thread::spawn(move || drop(serve(&stream, &script)));
             }
         });
-        Self { port, says }
+        Self { port, canned_reply }
     }
 
     /// What calls of the script are answered with, one after the other; the last for ever.
     fn say(&self, answers: &[&[u8]]) {
-        let mut says = self.says.lock().unwrap_or_else(PoisonError::into_inner);
-        *says = answers.iter().rev().map(|answer| answer.to_vec()).collect();
+        let mut canned_reply = self.canned_reply.lock().unwrap_or_else(PoisonError::into_inner);
+        *canned_reply = answers.iter().rev().map(|answer| answer.to_vec()).collect();
     }
 
     fn options(&self) -> RedisOptions {
@@ -49,7 +49,7 @@ impl Liar {
 }
 
 /// Answers what a client needs to hear before it calls the script, and then as it is told.
-fn serve(stream: &TcpStream, says: &Says) -> std::io::Result<()> {
+fn serve(stream: &TcpStream, canned_reply: &CannedReply) -> std::io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut writer = stream;
     loop {
@@ -58,11 +58,11 @@ fn serve(stream: &TcpStream, says: &Says) -> std::io::Result<()> {
             Some(b"SCRIPT") => b"$40\r\n0123456789012345678901234567890123456789\r\n".to_vec(),
             Some(b"TIME") => b"*2\r\n$10\r\n1800000000\r\n$1\r\n0\r\n".to_vec(),
             Some(b"EVALSHA") => {
-                let mut says = says.lock().unwrap_or_else(PoisonError::into_inner);
-                if says.len() > 1 {
-                    says.pop()
+                let mut canned_reply = canned_reply.lock().unwrap_or_else(PoisonError::into_inner);
+                if canned_reply.len() > 1 {
+                    canned_reply.pop()
                 } else {
-                    says.last().cloned()
+                    canned_reply.last().cloned()
                 }
                 .unwrap_or_default()
             }
@@ -74,14 +74,14 @@ fn serve(stream: &TcpStream, says: &Says) -> std::io::Result<()> {
 
 fn read_command(reader: &mut BufReader<&TcpStream>) -> std::io::Result<Vec<Vec<u8>>> {
     let count = read_length(reader)?;
-    let mut words = Vec::new();
+    let mut fields = Vec::new();
     for _ in 0..count {
         let mut word = vec![0; read_length(reader)? + 2];
         reader.read_exact(&mut word)?;
         word.truncate(word.len() - 2);
-        words.push(word);
+        fields.push(word);
     }
-    Ok(words)
+    Ok(fields)
 }
 
 fn read_length(reader: &mut BufReader<&TcpStream>) -> std::io::Result<usize> {
@@ -100,9 +100,9 @@ fn bulk(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Two times, and whether the call came too late; then the rest.
-fn told(server_us: u64, is_late: u8, rest: &[u8]) -> Vec<u8> {
+fn encode_reply(server_us: u64, deadline_passed: u8, rest: &[u8]) -> Vec<u8> {
     let time = &server_us.to_le_bytes()[..7];
-    bulk(&[time, time, &[is_late], rest].concat())
+    bulk(&[time, time, &[deadline_passed], rest].concat())
 }
 
 fn key(store: &Redis, limit: &Limit) -> RedisKey {
@@ -146,34 +146,34 @@ async fn nonsense_is_an_error_and_not_the_end() {
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         &deep,
     ];
-    let liar = Liar::start();
+    let fake = FakeServer::start();
     let limit = every_limit(5, Micros::from_secs(60))[0];
     for answer in answers {
-        let words = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
-        let store = liar.options().open();
+        let fields = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
+        let store = fake.options().open();
         let key = key(&store, &limit);
-        liar.say(&[answer]);
+        fake.say(&[answer]);
         for _ in 0..2 {
             let from = Instant::now();
-            let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
-            assert!(settled.outcomes[0].is_err() && !settled.allowed, "{words}: {settled:?}");
-            assert!(from.elapsed() < Duration::from_secs(2), "{words}: {:?}", from.elapsed());
+            let settlement = store.settle(&[charge(key, &limit, 1)], lease()).await;
+            assert!(settlement.outcomes[0].is_err() && !settlement.allowed, "{fields}: {settlement:?}");
+            assert!(from.elapsed() < Duration::from_secs(2), "{fields}: {:?}", from.elapsed());
         }
         // From when it speaks sense, it is understood.
-        liar.say(&[&told(NOW, 0, b"\x01")]);
+        fake.say(&[&encode_reply(NOW, 0, b"\x01")]);
         let from = Instant::now();
         while store.forget(key, &limit).await != Ok(true) {
-            assert!(from.elapsed() < Duration::from_secs(5), "{words}: {:?}", store.connection_error());
+            assert!(from.elapsed() < Duration::from_secs(5), "{fields}: {:?}", store.connection_error());
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_answer_of_another_length_is_none_and_bytes_at_random_harm_nobody() {
-    let liar = Liar::start();
+    let fake = FakeServer::start();
     let mut random = Random::new(7);
     for limit in every_limit(5, Micros::from_secs(60)) {
-        let store = liar.options().open();
+        let store = fake.options().open();
         let key = key(&store, &limit);
         for turn in 0..400 {
             let length = 30 + random.below(60) as usize;
@@ -196,13 +196,13 @@ async fn an_answer_of_another_length_is_none_and_bytes_at_random_harm_nobody() {
                 bytes[0] = if state > 0 { 8 } else { 0 } + random.below(8) as u8;
             }
             let clock = if fill == 0 { u64::MAX } else { NOW + turn };
-            liar.say(&[&told(clock, 0, &bytes)]);
+            fake.say(&[&encode_reply(clock, 0, &bytes)]);
             // It may be well formed by chance. Then it is believed, and the next request is judged by it too.
             for cost in [1, 5] {
                 drop(store.settle(&[charge(key, &limit, cost)], lease()).await);
             }
         }
-        liar.say(&[&told(NOW, 0, b"\x01")]);
+        fake.say(&[&encode_reply(NOW, 0, b"\x01")]);
         let from = Instant::now();
         while store.forget(key, &limit).await != Ok(true) {
             assert!(from.elapsed() < Duration::from_secs(5), "{:?}", store.connection_error());
@@ -212,20 +212,20 @@ async fn an_answer_of_another_length_is_none_and_bytes_at_random_harm_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_that_was_too_late_only_by_a_clock_that_was_set_is_made_again() {
-    let liar = Liar::start();
-    let store = liar.options().deadline(Duration::from_secs(5)).open();
+    let fake = FakeServer::start();
+    let store = fake.options().deadline(Duration::from_secs(5)).open();
     let limit = every_limit(5, Micros::from_secs(60))[0];
     let key = key(&store, &limit);
-    liar.say(&[&told(NOW, 0, b"\x01")]);
+    fake.say(&[&encode_reply(NOW, 0, b"\x01")]);
     assert_eq!(store.forget(key, &limit).await, Ok(true));
     // Its clock jumps by an hour, and so every call under way is too late. It did nothing.
     const LATER: u64 = NOW + 3_600_000_000;
-    liar.say(&[&told(LATER, 1, b""), &told(LATER, 0, b"\x01")]);
+    fake.say(&[&encode_reply(LATER, 1, b""), &encode_reply(LATER, 0, b"\x01")]);
     let calls = store.metrics().calls.get();
     assert_eq!(store.forget(key, &limit).await, Ok(true));
     assert_eq!(store.metrics().calls.get(), calls + 2);
     // One that says so again and again is not asked again and again.
-    liar.say(&[&told(LATER, 1, b"")]);
+    fake.say(&[&encode_reply(LATER, 1, b"")]);
     assert_eq!(store.forget(key, &limit).await, Err(StoreError::DeadlinePassed));
     assert_eq!(store.metrics().calls.get(), calls + 4);
 }

@@ -3,13 +3,13 @@
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 
 /// An authority, and what it has certified: for the server and for a client.
-pub(crate) struct Papers {
+pub(crate) struct TlsFiles {
     pub(crate) authority: String,
     pub(crate) server: (String, String),
     pub(crate) client: (String, String),
 }
 
-pub(crate) fn papers() -> Papers {
+pub(crate) fn certificates() -> TlsFiles {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -23,7 +23,7 @@ pub(crate) fn papers() -> Papers {
         let certificate = params.signed_by(&key, &issuer).expect("a certificate");
         (certificate.pem(), key.serialize_pem())
     };
-    Papers {
+    TlsFiles {
         authority,
         server: certify("127.0.0.1"),
         client: certify("a client"),

@@ -1,6 +1,6 @@
 //! Refusals that need no asking: the store would say the same.
 
-use crate::site::{Site, charge, every_limit, lease, rate, settle};
+use crate::site::{Fixture, charge, every_limit, lease, rate, settle};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
@@ -9,8 +9,8 @@ use tollgate_limiter::store::redis::{Redis, RedisKey};
 use tollgate_limiter::store::{Settlement, Source, Store};
 use tollgate_limiter::testing::servers::ServerKind;
 
-fn is_near(settled: &Settlement) -> bool {
-    settled
+fn is_from_near_cache(settlement: &Settlement) -> bool {
+    settlement
         .outcomes
         .iter()
         .flatten()
@@ -27,55 +27,55 @@ async fn exhaust(store: &Redis, key: RedisKey, limit: &Limit) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_refused_nearby_the_store_refuses_too() {
-    let site = Site::start(ServerKind::Redis70);
-    let (near, far) = (site.options().open(), site.options().near_cache(false).open());
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let (cached, uncached) = (fixture.options().open(), fixture.options().near_cache(false).open());
     // Refilled while it is asked, so that refusals end again and again.
     for limit in every_limit(20, Micros::from_secs(1)) {
-        let key = site.counter(&near, &limit, "mixed");
-        let mut refused = 0;
+        let key = fixture.counter(&cached, &limit, "mixed");
+        let mut denied = 0;
         let end = Instant::now() + Duration::from_millis(600);
         for turn in 0_u64.. {
             if Instant::now() > end {
                 break;
             }
             let cost = [1, 3, 7, 1, 20, 2][turn as usize / 16 % 6];
-            let settled = settle(&near, key, &limit, cost).await;
-            if !is_near(&settled) {
+            let settlement = settle(&cached, key, &limit, cost).await;
+            if !is_from_near_cache(&settlement) {
                 continue;
             }
-            assert!(!settled.allowed);
-            refused += 1;
-            let told = settled.outcomes[0].expect("an answer").decision;
-            let peeked = far.peek(&[charge(key, &limit, cost)]).await;
+            assert!(!settlement.allowed);
+            denied += 1;
+            let denied_with = settlement.outcomes[0].expect("an answer").decision;
+            let peeked = uncached.peek(&[charge(key, &limit, cost)]).await;
             let store = peeked.outcomes[0].expect("an answer").decision;
             // The store is asked later than the refusal was made, and may have refilled at last: then the refusal must
             // have said to wait for no longer than until then.
             if store.is_allow() {
-                let wait = told.retry().expect("a refusal");
+                let wait = denied_with.retry().expect("a refusal");
                 let tollgate_core::Retry::After(wait) = wait else {
                     panic!("{limit:?}: {cost} passes, and was told {wait:?}")
                 };
-                assert!(settled.now + wait <= peeked.now, "{limit:?}: {told:?}, then {store:?}");
+                assert!(settlement.now + wait <= peeked.now, "{limit:?}: {denied_with:?}, then {store:?}");
             }
         }
         let is_leased = matches!(limit, Limit::Concurrency(_));
-        assert_eq!(refused == 0, is_leased, "{limit:?}: {refused} refused nearby");
+        assert_eq!(denied == 0, is_leased, "{limit:?}: {denied} refused nearby");
     }
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_back_here_can_be_taken_at_once() {
-    let site = Site::start(ServerKind::Redis70);
-    let store = site.options().open();
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
     for limit in every_limit(3, Micros::from_secs(3_600)) {
         // What is shaped or queued promises nothing back.
         let has_refunds = !matches!(limit, Limit::LeakyBucket(_));
-        let key = site.counter(&store, &limit, "refunded");
+        let key = fixture.counter(&store, &limit, "refunded");
         exhaust(&store, key, &limit).await;
-        let refused = settle(&store, key, &limit, 1).await;
-        assert!(!refused.allowed);
-        assert_eq!(is_near(&refused), !matches!(limit, Limit::Concurrency(_)), "{limit:?}");
+        let denied = settle(&store, key, &limit, 1).await;
+        assert!(!denied.allowed);
+        assert_eq!(is_from_near_cache(&denied), !matches!(limit, Limit::Concurrency(_)), "{limit:?}");
         if has_refunds && !matches!(limit, Limit::Concurrency(_)) {
             store.refund(&charge(key, &limit, 1)).await.expect("refunded");
             let again = settle(&store, key, &limit, 1).await;
@@ -90,95 +90,95 @@ async fn what_is_given_back_here_can_be_taken_at_once() {
         assert!(store.forget(key, &limit).await.expect("cleared"));
         assert!(settle(&store, key, &limit, 1).await.allowed, "{limit:?}");
     }
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_given_back_elsewhere_is_known_within_250_ms() {
-    let site = Site::start(ServerKind::Redis70);
-    let (here, elsewhere) = (site.options().open(), site.options().open());
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let (local, elsewhere) = (fixture.options().open(), fixture.options().open());
     let limit = Limit::from(TokenBucket::new(rate(3, Micros::from_secs(3_600))));
-    let key = site.counter(&here, &limit, "refunded");
-    exhaust(&here, key, &limit).await;
-    let asked = Instant::now();
-    assert!(is_near(&settle(&here, key, &limit, 1).await));
+    let key = fixture.counter(&local, &limit, "refunded");
+    exhaust(&local, key, &limit).await;
+    let requested = Instant::now();
+    assert!(is_from_near_cache(&settle(&local, key, &limit, 1).await));
     elsewhere.refund(&charge(key, &limit, 1)).await.expect("refunded");
     // Asked all the time: refusals from nearby must not keep themselves alive.
-    while !settle(&here, key, &limit, 1).await.allowed {
-        let since = asked.elapsed();
+    while !settle(&local, key, &limit, 1).await.allowed {
+        let since = requested.elapsed();
         assert!(since < Duration::from_millis(400), "still refused after {since:?}");
         sleep(Duration::from_millis(1)).await;
     }
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_counted_although_refused_is_always_asked() {
-    let site = Site::start(ServerKind::Redis70);
-    let store = site.options().open();
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
     let limit = Limit::from(FixedWindow::new(rate(2, Micros::from_secs(86_400 * 365))));
-    let key = site.counter(&store, &limit, "counted");
+    let key = fixture.counter(&store, &limit, "counted");
     exhaust(&store, key, &limit).await;
-    assert!(is_near(&settle(&store, key, &limit, 1).await));
+    assert!(is_from_near_cache(&settle(&store, key, &limit, 1).await));
     let count = Charge {
         policy: Policy::Count,
         ..charge(key, &limit, 1)
     };
     let before = store.metrics().calls.get();
     for _ in 0..5 {
-        let settled = store.settle(&[count], lease()).await;
-        assert!(!settled.allowed && !is_near(&settled), "{settled:?}");
+        let settlement = store.settle(&[count], lease()).await;
+        assert!(!settlement.allowed && !is_from_near_cache(&settlement), "{settlement:?}");
     }
     // One that is refused and one that counts: the whole request is asked.
-    let other = site.counter(&store, &limit, "other");
+    let other = fixture.counter(&store, &limit, "other");
     let both = [charge(key, &limit, 1), Charge { key: other, ..count }];
-    assert!(!is_near(&store.settle(&both, lease()).await));
+    assert!(!is_from_near_cache(&store.settle(&both, lease()).await));
     assert_eq!(store.metrics().calls.get() - before, 6);
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_are_always_asked_for() {
-    let site = Site::start(ServerKind::Redis70);
-    let store = site.options().open();
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
     let limit = Limit::from(Concurrency::new(2, Micros::from_secs(60)).expect("in range"));
-    let key = site.counter(&store, &limit, "held");
+    let key = fixture.counter(&store, &limit, "held");
     let (first, second) = (lease(), lease());
     for held in [first, second] {
         assert!(store.settle(&[charge(key, &limit, 1)], held).await.allowed);
     }
     let before = store.metrics().calls.get();
     for _ in 0..5 {
-        let refused = settle(&store, key, &limit, 1).await;
-        assert!(!refused.allowed && !is_near(&refused));
+        let denied = settle(&store, key, &limit, 1).await;
+        assert!(!denied.allowed && !is_from_near_cache(&denied));
     }
     assert_eq!(store.metrics().calls.get() - before, 5);
     assert!(store.release(key, &limit, first).await.expect("released"));
     assert!(settle(&store, key, &limit, 1).await.allowed);
-    site.audit();
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_charges_of_one_log_do_not_refuse_one_alone() {
-    let site = Site::start(ServerKind::Redis70);
-    let store = site.options().open();
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
     let limit = Limit::from(SlidingLog::new(rate(3, Micros::from_secs(60))).expect("in range"));
-    let key = site.counter(&store, &limit, "twice");
+    let key = fixture.counter(&store, &limit, "twice");
     assert!(settle(&store, key, &limit, 2).await.allowed);
     // The second of them finds nothing left. One alone would.
     let one = charge(key, &limit, 1);
     assert!(!store.settle(&[one, one], lease()).await.allowed);
-    let alone = store.settle(&[one], lease()).await;
-    assert!(alone.allowed, "{alone:?}");
-    site.audit();
+    let single = store.settle(&[one], lease()).await;
+    assert!(single.allowed, "{single:?}");
+    fixture.audit();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_that_is_hammered_costs_few_calls_and_loses_nothing() {
-    let site = Site::start(ServerKind::Redis70);
+    let fixture = Fixture::start(ServerKind::Redis70);
     let limit = Limit::from(Gcra::new(rate(10, Micros::from_secs(1))));
-    let stores: Vec<Arc<Redis>> = (0..4).map(|_| Arc::new(site.options().open())).collect();
-    let key = site.counter(&stores[0], &limit, "hammered");
+    let stores: Vec<Arc<Redis>> = (0..4).map(|_| Arc::new(fixture.options().open())).collect();
+    let key = fixture.counter(&stores[0], &limit, "hammered");
     // The first second, in which the burst goes.
     let start = settle(&stores[0], key, &limit, 1).await.now;
     while settle(&stores[0], key, &limit, 1).await.now < start + Micros::from_secs(1) {
@@ -192,27 +192,27 @@ async fn a_limit_that_is_hammered_costs_few_calls_and_loses_nothing() {
     for store in &stores {
         let store = Arc::clone(store);
         tasks.push(tokio::spawn(async move {
-            let (mut asked, mut passed) = (0_u64, 0_u64);
+            let (mut requested, mut passed) = (0_u64, 0_u64);
             loop {
-                let settled = settle(&store, key, &limit, 1).await;
-                if settled.now >= end {
-                    return (asked, passed);
+                let settlement = settle(&store, key, &limit, 1).await;
+                if settlement.now >= end {
+                    return (requested, passed);
                 }
-                asked += 1;
-                passed += u64::from(settled.allowed);
+                requested += 1;
+                passed += u64::from(settlement.allowed);
                 tokio::task::yield_now().await;
             }
         }));
     }
-    let (mut asked, mut passed) = (0, 0);
+    let (mut requested, mut passed) = (0, 0);
     for task in tasks {
-        let (more_asked, more_passed) = task.await.expect("a task that ends");
-        (asked, passed) = (asked + more_asked, passed + more_passed);
+        let (more_requested, more_passed) = task.await.expect("a task that ends");
+        (requested, passed) = (requested + more_requested, passed + more_passed);
     }
     let made = calls(&stores) - before;
     // Two seconds: 20 come back, and each is asked for by each of four instances, at most three times.
     assert!((19..=21).contains(&passed), "{passed} passed");
-    assert!(made <= 2 * 3 * 4 * 10, "{made} calls for {asked} requests");
-    assert!(asked > 10_000, "{asked} were asked");
-    site.audit();
+    assert!(made <= 2 * 3 * 4 * 10, "{made} calls for {requested} requests");
+    assert!(requested > 10_000, "{requested} were asked");
+    fixture.audit();
 }

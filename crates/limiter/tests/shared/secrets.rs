@@ -1,7 +1,7 @@
 //! Connections that others may not read: certificates made for the test.
 
 use crate::papers::{Papers, papers};
-use crate::site::{Site, charge, every_limit, lease};
+use crate::site::{Fixture, charge, every_limit, lease};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// A server that speaks TLS at a port of its own, and asks clients for a certificate or not. Its files end with it.
 struct Guarded {
-    site: Site,
+    fixture: Fixture,
     folder: PathBuf,
     port: u16,
 }
 
 impl Guarded {
-    fn start(papers: &Papers, asks_clients: &str) -> Self {
+    fn start(certificates: &Papers, requires_client_cert: &str) -> Self {
         let port = {
             let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
             listener.local_addr().expect("an address").port()
@@ -31,7 +31,7 @@ impl Guarded {
             fs::write(&path, text).expect("a file");
             path.to_str().expect("in words").to_owned()
         };
-        let (certificate, key) = &papers.server;
+        let (certificate, key) = &certificates.server;
         let server = Server::start_with(
             ServerKind::Redis70,
             &[
@@ -42,13 +42,13 @@ impl Guarded {
                 "--tls-key-file",
                 &write("server.key", key),
                 "--tls-ca-cert-file",
-                &write("authority.pem", &papers.authority),
+                &write("authority.pem", &certificates.authority),
                 "--tls-auth-clients",
-                asks_clients,
+                requires_client_cert,
             ],
         );
-        let site = Site::on(server);
-        Self { site, folder, port }
+        let fixture = Fixture::on(server);
+        Self { fixture, folder, port }
     }
 
     fn options(&self) -> RedisOptions {
@@ -65,12 +65,12 @@ impl Drop for Guarded {
 }
 
 /// Why a store finds no server, once it has tried.
-async fn fault(store: &Redis) -> String {
+async fn error(store: &Redis) -> String {
     let from = Instant::now();
     loop {
         match store.connection_error() {
-            Some(fault) if fault != "not connected yet" => return fault,
-            fault => assert!(from.elapsed() < Duration::from_secs(5), "{fault:?}"),
+            Some(error) if error != "not connected yet" => return error,
+            error => assert!(from.elapsed() < Duration::from_secs(5), "{error:?}"),
         }
         sleep(Duration::from_millis(1)).await;
     }
@@ -79,47 +79,47 @@ async fn fault(store: &Redis) -> String {
 async fn works(guarded: &Guarded, options: RedisOptions) {
     let store = options.open();
     let limit = every_limit(5, Micros::from_secs(60))[0];
-    let key = guarded.site.counter(&store, &limit, "anybody");
-    let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
-    assert!(settled.allowed, "{:?}", store.connection_error());
-    assert_eq!(guarded.site.audit(), 1);
+    let key = guarded.fixture.counter(&store, &limit, "anybody");
+    let settlement = store.settle(&[charge(key, &limit, 1)], lease()).await;
+    assert!(settlement.allowed, "{:?}", store.connection_error());
+    assert_eq!(guarded.fixture.audit(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_trusted_by_its_authority_only() {
-    let papers = papers();
-    let guarded = Guarded::start(&papers, "no");
-    let trusting = guarded.options().tls(Some(papers.authority.as_bytes()), None);
+    let certificates = papers();
+    let guarded = Guarded::start(&certificates, "no");
+    let trusting = guarded.options().tls(Some(certificates.authority.as_bytes()), None);
     works(&guarded, trusting.expect("certificates")).await;
     // Neither what the system trusts nor another authority vouches for it.
     let another = self::papers();
     let another = guarded.options().tls(Some(another.authority.as_bytes()), None);
     for options in [guarded.options(), another.expect("certificates")] {
-        let fault = fault(&options.open()).await;
-        assert!(fault.contains("certificate"), "{fault}");
+        let error = error(&options.open()).await;
+        assert!(error.contains("certificate"), "{error}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_ask_for_a_certificate() {
-    let papers = papers();
-    let guarded = Guarded::start(&papers, "yes");
-    let authority = Some(papers.authority.as_bytes());
-    let (certificate, key) = &papers.client;
+    let certificates = papers();
+    let guarded = Guarded::start(&certificates, "yes");
+    let authority = Some(certificates.authority.as_bytes());
+    let (certificate, key) = &certificates.client;
     let with = guarded
         .options()
         .tls(authority, Some((certificate.as_bytes(), key.as_bytes())));
     works(&guarded, with.expect("certificates")).await;
     let without = guarded.options().tls(authority, None).expect("certificates").open();
-    assert!(!fault(&without).await.is_empty());
+    assert!(!error(&without).await.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_certificate_is_refused_when_it_is_given() {
-    let (papers, other) = (papers(), papers());
+    let (certificates, other) = (papers(), papers());
     let options = || Redis::options("rediss://127.0.0.1:1/").expect("a URL");
-    let authority = papers.authority.as_bytes();
-    let (certificate, key) = (papers.client.0.as_bytes(), papers.client.1.as_bytes());
+    let authority = certificates.authority.as_bytes();
+    let (certificate, key) = (certificates.client.0.as_bytes(), certificates.client.1.as_bytes());
     let plain = Redis::options("redis://127.0.0.1:1/").expect("a URL");
     let tried = [
         (plain.tls(Some(authority), None), RedisTlsError::NoTls),
@@ -132,8 +132,8 @@ async fn what_is_no_certificate_is_refused_when_it_is_given() {
             RedisTlsError::Client,
         ),
     ];
-    for (place, (tried, expected)) in tried.into_iter().enumerate() {
+    for (index, (tried, expected)) in tried.into_iter().enumerate() {
         let error = tried.expect_err("refused");
-        assert_eq!(error, expected, "{place}");
+        assert_eq!(error, expected, "{index}");
     }
 }

@@ -13,25 +13,25 @@ use tollgate_limiter::store::{Settlement, Store};
 use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// A server, and the counters that a test has on it.
-pub(crate) struct Site {
+pub(crate) struct Fixture {
     pub(crate) server: Server,
     counters: Mutex<HashMap<String, Limit>>,
-    began: Timestamp,
+    started: Timestamp,
 }
 
-impl Site {
+impl Fixture {
     pub(crate) fn start(kind: ServerKind) -> Self {
         Self::on(Server::start(kind))
     }
 
     pub(crate) fn on(server: Server) -> Self {
-        let mut site = Self {
+        let mut fixture = Self {
             server,
             counters: Mutex::default(),
-            began: Timestamp::EPOCH,
+            started: Timestamp::EPOCH,
         };
-        site.began = time(&mut site.admin());
-        site
+        fixture.started = time(&mut fixture.admin());
+        fixture
     }
 
     /// Stores with a deadline that a busy machine keeps.
@@ -47,8 +47,8 @@ impl Site {
     }
 
     /// Asks the server something.
-    pub(crate) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        ask(&mut self.admin(), words)
+    pub(crate) fn query<T: FromRedisValue>(&self, text: &[&str]) -> T {
+        query(&mut self.admin(), text)
     }
 
     /// The counter of a subject under a limit, by the limit's name.
@@ -75,10 +75,10 @@ impl Site {
         let mut unknown = 0;
         for key in &keys {
             assert!(key.starts_with("tg:{"), "{key} is not ours");
-            let mut look = redis::pipe();
-            look.atomic().cmd("TIME").cmd("PTTL").arg(key).cmd("GET").arg(key);
+            let mut pipeline = redis::pipe();
+            pipeline.atomic().cmd("TIME").cmd("PTTL").arg(key).cmd("GET").arg(key);
             let ((secs, micros), ttl_ms, held): ((u64, u64), i64, Option<Vec<u8>>) =
-                look.query(&mut admin).expect("what the key holds");
+                pipeline.query(&mut admin).expect("what the key holds");
             let Some(held) = held else { continue };
             assert!(ttl_ms > 0, "{key} has no time to live");
             let Some(limit) = counters.get(key) else {
@@ -94,9 +94,9 @@ impl Site {
             // The server counts milliseconds.
             let ttl = u64::try_from(ttl_ms).expect("positive") * 1_000 + 1_000;
             assert!(ttl >= lasts, "{limit:?}: {ttl} us are less than {lasts}");
-            let since_written = now.since(self.began).get();
-            let most = 2 * lasts + since_written + 60_000_000 + 2_000;
-            assert!(ttl <= most, "{limit:?}: {ttl} us are more than {most}");
+            let since_written = now.since(self.started).get();
+            let ttl_max = 2 * lasts + since_written + 60_000_000 + 2_000;
+            assert!(ttl <= ttl_max, "{limit:?}: {ttl} us are more than {ttl_max}");
         }
         keys.len() - unknown
     }
@@ -104,12 +104,12 @@ impl Site {
 
 /// What the server's clock shows.
 pub(crate) fn time(admin: &mut Connection) -> Timestamp {
-    let (secs, micros): (u64, u64) = ask(admin, &["TIME"]);
+    let (secs, micros): (u64, u64) = query(admin, &["TIME"]);
     Timestamp::from_micros(secs * 1_000_000 + micros)
 }
 
-pub(crate) fn ask<T: FromRedisValue>(admin: &mut Connection, words: &[&str]) -> T {
-    let (name, rest) = words.split_first().expect("a command");
+pub(crate) fn query<T: FromRedisValue>(admin: &mut Connection, text: &[&str]) -> T {
+    let (name, rest) = text.split_first().expect("a command");
     redis::cmd(name).arg(rest).query(admin).expect("an answer")
 }
 

@@ -1,6 +1,6 @@
 //! Servers in trouble: what an operator is warned of, and what callers are told.
 
-use crate::site::{Site, charge, every_limit, lease};
+use crate::site::{Fixture, charge, every_limit, lease};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
@@ -9,8 +9,8 @@ use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// The only warning that a survey of this server has.
-async fn warning(site: &Site) -> String {
-    let survey = site.options().open().diagnose().await.expect("a server");
+async fn warning(fixture: &Fixture) -> String {
+    let survey = fixture.options().open().diagnose().await.expect("a server");
     let [warning] = &survey.warnings[..] else {
         panic!("{:?}", survey.warnings)
     };
@@ -18,7 +18,7 @@ async fn warning(site: &Site) -> String {
 }
 
 /// What each algorithm is refused with, each way that the script can be called.
-async fn refusals(site: &Site, kind: ServerKind) -> Vec<(Limit, StoreError)> {
+async fn refusals(fixture: &Fixture, kind: ServerKind) -> Vec<(Limit, StoreError)> {
     let mut refusals = Vec::new();
     for functions in [Functions::Off, Functions::On] {
         if kind == ServerKind::Redis62 && functions == Functions::On {
@@ -26,10 +26,10 @@ async fn refusals(site: &Site, kind: ServerKind) -> Vec<(Limit, StoreError)> {
         }
         for limit in every_limit(5, Micros::from_secs(60)) {
             // One that was refused pauses before it dials again.
-            let store = site.options().functions(functions).open();
-            let key = site.counter(&store, &limit, "refused");
-            let settled = store.settle(&[charge(key, &limit, 1)], lease()).await;
-            refusals.push((limit, settled.outcomes[0].expect_err("refused")));
+            let store = fixture.options().functions(functions).open();
+            let key = fixture.counter(&store, &limit, "refused");
+            let settlement = store.settle(&[charge(key, &limit, 1)], lease()).await;
+            refusals.push((limit, settlement.outcomes[0].expect_err("refused")));
         }
     }
     refusals
@@ -39,10 +39,10 @@ async fn refusals(site: &Site, kind: ServerKind) -> Vec<(Limit, StoreError)> {
 async fn a_server_that_may_forget_counters_is_warned_of() {
     let settings = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
     for kind in ServerKind::ALL {
-        let site = Site::on(Server::start_with(kind, &settings));
-        assert!(warning(&site).await.contains("allkeys-lru"));
-        site.ask::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-        let survey = site.options().open().diagnose().await.expect("a server");
+        let fixture = Fixture::on(Server::start_with(kind, &settings));
+        assert!(warning(&fixture).await.contains("allkeys-lru"));
+        fixture.query::<()>(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        let survey = fixture.options().open().diagnose().await.expect("a server");
         assert_eq!(survey.warnings, Vec::<String>::new());
     }
 }
@@ -50,17 +50,17 @@ async fn a_server_that_may_forget_counters_is_warned_of() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_warned_of_and_refuses() {
     for kind in ServerKind::ALL {
-        let primary = Site::start(kind);
+        let primary = Fixture::start(kind);
         let port = primary.server.port().to_string();
         // A function must be there before it can be called; a replica takes none.
         assert_eq!(
             primary.options().open().diagnose().await.expect("a server").warnings,
             Vec::<String>::new()
         );
-        let replica = Site::on(Server::start_with(kind, &["--replicaof", "127.0.0.1", &port]));
+        let replica = Fixture::on(Server::start_with(kind, &["--replicaof", "127.0.0.1", &port]));
         let from = Instant::now();
         while !replica
-            .ask::<String>(&["INFO", "replication"])
+            .query::<String>(&["INFO", "replication"])
             .contains("master_link_status:up")
         {
             assert!(from.elapsed() < Duration::from_secs(10), "it does not follow");
@@ -83,23 +83,23 @@ async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
     let mut primary = Server::start(ServerKind::Redis70);
     primary.kill();
     let port = primary.port().to_string();
-    let site = Site::on(Server::start_with(ServerKind::Redis70, &["--replicaof", "127.0.0.1", &port]));
-    let store = site
+    let fixture = Fixture::on(Server::start_with(ServerKind::Redis70, &["--replicaof", "127.0.0.1", &port]));
+    let store = fixture
         .options()
         .functions(Functions::Off)
         .deadline(Duration::from_millis(20))
         .open();
     let limit = every_limit(5, Micros::from_secs(60))[0];
-    let key = site.counter(&store, &limit, "refused");
+    let key = fixture.counter(&store, &limit, "refused");
     let from = Instant::now();
     while from.elapsed() < Duration::from_secs(2) {
         assert!(store.settle(&[charge(key, &limit, 1)], lease()).await.outcomes[0].is_err());
     }
     // At once, and after pauses of 25 ms, 50 ms, 100 ms and then 125 ms at least.
-    let dials = store.metrics().connect_attempts.get();
-    assert!((3..=18).contains(&dials), "{dials} times");
+    let connect_attempts = store.metrics().connect_attempts.get();
+    assert!((3..=18).contains(&connect_attempts), "{connect_attempts} times");
     // It may be written to again: that is found out within a second.
-    site.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
+    fixture.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     let from = Instant::now();
     while !store.settle(&[charge(key, &limit, 1)], lease()).await.allowed {
         assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.connection_error());
@@ -109,17 +109,17 @@ async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_without_memory_says_so() {
     for kind in ServerKind::ALL {
-        let site = Site::on(Server::start_with(kind, &["--maxmemory-policy", "noeviction"]));
+        let fixture = Fixture::on(Server::start_with(kind, &["--maxmemory-policy", "noeviction"]));
         // The script is loaded while there is room for it.
-        site.options().open().diagnose().await.expect("a server");
-        site.options()
+        fixture.options().open().diagnose().await.expect("a server");
+        fixture.options()
             .functions(Functions::Off)
             .open()
             .diagnose()
             .await
             .expect("a server");
-        site.ask::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
-        for (limit, error) in refusals(&site, kind).await {
+        fixture.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
+        for (limit, error) in refusals(&fixture, kind).await {
             assert_eq!(error, StoreError::Server(RedisErrorCode::OutOfMemory), "{kind:?} {limit:?}");
         }
     }
@@ -128,19 +128,19 @@ async fn a_server_without_memory_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_of_somebody_else_is_told_and_left_alone() {
     for kind in ServerKind::ALL {
-        let site = Site::start(kind);
-        let store = site.options().open();
-        let well = every_limit(7, Micros::from_secs(60))[0];
+        let fixture = Fixture::start(kind);
+        let store = fixture.options().open();
+        let healthy = every_limit(7, Micros::from_secs(60))[0];
         let mut foreign = 0;
         for limit in every_limit(5, Micros::from_secs(60)) {
-            for (subject, make, look) in [
+            for (subject, make, read_command) in [
                 ("list", &["RPUSH", "", "a", "b"][..], &["LRANGE", "", "0", "-1"][..]),
                 ("text", &["SET", "", "of somebody else"], &["GET", ""]),
             ] {
-                let key = site.counter(&store, &limit, subject);
+                let key = fixture.counter(&store, &limit, subject);
                 let text = store.key_text(&key);
-                let with_key = |words: &[&str]| -> Vec<String> {
-                    words
+                let with_key = |arguments: &[&str]| -> Vec<String> {
+                    arguments
                         .iter()
                         .map(|word| {
                             if word.is_empty() {
@@ -151,19 +151,19 @@ async fn a_key_of_somebody_else_is_told_and_left_alone() {
                         })
                         .collect()
                 };
-                let ask = |words: &[&str]| -> redis::Value {
-                    let words = with_key(words);
-                    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                    site.ask(&words)
+                let run = |arguments: &[&str]| -> redis::Value {
+                    let arguments = with_key(arguments);
+                    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+                    fixture.query(&arguments)
                 };
-                ask(make);
-                let before = ask(look);
+                run(make);
+                let before = run(read_command);
                 let this = charge(key, &limit, 1);
-                let alone = store.settle(&[this], lease()).await;
-                assert_eq!(alone.outcomes, [Err(StoreError::ForeignValue)], "{limit:?} {subject}");
+                let single = store.settle(&[this], lease()).await;
+                assert_eq!(single.outcomes, [Err(StoreError::ForeignValue)], "{limit:?} {subject}");
                 // Beside another, which is settled all the same.
-                let other = site.counter(&store, &well, &format!("beside {subject} {}", limit.algorithm()));
-                let both = store.settle(&[this, charge(other, &well, 1)], lease()).await;
+                let other = fixture.counter(&store, &healthy, &format!("beside {subject} {}", limit.algorithm()));
+                let both = store.settle(&[this, charge(other, &healthy, 1)], lease()).await;
                 assert_eq!(both.outcomes[0], Err(StoreError::ForeignValue), "{limit:?} {subject}");
                 assert!(both.outcomes[1].is_ok() && both.allowed);
                 let refunded = store.refund(&this).await;
@@ -172,8 +172,8 @@ async fn a_key_of_somebody_else_is_told_and_left_alone() {
                 let undone = store.undo(key, &limit, &receipt).await;
                 assert_eq!(undone, Err(StoreError::ForeignValue), "{limit:?} {subject}");
                 foreign += 4;
-                assert_eq!(ask(look), before, "{limit:?} {subject}");
-                assert_eq!(site.ask::<i64>(&["PTTL", &text]), -1);
+                assert_eq!(run(read_command), before, "{limit:?} {subject}");
+                assert_eq!(fixture.query::<i64>(&["PTTL", &text]), -1);
             }
         }
         let counted = store.metrics().errors().find(|(name, _)| *name == "foreign");

@@ -1,20 +1,20 @@
 //! The worked examples as a life of a key: what the core, which obeys them, makes of each line.
 
-use crate::lives::Lived;
+use crate::lives::TimelineRun;
 use std::collections::HashMap;
 use tollgate_core::testing::life::{TimelineAction, EventResult, TimelineEvent, KeepOrDrop};
 use tollgate_core::testing::vectors::{self, ChargeOp, Scenario};
 use tollgate_core::{Change, LeaseId, Limit, Micros, Now, Receipt, State};
 
 /// Lives through one scenario.
-pub(crate) fn lived(scenario: &Scenario) -> Vec<Lived> {
+pub(crate) fn run_scenario(scenario: &Scenario) -> Vec<TimelineRun> {
     let mut key = Key {
         limit: scenario.limit,
         state: None,
         charges: HashMap::new(),
         leases: 0,
     };
-    let mut lived = Vec::new();
+    let mut run_scenario = Vec::new();
     for step in &scenario.steps {
         for time in 0..step.repeat {
             let now = Now::new(step.at + Micros::new(step.interval.get() * time));
@@ -32,18 +32,18 @@ pub(crate) fn lived(scenario: &Scenario) -> Vec<Lived> {
                     }
                 }
                 vectors::Action::Refund { cost, .. } => TimelineAction::Refund(*cost),
-                vectors::Action::Charge { op: how, name, .. } => {
+                vectors::Action::Charge { op: charge_op, name, .. } => {
                     let receipt = *key.charges.get(name).expect("a charge named above");
-                    match how {
+                    match charge_op {
                         ChargeOp::Undo => TimelineAction::Undo(receipt),
                         ChargeOp::Release => TimelineAction::Release(receipt.lease),
                         ChargeOp::Renew => TimelineAction::Renew(receipt.lease),
                     }
                 }
             };
-            let came = key.carry_out(act, now);
+            let result = key.carry_out(act, now);
             if let (vectors::Action::Decide { name: Some(name), .. }, TimelineAction::Decide { cost, lease, .. }, EventResult::Step(step)) =
-                (&step.action, act, &came)
+                (&step.action, act, &result)
             {
                 let mark = step.mark;
                 key.charges.insert(name.clone(), Receipt { cost, mark, lease });
@@ -53,12 +53,12 @@ pub(crate) fn lived(scenario: &Scenario) -> Vec<Lived> {
                 now: now.at(),
                 slack: Now::SLACK,
                 action: act,
-                result: came,
+                result,
             };
-            lived.push((happening, key.state.clone()));
+            run_scenario.push((happening, key.state.clone()));
         }
     }
-    lived
+    run_scenario
 }
 
 struct Key {

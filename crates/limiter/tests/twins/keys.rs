@@ -14,9 +14,9 @@ fn connect(server: &Server) -> Connection {
     client.get_connection().expect("a server that answers")
 }
 
-fn ask<T: FromRedisValue>(connection: &mut Connection, words: &[&str]) -> T {
-    let mut command = redis::cmd(words[0]);
-    command.arg(&words[1..]).query(connection).expect("an answer")
+fn call<T: FromRedisValue>(connection: &mut Connection, text: &[&str]) -> T {
+    let mut command = redis::cmd(text[0]);
+    command.arg(&text[1..]).query(connection).expect("an answer")
 }
 
 fn send(connection: &mut Connection, call: &Call, clock: CallTiming) -> ScriptReply {
@@ -57,8 +57,8 @@ fn settle(connection: &mut Connection, charges: &[Charge<&str>]) -> Vec<ChargeRe
     send(connection, &call, clock()).replies.expect("not too late")
 }
 
-fn is_allow(told: &ChargeReply) -> bool {
-    matches!(told, ChargeReply::Charge { decision, .. } if decision.is_allow())
+fn is_allow(reply: &ChargeReply) -> bool {
+    matches!(reply, ChargeReply::Charge { decision, .. } if decision.is_allow())
 }
 
 #[test]
@@ -71,10 +71,10 @@ fn a_key_of_another_type_is_an_outcome_and_stays_as_it_is() {
             FixedWindow::new(rate(5, 60)).into(),
             SlidingLog::new(rate(5, 60)).expect("in range").into(),
         ];
-        let _: u64 = ask(&mut connection, &["RPUSH", "list", "one"]);
-        let _: u64 = ask(&mut connection, &["SADD", "set", "one"]);
-        let _: String = ask(&mut connection, &["SET", "word", "hello"]);
-        let _: String = ask(&mut connection, &["SET", "count", "17"]);
+        let _: u64 = call(&mut connection, &["RPUSH", "list", "one"]);
+        let _: u64 = call(&mut connection, &["SADD", "set", "one"]);
+        let _: String = call(&mut connection, &["SET", "word", "hello"]);
+        let _: String = call(&mut connection, &["SET", "count", "17"]);
         for limit in limits {
             for foreign in ["list", "set", "word", "count"] {
                 // Alone, beside others read at once, and beside a log, which has keys read one by one.
@@ -83,21 +83,21 @@ fn a_key_of_another_type_is_an_outcome_and_stays_as_it_is() {
                     [ChargeReply::ForeignValue],
                     "{kind:?}"
                 );
-                let own = format!("own of {foreign} {}", limit.algorithm());
+                let caller = format!("own of {foreign} {}", limit.algorithm());
                 for more in [limits[0], limits[2]] {
-                    let own = format!("{own} {}", more.algorithm());
-                    let told = settle(&mut connection, &[charge(&own, more, 1), charge(foreign, limit, 1)]);
-                    assert!(is_allow(&told[0]), "{told:?}");
-                    assert_eq!(told[1], ChargeReply::ForeignValue);
+                    let caller = format!("{caller} {}", more.algorithm());
+                    let reply = settle(&mut connection, &[charge(&caller, more, 1), charge(foreign, limit, 1)]);
+                    assert!(is_allow(&reply[0]), "{reply:?}");
+                    assert_eq!(reply[1], ChargeReply::ForeignValue);
                 }
             }
         }
         assert_eq!(
-            ask::<Vec<String>>(&mut connection, &["LRANGE", "list", "0", "-1"]),
+            call::<Vec<String>>(&mut connection, &["LRANGE", "list", "0", "-1"]),
             ["one"]
         );
-        assert_eq!(ask::<String>(&mut connection, &["GET", "word"]), "hello");
-        assert_eq!(ask::<String>(&mut connection, &["GET", "count"]), "17");
+        assert_eq!(call::<String>(&mut connection, &["GET", "word"]), "hello");
+        assert_eq!(call::<String>(&mut connection, &["GET", "count"]), "17");
         let mut call = Call::new(ScriptOp::Forget);
         call.forget(b"list");
         assert_eq!(
@@ -116,20 +116,20 @@ fn a_call_that_begins_too_late_takes_nothing_and_says_the_time() {
     let mut call = Call::new(ScriptOp::Settle);
     call.request(&[charge("key", limit, 1)], LeaseId::default());
     let early = send(&mut connection, &call, clock());
-    let late = CallTiming {
+    let deadline_passed = CallTiming {
         not_after: Some(early.server_now - Micros::ONE),
         ..clock()
     };
-    let answer = send(&mut connection, &call, late);
+    let answer = send(&mut connection, &call, deadline_passed);
     assert_eq!(answer.replies, None);
     assert!(answer.server_now >= early.server_now);
     let in_time = CallTiming {
         not_after: Some(answer.server_now + Micros::from_secs(60)),
         ..clock()
     };
-    let told = send(&mut connection, &call, in_time).replies.expect("in time");
-    let ChargeReply::Charge { decision, .. } = &told[0] else {
-        panic!("{told:?}")
+    let reply = send(&mut connection, &call, in_time).replies.expect("in time");
+    let ChargeReply::Charge { decision, .. } = &reply[0] else {
+        panic!("{reply:?}")
     };
     assert_eq!(decision.standing().remaining, 3, "the late call took nothing");
 }
@@ -143,7 +143,7 @@ fn the_callers_clock_is_believed_only_within_the_tolerance() {
     call.request(&[charge("key", limit, 1)], LeaseId::default());
     let server_now = send(&mut connection, &call, clock()).server_now;
     let ahead = server_now + Micros::from_secs(600);
-    for (tolerance, believed) in [(Micros::from_secs(1_200), true), (Micros::from_secs(300), false)] {
+    for (tolerance, uses_callers_clock) in [(Micros::from_secs(1_200), true), (Micros::from_secs(300), false)] {
         for caller in [ahead, server_now - Micros::from_secs(600)] {
             let answer = send(
                 &mut connection,
@@ -153,8 +153,8 @@ fn the_callers_clock_is_believed_only_within_the_tolerance() {
                     ..clock()
                 },
             );
-            assert_eq!(answer.now == caller, believed);
-            assert!(believed || answer.now == answer.server_now);
+            assert_eq!(answer.now == caller, uses_callers_clock);
+            assert!(uses_callers_clock || answer.now == answer.server_now);
         }
     }
 }
@@ -182,21 +182,21 @@ fn every_key_lives_until_it_is_as_good_as_new_and_at_most_twice_that_and_a_minut
         for limit in limits {
             let key = format!("{} {units} {seconds}", limit.algorithm());
             for cost in [1, units, units] {
-                let told = settle(&mut connection, &[charge(&key, limit, cost)]);
-                let ChargeReply::Charge { decision, .. } = &told[0] else {
-                    panic!("{told:?}")
+                let reply = settle(&mut connection, &[charge(&key, limit, cost)]);
+                let ChargeReply::Charge { decision, .. } = &reply[0] else {
+                    panic!("{reply:?}")
                 };
                 let fresh_ms = decision.standing().reset_after.as_millis_ceil() as i64;
-                let ttl: i64 = ask(&mut connection, &["PTTL", &key]);
+                let ttl: i64 = call(&mut connection, &["PTTL", &key]);
                 // Time passes between the two questions.
                 assert!(ttl >= fresh_ms - 2_000, "{key}: {ttl} ms, fresh in {fresh_ms} ms");
                 assert!(ttl <= 2 * fresh_ms + 60_001, "{key}: {ttl} ms, fresh in {fresh_ms} ms");
             }
         }
     }
-    let keys: Vec<String> = ask(&mut connection, &["KEYS", "*"]);
+    let keys: Vec<String> = call(&mut connection, &["KEYS", "*"]);
     for key in keys {
-        assert!(ask::<i64>(&mut connection, &["TTL", &key]) > 0, "{key} never ends");
+        assert!(call::<i64>(&mut connection, &["TTL", &key]) > 0, "{key} never ends");
     }
 }
 
@@ -207,7 +207,7 @@ fn nothing_is_written_when_nothing_changes() {
     let limit = TokenBucket::new(rate(5, 60)).into();
     settle(&mut connection, &[charge("key", limit, 5)]);
     let writes = |connection: &mut Connection| {
-        let stats: String = ask(connection, &["INFO", "commandstats"]);
+        let stats: String = call(connection, &["INFO", "commandstats"]);
         stats
             .lines()
             .find(|line| line.starts_with("cmdstat_set:"))
@@ -225,15 +225,15 @@ fn nothing_is_written_when_nothing_changes() {
 fn states_are_small() {
     let server = Server::start(ServerKind::Redis70);
     let mut connection = connect(&server);
-    let name = |place: u64| format!("tollgate:{{0123456789abcdef}}:{place:032}");
-    let _: String = ask(&mut connection, &["SET", &name(1), "123456", "EX", "600"]);
-    let plain: u64 = ask(&mut connection, &["MEMORY", "USAGE", &name(1)]);
-    for (place, limit) in [
+    let name = |index: u64| format!("tollgate:{{0123456789abcdef}}:{index:032}");
+    let _: String = call(&mut connection, &["SET", &name(1), "123456", "EX", "600"]);
+    let plain: u64 = call(&mut connection, &["MEMORY", "USAGE", &name(1)]);
+    for (index, limit) in [
         (2, TokenBucket::new(rate(7, 60)).into()),
         (3, Gcra::new(rate(7, 60)).into()),
     ] {
-        settle(&mut connection, &[charge(&name(place), limit, 1)]);
-        let usage: u64 = ask(&mut connection, &["MEMORY", "USAGE", &name(place)]);
+        settle(&mut connection, &[charge(&name(index), limit, 1)]);
+        let usage: u64 = call(&mut connection, &["MEMORY", "USAGE", &name(index)]);
         assert!(usage <= plain + 48, "{limit:?}: {usage} bytes beside {plain}");
     }
     // A full log of a thousand requests, each at a moment of its own.
@@ -243,12 +243,12 @@ fn states_are_small() {
         let mut call = Call::new(ScriptOp::Settle);
         call.request(&[charge(&name(4), limit, 1)], LeaseId::default());
         let caller = Some((Timestamp::from_micros(start + 5_000 * request), Micros::MAX));
-        let told = send(&mut connection, &call, CallTiming { caller, ..clock() })
+        let reply = send(&mut connection, &call, CallTiming { caller, ..clock() })
             .replies
             .expect("not too late");
-        assert_eq!(is_allow(&told[0]), request < 1_000);
+        assert_eq!(is_allow(&reply[0]), request < 1_000);
     }
-    let usage: u64 = ask(&mut connection, &["MEMORY", "USAGE", &name(4)]);
+    let usage: u64 = call(&mut connection, &["MEMORY", "USAGE", &name(4)]);
     assert!(usage <= 9 * 1_000, "{usage} bytes for 1000 requests");
     println!("plain {plain} bytes, log of 1000 {usage} bytes");
 }

@@ -20,7 +20,7 @@ const LONGEST: usize = 1_500;
 
 /// How many parts the answer to a step has, and every how many steps all that is held is one of them.
 const PARTS: usize = 4;
-const TOLD_EVERY: usize = 16;
+const REPORT_INTERVAL: usize = 16;
 
 /// The worked examples beside each algorithm.
 const EXAMPLES: [(&str, &str); 8] = [
@@ -80,8 +80,8 @@ fn twins_agree_with_the_core_on_every_worked_example() {
     let (mut connection, script) = (connect(&server), script());
     for (algorithm, text) in EXAMPLES {
         for scenario in vectors::parse(text).expect("examples that can be read") {
-            let lived = examples::lived(&scenario);
-            compare(&mut connection, &script, &lived)
+            let run = examples::run_scenario(&scenario);
+            compare(&mut connection, &script, &run)
                 .unwrap_or_else(|difference| panic!("{algorithm}.txt: line {}: {difference}", scenario.line));
         }
     }
@@ -96,8 +96,8 @@ fn a_twin_that_is_a_little_off_is_found_out() {
         assert_eq!(right_script.matches(right).count(), 1, "`{right}` stands there once");
         let wrong_script = right_script.replace(right, wrong);
         let mut seeds = Random::new(7);
-        let found = (0..100).any(|_| compare(&mut connection, &wrong_script, &live(algorithm, seeds.next())).is_err());
-        assert!(found, "{algorithm}: nobody notices `{wrong}` for `{right}`");
+        let mismatch = (0..100).any(|_| compare(&mut connection, &wrong_script, &live(algorithm, seeds.next())).is_err());
+        assert!(mismatch, "{algorithm}: nobody notices `{wrong}` for `{right}`");
     }
 }
 
@@ -186,42 +186,42 @@ fn agree(kind: ServerKind, steps: u64) {
         let mut done = 0;
         while done < steps {
             let seed = seeds.next();
-            let lived = live(algorithm, seed);
-            compare(&mut connection, &script, &lived)
+            let run = live(algorithm, seed);
+            compare(&mut connection, &script, &run)
                 .unwrap_or_else(|difference| panic!("{algorithm}: seed {seed}: {difference}"));
-            done += lived.len() as u64;
+            done += run.len() as u64;
         }
         println!("{kind:?}: {algorithm}: {done} steps");
     }
 }
 
 /// Something that happened to a key, and what the key then held.
-pub(crate) type Lived = (TimelineEvent, Option<State>);
+pub(crate) type TimelineRun = (TimelineEvent, Option<State>);
 
 /// What the core makes of one life.
-fn live(algorithm: &str, seed: u64) -> Vec<Lived> {
+fn live(algorithm: &str, seed: u64) -> Vec<TimelineRun> {
     let mut life = Timeline::new(algorithm, seed);
-    let mut lived = Vec::new();
+    let mut run = Vec::new();
     for _ in 0..LONGEST {
         let Some(happening) = life.step() else { break };
-        let is_told = lived.len().is_multiple_of(TOLD_EVERY);
+        let is_reported = run.len().is_multiple_of(REPORT_INTERVAL);
         let state = life.state();
         // Only what is compared is worth copying: a ring may be long.
-        let state = if is_told || !matches!(state, Some(State::SlidingLog(_) | State::Concurrency(_))) {
+        let state = if is_reported || !matches!(state, Some(State::SlidingLog(_) | State::Concurrency(_))) {
             state.cloned()
         } else {
             None
         };
-        lived.push((happening, state));
+        run.push((happening, state));
     }
-    lived
+    run
 }
 
 /// Plays the same in Lua, and says where the two differ first.
-fn compare(connection: &mut Connection, script: &str, lived: &[Lived]) -> Result<(), String> {
-    let Some((first, _)) = lived.first() else { return Ok(()) };
+fn compare(connection: &mut Connection, script: &str, run: &[TimelineRun]) -> Result<(), String> {
+    let Some((first, _)) = run.first() else { return Ok(()) };
     let mut input = String::new();
-    for (happening, _) in lived {
+    for (happening, _) in run {
         write_step(&mut input, happening);
     }
     let answers: Vec<Vec<u8>> = redis::cmd("EVAL")
@@ -231,15 +231,15 @@ fn compare(connection: &mut Connection, script: &str, lived: &[Lived]) -> Result
         .arg(input)
         .query(connection)
         .map_err(|error| error.to_string())?;
-    if answers.len() != lived.len() * PARTS {
-        return Err(format!("{} parts of answers to {} steps", answers.len(), lived.len()));
+    if answers.len() != run.len() * PARTS {
+        return Err(format!("{} parts of answers to {} steps", answers.len(), run.len()));
     }
-    for (step, (answer, (happening, state))) in answers.chunks_exact(PARTS).zip(lived).enumerate() {
-        let expected = tell(happening, state.as_ref(), step.is_multiple_of(TOLD_EVERY));
+    for (step, (answer, (happening, state))) in answers.chunks_exact(PARTS).zip(run).enumerate() {
+        let expected = describe(happening, state.as_ref(), step.is_multiple_of(REPORT_INTERVAL));
         if answer != expected {
             let show = |parts: &[Vec<u8>]| parts.iter().map(|part| text(part)).collect::<Vec<_>>().join("\n    ");
             let (answer, expected) = (show(answer), show(&expected));
-            let before = &lived[step.saturating_sub(6)..=step];
+            let before = &run[step.saturating_sub(6)..=step];
             return Err(format!(
                 "step {step} of {before:#?}\n  lua\n    {answer}\n  core\n    {expected}"
             ));
@@ -281,7 +281,7 @@ fn write_step(input: &mut String, happening: &TimelineEvent) {
 }
 
 /// What the script must say: a line, the change, the repair, and now and then when that is fresh and all that is held.
-fn tell(happening: &TimelineEvent, state: Option<&State>, whole: bool) -> [Vec<u8>; 4] {
+fn describe(happening: &TimelineEvent, state: Option<&State>, whole: bool) -> [Vec<u8>; 4] {
     let mut held = Vec::new();
     if let (Some(state), true) = (state, whole) {
         let fresh_at = happening.limit.fresh_at(state).expect("a state of this limit");
@@ -319,10 +319,10 @@ fn tell(happening: &TimelineEvent, state: Option<&State>, whole: bool) -> [Vec<u
         }
         EventResult::Change(change) => ("gives".to_owned(), change.as_ref(), None),
     };
-    [line.into_bytes(), told(change), told(repair), held]
+    [line.into_bytes(), reply(change), reply(repair), held]
 }
 
-fn told(change: Option<&Change>) -> Vec<u8> {
+fn reply(change: Option<&Change>) -> Vec<u8> {
     let mut bytes = Vec::new();
     match change {
         None => bytes.push(b'-'),

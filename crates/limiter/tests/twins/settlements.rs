@@ -95,7 +95,7 @@ impl Bench {
             assert_eq!(name, FUNCTION);
         }
         let mut random = Random::new(seed);
-        let keys = (0..KEYS).map(|place| Key::draw(place, &mut random)).collect();
+        let keys = (0..KEYS).map(|index| Key::draw(index, &mut random)).collect();
         Self {
             connection,
             by,
@@ -118,9 +118,9 @@ impl Bench {
             _ => self.now,
         };
         if random.one_in(20) {
-            let place = random.below(KEYS);
-            let changed = Key::draw(place, random);
-            let key = &mut self.keys[place as usize];
+            let index = random.below(KEYS);
+            let changed = Key::draw(index, random);
+            let key = &mut self.keys[index as usize];
             // Another period of a window is another counter.
             if key.limit.window() == changed.limit.window() {
                 key.limit = changed.limit;
@@ -170,8 +170,8 @@ impl Bench {
         for _ in 0..requests {
             let lease = LeaseId(self.random.next());
             let count = self.random.pick(&[1, 1, 1, 2, 2, 3, 4]);
-            let places: Vec<usize> = (0..count).map(|_| self.random.below(KEYS) as usize).collect();
-            let charges: Vec<Charge<usize>> = places.iter().map(|&place| self.draw_charge(place)).collect();
+            let indexes: Vec<usize> = (0..count).map(|_| self.random.below(KEYS) as usize).collect();
+            let charges: Vec<Charge<usize>> = indexes.iter().map(|&index| self.draw_charge(index)).collect();
             let named: Vec<Charge<&[u8]>> = charges
                 .iter()
                 .map(|charge| Charge {
@@ -201,28 +201,28 @@ impl Bench {
             }
         }
         let clock = self.clock();
-        let told = self.send(&call, clock).replies.expect("not too late");
-        assert_eq!(told.len(), expected.len());
-        for (told, (charge, decision, receipt, passes)) in told.into_iter().zip(expected) {
+        let reply = self.send(&call, clock).replies.expect("not too late");
+        assert_eq!(reply.len(), expected.len());
+        for (reply, (charge, decision, receipt, allowed)) in reply.into_iter().zip(expected) {
             let ChargeReply::Charge {
-                decision: said,
+                decision: replied,
                 receipt: given,
                 kept,
                 allowed: passed,
                 ..
-            } = told
+            } = reply
             else {
-                panic!("{told:?}: not a charge");
+                panic!("{reply:?}: not a charge");
             };
             assert_eq!(
-                (said, given, passed),
-                (decision, receipt, passes),
+                (replied, given, passed),
+                (decision, receipt, allowed),
                 "{charge:?} at {}",
                 self.now
             );
             let should_keep = match charge.policy {
-                Policy::Enforce => passes,
-                Policy::Shadow => passes && decision.is_allow(),
+                Policy::Enforce => allowed,
+                Policy::Shadow => allowed && decision.is_allow(),
                 Policy::Count => true,
             };
             assert_eq!(kept, should_keep, "{charge:?}");
@@ -234,24 +234,24 @@ impl Bench {
         requests
     }
 
-    fn draw_charge(&mut self, place: usize) -> Charge<usize> {
+    fn draw_charge(&mut self, index: usize) -> Charge<usize> {
         let Key {
             limit, policy, state, ..
-        } = &self.keys[place];
-        let left = limit
+        } = &self.keys[index];
+        let remaining = limit
             .decide(state.as_ref(), Cost::ZERO, self.moment())
             .decision
             .standing()
             .remaining;
         let units = match self.random.below(8) {
             0 => 0,
-            1 => left,
-            2 => left + 1,
+            1 => remaining,
+            2 => remaining + 1,
             3 => limit.capacity() + 1,
             _ => self.random.between(1, 3),
         };
         Charge {
-            key: place,
+            key: index,
             limit: *limit,
             cost: Cost::new(units.min(1_000_000_000)).expect("in range"),
             policy: *policy,
@@ -261,7 +261,7 @@ impl Bench {
 
     /// Undo, refund, release or renew, on both sides.
     fn give_back(&mut self) -> u64 {
-        let Some(&(place, receipt)) = self
+        let Some(&(index, receipt)) = self
             .receipts
             .get(self.random.below(self.receipts.len().max(1) as u64) as usize)
         else {
@@ -271,7 +271,7 @@ impl Bench {
             .random
             .pick(&[ScriptOp::Undo, ScriptOp::Refund, ScriptOp::Release, ScriptOp::Renew]);
         let now = self.moment();
-        let Key { name, limit, state, .. } = &mut self.keys[place];
+        let Key { name, limit, state, .. } = &mut self.keys[index];
         let mut call = Call::new(mode);
         call.modify(name, limit, &receipt);
         let change = match (mode, &limit, state.as_ref()) {
@@ -292,9 +292,9 @@ impl Bench {
         let stands = limit.decide(state.as_ref(), Cost::ZERO, now).decision;
         let limit = *limit;
         let clock = self.clock();
-        let told = self.send(&call, clock).replies.expect("not too late");
-        let [ChargeReply::Charge { decision, kept, .. }] = told.as_slice() else {
-            panic!("{told:?}: not one charge");
+        let reply = self.send(&call, clock).replies.expect("not too late");
+        let [ChargeReply::Charge { decision, kept, .. }] = reply.as_slice() else {
+            panic!("{reply:?}: not one charge");
         };
         assert_eq!(
             (*kept, *decision),
@@ -306,10 +306,10 @@ impl Bench {
     }
 
     fn forget(&mut self) -> u64 {
-        let place = self.random.below(KEYS) as usize;
+        let index = self.random.below(KEYS) as usize;
         let mut call = Call::new(ScriptOp::Forget);
-        call.forget(&self.keys[place].name);
-        let held = self.keys[place].state.take().is_some();
+        call.forget(&self.keys[index].name);
+        let held = self.keys[index].state.take().is_some();
         let clock = self.clock();
         assert_eq!(self.send(&call, clock).replies, Some(vec![ChargeReply::Cleared(held)]));
         1
@@ -346,8 +346,8 @@ impl Bench {
 }
 
 impl Key {
-    fn draw(place: u64, random: &mut Random) -> Self {
-        let algorithm = Limit::ALGORITHMS[(place % 8) as usize];
+    fn draw(index: u64, random: &mut Random) -> Self {
+        let algorithm = Limit::ALGORITHMS[(index % 8) as usize];
         let limit = loop {
             let mut life = Timeline::new(algorithm, random.next());
             let limit = life.step().expect("a life has a first step").limit;
@@ -357,7 +357,7 @@ impl Key {
             }
         };
         Self {
-            name: format!("tollgate:{{one}}:{place:032}").into_bytes(),
+            name: format!("tollgate:{{one}}:{index:032}").into_bytes(),
             limit,
             policy: random.pick(&[Policy::Enforce, Policy::Enforce, Policy::Shadow, Policy::Count]),
             state: None,
