@@ -54,15 +54,15 @@ impl Cli {
 }
 
 /// Says what stops a command.
-fn refuse(reason: &str) -> ExitCode {
+fn fail(reason: &str) -> ExitCode {
     // Whoever closed stderr does not want to hear; the code still tells.
     let _ = writeln!(io::stderr(), "tollgate: {reason}");
-    ExitCode::from(TROUBLE)
+    ExitCode::from(EXIT_ERROR)
 }
 
-const DONE: u8 = 0;
+const EXIT_OK: u8 = 0;
 /// The exit code clap gives a mistyped command, and ours for whatever else stops a command.
-const TROUBLE: u8 = 2;
+const EXIT_ERROR: u8 = 2;
 
 const SERVE_EXAMPLE: &str = "\
 Settings come from the file, then from variables such as TOLLGATE_SERVER__HTTP, then from flags; the later wins.

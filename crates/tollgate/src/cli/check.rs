@@ -1,7 +1,7 @@
 //! `tollgate check`: may this attempt go on?
 
-use super::ask::{Question, code_of};
-use super::client::{Answer, Form};
+use super::ask::{CheckArgs, exit_code};
+use super::client::{ServerResponse, OutputFormat};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub(crate) struct Check {
     #[command(flatten)]
-    question: Question,
+    args: CheckArgs,
     /// What the attempt costs; 0 looks and takes nothing
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_name = "N")]
     cost: u64,
@@ -18,14 +18,14 @@ pub(crate) struct Check {
 
 impl Check {
     pub(crate) fn run(self) -> ExitCode {
-        self.question
-            .ask("/v1/check", [("cost", json!(self.cost))], Form::Json, show)
+        self.args
+            .send("/v1/check", [("cost", json!(self.cost))], OutputFormat::Json, render)
     }
 }
 
 /// The verdict as a person reads it. Nothing if the answer holds none.
-fn show(answer: &Answer) -> Option<(String, ExitCode)> {
-    let body = answer.json()?;
+fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
+    let body = response.json()?;
     let allowed = body.get("allowed")?.as_bool()?;
     let mut text = String::new();
     let word = if allowed {
@@ -48,7 +48,7 @@ fn show(answer: &Answer) -> Option<(String, ExitCode)> {
         None => text.push_str(": no enforced rule is met"),
     }
     if let Some(delay @ 1..) = body.get("delay_ms").and_then(Value::as_u64) {
-        let _ = write!(text, "; go on after {}", span(delay));
+        let _ = write!(text, "; go on after {}", duration_text(delay));
     }
     if let Some(source) = body.get("source").and_then(Value::as_str)
         && !matches!(source, "memory" | "shared")
@@ -77,20 +77,20 @@ fn show(answer: &Answer) -> Option<(String, ExitCode)> {
             }
         }
     }
-    Some((text, code_of(allowed)))
+    Some((text, exit_code(allowed)))
 }
 
 /// How a limit stands: what is left, and when it is worth asking again.
-fn standing(of: &Value, allowed: bool) -> String {
-    let number = |name| of.get(name).and_then(Value::as_u64);
+fn standing(entry: &Value, allowed: bool) -> String {
+    let number = |name| entry.get(name).and_then(Value::as_u64);
     let Some(limit) = number("limit") else {
         return "unlimited".into();
     };
     let mut text = format!("{} of {limit} left", number("remaining").unwrap_or(0));
     match (allowed, number("retry_after_ms"), number("reset_after_ms")) {
-        (false, Some(wait), _) => text.push_str(&format!(", ask again in {}", span(wait))),
+        (false, Some(wait), _) => text.push_str(&format!(", ask again in {}", duration_text(wait))),
         (false, None, _) => {}
-        (true, _, Some(reset @ 1..)) => text.push_str(&format!(", as good as new in {}", span(reset))),
+        (true, _, Some(reset @ 1..)) => text.push_str(&format!(", as good as new in {}", duration_text(reset))),
         (true, _, _) => {}
     }
     text
@@ -105,7 +105,7 @@ fn mode(limit: &Value) -> &str {
 }
 
 /// A time as people say it, rounded up, with at most two units.
-fn span(ms: u64) -> String {
+fn duration_text(ms: u64) -> String {
     let seconds = ms.div_ceil(1_000);
     let minutes = seconds.div_ceil(60);
     let hours = minutes.div_ceil(60);
@@ -118,7 +118,7 @@ fn span(ms: u64) -> String {
         // Tenths matter while a person waits for it.
         1_000..10_000 => {
             let tenths = ms.div_ceil(100);
-            two_digits(tenths)
+            decimal_seconds(tenths)
         }
         10_000..60_000 => format!("{seconds} s"),
         60_000..3_600_000 => two(seconds / 60, "min", seconds % 60, "s"),
@@ -127,7 +127,7 @@ fn span(ms: u64) -> String {
     }
 }
 
-fn two_digits(tenths: u64) -> String {
+fn decimal_seconds(tenths: u64) -> String {
     match tenths % 10 {
         0 => format!("{} s", tenths / 10),
         tenth => format!("{}.{tenth} s", tenths / 10),
@@ -140,12 +140,12 @@ mod tests {
     use hyper::StatusCode;
     use hyper::body::Bytes;
 
-    fn shown(body: &Value) -> String {
-        let answer = Answer {
+    fn rendered(body: &Value) -> String {
+        let response = ServerResponse {
             status: StatusCode::OK,
             body: Bytes::from(body.to_string()),
         };
-        show(&answer).expect("the body has a verdict").0
+        render(&response).expect("the body has a verdict").0
     }
 
     #[test]
@@ -163,7 +163,7 @@ mod tests {
             (5_400_000, "1 h 30 min"),
             (90_000_000, "1 days 1 h"),
         ] {
-            assert_eq!(span(ms), text);
+            assert_eq!(duration_text(ms), text);
         }
     }
 
@@ -177,7 +177,7 @@ mod tests {
             json!({"allowed": allowed, "rule": rule, "limit": 5, "remaining": 4, "reset_after_ms": 600,
                    "retry_after_ms": wait, "delay_ms": 0, "source": "memory", "lease": null, "limits": limits})
         };
-        for (body, wanted) in [
+        for (body, expected) in [
             (
                 verdict(
                     true,
@@ -214,18 +214,18 @@ mod tests {
                 "allowed: no enforced rule is met\n  plan  denies  4 of 5 left, ask again in 7 ms (shadow)",
             ),
         ] {
-            assert_eq!(anstream::adapter::strip_str(&shown(&body)).to_string(), wanted);
+            assert_eq!(anstream::adapter::strip_str(&rendered(&body)).to_string(), expected);
         }
     }
 
     #[test]
     fn what_is_no_verdict_is_not_shown_as_one() {
         for body in ["", "[]", "{}", "{\"allowed\":\"yes\"}", "<html>"] {
-            let answer = Answer {
+            let response = ServerResponse {
                 status: StatusCode::OK,
                 body: Bytes::from(body),
             };
-            assert!(show(&answer).is_none(), "{body}");
+            assert!(render(&response).is_none(), "{body}");
         }
     }
 }

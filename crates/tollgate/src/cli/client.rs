@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 
 /// Whom to ask, and as whom.
 #[derive(clap::Args)]
-pub(crate) struct Server {
+pub(crate) struct ServerArgs {
     /// The server's address: http://…, https://… or unix:/path
     #[arg(
         long,
@@ -36,63 +36,63 @@ pub(crate) struct Server {
 
 /// What came back.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct ServerResponse {
     pub(crate) status: StatusCode,
     pub(crate) body: Bytes,
 }
 
 /// Why nothing came back, and what to try.
 #[derive(Debug)]
-pub(crate) struct Silence(String);
+pub(crate) struct ClientError(String);
 
 /// How an answer is wanted.
 #[derive(Clone, Copy)]
-pub(crate) enum Form {
+pub(crate) enum OutputFormat {
     Json,
     Text,
 }
 
-impl Server {
+impl ServerArgs {
     /// Posts JSON to a path of the server and waits for the answer.
-    pub(crate) fn post(&self, path: &str, body: &serde_json::Value, form: Form) -> Result<Answer, Silence> {
+    pub(crate) fn post(&self, path: &str, body: &serde_json::Value, format: OutputFormat) -> Result<ServerResponse, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| Silence(format!("cannot start: {error}")))?;
+            .map_err(|error| ClientError(format!("cannot start: {error}")))?;
         runtime.block_on(async {
-            let asked = self.ask(path, body.to_string(), form);
-            tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| {
-                Err(Silence(format!(
+            let request = self.exchange(path, body.to_string(), format);
+            tokio::time::timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(|_| {
+                Err(ClientError(format!(
                     "{} did not answer within {} seconds; is it a tollgate?",
                     self.url,
-                    PATIENCE.as_secs()
+                    REQUEST_TIMEOUT.as_secs()
                 )))
             })
         })
     }
 
-    async fn ask(&self, path: &str, body: String, form: Form) -> Result<Answer, Silence> {
+    async fn exchange(&self, path: &str, body: String, format: OutputFormat) -> Result<ServerResponse, ClientError> {
         let target = Target::parse(&self.url)?;
         let mut request = Request::post(format!("{}{path}", target.base))
             .header(CONTENT_TYPE, "application/json")
             .header(HOST, &target.host)
-            .header(ACCEPT, form.media_type())
+            .header(ACCEPT, format.media_type())
             .body(Full::new(Bytes::from(body)))
-            .map_err(|error| Silence(format!("{}: {error}", self.url)))?;
+            .map_err(|error| ClientError(format!("{}: {error}", self.url)))?;
         if let Some(token) = &self.token {
             let mut value = HeaderValue::try_from(format!("Bearer {}", token.trim()))
-                .map_err(|_| Silence("the token has characters that no header can carry".into()))?;
+                .map_err(|_| ClientError("the token has characters that no header can carry".into()))?;
             value.set_sensitive(true);
             request.headers_mut().insert(AUTHORIZATION, value);
         }
-        match &target.way {
-            Way::Plain(authority) => self.send(connect(authority, &self.url).await?, request).await,
-            Way::Tls(authority, name) => {
+        match &target.transport {
+            Transport::Plain(authority) => self.send(connect(authority, &self.url).await?, request).await,
+            Transport::Tls(authority, name) => {
                 let roots = roots(self.ca.as_deref())?;
                 let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
                 let config = ClientConfig::builder_with_provider(provider)
                     .with_safe_default_protocol_versions()
-                    .map_err(|error| Silence(error.to_string()))?
+                    .map_err(|error| ClientError(error.to_string()))?
                     .with_root_certificates(roots)
                     .with_no_client_auth();
                 let stream = connect(authority, &self.url).await?;
@@ -100,7 +100,7 @@ impl Server {
                     .connect(name.clone(), stream)
                     .await
                     .map_err(|error| {
-                        Silence(format!(
+                        ClientError(format!(
                             "no safe connection to {}: {error}; does --ca name the authority that signed its certificate?",
                             self.url
                         ))
@@ -108,39 +108,39 @@ impl Server {
                 self.send(stream, request).await
             }
             #[cfg(unix)]
-            Way::Unix(path) => {
+            Transport::Unix(path) => {
                 let stream = tokio::net::UnixStream::connect(path)
                     .await
-                    .map_err(|error| unreachable_at(&self.url, &error))?;
+                    .map_err(|error| connect_error(&self.url, &error))?;
                 self.send(stream, request).await
             }
         }
     }
 
-    async fn send<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<Answer, Silence>
+    async fn send<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<ServerResponse, ClientError>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let odd = |error: &dyn fmt::Display| Silence(format!("{} broke off: {error}; is it a tollgate?", self.url));
+        let interrupted = |error: &dyn fmt::Display| ClientError(format!("{} broke off: {error}; is it a tollgate?", self.url));
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| odd(&error))?;
+            .map_err(|error| interrupted(&error))?;
         // Ends with the sender; what goes wrong in it, the sender hears.
         tokio::spawn(async move {
             let _ = connection.await;
         });
-        let response = sender.send_request(request).await.map_err(|error| odd(&error))?;
+        let response = sender.send_request(request).await.map_err(|error| interrupted(&error))?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX)
+        let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX)
             .collect()
             .await
-            .map_err(|error| odd(&error))?
+            .map_err(|error| interrupted(&error))?
             .to_bytes();
-        Ok(Answer { status, body })
+        Ok(ServerResponse { status, body })
     }
 }
 
-impl Form {
+impl OutputFormat {
     fn media_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
@@ -149,7 +149,7 @@ impl Form {
     }
 }
 
-impl fmt::Display for Silence {
+impl fmt::Display for ClientError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -157,13 +157,13 @@ impl fmt::Display for Silence {
 
 /// A URL taken apart.
 struct Target {
-    way: Way,
+    transport: Transport,
     host: String,
     /// What stands before every path, without a slash at its end.
     base: String,
 }
 
-enum Way {
+enum Transport {
     Plain(String),
     Tls(String, ServerName<'static>),
     #[cfg(unix)]
@@ -171,74 +171,74 @@ enum Way {
 }
 
 impl Target {
-    fn parse(url: &str) -> Result<Self, Silence> {
-        let bad = |why: &str| {
-            Silence(format!(
-                "`{url}` is not a server's address: {why}; write for example http://127.0.0.1:8080"
+    fn parse(url: &str) -> Result<Self, ClientError> {
+        let invalid = |reason: &str| {
+            ClientError(format!(
+                "`{url}` is not a server's address: {reason}; write for example http://127.0.0.1:8080"
             ))
         };
         #[cfg(unix)]
         if let Some(path) = url.strip_prefix("unix:") {
             return Ok(Self {
-                way: Way::Unix(path.into()),
+                transport: Transport::Unix(path.into()),
                 host: "localhost".into(),
                 base: String::new(),
             });
         }
-        let uri: Uri = url.parse().map_err(|_| bad("it cannot be read"))?;
+        let uri: Uri = url.parse().map_err(|_| invalid("it cannot be read"))?;
         let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-            return Err(bad("it does not begin with http:// or https://"));
+            return Err(invalid("it does not begin with http:// or https://"));
         };
         if authority.as_str().contains('@') || uri.query().is_some() {
-            return Err(bad("give a token with --token, and nothing behind a `?`"));
+            return Err(invalid("give a token with --token, and nothing behind a `?`"));
         }
-        let to = |port: u16| format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port));
-        let way = match scheme {
-            "http" => Way::Plain(to(80)),
+        let authority_with = |port: u16| format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(port));
+        let transport = match scheme {
+            "http" => Transport::Plain(authority_with(80)),
             "https" => {
                 let name = authority
                     .host()
                     .trim_start_matches('[')
                     .trim_end_matches(']')
                     .to_owned();
-                Way::Tls(
-                    to(443),
-                    ServerName::try_from(name).map_err(|_| bad("no certificate can be for that host"))?,
+                Transport::Tls(
+                    authority_with(443),
+                    ServerName::try_from(name).map_err(|_| invalid("no certificate can be for that host"))?,
                 )
             }
-            _ => return Err(bad("it does not begin with http:// or https://")),
+            _ => return Err(invalid("it does not begin with http:// or https://")),
         };
         Ok(Self {
-            way,
+            transport,
             host: authority.to_string(),
             base: uri.path().trim_end_matches('/').to_owned(),
         })
     }
 }
 
-async fn connect(authority: &str, url: &str) -> Result<TcpStream, Silence> {
+async fn connect(authority: &str, url: &str) -> Result<TcpStream, ClientError> {
     TcpStream::connect(authority)
         .await
-        .map_err(|error| unreachable_at(url, &error))
+        .map_err(|error| connect_error(url, &error))
 }
 
-fn unreachable_at(url: &str, error: &std::io::Error) -> Silence {
-    Silence(format!(
+fn connect_error(url: &str, error: &std::io::Error) -> ClientError {
+    ClientError(format!(
         "cannot reach {url}: {error}; is the server running (`tollgate serve`)? Another address goes into --url or TOLLGATE_URL"
     ))
 }
 
-fn roots(ca: Option<&Path>) -> Result<RootCertStore, Silence> {
+fn roots(ca: Option<&Path>) -> Result<RootCertStore, ClientError> {
     let mut roots = RootCertStore::empty();
     match ca {
         Some(file) => {
-            let unread = |error: &dyn fmt::Display| Silence(format!("{}: {error}", file.display()));
-            for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unread(&error))? {
-                let certificate = certificate.map_err(|error| unread(&error))?;
-                roots.add(certificate).map_err(|error| unread(&error))?;
+            let unreadable = |error: &dyn fmt::Display| ClientError(format!("{}: {error}", file.display()));
+            for certificate in CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))? {
+                let certificate = certificate.map_err(|error| unreadable(&error))?;
+                roots.add(certificate).map_err(|error| unreadable(&error))?;
             }
             if roots.is_empty() {
-                return Err(unread(&"has no certificate in it"));
+                return Err(unreadable(&"has no certificate in it"));
             }
         }
         None => {
@@ -249,10 +249,10 @@ fn roots(ca: Option<&Path>) -> Result<RootCertStore, Silence> {
 }
 
 /// How long an answer may take in all.
-const PATIENCE: Duration = Duration::from_secs(10);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest answer that is read: an explanation of very many rules.
-const ANSWER_BYTES_MAX: usize = 64 << 20;
+const RESPONSE_BYTES_MAX: usize = 64 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -260,21 +260,21 @@ mod tests {
 
     #[test]
     fn an_address_says_where_to_go_and_under_which_name() {
-        for (url, to, host, base) in [
+        for (url, address, host, base) in [
             ("http://127.0.0.1:8080", "127.0.0.1:8080", "127.0.0.1:8080", ""),
             ("http://gate", "gate:80", "gate", ""),
             ("https://gate/", "gate:443", "gate", ""),
             ("https://[::1]:9/limits/", "[::1]:9", "[::1]:9", "/limits"),
             ("unix:/run/tollgate.sock", "/run/tollgate.sock", "localhost", ""),
         ] {
-            let target = Target::parse(url).unwrap_or_else(|silence| panic!("{url}: {silence}"));
-            let way = match target.way {
-                Way::Plain(authority) | Way::Tls(authority, _) => authority,
-                Way::Unix(path) => path.display().to_string(),
+            let target = Target::parse(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+            let destination = match target.transport {
+                Transport::Plain(authority) | Transport::Tls(authority, _) => authority,
+                Transport::Unix(path) => path.display().to_string(),
             };
             assert_eq!(
-                (way.as_str(), target.host.as_str(), target.base.as_str()),
-                (to, host, base),
+                (destination.as_str(), target.host.as_str(), target.base.as_str()),
+                (address, host, base),
                 "{url}"
             );
         }
@@ -290,10 +290,10 @@ mod tests {
             "http://gate?x",
             "http://a b",
         ] {
-            let Err(silence) = Target::parse(url) else {
+            let Err(error) = Target::parse(url) else {
                 panic!("{url} was taken");
             };
-            assert!(silence.to_string().contains("http://127.0.0.1:8080"), "{silence}");
+            assert!(error.to_string().contains("http://127.0.0.1:8080"), "{error}");
         }
     }
 }

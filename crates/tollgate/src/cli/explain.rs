@@ -1,8 +1,8 @@
 //! `tollgate explain`: why would this attempt be allowed or denied?
 
-use super::DONE;
-use super::ask::Question;
-use super::client::Form;
+use super::EXIT_OK;
+use super::ask::CheckArgs;
+use super::client::OutputFormat;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub(crate) struct Explain {
     #[command(flatten)]
-    question: Question,
+    args: CheckArgs,
     /// What the attempt would cost
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_name = "N")]
     cost: u64,
@@ -19,10 +19,10 @@ pub(crate) struct Explain {
 impl Explain {
     pub(crate) fn run(self) -> ExitCode {
         // The text for people is the server's: it knows the rules.
-        self.question
-            .ask("/v1/explain", [("cost", json!(self.cost))], Form::Text, |answer| {
-                let text = String::from_utf8_lossy(&answer.body).trim_end().to_owned();
-                (answer.status.is_success()).then_some((text, ExitCode::from(DONE)))
+        self.args
+            .send("/v1/explain", [("cost", json!(self.cost))], OutputFormat::Text, |response| {
+                let text = String::from_utf8_lossy(&response.body).trim_end().to_owned();
+                (response.status.is_success()).then_some((text, ExitCode::from(EXIT_OK)))
             })
     }
 }

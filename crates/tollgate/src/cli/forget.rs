@@ -1,8 +1,8 @@
 //! `tollgate forget`: clears the counters of one subject.
 
-use super::DONE;
-use super::ask::Question;
-use super::client::Form;
+use super::EXIT_OK;
+use super::ask::CheckArgs;
+use super::client::OutputFormat;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 pub(crate) struct Forget {
     #[command(flatten)]
-    question: Question,
+    args: CheckArgs,
     /// Only the counters of this rule, or of one of its windows (search.1min)
     #[arg(long, value_name = "ID")]
     rule: Option<String>,
@@ -19,14 +19,14 @@ pub(crate) struct Forget {
 impl Forget {
     pub(crate) fn run(self) -> ExitCode {
         let rule = self.rule.map(|rule| ("rule", json!(rule)));
-        self.question.ask("/v1/forget", rule, Form::Json, |answer| {
-            let body = answer.json()?;
+        self.args.send("/v1/forget", rule, OutputFormat::Json, |response| {
+            let body = response.json()?;
             let text = match body.get("forgotten").and_then(Value::as_u64)? {
                 0 => "forgot nothing: no counter of this subject was in use".into(),
                 1 => "forgot 1 counter".into(),
                 count => format!("forgot {count} counters"),
             };
-            Some((text, ExitCode::from(DONE)))
+            Some((text, ExitCode::from(EXIT_OK)))
         })
     }
 }

@@ -1,7 +1,7 @@
 //! `tollgate rules`: checks what is written, without a server.
 
-use super::DONE;
-use super::ask::say;
+use super::EXIT_OK;
+use super::ask::print;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -58,8 +58,8 @@ impl Rules {
             } => check(&files, merge_domains || merges_domains(&variables()), json),
             Command::ImportEnvoy { files } => import_envoy(&files),
             Command::Schema => {
-                say(&format!("{:#}", schema()));
-                ExitCode::from(DONE)
+                print(&format!("{:#}", schema()));
+                ExitCode::from(EXIT_OK)
             }
         }
     }
@@ -70,7 +70,7 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
     let mut reader = RulesParser::new(rules::ParserOptions::default());
     let mut envoy = envoy::DescriptorFiles::new(merges_domains);
     for path in files {
-        match read(path, yaml::parse) {
+        match parse_file(path, yaml::parse) {
             Ok(root) if envoy::is_descriptor_file(&root) => envoy.add_file(&root),
             Ok(root) if is_settings(&root) => {
                 let sources = Sources {
@@ -98,11 +98,11 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
     let found = problems.sorted();
     if json {
         let list: Vec<Value> = found.iter().map(as_json).collect();
-        say(&json!({ "valid": errors == 0, "problems": list }).to_string());
+        print(&json!({ "valid": errors == 0, "problems": list }).to_string());
     } else {
-        say(&as_text(&found, errors, files.len()));
+        print(&as_text(&found, errors, files.len()));
     }
-    ExitCode::from(if errors == 0 { DONE } else { WRONG })
+    ExitCode::from(if errors == 0 { EXIT_OK } else { EXIT_INVALID })
 }
 
 /// Prints the rules on stdout and what is odd about the files on stderr, so that one can be kept.
@@ -110,7 +110,7 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
     let mut problems = Problems::new();
     let mut envoy = envoy::DescriptorFiles::new(true);
     for path in files {
-        match read(path, envoy::parse) {
+        match parse_file(path, envoy::parse) {
             Ok(root) => envoy.add_file(&root),
             Err(found) => problems.extend(found),
         }
@@ -133,14 +133,14 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
     }
     match converted.filter(|_| errors == 0) {
         Some(rules) => {
-            say(rules.trim_end());
-            ExitCode::from(DONE)
+            print(rules.trim_end());
+            ExitCode::from(EXIT_OK)
         }
-        None => ExitCode::from(WRONG),
+        None => ExitCode::from(EXIT_INVALID),
     }
 }
 
-fn read(path: &Path, parse: fn(&Arc<Origin>) -> Result<yaml::Node, Vec<Problem>>) -> Result<yaml::Node, Vec<Problem>> {
+fn parse_file(path: &Path, parse: fn(&Arc<Origin>) -> Result<yaml::Node, Vec<Problem>>) -> Result<yaml::Node, Vec<Problem>> {
     let origin = read_text(path).map_err(|problem| vec![problem])?;
     parse(&origin)
 }
@@ -151,7 +151,7 @@ fn as_text(found: &[Problem], errors: usize, files: usize) -> String {
     for problem in found {
         let _ = writeln!(text, "{}", coloured(problem));
     }
-    let counted = |count: usize, what: &str| match count {
+    let count_text = |count: usize, what: &str| match count {
         1 => format!("1 {what}"),
         count => format!("{count} {what}s"),
     };
@@ -160,20 +160,20 @@ fn as_text(found: &[Problem], errors: usize, files: usize) -> String {
     let _ = write!(
         text,
         "{}: {verdict}, {}, {}",
-        counted(files, "file"),
-        counted(errors, "error"),
-        counted(warnings, "warning")
+        count_text(files, "file"),
+        count_text(errors, "error"),
+        count_text(warnings, "warning")
     );
     text
 }
 
 fn coloured(problem: &Problem) -> String {
-    let (word, colour) = match problem.severity {
+    let (label, colour) = match problem.severity {
         Severity::Error => ("error", "1;31"),
         Severity::Warning => ("warning", "1;33"),
     };
-    let painted = format!(": \u{1b}[{colour}m{word}\u{1b}[0m: ");
-    problem.to_string().replacen(&format!(": {word}: "), &painted, 1)
+    let painted = format!(": \u{1b}[{colour}m{label}\u{1b}[0m: ");
+    problem.to_string().replacen(&format!(": {label}: "), &painted, 1)
 }
 
 fn as_json(problem: &Problem) -> Value {
@@ -187,4 +187,4 @@ fn as_json(problem: &Problem) -> Value {
     })
 }
 
-const WRONG: u8 = 1;
+const EXIT_INVALID: u8 = 1;

@@ -10,9 +10,9 @@ mod shared;
 mod signals;
 mod store;
 
-use self::fronts::Fronts;
+use self::fronts::FrontEnds;
 use self::signals::Signals;
-use super::{DONE, refuse};
+use super::{EXIT_OK, fail};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -43,34 +43,34 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> ExitCode {
-        let mut settings = Settings::new(Sources {
+        let mut loader = Settings::new(Sources {
             file: self.config,
             variables: variables(),
             store: self.store,
             set: self.set,
         });
-        let loaded = match settings.load() {
-            Ok(loaded) => loaded,
+        let snapshot = match loader.load() {
+            Ok(snapshot) => snapshot,
             Err(problems) => {
                 let errors: usize = problems.iter().map(Problem::error_count).sum();
                 let list: String = problems.iter().map(|problem| format!("\n{problem}")).collect();
-                return refuse(&format!("{errors} to mend before it can start:\n{list}"));
+                return fail(&format!("{errors} to mend before it can start:\n{list}"));
             }
         };
-        log::begin(loaded.config.log, loaded.config.log_format);
-        if !loaded.written.of_ratelimit.is_empty() {
+        log::init(snapshot.config.log, snapshot.config.log_format);
+        if !snapshot.written.of_ratelimit.is_empty() {
             tracing::info!("RUNTIME_ROOT is set: the environment of envoyproxy/ratelimit is taken as settings");
         }
-        for warning in loaded.written.notes.iter().chain(&loaded.warnings) {
+        for warning in snapshot.written.notes.iter().chain(&snapshot.warnings) {
             tracing::warn!("{}", one_line(warning));
         }
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,
-            Err(error) => return refuse(&format!("cannot start threads: {error}")),
+            Err(error) => return fail(&format!("cannot start threads: {error}")),
         };
-        match runtime.block_on(serve(settings, loaded)) {
-            Ok(()) => ExitCode::from(DONE),
-            Err(reason) => refuse(&reason),
+        match runtime.block_on(serve(loader, snapshot)) {
+            Ok(()) => ExitCode::from(EXIT_OK),
+            Err(reason) => fail(&reason),
         }
     }
 }
@@ -79,7 +79,7 @@ impl Serve {
 ///
 /// # Errors
 /// What keeps it from starting, or from keeping the counters at the end.
-async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
+async fn serve(loader: Settings, snapshot: Loaded) -> Result<(), String> {
     let Loaded {
         config,
         rules,
@@ -87,89 +87,89 @@ async fn serve(settings: Settings, loaded: Loaded) -> Result<(), String> {
         missing,
         apart,
         ..
-    } = loaded;
-    let mut store = store::Opened::open(&config.store, &config.data_dir)?;
+    } = snapshot;
+    let mut store = store::OpenStore::open(&config.store, &config.data_dir)?;
     let tls = match &config.tls {
         Some(files) => Some(Arc::new(Tls::load(files.clone()).map_err(|error| error.to_string())?)),
         None => None,
     };
-    let mut fronts = Fronts::new();
-    let http = fronts.bind("http", config.http.as_ref()).await?;
-    let grpc = fronts.bind("grpc", config.grpc.as_ref()).await?;
-    let resp = fronts.bind("resp", config.resp.as_ref()).await?;
-    let debug = fronts.bind("debug", config.debug.as_ref()).await?;
-    if fronts.bound().is_empty() {
+    let mut front_ends = FrontEnds::new();
+    let http = front_ends.bind("http", config.http.as_ref()).await?;
+    let grpc = front_ends.bind("grpc", config.grpc.as_ref()).await?;
+    let resp = front_ends.bind("resp", config.resp.as_ref()).await?;
+    let debug = front_ends.bind("debug", config.debug.as_ref()).await?;
+    if front_ends.bound().is_empty() {
         return Err("no front end is left to listen".into());
     }
     files::raise_limit(config.bounds.connections);
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
-    let hint = banner::Hint::of(&rules);
+    let sample = banner::SampleCheck::for_rules(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));
     gate.compat().set_modes(config.envoy.clone());
-    begin_without(&gate, &missing);
+    start_without_files(&gate, &missing);
     leave_apart(&gate, &apart);
 
-    let asked = Arc::new(Notify::new());
+    let reload_requested = Arc::new(Notify::new());
     let keyring = config.tokens.clone().map(|tokens| Arc::new(Keyring::new(tokens)));
-    let reloads = Reloads::new(
-        settings,
+    let reloader = Reloads::new(
+        loader,
         written,
         config.store.clone(),
         keyring.clone(),
-        Arc::clone(&asked),
+        Arc::clone(&reload_requested),
     );
-    let watcher = tokio::spawn(reloads.watch(Arc::clone(&gate)));
-    let keeper = tokio::spawn(store.look().await);
+    let watcher = tokio::spawn(reloader.watch(Arc::clone(&gate)));
+    let maintenance = tokio::spawn(store.maintain().await);
     let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));
 
-    let tls_of = |listener| tls.clone().filter(|_| config.has_tls(listener));
+    let tls_for = |listener| tls.clone().filter(|_| config.has_tls(listener));
     if let Some(listener) = resp {
-        let settings = resp_settings(&config, tls_of("resp"), keyring.clone());
-        let serve = resp::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
-        fronts.open("resp", serve);
+        let settings = resp_settings(&config, tls_for("resp"), keyring.clone());
+        let serve = resp::serve(listener, Arc::clone(&gate), settings, front_ends.stopping());
+        front_ends.spawn("resp", serve);
     }
     if let Some(listener) = http {
-        let settings = http_settings("http", &config, tls_of("http"), keyring.clone());
-        let serve = http::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
-        fronts.open("http", serve);
+        let settings = http_settings("http", &config, tls_for("http"), keyring.clone());
+        let serve = http::serve(listener, Arc::clone(&gate), settings, front_ends.stopping());
+        front_ends.spawn("http", serve);
     }
     if let Some(listener) = debug {
-        let settings = http_settings("debug", &config, tls_of("debug"), keyring.clone());
-        let serve = http::serve_debug(listener, Arc::clone(&gate), settings, fronts.stopping());
-        fronts.open("debug", serve);
+        let settings = http_settings("debug", &config, tls_for("debug"), keyring.clone());
+        let serve = http::serve_debug(listener, Arc::clone(&gate), settings, front_ends.stopping());
+        front_ends.spawn("debug", serve);
     }
     if let Some(listener) = grpc {
-        let settings = grpc_settings(&config, tls_of("grpc"), keyring);
-        let serve = grpc::serve(listener, Arc::clone(&gate), settings, fronts.stopping());
-        fronts.open("grpc", serve);
+        let settings = grpc_settings(&config, tls_for("grpc"), keyring);
+        let serve = grpc::serve(listener, Arc::clone(&gate), settings, front_ends.stopping());
+        front_ends.spawn("grpc", serve);
     }
     gate.enter(Phase::Ready);
-    banner::print(fronts.bound(), &config, &hint);
+    banner::print(front_ends.bound(), &config, &sample);
 
-    let ended = fronts.run(&gate, &mut signals, &asked, config.drain).await;
-    for task in [Some(watcher), Some(keeper), certificates].into_iter().flatten() {
+    let result = front_ends.run(&gate, &mut signals, &reload_requested, config.drain).await;
+    for task in [Some(watcher), Some(maintenance), certificates].into_iter().flatten() {
         task.abort();
     }
-    store.leave().await;
-    let kept = store.close();
-    ended?;
+    store.deregister().await;
+    let closed = store.close();
+    result?;
     tracing::info!("stopped");
-    kept
+    closed
 }
 
 /// Says which files a server starts without.
-fn begin_without(gate: &Gate, missing: &[Problem]) {
+fn start_without_files(gate: &Gate, missing: &[Problem]) {
     if missing.is_empty() {
         return;
     }
-    let faults = faults(missing);
-    for fault in &faults {
-        tracing::error!("{fault}");
+    let errors = faults(missing);
+    for error in &errors {
+        tracing::error!("{error}");
     }
     tracing::warn!(
         "starting without these files: calls fail with `no rate limit configuration loaded` until they can be read"
     );
-    gate.begin_without_rules(&faults.join("\n"));
+    gate.begin_without_rules(&errors.join("\n"));
 }
 
 fn resp_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> RespSettings {

@@ -8,11 +8,11 @@ use tollgate::server::listen::Address;
 use tollgate_limiter::core::rules::{Attempt, RuleSet, Test};
 
 /// A first check to try, one that meets a rule.
-pub(super) struct Hint(Value);
+pub(super) struct SampleCheck(Value);
 
-impl Hint {
+impl SampleCheck {
     /// An attempt that the first rule with subjects is met by, as far as can be guessed.
-    pub(super) fn of(rules: &RuleSet) -> Self {
+    pub(super) fn for_rules(rules: &RuleSet) -> Self {
         let mut attributes = Map::new();
         let mut body = Map::new();
         if let Some(rule) = rules.rules().iter().find(|rule| !rule.per().is_empty()) {
@@ -36,14 +36,14 @@ impl Hint {
 }
 
 /// Prints it. Whoever reads the last line may send requests.
-pub(super) fn print(bound: &[(&str, Address)], config: &Config, hint: &Hint) {
-    let text = text(bound, config, hint);
+pub(super) fn print(bound: &[(&str, Address)], config: &Config, sample: &SampleCheck) {
+    let text = text(bound, config, sample);
     let mut out = io::stdout().lock();
     // Nobody may be listening, and the server serves all the same.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-fn text(bound: &[(&str, Address)], config: &Config, hint: &Hint) -> String {
+fn text(bound: &[(&str, Address)], config: &Config, sample: &SampleCheck) -> String {
     let mut text = String::new();
     for (name, address) in bound {
         let scheme = match (*name, config.has_tls(name)) {
@@ -57,24 +57,24 @@ fn text(bound: &[(&str, Address)], config: &Config, hint: &Hint) -> String {
         text.push_str(&format!("{name}: {scheme}{address}\n"));
     }
     if let Some((_, address)) = bound.iter().find(|(name, _)| *name == "http") {
-        text.push_str(&format!("try: {}\n", curl(address, config, hint)));
+        text.push_str(&format!("try: {}\n", curl(address, config, sample)));
     }
     text + "ready\n"
 }
 
 /// A line that asks, to be pasted into a shell.
-fn curl(http: &Address, config: &Config, hint: &Hint) -> String {
+fn curl(http: &Address, config: &Config, sample: &SampleCheck) -> String {
     let scheme = if config.has_tls("http") { "https" } else { "http" };
-    let asked = match http {
+    let target = match http {
         Address::Tcp(address) => {
             // An address that stands for all is reached by the one that is always there.
-            let mut near = *address;
+            let mut reachable = *address;
             match address.ip() {
-                IpAddr::V4(ip) if ip.is_unspecified() => near.set_ip(Ipv4Addr::LOCALHOST.into()),
-                IpAddr::V6(ip) if ip.is_unspecified() => near.set_ip(Ipv6Addr::LOCALHOST.into()),
+                IpAddr::V4(ip) if ip.is_unspecified() => reachable.set_ip(Ipv4Addr::LOCALHOST.into()),
+                IpAddr::V6(ip) if ip.is_unspecified() => reachable.set_ip(Ipv6Addr::LOCALHOST.into()),
                 _ => {}
             }
-            format!("{scheme}://{near}")
+            format!("{scheme}://{reachable}")
         }
         Address::Unix(path) => format!("--unix-socket {} {scheme}://localhost", path.display()),
     };
@@ -83,6 +83,6 @@ fn curl(http: &Address, config: &Config, hint: &Hint) -> String {
     } else {
         ""
     };
-    let body = hint.0.to_string().replace('\'', "\\u0027");
-    format!("curl -i {token}{asked}/v1/check -d '{body}'")
+    let body = sample.0.to_string().replace('\'', "\\u0027");
+    format!("curl -i {token}{target}/v1/check -d '{body}'")
 }

@@ -4,7 +4,7 @@
 /// does not, and allow far more. Says so if it is still less than `connections` and what else is open.
 pub(super) fn raise_limit(connections: usize) {
     match rlimit::increase_nofile_limit(u64::MAX) {
-        Ok(limit) if limit < (connections as u64).saturating_add(OTHERS) => tracing::warn!(
+        Ok(limit) if limit < (connections as u64).saturating_add(OTHER_FILES) => tracing::warn!(
             limit,
             connections,
             "the system allows fewer open files than connections: further ones wait; raise its limit (`ulimit -H -n`), or \
@@ -16,4 +16,4 @@ pub(super) fn raise_limit(connections: usize) {
 }
 
 /// Files of rules, certificates, the log, the listener, what the runtime waits with.
-const OTHERS: u64 = 64;
+const OTHER_FILES: u64 = 64;

@@ -10,7 +10,7 @@ use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::listen::{Address, Listener};
 
 /// Front ends that listen, and those that answer.
-pub(super) struct Fronts {
+pub(super) struct FrontEnds {
     /// Where each listens, with the port it was given.
     bound: Vec<(&'static str, Address)>,
     running: JoinSet<()>,
@@ -18,7 +18,7 @@ pub(super) struct Fronts {
     stop: watch::Sender<bool>,
 }
 
-impl Fronts {
+impl FrontEnds {
     pub(super) fn new() -> Self {
         Self {
             bound: Vec::new(),
@@ -39,7 +39,7 @@ impl Fronts {
     ) -> Result<Option<Listener>, String> {
         let Some(address) = address else { return Ok(None) };
         let listener = Listener::bind(address).await.map_err(|error| {
-            let next = match error.kind() {
+            let next_step = match error.kind() {
                 io::ErrorKind::AddrInUse => &format!(
                     "another program listens there; stop it, or choose another with --set server.{name}=127.0.0.1:0 \
                      (0 takes any that is free)"
@@ -47,7 +47,7 @@ impl Fronts {
                 io::ErrorKind::PermissionDenied => "this user may not; choose a port above 1023 or another path",
                 _ => "is it an address of this machine?",
             };
-            format!("cannot listen on {address}: {error}; {next}")
+            format!("cannot listen on {address}: {error}; {next_step}")
         })?;
         let bound = listener.address().map_err(|error| error.to_string())?;
         self.bound.push((name, bound));
@@ -69,7 +69,7 @@ impl Fronts {
     }
 
     /// Starts one.
-    pub(super) fn open(&mut self, name: &'static str, serve: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&mut self, name: &'static str, serve: impl Future<Output = ()> + Send + 'static) {
         let task = self.running.spawn(serve);
         self.names.push((task.id(), name));
     }
@@ -85,15 +85,15 @@ impl Fronts {
         reload: &Arc<Notify>,
         drain: Duration,
     ) -> Result<(), String> {
-        let mut fault = None;
+        let mut failure = None;
         loop {
             tokio::select! {
-                ended = self.running.join_next_with_id() => match ended {
+                exit = self.running.join_next_with_id() => match exit {
                     None => break,
-                    Some(ended) => if let Some(words) = self.fault(ended, gate.phase()) {
+                    Some(exit) => if let Some(text) = self.failure(exit, gate.phase()) {
                         gate.enter(Phase::Draining);
                         self.stop.send_replace(true);
-                        fault.get_or_insert(words);
+                        failure.get_or_insert(text);
                     },
                 },
                 signal = signals.next() => match signal {
@@ -110,12 +110,12 @@ impl Fronts {
                 },
             }
         }
-        fault.map_or(Ok(()), Err)
+        failure.map_or(Ok(()), Err)
     }
 
     /// What is wrong with how one ended, if anything is.
-    fn fault(&self, ended: Result<(Id, ()), JoinError>, phase: Phase) -> Option<String> {
-        let (id, error) = match ended {
+    fn failure(&self, exit: Result<(Id, ()), JoinError>, phase: Phase) -> Option<String> {
+        let (id, error) = match exit {
             Ok((id, ())) if phase != Phase::Draining => (id, "nothing told it to".to_owned()),
             Err(error) if error.is_panic() => (error.id(), error.to_string()),
             Ok(_) | Err(_) => return None,

@@ -13,24 +13,24 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// From here on everything that is logged is written, from this level on.
-pub(super) fn begin(level: LevelFilter, format: LogFormat) {
+pub(super) fn init(level: LevelFilter, format: LogFormat) {
     let log = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr);
     // Only one is ever begun.
     let _ = match format {
         LogFormat::Text => {
-            let is_seen = std::io::stderr().is_terminal();
-            tracing::subscriber::set_global_default(log.with_ansi(is_seen).with_target(false).finish())
+            let is_terminal = std::io::stderr().is_terminal();
+            tracing::subscriber::set_global_default(log.with_ansi(is_terminal).with_target(false).finish())
         }
-        LogFormat::Json => tracing::subscriber::set_global_default(log.event_format(Json).finish()),
+        LogFormat::Json => tracing::subscriber::set_global_default(log.event_format(JsonFormat).finish()),
     };
 }
 
 /// An object a line, with the names that envoyproxy/ratelimit has for its parts.
-struct Json;
+struct JsonFormat;
 
-impl<S, N> FormatEvent<S, N> for Json
+impl<S, N> FormatEvent<S, N> for JsonFormat
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -38,19 +38,19 @@ where
     fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
-        let mut told = Told(Map::new());
-        told.0.insert("@timestamp".into(), time.into());
+        let mut fields = JsonFields(Map::new());
+        fields.0.insert("@timestamp".into(), time.into());
         let level = event.metadata().level().as_str().to_ascii_lowercase();
-        told.0.insert("level".into(), level.into());
-        event.record(&mut told);
-        writeln!(writer, "{}", Value::from(told.0))
+        fields.0.insert("level".into(), level.into());
+        event.record(&mut fields);
+        writeln!(writer, "{}", Value::from(fields.0))
     }
 }
 
 /// What an event tells.
-struct Told(Map<String, Value>);
+struct JsonFields(Map<String, Value>);
 
-impl Told {
+impl JsonFields {
     fn add(&mut self, field: &Field, value: Value) {
         let name = if field.name() == "message" {
             "@message"
@@ -61,7 +61,7 @@ impl Told {
     }
 }
 
-impl Visit for Told {
+impl Visit for JsonFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.add(field, value.into());
     }

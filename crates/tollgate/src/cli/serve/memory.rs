@@ -1,6 +1,6 @@
 //! The embedded store of a server: opened with what an earlier one left, kept for the next.
 
-use super::store::hold;
+use super::store::lock_data_dir;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use tollgate::data_dir::Held;
 use tollgate_limiter::store::memory::Memory;
 
 /// The store, and where its counters outlast a restart.
-pub(super) struct Store {
+pub(super) struct MemoryHandle {
     counters: Arc<Memory>,
     snapshot: Option<PathBuf>,
     /// Held until the snapshot is written.
     _folder: Option<Held>,
 }
 
-impl Store {
+impl MemoryHandle {
     /// A store that goes on where a snapshot ended, or an empty one.
     ///
     /// # Errors
@@ -27,9 +27,9 @@ impl Store {
             Snapshot::Inside(name) => data_dir.path.join(name),
             Snapshot::At(path) => path.clone(),
         });
-        let folder = hold(data_dir, snapshot.is_some())?;
+        let folder = lock_data_dir(data_dir, snapshot.is_some())?;
         let options = Memory::options()
-            .max_memory(settings.max_memory - kept(settings.max_memory))
+            .max_memory(settings.max_memory - allocator_reserve(settings.max_memory))
             .overflow(settings.overflow);
         let counters = match &snapshot {
             Some(path) if path.exists() => {
@@ -62,32 +62,32 @@ impl Store {
     /// What the file system refuses.
     pub(super) fn close(self) -> Result<(), String> {
         let Some(path) = &self.snapshot else { return Ok(()) };
-        let written = self.counters.snapshot(path);
-        let keys = written.map_err(|error| format!("cannot write the snapshot {}: {error}", path.display()))?;
+        let snapshot = self.counters.snapshot(path);
+        let keys = snapshot.map_err(|error| format!("cannot write the snapshot {}: {error}", path.display()))?;
         tracing::info!(keys, file = %path.display(), "wrote the counters to the snapshot");
         Ok(())
     }
 }
 
 /// What of the memory for keys is left to the allocator: so much it keeps of tables that were outgrown.
-fn kept(max_memory: usize) -> usize {
-    (max_memory / 4).min(KEPT_MOST)
+fn allocator_reserve(max_memory: usize) -> usize {
+    (max_memory / 4).min(ALLOCATOR_RESERVE_MAX)
 }
 
-const KEPT_MOST: usize = 8 << 20;
+const ALLOCATOR_RESERVE_MAX: usize = 8 << 20;
 
 /// Takes idle keys out while nothing new comes, a few at a time and without end.
 pub(super) async fn sweep(counters: Arc<Memory>) {
-    let mut clock = tokio::time::interval(SWEEP_EVERY);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ticker = tokio::time::interval(SWEEP_INTERVAL);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        clock.tick().await;
+        ticker.tick().await;
         let counters = Arc::clone(&counters);
         // It takes locks; a panic in it is told by the runtime and ends this round only.
         let _ = tokio::task::spawn_blocking(move || counters.sweep(SWEEP_SLOTS)).await;
     }
 }
 
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Of each shard: a million keys are gone through in about a minute.
 const SWEEP_SLOTS: usize = 16;

@@ -9,17 +9,17 @@ use tokio::time::{MissedTickBehavior, interval};
 use tollgate_limiter::store::redis::Redis;
 
 /// A file, and what it says as far as is known.
-pub(super) struct KeptPrimary {
+pub(super) struct PrimaryFile {
     path: PathBuf,
     text: Option<String>,
 }
 
-impl KeptPrimary {
+impl PrimaryFile {
     /// What a server before this one kept in the folder. A file that cannot be read is as good as none.
     pub(super) fn read(folder: &Path) -> Self {
-        let path = folder.join(NAME);
+        let path = folder.join(FILE_NAME);
         let mut text = String::new();
-        let read = File::open(&path).and_then(|file| file.take(LONGEST).read_to_string(&mut text));
+        let read = File::open(&path).and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text));
         Self {
             text: read.is_ok().then(|| text.trim().to_owned()),
             path,
@@ -31,26 +31,26 @@ impl KeptPrimary {
     }
 
     /// Writes down whatever else sentinels name, without end. What keeps it from being written is told once, and tried again.
-    pub(super) async fn keep(mut self, store: &Redis) {
-        let mut clock = interval(LOOK_EVERY);
-        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut is_told = false;
+    pub(super) async fn keep_current(mut self, store: &Redis) {
+        let mut ticker = interval(POLL_INTERVAL);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_reported = false;
         loop {
-            clock.tick().await;
-            let Some(named) = store.primary().filter(|named| self.text() != Some(named)) else {
+            ticker.tick().await;
+            let Some(primary) = store.primary().filter(|named| self.text() != Some(named)) else {
                 continue;
             };
-            let (path, text) = (self.path.clone(), named.clone());
+            let (path, text) = (self.path.clone(), primary.clone());
             // A disk may take its time.
             match spawn_blocking(move || write(&path, &text)).await {
                 Ok(Ok(())) => {
-                    tracing::info!(primary = named, "sentinels name the primary");
-                    (self.text, is_told) = (Some(named), false);
+                    tracing::info!(primary = primary, "sentinels name the primary");
+                    (self.text, is_reported) = (Some(primary), false);
                 }
-                Ok(Err(error)) if !is_told => {
+                Ok(Err(error)) if !is_reported => {
                     let file = self.path.display();
                     tracing::warn!(%file, %error, "cannot keep which primary sentinels name");
-                    is_told = true;
+                    is_reported = true;
                 }
                 Ok(Err(_)) | Err(_) => {}
             }
@@ -60,16 +60,16 @@ impl KeptPrimary {
 
 /// The whole of it, or nothing: whoever reads it never sees a part.
 fn write(path: &Path, text: &str) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    let mut file = File::create(&beside)?;
+    let temporary = path.with_extension("new");
+    let mut file = File::create(&temporary)?;
     writeln!(file, "{text}")?;
     file.sync_all()?;
-    fs::rename(&beside, path)
+    fs::rename(&temporary, path)
 }
 
-const NAME: &str = "primary";
+const FILE_NAME: &str = "primary";
 
 /// Names and addresses are no longer than that.
-const LONGEST: u64 = 16 << 10;
+const BYTES_MAX: u64 = 16 << 10;
 
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);

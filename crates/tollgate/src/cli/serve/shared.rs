@@ -7,46 +7,46 @@ use tollgate::server::store::Shared;
 use tollgate_limiter::store::local::StoreMode;
 use tollgate_limiter::store::redis::{Redis, Diagnostics};
 
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// How long a server that starts waits for its store at most, so that the first requests find it.
-const FIRST_LOOK: Duration = Duration::from_millis(500);
+const INITIAL_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How many looks must pass before the log is told of another change: of a link that comes and goes it is told seldom.
-const QUIET: u32 = 8;
+const LOG_INTERVAL: u32 = 8;
 
 /// The same for an error of one kind: ten seconds.
-const ERRORS_QUIET: u32 = 40;
+const ERROR_LOG_INTERVAL: u32 = 40;
 
 /// Watches a store without end. `is_known`: whether it was reached already.
-pub(super) async fn watch(shared: &Shared, mut is_known: bool) {
+pub(super) async fn watch(shared: &Shared, mut is_diagnosed: bool) {
     let store = shared.inner();
-    let mut clock = tokio::time::interval(LOOK_EVERY);
-    clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut is_away, mut since_told) = (store.connection_error().is_some(), QUIET);
+    let mut ticker = tokio::time::interval(POLL_INTERVAL);
+    ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let (mut is_unavailable, mut polls_since_log) = (store.connection_error().is_some(), LOG_INTERVAL);
     let mut mode = shared.mode();
-    tell_of(mode);
-    let mut errors = Errors::default();
+    log_mode(mode);
+    let mut errors = ErrorLog::default();
     loop {
-        clock.tick().await;
-        errors.tell(store);
-        since_told = since_told.saturating_add(1);
+        ticker.tick().await;
+        errors.report_new(store);
+        polls_since_log = polls_since_log.saturating_add(1);
         if shared.mode() != mode {
             mode = shared.mode();
-            tell_of(mode);
+            log_mode(mode);
         }
-        let fault = store.connection_error();
-        if fault.is_none() && !is_known {
-            is_known = survey(store).await;
+        let error = store.connection_error();
+        if error.is_none() && !is_diagnosed {
+            is_diagnosed = run_diagnostics(store).await;
         }
         // Told once, however long it lasts.
-        if fault.is_some() == is_away || since_told < QUIET {
+        if error.is_some() == is_unavailable || polls_since_log < LOG_INTERVAL {
             continue;
         }
-        (is_away, since_told) = (fault.is_some(), 0);
-        match fault {
-            Some(fault) => tracing::error!(
-                fault,
+        (is_unavailable, polls_since_log) = (error.is_some(), 0);
+        match error {
+            Some(error) => tracing::error!(
+                error,
                 breaker = store.breaker().name(),
                 "the store cannot be reached; rules say what holds meanwhile"
             ),
@@ -60,22 +60,22 @@ pub(super) async fn watch(shared: &Shared, mut is_known: bool) {
 
 /// What the log was told of errors.
 #[derive(Default)]
-struct Errors {
+struct ErrorLog {
     /// How often each was met when the log was last told, and how many looks ago that was.
-    told: HashMap<&'static str, (u64, u32)>,
+    reported: HashMap<&'static str, (u64, u32)>,
     restarts: u64,
 }
 
-impl Errors {
+impl ErrorLog {
     /// Tells of each error that requests have met since, at most once in a while: a server that answers some of them may
     /// never be away. That it is left alone is told elsewhere.
-    fn tell(&mut self, store: &Redis) {
-        for (code, met) in store.metrics().errors().filter(|(code, _)| *code != "breaker_open") {
-            let (told, looks) = self.told.entry(code).or_insert((0, ERRORS_QUIET));
-            *looks = looks.saturating_add(1);
-            if met > *told && *looks >= ERRORS_QUIET {
-                tracing::warn!(code, requests = met - *told, "the store could not answer requests");
-                (*told, *looks) = (met, 0);
+    fn report_new(&mut self, store: &Redis) {
+        for (code, count) in store.metrics().errors().filter(|(code, _)| *code != "breaker_open") {
+            let (reported, polls) = self.reported.entry(code).or_insert((0, ERROR_LOG_INTERVAL));
+            *polls = polls.saturating_add(1);
+            if count > *reported && *polls >= ERROR_LOG_INTERVAL {
+                tracing::warn!(code, requests = count - *reported, "the store could not answer requests");
+                (*reported, *polls) = (count, 0);
             }
         }
         let restarts = store.metrics().task_restarts.get();
@@ -85,7 +85,7 @@ impl Errors {
     }
 }
 
-fn tell_of(mode: StoreMode) {
+fn log_mode(mode: StoreMode) {
     match mode {
         StoreMode::Auto => {}
         StoreMode::SharedOnly => tracing::warn!("`mode: shared_only`: while the store is away, `local` rules are closed"),
@@ -96,35 +96,35 @@ fn tell_of(mode: StoreMode) {
 }
 
 /// Says what a store is and what is wrong with it, and whether it could be reached.
-async fn survey(store: &Redis) -> bool {
-    report(store.diagnose().await)
+async fn run_diagnostics(store: &Redis) -> bool {
+    log_diagnostics(store.diagnose().await)
 }
 
 /// The same before the first request, which does not wait for a store that is away.
-pub(super) async fn first_look(store: &Redis) -> bool {
-    match (timeout(FIRST_LOOK, store.diagnose()).await, store.connection_error()) {
-        (Ok(surveyed), _) => report(surveyed),
-        (Err(_), Some(fault)) => report(Err(fault)),
+pub(super) async fn initial_diagnostics(store: &Redis) -> bool {
+    match (timeout(INITIAL_TIMEOUT, store.diagnose()).await, store.connection_error()) {
+        (Ok(diagnostics), _) => log_diagnostics(diagnostics),
+        (Err(_), Some(error)) => log_diagnostics(Err(error)),
         // It is there, and only the look takes long.
         (Err(_), None) => false,
     }
 }
 
-fn report(surveyed: Result<Diagnostics, String>) -> bool {
-    match surveyed {
-        Ok(survey) => {
+fn log_diagnostics(result: Result<Diagnostics, String>) -> bool {
+    match result {
+        Ok(diagnostics) => {
             tracing::info!(
-                server = survey.server,
-                functions = survey.is_function,
+                server = diagnostics.server,
+                functions = diagnostics.is_function,
                 "reached the store"
             );
-            for warning in &survey.warnings {
+            for warning in &diagnostics.warnings {
                 tracing::warn!("the store: {warning}");
             }
             true
         }
-        Err(fault) => {
-            tracing::error!(fault, "the store cannot be reached; rules say what holds until it can");
+        Err(error) => {
+            tracing::error!(error, "the store cannot be reached; rules say what holds until it can");
             false
         }
     }

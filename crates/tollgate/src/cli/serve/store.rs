@@ -1,6 +1,6 @@
 //! The store of a server, from its opening to its closing.
 
-use super::primary::KeptPrimary;
+use super::primary::PrimaryFile;
 use super::{memory, shared};
 use std::path::Path;
 use std::sync::Arc;
@@ -9,35 +9,35 @@ use tollgate::data_dir::{Held, HoldError};
 use tollgate::server::store::{Shared, Store};
 
 /// A store that is open.
-pub(super) enum Opened {
+pub(super) enum OpenStore {
     /// The embedded one.
-    Memory(memory::Store),
+    Memory(memory::MemoryHandle),
     /// The shared one.
     Redis {
         store: Arc<Shared>,
         /// Where it is kept which primary sentinels name.
-        primary: Option<KeptPrimary>,
+        primary: Option<PrimaryFile>,
         /// The folder that was named, also while nothing is written to it.
         _folder: Option<Held>,
     },
 }
 
-impl Opened {
+impl OpenStore {
     /// Opens what the settings name. One that cannot be reached is opened all the same: it is dialled until it can.
     ///
     /// # Errors
     /// What keeps it from being opened.
     pub(super) fn open(settings: &StoreSettings, data_dir: &DataDir) -> Result<Self, String> {
         match settings {
-            StoreSettings::Memory(memory) => Ok(Self::Memory(memory::Store::open(memory, data_dir)?)),
+            StoreSettings::Memory(memory) => Ok(Self::Memory(memory::MemoryHandle::open(memory, data_dir)?)),
             StoreSettings::Redis(redis) => {
                 let options = redis.options()?;
                 // A folder that nobody named may be anybody's: two servers may be started beside each other.
                 let (folder, primary) = match options.has_sentinels() && data_dir.is_named {
-                    true => keep_primary(&data_dir.path)?,
-                    false => (hold(data_dir, false)?, None),
+                    true => open_primary_file(&data_dir.path)?,
+                    false => (lock_data_dir(data_dir, false)?, None),
                 };
-                let options = match primary.as_ref().and_then(KeptPrimary::text) {
+                let options = match primary.as_ref().and_then(PrimaryFile::text) {
                     Some(text) => options.last_primary(text),
                     None => options,
                 };
@@ -59,7 +59,7 @@ impl Opened {
     }
 
     /// Tells other instances that this one ends.
-    pub(super) async fn leave(&self) {
+    pub(super) async fn deregister(&self) {
         match self {
             Self::Memory(_) => {}
             Self::Redis { store, .. } => store.deregister().await,
@@ -78,26 +78,26 @@ impl Opened {
     }
 
     /// Has a first look at the store, and then does what it needs to have done from time to time, without end.
-    pub(super) async fn look(&mut self) -> impl Future<Output = ()> + Send + 'static {
+    pub(super) async fn maintain(&mut self) -> impl Future<Output = ()> + Send + 'static {
         let primary = match self {
             Self::Memory(_) => None,
             Self::Redis { primary, .. } => primary.take(),
         };
         let store = self.counters();
-        let is_known = match &store {
+        let is_diagnosed = match &store {
             Store::Memory(_) => true,
-            Store::Redis(shared) => shared::first_look(shared.inner()).await,
+            Store::Redis(shared) => shared::initial_diagnostics(shared.inner()).await,
         };
         async move {
             match store {
                 Store::Memory(memory) => memory::sweep(memory).await,
                 Store::Redis(shared) => {
-                    let keeping = async {
+                    let primary_file_task = async {
                         if let Some(primary) = primary {
-                            primary.keep(shared.inner()).await;
+                            primary.keep_current(shared.inner()).await;
                         }
                     };
-                    tokio::join!(shared::watch(&shared, is_known), keeping);
+                    tokio::join!(shared::watch(&shared, is_diagnosed), primary_file_task);
                 }
             }
         }
@@ -108,9 +108,9 @@ impl Opened {
 ///
 /// # Errors
 /// That another server holds it.
-fn keep_primary(folder: &Path) -> Result<(Option<Held>, Option<KeptPrimary>), String> {
+fn open_primary_file(folder: &Path) -> Result<(Option<Held>, Option<PrimaryFile>), String> {
     match Held::take(folder) {
-        Ok(held) => Ok((Some(held), Some(KeptPrimary::read(folder)))),
+        Ok(lock) => Ok((Some(lock), Some(PrimaryFile::read(folder)))),
         Err(error @ HoldError::Taken(..)) => Err(error.to_string()),
         Err(error @ HoldError::Io(..)) => {
             tracing::warn!("which primary sentinels name is not kept: {error}");
@@ -123,8 +123,8 @@ fn keep_primary(folder: &Path) -> Result<(Option<Held>, Option<KeptPrimary>), St
 ///
 /// # Errors
 /// That another server holds it.
-pub(super) fn hold(data_dir: &DataDir, is_written: bool) -> Result<Option<Held>, String> {
-    if is_written || (data_dir.is_named && data_dir.path.is_dir()) {
+pub(super) fn lock_data_dir(data_dir: &DataDir, is_needed: bool) -> Result<Option<Held>, String> {
+    if is_needed || (data_dir.is_named && data_dir.path.is_dir()) {
         return Held::take(&data_dir.path).map(Some).map_err(|error| error.to_string());
     }
     Ok(None)
