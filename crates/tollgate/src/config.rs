@@ -16,13 +16,13 @@ mod store;
 mod web;
 
 pub use environment::variables;
-pub use layers::{FILE, File, Sources, Written, read_text};
+pub use layers::{DEFAULT_FILE, ConfigFile, Sources, RawSettings, read_text};
 pub use ratelimit::merges_domains;
-pub use rules::{Loaded, QUICKSTART, Settings, is_settings};
+pub use rules::{ConfigSnapshot, QUICKSTART, ConfigLoader, is_settings};
 pub use schema::schema;
-pub use store::{EnvoyCounterSettings, MemorySettings, RedisSettings, Snapshot, StoreSettings, StoreTls};
+pub use store::{RatelimitCounterSettings, MemorySettings, RedisSettings, SnapshotPath, StoreSettings, StoreTls};
 
-use self::reading::Reading;
+use self::reading::SettingsReader;
 use crate::server::envoy::Modes;
 use crate::server::http::{Bounds, Dialects, Forward, RetryAfter};
 use crate::server::listen::Address;
@@ -52,9 +52,9 @@ pub struct Config {
     /// The listeners that have it; none: all of them.
     pub tls_only: Option<Vec<&'static str>>,
     /// The listeners that other machines reach without showing who they are, because those of envoyproxy/ratelimit can be.
-    pub open_as_ratelimit: Vec<&'static str>,
+    pub exposed_as_ratelimit: Vec<&'static str>,
     /// What clients may use up.
-    pub bounds: Bounds,
+    pub limits: Bounds,
     /// Where counters are kept.
     pub store: StoreSettings,
     /// Where a server writes what it must.
@@ -76,7 +76,7 @@ pub struct Config {
     /// How many leading bits of an IPv6 address are one caller.
     pub ipv6_prefix: u8,
     /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
-    pub envoy: Modes,
+    pub ratelimit_modes: Modes,
 }
 
 /// What each line of the log is.
@@ -95,20 +95,20 @@ pub struct DataDir {
     /// Where it is.
     pub path: PathBuf,
     /// Whether somebody wrote it, or it is the default.
-    pub is_named: bool,
+    pub is_configured: bool,
 }
 
 impl Config {
     /// Whether a listener has TLS.
     pub fn has_tls(&self, listener: &str) -> bool {
-        let is_among = |only: &Vec<&str>| only.contains(&listener);
-        self.tls.is_some() && self.tls_only.as_ref().is_none_or(is_among)
+        let has_listener = |only: &Vec<&str>| only.contains(&listener);
+        self.tls.is_some() && self.tls_only.as_ref().is_none_or(has_listener)
     }
 
     /// What somebody may do at a listener who shows no token, where there are none: everything where only those can ask
     /// who are meant to, and otherwise no more than at envoyproxy/ratelimit.
-    pub fn rights_of_strangers(&self, listener: &str) -> Rights {
-        match self.open_as_ratelimit.contains(&listener) {
+    pub fn anonymous_rights(&self, listener: &str) -> Rights {
+        match self.exposed_as_ratelimit.contains(&listener) {
             true => Rights::CHECK | Rights::METRICS,
             false => Rights::ALL,
         }
@@ -118,11 +118,11 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with them.
-    pub fn read(written: &Written) -> Result<(Self, Vec<Problem>), Vec<Problem>> {
-        let mut reading = Reading::new(written);
-        let config = reading.config();
-        let failed = reading.problems.has_errors();
-        let problems = reading.problems.sorted();
+    pub fn read(raw: &RawSettings) -> Result<(Self, Vec<Problem>), Vec<Problem>> {
+        let mut reader = SettingsReader::new(raw);
+        let config = reader.config();
+        let failed = reader.problems.has_errors();
+        let problems = reader.problems.sorted();
         match config {
             Some(config) if !failed => Ok((config, problems)),
             _ => Err(problems),
@@ -130,17 +130,17 @@ impl Config {
     }
 }
 
-impl Reading<'_> {
+impl SettingsReader<'_> {
     fn config(&mut self) -> Option<Config> {
-        let fields = self.written.root.fields("the settings", &KEYS, &mut self.problems)?;
+        let fields = self.raw.root.fields("the settings", &KEYS, &mut self.problems)?;
         let find = |key| fields.find(key).filter(|node| !node.is_null());
         let server = self.server(find("server"), find("envoy_rules").is_some());
         let store = self.store(find("store"));
         let data_dir = match find("data_dir").and_then(|node| self.path(node, "a folder")) {
-            Some(path) => DataDir { path, is_named: true },
+            Some(path) => DataDir { path, is_configured: true },
             None => DataDir {
-                path: self.home().join("tollgate-data"),
-                is_named: false,
+                path: self.base_dir().join("tollgate-data"),
+                is_configured: false,
             },
         };
         let drain = find("drain").and_then(|node| self.duration(node, DRAIN_MAX));
@@ -161,8 +161,8 @@ impl Reading<'_> {
             // Fingerprints in memory are keyed anyway, by a secret that nobody shares.
             memory @ StoreSettings::Memory(_) => memory,
         };
-        let store = self.with_envoy_counters(store, find("envoy_rules"));
-        let open_as_ratelimit = self.unguarded(&server, tokens.is_some(), resp_password.is_some());
+        let store = self.with_ratelimit_counters(store, find("envoy_rules"));
+        let exposed_as_ratelimit = self.check_exposure(&server, tokens.is_some(), resp_password.is_some());
         Some(Config {
             http: server.http.map(|(address, _)| address),
             grpc: server.grpc.map(|(address, _)| address),
@@ -172,8 +172,8 @@ impl Reading<'_> {
             resp_idle_timeout: server.resp_idle_timeout,
             tls: server.tls,
             tls_only: server.tls_only,
-            open_as_ratelimit,
-            bounds: server.bounds,
+            exposed_as_ratelimit,
+            limits: server.limits,
             store,
             data_dir,
             drain: drain.unwrap_or(DRAIN),
@@ -185,7 +185,7 @@ impl Reading<'_> {
             log_format: log_format.unwrap_or_default(),
             ipv6_prefix: ipv6_prefix.unwrap_or(IPV6_PREFIX),
             // What is wrong with it is told where its files are read.
-            envoy: rules::EnvoyRules::of(self.written, &mut Problems::new()).modes,
+            ratelimit_modes: rules::RatelimitRules::read(self.raw, &mut Problems::new()).modes,
         })
     }
 }

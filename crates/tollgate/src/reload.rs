@@ -1,6 +1,6 @@
 //! Takes changed rules and tokens while the server runs: a file that was written, replaced or linked elsewhere, or a signal.
 
-use crate::config::{Settings, StoreSettings, Written};
+use crate::config::{ConfigLoader, StoreSettings, RawSettings};
 use crate::server::gate::Gate;
 use crate::server::store::Store;
 use crate::server::tokens::Keyring;
@@ -14,9 +14,9 @@ use tollgate_limiter::core::problem::Problem;
 /// keyring. One reading at a time, away from the threads that answer requests.
 #[derive(Debug)]
 pub struct Reloads {
-    settings: Arc<Mutex<Settings>>,
+    settings: Arc<Mutex<ConfigLoader>>,
     /// The settings the server was started with.
-    started_with: Arc<Written>,
+    started_with: Arc<RawSettings>,
     store: Arc<StoreSettings>,
     /// None if it was started without tokens: whether callers need one is settled then.
     keyring: Option<Arc<Keyring>>,
@@ -30,8 +30,8 @@ impl Reloads {
     /// Of settings that were read once, and what they then were. Each notification of `asked` reads them again, changed
     /// or not.
     pub fn new(
-        settings: Settings,
-        started_with: Arc<Written>,
+        settings: ConfigLoader,
+        started_with: Arc<RawSettings>,
         store: StoreSettings,
         keyring: Option<Arc<Keyring>>,
         asked: Arc<Notify>,
@@ -80,11 +80,11 @@ enum Why {
 
 /// What the server was started with.
 struct Began<'a> {
-    written: &'a Written,
+    written: &'a RawSettings,
     store: &'a StoreSettings,
 }
 
-fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, keyring: Option<&Keyring>) {
+fn look(settings: &Mutex<ConfigLoader>, began: &Began<'_>, why: Why, gate: &Gate, keyring: Option<&Keyring>) {
     let mut settings = settings.lock().unwrap_or_else(PoisonError::into_inner);
     let read = match why {
         Why::Time => settings.load_if_changed(),
@@ -93,7 +93,7 @@ fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, ke
     match read {
         None => {}
         Some(Ok(loaded)) => {
-            let mut changed = loaded.written.changed_since(began.written);
+            let mut changed = loaded.raw.changed_since(began.written);
             if let (Some(keyring), Some(tokens)) = (keyring, loaded.config.tokens) {
                 let count = tokens.len();
                 if keyring.take(tokens) {
@@ -103,12 +103,12 @@ fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, ke
             }
             if let (Store::Redis(shared), StoreSettings::Redis(now)) = (gate.store(), &loaded.config.store) {
                 // Who decides can be changed at any time: it is for when something is wrong.
-                shared.set_mode(now.local.mode);
+                shared.set_mode(now.fallback.mode);
                 if let StoreSettings::Redis(then) = began.store {
-                    if then.is_same_but_mode(now) {
+                    if then.differs_only_in_mode(now) {
                         changed.retain(|name| name != "store");
                     }
-                    if then.envoy != now.envoy {
+                    if then.ratelimit_counters != now.ratelimit_counters {
                         changed.push("envoy_rules.counters".into());
                     }
                 }
@@ -122,9 +122,9 @@ fn look(settings: &Mutex<Settings>, began: &Began<'_>, why: Why, gate: &Gate, ke
             for warning in &loaded.warnings {
                 tracing::warn!("{}", one_line(warning));
             }
-            gate.compat().set_modes(loaded.config.envoy);
+            gate.compat().set_modes(loaded.config.ratelimit_modes);
             gate.take_rules(loaded.rules);
-            leave_apart(gate, &loaded.apart);
+            leave_apart(gate, &loaded.quarantined);
             tracing::info!(rules = gate.rules_loaded(), "took the changed rules");
         }
         Some(Err(problems)) => {

@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tollgate::config::{Settings, Sources, is_settings, merges_domains, read_text, schema, variables};
+use tollgate::config::{ConfigLoader, Sources, is_settings, merges_domains, read_text, schema, variables};
 use tollgate_limiter::core::problem::{Origin, Problem, Problems, Severity};
 use tollgate_limiter::core::rules::{self, RulesParser, envoy};
 use tollgate_limiter::core::yaml;
@@ -77,8 +77,8 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
                     file: Some(path.clone()),
                     ..Sources::default()
                 };
-                match Settings::new(sources).load() {
-                    Ok(loaded) => problems.extend(loaded.warnings.into_iter().chain(loaded.apart)),
+                match ConfigLoader::new(sources).load() {
+                    Ok(loaded) => problems.extend(loaded.warnings.into_iter().chain(loaded.quarantined)),
                     Err(found) => problems.extend(found),
                 }
             }

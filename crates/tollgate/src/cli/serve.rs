@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tollgate::config::{Config, Loaded, Settings, Sources, variables};
+use tollgate::config::{Config, ConfigSnapshot, ConfigLoader, Sources, variables};
 use tollgate::reload::{Reloads, faults, leave_apart, one_line};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
@@ -43,7 +43,7 @@ pub(crate) struct Serve {
 
 impl Serve {
     pub(crate) fn run(self) -> ExitCode {
-        let mut loader = Settings::new(Sources {
+        let mut loader = ConfigLoader::new(Sources {
             file: self.config,
             variables: variables(),
             store: self.store,
@@ -58,10 +58,10 @@ impl Serve {
             }
         };
         log::init(snapshot.config.log, snapshot.config.log_format);
-        if !snapshot.written.of_ratelimit.is_empty() {
+        if !snapshot.raw.ratelimit_origins.is_empty() {
             tracing::info!("RUNTIME_ROOT is set: the environment of envoyproxy/ratelimit is taken as settings");
         }
-        for warning in snapshot.written.notes.iter().chain(&snapshot.warnings) {
+        for warning in snapshot.raw.notes.iter().chain(&snapshot.warnings) {
             tracing::warn!("{}", one_line(warning));
         }
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -79,13 +79,13 @@ impl Serve {
 ///
 /// # Errors
 /// What keeps it from starting, or from keeping the counters at the end.
-async fn serve(loader: Settings, snapshot: Loaded) -> Result<(), String> {
-    let Loaded {
+async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), String> {
+    let ConfigSnapshot {
         config,
         rules,
-        written,
+        raw: written,
         missing,
-        apart,
+        quarantined: apart,
         ..
     } = snapshot;
     let mut store = store::OpenStore::open(&config.store, &config.data_dir)?;
@@ -101,11 +101,11 @@ async fn serve(loader: Settings, snapshot: Loaded) -> Result<(), String> {
     if front_ends.bound().is_empty() {
         return Err("no front end is left to listen".into());
     }
-    files::raise_limit(config.bounds.connections);
+    files::raise_limit(config.limits.connections);
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
     let sample = banner::SampleCheck::for_rules(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));
-    gate.compat().set_modes(config.envoy.clone());
+    gate.compat().set_modes(config.ratelimit_modes.clone());
     start_without_files(&gate, &missing);
     leave_apart(&gate, &apart);
 
@@ -181,10 +181,10 @@ fn resp_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyr
             .map(|password| Arc::new(Keyring::new(password))),
         tokens,
         tls,
-        connections: config.bounds.connections,
-        connections_per_address: config.bounds.connections_per_address,
-        command_timeout: config.bounds.header_timeout,
-        unread_timeout: config.bounds.idle_timeout,
+        connections: config.limits.connections,
+        connections_per_address: config.limits.connections_per_address,
+        command_timeout: config.limits.header_timeout,
+        unread_timeout: config.limits.idle_timeout,
         idle_timeout: config.resp_idle_timeout.unwrap_or(defaults.idle_timeout),
         drain: config.drain,
     }
@@ -194,10 +194,10 @@ fn http_settings(listener: &str, config: &Config, tls: Option<Arc<Tls>>, tokens:
     HttpSettings {
         headers: config.headers,
         retry_after: config.retry_after,
-        bounds: config.bounds,
+        bounds: config.limits,
         tls,
         tokens,
-        strangers: config.rights_of_strangers(listener),
+        strangers: config.anonymous_rights(listener),
         forward: config.forward.clone(),
         drain: config.drain,
     }
@@ -208,12 +208,12 @@ fn grpc_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyr
         headers: config.headers,
         tls,
         tokens,
-        connections: config.bounds.connections,
-        connections_per_address: config.bounds.connections_per_address,
-        streams: config.bounds.streams,
-        header_bytes: config.bounds.header_bytes,
-        header_timeout: config.bounds.header_timeout,
-        call_timeout: config.bounds.body_timeout,
+        connections: config.limits.connections,
+        connections_per_address: config.limits.connections_per_address,
+        streams: config.limits.streams,
+        header_bytes: config.limits.header_bytes,
+        header_timeout: config.limits.header_timeout,
+        call_timeout: config.limits.body_timeout,
         drain: config.drain,
         ..GrpcSettings::default()
     }

@@ -1,12 +1,12 @@
 //! `auth`: callers' tokens, what each may do, and the password of the Redis protocol.
 
 use super::layers::read_text;
-use super::reading::{Reading, without_text};
+use super::reading::{SettingsReader, without_snippet};
 use crate::server::tokens::{Rights, Secret, TokenError, Tokens};
 use tollgate_limiter::core::problem::{Problem, Problems, closest_match};
 use tollgate_limiter::core::yaml::{self, Node};
 
-impl Reading<'_> {
+impl SettingsReader<'_> {
     /// Every token of the file and of the settings themselves.
     pub(super) fn auth(&mut self, node: &Node) -> Option<Tokens> {
         let fields = node.fields("`auth`", &KEYS, &mut self.problems)?;
@@ -36,18 +36,18 @@ impl Reading<'_> {
             problems.push(problem.with_hint("name a file that lists some: `auth: { tokens_file: tokens.yaml }`"));
         }
         for problem in problems.sorted() {
-            let place = without_text(&problem.location);
-            self.problems.push(problem.with_location(place));
+            let location = without_snippet(&problem.location);
+            self.problems.push(problem.with_location(location));
         }
         Some(tokens)
     }
 
     /// The password that `AUTH` takes: itself, or the first line of a file.
     pub(super) fn resp_password(&mut self, node: &Node) -> Option<Tokens> {
-        let mut unheard = Problems::new();
-        let fields = node.fields("`auth`", &KEYS, &mut unheard)?;
+        let mut ignored = Problems::new();
+        let fields = node.fields("`auth`", &KEYS, &mut ignored)?;
         let find = |key| fields.find(key).filter(|node| !node.is_null());
-        let (text, place) = match (find("resp_password"), find("resp_password_file")) {
+        let (text, location) = match (find("resp_password"), find("resp_password_file")) {
             (None, None) => return None,
             (Some(node), None) => (self.secret(node, "a password")?.to_owned(), &node.location),
             (None, Some(node)) => {
@@ -74,7 +74,7 @@ impl Reading<'_> {
         let rights = Rights::CHECK | Rights::REFUND;
         if let Err(error) = tokens.add("default", Secret::Plain(&text), rights) {
             let found = format!("this cannot be the password: {error}");
-            self.problems.error(&without_text(place), found);
+            self.problems.error(&without_snippet(location), found);
         }
         Some(tokens)
     }
@@ -111,7 +111,7 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
         Some(node) => rights(node, problems),
         None => Some(Rights::CHECK),
     };
-    let (secret, place) = match (fields.find("token"), fields.find("sha256")) {
+    let (secret, location) = match (fields.find("token"), fields.find("sha256")) {
         (Some(node), None) => (Secret::Plain(node.text("a token", problems)?), &node.location),
         (None, Some(node)) => {
             let Some(digest) = digest(node.text("the SHA-256 of a token", problems)?) else {
@@ -136,7 +136,7 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
     match tokens.add(name?, secret, rights?) {
         Ok(()) => {}
         Err(error @ (TokenError::Short | TokenError::Unprintable | TokenError::Twice(_))) => {
-            problems.error(place, error.to_string());
+            problems.error(location, error.to_string());
         }
     }
     Some(())
@@ -147,7 +147,7 @@ fn rights(node: &Node, problems: &mut Problems) -> Option<Rights> {
         return Some(Rights::ALL);
     }
     let mut all = Rights::NONE;
-    let mut sound = true;
+    let mut is_valid = true;
     for node in node.one_or_more() {
         // What is no right may be a token in the wrong place, so it is not repeated.
         match Rights::NAMES.iter().find(|(name, _)| node.scalar() == Some(name)) {
@@ -159,11 +159,11 @@ fn rights(node: &Node, problems: &mut Problems) -> Option<Rights> {
                     None => format!("write one of {}, or `all`", known.join(", ")),
                 };
                 problems.error_with(&node.location, "this is not a right", hint);
-                sound = false;
+                is_valid = false;
             }
         }
     }
-    sound.then_some(all)
+    is_valid.then_some(all)
 }
 
 fn digest(text: &str) -> Option<[u8; 32]> {
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_with_a_token_is_told() {
-        for (text, wanted) in [
+        for (text, expected) in [
             ("tokens: [{ name: a, token: short }]", "at least 16 characters"),
             ("tokens: [{ name: a }]", "either `token` or `sha256`"),
             ("tokens: [{ token: 0123456789abcdef }]", "has no `name`"),
@@ -221,7 +221,7 @@ mod tests {
             ("{}", "has no `tokens`"),
         ] {
             let (tokens, problems) = read(text);
-            assert!(problems.contains(wanted), "{text}: {problems}");
+            assert!(problems.contains(expected), "{text}: {problems}");
             assert!(tokens.is_empty(), "{text}");
         }
     }

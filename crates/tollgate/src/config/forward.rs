@@ -1,18 +1,18 @@
 //! `forward_auth`, `attributes` and `trusted_proxies`: what is read from requests that a gateway asks about.
 
-use super::reading::Reading;
+use super::reading::SettingsReader;
 use crate::server::http::{Forward, Gateway, Part};
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::holds_addresses;
 use tollgate_limiter::core::yaml::{Fields, Node};
 
-impl Reading<'_> {
+impl SettingsReader<'_> {
     pub(super) fn forward(&mut self, fields: &Fields<'_>) -> Option<Forward> {
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
-        let (asked, named, proxies) = (find("forward_auth"), find("attributes"), find("trusted_proxies"));
-        let gateway = asked.and_then(|node| self.gateway(node));
-        let attributes = match named {
+        let (forward_auth, attribute_map, proxies) = (find("forward_auth"), find("attributes"), find("trusted_proxies"));
+        let gateway = forward_auth.and_then(|node| self.gateway(node));
+        let attributes = match attribute_map {
             Some(node) => self.attributes(node),
             None => Some(Forward::default_attributes()),
         };
@@ -20,8 +20,8 @@ impl Reading<'_> {
             Some(node) => Networks::read(node, &mut self.problems),
             None => Some(Networks::default()),
         };
-        if asked.is_none() {
-            for (node, key) in [(named, "attributes"), (proxies, "trusted_proxies")] {
+        if forward_auth.is_none() {
+            for (node, key) in [(attribute_map, "attributes"), (proxies, "trusted_proxies")] {
                 if let Some(node) = node {
                     let text =
                         format!("`{key}` changes nothing without `forward_auth`: callers send attributes themselves");
@@ -34,7 +34,7 @@ impl Reading<'_> {
             attributes: attributes?,
             trusted_proxies: trusted_proxies?,
         };
-        if let (None, Some(node)) = (proxies, asked)
+        if let (None, Some(node)) = (proxies, forward_auth)
             && forward.attributes.iter().any(|(_, part)| *part == Part::ClientIp)
         {
             let text = "nobody is trusted to name clients, so every request has the address of its gateway";

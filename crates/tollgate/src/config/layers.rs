@@ -1,8 +1,8 @@
 //! Settings as they are written: the file, over it the environment, over that the flags. The later wins, and every value
 //! still knows where it was written. Below all of them may be the environment of envoyproxy/ratelimit.
 
-use super::ratelimit::Layer;
-use super::reading::without_text;
+use super::ratelimit::RatelimitEnv;
+use super::reading::without_snippet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
@@ -24,20 +24,20 @@ pub struct Sources {
 
 /// All settings in one tree.
 #[derive(Debug)]
-pub struct Written {
+pub struct RawSettings {
     /// A map.
     pub root: Node,
     /// The file that was read.
-    pub file: Option<File>,
+    pub file: Option<ConfigFile>,
     /// What of it stands in the environment of envoyproxy/ratelimit; empty: that is not used.
-    pub of_ratelimit: Vec<Arc<Origin>>,
+    pub ratelimit_origins: Vec<Arc<Origin>>,
     /// What is different from what that environment asks for.
     pub notes: Vec<Problem>,
 }
 
 /// The configuration file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct File {
+pub struct ConfigFile {
     /// Where it is.
     pub path: PathBuf,
     /// What stood in it.
@@ -49,44 +49,44 @@ impl Sources {
     ///
     /// # Errors
     /// All that cannot be read, in every layer.
-    pub fn read(&self) -> Result<Written, Vec<Problem>> {
+    pub fn read(&self) -> Result<RawSettings, Vec<Problem>> {
         let mut problems = Problems::new();
-        let mut written = Written::empty();
-        if let Some(layer) = Layer::of(&self.variables, &mut problems) {
-            written.root = layer.root;
-            written.of_ratelimit = layer.origins;
-            written.notes = layer.notes;
+        let mut raw = RawSettings::empty();
+        if let Some(layer) = RatelimitEnv::read(&self.variables, &mut problems) {
+            raw.root = layer.root;
+            raw.ratelimit_origins = layer.origins;
+            raw.notes = layer.notes;
         }
-        self.read_file(&mut written, &mut problems);
+        self.read_file(&mut raw, &mut problems);
         for (name, value) in &self.variables {
-            if let Some(path) = setting_of(name)
+            if let Some(path) = setting_path(name)
                 && !value.is_empty()
             {
                 let origin = Origin::new(name.as_str(), value.as_str());
-                written.lay(&path, &origin, &mut problems);
+                raw.merge_at(&path, &origin, &mut problems);
             }
         }
         if let Some(store) = &self.store {
             let origin = Origin::new("--store", store.as_str());
-            written.lay(&["store".into()], &origin, &mut problems);
+            raw.merge_at(&["store".into()], &origin, &mut problems);
         }
         for set in &self.set {
-            written.set(set, &mut problems);
+            raw.set(set, &mut problems);
         }
         if problems.has_errors() {
             return Err(problems.sorted());
         }
-        Ok(written)
+        Ok(raw)
     }
 
     /// The file to read, if there is one.
     pub fn path(&self) -> Option<PathBuf> {
         self.file
             .clone()
-            .or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)))
+            .or_else(|| Path::new(DEFAULT_FILE).exists().then(|| PathBuf::from(DEFAULT_FILE)))
     }
 
-    fn read_file(&self, written: &mut Written, problems: &mut Problems) {
+    fn read_file(&self, raw: &mut RawSettings, problems: &mut Problems) {
         let Some(path) = self.path() else { return };
         let origin = match read_text(&path) {
             Ok(origin) => origin,
@@ -100,8 +100,8 @@ impl Sources {
                 "write `rules: []` into it to limit nothing",
             ),
             Ok(root) if matches!(root.kind, NodeKind::Map(_)) => {
-                written.root.location = root.location.clone();
-                lay(&mut written.root, root);
+                raw.root.location = root.location.clone();
+                merge(&mut raw.root, root);
             }
             Ok(root) => root.report_unexpected(
                 "a map of settings",
@@ -110,11 +110,11 @@ impl Sources {
             ),
             Err(found) => problems.extend(found),
         }
-        written.file = Some(File { path, origin });
+        raw.file = Some(ConfigFile { path, origin });
     }
 }
 
-impl Written {
+impl RawSettings {
     pub(super) fn empty() -> Self {
         Self {
             root: Node {
@@ -122,34 +122,34 @@ impl Written {
                 kind: NodeKind::Map(Vec::new()),
             },
             file: None,
-            of_ratelimit: Vec::new(),
+            ratelimit_origins: Vec::new(),
             notes: Vec::new(),
         }
     }
 
     /// Whether a place is in the environment of envoyproxy/ratelimit.
-    pub fn is_of_ratelimit(&self, place: &Location) -> bool {
-        self.of_ratelimit
+    pub fn is_from_ratelimit_env(&self, location: &Location) -> bool {
+        self.ratelimit_origins
             .iter()
-            .any(|origin| Arc::ptr_eq(origin, &place.origin))
+            .any(|origin| Arc::ptr_eq(origin, &location.origin))
     }
 
     /// The folder that a path written there is relative to: the file's for what the file says, else the working folder.
-    pub fn folder_of(&self, place: &Location) -> PathBuf {
+    pub fn base_dir_of(&self, location: &Location) -> PathBuf {
         self.file
             .as_ref()
-            .filter(|file| Arc::ptr_eq(&file.origin, &place.origin))
+            .filter(|file| Arc::ptr_eq(&file.origin, &location.origin))
             .and_then(|file| file.path.parent())
             .map(Path::to_owned)
             .unwrap_or_default()
     }
 
     /// The settings a server holds on to from its start, as one value to compare: without those that are taken anew.
-    pub fn lasting(&self) -> Vec<(&MapKey, &Node)> {
+    pub fn static_settings(&self) -> Vec<(&MapKey, &Node)> {
         match &self.root.kind {
             NodeKind::Map(entries) => entries
                 .iter()
-                .filter(|(key, _)| !TAKEN_ANEW.contains(&&*key.text))
+                .filter(|(key, _)| !RELOADABLE.contains(&&*key.text))
                 .map(|(key, value)| (key, value))
                 .collect(),
             _ => Vec::new(),
@@ -158,11 +158,11 @@ impl Written {
 
     /// The names of the settings that differ from `other`'s and are not taken anew.
     pub fn changed_since(&self, other: &Self) -> Vec<String> {
-        let (new, old) = (self.lasting(), other.lasting());
+        let (new, old) = (self.static_settings(), other.static_settings());
         let missing = |from: &[(&MapKey, &Node)], (key, value): &(&MapKey, &Node)| {
             !from
                 .iter()
-                .any(|(known, there)| known.text == key.text && is_same(there, value))
+                .any(|(known, current)| known.text == key.text && is_same(current, value))
         };
         let mut names: Vec<String> = new
             .iter()
@@ -176,9 +176,9 @@ impl Written {
     }
 
     /// Takes one `--set key.path=value`.
-    fn set(&mut self, typed: &str, problems: &mut Problems) {
-        let flag = Origin::new(format!("--set {typed}"), "");
-        let Some((path, value)) = typed.split_once('=') else {
+    fn set(&mut self, flag_text: &str, problems: &mut Problems) {
+        let flag = Origin::new(format!("--set {flag_text}"), "");
+        let Some((path, value)) = flag_text.split_once('=') else {
             problems.error_with(
                 &Location::start(&flag),
                 "there is no `=` in it",
@@ -188,42 +188,42 @@ impl Written {
         };
         let path: Vec<String> = path.split('.').map(|part| part.trim().to_owned()).collect();
         let origin = Origin::new(format!("--set {}", path.join(".")), value);
-        self.lay(&path, &origin, problems);
+        self.merge_at(&path, &origin, problems);
     }
 
     /// Lays the YAML in a text over what stands at a path.
-    fn lay(&mut self, path: &[String], origin: &Arc<Origin>, problems: &mut Problems) {
+    fn merge_at(&mut self, path: &[String], origin: &Arc<Origin>, problems: &mut Problems) {
         let start = Location::start(origin);
         if path.iter().any(String::is_empty) || path.len() > LEVELS_MAX {
             problems.error_with(
-                &without_text(&start),
+                &without_snippet(&start),
                 "this names no setting",
                 "settings have names like `server.http`, in the environment `TOLLGATE_SERVER__HTTP`",
             );
             return;
         }
         // Told without the text: a variable that cannot be read, or that nobody knows, may hold a secret.
-        let silent = without_text(&start);
+        let redacted = without_snippet(&start);
         let value = match yaml::parse(origin) {
             Ok(value) => value,
             Err(found) => {
                 return problems.extend(found.into_iter().map(|problem| {
-                    let place = without_text(&problem.location);
-                    problem.with_location(place)
+                    let location = without_snippet(&problem.location);
+                    problem.with_location(location)
                 }));
             }
         };
-        let over = path.iter().rev().fold(value, |value, name| Node {
+        let override_node = path.iter().rev().fold(value, |value, name| Node {
             location: start.clone(),
             kind: NodeKind::Map(vec![(
                 MapKey {
-                    location: silent.clone(),
+                    location: redacted.clone(),
                     text: name.as_str().into(),
                 },
                 value,
             )]),
         });
-        lay(&mut self.root, over);
+        merge(&mut self.root, override_node);
     }
 }
 
@@ -233,22 +233,22 @@ impl Written {
 /// One that is not there, too large or not text.
 pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
     let name = path.display().to_string();
-    let fault = |text: String, hint: &str| {
-        let place = Location::start(&Origin::new(name.as_str(), ""));
-        Err(Problem::error(&place, text).with_hint(hint))
+    let failure = |text: String, hint: &str| {
+        let location = Location::start(&Origin::new(name.as_str(), ""));
+        Err(Problem::error(&location, text).with_hint(hint))
     };
     let size = match std::fs::metadata(path) {
-        Ok(data) if data.is_dir() => return fault("this is a folder".into(), "name a file"),
+        Ok(data) if data.is_dir() => return failure("this is a folder".into(), "name a file"),
         Ok(data) => data.len(),
         Err(error) => {
-            return fault(
+            return failure(
                 format!("cannot be read: {error}"),
                 "does it exist, and may this user read it?",
             );
         }
     };
     if size > yaml::BYTES_MAX as u64 {
-        return fault(
+        return failure(
             format!(
                 "the file has {size} bytes, more than the {} that are read",
                 yaml::BYTES_MAX
@@ -263,14 +263,14 @@ pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
         file.take(yaml::BYTES_MAX as u64 + 1).read_to_end(&mut bytes)
     });
     if let Err(error) = read {
-        return fault(
+        return failure(
             format!("cannot be read: {error}"),
             "does it exist, and may this user read it?",
         );
     }
     match String::from_utf8(bytes) {
         Ok(text) => Ok(Origin::new(name, text)),
-        Err(error) => fault(
+        Err(error) => failure(
             format!(
                 "the file is not UTF-8: the byte at {} is not",
                 error.utf8_error().valid_up_to()
@@ -281,65 +281,65 @@ pub fn read_text(path: &Path) -> Result<Arc<Origin>, Problem> {
 }
 
 /// The path of the setting a variable is for. None if it is not one of ours.
-fn setting_of(variable: &str) -> Option<Vec<String>> {
+fn setting_path(variable: &str) -> Option<Vec<String>> {
     let name = variable.strip_prefix("TOLLGATE_")?;
-    if CLIENTS.contains(&name) || is_of_kubernetes(name) {
+    if CLIENT_VARIABLES.contains(&name) || is_from_kubernetes(name) {
         return None;
     }
     Some(name.to_ascii_lowercase().split("__").map(str::to_owned).collect())
 }
 
 /// What Kubernetes puts into every pod beside a service whose name is `tollgate` or begins with `tollgate-`.
-fn is_of_kubernetes(name: &str) -> bool {
-    let of_service = |part: &str| {
+fn is_from_kubernetes(name: &str) -> bool {
+    let is_service_suffix = |part: &str| {
         part == "PORT"
             || ["PORT_", "SERVICE_HOST", "SERVICE_PORT"]
                 .iter()
                 .any(|start| part.starts_with(start))
     };
     // A setting's name has two underscores between levels, so one before these words is the end of a service's name.
-    of_service(name)
+    is_service_suffix(name)
         || (!name.contains("__")
             && name
                 .match_indices('_')
-                .any(|(at, _)| name.get(at + 1..).is_some_and(of_service)))
+                .any(|(at, _)| name.get(at + 1..).is_some_and(is_service_suffix)))
 }
 
 /// Maps are joined key by key; everything else is replaced.
-fn lay(under: &mut Node, over: Node) {
-    match (&mut under.kind, over.kind) {
-        (NodeKind::Map(held), NodeKind::Map(entries)) => {
+fn merge(base: &mut Node, over: Node) {
+    match (&mut base.kind, over.kind) {
+        (NodeKind::Map(existing), NodeKind::Map(entries)) => {
             for (key, value) in entries {
-                match held.iter_mut().find(|(known, _)| known.text == key.text) {
-                    Some((known, there)) => {
-                        lift(known, there, &value);
+                match existing.iter_mut().find(|(known, _)| known.text == key.text) {
+                    Some((known, current)) => {
+                        expand_shorthand(known, current, &value);
                         *known = key;
-                        lay(there, value);
+                        merge(current, value);
                     }
-                    None => held.push((key, value)),
+                    None => existing.push((key, value)),
                 }
             }
         }
-        (held, kind) => {
-            *held = kind;
-            under.location = over.location;
+        (existing, kind) => {
+            *existing = kind;
+            base.location = over.location;
         }
     }
 }
 
 /// What is short for a map with one key becomes that map before more keys are laid over it: `store: memory` and
 /// `--set store.max_memory=1GiB` are both meant.
-fn lift(key: &MapKey, there: &mut Node, over: &Node) {
-    let short_for = SHORT_FOR.iter().find(|(name, _)| *name == &*key.text);
-    if let Some((_, field)) = short_for
+fn expand_shorthand(key: &MapKey, current: &mut Node, over: &Node) {
+    let shorthand = SHORTHANDS.iter().find(|(name, _)| *name == &*key.text);
+    if let Some((_, field)) = shorthand
         && matches!(over.kind, NodeKind::Map(_))
-        && !matches!(there.kind, NodeKind::Map(_) | NodeKind::Null)
+        && !matches!(current.kind, NodeKind::Map(_) | NodeKind::Null)
     {
-        let place = there.location.clone();
-        let value = std::mem::replace(&mut there.kind, NodeKind::Null);
-        there.kind = NodeKind::Map(vec![(
+        let location = current.location.clone();
+        let value = std::mem::replace(&mut current.kind, NodeKind::Null);
+        current.kind = NodeKind::Map(vec![(
             MapKey {
-                location: place.clone(),
+                location: location.clone(),
                 text: (*field).into(),
             },
             Node { location, kind: value },
@@ -355,7 +355,7 @@ fn is_same(a: &Node, b: &Node) -> bool {
             a.len() == b.len()
                 && a.iter().all(|(key, value)| {
                     b.iter()
-                        .any(|(other, there)| other.text == key.text && is_same(value, there))
+                        .any(|(other, current)| other.text == key.text && is_same(value, current))
                 })
         }
         (a, b) => a == b,
@@ -363,15 +363,15 @@ fn is_same(a: &Node, b: &Node) -> bool {
 }
 
 /// What is read without `--config`.
-pub const FILE: &str = "tollgate.yaml";
+pub const DEFAULT_FILE: &str = "tollgate.yaml";
 
 /// Taken anew when a file changes; everything else is held on to from the start.
-const TAKEN_ANEW: [&str; 3] = ["rules", "rules_files", "envoy_rules"];
+const RELOADABLE: [&str; 3] = ["rules", "rules_files", "envoy_rules"];
 
 /// Variables for the commands that ask a server.
-const CLIENTS: [&str; 2] = ["URL", "TOKEN"];
+const CLIENT_VARIABLES: [&str; 2] = ["URL", "TOKEN"];
 
-const SHORT_FOR: [(&str, &str); 2] = [("store", "url"), ("envoy_rules", "files")];
+const SHORTHANDS: [(&str, &str); 2] = [("store", "url"), ("envoy_rules", "files")];
 
 /// Levels of names in a variable or a flag.
 const LEVELS_MAX: usize = 8;
@@ -380,8 +380,8 @@ const LEVELS_MAX: usize = 8;
 mod tests {
     use super::*;
 
-    fn text_at(written: &Written, path: &[&str]) -> Option<String> {
-        let mut node = &written.root;
+    fn text_at(raw: &RawSettings, path: &[&str]) -> Option<String> {
+        let mut node = &raw.root;
         for name in path {
             let NodeKind::Map(entries) = &node.kind else { return None };
             node = &entries.iter().find(|(key, _)| &*key.text == *name)?.1;
@@ -405,30 +405,30 @@ mod tests {
             ("TOLLGATE_DRAIN", "3s"),
             ("PATH", "/bin"),
         ];
-        let written = sources(
+        let raw = sources(
             &variables,
             None,
             &["server.http=b:2", "server.http=c:3", "server.grpc=disabled"],
         )
         .read()
         .unwrap();
-        assert_eq!(text_at(&written, &["server", "http"]).as_deref(), Some("c:3"));
-        assert_eq!(text_at(&written, &["server", "grpc"]).as_deref(), Some("disabled"));
-        assert_eq!(text_at(&written, &["drain"]).as_deref(), Some("3s"));
+        assert_eq!(text_at(&raw, &["server", "http"]).as_deref(), Some("c:3"));
+        assert_eq!(text_at(&raw, &["server", "grpc"]).as_deref(), Some("disabled"));
+        assert_eq!(text_at(&raw, &["drain"]).as_deref(), Some("3s"));
     }
 
     #[test]
     fn a_word_that_is_short_for_a_map_is_kept_when_keys_are_laid_over_it() {
-        let written = sources(&[("TOLLGATE_STORE", "memory")], None, &["store.max_memory=1GiB"])
+        let raw = sources(&[("TOLLGATE_STORE", "memory")], None, &["store.max_memory=1GiB"])
             .read()
             .unwrap();
-        assert_eq!(text_at(&written, &["store", "url"]).as_deref(), Some("memory"));
-        assert_eq!(text_at(&written, &["store", "max_memory"]).as_deref(), Some("1GiB"));
+        assert_eq!(text_at(&raw, &["store", "url"]).as_deref(), Some("memory"));
+        assert_eq!(text_at(&raw, &["store", "max_memory"]).as_deref(), Some("1GiB"));
         // And a word laid over a map takes its place.
-        let written = sources(&[("TOLLGATE_STORE__MAX_MEMORY", "1GiB")], Some("memory"), &[])
+        let raw = sources(&[("TOLLGATE_STORE__MAX_MEMORY", "1GiB")], Some("memory"), &[])
             .read()
             .unwrap();
-        assert_eq!(text_at(&written, &["store"]).as_deref(), Some("memory"));
+        assert_eq!(text_at(&raw, &["store"]).as_deref(), Some("memory"));
     }
 
     #[test]
@@ -442,10 +442,10 @@ mod tests {
             "TOLLGATE_SERVICE_HOST",
             "TOLLGATE_SERVICE_PORT_HTTP",
         ] {
-            assert_eq!(setting_of(name), None, "{name}");
+            assert_eq!(setting_path(name), None, "{name}");
         }
-        let written = sources(&[("TOLLGATE_STORE", "")], None, &[]).read().unwrap();
-        assert!(written.lasting().is_empty());
+        let raw = sources(&[("TOLLGATE_STORE", "")], None, &[]).read().unwrap();
+        assert!(raw.static_settings().is_empty());
     }
 
     #[test]
@@ -475,8 +475,8 @@ mod tests {
             ("TOLLGATE___X", "hunter2"),
         ] {
             let found = sources(&[(name, value)], None, &[]).read().unwrap_err();
-            let said: String = found.iter().map(ToString::to_string).collect();
-            assert!(said.contains(name) && !said.contains("hunter2"), "{said}");
+            let messages: String = found.iter().map(ToString::to_string).collect();
+            assert!(messages.contains(name) && !messages.contains("hunter2"), "{messages}");
         }
     }
 
@@ -484,9 +484,9 @@ mod tests {
     fn a_change_of_settings_is_told_from_a_change_of_rules_and_of_lines() {
         let read = |text: &str| {
             let origin = Origin::new("tollgate.yaml", text);
-            Written {
+            RawSettings {
                 root: yaml::parse(&origin).unwrap(),
-                ..Written::empty()
+                ..RawSettings::empty()
             }
         };
         let old = read("drain: 1s\nserver: { http: a, grpc: b }\nrules: []\n");

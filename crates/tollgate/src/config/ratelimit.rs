@@ -15,7 +15,7 @@ use tollgate_limiter::core::yaml::{MapKey, NodeKind, Node};
 
 /// What the variables come to.
 #[derive(Debug)]
-pub(super) struct Layer {
+pub(super) struct RatelimitEnv {
     /// The settings, a map.
     pub(super) root: Node,
     /// What the values were written in.
@@ -25,23 +25,23 @@ pub(super) struct Layer {
 }
 
 /// Variables half read.
-struct Reading<'v> {
+struct EnvReader<'v> {
     variables: HashMap<&'v str, &'v str>,
-    layer: Layer,
+    env: RatelimitEnv,
     problems: &'v mut Problems,
 }
 
-impl Layer {
+impl RatelimitEnv {
     /// The layer of these variables, if they are meant for it. What is empty counts as not set.
-    pub(super) fn of(variables: &[(String, String)], problems: &mut Problems) -> Option<Self> {
+    pub(super) fn read(variables: &[(String, String)], problems: &mut Problems) -> Option<Self> {
         let set = variables.iter().filter(|(_, value)| !value.is_empty());
         let variables: HashMap<&str, &str> = set.map(|(name, value)| (&**name, &**value)).collect();
-        let root = *variables.get(ROOT)?;
-        let mut reading = Reading {
+        let root = *variables.get(RUNTIME_ROOT)?;
+        let mut reader = EnvReader {
             variables,
-            layer: Self {
+            env: Self {
                 root: Node {
-                    location: Location::start(&Origin::new(ROOT, "")),
+                    location: Location::start(&Origin::new(RUNTIME_ROOT, "")),
                     kind: NodeKind::Map(Vec::new()),
                 },
                 origins: Vec::new(),
@@ -49,24 +49,24 @@ impl Layer {
             },
             problems,
         };
-        reading.files(root);
-        reading.server();
-        reading.modes();
-        reading.log();
-        reading.store();
-        reading.others();
-        Some(reading.layer)
+        reader.files(root);
+        reader.server();
+        reader.modes();
+        reader.log();
+        reader.store();
+        reader.unsupported();
+        Some(reader.env)
     }
 }
 
 /// Whether these variables let several files have one domain, wherever those files are.
 pub fn merges_domains(variables: &[(String, String)]) -> bool {
-    let merges = variables.iter().find(|(name, _)| name == MERGES);
-    merges.is_some_and(|(_, value)| truth(value) == Some(true))
+    let variable = variables.iter().find(|(name, _)| name == MERGE_DOMAINS);
+    variable.is_some_and(|(_, value)| parse_bool(value) == Some(true))
 }
 
 /// `true` or `false`, in any of the ways Go reads them.
-fn truth(text: &str) -> Option<bool> {
+fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
@@ -74,64 +74,64 @@ fn truth(text: &str) -> Option<bool> {
     }
 }
 
-impl<'v> Reading<'v> {
+impl<'v> EnvReader<'v> {
     fn find(&self, name: &str) -> Option<&'v str> {
         self.variables.get(name).copied()
     }
 
     /// A place that tells the name of a variable and never its value, which may be a secret.
-    fn place(&mut self, name: &str) -> Location {
-        let known = self.layer.origins.iter().find(|origin| &*origin.name == name);
+    fn location(&mut self, name: &str) -> Location {
+        let known = self.env.origins.iter().find(|origin| &*origin.name == name);
         if let Some(origin) = known {
             return Location::start(origin);
         }
         let origin = Origin::new(name, "");
-        self.layer.origins.push(Arc::clone(&origin));
+        self.env.origins.push(Arc::clone(&origin));
         Location::start(&origin)
     }
 
     /// Puts a value at the path of a setting, on account of a variable.
     fn put(&mut self, path: &[&str], name: &str, kind: NodeKind) {
-        let place = self.place(name);
-        let mut under = &mut self.layer.root;
+        let location = self.location(name);
+        let mut target = &mut self.env.root;
         for part in path {
-            if !matches!(under.kind, NodeKind::Map(_)) {
-                under.kind = NodeKind::Map(Vec::new());
+            if !matches!(target.kind, NodeKind::Map(_)) {
+                target.kind = NodeKind::Map(Vec::new());
             }
-            let NodeKind::Map(entries) = &mut under.kind else { return };
+            let NodeKind::Map(entries) = &mut target.kind else { return };
             let at = match entries.iter().position(|(key, _)| &*key.text == *part) {
                 Some(at) => at,
                 None => {
                     let key = MapKey {
-                        location: place.clone(),
+                        location: location.clone(),
                         text: (*part).into(),
                     };
                     let kind = NodeKind::Null;
-                    let place = place.clone();
-                    entries.push((key, Node { location: place, kind }));
+                    let location = location.clone();
+                    entries.push((key, Node { location, kind }));
                     entries.len() - 1
                 }
             };
             let Some((_, node)) = entries.get_mut(at) else { return };
-            under = node;
+            target = node;
         }
-        under.kind = kind;
-        under.location = place;
+        target.kind = kind;
+        target.location = location;
     }
 
     fn error(&mut self, name: &str, text: impl Into<String>, hint: impl Into<String>) {
-        let place = self.place(name);
-        self.problems.error_with(&place, text, hint);
+        let location = self.location(name);
+        self.problems.error_with(&location, text, hint);
     }
 
     fn note(&mut self, name: &str, text: impl Into<String>, hint: impl Into<String>) {
-        let place = self.place(name);
-        self.layer.notes.push(Problem::warning(&place, text).with_hint(hint));
+        let location = self.location(name);
+        self.env.notes.push(Problem::warning(&location, text).with_hint(hint));
     }
 
     /// `true` or `false`. None if it is not set or neither.
     fn flag(&mut self, name: &str) -> Option<bool> {
-        let flag = truth(self.find(name)?);
+        let flag = parse_bool(self.find(name)?);
         if flag.is_none() {
             self.error(name, "expected true or false", format!("write `{name}=true`"));
         }
@@ -150,21 +150,21 @@ impl<'v> Reading<'v> {
 
     /// The folder of files, and what holds for them.
     fn files(&mut self, root: &str) {
-        let below = |name| self.find(name).unwrap_or_default().trim_matches('/');
-        let subdirectory = below("RUNTIME_SUBDIRECTORY");
-        let directory = match below("RUNTIME_APPDIRECTORY") {
+        let folder_name = |name| self.find(name).unwrap_or_default().trim_matches('/');
+        let subdirectory = folder_name("RUNTIME_SUBDIRECTORY");
+        let directory = match folder_name("RUNTIME_APPDIRECTORY") {
             "" => "config",
             named => named,
         };
         let root = root.trim_end_matches('/');
         let folder = match subdirectory {
             "" => format!("{root}/{directory}"),
-            between => format!("{root}/{between}/{directory}"),
+            subdirectory => format!("{root}/{subdirectory}/{directory}"),
         };
         let pattern = format!("{}/*.y*ml", glob::Pattern::escape(&folder));
-        self.put(&["envoy_rules", "files"], ROOT, NodeKind::Text(pattern.into()));
+        self.put(&["envoy_rules", "files"], RUNTIME_ROOT, NodeKind::Text(pattern.into()));
         self.flags(&[
-            (MERGES, "merge_domains"),
+            (MERGE_DOMAINS, "merge_domains"),
             ("FORCE_START_WITHOUT_INITIAL_CONFIG", "force_start"),
             ("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "healthy_with_rules"),
         ]);
@@ -255,15 +255,15 @@ impl<'v> Reading<'v> {
     }
 
     /// What has no setting here.
-    fn others(&mut self) {
-        for (name, text, hint) in names::others() {
-            let is_asked = match self.find(name) {
+    fn unsupported(&mut self) {
+        for (name, text, hint) in names::unsupported() {
+            let is_set = match self.find(name) {
                 None => false,
-                Some(value) if truth(value) == Some(false) => false,
+                Some(value) if parse_bool(value) == Some(false) => false,
                 Some("FILE") if name == "CONFIG_TYPE" => false,
                 Some(_) => true,
             };
-            if is_asked {
+            if is_set {
                 self.note(name, text, hint);
             }
         }
@@ -271,8 +271,8 @@ impl<'v> Reading<'v> {
 }
 
 /// The variable that says where the files are, and that this environment is meant.
-pub(super) const ROOT: &str = "RUNTIME_ROOT";
-const MERGES: &str = "MERGE_DOMAIN_CONFIG";
+pub(super) const RUNTIME_ROOT: &str = "RUNTIME_ROOT";
+const MERGE_DOMAINS: &str = "MERGE_DOMAIN_CONFIG";
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! What reading the sections of the settings has in common.
 
-use super::layers::Written;
+use super::layers::RawSettings;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Origin, Location, Problems};
@@ -8,22 +8,22 @@ use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::Node;
 
 /// Settings half read, and what was wrong so far.
-pub(super) struct Reading<'w> {
-    pub(super) written: &'w Written,
+pub(super) struct SettingsReader<'w> {
+    pub(super) raw: &'w RawSettings,
     pub(super) problems: Problems,
 }
 
-impl<'w> Reading<'w> {
-    pub(super) fn new(written: &'w Written) -> Self {
+impl<'w> SettingsReader<'w> {
+    pub(super) fn new(raw: &'w RawSettings) -> Self {
         Self {
-            written,
+            raw,
             problems: Problems::new(),
         }
     }
 
     /// The folder that defaults are in: the file's, or else the working folder.
-    pub(super) fn home(&self) -> PathBuf {
-        match &self.written.file {
+    pub(super) fn base_dir(&self) -> PathBuf {
+        match &self.raw.file {
             Some(file) => file.path.parent().map(Into::into).unwrap_or_default(),
             None => PathBuf::new(),
         }
@@ -38,18 +38,18 @@ impl<'w> Reading<'w> {
                 .error_with(&node.location, format!("this is not {expected}"), hint);
             return None;
         }
-        Some(self.written.folder_of(&node.location).join(text))
+        Some(self.raw.base_dir_of(&node.location).join(text))
     }
 
     /// A length of time that is not zero and at most `most`.
-    pub(super) fn duration(&mut self, node: &Node, most: Duration) -> Option<Duration> {
+    pub(super) fn duration(&mut self, node: &Node, max: Duration) -> Option<Duration> {
         let read = node.read("a length of time", quantity::parse_duration, &mut self.problems)?;
         let duration = Duration::from(read);
-        if duration.is_zero() || duration > most {
+        if duration.is_zero() || duration > max {
             self.problems.error_with(
                 &node.location,
                 "this is out of range",
-                format!("write more than nothing and at most `{}s`", most.as_secs()),
+                format!("write more than nothing and at most `{}s`", max.as_secs()),
             );
             return None;
         }
@@ -62,22 +62,22 @@ impl<'w> Reading<'w> {
         if text.is_none() {
             let found = format!("expected {expected}, found {}", node.kind_name());
             let hint = "write one value; a text that begins with `[` or `{` stands in quotes";
-            self.problems.error_with(&without_text(&node.location), found, hint);
+            self.problems.error_with(&without_snippet(&node.location), found, hint);
         }
         text
     }
 
     /// Says that this version has no such thing, where it was asked for.
-    pub(super) fn not_yet(&mut self, place: &Location, what: &str, hint: &str) {
+    pub(super) fn unsupported(&mut self, location: &Location, what: &str, hint: &str) {
         self.problems
-            .error_with(place, format!("this version has no {what} yet"), hint);
+            .error_with(location, format!("this version has no {what} yet"), hint);
     }
 }
 
 /// The same place without its text: for values that no log should repeat.
-pub(super) fn without_text(place: &Location) -> Location {
+pub(super) fn without_snippet(location: &Location) -> Location {
     Location {
-        origin: Origin::new(place.origin.name.clone(), ""),
-        ..place.clone()
+        origin: Origin::new(location.origin.name.clone(), ""),
+        ..location.clone()
     }
 }

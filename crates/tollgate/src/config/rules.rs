@@ -5,13 +5,13 @@ mod envoy;
 mod seen;
 
 #[cfg(test)]
-pub(super) use self::envoy::ENVOY_KEYS;
-pub(super) use self::envoy::EnvoyRules;
+pub(super) use self::envoy::RATELIMIT_KEYS;
+pub(super) use self::envoy::RatelimitRules;
 
-use self::apart::Sound;
-use self::seen::Seen;
-use super::layers::{Sources, Written, read_text};
-use super::reading::without_text;
+use self::apart::LastGood;
+use self::seen::FileStamps;
+use super::layers::{Sources, RawSettings, read_text};
+use super::reading::without_snippet;
 use super::{Config, KEYS};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
@@ -24,24 +24,24 @@ use tollgate_limiter::core::yaml::{self, NodeKind, Node};
 
 /// Settings and rules that can be read again and again.
 #[derive(Debug)]
-pub struct Settings {
+pub struct ConfigLoader {
     sources: Sources,
     /// Of the last settings that could be read.
-    patterns: Vec<Pattern>,
+    patterns: Vec<FilePattern>,
     /// The same for the file of tokens.
     tokens_file: Option<PathBuf>,
-    seen: Seen,
+    stamps: FileStamps,
     /// Whether something changed just now. A second change within the same tick of the file system's clock leaves no trace,
     /// so the texts are compared once more.
-    is_unsettled: bool,
-    texts: Option<Texts>,
+    needs_recheck: bool,
+    texts: Option<SourceTexts>,
     /// For when a file that cannot be used is to be left apart from the others.
-    sound: Sound,
+    last_good: LastGood,
 }
 
 /// Settings and rules of one moment.
 #[derive(Debug)]
-pub struct Loaded {
+pub struct ConfigSnapshot {
     /// What the settings mean.
     pub config: Config,
     /// The rules.
@@ -51,44 +51,44 @@ pub struct Loaded {
     /// What is wrong with files that a server may start without, and that are not among the rules.
     pub missing: Vec<Problem>,
     /// What is wrong with files that were left apart: what they last were is among the rules, if they were sound before.
-    pub apart: Vec<Problem>,
+    pub quarantined: Vec<Problem>,
     /// The settings as they are written.
-    pub written: Arc<Written>,
+    pub raw: Arc<RawSettings>,
 }
 
 /// Everything that was read, before anybody asked what it means.
 #[derive(Clone, Debug)]
-struct Texts {
-    settings: Result<Arc<Written>, Vec<Problem>>,
-    files: Vec<File>,
+struct SourceTexts {
+    settings: Result<Arc<RawSettings>, Vec<Problem>>,
+    files: Vec<RuleFile>,
     /// What the file of tokens holds, as a digest: the tokens themselves are not kept.
     tokens: Option<[u8; 32]>,
     /// What was wrong with the patterns of files, of the settings and of envoyproxy/ratelimit's.
     problems: Vec<Problem>,
-    of_envoy: Vec<Problem>,
+    ratelimit_problems: Vec<Problem>,
 }
 
 /// An entry of `rules_files` or `envoy_rules`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Pattern {
-    grammar: Grammar,
-    place: Location,
+struct FilePattern {
+    format: RulesFormat,
+    location: Location,
     path: PathBuf,
 }
 
 /// A file of rules that was read, or why it was not.
-type File = (Grammar, Result<Arc<Origin>, Problem>);
+type RuleFile = (RulesFormat, Result<Arc<Origin>, Problem>);
 
 /// How a file of rules is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grammar {
+enum RulesFormat {
     /// As ours are.
-    Own,
+    Native,
     /// As those of envoyproxy/ratelimit are.
-    Envoy,
+    Ratelimit,
 }
 
-impl Settings {
+impl ConfigLoader {
     /// Those of these sources. Nothing is read yet, but which file it will be is settled: one that is taken away later is a
     /// fault, and not a reason to fall back to defaults.
     pub fn new(sources: Sources) -> Self {
@@ -97,10 +97,10 @@ impl Settings {
             sources: Sources { file, ..sources },
             patterns: Vec::new(),
             tokens_file: None,
-            seen: Seen::default(),
-            is_unsettled: false,
+            stamps: FileStamps::default(),
+            needs_recheck: false,
             texts: None,
-            sound: Sound::default(),
+            last_good: LastGood::default(),
         }
     }
 
@@ -108,145 +108,145 @@ impl Settings {
     ///
     /// # Errors
     /// Everything that is wrong with settings and rules.
-    pub fn load(&mut self) -> Result<Loaded, Vec<Problem>> {
+    pub fn load(&mut self) -> Result<ConfigSnapshot, Vec<Problem>> {
         let texts = self.read();
         let is_first = self.texts.is_none();
-        let loaded = self.take(&texts);
-        let loaded = match loaded {
-            Err(problems) if is_first && texts.may_begin_without_envoy() => texts.load_without_envoy(problems),
-            loaded => loaded,
+        let snapshot = self.compile(&texts);
+        let snapshot = match snapshot {
+            Err(problems) if is_first && texts.may_start_without_ratelimit() => texts.load_without_ratelimit(problems),
+            snapshot => snapshot,
         };
         self.texts = Some(texts);
-        discreet(loaded)
+        redact(snapshot)
     }
 
     /// Reads everything again if files have changed since it was last read. None if they have not.
-    pub fn load_if_changed(&mut self) -> Option<Result<Loaded, Vec<Problem>>> {
-        let is_changed = self.look() != self.seen;
-        if !is_changed && !self.is_unsettled {
+    pub fn load_if_changed(&mut self) -> Option<Result<ConfigSnapshot, Vec<Problem>>> {
+        let is_changed = self.current_stamps() != self.stamps;
+        if !is_changed && !self.needs_recheck {
             return None;
         }
         let texts = self.read();
-        self.is_unsettled = is_changed;
-        if self.texts.as_ref().is_some_and(|known| known.is_same(&texts)) {
+        self.needs_recheck = is_changed;
+        if self.texts.as_ref().is_some_and(|previous| previous.is_same(&texts)) {
             return None;
         }
-        let loaded = discreet(self.take(&texts));
+        let snapshot = redact(self.compile(&texts));
         self.texts = Some(texts);
-        Some(loaded)
+        Some(snapshot)
     }
 
     /// What texts mean, also if a file that is to be left apart cannot be used.
-    fn take(&mut self, texts: &Texts) -> Result<Loaded, Vec<Problem>> {
+    fn compile(&mut self, texts: &SourceTexts) -> Result<ConfigSnapshot, Vec<Problem>> {
         if !texts.isolates_files() {
             return texts.load();
         }
-        let (files, apart) = self.sound.instead(&texts.files);
-        let loaded = Texts { files, ..texts.clone() }.load()?;
-        Ok(Loaded { apart, ..loaded })
+        let (files, quarantined) = self.last_good.substitute(&texts.files);
+        let snapshot = SourceTexts { files, ..texts.clone() }.load()?;
+        Ok(ConfigSnapshot { quarantined, ..snapshot })
     }
 
     /// What a look at the files shows now.
-    fn look(&self) -> Seen {
-        let mut seen = Seen::default();
+    fn current_stamps(&self) -> FileStamps {
+        let mut stamps = FileStamps::default();
         if let Some(path) = &self.sources.file {
-            seen.add(path);
+            stamps.add(path);
         }
         if let Some(path) = &self.tokens_file {
-            seen.add(path);
+            stamps.add(path);
         }
         for path in self.patterns.iter().flat_map(|pattern| pattern.files().0) {
-            seen.add(&path);
+            stamps.add(&path);
         }
-        seen
+        stamps
     }
 
     /// Reads the texts. Each file is looked at before it is read, so that what changes in between is seen as a change.
-    fn read(&mut self) -> Texts {
-        let mut seen = Seen::default();
+    fn read(&mut self) -> SourceTexts {
+        let mut stamps = FileStamps::default();
         if let Some(path) = &self.sources.file {
-            seen.add(path);
+            stamps.add(path);
         }
         let settings = self.sources.read().map(Arc::new);
         let mut problems = Problems::new();
-        if let Ok(written) = &settings {
-            self.patterns = patterns(written, &mut problems);
-            self.tokens_file = tokens_file(written);
+        if let Ok(raw) = &settings {
+            self.patterns = patterns(raw, &mut problems);
+            self.tokens_file = tokens_file(raw);
         }
         let tokens = self.tokens_file.as_ref().and_then(|path| {
-            seen.add(path);
+            stamps.add(path);
             let file = read_text(path).ok()?;
             Some(Sha256::digest(file.text.as_bytes()).into())
         });
-        let mut of_envoy = Problems::new();
+        let mut ratelimit_problems = Problems::new();
         let mut files = Vec::new();
-        let mut known = HashSet::new();
+        let mut seen_paths = HashSet::new();
         let mut bytes = 0;
         for pattern in &self.patterns {
-            let (paths, fault) = pattern.files();
-            match pattern.grammar {
-                Grammar::Own => problems.extend(fault),
-                Grammar::Envoy => of_envoy.extend(fault),
+            let (paths, problem) = pattern.files();
+            match pattern.format {
+                RulesFormat::Native => problems.extend(problem),
+                RulesFormat::Ratelimit => ratelimit_problems.extend(problem),
             }
             for path in paths {
-                seen.add(&path);
-                if !known.insert(path.clone()) {
+                stamps.add(&path);
+                if !seen_paths.insert(path.clone()) {
                     continue;
                 }
                 let file = read_text(&path);
                 bytes += file.as_ref().map_or(0, |origin| origin.text.len());
                 if files.len() >= FILES_MAX || bytes > BYTES_MAX {
                     let text = format!("these are more than {FILES_MAX} files or {BYTES_MAX} bytes of rules");
-                    problems.error(&pattern.place, text);
+                    problems.error(&pattern.location, text);
                     break;
                 }
-                files.push((pattern.grammar, file));
+                files.push((pattern.format, file));
             }
         }
-        self.seen = seen;
-        Texts {
+        self.stamps = stamps;
+        SourceTexts {
             settings,
             files,
             tokens,
             problems: problems.sorted(),
-            of_envoy: of_envoy.sorted(),
+            ratelimit_problems: ratelimit_problems.sorted(),
         }
     }
 }
 
-impl Texts {
+impl SourceTexts {
     /// Whether the settings let a server start without the files of envoyproxy/ratelimit.
-    fn may_begin_without_envoy(&self) -> bool {
+    fn may_start_without_ratelimit(&self) -> bool {
         let settings = self.settings.as_ref();
-        settings.is_ok_and(|written| EnvoyRules::of(written, &mut Problems::new()).may_be_missing)
+        settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).may_be_missing)
     }
 
     /// Whether a file of envoyproxy/ratelimit that cannot be used does not keep the others from being taken.
     fn isolates_files(&self) -> bool {
         let settings = self.settings.as_ref();
-        settings.is_ok_and(|written| EnvoyRules::of(written, &mut Problems::new()).isolates_files)
+        settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).isolates_files)
     }
 
     /// All but those files, if that is sound; they are what is missing then.
-    fn load_without_envoy(&self, problems: Vec<Problem>) -> Result<Loaded, Vec<Problem>> {
-        let own = self.files.iter().filter(|(grammar, _)| *grammar == Grammar::Own);
+    fn load_without_ratelimit(&self, problems: Vec<Problem>) -> Result<ConfigSnapshot, Vec<Problem>> {
+        let native = self.files.iter().filter(|(format, _)| *format == RulesFormat::Native);
         let others = Self {
-            files: own.cloned().collect(),
-            of_envoy: Vec::new(),
+            files: native.cloned().collect(),
+            ratelimit_problems: Vec::new(),
             ..self.clone()
         };
-        let loaded = others.load().map_err(|_| problems.clone())?;
-        Ok(Loaded {
+        let snapshot = others.load().map_err(|_| problems.clone())?;
+        Ok(ConfigSnapshot {
             missing: problems,
-            ..loaded
+            ..snapshot
         })
     }
 
-    fn load(&self) -> Result<Loaded, Vec<Problem>> {
-        let written = self.settings.as_ref().map_err(Vec::clone)?;
+    fn load(&self) -> Result<ConfigSnapshot, Vec<Problem>> {
+        let raw = self.settings.as_ref().map_err(Vec::clone)?;
         let mut problems = Problems::new();
-        problems.extend(self.problems.iter().chain(&self.of_envoy).cloned());
-        let config = match Config::read(written) {
+        problems.extend(self.problems.iter().chain(&self.ratelimit_problems).cloned());
+        let config = match Config::read(raw) {
             Ok((config, warnings)) => {
                 problems.extend(warnings);
                 Some(config)
@@ -256,49 +256,49 @@ impl Texts {
                 None
             }
         };
-        let rules = self.rules(written, config.as_ref(), &mut problems);
+        let rules = self.rules(raw, config.as_ref(), &mut problems);
         let failed = problems.has_errors();
         match (config, rules) {
-            (Some(config), Some(rules)) if !failed => Ok(Loaded {
+            (Some(config), Some(rules)) if !failed => Ok(ConfigSnapshot {
                 config,
                 rules,
                 warnings: problems.sorted(),
                 missing: Vec::new(),
-                apart: Vec::new(),
-                written: Arc::clone(written),
+                quarantined: Vec::new(),
+                raw: Arc::clone(raw),
             }),
             _ => Err(problems.sorted()),
         }
     }
 
     /// The rules of the settings first, then those of the files in order.
-    fn rules(&self, written: &Written, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
+    fn rules(&self, raw: &RawSettings, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
         let ipv6_prefix = config.map_or(super::IPV6_PREFIX, |config| config.ipv6_prefix);
         let mut reader = RulesParser::new(rules::ParserOptions { ipv6_prefix });
-        let named = setting(written, "rules_files").or(setting(written, "envoy_rules"));
-        match (setting(written, "rules"), named) {
+        let file_settings = setting(raw, "rules_files").or(setting(raw, "envoy_rules"));
+        match (setting(raw, "rules"), file_settings) {
             (Some(rules), _) => reader.add_rules(rules, Attempt::DOMAIN),
             (None, Some(_)) => {}
-            (None, None) if written.file.is_some() => problems.push(
+            (None, None) if raw.file.is_some() => problems.push(
                 Problem::warning(
-                    &Location::start(&origin_of(written)),
+                    &Location::start(&root_origin(raw)),
                     "there are no rules, so nothing is limited",
                 )
                 .with_hint("write some under `rules`, or name files under `rules_files`"),
             ),
             (None, None) => add_file(&mut reader, &Origin::new("quickstart.yaml", QUICKSTART), problems),
         }
-        let envoy = EnvoyRules::of(written, &mut Problems::new());
+        let envoy = RatelimitRules::read(raw, &mut Problems::new());
         let mut descriptors = DescriptorFiles::new(envoy.merges_domains);
-        for (grammar, file) in &self.files {
-            let parse = match grammar {
-                Grammar::Own => yaml::parse,
-                Grammar::Envoy => rules::envoy::parse,
+        for (format, file) in &self.files {
+            let parse = match format {
+                RulesFormat::Native => yaml::parse,
+                RulesFormat::Ratelimit => rules::envoy::parse,
             };
             let file = file.as_ref().map_err(|problem| vec![problem.clone()]);
-            match (grammar, file.and_then(parse)) {
-                (Grammar::Own, Ok(root)) => reader.add_file(&root),
-                (Grammar::Envoy, Ok(root)) => descriptors.add_file(&root),
+            match (format, file.and_then(parse)) {
+                (RulesFormat::Native, Ok(root)) => reader.add_file(&root),
+                (RulesFormat::Ratelimit, Ok(root)) => descriptors.add_file(&root),
                 (_, Err(found)) => problems.extend(found),
             }
         }
@@ -335,11 +335,11 @@ impl Texts {
             && self.files == other.files
             && self.tokens == other.tokens
             && self.problems == other.problems
-            && self.of_envoy == other.of_envoy
+            && self.ratelimit_problems == other.ratelimit_problems
     }
 }
 
-impl Pattern {
+impl FilePattern {
     /// The files it stands for, in the order of their names, and what is wrong with it.
     fn files(&self) -> (Vec<PathBuf>, Option<Problem>) {
         let text = self.path.to_string_lossy();
@@ -360,14 +360,14 @@ impl Pattern {
                     .take(FILES_MAX + 1)
                     .collect();
                 // An error, also while running: files that are just being replaced must not switch every limit off.
-                let none = Problem::error(&self.place, "no file fits this pattern");
+                let none = Problem::error(&self.location, "no file fits this pattern");
                 let none = files.is_empty().then(|| {
                     none.with_hint("is it relative to the file that says it? a file with `rules: []` limits nothing")
                 });
                 (files, none)
             }
             Err(error) => {
-                let problem = Problem::error(&self.place, format!("this is not a pattern: {}", error.msg));
+                let problem = Problem::error(&self.location, format!("this is not a pattern: {}", error.msg));
                 (Vec::new(), Some(problem.with_hint("write for example `rules/*.yaml`")))
             }
         }
@@ -375,19 +375,19 @@ impl Pattern {
 }
 
 /// What is wrong, without lines that hold a secret: all of it goes to logs, and some to whoever asks for readiness.
-fn discreet(loaded: Result<Loaded, Vec<Problem>>) -> Result<Loaded, Vec<Problem>> {
-    let silent = |problem: Problem| match problem.location.line() {
-        Some(line) if is_secret(line) => {
-            let place = without_text(&problem.location);
-            problem.with_location(place)
+fn redact(snapshot: Result<ConfigSnapshot, Vec<Problem>>) -> Result<ConfigSnapshot, Vec<Problem>> {
+    let redact_problem = |problem: Problem| match problem.location.line() {
+        Some(line) if may_hold_secret(line) => {
+            let location = without_snippet(&problem.location);
+            problem.with_location(location)
         }
         _ => problem,
     };
-    loaded.map_err(|problems| problems.into_iter().map(silent).collect())
+    snapshot.map_err(|problems| problems.into_iter().map(redact_problem).collect())
 }
 
 /// Whether a line of settings may hold a token or a password: it names one, or has an address with a user in it.
-fn is_secret(line: &str) -> bool {
+fn may_hold_secret(line: &str) -> bool {
     let line = line.to_ascii_lowercase();
     let has_user = line.split("://").skip(1).any(|rest| rest.contains('@'));
     has_user || ["token", "password", "secret"].iter().any(|word| line.contains(word))
@@ -400,42 +400,42 @@ pub fn is_settings(root: &Node) -> bool {
     entries.iter().any(|(key, _)| is_setting(&key.text))
 }
 
-fn patterns(written: &Written, problems: &mut Problems) -> Vec<Pattern> {
-    let own = setting(written, "rules_files").map_or(&[][..], Node::one_or_more);
-    let envoy = EnvoyRules::of(written, problems).files;
-    let own = own.iter().map(|node| (Grammar::Own, node));
-    let all = own.chain(envoy.iter().map(|node| (Grammar::Envoy, node)));
-    all.filter_map(|(grammar, node)| {
+fn patterns(raw: &RawSettings, problems: &mut Problems) -> Vec<FilePattern> {
+    let native = setting(raw, "rules_files").map_or(&[][..], Node::one_or_more);
+    let envoy = RatelimitRules::read(raw, problems).files;
+    let native = native.iter().map(|node| (RulesFormat::Native, node));
+    let all = native.chain(envoy.iter().map(|node| (RulesFormat::Ratelimit, node)));
+    all.filter_map(|(format, node)| {
         let text = node.text("a file or a pattern of files", problems)?;
-        Some(Pattern {
-            grammar,
-            place: node.location.clone(),
-            path: written.folder_of(&node.location).join(text),
+        Some(FilePattern {
+            format,
+            location: node.location.clone(),
+            path: raw.base_dir_of(&node.location).join(text),
         })
     })
     .collect()
 }
 
 /// The file that `auth` names, if it names one.
-fn tokens_file(written: &Written) -> Option<PathBuf> {
-    let NodeKind::Map(entries) = &setting(written, "auth")?.kind else {
+fn tokens_file(raw: &RawSettings) -> Option<PathBuf> {
+    let NodeKind::Map(entries) = &setting(raw, "auth")?.kind else {
         return None;
     };
     let (_, node) = entries.iter().find(|(key, _)| &*key.text == "tokens_file")?;
-    Some(written.folder_of(&node.location).join(node.scalar()?))
+    Some(raw.base_dir_of(&node.location).join(node.scalar()?))
 }
 
 /// A setting at the top, unless nothing stands there.
-pub(super) fn setting<'w>(written: &'w Written, name: &str) -> Option<&'w Node> {
-    let NodeKind::Map(entries) = &written.root.kind else {
+pub(super) fn setting<'w>(raw: &'w RawSettings, name: &str) -> Option<&'w Node> {
+    let NodeKind::Map(entries) = &raw.root.kind else {
         return None;
     };
     let (_, node) = entries.iter().find(|(key, _)| &*key.text == name)?;
     (!node.is_null()).then_some(node)
 }
 
-fn origin_of(written: &Written) -> Arc<Origin> {
-    Arc::clone(&written.root.location.origin)
+fn root_origin(raw: &RawSettings) -> Arc<Origin> {
+    Arc::clone(&raw.root.location.origin)
 }
 
 fn add_file(reader: &mut RulesParser, origin: &Arc<Origin>, problems: &mut Problems) {

@@ -5,13 +5,13 @@ use tollgate_limiter::core::rules;
 
 /// The schema of `tollgate.yaml` and of files of rules. What it cannot say, the reader does.
 pub fn schema() -> Value {
-    let mut of_rules = object(rules::SCHEMA);
-    let mut definitions = match of_rules.remove("$defs") {
+    let mut rules_schema = object(rules::SCHEMA);
+    let mut definitions = match rules_schema.remove("$defs") {
         Some(Value::Object(definitions)) => definitions,
         _ => Map::new(),
     };
-    let dialect = of_rules.remove("$schema");
-    definitions.insert("rules_file".into(), of_rules.into());
+    let dialect = rules_schema.remove("$schema");
+    definitions.insert("rules_file".into(), rules_schema.into());
     definitions.extend(object(SETTINGS));
     json!({
         "$schema": dialect,
@@ -32,15 +32,15 @@ const SETTINGS: &str = include_str!("settings.schema.json");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::rules::ENVOY_KEYS;
+    use crate::config::rules::RATELIMIT_KEYS;
     use crate::config::{KEYS, server, store};
     use crate::server::http::{Dialect, Gateway};
     use crate::server::tokens::Rights;
 
     /// The keys, or the words, that stand at a path of the schema.
-    fn words(schema: &Value, path: &str) -> Vec<String> {
+    fn entries(schema: &Value, path: &str) -> Vec<String> {
         let found = schema.pointer(path).unwrap_or_else(|| panic!("nothing at {path}"));
-        let mut words: Vec<String> = match found {
+        let mut names: Vec<String> = match found {
             Value::Object(entries) => entries.keys().cloned().collect(),
             found => found
                 .as_array()
@@ -50,8 +50,8 @@ mod tests {
                 .map(Into::into)
                 .collect(),
         };
-        words.sort_unstable();
-        words
+        names.sort_unstable();
+        names
     }
 
     #[test]
@@ -59,7 +59,7 @@ mod tests {
         let schema = schema();
         let dialects = Dialect::NAMES.map(|(name, _)| name);
         let rights = Rights::NAMES.map(|(name, _)| name);
-        let of_store = [&store::COMMON[..], &store::OF_MEMORY, &store::OF_REDIS].concat();
+        let store_keys = [&store::COMMON_KEYS[..], &store::MEMORY_KEYS, &store::REDIS_KEYS].concat();
         for (path, known) in [
             ("/$defs/settings/properties", &KEYS[..]),
             ("/$defs/settings/properties/server/properties", &server::KEYS),
@@ -67,12 +67,12 @@ mod tests {
                 "/$defs/settings/properties/server/properties/limits/properties",
                 &server::LIMITS,
             ),
-            ("/$defs/settings/properties/store/oneOf/2/properties", &of_store),
+            ("/$defs/settings/properties/store/oneOf/2/properties", &store_keys),
             (
                 "/$defs/settings/properties/forward_auth/properties/gateway/enum",
                 &Gateway::NAMES.map(|(name, _)| name),
             ),
-            ("/$defs/settings/properties/envoy_rules/oneOf/2/properties", &ENVOY_KEYS),
+            ("/$defs/settings/properties/envoy_rules/oneOf/2/properties", &RATELIMIT_KEYS),
             (
                 "/$defs/settings/properties/envoy_rules/oneOf/2/properties/counters/properties",
                 &store::COUNTERS,
@@ -82,7 +82,7 @@ mod tests {
         ] {
             let mut known = known.to_vec();
             known.sort_unstable();
-            assert_eq!(words(&schema, path), known, "{path}");
+            assert_eq!(entries(&schema, path), known, "{path}");
         }
     }
 

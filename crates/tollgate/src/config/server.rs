@@ -1,6 +1,6 @@
 //! `server`: where front ends listen, with which certificates, and what clients may use up.
 
-use super::reading::Reading;
+use super::reading::SettingsReader;
 use crate::server::http::Bounds;
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
@@ -11,26 +11,26 @@ use tollgate_limiter::core::yaml::{NodeKind, Node};
 
 /// The section as it is meant.
 #[derive(Default)]
-pub(super) struct Server {
-    pub(super) http: Listen,
-    pub(super) grpc: Listen,
-    pub(super) resp: Listen,
-    pub(super) debug: Listen,
+pub(super) struct ServerSettings {
+    pub(super) http: ListenAddress,
+    pub(super) grpc: ListenAddress,
+    pub(super) resp: ListenAddress,
+    pub(super) debug: ListenAddress,
     pub(super) tls: Option<TlsFiles>,
     pub(super) tls_only: Option<Vec<&'static str>>,
-    pub(super) bounds: Bounds,
+    pub(super) limits: Bounds,
     pub(super) resp_idle_timeout: Option<Duration>,
 }
 
 /// Where a front end listens, and where that is written unless it is the default. None if it is turned off.
-pub(super) type Listen = Option<(Address, Option<Location>)>;
+pub(super) type ListenAddress = Option<(Address, Option<Location>)>;
 
-impl Reading<'_> {
+impl SettingsReader<'_> {
     /// The debug port is for those who look after files of envoyproxy/ratelimit.
-    pub(super) fn server(&mut self, node: Option<&Node>, has_envoy_rules: bool) -> Server {
+    pub(super) fn server(&mut self, node: Option<&Node>, has_envoy_rules: bool) -> ServerSettings {
         let fields = node.and_then(|node| node.fields("`server`", &KEYS, &mut self.problems));
         let find = |key| fields.as_ref()?.find(key).filter(|node| !node.is_null());
-        let mut server = Server {
+        let mut server = ServerSettings {
             http: self.listen(find("http"), HTTP),
             grpc: self.listen(find("grpc"), GRPC),
             resp: self.listen(find("resp"), RESP),
@@ -38,7 +38,7 @@ impl Reading<'_> {
                 (None, false) => None,
                 (node, _) => self.listen(node, DEBUG),
             },
-            ..Server::default()
+            ..ServerSettings::default()
         };
         let listeners = [&server.http, &server.grpc, &server.resp];
         if let (true, Some(node)) = (listeners.into_iter().all(Option::is_none), find("http"))
@@ -50,11 +50,11 @@ impl Reading<'_> {
                 "give one of them an address",
             );
         }
-        for (key, what) in TO_COME {
+        for (key, what) in PLANNED {
             if let Some(node) = find(key)
                 && self.address(node).is_some()
             {
-                self.not_yet(&node.location, what, &format!("take it out, or write `{key}: {DISABLED}`"));
+                self.unsupported(&node.location, what, &format!("take it out, or write `{key}: {DISABLED}`"));
             }
         }
         if let Some(node) = find("tls") {
@@ -62,21 +62,21 @@ impl Reading<'_> {
             server.tls_only = self.tls_only(node);
         }
         if let Some(node) = find("limits") {
-            self.bounds(node, &mut server);
+            self.limits(node, &mut server);
         }
         server
     }
 
     /// Whoever can be reached from other machines must know whom he answers. Tells the listeners that are open all the same,
     /// because envoyproxy/ratelimit's are.
-    pub(super) fn unguarded(&mut self, server: &Server, has_tokens: bool, has_password: bool) -> Vec<&'static str> {
-        let asks_clients = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
-        let mut open = Vec::new();
+    pub(super) fn check_exposure(&mut self, server: &ServerSettings, has_tokens: bool, has_password: bool) -> Vec<&'static str> {
+        let requires_client_certificates = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
+        let mut exposed = Vec::new();
         if has_tokens {
-            return open;
+            return exposed;
         }
-        let shows_certificate =
-            |name: &str| asks_clients && server.tls_only.as_ref().is_none_or(|only| only.contains(&name));
+        let has_client_certificates =
+            |name: &str| requires_client_certificates && server.tls_only.as_ref().is_none_or(|only| only.contains(&name));
         let password = "set a password (`auth: { resp_password: … }`), or ";
         let listeners = [
             ("http", &server.http, false, ""),
@@ -84,30 +84,30 @@ impl Reading<'_> {
             ("resp", &server.resp, has_password, password),
             ("debug", &server.debug, false, ""),
         ];
-        for (name, listen, is_guarded, or) in listeners {
-            if let (Some((address, Some(place))), false) = (listen, is_guarded || shows_certificate(name))
+        for (name, listen, is_guarded, alternative) in listeners {
+            if let (Some((address, Some(location))), false) = (listen, is_guarded || has_client_certificates(name))
                 && !address.is_local()
             {
-                if self.written.is_of_ratelimit(place) {
-                    self.warn_of_open(name, address, place);
-                    open.push(name);
+                if self.raw.is_from_ratelimit_env(location) {
+                    self.warn_exposed(name, address, location);
+                    exposed.push(name);
                     continue;
                 }
                 self.problems.error_with(
-                    place,
+                    location,
                     format!("other machines can reach {address}, and nothing says who may ask there"),
                     format!(
-                        "{or}give callers tokens (`auth: {{ tokens_file: tokens.yaml }}`), or ask for their certificates \
+                        "{alternative}give callers tokens (`auth: {{ tokens_file: tokens.yaml }}`), or ask for their certificates \
                          (`server: {{ tls: {{ cert: …, key: …, client_ca: … }} }}`), or listen on 127.0.0.1"
                     ),
                 );
             }
         }
-        open
+        exposed
     }
 
     /// Who comes from envoyproxy/ratelimit finds it as open as it was, and hears of it.
-    fn warn_of_open(&mut self, name: &str, address: &Address, place: &Location) {
+    fn warn_exposed(&mut self, name: &str, address: &Address, location: &Location) {
         let text = format!("ANYBODY can ask at {address}, as with envoyproxy/ratelimit: nothing says who may");
         let hint = format!(
             "what envoyproxy/ratelimit does not have there is refused; close it \
@@ -115,10 +115,10 @@ impl Reading<'_> {
             name.to_uppercase(),
             address.port().unwrap_or_default()
         );
-        self.problems.push(Problem::warning(place, text).with_hint(hint));
+        self.problems.push(Problem::warning(location, text).with_hint(hint));
     }
 
-    fn listen(&mut self, node: Option<&Node>, default: &str) -> Listen {
+    fn listen(&mut self, node: Option<&Node>, default: &str) -> ListenAddress {
         match node {
             Some(node) => self.address(node).map(|address| (address, Some(node.location.clone()))),
             None => default.parse().ok().map(|address| (address, None)),
@@ -132,7 +132,7 @@ impl Reading<'_> {
             return None;
         }
         match text.parse() {
-            Ok(Address::Unix(path)) => Some(Address::Unix(self.written.folder_of(&node.location).join(path))),
+            Ok(Address::Unix(path)) => Some(Address::Unix(self.raw.base_dir_of(&node.location).join(path))),
             Ok(address) => Some(address),
             Err(_) => {
                 let hint = match (text.strip_prefix(':').unwrap_or(text).parse::<u16>(), &node.kind) {
@@ -144,7 +144,7 @@ impl Reading<'_> {
                     ),
                 };
                 self.problems
-                    .error_with(&node.location, format!("`{}` is not an address", shortened(text)), hint);
+                    .error_with(&node.location, format!("`{}` is not an address", truncate(text)), hint);
                 None
             }
         }
@@ -208,8 +208,8 @@ impl Reading<'_> {
         names.map(Vec::into_boxed_slice)
     }
 
-    fn bounds(&mut self, node: &Node, server: &mut Server) {
-        let bounds = &mut server.bounds;
+    fn limits(&mut self, node: &Node, server: &mut ServerSettings) {
+        let limits = &mut server.limits;
         let Some(fields) = node.fields("`limits`", &LIMITS, &mut self.problems) else {
             return;
         };
@@ -219,31 +219,31 @@ impl Reading<'_> {
             node.integer("a number in this range", range, problems)
         };
         if let Some(connections) = count("connections", 1..=1_000_000) {
-            bounds.connections = usize::try_from(connections).unwrap_or(usize::MAX);
+            limits.connections = usize::try_from(connections).unwrap_or(usize::MAX);
         }
         if let Some(connections) = count("connections_per_address", 1..=1_000_000) {
-            bounds.connections_per_address = usize::try_from(connections).unwrap_or(usize::MAX);
+            limits.connections_per_address = usize::try_from(connections).unwrap_or(usize::MAX);
         }
         if let Some(headers) = count("headers", 1..=1_000) {
-            bounds.headers = usize::try_from(headers).unwrap_or(usize::MAX);
+            limits.headers = usize::try_from(headers).unwrap_or(usize::MAX);
         }
         if let Some(streams) = count("streams", 1..=10_000) {
-            bounds.streams = u32::try_from(streams).unwrap_or(u32::MAX);
+            limits.streams = u32::try_from(streams).unwrap_or(u32::MAX);
         }
         if let Some(node) = fields.find("header_bytes").filter(|node| !node.is_null())
             && let Some(bytes) = node.read("a number of bytes", quantity::parse_size, &mut self.problems)
         {
             match usize::try_from(bytes) {
-                Ok(bytes) if (8 << 10..=1 << 20).contains(&bytes) => bounds.header_bytes = bytes,
+                Ok(bytes) if (8 << 10..=1 << 20).contains(&bytes) => limits.header_bytes = bytes,
                 _ => self
                     .problems
                     .error_with(&node.location, "this is out of range", "write from `8KiB` to `1MiB`"),
             }
         }
         for (key, timeout) in [
-            ("header_timeout", &mut bounds.header_timeout),
-            ("idle_timeout", &mut bounds.idle_timeout),
-            ("body_timeout", &mut bounds.body_timeout),
+            ("header_timeout", &mut limits.header_timeout),
+            ("idle_timeout", &mut limits.idle_timeout),
+            ("body_timeout", &mut limits.body_timeout),
         ] {
             if let Some(node) = fields.find(key).filter(|node| !node.is_null())
                 && let Some(duration) = self.duration(node, TIMEOUT_MAX)
@@ -259,7 +259,7 @@ impl Reading<'_> {
 }
 
 /// The beginning of what was written.
-fn shortened(text: &str) -> String {
+fn truncate(text: &str) -> String {
     text.chars().take(60).collect()
 }
 
@@ -278,7 +278,7 @@ pub(super) const LIMITS: [&str; 9] = [
 pub(super) const KEYS: [&str; 7] = ["http", "grpc", "resp", "admin", "debug", "tls", "limits"];
 
 /// Front ends whose addresses are read already, so that a file can be written for them.
-const TO_COME: [(&str, &str); 1] = [("admin", "admin API")];
+const PLANNED: [(&str, &str); 1] = [("admin", "admin API")];
 
 /// Those that can have TLS each by itself.
 const LISTENERS: [(&str, &str); 4] = [("http", "http"), ("grpc", "grpc"), ("resp", "resp"), ("debug", "debug")];

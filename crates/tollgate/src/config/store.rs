@@ -5,10 +5,10 @@ mod redis;
 
 #[cfg(test)]
 pub(super) use self::envoy::COUNTERS;
-pub use self::envoy::EnvoyCounterSettings;
+pub use self::envoy::RatelimitCounterSettings;
 pub use self::redis::{RedisSettings, StoreTls};
 
-use super::reading::{Reading, without_text};
+use super::reading::{SettingsReader, without_snippet};
 use std::path::PathBuf;
 use tollgate_limiter::core::problem::Location;
 use tollgate_limiter::core::quantity;
@@ -34,14 +34,14 @@ pub struct MemorySettings {
     /// What a new key meets when there is no room for it.
     pub overflow: Overflow,
     /// Where counters outlast a restart; none: they do not.
-    pub snapshot: Option<Snapshot>,
+    pub snapshot: Option<SnapshotPath>,
 }
 
 /// Where a snapshot is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Snapshot {
+pub enum SnapshotPath {
     /// In `data_dir`, under this name.
-    Inside(PathBuf),
+    InDataDir(PathBuf),
     /// Wherever it was wanted.
     At(PathBuf),
 }
@@ -62,26 +62,26 @@ impl Default for MemorySettings {
     }
 }
 
-impl Reading<'_> {
+impl SettingsReader<'_> {
     pub(super) fn store(&mut self, node: Option<&Node>) -> StoreSettings {
         let default = StoreSettings::default();
         let Some(node) = node else { return default };
         let NodeKind::Map(_) = node.kind else {
             let url = node.text("a store", &mut self.problems);
-            let kind = url.and_then(|url| self.kind_of_store(url, &node.location));
+            let kind = url.and_then(|url| self.store_kind(url, &node.location));
             return match kind {
                 Some(StoreKind::Redis(url)) => StoreSettings::Redis(RedisSettings::new(url)),
                 Some(StoreKind::Memory) | None => default,
             };
         };
-        let known: Vec<&str> = COMMON.iter().chain(&OF_MEMORY).chain(&OF_REDIS).copied().collect();
+        let known: Vec<&str> = COMMON_KEYS.iter().chain(&MEMORY_KEYS).chain(&REDIS_KEYS).copied().collect();
         let Some(fields) = node.fields("`store`", &known, &mut self.problems) else {
             return default;
         };
         let kind = match fields.find("url").filter(|node| !node.is_null()) {
             None => Some(StoreKind::Memory),
             Some(node) => match node.text("a store", &mut self.problems) {
-                Some(url) => self.kind_of_store(url, &node.location),
+                Some(url) => self.store_kind(url, &node.location),
                 None => None,
             },
         };
@@ -91,12 +91,12 @@ impl Reading<'_> {
             _ => String::new(),
         };
         let redis = self.redis(url, &fields);
-        let (foreign, other): (&[&str], _) = match kind {
-            Some(StoreKind::Memory) => (&OF_REDIS, "a Redis store"),
-            Some(StoreKind::Redis(_)) => (&OF_MEMORY, "the memory store"),
+        let (foreign_keys, other): (&[&str], _) = match kind {
+            Some(StoreKind::Memory) => (&REDIS_KEYS, "a Redis store"),
+            Some(StoreKind::Redis(_)) => (&MEMORY_KEYS, "the memory store"),
             None => (&[], ""),
         };
-        for key in foreign {
+        for key in foreign_keys {
             if let Some((key, _)) = fields.entry(key) {
                 let text = format!("`{}` is a setting of {other}", key.text);
                 self.problems
@@ -110,17 +110,17 @@ impl Reading<'_> {
     }
 
     /// Which kind of store an address is for. One that this version has not is a problem.
-    fn kind_of_store(&mut self, url: &str, place: &Location) -> Option<StoreKind> {
+    fn store_kind(&mut self, url: &str, location: &Location) -> Option<StoreKind> {
         if url == "memory" {
             return Some(StoreKind::Memory);
         }
         // It may hold a password.
-        let place = without_text(place);
+        let location = without_snippet(location);
         match url.split_once("://") {
             Some((scheme, rest)) if SCHEMES.contains(&scheme) && !rest.is_empty() => {
                 if Redis::options(url).is_err() {
                     self.problems.error_with(
-                        &place,
+                        &location,
                         "this is not the address of a server",
                         "write `redis://user:password@host:6379/0`, `rediss://…` for TLS, `redis+unix:///path`, \
                          `redis+sentinel://host:26379,host:26379/name` or `redis+cluster://host:7000,host:7001`",
@@ -131,7 +131,7 @@ impl Reading<'_> {
             _ => {
                 let schemes: Vec<String> = SCHEMES.iter().map(|scheme| format!("`{scheme}://…`")).collect();
                 let hint = format!("write `memory`, or one of {}", schemes.join(", "));
-                self.problems.error_with(&place, "this is not a store", hint);
+                self.problems.error_with(&location, "this is not a store", hint);
                 None
             }
         }
@@ -168,12 +168,12 @@ impl Reading<'_> {
     }
 
     /// A name alone is a file in `data_dir`; a path is one where it says.
-    fn snapshot(&mut self, node: &Node) -> Option<Snapshot> {
+    fn snapshot(&mut self, node: &Node) -> Option<SnapshotPath> {
         let path = self.path(node, "a file")?;
         let name = PathBuf::from(node.scalar()?);
         match name.components().collect::<Vec<_>>().as_slice() {
-            [std::path::Component::Normal(only)] if *only == name.as_os_str() => Some(Snapshot::Inside(name)),
-            _ => Some(Snapshot::At(path)),
+            [std::path::Component::Normal(only)] if *only == name.as_os_str() => Some(SnapshotPath::InDataDir(name)),
+            _ => Some(SnapshotPath::At(path)),
         }
     }
 }
@@ -184,9 +184,9 @@ enum StoreKind {
     Redis(String),
 }
 
-pub(super) const COMMON: [&str; 1] = ["url"];
-pub(super) const OF_MEMORY: [&str; 3] = ["max_memory", "snapshot", "overflow"];
-pub(super) const OF_REDIS: [&str; 15] = [
+pub(super) const COMMON_KEYS: [&str; 1] = ["url"];
+pub(super) const MEMORY_KEYS: [&str; 3] = ["max_memory", "snapshot", "overflow"];
+pub(super) const REDIS_KEYS: [&str; 15] = [
     "tls",
     "sentinel_password",
     "deadline",

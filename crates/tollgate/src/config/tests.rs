@@ -17,29 +17,29 @@ fn read(text: &str) -> (Option<Config>, String) {
     if root.is_null() {
         root.kind = yaml::NodeKind::Map(Vec::new());
     }
-    let file = Some(File {
+    let file = Some(ConfigFile {
         path: "conf/tollgate.yaml".into(),
         origin,
     });
-    let said = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
-    match Config::read(&Written {
+    let messages = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect();
+    match Config::read(&RawSettings {
         root,
         file,
-        ..Written::empty()
+        ..RawSettings::empty()
     }) {
-        Ok((config, warnings)) => (Some(config), said(warnings)),
-        Err(problems) => (None, said(problems)),
+        Ok((config, warnings)) => (Some(config), messages(warnings)),
+        Err(problems) => (None, messages(problems)),
     }
 }
 
-fn taken(text: &str) -> Config {
-    let (config, said) = read(text);
-    config.unwrap_or_else(|| panic!("{text} was refused: {said}"))
+fn accepted(text: &str) -> Config {
+    let (config, messages) = read(text);
+    config.unwrap_or_else(|| panic!("{text} was refused: {messages}"))
 }
 
 #[test]
 fn nothing_written_means_the_defaults() {
-    let config = taken("");
+    let config = accepted("");
     assert_eq!(
         config.grpc.map(|address| address.to_string()).as_deref(),
         Some("127.0.0.1:8081")
@@ -57,20 +57,20 @@ fn nothing_written_means_the_defaults() {
     assert_eq!(config.drain, Duration::from_secs(10));
     assert_eq!(config.headers, Dialects::default());
     assert_eq!(config.retry_after, RetryAfter::default());
-    assert_eq!(config.bounds, Bounds::default());
+    assert_eq!(config.limits, Bounds::default());
     assert_eq!(config.ipv6_prefix, 64);
     assert!(config.tokens.is_none() && config.tls.is_none());
     assert_eq!(
-        (config.data_dir.path.to_str(), config.data_dir.is_named),
+        (config.data_dir.path.to_str(), config.data_dir.is_configured),
         (Some("conf/tollgate-data"), false)
     );
     // Sections that are there and empty are not there.
-    taken("server:\nstore:\nauth:\nheaders:\ndrain:\n");
+    accepted("server:\nstore:\nauth:\nheaders:\ndrain:\n");
 }
 
 #[test]
 fn what_is_written_is_meant() {
-    let config = taken(
+    let config = accepted(
         "server:\n  http: '[::1]:0'\n  grpc: disabled\n  tls: { cert: a.pem, key: /etc/a.key, client_ca: ca.pem, client_names: [envoy.example] }\n\
          \x20 limits: { connections: 7, connections_per_address: 6, headers: 8, header_bytes: 32KiB, header_timeout: 3s, idle_timeout: 4s, body_timeout: 5s, streams: 9 }\n\
          store: { url: memory, max_memory: 2GiB, snapshot: counters, overflow: deny }\n\
@@ -86,7 +86,7 @@ fn what_is_written_is_meant() {
     assert_eq!(tls.key.to_str(), Some("/etc/a.key"));
     assert_eq!(tls.client_names.as_deref(), Some(&["envoy.example".into()][..]));
     assert_eq!(config.grpc, None);
-    let bounds = config.bounds;
+    let bounds = config.limits;
     assert_eq!(
         (bounds.connections, bounds.headers, bounds.header_bytes, bounds.streams),
         (7, 8, 32 << 10, 9)
@@ -100,9 +100,9 @@ fn what_is_written_is_meant() {
         panic!("the embedded store");
     };
     assert_eq!((memory.max_memory, memory.overflow), (2 << 30, Overflow::Deny));
-    assert_eq!(memory.snapshot, Some(Snapshot::Inside("counters".into())));
+    assert_eq!(memory.snapshot, Some(SnapshotPath::InDataDir("counters".into())));
     assert_eq!(
-        (config.data_dir.path.to_str(), config.data_dir.is_named),
+        (config.data_dir.path.to_str(), config.data_dir.is_configured),
         (Some("conf/../data"), true)
     );
     assert_eq!(config.drain, Duration::from_millis(500));
@@ -116,23 +116,23 @@ fn what_is_written_is_meant() {
 
 #[test]
 fn a_snapshot_is_in_the_data_folder_or_where_its_path_says() {
-    for (text, wanted) in [
-        ("counters", Snapshot::Inside("counters".into())),
-        ("./counters", Snapshot::At("conf/./counters".into())),
-        ("a/b", Snapshot::At("conf/a/b".into())),
-        ("/var/lib/counters", Snapshot::At("/var/lib/counters".into())),
-        ("..", Snapshot::At("conf/..".into())),
+    for (text, expected) in [
+        ("counters", SnapshotPath::InDataDir("counters".into())),
+        ("./counters", SnapshotPath::At("conf/./counters".into())),
+        ("a/b", SnapshotPath::At("conf/a/b".into())),
+        ("/var/lib/counters", SnapshotPath::At("/var/lib/counters".into())),
+        ("..", SnapshotPath::At("conf/..".into())),
     ] {
-        let StoreSettings::Memory(memory) = taken(&format!("store: {{ snapshot: {text} }}")).store else {
+        let StoreSettings::Memory(memory) = accepted(&format!("store: {{ snapshot: {text} }}")).store else {
             panic!("the embedded store");
         };
-        assert_eq!(memory.snapshot, Some(wanted), "{text}");
+        assert_eq!(memory.snapshot, Some(expected), "{text}");
     }
 }
 
 #[test]
 fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
-    for (text, place, wanted) in [
+    for (text, location, expected) in [
         ("sevrer: {}", "1:1", "did you mean `server`?"),
         ("server: { htpt: 127.0.0.1:1 }", "1:11", "did you mean `http`?"),
         ("server: { http: 8080 }", "1:17", "did you mean `127.0.0.1:8080`?"),
@@ -206,20 +206,20 @@ fn what_means_nothing_is_refused_with_its_place_and_what_to_write() {
         ("attributes: { ip: header }", "1:19", "`header:NAME`"),
         ("forward_auth: { gateway: treafik }", "1:26", "did you mean `traefik`?"),
     ] {
-        let (config, said) = read(text);
+        let (config, messages) = read(text);
         assert!(config.is_none(), "{text} was taken");
         assert!(
-            said.contains(&format!("{place}: error: ")) && said.contains(wanted),
-            "{text}: {said}"
+            messages.contains(&format!("{location}: error: ")) && messages.contains(expected),
+            "{text}: {messages}"
         );
     }
 }
 
 #[test]
 fn what_this_version_has_not_is_refused_and_not_passed_over() {
-    let (config, said) = read("server: { admin: 127.0.0.1:8090 }");
-    assert!(config.is_none() && said.contains("no admin API yet"), "{said}");
-    for (text, wanted) in [
+    let (config, messages) = read("server: { admin: 127.0.0.1:8090 }");
+    assert!(config.is_none() && messages.contains("no admin API yet"), "{messages}");
+    for (text, expected) in [
         (
             "attributes: { merchant: header:x-merchant-id, ip: client_ip }",
             "changes nothing without `forward_auth`",
@@ -229,14 +229,14 @@ fn what_this_version_has_not_is_refused_and_not_passed_over() {
             "changes nothing without `forward_auth`",
         ),
     ] {
-        let (config, said) = read(text);
-        assert!(config.is_some() && said.contains(wanted), "{text}: {said}");
+        let (config, messages) = read(text);
+        assert!(config.is_some() && messages.contains(expected), "{text}: {messages}");
     }
 }
 
 #[test]
 fn gateways_are_as_they_are_written() {
-    let forward = taken(
+    let forward = accepted(
         "forward_auth: { gateway: nginx }\ntrusted_proxies: [10.0.0.0/8, '::1']\n\
          attributes: { merchant: header:X-Merchant-Id, endpoint: path, ip: client_ip }",
     )
@@ -255,7 +255,7 @@ fn gateways_are_as_they_are_written() {
             ("ip".into(), Part::ClientIp),
         ]
     );
-    let plain = taken("forward_auth: { gateway: envoy }\ntrusted_proxies: []").forward;
+    let plain = accepted("forward_auth: { gateway: envoy }\ntrusted_proxies: []").forward;
     let plain = plain.expect("a gateway is named");
     assert_eq!(plain.attributes, Forward::default_attributes());
     assert!(plain.trusted_proxies.is_empty());
@@ -264,7 +264,7 @@ fn gateways_are_as_they_are_written() {
 #[test]
 fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
     let trusting = "forward_auth: { gateway: caddy }\ntrusted_proxies: [127.0.0.1]\n";
-    for (text, wanted) in [
+    for (text, expected) in [
         (
             "forward_auth: { gateway: caddy }".to_owned(),
             Some("every request has the address of its gateway"),
@@ -279,23 +279,23 @@ fn settings_that_let_clients_share_or_multiply_their_counters_are_told_of() {
         ),
         (format!("{trusting}attributes: {{ remote_addr: client_ip }}"), None),
     ] {
-        let (config, said) = read(&text);
-        assert!(config.is_some(), "{text}: {said}");
-        assert_eq!(said.is_empty(), wanted.is_none(), "{text}: {said}");
-        assert!(said.contains(wanted.unwrap_or_default()), "{text}: {said}");
+        let (config, messages) = read(&text);
+        assert!(config.is_some(), "{text}: {messages}");
+        assert_eq!(messages.is_empty(), expected.is_none(), "{text}: {messages}");
+        assert!(messages.contains(expected.unwrap_or_default()), "{text}: {messages}");
     }
 }
 
 #[test]
 fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
-    let StoreSettings::Redis(redis) = taken("store: redis://h").store else {
+    let StoreSettings::Redis(redis) = accepted("store: redis://h").store else {
         panic!("a shared store");
     };
     assert_eq!(
-        (redis.breaking, redis.local),
+        (redis.breaker, redis.fallback),
         (BreakerConfig::default(), local::FallbackOptions::default())
     );
-    let StoreSettings::Redis(other) = taken(
+    let StoreSettings::Redis(other) = accepted(
         "store: { url: 'redis://h', deadline: 20ms, decision_deadline: 30ms, instances: 3, fallback_share: 50%, \
          mode: local_only, breaker: { failures: 7, within: 5s, open_for: 30s } }",
     )
@@ -308,21 +308,21 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
         within: Micros::from_secs(5),
         open_for: OpenFor::Fixed(Micros::from_secs(30)),
     };
-    assert_eq!(other.breaking, breaking);
-    let told = local::FallbackOptions {
+    assert_eq!(other.breaker, breaking);
+    let fallback = local::FallbackOptions {
         share_millionths: 500_000,
         instances: Some(3),
         mode: local::StoreMode::LocalOnly,
         compensation_timeout: Duration::from_millis(10),
         ..local::FallbackOptions::default()
     };
-    assert_eq!(other.local, told);
-    assert!(!redis.is_same_but_mode(&other));
-    let StoreSettings::Redis(switched) = taken("store: { url: 'redis://h', mode: shared_only }").store else {
+    assert_eq!(other.fallback, fallback);
+    assert!(!redis.differs_only_in_mode(&other));
+    let StoreSettings::Redis(switched) = accepted("store: { url: 'redis://h', mode: shared_only }").store else {
         panic!("a shared store");
     };
-    assert!(redis.is_same_but_mode(&switched) && redis != switched);
-    for (text, wanted) in [
+    assert!(redis.differs_only_in_mode(&switched) && redis != switched);
+    for (text, expected) in [
         (
             "store: { url: 'redis://h', decision_deadline: 5ms }",
             "no less than `deadline`",
@@ -330,20 +330,20 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
         ("store: { url: 'redis://h', fallback_share: 0 }", "more than nothing"),
         ("store: { url: 'redis://h', mode: local }", "local_only"),
     ] {
-        let (config, said) = read(text);
-        assert!(config.is_none() && said.contains(wanted), "{text}: {said}");
+        let (config, messages) = read(text);
+        assert!(config.is_none() && messages.contains(expected), "{text}: {messages}");
     }
 }
 
 #[test]
 fn a_shared_store_is_as_it_is_written() {
-    let StoreSettings::Redis(redis) = taken("store: redis://user:hunter2@h:6379/3").store else {
+    let StoreSettings::Redis(redis) = accepted("store: redis://user:hunter2@h:6379/3").store else {
         panic!("a shared store");
     };
-    assert_eq!((redis.deadline, redis.time), (Duration::from_millis(10), ClockSource::Server));
+    assert_eq!((redis.deadline, redis.clock), (Duration::from_millis(10), ClockSource::Server));
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("tg", 64, true));
     assert_eq!(redis.read_from, ReadFrom::Primary);
-    let StoreSettings::Redis(redis) = taken(
+    let StoreSettings::Redis(redis) = accepted(
         "store: { url: 'redis+unix:///run/redis.sock', deadline: 20ms, clock: client, skew_tolerance: 50ms, \
          functions: off, prefix: shop, tags: 128, near_cache: false, read_from: replica }",
     )
@@ -353,7 +353,7 @@ fn a_shared_store_is_as_it_is_written() {
     };
     let skew_tolerance = Micros::from_millis(50);
     assert_eq!(
-        (redis.deadline, redis.time),
+        (redis.deadline, redis.clock),
         (Duration::from_millis(20), ClockSource::Client { skew_tolerance })
     );
     assert_eq!((redis.functions, redis.read_from), (Functions::Off, ReadFrom::Replica));
@@ -364,12 +364,12 @@ fn a_shared_store_is_as_it_is_written() {
         "store: { url: 'redis+cluster://user:hush@h1:7000,h2:7001', tags: 1024 }",
         "store: 'rediss+cluster://h1:7000'",
     ] {
-        let StoreSettings::Redis(redis) = taken(text).store else {
+        let StoreSettings::Redis(redis) = accepted(text).store else {
             panic!("a shared store");
         };
         assert!(redis.options().is_ok(), "{text}");
     }
-    for (text, wanted) in [
+    for (text, expected) in [
         ("store: 'redis://[::1'", "not the address of a server"),
         ("store: 'redis+sentinel://h:26379'", "not the address of a server"),
         ("store: 'redis+cluster://h:7000/1'", "not the address of a server"),
@@ -380,15 +380,15 @@ fn a_shared_store_is_as_it_is_written() {
         ("store: { url: 'redis://h', tags: 0 }", "from 1 to"),
         ("store: { url: 'rediss://h', tls: { cert: a } }", "belong together"),
     ] {
-        let (config, said) = read(text);
-        assert!(config.is_none() && said.contains(wanted), "{text}: {said}");
+        let (config, messages) = read(text);
+        assert!(config.is_none() && messages.contains(expected), "{text}: {messages}");
     }
 }
 
 #[test]
 fn all_that_is_wrong_is_told_at_once() {
-    let (_, said) = read("sevrer: {}\ndrain: soon\nstore: { url: x, overflow: y }\nheaders: z\n");
-    assert_eq!(said.matches(": error: ").count(), 5, "{said}");
+    let (_, messages) = read("sevrer: {}\ndrain: soon\nstore: { url: x, overflow: y }\nheaders: z\n");
+    assert_eq!(messages.matches(": error: ").count(), 5, "{messages}");
 }
 
 #[test]
@@ -396,7 +396,7 @@ fn whoever_can_be_reached_from_outside_must_know_whom_he_answers() {
     let tokens = "auth: { tokens: [{ name: shop, token: 0123456789abcdef }] }";
     let password = "auth: { resp_password: 0123456789abcdef }";
     let tls = |client_ca: &str| format!("tls: {{ cert: a, key: b{client_ca} }}");
-    for (text, is_taken) in [
+    for (text, is_accepted) in [
         ("server: { http: 127.0.0.1:0 }".to_owned(), true),
         ("server: { http: unix:/run/tollgate.sock }".to_owned(), true),
         ("server: { http: 0.0.0.0:0 }".to_owned(), false),
@@ -413,9 +413,9 @@ fn whoever_can_be_reached_from_outside_must_know_whom_he_answers() {
             true,
         ),
     ] {
-        let (config, said) = read(&text);
-        assert_eq!(config.is_some(), is_taken, "{text}: {said}");
-        assert!(is_taken || said.contains("tokens_file"), "{said}");
+        let (config, messages) = read(&text);
+        assert_eq!(config.is_some(), is_accepted, "{text}: {messages}");
+        assert!(is_accepted || messages.contains("tokens_file"), "{messages}");
     }
 }
 
@@ -430,21 +430,21 @@ fn no_secret_is_repeated_in_what_is_said() {
         "auth: { resp_password: [hunter2] }",
         "auth: { resp_password: hunter2 }",
     ] {
-        let (config, said) = read(text);
-        assert!(config.is_none() && !said.contains("hunter2"), "{said}");
+        let (config, messages) = read(text);
+        assert!(config.is_none() && !messages.contains("hunter2"), "{messages}");
     }
 }
 
 #[test]
 fn counters_of_envoyproxy_are_kept_as_is_said() {
-    let counters = |text: &str| match taken(text).store {
-        StoreSettings::Redis(redis) => redis.envoy,
+    let counters = |text: &str| match accepted(text).store {
+        StoreSettings::Redis(redis) => redis.ratelimit_counters,
         StoreSettings::Memory(_) => panic!("{text}"),
     };
     assert_eq!(counters("store: redis://a"), None);
     for plain in ["[a.yaml]", "{ files: a.yaml }", "{ files: a.yaml, counters: {} }"] {
         let text = format!("store: redis://a\nenvoy_rules: {plain}");
-        assert_eq!(counters(&text), Some(EnvoyCounterSettings::default()), "{plain}");
+        assert_eq!(counters(&text), Some(RatelimitCounterSettings::default()), "{plain}");
     }
     let all = counters(
         "store: redis://a\nenvoy_rules:\n  files: a.yaml\n  counters:\n    prefix: 'rl:'\n    jitter: 0s\n    local_cache: 1MiB\n    \
@@ -464,35 +464,35 @@ fn counters_of_envoyproxy_are_kept_as_is_said() {
         ("{ prefx: a }", "did you mean `prefix`"),
         ("7", "`counters` of `envoy_rules`"),
     ] {
-        let (config, said) = read(&format!(
+        let (config, messages) = read(&format!(
             "store: redis://a\nenvoy_rules: {{ files: a.yaml, counters: {counters} }}"
         ));
-        assert!(config.is_none() && said.contains(what), "{counters}: {said}");
+        assert!(config.is_none() && messages.contains(what), "{counters}: {messages}");
     }
-    let (config, said) = read("envoy_rules: { files: a.yaml, counters: { prefix: x } }");
+    let (config, messages) = read("envoy_rules: { files: a.yaml, counters: { prefix: x } }");
     assert!(
-        config.is_some() && said.contains("nobody else can count in the memory"),
-        "{said}"
+        config.is_some() && messages.contains("nobody else can count in the memory"),
+        "{messages}"
     );
 }
 
 #[test]
 fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
-    assert_eq!(taken("").debug, None);
-    assert_eq!(taken("").envoy, Modes::default());
-    let config = taken("envoy_rules: [a.yaml]");
+    assert_eq!(accepted("").debug, None);
+    assert_eq!(accepted("").ratelimit_modes, Modes::default());
+    let config = accepted("envoy_rules: [a.yaml]");
     let debug = config.debug.map(|address| address.to_string());
     assert_eq!(
-        (debug.as_deref(), config.envoy),
+        (debug.as_deref(), config.ratelimit_modes),
         (Some("127.0.0.1:6070"), Modes::default())
     );
-    let off = taken("server: { debug: disabled }\nenvoy_rules: [a.yaml]");
+    let off = accepted("server: { debug: disabled }\nenvoy_rules: [a.yaml]");
     assert_eq!(off.debug, None);
-    let own = taken("server: { debug: '127.0.0.1:7' }")
+    let own = accepted("server: { debug: '127.0.0.1:7' }")
         .debug
         .map(|address| address.to_string());
     assert_eq!(own.as_deref(), Some("127.0.0.1:7"));
-    let config = taken(
+    let config = accepted(
         "log_format: json\nenvoy_rules: { files: a.yaml, shadow_mode: true, healthy_with_rules: true, response_headers: { reset: X-Reset }, \
          prometheus_names: true, json_errors_as_400: true }",
     );
@@ -507,28 +507,28 @@ fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
         prometheus_names: true,
         json_errors_as_400: true,
     };
-    assert_eq!((config.envoy, config.log_format), (modes, LogFormat::Json));
-    let on = taken("envoy_rules: { files: a.yaml, response_headers: true }").envoy;
+    assert_eq!((config.ratelimit_modes, config.log_format), (modes, LogFormat::Json));
+    let on = accepted("envoy_rules: { files: a.yaml, response_headers: true }").ratelimit_modes;
     assert_eq!(on.headers, Some(HeaderNames::default()));
 }
 
 #[test]
 fn tls_may_be_for_some_listeners_only_and_the_others_must_be_guarded_otherwise() {
     let tls = |only: &str| format!("{{ cert: a, key: b, client_ca: c{only} }}");
-    let all = taken(&format!("server: {{ http: 0.0.0.0:1, tls: {} }}", tls("")));
+    let all = accepted(&format!("server: {{ http: 0.0.0.0:1, tls: {} }}", tls("")));
     assert!(all.has_tls("http") && all.has_tls("grpc"));
-    let some = taken(&format!("server: {{ grpc: 0.0.0.0:1, tls: {} }}", tls(", only: grpc")));
-    assert!(some.has_tls("grpc") && !some.has_tls("http") && !taken("").has_tls("grpc"));
-    let (config, said) = read(&format!(
+    let some = accepted(&format!("server: {{ grpc: 0.0.0.0:1, tls: {} }}", tls(", only: grpc")));
+    assert!(some.has_tls("grpc") && !some.has_tls("http") && !accepted("").has_tls("grpc"));
+    let (config, messages) = read(&format!(
         "server: {{ http: 0.0.0.0:1, grpc: 0.0.0.0:2, tls: {} }}",
         tls(", only: [grpc]")
     ));
     assert!(
-        config.is_none() && said.contains("can reach 0.0.0.0:1,") && !said.contains("can reach 0.0.0.0:2"),
-        "{said}"
+        config.is_none() && messages.contains("can reach 0.0.0.0:1,") && !messages.contains("can reach 0.0.0.0:2"),
+        "{messages}"
     );
-    let (config, said) = read(&format!("server: {{ tls: {} }}", tls(", only: [grcp]")));
-    assert!(config.is_none() && said.contains("did you mean `grpc`?"), "{said}");
-    let (config, said) = read("server: { debug: 0.0.0.0:1 }");
-    assert!(config.is_none() && said.contains("can reach 0.0.0.0:1,"), "{said}");
+    let (config, messages) = read(&format!("server: {{ tls: {} }}", tls(", only: [grcp]")));
+    assert!(config.is_none() && messages.contains("did you mean `grpc`?"), "{messages}");
+    let (config, messages) = read("server: { debug: 0.0.0.0:1 }");
+    assert!(config.is_none() && messages.contains("can reach 0.0.0.0:1,"), "{messages}");
 }

@@ -1,11 +1,11 @@
 //! What answers over HTTP look like.
 
-use super::reading::Reading;
+use super::reading::SettingsReader;
 use crate::server::http::{Dialect, Dialects, RetryAfter, RetryAfterFormat};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::Node;
 
-impl Reading<'_> {
+impl SettingsReader<'_> {
     pub(super) fn headers(&mut self, node: &Node) -> Option<Dialects> {
         let mut names = Vec::new();
         for node in node.one_or_more() {

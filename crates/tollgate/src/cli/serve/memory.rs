@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
-use tollgate::config::{DataDir, MemorySettings, Snapshot};
+use tollgate::config::{DataDir, MemorySettings, SnapshotPath};
 use tollgate::data_dir::Held;
 use tollgate_limiter::store::memory::Memory;
 
@@ -24,8 +24,8 @@ impl MemoryHandle {
     /// A folder that another server holds, or a snapshot that cannot be read.
     pub(super) fn open(settings: &MemorySettings, data_dir: &DataDir) -> Result<Self, String> {
         let snapshot = settings.snapshot.as_ref().map(|snapshot| match snapshot {
-            Snapshot::Inside(name) => data_dir.path.join(name),
-            Snapshot::At(path) => path.clone(),
+            SnapshotPath::InDataDir(name) => data_dir.path.join(name),
+            SnapshotPath::At(path) => path.clone(),
         });
         let folder = lock_data_dir(data_dir, snapshot.is_some())?;
         let options = Memory::options()

@@ -33,7 +33,7 @@ impl OpenStore {
             StoreSettings::Redis(redis) => {
                 let options = redis.options()?;
                 // A folder that nobody named may be anybody's: two servers may be started beside each other.
-                let (folder, primary) = match options.has_sentinels() && data_dir.is_named {
+                let (folder, primary) = match options.has_sentinels() && data_dir.is_configured {
                     true => open_primary_file(&data_dir.path)?,
                     false => (lock_data_dir(data_dir, false)?, None),
                 };
@@ -42,7 +42,7 @@ impl OpenStore {
                     None => options,
                 };
                 Ok(Self::Redis {
-                    store: Arc::new(Shared::new(Arc::new(options.open()), redis.local)),
+                    store: Arc::new(Shared::new(Arc::new(options.open()), redis.fallback)),
                     primary,
                     _folder: folder,
                 })
@@ -124,7 +124,7 @@ fn open_primary_file(folder: &Path) -> Result<(Option<Held>, Option<PrimaryFile>
 /// # Errors
 /// That another server holds it.
 pub(super) fn lock_data_dir(data_dir: &DataDir, is_needed: bool) -> Result<Option<Held>, String> {
-    if is_needed || (data_dir.is_named && data_dir.path.is_dir()) {
+    if is_needed || (data_dir.is_configured && data_dir.path.is_dir()) {
         return Held::take(&data_dir.path).map(Some).map_err(|error| error.to_string());
     }
     Ok(None)

@@ -1,6 +1,6 @@
 //! The names of envoyproxy/ratelimit's variables, and what is said of those that are no settings here.
 
-use super::ROOT;
+use super::RUNTIME_ROOT;
 
 /// Whether a variable is one of them.
 pub(in crate::config) fn is_known(name: &str) -> bool {
@@ -9,13 +9,13 @@ pub(in crate::config) fn is_known(name: &str) -> bool {
 
 /// All of them.
 pub(super) fn all() -> impl Iterator<Item = &'static str> {
-    let settings = std::iter::once(ROOT).chain(SETTINGS);
-    settings.chain(others().map(|(name, ..)| name))
+    let settings = std::iter::once(RUNTIME_ROOT).chain(SETTINGS);
+    settings.chain(unsupported().map(|(name, ..)| name))
 }
 
 /// Those that nothing here is set by, with what is so instead and what can be done.
-pub(super) fn others() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
-    let all = OTHERS.iter();
+pub(super) fn unsupported() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
+    let all = UNSUPPORTED.iter();
     all.flat_map(|(names, text, hint)| names.iter().map(move |name| (*name, *text, *hint)))
 }
 
@@ -75,7 +75,7 @@ const SETTINGS: [&str; 50] = [
 /// Names that share their words: what is so instead, and what can be done.
 type Group = (&'static [&'static str], &'static str, &'static str);
 
-const OTHERS: [Group; 11] = [
+const UNSUPPORTED: [Group; 11] = [
     (
         &[
             "CONFIG_TYPE",

@@ -1,9 +1,9 @@
 //! Where it listens, and with which certificates.
 
-use super::Reading;
+use super::EnvReader;
 use tollgate_limiter::core::yaml::{NodeKind, Node};
 
-impl Reading<'_> {
+impl EnvReader<'_> {
     pub(super) fn server(&mut self) {
         self.listen("http", ("HOST", "PORT"), 8080);
         self.listen("debug", ("DEBUG_HOST", "DEBUG_PORT"), 6070);
@@ -16,19 +16,19 @@ impl Reading<'_> {
             None => self.listen("grpc", ("GRPC_HOST", "GRPC_PORT"), 8081),
         }
         // It had none, and on many machines a second Redis is at the usual port.
-        self.put(&["server", "resp"], super::ROOT, NodeKind::Text("disabled".into()));
+        self.put(&["server", "resp"], super::RUNTIME_ROOT, NodeKind::Text("disabled".into()));
         if self.flag("GRPC_SERVER_USE_TLS") == Some(true) {
             self.tls();
         }
     }
 
     /// Its defaults can be reached from everywhere, and whoever comes from there relies on it.
-    fn listen(&mut self, key: &str, (host, port): (&str, &str), usual: u16) {
+    fn listen(&mut self, key: &str, (host, port): (&str, &str), default: u16) {
         let number = match self.find(port).map(str::parse::<u16>) {
-            None => usual,
+            None => default,
             Some(Ok(number)) => number,
             Some(Err(_)) => {
-                let hint = format!("write for example `{port}={usual}`");
+                let hint = format!("write for example `{port}={default}`");
                 return self.error(port, "expected the number of a port", hint);
             }
         };
@@ -44,12 +44,12 @@ impl Reading<'_> {
             let hint = format!("write an IP address of this machine: `{host}=0.0.0.0`");
             return self.error(host, "expected an IP address", hint);
         }
-        let from = if self.find(port).is_none() && self.find(host).is_some() {
+        let variable = if self.find(port).is_none() && self.find(host).is_some() {
             host
         } else {
             port
         };
-        self.put(&["server", key], from, NodeKind::Text(format!("{address}:{number}").into()));
+        self.put(&["server", key], variable, NodeKind::Text(format!("{address}:{number}").into()));
     }
 
     /// Only gRPC had TLS: probes go to the HTTP port without.
@@ -69,7 +69,7 @@ impl Reading<'_> {
                 None => {}
             }
         }
-        let place = self.place("GRPC_SERVER_USE_TLS");
+        let location = self.location("GRPC_SERVER_USE_TLS");
         let kind = NodeKind::Text("grpc".into());
         let only = NodeKind::List(vec![Node { location, kind }]);
         self.put(&["server", "tls", "only"], "GRPC_SERVER_USE_TLS", only);

@@ -1,11 +1,11 @@
 //! Where counters are kept, and how those are that it shares with envoyproxy/ratelimit.
 
-use super::Reading;
+use super::EnvReader;
 use tollgate_limiter::core::yaml::NodeKind;
 use tollgate_limiter::store::redis::Redis;
 
 /// The variables of one Redis.
-struct Names {
+struct RedisVariables {
     url: &'static str,
     socket: &'static str,
     kind: &'static str,
@@ -14,7 +14,7 @@ struct Names {
     tls: &'static str,
 }
 
-const USUAL: Names = Names {
+const MAIN: RedisVariables = RedisVariables {
     url: "REDIS_URL",
     socket: "REDIS_SOCKET_TYPE",
     kind: "REDIS_TYPE",
@@ -23,7 +23,7 @@ const USUAL: Names = Names {
     tls: "REDIS_TLS",
 };
 
-const PER_SECOND: Names = Names {
+const PER_SECOND: RedisVariables = RedisVariables {
     url: "REDIS_PERSECOND_URL",
     socket: "REDIS_PERSECOND_SOCKET_TYPE",
     kind: "REDIS_PERSECOND_TYPE",
@@ -32,7 +32,7 @@ const PER_SECOND: Names = Names {
     tls: "REDIS_PERSECOND_TLS",
 };
 
-impl Reading<'_> {
+impl EnvReader<'_> {
     pub(super) fn store(&mut self) {
         match self.find("BACKEND_TYPE") {
             None | Some("redis") => {}
@@ -51,19 +51,19 @@ impl Reading<'_> {
                 );
             }
         }
-        if self.find(USUAL.url).is_none() {
+        if self.find(MAIN.url).is_none() {
             return self.note(
-                USUAL.url,
+                MAIN.url,
                 "it is not set, so each instance keeps counters of its own, in memory",
                 "name a server for all of them: `REDIS_SOCKET_TYPE=tcp REDIS_URL=redis:6379`",
             );
         }
-        self.redis(&["store"], &USUAL);
+        self.redis(&["store"], &MAIN);
         self.counters();
     }
 
     /// One Redis, at the path of a setting.
-    fn redis(&mut self, path: &[&str], names: &Names) {
+    fn redis(&mut self, path: &[&str], names: &RedisVariables) {
         let has_tls = self.flag(names.tls) == Some(true);
         let Some(url) = self.url(names, has_tls) else { return };
         if Redis::options(&url).is_err() {
@@ -101,37 +101,37 @@ impl Reading<'_> {
     }
 
     /// What the variables name, as an address of ours.
-    fn url(&mut self, names: &Names, has_tls: bool) -> Option<String> {
-        let Some(written) = self.find(names.url) else {
+    fn url(&mut self, names: &RedisVariables, has_tls: bool) -> Option<String> {
+        let Some(address) = self.find(names.url) else {
             let hint = format!("write for example `{}=tcp {}=redis:6379`", names.socket, names.url);
             self.error(names.url, "no server is named", hint);
             return None;
         };
-        let (has_tls, written) = match written.split_once("://") {
+        let (has_tls, address) = match address.split_once("://") {
             Some(("rediss", rest)) => (true, rest),
             Some(("redis", rest)) => (has_tls, rest),
-            _ => (has_tls, written),
+            _ => (has_tls, address),
         };
         let scheme = if has_tls { "rediss" } else { "redis" };
         let auth = self.find(names.auth).map(|auth| match auth.split_once(':') {
-            Some((user, password)) => (encoded(user), encoded(password)),
-            None => (String::new(), encoded(auth)),
+            Some((user, password)) => (percent_encode(user), percent_encode(password)),
+            None => (String::new(), percent_encode(auth)),
         });
         let user = auth
             .as_ref()
             .map_or(String::new(), |(user, password)| format!("{user}:{password}@"));
         let kind = self.find(names.kind).unwrap_or("SINGLE").to_ascii_uppercase();
         match kind.as_str() {
-            "SINGLE" if self.is_socket(written, names) => {
+            "SINGLE" if self.is_socket(address, names) => {
                 let query = auth.map_or(String::new(), |(user, password)| match user.as_str() {
                     "" => format!("?pass={password}"),
                     user => format!("?user={user}&pass={password}"),
                 });
-                Some(format!("redis+unix://{written}{query}"))
+                Some(format!("redis+unix://{address}{query}"))
             }
-            "SINGLE" => Some(format!("{scheme}://{user}{written}")),
-            "CLUSTER" => Some(format!("{scheme}+cluster://{user}{written}")),
-            "SENTINEL" => match written.split_once(',') {
+            "SINGLE" => Some(format!("{scheme}://{user}{address}")),
+            "CLUSTER" => Some(format!("{scheme}+cluster://{user}{address}")),
+            "SENTINEL" => match address.split_once(',') {
                 Some((name, sentinels)) => Some(format!("{scheme}+sentinel://{user}{sentinels}/{name}")),
                 None => {
                     let hint = format!("write for example `{}=mymaster,s1:26379,s2:26379`", names.url);
@@ -152,8 +152,8 @@ impl Reading<'_> {
     }
 
     /// Whether it is a socket in the file system: many say so for a host by leaving the kind of socket at its default.
-    fn is_socket(&self, written: &str, names: &Names) -> bool {
-        written.starts_with('/') || (self.find(names.socket) == Some("unix") && !written.contains(':'))
+    fn is_socket(&self, address: &str, names: &RedisVariables) -> bool {
+        address.starts_with('/') || (self.find(names.socket) == Some("unix") && !address.contains(':'))
     }
 
     /// What it takes to count together with a running envoyproxy/ratelimit.
@@ -180,7 +180,7 @@ impl Reading<'_> {
 }
 
 /// A user or a password as it stands in a URL.
-fn encoded(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte);
     text.bytes().fold(String::new(), |mut encoded, byte| {
         match plain(byte) {

@@ -1,6 +1,6 @@
 //! Variable by variable what it comes to, and what is said of those that come to nothing.
 
-use crate::config::{Config, Sources, StoreSettings, Written};
+use crate::config::{Config, Sources, StoreSettings, RawSettings};
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::yaml::{NodeKind, Node};
 
@@ -14,17 +14,17 @@ fn sources(variables: &[(&str, &str)]) -> Sources {
     }
 }
 
-fn laid(variables: &[(&str, &str)]) -> Written {
+fn settings_of(variables: &[(&str, &str)]) -> RawSettings {
     let read = sources(variables).read();
-    read.unwrap_or_else(|problems| panic!("{variables:?}: {}", said(&problems)))
+    read.unwrap_or_else(|problems| panic!("{variables:?}: {}", text_of(&problems)))
 }
 
-fn said(problems: &[Problem]) -> String {
+fn text_of(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect()
 }
 
 /// The value at a path, as text.
-fn at(written: &Written, path: &str) -> Option<String> {
+fn value_at(settings: &RawSettings, path: &str) -> Option<String> {
     fn text(node: &Node) -> String {
         match &node.kind {
             NodeKind::Bool(flag) => flag.to_string(),
@@ -32,7 +32,7 @@ fn at(written: &Written, path: &str) -> Option<String> {
             _ => node.scalar().unwrap_or("?").to_owned(),
         }
     }
-    let mut node = &written.root;
+    let mut node = &settings.root;
     for name in path.split('.') {
         let NodeKind::Map(entries) = &node.kind else { return None };
         node = &entries.iter().find(|(key, _)| &*key.text == name)?.1;
@@ -199,7 +199,7 @@ fn each_variable_is_the_setting_it_stands_for() {
         ),
     ] {
         assert_eq!(
-            at(&laid(variables), path).as_deref(),
+            value_at(&settings_of(variables), path).as_deref(),
             Some(value),
             "{variables:?} {path}"
         );
@@ -208,14 +208,14 @@ fn each_variable_is_the_setting_it_stands_for() {
 
 #[test]
 fn only_grpc_has_the_certificates_that_were_for_grpc() {
-    let written = laid(&[
+    let settings = settings_of(&[
         ("GRPC_SERVER_USE_TLS", "true"),
         ("GRPC_SERVER_TLS_CERT", "/c.pem"),
         ("GRPC_SERVER_TLS_KEY", "/k.pem"),
         ("GRPC_CLIENT_TLS_CACERT", "/ca.pem"),
         ("GRPC_CLIENT_TLS_SAN", "envoy.example"),
     ]);
-    let (config, warnings) = Config::read(&written).expect("sound settings");
+    let (config, warnings) = Config::read(&settings).expect("sound settings");
     let tls = config.tls.clone().expect("certificates are named");
     assert_eq!(
         (tls.certificate.to_str(), tls.key.to_str()),
@@ -225,26 +225,26 @@ fn only_grpc_has_the_certificates_that_were_for_grpc() {
     assert_eq!(tls.client_names.as_deref(), Some(&["envoy.example".into()][..]));
     assert!(config.has_tls("grpc") && !config.has_tls("http") && !config.has_tls("debug"));
     // Whoever must show a certificate is known; the other two ports are as open as they were.
-    let warned = said(&warnings);
-    assert!(!warned.contains("0.0.0.0:8081"), "{warned}");
+    let text = text_of(&warnings);
+    assert!(!text.contains("0.0.0.0:8081"), "{text}");
     assert!(
-        warned.contains("0.0.0.0:8080") && warned.contains("0.0.0.0:6070"),
-        "{warned}"
+        text.contains("0.0.0.0:8080") && text.contains("0.0.0.0:6070"),
+        "{text}"
     );
 }
 
 #[test]
 fn it_is_as_open_as_it_was_and_says_how_to_close_it() {
-    let (config, warnings) = Config::read(&laid(&[])).expect("open is allowed here");
+    let (config, warnings) = Config::read(&settings_of(&[])).expect("open is allowed here");
     assert_eq!(
         config.http.map(|address| address.to_string()).as_deref(),
         Some("0.0.0.0:8080")
     );
     assert_eq!((config.resp, config.store), (None, StoreSettings::default()));
     for (listener, is_open) in [("http", true), ("debug", true), ("resp", false)] {
-        assert_eq!(config.open_as_ratelimit.contains(&listener), is_open, "{listener}");
+        assert_eq!(config.exposed_as_ratelimit.contains(&listener), is_open, "{listener}");
     }
-    let warned = said(&warnings);
+    let text = text_of(&warnings);
     for wanted in [
         "PORT",
         "GRPC_PORT",
@@ -252,13 +252,13 @@ fn it_is_as_open_as_it_was_and_says_how_to_close_it() {
         "TOLLGATE_SERVER__GRPC=127.0.0.1:8081",
         "ANYBODY",
     ] {
-        assert!(warned.contains(wanted), "{wanted} in {warned}");
+        assert!(text.contains(wanted), "{wanted} in {text}");
     }
     // Only what that environment says is.
     let mut other = sources(&[]);
     other.set = vec!["server.http=0.0.0.0:1".into()];
     let refused = Config::read(&other.read().expect("it can be read")).expect_err("it is refused");
-    assert!(said(&refused).contains("--set server.http"), "{}", said(&refused));
+    assert!(text_of(&refused).contains("--set server.http"), "{}", text_of(&refused));
 }
 
 #[test]
@@ -315,7 +315,7 @@ fn what_cannot_be_read_names_its_variable_and_an_example_but_never_a_secret() {
         ),
     ] {
         let problems = sources(variables).read().expect_err(name);
-        let text = said(&problems);
+        let text = text_of(&problems);
         assert!(text.contains(&format!("{name}:1:1: error: ")), "{name}: {text}");
         assert!(text.contains(example) && !text.contains("hunter2"), "{name}: {text}");
     }
@@ -344,7 +344,7 @@ fn what_has_no_setting_here_is_taken_and_told_of() {
         ("GRPC_MAX_CONNECTION_AGE", "24h", "an hour"),
         ("DISABLE_STATS", "true", "always counted"),
     ] {
-        let notes = laid(&[(name, value)]).notes;
+        let notes = settings_of(&[(name, value)]).notes;
         let note = notes.iter().find(|note| &*note.location.origin.name == name);
         let text = note.map_or(String::new(), ToString::to_string);
         assert!(text.contains(wanted) && text.contains("warning"), "{name}: {text}");
@@ -358,8 +358,8 @@ fn what_has_no_setting_here_is_taken_and_told_of() {
         ("RUNTIME_WATCH_ROOT", "false"),
         ("RUNTIME_IGNOREDOTFILES", "true"),
     ] {
-        let notes = laid(&[(name, value), ("REDIS_URL", "r:1")]).notes;
-        assert!(notes.is_empty(), "{name}={value}: {}", said(&notes));
+        let notes = settings_of(&[(name, value), ("REDIS_URL", "r:1")]).notes;
+        assert!(notes.is_empty(), "{name}={value}: {}", text_of(&notes));
     }
 }
 
@@ -367,10 +367,10 @@ fn what_has_no_setting_here_is_taken_and_told_of() {
 fn without_its_root_none_of_it_is_a_setting() {
     let mut sources = sources(&[("PORT", "http"), ("REDIS_URL", "r:1"), ("SHADOW_MODE", "true")]);
     sources.variables.retain(|(name, _)| name != "RUNTIME_ROOT");
-    let written = sources.read().expect("nothing of it is read");
-    assert!(written.lasting().is_empty() && written.of_ratelimit.is_empty());
+    let settings = sources.read().expect("nothing of it is read");
+    assert!(settings.static_settings().is_empty() && settings.ratelimit_origins.is_empty());
     sources.variables.push(("RUNTIME_ROOT".into(), String::new()));
-    assert!(sources.read().expect("an empty one is none").lasting().is_empty());
+    assert!(sources.read().expect("an empty one is none").static_settings().is_empty());
 }
 
 #[test]
@@ -386,7 +386,7 @@ fn the_file_our_own_variables_and_flags_win_over_it() {
     all.variables
         .push(("TOLLGATE_ENVOY_RULES__STRICT".into(), "true".into()));
     all.set = vec!["store.deadline=5s".into(), "server.http=127.0.0.1:4".into()];
-    let written = all.read().expect("sound settings");
+    let settings = all.read().expect("sound settings");
     for (path, value) in [
         ("server.http", "127.0.0.1:4"),
         ("server.grpc", "127.0.0.1:3"),
@@ -395,7 +395,7 @@ fn the_file_our_own_variables_and_flags_win_over_it() {
         ("store.url", "redis://r:1"),
         ("store.deadline", "5s"),
     ] {
-        assert_eq!(at(&written, path).as_deref(), Some(value), "{path}");
+        assert_eq!(value_at(&settings, path).as_deref(), Some(value), "{path}");
     }
     let folder = std::env::temp_dir().join(format!("tollgate-below-{}", std::process::id()));
     std::fs::write(
@@ -405,7 +405,7 @@ fn the_file_our_own_variables_and_flags_win_over_it() {
     .unwrap();
     let mut below = sources(&[("SHADOW_MODE", "true")]);
     below.file = Some(folder.clone());
-    let written = below.read().expect("sound settings");
+    let settings = below.read().expect("sound settings");
     std::fs::remove_file(folder).unwrap();
     for (path, value) in [
         ("server.http", "127.0.0.1:5"),
@@ -413,19 +413,19 @@ fn the_file_our_own_variables_and_flags_win_over_it() {
         ("envoy_rules.shadow_mode", "false"),
         ("envoy_rules.files", "/data/config/*.y*ml"),
     ] {
-        assert_eq!(at(&written, path).as_deref(), Some(value), "{path}");
+        assert_eq!(value_at(&settings, path).as_deref(), Some(value), "{path}");
     }
 }
 
 #[test]
 fn the_page_for_its_users_has_every_variable() {
     const PAGE: &str = include_str!("../../../../../docs/migrating-from-envoy-ratelimit.md");
-    let words: Vec<&str> = PAGE.split('`').skip(1).step_by(2).collect();
+    let names: Vec<&str> = PAGE.split('`').skip(1).step_by(2).collect();
     for name in super::names::all() {
         let is_named = |word: &&str| match word.strip_suffix('*') {
             Some(start) => name.starts_with(start),
             None => word.split('=').next() == Some(name),
         };
-        assert!(words.iter().any(is_named), "{name}");
+        assert!(names.iter().any(is_named), "{name}");
     }
 }

@@ -1,7 +1,7 @@
 //! `envoy_rules`: files of envoyproxy/ratelimit, and how they are meant.
 
 use super::setting;
-use crate::config::Written;
+use crate::config::RawSettings;
 use crate::server::envoy::{HeaderNames, Modes};
 use hyper::header::HeaderName;
 use tollgate_limiter::core::problem::{Problem, Problems, ValueError};
@@ -11,7 +11,7 @@ use tollgate_limiter::core::yaml::{NodeKind, Node};
 
 /// The setting.
 #[derive(Default)]
-pub(in crate::config) struct EnvoyRules<'w> {
+pub(in crate::config) struct RatelimitRules<'w> {
     pub(super) files: &'w [Node],
     pub(super) merges_domains: bool,
     /// Every limit is a quota.
@@ -25,10 +25,10 @@ pub(in crate::config) struct EnvoyRules<'w> {
     pub(super) options: RatelimitOptions,
 }
 
-impl<'w> EnvoyRules<'w> {
+impl<'w> RatelimitRules<'w> {
     /// As it is written: files, or a map.
-    pub(in crate::config) fn of(written: &'w Written, problems: &mut Problems) -> Self {
-        let Some(node) = setting(written, "envoy_rules") else {
+    pub(in crate::config) fn read(settings: &'w RawSettings, problems: &mut Problems) -> Self {
+        let Some(node) = setting(settings, "envoy_rules") else {
             return Self::default();
         };
         let NodeKind::Map(_) = node.kind else {
@@ -37,7 +37,7 @@ impl<'w> EnvoyRules<'w> {
                 ..Self::default()
             };
         };
-        let Some(fields) = node.fields("`envoy_rules`", &ENVOY_KEYS, problems) else {
+        let Some(fields) = node.fields("`envoy_rules`", &RATELIMIT_KEYS, problems) else {
             return Self::default();
         };
         let files = fields.require("`envoy_rules`", "files", "files: [config/*.yaml]", problems);
@@ -83,23 +83,23 @@ fn headers(node: &Node, problems: &mut Problems) -> Option<HeaderNames> {
         return node.flag(problems)?.then(HeaderNames::default);
     };
     let fields = node.fields("`response_headers`", &HEADER_KEYS, problems)?;
-    let mut name = |key, usual: String| {
+    let mut name = |key, default: String| {
         let Some(node) = fields.find(key).filter(|node| !node.is_null()) else {
-            return Some(usual);
+            return Some(default);
         };
         let name = node.read("the name of a header", header_name, problems)?;
-        if OF_ENVOY.iter().any(|known| known.eq_ignore_ascii_case(&name)) {
+        if ENVOY_HEADERS.iter().any(|known| known.eq_ignore_ascii_case(&name)) {
             let text = format!("Envoy writes `{name}` itself when its `enable_x_ratelimit_headers` is on");
             let hint = "a response would then carry it twice: leave that off, or choose another name, such as `RateLimit-Limit`";
             problems.push(Problem::warning(&node.location, text).with_hint(hint));
         }
         Some(name)
     };
-    let usual = HeaderNames::default();
+    let defaults = HeaderNames::default();
     Some(HeaderNames {
-        limit: name("limit", usual.limit)?,
-        remaining: name("remaining", usual.remaining)?,
-        reset: name("reset", usual.reset)?,
+        limit: name("limit", defaults.limit)?,
+        remaining: name("remaining", defaults.remaining)?,
+        reset: name("reset", defaults.reset)?,
     })
 }
 
@@ -115,7 +115,7 @@ fn header_name(text: &str) -> Result<String, ValueError> {
 }
 
 /// The keys of `envoy_rules`.
-pub(in crate::config) const ENVOY_KEYS: [&str; 14] = [
+pub(in crate::config) const RATELIMIT_KEYS: [&str; 14] = [
     "files",
     "strict",
     "merge_domains",
@@ -133,7 +133,7 @@ pub(in crate::config) const ENVOY_KEYS: [&str; 14] = [
 ];
 
 /// What Envoy writes by itself. Who comes from envoyproxy/ratelimit may have chosen these names, so they are no mistake.
-const OF_ENVOY: [&str; 4] = [
+const ENVOY_HEADERS: [&str; 4] = [
     "X-RateLimit-Limit",
     "X-RateLimit-Remaining",
     "X-RateLimit-Reset",
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_the_name_of_a_header_or_is_one_of_envoys_is_told() {
-        for (text, wanted) in [
+        for (setting, expected) in [
             ("response_headers: { limit: 'a b' }", "cannot be the name of a header"),
             ("response_headers: { limit: x-ratelimit-limit }", "carry it twice"),
             ("response_headers: { rest: a }", "did you mean `reset`?"),
@@ -159,15 +159,15 @@ mod tests {
             ("shadow_mode: 1", "true or false"),
             ("shadow_mod: true", "did you mean `shadow_mode`?"),
         ] {
-            let origin = Origin::new("tollgate.yaml", format!("envoy_rules: {{ files: a, {text} }}"));
-            let written = Written {
+            let origin = Origin::new("tollgate.yaml", format!("envoy_rules: {{ files: a, {setting} }}"));
+            let settings = RawSettings {
                 root: yaml::parse(&origin).expect("yaml"),
-                ..Written::empty()
+                ..RawSettings::empty()
             };
             let mut problems = Problems::new();
-            EnvoyRules::of(&written, &mut problems);
-            let said: String = problems.sorted().iter().map(ToString::to_string).collect();
-            assert!(said.contains(wanted), "{text}: {said}");
+            RatelimitRules::read(&settings, &mut problems);
+            let text: String = problems.sorted().iter().map(ToString::to_string).collect();
+            assert!(text.contains(expected), "{setting}: {text}");
         }
     }
 }

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 
 /// Files as they were at one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Seen(Vec<(PathBuf, Option<Identity>)>);
+pub(super) struct FileStamps(Vec<(PathBuf, Option<FileStamp>)>);
 
 /// What tells one content of a file from another: writing in place moves the times, a rename or a link that points
 /// elsewhere brings another file. Links are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+struct FileStamp {
     device: u64,
     inode: u64,
     size: u64,
@@ -17,16 +17,16 @@ struct Identity {
     changed: (i64, i64),
 }
 
-impl Seen {
+impl FileStamps {
     /// Looks at a file as well. One that is not there is seen as missing.
     pub(super) fn add(&mut self, path: &Path) {
-        self.0.push((path.to_owned(), Identity::of(path)));
+        self.0.push((path.to_owned(), FileStamp::read(path)));
     }
 }
 
-impl Identity {
+impl FileStamp {
     #[cfg(unix)]
-    fn of(path: &Path) -> Option<Self> {
+    fn read(path: &Path) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
         let data = std::fs::metadata(path).ok()?;
         Some(Self {
@@ -44,10 +44,10 @@ mod tests {
     use super::*;
     use std::fs;
 
-    fn look(path: &Path) -> Seen {
-        let mut seen = Seen::default();
-        seen.add(path);
-        seen
+    fn stamp(path: &Path) -> FileStamps {
+        let mut stamps = FileStamps::default();
+        stamps.add(path);
+        stamps
     }
 
     #[test]
@@ -58,20 +58,20 @@ mod tests {
         fs::write(&file, "one").unwrap();
         fs::write(&other, "two").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        let (at_file, at_link) = (look(&file), look(&link));
-        assert_eq!(look(&file), at_file);
+        let (at_file, at_link) = (stamp(&file), stamp(&link));
+        assert_eq!(stamp(&file), at_file);
 
         // A link is swapped by renaming another over it.
         std::os::unix::fs::symlink(&other, folder.join("new")).unwrap();
         fs::rename(folder.join("new"), &link).unwrap();
-        assert_ne!(look(&link), at_link);
+        assert_ne!(stamp(&link), at_link);
         fs::rename(&other, &file).unwrap();
-        assert_ne!(look(&file), at_file);
-        let replaced = look(&file);
+        assert_ne!(stamp(&file), at_file);
+        let replaced = stamp(&file);
         fs::write(&file, "longer").unwrap();
-        assert_ne!(look(&file), replaced);
+        assert_ne!(stamp(&file), replaced);
         fs::remove_file(&file).unwrap();
-        assert_ne!(look(&file), replaced);
+        assert_ne!(stamp(&file), replaced);
         fs::remove_dir_all(&folder).unwrap();
     }
 }

@@ -1,6 +1,6 @@
 //! `envoy_rules.counters`: how counters of envoyproxy/ratelimit are kept, where the store is a Redis server.
 
-use super::super::reading::Reading;
+use super::super::reading::SettingsReader;
 use super::{RedisSettings, StoreSettings};
 use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::problem::{Problem, ValueError};
@@ -10,7 +10,7 @@ use tollgate_limiter::store::redis::RedisCountersOptions;
 
 /// How they are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EnvoyCounterSettings {
+pub struct RatelimitCounterSettings {
     /// What their keys begin with.
     pub prefix: String,
     /// Keys live as long as their window, and less than so many seconds longer.
@@ -23,7 +23,7 @@ pub struct EnvoyCounterSettings {
     pub per_second: Option<Box<RedisSettings>>,
 }
 
-impl Default for EnvoyCounterSettings {
+impl Default for RatelimitCounterSettings {
     fn default() -> Self {
         Self {
             prefix: String::new(),
@@ -35,12 +35,12 @@ impl Default for EnvoyCounterSettings {
     }
 }
 
-impl EnvoyCounterSettings {
+impl RatelimitCounterSettings {
     /// The same as the store takes them.
     ///
     /// # Errors
     /// Those of the server for windows of a second: see [`RedisSettings::options`].
-    pub(super) fn counters(&self) -> Result<RedisCountersOptions, String> {
+    pub(super) fn options(&self) -> Result<RedisCountersOptions, String> {
         let per_second = match &self.per_second {
             Some(second) => Some(Box::new(second.options()?)),
             None => None,
@@ -56,24 +56,24 @@ impl EnvoyCounterSettings {
     }
 }
 
-impl Reading<'_> {
+impl SettingsReader<'_> {
     /// A store that keeps the counters of `envoy_rules`, if there are any, as these say.
-    pub(in super::super) fn with_envoy_counters(
+    pub(in super::super) fn with_ratelimit_counters(
         &mut self,
         store: StoreSettings,
         envoy_rules: Option<&Node>,
     ) -> StoreSettings {
         let Some(envoy_rules) = envoy_rules else { return store };
-        let written = match &envoy_rules.kind {
+        let setting = match &envoy_rules.kind {
             NodeKind::Map(entries) => entries.iter().find(|(key, _)| &*key.text == "counters"),
             _ => None,
         };
-        let written = written.map(|(_, node)| node).filter(|node| !node.is_null());
-        let counters = written.map(|node| self.envoy_counters(node)).unwrap_or_default();
+        let setting = setting.map(|(_, node)| node).filter(|node| !node.is_null());
+        let counters = setting.map(|node| self.ratelimit_counters(node)).unwrap_or_default();
         match store {
             StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_envoy_counters(counters)),
             memory @ StoreSettings::Memory(_) => {
-                if let Some(node) = written.filter(|_| counters != EnvoyCounterSettings::default()) {
+                if let Some(node) = setting.filter(|_| counters != RatelimitCounterSettings::default()) {
                     let unused = Problem::warning(&node.location, "nobody else can count in the memory of this program");
                     self.problems
                         .push(unused.with_hint("take it out, or name a Redis server under `store`"));
@@ -83,8 +83,8 @@ impl Reading<'_> {
         }
     }
 
-    fn envoy_counters(&mut self, node: &Node) -> EnvoyCounterSettings {
-        let mut counters = EnvoyCounterSettings::default();
+    fn ratelimit_counters(&mut self, node: &Node) -> RatelimitCounterSettings {
+        let mut counters = RatelimitCounterSettings::default();
         let Some(fields) = node.fields("`counters` of `envoy_rules`", &COUNTERS, &mut self.problems) else {
             return counters;
         };
@@ -115,7 +115,7 @@ impl Reading<'_> {
             StoreSettings::Memory(_) => {
                 let hint = "write `redis://host:6379`, or leave it out: then all windows are counted in `store`";
                 self.problems
-                    .error_with(&super::without_text(&node.location), "this is not a Redis server", hint);
+                    .error_with(&super::without_snippet(&node.location), "this is not a Redis server", hint);
                 None
             }
         }

@@ -1,7 +1,7 @@
 //! A store on a Redis or Valkey server.
 
-use super::super::reading::Reading;
-use super::EnvoyCounterSettings;
+use super::super::reading::SettingsReader;
+use super::RatelimitCounterSettings;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub struct RedisSettings {
     /// How long a call may take.
     pub deadline: Duration,
     /// Whose clock decides.
-    pub time: ClockSource,
+    pub clock: ClockSource,
     /// Whether the script is called as a function.
     pub functions: Functions,
     /// What all keys begin with.
@@ -31,16 +31,16 @@ pub struct RedisSettings {
     /// Who is asked for what keeps nothing.
     pub read_from: ReadFrom,
     /// When a server is left alone, and for how long.
-    pub breaking: BreakerConfig,
+    pub breaker: BreakerConfig,
     /// What this instance does while the server is away.
-    pub local: local::FallbackOptions,
+    pub fallback: local::FallbackOptions,
     /// Whom to trust and who we are, over TLS.
     pub tls: Option<StoreTls>,
     sentinel_password: Option<String>,
     /// Without which nobody can work out the key of a subject.
     key_secret: Option<String>,
     /// How counters of envoyproxy/ratelimit are kept there, if there are any.
-    pub envoy: Option<EnvoyCounterSettings>,
+    pub ratelimit_counters: Option<RatelimitCounterSettings>,
 }
 
 /// Where the certificates for a `rediss://` server are. All files are PEM.
@@ -57,24 +57,24 @@ impl RedisSettings {
         Self {
             url,
             deadline: Duration::from_millis(10),
-            time: ClockSource::Server,
+            clock: ClockSource::Server,
             functions: Functions::Auto,
             prefix: "tg".to_owned(),
             tags: 64,
             near_cache: true,
             read_from: ReadFrom::Primary,
-            breaking: BreakerConfig::default(),
-            local: local::FallbackOptions::default(),
+            breaker: BreakerConfig::default(),
+            fallback: local::FallbackOptions::default(),
             tls: None,
             sentinel_password: None,
             key_secret: None,
-            envoy: None,
+            ratelimit_counters: None,
         }
     }
 
-    pub(super) fn with_envoy_counters(self, counters: EnvoyCounterSettings) -> Self {
+    pub(super) fn with_envoy_counters(self, counters: RatelimitCounterSettings) -> Self {
         Self {
-            envoy: Some(counters),
+            ratelimit_counters: Some(counters),
             ..self
         }
     }
@@ -87,12 +87,12 @@ impl RedisSettings {
     }
 
     /// Whether others differ only in who decides, of what stands under `store`.
-    pub fn is_same_but_mode(&self, others: &Self) -> bool {
-        let mut same = others.clone();
-        same.local.mode = self.local.mode;
+    pub fn differs_only_in_mode(&self, other: &Self) -> bool {
+        let mut same = other.clone();
+        same.fallback.mode = self.fallback.mode;
         // Settings of their own.
         same.key_secret.clone_from(&self.key_secret);
-        same.envoy.clone_from(&self.envoy);
+        same.ratelimit_counters.clone_from(&self.ratelimit_counters);
         same == *self
     }
 
@@ -112,15 +112,15 @@ impl RedisSettings {
         };
         let options = options
             .deadline(self.deadline)
-            .clock_source(self.time)
+            .clock_source(self.clock)
             .functions(self.functions)
             .prefix(&self.prefix)
             .tags(self.tags)
             .near_cache(self.near_cache)
-            .breaker(self.breaking)
+            .breaker(self.breaker)
             .read_from(self.read_from);
-        let options = match &self.envoy {
-            Some(envoy) => options.ratelimit_counters(envoy.counters()?),
+        let options = match &self.ratelimit_counters {
+            Some(envoy) => options.ratelimit_counters(envoy.options()?),
             None => options,
         };
         Ok(match &self.key_secret {
@@ -147,7 +147,7 @@ impl StoreTls {
     }
 }
 
-impl Reading<'_> {
+impl SettingsReader<'_> {
     fn store_tls(&mut self, node: &Node) -> Option<StoreTls> {
         let fields = node.fields("`tls` of the store", &["ca", "cert", "key"], &mut self.problems)?;
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
@@ -178,10 +178,10 @@ impl Reading<'_> {
         let problems = &mut self.problems;
         let clocks = [("server", ClockSource::Server), ("client", ClockSource::Client { skew_tolerance })];
         if let Some(time) = find("clock").and_then(|node| node.keyword("a clock", &clocks, problems)) {
-            redis.time = time;
+            redis.clock = time;
         }
         if let Some(functions) =
-            find("functions").and_then(|node| node.keyword("a way to call the script", &WAYS, problems))
+            find("functions").and_then(|node| node.keyword("a way to call the script", &FUNCTION_MODES, problems))
         {
             redis.functions = functions;
         }
@@ -194,7 +194,7 @@ impl Reading<'_> {
         if let Some(near_cache) = find("near_cache").and_then(|node| node.flag(problems)) {
             redis.near_cache = near_cache;
         }
-        if let Some(read_from) = find("read_from").and_then(|node| node.keyword("a server to read from", &READ, problems))
+        if let Some(read_from) = find("read_from").and_then(|node| node.keyword("a server to read from", &READ_FROM, problems))
         {
             redis.read_from = read_from;
         }
@@ -205,12 +205,12 @@ impl Reading<'_> {
     /// What holds when the server fails.
     fn failure(&mut self, redis: &mut RedisSettings, fields: &Fields<'_>) {
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
-        redis.local.compensation_timeout = PATIENCE;
+        redis.fallback.compensation_timeout = EXTRA_DECISION_TIME;
         if let Some(node) = find("decision_deadline")
             && let Some(deadline) = self.duration(node, DEADLINE_MAX)
         {
             match deadline.checked_sub(redis.deadline) {
-                Some(patience) => redis.local.compensation_timeout = patience,
+                Some(extra) => redis.fallback.compensation_timeout = extra,
                 None => self.problems.error_with(
                     &node.location,
                     "a decision takes at least as long as the call to the store",
@@ -220,40 +220,40 @@ impl Reading<'_> {
         }
         let problems = &mut self.problems;
         if let Some(mode) = find("mode").and_then(|node| node.keyword("a value of `mode`", &StoreMode::NAMES, problems)) {
-            redis.local.mode = mode;
+            redis.fallback.mode = mode;
         }
         if let Some(node) = find("instances").filter(|node| node.scalar() != Some("auto")) {
             let count = node.integer("`auto` or a number of instances", 1..=100_000, problems);
-            redis.local.instances = count.and_then(|count| u32::try_from(count).ok());
+            redis.fallback.instances = count.and_then(|count| u32::try_from(count).ok());
         }
-        if let Some(share) = find("fallback_share").and_then(|node| node.read("a share", some_share, problems)) {
-            redis.local.share_millionths = share;
+        if let Some(share) = find("fallback_share").and_then(|node| node.read("a share", nonzero_share, problems)) {
+            redis.fallback.share_millionths = share;
         }
         let known = ["failures", "within", "open_for"];
-        let Some(breaker) = find("breaker").and_then(|node| node.fields("`breaker`", &known, problems)) else {
+        let Some(fields) = find("breaker").and_then(|node| node.fields("`breaker`", &known, problems)) else {
             return;
         };
-        let breaker = |key| breaker.find(key).filter(|node: &&Node| !node.is_null());
-        if let Some(node) = breaker("failures")
+        let setting = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
+        if let Some(node) = setting("failures")
             && let Some(failures) = node.integer("a number of failures", 1..=1_000, problems)
         {
-            redis.breaking.failures = u32::try_from(failures).unwrap_or(redis.breaking.failures);
+            redis.breaker.failures = u32::try_from(failures).unwrap_or(redis.breaker.failures);
         }
-        if let Some(node) = breaker("within")
+        if let Some(node) = setting("within")
             && let Some(within) = node.read("a length of time", quantity::parse_duration, problems)
         {
-            redis.breaking.within = within;
+            redis.breaker.within = within;
         }
-        if let Some(node) = breaker("open_for").filter(|node| node.scalar() != Some("auto"))
+        if let Some(node) = setting("open_for").filter(|node| node.scalar() != Some("auto"))
             && let Some(long) = node.read("`auto` or a length of time", quantity::parse_duration, problems)
         {
-            redis.breaking.open_for = OpenFor::Fixed(long);
+            redis.breaker.open_for = OpenFor::Fixed(long);
         }
     }
 }
 
 /// A share of which something is left, in millionths.
-fn some_share(text: &str) -> Result<u32, ValueError> {
+fn nonzero_share(text: &str) -> Result<u32, ValueError> {
     match quantity::parse_share(text)?.millionths() {
         0 => Err(ValueError::new(
             "without a share nothing would pass",
@@ -278,25 +278,25 @@ impl fmt::Debug for RedisSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisSettings")
             .field("deadline", &self.deadline)
-            .field("time", &self.time)
+            .field("time", &self.clock)
             .field("functions", &self.functions)
             .field("prefix", &self.prefix)
             .field("tags", &self.tags)
             .field("near_cache", &self.near_cache)
-            .field("breaking", &self.breaking)
-            .field("local", &self.local)
+            .field("breaking", &self.breaker)
+            .field("local", &self.fallback)
             .field("read_from", &self.read_from)
-            .field("envoy", &self.envoy)
+            .field("envoy", &self.ratelimit_counters)
             .finish_non_exhaustive()
     }
 }
 
 const DEADLINE_MAX: Duration = Duration::from_secs(60);
 /// How much longer than the store's call a decision may take.
-const PATIENCE: Duration = Duration::from_millis(5);
+const EXTRA_DECISION_TIME: Duration = Duration::from_millis(5);
 const SKEW_TOLERANCE: Duration = Duration::from_millis(100);
-const READ: [(&str, ReadFrom); 2] = [("primary", ReadFrom::Primary), ("replica", ReadFrom::Replica)];
-const WAYS: [(&str, Functions); 3] = [
+const READ_FROM: [(&str, ReadFrom); 2] = [("primary", ReadFrom::Primary), ("replica", ReadFrom::Replica)];
+const FUNCTION_MODES: [(&str, Functions); 3] = [
     ("auto", Functions::Auto),
     ("on", Functions::On),
     ("off", Functions::Off),
