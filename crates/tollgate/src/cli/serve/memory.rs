@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::MissedTickBehavior;
 use tollgate::config::{DataDir, MemorySettings, SnapshotPath};
-use tollgate::data_dir::Held;
+use tollgate::data_dir::DirLock;
 use tollgate_limiter::store::memory::Memory;
 
 /// The store, and where its counters outlast a restart.
@@ -14,7 +14,7 @@ pub(super) struct MemoryHandle {
     counters: Arc<Memory>,
     snapshot: Option<PathBuf>,
     /// Held until the snapshot is written.
-    _folder: Option<Held>,
+    _folder: Option<DirLock>,
 }
 
 impl MemoryHandle {

@@ -5,7 +5,7 @@ use super::{memory, shared};
 use std::path::Path;
 use std::sync::Arc;
 use tollgate::config::{DataDir, StoreSettings};
-use tollgate::data_dir::{Held, HoldError};
+use tollgate::data_dir::{DirLock, LockError};
 use tollgate::server::store::{Shared, Store};
 
 /// A store that is open.
@@ -18,7 +18,7 @@ pub(super) enum OpenStore {
         /// Where it is kept which primary sentinels name.
         primary: Option<PrimaryFile>,
         /// The folder that was named, also while nothing is written to it.
-        _folder: Option<Held>,
+        _folder: Option<DirLock>,
     },
 }
 
@@ -108,11 +108,11 @@ impl OpenStore {
 ///
 /// # Errors
 /// That another server holds it.
-fn open_primary_file(folder: &Path) -> Result<(Option<Held>, Option<PrimaryFile>), String> {
-    match Held::take(folder) {
+fn open_primary_file(folder: &Path) -> Result<(Option<DirLock>, Option<PrimaryFile>), String> {
+    match DirLock::acquire(folder) {
         Ok(lock) => Ok((Some(lock), Some(PrimaryFile::read(folder)))),
-        Err(error @ HoldError::Taken(..)) => Err(error.to_string()),
-        Err(error @ HoldError::Io(..)) => {
+        Err(error @ LockError::InUse(..)) => Err(error.to_string()),
+        Err(error @ LockError::Io(..)) => {
             tracing::warn!("which primary sentinels name is not kept: {error}");
             Ok((None, None))
         }
@@ -123,9 +123,9 @@ fn open_primary_file(folder: &Path) -> Result<(Option<Held>, Option<PrimaryFile>
 ///
 /// # Errors
 /// That another server holds it.
-pub(super) fn lock_data_dir(data_dir: &DataDir, is_needed: bool) -> Result<Option<Held>, String> {
+pub(super) fn lock_data_dir(data_dir: &DataDir, is_needed: bool) -> Result<Option<DirLock>, String> {
     if is_needed || (data_dir.is_configured && data_dir.path.is_dir()) {
-        return Held::take(&data_dir.path).map(Some).map_err(|error| error.to_string());
+        return DirLock::acquire(&data_dir.path).map(Some).map_err(|error| error.to_string());
     }
     Ok(None)
 }
