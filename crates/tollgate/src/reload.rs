@@ -13,59 +13,59 @@ use tollgate_limiter::core::problem::Problem;
 /// Looks at settings and rules for as long as it is polled, and brings changed rules to the gate and changed tokens to the
 /// keyring. One reading at a time, away from the threads that answer requests.
 #[derive(Debug)]
-pub struct Reloads {
-    settings: Arc<Mutex<ConfigLoader>>,
+pub struct Reloader {
+    loader: Arc<Mutex<ConfigLoader>>,
     /// The settings the server was started with.
     started_with: Arc<RawSettings>,
     store: Arc<StoreSettings>,
     /// None if it was started without tokens: whether callers need one is settled then.
     keyring: Option<Arc<Keyring>>,
-    asked: Arc<Notify>,
+    requested: Arc<Notify>,
 }
 
-impl Reloads {
+impl Reloader {
     /// How often files are looked at.
-    pub const EVERY: Duration = Duration::from_millis(500);
+    pub const INTERVAL: Duration = Duration::from_millis(500);
 
     /// Of settings that were read once, and what they then were. Each notification of `asked` reads them again, changed
     /// or not.
     pub fn new(
-        settings: ConfigLoader,
+        loader: ConfigLoader,
         started_with: Arc<RawSettings>,
         store: StoreSettings,
         keyring: Option<Arc<Keyring>>,
-        asked: Arc<Notify>,
+        requested: Arc<Notify>,
     ) -> Self {
         Self {
-            settings: Arc::new(Mutex::new(settings)),
+            loader: Arc::new(Mutex::new(loader)),
             started_with,
             store: Arc::new(store),
             keyring,
-            asked,
+            requested,
         }
     }
 
     /// Watches without end.
     pub async fn watch(self, gate: Arc<Gate>) {
-        let mut clock = tokio::time::interval(Self::EVERY);
-        clock.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticker = tokio::time::interval(Self::INTERVAL);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let why = tokio::select! {
-                _ = clock.tick() => Why::Time,
-                () = self.asked.notified() => Why::Asked,
+            let trigger = tokio::select! {
+                _ = ticker.tick() => Trigger::Interval,
+                () = self.requested.notified() => Trigger::Request,
             };
-            let settings = Arc::clone(&self.settings);
+            let loader = Arc::clone(&self.loader);
             let (started_with, store) = (Arc::clone(&self.started_with), Arc::clone(&self.store));
             let (gate, keyring) = (Arc::clone(&gate), self.keyring.clone());
             // A panic ends this reading only; the next look is a new one.
-            let read = tokio::task::spawn_blocking(move || {
-                let began = Began {
-                    written: &started_with,
+            let task = tokio::task::spawn_blocking(move || {
+                let baseline = Baseline {
+                    raw: &started_with,
                     store: &store,
                 };
-                look(&settings, &began, why, &gate, keyring.as_deref());
+                reload(&loader, &baseline, trigger, &gate, keyring.as_deref());
             });
-            if let Err(error) = read.await {
+            if let Err(error) = task.await {
                 tracing::error!(%error, "reading the rules failed; what holds goes on holding");
             }
         }
@@ -73,42 +73,42 @@ impl Reloads {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Why {
-    Time,
-    Asked,
+enum Trigger {
+    Interval,
+    Request,
 }
 
 /// What the server was started with.
-struct Began<'a> {
-    written: &'a RawSettings,
+struct Baseline<'a> {
+    raw: &'a RawSettings,
     store: &'a StoreSettings,
 }
 
-fn look(settings: &Mutex<ConfigLoader>, began: &Began<'_>, why: Why, gate: &Gate, keyring: Option<&Keyring>) {
-    let mut settings = settings.lock().unwrap_or_else(PoisonError::into_inner);
-    let read = match why {
-        Why::Time => settings.load_if_changed(),
-        Why::Asked => Some(settings.load()),
+fn reload(loader: &Mutex<ConfigLoader>, baseline: &Baseline<'_>, trigger: Trigger, gate: &Gate, keyring: Option<&Keyring>) {
+    let mut loader = loader.lock().unwrap_or_else(PoisonError::into_inner);
+    let result = match trigger {
+        Trigger::Interval => loader.load_if_changed(),
+        Trigger::Request => Some(loader.load()),
     };
-    match read {
+    match result {
         None => {}
-        Some(Ok(loaded)) => {
-            let mut changed = loaded.raw.changed_since(began.written);
-            if let (Some(keyring), Some(tokens)) = (keyring, loaded.config.tokens) {
+        Some(Ok(snapshot)) => {
+            let mut changed = snapshot.raw.changed_since(baseline.raw);
+            if let (Some(keyring), Some(tokens)) = (keyring, snapshot.config.tokens) {
                 let count = tokens.len();
                 if keyring.take(tokens) {
                     tracing::info!(tokens = count, "took the changed tokens");
                 }
                 changed.retain(|name| name != "auth");
             }
-            if let (Store::Redis(shared), StoreSettings::Redis(now)) = (gate.store(), &loaded.config.store) {
+            if let (Store::Redis(shared), StoreSettings::Redis(current)) = (gate.store(), &snapshot.config.store) {
                 // Who decides can be changed at any time: it is for when something is wrong.
-                shared.set_mode(now.fallback.mode);
-                if let StoreSettings::Redis(then) = began.store {
-                    if then.differs_only_in_mode(now) {
+                shared.set_mode(current.fallback.mode);
+                if let StoreSettings::Redis(initial) = baseline.store {
+                    if initial.differs_only_in_mode(current) {
                         changed.retain(|name| name != "store");
                     }
-                    if then.ratelimit_counters != now.ratelimit_counters {
+                    if initial.ratelimit_counters != current.ratelimit_counters {
                         changed.push("envoy_rules.counters".into());
                     }
                 }
@@ -119,19 +119,19 @@ fn look(settings: &Mutex<ConfigLoader>, began: &Began<'_>, why: Why, gate: &Gate
                     "these settings differ from those the server was started with; they need a restart"
                 );
             }
-            for warning in &loaded.warnings {
+            for warning in &snapshot.warnings {
                 tracing::warn!("{}", one_line(warning));
             }
-            gate.compat().set_modes(loaded.config.ratelimit_modes);
-            gate.take_rules(loaded.rules);
-            leave_apart(gate, &loaded.quarantined);
+            gate.compat().set_modes(snapshot.config.ratelimit_modes);
+            gate.take_rules(snapshot.rules);
+            report_quarantined(gate, &snapshot.quarantined);
             tracing::info!(rules = gate.rules_loaded(), "took the changed rules");
         }
         Some(Err(problems)) => {
-            let faults = faults(&problems);
-            gate.keep_rules(&faults.join("\n"));
-            for fault in &faults {
-                tracing::error!("{fault}");
+            let errors = error_lines(&problems);
+            gate.keep_rules(&errors.join("\n"));
+            for error in &errors {
+                tracing::error!("{error}");
             }
             tracing::error!("the changed rules are refused; what holds goes on holding");
         }
@@ -139,27 +139,27 @@ fn look(settings: &Mutex<ConfigLoader>, began: &Began<'_>, why: Why, gate: &Gate
 }
 
 /// Tells of files that were left apart from those that were taken.
-pub fn leave_apart(gate: &Gate, apart: &[Problem]) {
-    if apart.is_empty() {
+pub fn report_quarantined(gate: &Gate, quarantined: &[Problem]) {
+    if quarantined.is_empty() {
         return;
     }
-    let faults = faults(apart);
-    gate.keep_rules(&faults.join("\n"));
-    for fault in &faults {
-        tracing::error!("{fault}");
+    let errors = error_lines(quarantined);
+    gate.keep_rules(&errors.join("\n"));
+    for error in &errors {
+        tracing::error!("{error}");
     }
     tracing::error!("files that cannot be used stay what they were, or are left out; the others are taken");
 }
 
 /// The errors among problems, each in one line, and of many the first.
-pub fn faults(problems: &[Problem]) -> Vec<String> {
+pub fn error_lines(problems: &[Problem]) -> Vec<String> {
     let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
-    let mut faults: Vec<String> = errors.iter().take(TOLD).map(|problem| one_line(problem)).collect();
-    let more: usize = errors.iter().skip(TOLD).map(|problem| problem.error_count()).sum();
+    let mut lines: Vec<String> = errors.iter().take(ERRORS_SHOWN_MAX).map(|problem| one_line(problem)).collect();
+    let more: usize = errors.iter().skip(ERRORS_SHOWN_MAX).map(|problem| problem.error_count()).sum();
     if more > 0 {
-        faults.push(format!("and {more} more; `tollgate rules check` tells them all"));
+        lines.push(format!("and {more} more; `tollgate rules check` tells them all"));
     }
-    faults
+    lines
 }
 
 /// A problem in one line, for the log and for `/readyz`.
@@ -171,4 +171,4 @@ pub fn one_line(problem: &Problem) -> String {
 }
 
 /// Faults of one edit that are told one by one.
-const TOLD: usize = 20;
+const ERRORS_SHOWN_MAX: usize = 20;

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate::config::{Config, ConfigSnapshot, ConfigLoader, Sources, variables};
-use tollgate::reload::{Reloads, faults, leave_apart, one_line};
+use tollgate::reload::{Reloader, error_lines, report_quarantined, one_line};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
@@ -107,11 +107,11 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     let gate = Arc::new(Gate::new(rules, store.counters()));
     gate.compat().set_modes(config.ratelimit_modes.clone());
     start_without_files(&gate, &missing);
-    leave_apart(&gate, &apart);
+    report_quarantined(&gate, &apart);
 
     let reload_requested = Arc::new(Notify::new());
     let keyring = config.tokens.clone().map(|tokens| Arc::new(Keyring::new(tokens)));
-    let reloader = Reloads::new(
+    let reloader = Reloader::new(
         loader,
         written,
         config.store.clone(),
@@ -162,7 +162,7 @@ fn start_without_files(gate: &Gate, missing: &[Problem]) {
     if missing.is_empty() {
         return;
     }
-    let errors = faults(missing);
+    let errors = error_lines(missing);
     for error in &errors {
         tracing::error!("{error}");
     }
