@@ -96,7 +96,7 @@ fn reload(loader: &Mutex<ConfigLoader>, baseline: &Baseline<'_>, trigger: Trigge
             let mut changed = snapshot.raw.changed_since(baseline.raw);
             if let (Some(keyring), Some(tokens)) = (keyring, snapshot.config.tokens) {
                 let count = tokens.len();
-                if keyring.take(tokens) {
+                if keyring.replace(tokens) {
                     tracing::info!(tokens = count, "took the changed tokens");
                 }
                 changed.retain(|name| name != "auth");

@@ -2,7 +2,7 @@
 
 use super::layers::read_text;
 use super::reading::{SettingsReader, without_snippet};
-use crate::server::tokens::{Rights, Secret, TokenError, Tokens};
+use crate::server::tokens::{Rights, TokenSecret, TokenError, Tokens};
 use tollgate_limiter::core::problem::{Problem, Problems, closest_match};
 use tollgate_limiter::core::yaml::{self, Node};
 
@@ -72,7 +72,7 @@ impl SettingsReader<'_> {
         };
         let mut tokens = Tokens::default();
         let rights = Rights::CHECK | Rights::REFUND;
-        if let Err(error) = tokens.add("default", Secret::Plain(&text), rights) {
+        if let Err(error) = tokens.add("default", TokenSecret::Plain(&text), rights) {
             let found = format!("this cannot be the password: {error}");
             self.problems.error(&without_snippet(location), found);
         }
@@ -112,7 +112,7 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
         None => Some(Rights::CHECK),
     };
     let (secret, location) = match (fields.find("token"), fields.find("sha256")) {
-        (Some(node), None) => (Secret::Plain(node.text("a token", problems)?), &node.location),
+        (Some(node), None) => (TokenSecret::Plain(node.text("a token", problems)?), &node.location),
         (None, Some(node)) => {
             let Some(digest) = digest(node.text("the SHA-256 of a token", problems)?) else {
                 problems.error_with(
@@ -122,7 +122,7 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
                 );
                 return None;
             };
-            (Secret::Sha256(digest), &node.location)
+            (TokenSecret::Sha256(digest), &node.location)
         }
         _ => {
             problems.error_with(
@@ -135,7 +135,7 @@ fn read_token(node: &Node, tokens: &mut Tokens, problems: &mut Problems) -> Opti
     };
     match tokens.add(name?, secret, rights?) {
         Ok(()) => {}
-        Err(error @ (TokenError::Short | TokenError::Unprintable | TokenError::Twice(_))) => {
+        Err(error @ (TokenError::Short | TokenError::Unprintable | TokenError::Duplicate(_))) => {
             problems.error(location, error.to_string());
         }
     }

@@ -20,7 +20,7 @@ pub struct Tokens {
 
 /// What is kept of a token that was shown, to see later whether it still holds.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Digest([u8; 32]);
+pub struct TokenDigest([u8; 32]);
 
 /// The tokens that hold now. They are taken anew when their file changes, all at once.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub struct Caller {
 
 /// A token as the operator gives it.
 #[derive(Clone, Copy)]
-pub enum Secret<'a> {
+pub enum TokenSecret<'a> {
     /// The token.
     Plain(&'a str),
     /// Its SHA-256, so that the file holds no secret.
@@ -56,17 +56,17 @@ impl Tokens {
     ///
     /// # Errors
     /// A token that is too short, holds what a header cannot, or is there already.
-    pub fn add(&mut self, name: &str, secret: Secret<'_>, rights: Rights) -> Result<(), TokenError> {
+    pub fn add(&mut self, name: &str, secret: TokenSecret<'_>, rights: Rights) -> Result<(), TokenError> {
         let digest = match secret {
-            Secret::Plain(token) if token.len() < Self::LENGTH_MIN => return Err(TokenError::Short),
-            Secret::Plain(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+            TokenSecret::Plain(token) if token.len() < Self::LENGTH_MIN => return Err(TokenError::Short),
+            TokenSecret::Plain(token) if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 return Err(TokenError::Unprintable);
             }
-            Secret::Plain(token) => Sha256::digest(token).into(),
-            Secret::Sha256(digest) => digest,
+            TokenSecret::Plain(token) => Sha256::digest(token).into(),
+            TokenSecret::Sha256(digest) => digest,
         };
         if let Some(other) = self.by_digest.get(&digest) {
-            return Err(TokenError::Twice(other.name.clone()));
+            return Err(TokenError::Duplicate(other.name.clone()));
         }
         let name = name.into();
         self.by_digest.insert(digest, Caller { name, rights });
@@ -75,17 +75,17 @@ impl Tokens {
 
     /// Whose token this is.
     pub fn caller(&self, token: &[u8]) -> Option<&Caller> {
-        self.known(&Digest::of(token))
+        self.caller_by_digest(&TokenDigest::new(token))
     }
 
     /// Whose token it is that was shown.
-    pub fn known(&self, shown: &Digest) -> Option<&Caller> {
-        self.by_digest.get(&shown.0)
+    pub fn caller_by_digest(&self, digest: &TokenDigest) -> Option<&Caller> {
+        self.by_digest.get(&digest.0)
     }
 
     /// Whose token stands in the headers of a request, over HTTP and gRPC alike: `Authorization: Bearer …`, once.
-    pub fn caller_of(&self, headers: &HeaderMap) -> Option<&Caller> {
-        self.caller(bearer(only(headers, &AUTHORIZATION)?)?)
+    pub fn caller_from_headers(&self, headers: &HeaderMap) -> Option<&Caller> {
+        self.caller(bearer(single_header(headers, &AUTHORIZATION)?)?)
     }
 
     /// How many there are.
@@ -100,9 +100,9 @@ impl Tokens {
 }
 
 /// The value of a header that stands there once.
-pub(super) fn only<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
-    let mut shown = headers.get_all(name).iter();
-    shown.next().filter(|_| shown.next().is_none())
+pub(super) fn single_header<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
 }
 
 /// The token of `Bearer …`; the scheme is written in any case.
@@ -111,9 +111,9 @@ fn bearer(value: &HeaderValue) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
-impl Digest {
+impl TokenDigest {
     /// Of a token.
-    pub fn of(token: &[u8]) -> Self {
+    pub fn new(token: &[u8]) -> Self {
         Self(Sha256::digest(token).into())
     }
 }
@@ -130,7 +130,7 @@ impl Keyring {
     }
 
     /// Takes others. False if they are the same.
-    pub fn take(&self, tokens: Tokens) -> bool {
+    pub fn replace(&self, tokens: Tokens) -> bool {
         let differ = **self.0.load() != tokens;
         if differ {
             self.0.store(Arc::new(tokens));
@@ -165,13 +165,13 @@ impl Rights {
     ];
 
     /// The right of that name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         let (_, right) = Self::NAMES.iter().find(|(known, _)| *known == name)?;
         Some(*right)
     }
 
     /// Whether all of `needed` are among them.
-    pub const fn cover(self, needed: Self) -> bool {
+    pub const fn contains(self, needed: Self) -> bool {
         self.0 & needed.0 == needed.0
     }
 }
@@ -188,7 +188,7 @@ impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names: Vec<&str> = Self::NAMES
             .iter()
-            .filter(|(_, right)| self.cover(*right))
+            .filter(|(_, right)| self.contains(*right))
             .map(|(name, _)| *name)
             .collect();
         f.write_str(&names.join(", "))
@@ -209,7 +209,7 @@ pub enum TokenError {
     /// It holds white space, control characters or letters beyond ASCII.
     Unprintable,
     /// Another caller has the same.
-    Twice(Box<str>),
+    Duplicate(Box<str>),
 }
 
 impl fmt::Display for TokenError {
@@ -221,7 +221,7 @@ impl fmt::Display for TokenError {
                 Tokens::LENGTH_MIN
             ),
             Self::Unprintable => f.write_str("a token is made of printable ASCII without spaces, as a header holds it"),
-            Self::Twice(other) => write!(f, "this is the token of `{other}` too; give every caller its own"),
+            Self::Duplicate(other) => write!(f, "this is the token of `{other}` too; give every caller its own"),
         }
     }
 }
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_token_is_known_by_itself_and_by_its_digest() {
         let digest: [u8; 32] = Sha256::digest(TOKEN).into();
-        for secret in [Secret::Plain(TOKEN), Secret::Sha256(digest)] {
+        for secret in [TokenSecret::Plain(TOKEN), TokenSecret::Sha256(digest)] {
             let mut tokens = Tokens::default();
             tokens.add("shop", secret, Rights::CHECK).unwrap();
             assert_eq!(&*tokens.caller(TOKEN.as_bytes()).unwrap().name, "shop");
@@ -250,21 +250,21 @@ mod tests {
     #[test]
     fn tokens_that_are_easy_to_guess_or_cannot_be_sent_are_refused() {
         let mut tokens = Tokens::default();
-        tokens.add("shop", Secret::Plain(TOKEN), Rights::CHECK).unwrap();
-        let mut add = |token| tokens.add("other", Secret::Plain(token), Rights::CHECK);
+        tokens.add("shop", TokenSecret::Plain(TOKEN), Rights::CHECK).unwrap();
+        let mut add = |token| tokens.add("other", TokenSecret::Plain(token), Rights::CHECK);
         assert_eq!(add("0123456789abcde"), Err(TokenError::Short));
         assert_eq!(add("0123456789 abcdef"), Err(TokenError::Unprintable));
         assert_eq!(add("0123456789abcdéf"), Err(TokenError::Unprintable));
-        assert_eq!(add(TOKEN), Err(TokenError::Twice("shop".into())));
+        assert_eq!(add(TOKEN), Err(TokenError::Duplicate("shop".into())));
     }
 
     #[test]
     fn every_right_has_a_name_and_covers_itself_only() {
         let mut all = Rights::NONE;
         for (name, right) in Rights::NAMES {
-            assert_eq!(Rights::named(name), Some(right));
+            assert_eq!(Rights::from_name(name), Some(right));
             for (other, needed) in Rights::NAMES {
-                assert_eq!(right.cover(needed), name == other);
+                assert_eq!(right.contains(needed), name == other);
             }
             all = all | right;
         }

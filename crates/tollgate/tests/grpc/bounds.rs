@@ -10,7 +10,7 @@ use tokio::net::UnixStream;
 use tollgate::server::envoy::RateLimitRequest;
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::listen::{Address, Listener};
-use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
+use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 const RULES: &str = "- { id: x, limit: 10/min }\n";
 
@@ -127,7 +127,7 @@ fn who_says_nothing_is_cut_off_long_before() {
 fn who_calls_nothing_is_told_to_go_long_before() {
     let mut tokens = Tokens::default();
     tokens
-        .add("shop", Secret::Plain("0123456789abcdef"), Rights::CHECK)
+        .add("shop", TokenSecret::Plain("0123456789abcdef"), Rights::CHECK)
         .unwrap();
     let server = Server::start_with(
         RULES,

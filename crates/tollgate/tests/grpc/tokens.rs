@@ -6,7 +6,7 @@ use prost::Message;
 use std::sync::Arc;
 use tollgate::server::envoy::RateLimitDescriptor;
 use tollgate::server::grpc::GrpcSettings;
-use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
+use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 const CHECKS: &str = "token-that-may-check";
 const GIVES_BACK: &str = "token-that-may-do-both";
@@ -19,7 +19,7 @@ fn server() -> Server {
         (GIVES_BACK, Rights::CHECK | Rights::REFUND),
         (READS, Rights::METRICS),
     ] {
-        tokens.add(token, Secret::Plain(token), rights).unwrap();
+        tokens.add(token, TokenSecret::Plain(token), rights).unwrap();
     }
     Server::start_with(
         "- { id: x, limit: 10/min }\n",

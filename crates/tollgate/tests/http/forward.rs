@@ -4,7 +4,7 @@ use crate::client::{Answer, Client, begins};
 use crate::server::{Server, settings};
 use std::sync::Arc;
 use tollgate::server::http::{Forward, Gateway, HttpSettings, Part};
-use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
+use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 /// Two of each address in `default`, one of each path in `paths`.
 const RULES: &str = "
@@ -255,8 +255,8 @@ fn without_a_gateway_in_the_settings_there_is_nothing_to_ask() {
 fn a_gateway_shows_its_own_token_and_its_clients_do_not_matter() {
     let (gateway, reader) = ("token-of-the-gateway", "token-of-the-reader!");
     let mut tokens = Tokens::default();
-    tokens.add("gateway", Secret::Plain(gateway), Rights::CHECK).unwrap();
-    tokens.add("reader", Secret::Plain(reader), Rights::METRICS).unwrap();
+    tokens.add("gateway", TokenSecret::Plain(gateway), Rights::CHECK).unwrap();
+    tokens.add("reader", TokenSecret::Plain(reader), Rights::METRICS).unwrap();
     let settings = HttpSettings {
         tokens: Some(Arc::new(Keyring::new(tokens))),
         ..asked_by(Gateway::Traefik)

@@ -4,7 +4,7 @@ use crate::client::{Answer, Client};
 use crate::server::{Server, settings};
 use std::sync::Arc;
 use tollgate::server::http::HttpSettings;
-use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
+use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 const PATHS: [(&str, &str, &str); 9] = [
@@ -30,7 +30,7 @@ fn token(right: &str) -> String {
 fn server() -> Server {
     let mut tokens = Tokens::default();
     for (name, right) in Rights::NAMES {
-        tokens.add(name, Secret::Plain(&token(name)), right).unwrap();
+        tokens.add(name, TokenSecret::Plain(&token(name)), right).unwrap();
     }
     let settings = HttpSettings {
         tokens: Some(Arc::new(Keyring::new(tokens))),

@@ -3,7 +3,7 @@
 use crate::server::Server;
 use std::sync::Arc;
 use tollgate::server::resp::RespSettings;
-use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
+use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 const PASSWORD: &str = "correct-horse-battery";
 const TOKEN: &str = "token-of-the-shop-0001";
@@ -12,7 +12,7 @@ const READER: &str = "token-of-a-reader-0001";
 fn keyring(all: &[(&str, &str, Rights)]) -> Arc<Keyring> {
     let mut tokens = Tokens::default();
     for (name, secret, rights) in all {
-        tokens.add(name, Secret::Plain(secret), *rights).unwrap();
+        tokens.add(name, TokenSecret::Plain(secret), *rights).unwrap();
     }
     Arc::new(Keyring::new(tokens))
 }
@@ -101,8 +101,8 @@ fn a_token_that_holds_no_more_opens_nothing_any_more() {
     shop.expect(&format!("AUTH {TOKEN}"), "+OK\r\n");
     other.expect(&format!("AUTH {PASSWORD}"), "+OK\r\n");
     let mut without = Tokens::default();
-    without.add("reader", Secret::Plain(READER), Rights::METRICS).unwrap();
-    assert!(tokens.take(without));
+    without.add("reader", TokenSecret::Plain(READER), Rights::METRICS).unwrap();
+    assert!(tokens.replace(without));
     assert!(shop.ask("PING").starts_with("-NOAUTH "));
     other.expect("PING", "+PONG\r\n");
 }

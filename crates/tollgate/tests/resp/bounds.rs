@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::server::resp::RespSettings;
-use tollgate::server::tokens::{Keyring, Rights, Secret, Tokens};
+use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 #[test]
 fn what_is_no_command_is_told_so_and_ends_the_connection() {
@@ -184,7 +184,7 @@ fn replies_that_were_not_sent_are_nobody_elses() {
 /// One on the embedded store and one on Redis, both with a password.
 fn guarded(command_timeout: Duration) -> [Server; 2] {
     let mut tokens = Tokens::default();
-    tokens.add("default", Secret::Plain(PASSWORD), Rights::ALL).unwrap();
+    tokens.add("default", TokenSecret::Plain(PASSWORD), Rights::ALL).unwrap();
     let settings = RespSettings {
         password: Some(Arc::new(Keyring::new(tokens))),
         command_timeout,

@@ -91,11 +91,11 @@ impl Front {
             return Ok(());
         };
         let tokens = tokens.tokens();
-        let Some(caller) = tokens.caller_of(metadata) else {
+        let Some(caller) = tokens.caller_from_headers(metadata) else {
             let words = "show a token that this server knows, in the metadata: authorization: Bearer …";
             return Err(Status::unauthenticated(words));
         };
-        if caller.rights.cover(needed) {
+        if caller.rights.contains(needed) {
             return Ok(());
         }
         let words = format!("this needs the rights `{needed}`, which the token does not have");

@@ -1,7 +1,7 @@
 //! Whether a request may do what it asks.
 
 use super::problem::Problem;
-use crate::server::tokens::{Caller, Rights, Tokens, only};
+use crate::server::tokens::{Caller, Rights, Tokens, single_header};
 use hyper::header::{HeaderName, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};
 
@@ -11,7 +11,7 @@ use hyper::{HeaderMap, StatusCode};
 /// 401 without a known token, 403 without the right.
 pub(super) fn permit(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Result<(), Problem> {
     judge(
-        tokens.caller_of(headers),
+        tokens.caller_from_headers(headers),
         needed,
         "show a token that this server knows: Authorization: Bearer …",
     )
@@ -23,7 +23,7 @@ pub(super) fn permit(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Re
 /// # Errors
 /// 401 without a known token, 403 without the right.
 pub(super) fn permit_gateway(tokens: &Tokens, headers: &HeaderMap) -> Result<(), Problem> {
-    let token = only(headers, &GATEWAY_TOKEN).map(|value| value.as_bytes().trim_ascii());
+    let token = single_header(headers, &GATEWAY_TOKEN).map(|value| value.as_bytes().trim_ascii());
     judge(
         token.and_then(|token| tokens.caller(token)),
         Rights::CHECK,
@@ -36,7 +36,7 @@ pub(super) fn permit_gateway(tokens: &Tokens, headers: &HeaderMap) -> Result<(),
 /// # Errors
 /// 403, and what the operator can do.
 pub(super) fn permit_stranger(strangers: Rights, needed: Rights) -> Result<(), Problem> {
-    if strangers.cover(needed) {
+    if strangers.contains(needed) {
         return Ok(());
     }
     Err(Problem::new(
@@ -51,7 +51,7 @@ pub(super) fn permit_stranger(strangers: Rights, needed: Rights) -> Result<(), P
 fn judge(caller: Option<&Caller>, needed: Rights, hint: &'static str) -> Result<(), Problem> {
     match caller {
         None => Err(Problem::new(StatusCode::UNAUTHORIZED, hint).with(WWW_AUTHENTICATE, CHALLENGE)),
-        Some(caller) if caller.rights.cover(needed) => Ok(()),
+        Some(caller) if caller.rights.contains(needed) => Ok(()),
         Some(_) => Err(Problem::new(
             StatusCode::FORBIDDEN,
             format!("this needs the right `{needed}`, which the token does not have"),
@@ -65,7 +65,7 @@ static GATEWAY_TOKEN: HeaderName = HeaderName::from_static("x-tollgate-token");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::tokens::Secret;
+    use crate::server::tokens::TokenSecret;
     use hyper::header::{AUTHORIZATION, HeaderValue};
 
     const TOKEN: &str = "0123456789abcdef";
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_known_token_with_the_right_passes_and_nothing_else() {
         let mut tokens = Tokens::default();
-        tokens.add("shop", Secret::Plain(TOKEN), Rights::CHECK).unwrap();
+        tokens.add("shop", TokenSecret::Plain(TOKEN), Rights::CHECK).unwrap();
         let known = format!("Bearer {TOKEN}");
         let (lower, spaced, basic) = (
             format!("bearer {TOKEN}"),

@@ -4,7 +4,7 @@ use super::check::Check;
 use super::settings::RespSettings;
 use super::throttle::{self, Terms, Throttle};
 use super::write::{Protocol, Refusal, Replies, Shown};
-use crate::server::tokens::{Digest, Rights, Tokens};
+use crate::server::tokens::{TokenDigest, Rights, Tokens};
 use std::sync::Arc;
 
 /// One client's side of a conversation.
@@ -13,7 +13,7 @@ pub(super) struct Session {
     pub(super) protocol: Protocol,
     name: Option<Box<[u8]>>,
     /// The password it showed, and those that held then.
-    shown: Option<(Digest, Arc<Tokens>)>,
+    shown: Option<(TokenDigest, Arc<Tokens>)>,
     rights: Rights,
     /// Of its last call of `CL.THROTTLE`.
     last: Option<Terms>,
@@ -60,7 +60,7 @@ impl Session {
             if Arc::ptr_eq(&tokens, known) {
                 return;
             }
-            if let Some(caller) = tokens.known(digest) {
+            if let Some(caller) = tokens.caller_by_digest(digest) {
                 self.rights = caller.rights;
                 *known = Arc::clone(&tokens);
                 return;
@@ -101,7 +101,7 @@ impl Session {
 
     #[inline]
     fn need(&self, right: Rights) -> Result<(), Refusal> {
-        if self.rights.cover(right) {
+        if self.rights.contains(right) {
             return Ok(());
         }
         Err(match self.is_known() {
@@ -171,10 +171,10 @@ impl Session {
         if !settings.asks() {
             return Err("ERR AUTH was sent, and this server asks for no password".into());
         }
-        let digest = Digest::of(password);
+        let digest = TokenDigest::new(password);
         for keyring in [&settings.password, &settings.tokens].into_iter().flatten() {
             let tokens = keyring.tokens();
-            if let Some(caller) = tokens.known(&digest)
+            if let Some(caller) = tokens.caller_by_digest(&digest)
                 && user.is_none_or(|user| user == b"default" || user == caller.name.as_bytes())
             {
                 self.rights = caller.rights;
