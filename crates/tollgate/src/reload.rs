@@ -2,7 +2,7 @@
 
 use crate::config::{ConfigLoader, StoreSettings, RawSettings};
 use crate::server::gate::Gate;
-use crate::server::store::Store;
+use crate::server::store::AnyStore;
 use crate::server::tokens::Keyring;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -101,7 +101,7 @@ fn reload(loader: &Mutex<ConfigLoader>, baseline: &Baseline<'_>, trigger: Trigge
                 }
                 changed.retain(|name| name != "auth");
             }
-            if let (Store::Redis(shared), StoreSettings::Redis(current)) = (gate.store(), &snapshot.config.store) {
+            if let (AnyStore::Redis(shared), StoreSettings::Redis(current)) = (gate.store(), &snapshot.config.store) {
                 // Who decides can be changed at any time: it is for when something is wrong.
                 shared.set_mode(current.fallback.mode);
                 if let StoreSettings::Redis(initial) = baseline.store {
@@ -123,13 +123,13 @@ fn reload(loader: &Mutex<ConfigLoader>, baseline: &Baseline<'_>, trigger: Trigge
                 tracing::warn!("{}", one_line(warning));
             }
             gate.compat().set_modes(snapshot.config.ratelimit_modes);
-            gate.take_rules(snapshot.rules);
+            gate.install_rules(snapshot.rules);
             report_quarantined(gate, &snapshot.quarantined);
             tracing::info!(rules = gate.rules_loaded(), "took the changed rules");
         }
         Some(Err(problems)) => {
             let errors = error_lines(&problems);
-            gate.keep_rules(&errors.join("\n"));
+            gate.record_reload_failure(&errors.join("\n"));
             for error in &errors {
                 tracing::error!("{error}");
             }
@@ -144,7 +144,7 @@ pub fn report_quarantined(gate: &Gate, quarantined: &[Problem]) {
         return;
     }
     let errors = error_lines(quarantined);
-    gate.keep_rules(&errors.join("\n"));
+    gate.record_reload_failure(&errors.join("\n"));
     for error in &errors {
         tracing::error!("{error}");
     }

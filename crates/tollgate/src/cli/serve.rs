@@ -143,7 +143,7 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
         let serve = grpc::serve(listener, Arc::clone(&gate), settings, front_ends.stopping());
         front_ends.spawn("grpc", serve);
     }
-    gate.enter(Phase::Ready);
+    gate.advance_phase(Phase::Ready);
     banner::print(front_ends.bound(), &config, &sample);
 
     let result = front_ends.run(&gate, &mut signals, &reload_requested, config.drain).await;
@@ -169,7 +169,7 @@ fn start_without_files(gate: &Gate, missing: &[Problem]) {
     tracing::warn!(
         "starting without these files: calls fail with `no rate limit configuration loaded` until they can be read"
     );
-    gate.begin_without_rules(&errors.join("\n"));
+    gate.mark_rules_missing(&errors.join("\n"));
 }
 
 fn resp_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> RespSettings {

@@ -97,7 +97,7 @@ async fn accept_from<C>(
             let conversation = converse(stream, staged.clone());
             let gate = Arc::clone(gate);
             tokio::spawn(async move {
-                let open = gate.figures().open();
+                let open = gate.metrics().open();
                 conversation.await;
                 drop((open, place, permit));
             });
@@ -109,7 +109,7 @@ async fn accept_from<C>(
             () = shutdown => {}
             () = &mut accept => {}
         }
-        gate.enter(Phase::Draining);
+        gate.advance_phase(Phase::Draining);
         stage.send_replace(Stage::Draining);
         // Who has connected already would be cut off with the listener.
         let _ = timeout(LATECOMERS.min(drain / 2), accept).await;

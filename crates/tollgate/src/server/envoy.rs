@@ -55,7 +55,7 @@ pub async fn ask(
     dialects: Dialects,
 ) -> Result<RateLimitResponse, Refusal> {
     let answer = answered(gate, door, request, dialects).await;
-    let calls = &gate.figures().envoy.calls;
+    let calls = &gate.metrics().envoy.calls;
     calls.all.add(1);
     match &answer {
         Ok(_) => {}
@@ -71,14 +71,14 @@ async fn answered(
     request: &RateLimitRequest,
     dialects: Dialects,
 ) -> Result<RateLimitResponse, Refusal> {
-    let sitting = gate.sit(door);
-    let rules = sitting.book().rules();
+    let sitting = gate.snapshot(door);
+    let rules = sitting.limiter().rules();
     let attributes = request::attributes(request).map_err(Refusal::Invalid)?;
     let asked = Asked::read(request, &attributes, rules).map_err(Refusal::Invalid)?;
-    if gate.rules_taken() == 0 && !rules.has_domain(&request.domain) {
+    if gate.rules_installed() == 0 && !rules.has_domain(&request.domain) {
         return Err(Refusal::WithoutRules);
     }
-    let together = sitting.check_together(&asked.parts).await;
+    let together = sitting.check_all(&asked.parts).await;
     if reply::is_closed(&together) {
         return Err(Refusal::Closed);
     }
@@ -86,7 +86,7 @@ async fn answered(
     let dialects = if is_descriptors { Dialects::NONE } else { dialects };
     let mut answer = reply::written(request, &asked.parts, &together, dialects);
     if is_descriptors {
-        gate.compat().apply(&mut answer, &together, &gate.figures().envoy.calls);
+        gate.compat().apply(&mut answer, &together, &gate.metrics().envoy.calls);
     }
     if rules.descriptors().options.metadata && !rules.has_domain(&request.domain) {
         answer.dynamic_metadata = Some(metadata::told(request, &together));

@@ -1,7 +1,7 @@
 //! The gate: where every front end asks, and the only place where verdicts are timed and counted.
 
 use super::envoy::Compat;
-use super::store::{Book, Store, Throttles};
+use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
 use super::telemetry::{Door, EnvoyCounts, Figures, Names, RuleCounts, Tally, Telemetry};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
@@ -17,11 +17,11 @@ use tollgate_limiter::{self as limiter, CheckResult, Fingerprint, ItemVerdict, F
 
 /// The rules in force, their store, and what is counted of them.
 pub struct Gate {
-    store: Store,
-    throttles: Throttles,
-    in_force: ArcSwap<InForce>,
+    store: AnyStore,
+    throttles: AnyThrottle,
+    active_rules: ArcSwap<ActiveRules>,
     /// Why the rules that were last seen are not the ones in force.
-    rules_fault: ArcSwapOption<String>,
+    rules_error: ArcSwapOption<String>,
     /// Whether it has the rules it was to have.
     has_rules: watch::Sender<bool>,
     compat: Compat,
@@ -31,17 +31,17 @@ pub struct Gate {
 }
 
 /// One set of rules in force, with the counters of its rules.
-struct InForce {
-    book: Book,
+struct ActiveRules {
+    limiter: AnyRuleLimiter,
     counts: RuleCounts,
-    envoy: EnvoyCounts,
+    ratelimit: EnvoyCounts,
 }
 
 /// The rules in force when a request came: it is answered by them, whatever comes after.
-pub struct Sitting<'g> {
+pub struct RulesSnapshot<'g> {
     gate: &'g Gate,
-    in_force: Guard<Arc<InForce>>,
-    door: Door,
+    active_rules: Guard<Arc<ActiveRules>>,
+    protocol: Door,
 }
 
 /// Whether requests should be sent here.
@@ -57,16 +57,16 @@ pub enum Phase {
 
 impl Gate {
     /// A gate that is starting, with these rules in force over this store.
-    pub fn new(rules: RuleSet, store: impl Into<Store>) -> Self {
+    pub fn new(rules: RuleSet, store: impl Into<AnyStore>) -> Self {
         let store = store.into();
         let telemetry = Telemetry::new(&store);
-        let in_force = InForce::new(rules, &store, telemetry.figures());
+        let active_rules = ActiveRules::new(rules, &store, telemetry.figures());
         telemetry.figures().rules_taken.set(1);
         Self {
-            throttles: store.throttles(),
+            throttles: store.throttle(),
             store,
-            in_force: ArcSwap::from_pointee(in_force),
-            rules_fault: ArcSwapOption::empty(),
+            active_rules: ArcSwap::from_pointee(active_rules),
+            rules_error: ArcSwapOption::empty(),
             has_rules: watch::Sender::new(true),
             compat: Compat::default(),
             phase: AtomicU8::new(Phase::Starting as u8),
@@ -77,16 +77,16 @@ impl Gate {
 
     /// Opens the rules in force for one request through `door`.
     #[inline]
-    pub fn sit(&self, door: Door) -> Sitting<'_> {
-        Sitting {
+    pub fn snapshot(&self, protocol: Door) -> RulesSnapshot<'_> {
+        RulesSnapshot {
             gate: self,
-            in_force: self.in_force.load(),
-            door,
+            active_rules: self.active_rules.load(),
+            protocol,
         }
     }
 
     /// What `CL.THROTTLE` is counted in.
-    pub fn throttles(&self) -> &Throttles {
+    pub fn throttles(&self) -> &AnyThrottle {
         &self.throttles
     }
 
@@ -96,83 +96,83 @@ impl Gate {
         &self,
         throttles: &limiter::ThrottleLimiter,
         charges: &[Charge<Fingerprint>],
-        door: Door,
-        mut answer: impl FnMut(&Reply),
+        protocol: Door,
+        mut on_reply: impl FnMut(&Reply),
     ) {
         let started = self.stopwatch.start();
         let mut tally = Tally::default();
         throttles.settle_each(charges, |_, reply, source| {
             tally.add(!reply.limited, source);
-            answer(&reply);
+            on_reply(&reply);
         });
-        self.count(&tally, door, started);
+        self.count(&tally, protocol, started);
     }
 
     /// Settles one call of `CL.THROTTLE`.
     ///
     /// # Errors
     /// Why the store could not.
-    pub async fn throttle(&self, key: &[u8], cell: Cell, cost: Cost, door: Door) -> Result<Reply, StoreError> {
+    pub async fn throttle(&self, key: &[u8], cell: Cell, cost: Cost, protocol: Door) -> Result<Reply, StoreError> {
         let started = self.stopwatch.start();
         let (reply, source) = self.throttles.settle(key, cell, cost).await?;
         let mut tally = Tally::default();
         tally.add(!reply.limited, source);
-        self.count(&tally, door, started);
+        self.count(&tally, protocol, started);
         Ok(reply)
     }
 
-    fn count(&self, tally: &Tally, door: Door, started: StartTime) {
-        let figures = self.telemetry.figures();
+    fn count(&self, tally: &Tally, protocol: Door, started: StartTime) {
+        let metrics = self.telemetry.figures();
         let elapsed = self.stopwatch.elapsed_ns(started);
-        figures
+        metrics
             .seconds
-            .add_several(elapsed, figures.decisions.add_throttled(tally, door));
+            .add_several(elapsed, metrics.decisions.add_throttled(tally, protocol));
     }
 
     /// Takes other rules, all at once. Counters go on where rules stay the same.
-    pub fn take_rules(&self, rules: RuleSet) {
-        let figures = self.telemetry.figures();
-        self.in_force.store(Arc::new(InForce::new(rules, &self.store, figures)));
-        self.rules_fault.store(None);
-        figures.reloads.add(1);
-        figures.rules_taken.add(1);
-        figures.rules_failed.set(0);
+    pub fn install_rules(&self, rules: RuleSet) {
+        let metrics = self.telemetry.figures();
+        self.active_rules.store(Arc::new(ActiveRules::new(rules, &self.store, metrics)));
+        self.rules_error.store(None);
+        metrics.reloads.add(1);
+        metrics.rules_taken.add(1);
+        metrics.rules_failed.set(0);
         self.has_rules.send_replace(true);
     }
 
     /// Notes that changed rules cannot be used, and why. Those in force stay.
-    pub fn keep_rules(&self, fault: &str) {
-        self.rules_fault.store(Some(Arc::new(fault.to_owned())));
-        let figures = self.telemetry.figures();
-        figures.reload_errors.add(1);
-        figures.rules_failed.set(1);
+    pub fn record_reload_failure(&self, error: &str) {
+        self.rules_error.store(Some(Arc::new(error.to_owned())));
+        let metrics = self.telemetry.figures();
+        metrics.reload_errors.add(1);
+        metrics.rules_failed.set(1);
     }
 
     /// Notes that it begins without the rules it was to have, and why. Others are taken when they come.
-    pub fn begin_without_rules(&self, fault: &str) {
+    pub fn mark_rules_missing(&self, error: &str) {
         self.telemetry.figures().rules_taken.set(0);
         self.has_rules.send_replace(false);
-        self.keep_rules(fault);
+        self.record_reload_failure(error);
     }
 
     /// Whether it waits for the rules it was to have, and is not to be called healthy before they come.
-    pub fn lacks_rules(&self) -> bool {
+    pub fn is_awaiting_rules(&self) -> bool {
         self.compat.modes().healthy_with_rules && !*self.has_rules.borrow()
     }
 
     /// Comes to an end when it has rules.
-    pub async fn until_there_are_rules(&self) {
+    pub async fn wait_for_rules(&self) {
         // The sender is our own, so it is there.
         let _ = self.has_rules.subscribe().wait_for(|has| *has).await;
     }
 
     /// How often rules were taken, from the first on.
-    pub fn rules_taken(&self) -> u64 {
+    pub fn rules_installed(&self) -> u64 {
         self.telemetry.figures().rules_taken.get()
     }
 
     /// How often changed rules could not be used.
-    pub fn rules_refused(&self) -> u64 {
+    pub fn reload_failures(&self) -> u64 {
         self.telemetry.figures().reload_errors.get()
     }
 
@@ -182,8 +182,8 @@ impl Gate {
     }
 
     /// Why the rules that were last seen are not in force, if they are not.
-    pub fn rules_fault(&self) -> Option<Arc<String>> {
-        self.rules_fault.load_full()
+    pub fn rules_error(&self) -> Option<Arc<String>> {
+        self.rules_error.load_full()
     }
 
     /// How many rules are in force.
@@ -201,27 +201,27 @@ impl Gate {
     }
 
     /// Says so. Who drains does not get ready again.
-    pub fn enter(&self, phase: Phase) {
+    pub fn advance_phase(&self, phase: Phase) {
         self.phase.fetch_max(phase as u8, Ordering::Relaxed);
     }
 
     /// The store.
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &AnyStore {
         &self.store
     }
 
     /// What is counted.
-    pub fn figures(&self) -> &Figures {
+    pub fn metrics(&self) -> &Figures {
         self.telemetry.figures()
     }
 
     /// What envoyproxy/ratelimit counts of descriptors, as its debug port tells it: `name: number`, one a line and sorted.
-    pub fn envoy_stats(&self) -> String {
-        self.figures().envoy.text()
+    pub fn ratelimit_stats(&self) -> String {
+        self.metrics().envoy.text()
     }
 
     /// All metrics as text.
-    pub fn metrics(&self) -> String {
+    pub fn metrics_text(&self) -> String {
         self.telemetry.text(match self.compat.modes().prometheus_names {
             true => Names::AlsoRatelimit,
             false => Names::Own,
@@ -229,86 +229,86 @@ impl Gate {
     }
 }
 
-impl Sitting<'_> {
+impl RulesSnapshot<'_> {
     /// May the attempt go on?
     #[inline]
     pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
         let Gate {
             telemetry, stopwatch, ..
         } = self.gate;
-        let InForce { book, counts, envoy } = &**self.in_force;
+        let ActiveRules { limiter, counts, ratelimit } = &**self.active_rules;
         let started = stopwatch.start();
-        let checked = book.check(attempt).await;
-        let figures = telemetry.figures();
-        figures.seconds.add(stopwatch.elapsed_ns(started));
-        figures.decisions.add(counts, book.rules(), &checked.verdict, self.door);
-        let passes = checked.verdict.allowed;
-        figures
+        let result = limiter.check(attempt).await;
+        let metrics = telemetry.figures();
+        metrics.seconds.add(stopwatch.elapsed_ns(started));
+        metrics.decisions.add(counts, limiter.rules(), &result.verdict, self.protocol);
+        let allowed = result.verdict.allowed;
+        metrics
             .envoy
-            .add(envoy, book.rules(), attempt, &checked.verdict, passes);
-        if checked.invalid_costs > 0 {
-            figures.odd_costs.add(checked.invalid_costs.into());
+            .add(ratelimit, limiter.rules(), attempt, &result.verdict, allowed);
+        if result.invalid_costs > 0 {
+            metrics.odd_costs.add(result.invalid_costs.into());
         }
-        checked
+        result
     }
 
     /// May all of these attempts go on, as one? Each counts as an attempt; what is given back does not.
     #[inline]
-    pub async fn check_together(&self, parts: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
+    pub async fn check_all(&self, items: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
         let Gate {
             telemetry, stopwatch, ..
         } = self.gate;
-        let InForce { book, counts, envoy } = &**self.in_force;
+        let ActiveRules { limiter, counts, ratelimit } = &**self.active_rules;
         let started = stopwatch.start();
-        let together = book.check_together(parts).await;
-        let figures = telemetry.figures();
-        figures.seconds.add(stopwatch.elapsed_ns(started));
-        for (part, judged) in parts.iter().zip(&together.items) {
-            match (part.direction, judged) {
+        let combined = limiter.check_all(items).await;
+        let metrics = telemetry.figures();
+        metrics.seconds.add(stopwatch.elapsed_ns(started));
+        for (item, item_verdict) in items.iter().zip(&combined.items) {
+            match (item.direction, item_verdict) {
                 (Direction::Consume, ItemVerdict::Rules(verdict)) => {
-                    figures.decisions.add(counts, book.rules(), verdict, self.door);
-                    let passes = together.allowed;
-                    figures.envoy.add(envoy, book.rules(), &part.attempt, verdict, passes);
+                    metrics.decisions.add(counts, limiter.rules(), verdict, self.protocol);
+                    let allowed = combined.allowed;
+                    metrics.envoy.add(ratelimit, limiter.rules(), &item.attempt, verdict, allowed);
                 }
                 (Direction::Consume, ItemVerdict::Inline(_, source, _)) => {
-                    figures.decisions.add_own(judged.is_allow(), *source, self.door);
-                    if book.rules().descriptors().has_domain(part.attempt.domain) {
-                        figures
+                    metrics.decisions.add_own(item_verdict.is_allow(), *source, self.protocol);
+                    if limiter.rules().descriptors().has_domain(item.attempt.domain) {
+                        metrics
                             .envoy
-                            .add_brought(envoy, &part.attempt, judged, together.allowed);
+                            .add_brought(ratelimit, &item.attempt, item_verdict, combined.allowed);
                     }
                 }
                 // Of a request that is refused nothing is given back, unless each descriptor is counted by itself.
-                (Direction::Refund, _) if !together.allowed && book.rules().descriptors().options.strict => {}
+                (Direction::Refund, _) if !combined.allowed && limiter.rules().descriptors().options.strict => {}
                 (Direction::Refund, ItemVerdict::Rules(verdict)) => {
-                    figures
+                    metrics
                         .envoy
-                        .add_given_back(envoy, book.rules(), &part.attempt, verdict);
+                        .add_given_back(ratelimit, limiter.rules(), &item.attempt, verdict);
                 }
                 (Direction::Refund, ItemVerdict::Inline(decision, ..)) => {
-                    if book.rules().descriptors().has_domain(part.attempt.domain) {
-                        figures.envoy.add_brought_back(&part.attempt, decision.as_ref());
+                    if limiter.rules().descriptors().has_domain(item.attempt.domain) {
+                        metrics.envoy.add_brought_back(&item.attempt, decision.as_ref());
                     }
                 }
             }
         }
-        if together.invalid_costs > 0 {
-            figures.odd_costs.add(together.invalid_costs.into());
+        if combined.invalid_costs > 0 {
+            metrics.odd_costs.add(combined.invalid_costs.into());
         }
-        together
+        combined
     }
 
     /// Why the attempt would be answered as it would be. Takes nothing.
     pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
-        self.book().explain(attempt).await
+        self.limiter().explain(attempt).await
     }
 
     /// Gives the cost of an attempt back, and tells how its limits then stand.
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
-        let InForce { book, envoy, .. } = &**self.in_force;
-        let verdict = book.refund(attempt).await;
-        let figures = self.gate.telemetry.figures();
-        figures.envoy.add_given_back(envoy, book.rules(), attempt, &verdict);
+        let ActiveRules { limiter, ratelimit, .. } = &**self.active_rules;
+        let verdict = limiter.refund(attempt).await;
+        let metrics = self.gate.telemetry.figures();
+        metrics.envoy.add_given_back(ratelimit, limiter.rules(), attempt, &verdict);
         verdict
     }
 
@@ -317,7 +317,7 @@ impl Sitting<'_> {
     /// # Errors
     /// A name that no rule and no window of the attempt's domain has, or a store that is away.
     pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
-        self.book().forget(attempt, rule).await
+        self.limiter().forget(attempt, rule).await
     }
 
     /// Gives back what a lease holds.
@@ -325,7 +325,7 @@ impl Sitting<'_> {
     /// # Errors
     /// A store that is away.
     pub async fn release(&self, lease: &str) -> Result<bool, StoreError> {
-        self.book().release(lease).await
+        self.limiter().release(lease).await
     }
 
     /// Lets a lease last a whole term from now, and says how long that is.
@@ -333,24 +333,24 @@ impl Sitting<'_> {
     /// # Errors
     /// A store that is away.
     pub async fn renew(&self, lease: &str) -> Result<Option<Micros>, StoreError> {
-        self.book().renew(lease).await
+        self.limiter().renew(lease).await
     }
 
     /// The rules and their store.
-    pub fn book(&self) -> &Book {
-        &self.in_force.book
+    pub fn limiter(&self) -> &AnyRuleLimiter {
+        &self.active_rules.limiter
     }
 }
 
-impl InForce {
-    fn new(rules: RuleSet, store: &Store, figures: &Figures) -> Self {
-        let counts = figures.decisions.counts(&rules);
-        let envoy = figures.envoy.counts(&rules);
-        figures.rules_loaded.set(rules.rules().len() as u64);
+impl ActiveRules {
+    fn new(rules: RuleSet, store: &AnyStore, metrics: &Figures) -> Self {
+        let counts = metrics.decisions.counts(&rules);
+        let ratelimit = metrics.envoy.counts(&rules);
+        metrics.rules_loaded.set(rules.rules().len() as u64);
         Self {
-            book: store.book(rules),
+            limiter: store.rule_limiter(rules),
             counts,
-            envoy,
+            ratelimit,
         }
     }
 }

@@ -27,7 +27,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, 
         drain: settings.drain,
     };
     let health = HealthReporter::new();
-    let lacks_rules = gate.lacks_rules();
+    let lacks_rules = gate.is_awaiting_rules();
     tell(&health, !lacks_rules).await;
     let front = Arc::new(Front::new(Arc::clone(&gate), settings, &health));
     let stopped = async {
@@ -35,7 +35,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, 
         if lacks_rules {
             tokio::select! {
                 () = &mut shutdown => return tell(&health, false).await,
-                () = gate.until_there_are_rules() => tell(&health, true).await,
+                () = gate.wait_for_rules() => tell(&health, true).await,
             }
         }
         shutdown.await;

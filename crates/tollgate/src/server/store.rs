@@ -11,80 +11,80 @@ use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::{self as limiter, CheckResult, ForgetError, AttemptItem, RuleLimiter, CombinedVerdict};
 
 /// A server that other instances share, and this instance while that is away.
-pub type Shared = Fallback<Redis>;
+pub type SharedStore = Fallback<Redis>;
 
 /// Where counters are kept.
 #[derive(Clone, Debug)]
-pub enum Store {
+pub enum AnyStore {
     /// In this program.
     Memory(Arc<Memory>),
     /// On a server that other instances share.
-    Redis(Arc<Shared>),
+    Redis(Arc<SharedStore>),
 }
 
 /// One set of rules over a store.
 #[derive(Debug)]
-pub enum Book {
+pub enum AnyRuleLimiter {
     /// Over the embedded one.
     Memory(RuleLimiter<Memory>),
     /// Over the shared one.
-    Redis(RuleLimiter<Shared>),
+    Redis(RuleLimiter<SharedStore>),
 }
 
 /// Calls of `CL.THROTTLE` over a store.
 #[derive(Debug)]
-pub enum Throttles {
+pub enum AnyThrottle {
     /// Over the embedded one.
     Memory(limiter::ThrottleLimiter<Memory>),
     /// Over the shared one.
-    Redis(limiter::ThrottleLimiter<Shared>),
+    Redis(limiter::ThrottleLimiter<SharedStore>),
 }
 
-impl Store {
+impl AnyStore {
     /// A book of these rules. Their counters go on where an earlier book left them.
-    pub fn book(&self, rules: RuleSet) -> Book {
+    pub fn rule_limiter(&self, rules: RuleSet) -> AnyRuleLimiter {
         match self {
-            Self::Memory(store) => Book::Memory(RuleLimiter::new(rules, Arc::clone(store))),
+            Self::Memory(store) => AnyRuleLimiter::Memory(RuleLimiter::new(rules, Arc::clone(store))),
             Self::Redis(store) => {
                 let rules = match store.mode() {
                     StoreMode::SharedOnly => rules.closed_without_store(),
                     StoreMode::Auto | StoreMode::LocalOnly => rules,
                 };
-                Book::Redis(RuleLimiter::new(rules, Arc::clone(store)))
+                AnyRuleLimiter::Redis(RuleLimiter::new(rules, Arc::clone(store)))
             }
         }
     }
 
     /// Counters for limits that callers bring along.
-    pub fn throttles(&self) -> Throttles {
+    pub fn throttle(&self) -> AnyThrottle {
         match self {
-            Self::Memory(store) => Throttles::Memory(limiter::ThrottleLimiter::new(Arc::clone(store))),
-            Self::Redis(store) => Throttles::Redis(limiter::ThrottleLimiter::new(Arc::clone(store))),
+            Self::Memory(store) => AnyThrottle::Memory(limiter::ThrottleLimiter::new(Arc::clone(store))),
+            Self::Redis(store) => AnyThrottle::Redis(limiter::ThrottleLimiter::new(Arc::clone(store))),
         }
     }
 }
 
-impl From<Arc<Memory>> for Store {
+impl From<Arc<Memory>> for AnyStore {
     fn from(store: Arc<Memory>) -> Self {
         Self::Memory(store)
     }
 }
 
-impl From<Arc<Shared>> for Store {
-    fn from(store: Arc<Shared>) -> Self {
+impl From<Arc<SharedStore>> for AnyStore {
+    fn from(store: Arc<SharedStore>) -> Self {
         Self::Redis(store)
     }
 }
 
-impl Throttles {
+impl AnyThrottle {
     /// Settles one call.
     ///
     /// # Errors
     /// Why the store could not.
     pub async fn settle(&self, key: &[u8], cell: Cell, cost: Cost) -> Result<(Reply, Source), StoreError> {
         match self {
-            Self::Memory(throttles) => throttles.settle(&throttles.charge(key, cell, cost)).await,
-            Self::Redis(throttles) => throttles.settle(&throttles.charge(key, cell, cost)).await,
+            Self::Memory(throttle) => throttle.settle(&throttle.charge(key, cell, cost)).await,
+            Self::Redis(throttle) => throttle.settle(&throttle.charge(key, cell, cost)).await,
         }
     }
 
@@ -92,20 +92,20 @@ impl Throttles {
     ///
     /// # Errors
     /// Why the store could not.
-    pub async fn give_back(&self, key: &[u8], cell: Cell, cost: Cost) -> Result<Reply, StoreError> {
+    pub async fn refund(&self, key: &[u8], cell: Cell, cost: Cost) -> Result<Reply, StoreError> {
         match self {
-            Self::Memory(throttles) => throttles.refund(&throttles.charge(key, cell, cost)).await,
-            Self::Redis(throttles) => throttles.refund(&throttles.charge(key, cell, cost)).await,
+            Self::Memory(throttle) => throttle.refund(&throttle.charge(key, cell, cost)).await,
+            Self::Redis(throttle) => throttle.refund(&throttle.charge(key, cell, cost)).await,
         }
     }
 }
 
-impl Book {
+impl AnyRuleLimiter {
     /// The rules.
     pub fn rules(&self) -> &RuleSet {
         match self {
-            Self::Memory(book) => book.rules(),
-            Self::Redis(book) => book.rules(),
+            Self::Memory(limiter) => limiter.rules(),
+            Self::Redis(limiter) => limiter.rules(),
         }
     }
 
@@ -113,33 +113,33 @@ impl Book {
     #[inline]
     pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
         match self {
-            Self::Memory(book) => book.check_now(attempt),
-            Self::Redis(book) => Box::pin(book.check(attempt)).await,
+            Self::Memory(limiter) => limiter.check_now(attempt),
+            Self::Redis(limiter) => Box::pin(limiter.check(attempt)).await,
         }
     }
 
     /// See [`RuleBook::check_together`]. What waits stands apart here, too.
     #[inline]
-    pub async fn check_together(&self, parts: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
+    pub async fn check_all(&self, items: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
         match self {
-            Self::Memory(book) => book.check_all_now(parts),
-            Self::Redis(book) => Box::pin(book.check_all(parts)).await,
+            Self::Memory(limiter) => limiter.check_all_now(items),
+            Self::Redis(limiter) => Box::pin(limiter.check_all(items)).await,
         }
     }
 
     /// See [`RuleBook::explain`].
     pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
         match self {
-            Self::Memory(book) => book.explain(attempt).await,
-            Self::Redis(book) => book.explain(attempt).await,
+            Self::Memory(limiter) => limiter.explain(attempt).await,
+            Self::Redis(limiter) => limiter.explain(attempt).await,
         }
     }
 
     /// See [`RuleBook::refund`].
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
         match self {
-            Self::Memory(book) => book.refund(attempt).await,
-            Self::Redis(book) => book.refund(attempt).await,
+            Self::Memory(limiter) => limiter.refund(attempt).await,
+            Self::Redis(limiter) => limiter.refund(attempt).await,
         }
     }
 
@@ -149,8 +149,8 @@ impl Book {
     /// Those of [`RuleBook::forget`].
     pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
         match self {
-            Self::Memory(book) => book.forget(attempt, rule).await,
-            Self::Redis(book) => book.forget(attempt, rule).await,
+            Self::Memory(limiter) => limiter.forget(attempt, rule).await,
+            Self::Redis(limiter) => limiter.forget(attempt, rule).await,
         }
     }
 
@@ -160,8 +160,8 @@ impl Book {
     /// Those of [`RuleBook::release`].
     pub async fn release(&self, lease: &str) -> Result<bool, StoreError> {
         match self {
-            Self::Memory(book) => book.release(lease).await,
-            Self::Redis(book) => book.release(lease).await,
+            Self::Memory(limiter) => limiter.release(lease).await,
+            Self::Redis(limiter) => limiter.release(lease).await,
         }
     }
 
@@ -171,8 +171,8 @@ impl Book {
     /// Those of [`RuleBook::renew`].
     pub async fn renew(&self, lease: &str) -> Result<Option<Micros>, StoreError> {
         match self {
-            Self::Memory(book) => book.renew(lease).await,
-            Self::Redis(book) => book.renew(lease).await,
+            Self::Memory(limiter) => limiter.renew(lease).await,
+            Self::Redis(limiter) => limiter.renew(lease).await,
         }
     }
 }

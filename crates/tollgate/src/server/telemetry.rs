@@ -16,7 +16,7 @@ pub(super) use envoy::EnvoyCounts;
 pub use envoy::{Calls, EnvoyFigures};
 
 use self::store::StoreFigures;
-use super::store::Store;
+use super::store::AnyStore;
 use decisions::Decisions;
 use histogram::Histogram;
 use prometheus_client::collector::Collector;
@@ -83,7 +83,7 @@ pub struct Count(AtomicU64);
 
 impl Telemetry {
     /// Everything at zero. What is known of the store is asked when it is told.
-    pub fn new(store: &Store) -> Self {
+    pub fn new(store: &AnyStore) -> Self {
         let figures = Arc::new(Figures::default());
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Arc::clone(&figures)));

@@ -24,7 +24,7 @@ use site::Site;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::server::store::Store;
+use tollgate::server::store::AnyStore;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::Timestamp;
 use tollgate_limiter::store::local::Fallback;
@@ -69,7 +69,7 @@ fn attempts() -> Vec<Wanted> {
     (0..150).map(one).collect()
 }
 
-fn agree(store: impl FnOnce() -> Store, source: &str) {
+fn agree(store: impl FnOnce() -> AnyStore, source: &str) {
     let site = Site::start(RULES, store);
     let attempts = attempts();
     let all: Vec<(&str, Vec<Said>)> = DOORS
@@ -94,7 +94,7 @@ fn agree(store: impl FnOnce() -> Store, source: &str) {
     }
     for line in site
         .gate
-        .metrics()
+        .metrics_text()
         .lines()
         .filter_map(|line| line.strip_prefix("tollgate_checks_total{"))
     {
@@ -121,7 +121,7 @@ fn agree(store: impl FnOnce() -> Store, source: &str) {
     }
     let denied = said.iter().filter(|said| !said.allowed).count();
     let line = format!("tollgate_checks_total{{result=\"deny\",source=\"{source}\",door=\"forward\"}} {denied}\n");
-    assert!(site.gate.metrics().contains(&line), "{line}");
+    assert!(site.gate.metrics_text().contains(&line), "{line}");
 }
 
 #[test]

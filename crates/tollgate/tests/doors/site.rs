@@ -8,7 +8,7 @@ use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, Forward, Gateway, HttpSettings, Part};
 use tollgate::server::listen::{Address, Listener};
 use tollgate::server::resp::{self, RespSettings};
-use tollgate::server::store::Store;
+use tollgate::server::store::AnyStore;
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{RulesParser, ParserOptions};
@@ -33,7 +33,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    pub(crate) fn start(rules: &str, store: impl FnOnce() -> Store) -> Self {
+    pub(crate) fn start(rules: &str, store: impl FnOnce() -> AnyStore) -> Self {
         let node = yaml::parse(&Origin::new("rules.yaml", format!("rules:{rules}"))).unwrap();
         let mut reader = RulesParser::new(ParserOptions::default());
         reader.add_file(&node);
@@ -45,7 +45,7 @@ impl Site {
             .unwrap();
         // The shared store connects as soon as it is there.
         let gate = runtime.block_on(async { Arc::new(Gate::new(rules, store())) });
-        gate.enter(Phase::Ready);
+        gate.advance_phase(Phase::Ready);
         let bind = || {
             let listener = runtime
                 .block_on(Listener::bind(&"127.0.0.1:0".parse().unwrap()))

@@ -65,7 +65,7 @@ fn a_server_that_is_healthy_with_rules_only_serves_when_they_have_come() {
     for service in NAMES {
         assert_eq!(said(service), NOT_SERVING, "{service}");
     }
-    server.gate.take_rules(rule_set("- { id: x, limit: 10/min }\n"));
+    server.gate.install_rules(rule_set("- { id: x, limit: 10/min }\n"));
     assert_eq!(next()[5..], SERVING);
     assert_eq!(said("ratelimit"), SERVING);
 }

@@ -229,7 +229,7 @@ fn each_descriptor_counts_as_an_attempt_through_its_door_and_what_is_given_back_
         is_negative_hits: true,
         ..tenant("a")
     }]));
-    let metrics = server.gate.metrics();
+    let metrics = server.gate.metrics_text();
     for line in [
         "tollgate_checks_total{result=\"allow\",source=\"memory\",door=\"grpc\"} 2\n",
         "tollgate_checks_total{result=\"deny\",source=\"memory\",door=\"grpc\"} 1\n",

@@ -12,7 +12,7 @@ use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::headers::Dialects;
 use tollgate::server::listen::{Address, Listener};
-use tollgate::server::store::Store;
+use tollgate::server::store::AnyStore;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
@@ -58,11 +58,11 @@ impl Server {
     }
 
     /// Over a store that is made inside a runtime.
-    pub(crate) fn over(store: impl FnOnce() -> Store, clock: &Clock, rules: &str, settings: GrpcSettings) -> Self {
+    pub(crate) fn over(store: impl FnOnce() -> AnyStore, clock: &Clock, rules: &str, settings: GrpcSettings) -> Self {
         Self::with(store, clock, rule_set(rules), settings)
     }
 
-    fn with(store: impl FnOnce() -> Store, clock: &Clock, rules: RuleSet, settings: GrpcSettings) -> Self {
+    fn with(store: impl FnOnce() -> AnyStore, clock: &Clock, rules: RuleSet, settings: GrpcSettings) -> Self {
         let runtime = runtime();
         let gate = runtime.block_on(async { Arc::new(Gate::new(rules, store())) });
         Self::before(gate, clock, runtime, settings)
@@ -77,12 +77,12 @@ impl Server {
             healthy_with_rules: true,
             ..Modes::default()
         });
-        gate.begin_without_rules("no file fits this pattern");
+        gate.mark_rules_missing("no file fits this pattern");
         Self::before(Arc::new(gate), &clock, runtime(), settings())
     }
 
     fn before(gate: Arc<Gate>, clock: &Clock, runtime: Runtime, settings: GrpcSettings) -> Self {
-        gate.enter(Phase::Ready);
+        gate.advance_phase(Phase::Ready);
         let listener = runtime
             .block_on(Listener::bind(&"127.0.0.1:0".parse().unwrap()))
             .unwrap();

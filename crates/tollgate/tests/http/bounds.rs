@@ -88,7 +88,7 @@ fn beyond_the_cap_a_connection_waits_for_one_to_end() {
     // While both are there, only they are served.
     for _ in 0..10 {
         assert_eq!(first.check("").status, 200);
-        assert_eq!(server.gate.figures().connections.get(), 2);
+        assert_eq!(server.gate.metrics().connections.get(), 2);
     }
     drop(first);
     assert_eq!(third.answer().status, 200);
@@ -118,7 +118,7 @@ fn who_closes_early_leaves_nothing_behind() {
         client.send("POST /v1/check HTTP/1.1\r\nHost: test\r\nContent-Length: 100\r\n\r\n{");
     }
     let mut client = server.connect();
-    while server.gate.figures().connections.get() > 1 {
+    while server.gate.metrics().connections.get() > 1 {
         assert_eq!(client.get("/healthz").status, 200);
     }
     assert_eq!(client.check_cost("", 0).json()["remaining"], 100);

@@ -169,7 +169,7 @@ fn in_shadow_mode_all_pass_and_statuses_tell_what_their_limits_say() {
         let (status, answer) = ask(&server, &["c", "a"]);
         assert_eq!((status, &answer["overallCode"]), (200, &"OK".into()), "{answer}");
         assert_eq!(answer["statuses"][0]["code"], code, "{answer}");
-        assert_eq!(server.gate.figures().envoy.calls.shadowed.get(), shadowed);
+        assert_eq!(server.gate.metrics().envoy.calls.shadowed.get(), shadowed);
     }
     // And back, while it runs.
     server.gate.compat().set_modes(Modes::default());
@@ -202,7 +202,7 @@ fn what_makes_no_sense_is_told_apart_from_what_is_refused() {
         assert_eq!(answer.status, 400, "{body}");
         assert!(answer.body.contains(wanted), "{body}: {}", answer.body);
     }
-    assert_eq!(server.gate.figures().envoy.calls.invalid.get(), 2);
+    assert_eq!(server.gate.metrics().envoy.calls.invalid.get(), 2);
 }
 
 #[test]
@@ -215,20 +215,20 @@ fn a_health_check_is_ok_until_the_server_drains_and_tells_the_last_fault() {
     assert_eq!(ask(), (200, "OK".into()));
     server
         .gate
-        .keep_rules("shop.yaml: duplicate domain 'shop' in config file");
+        .record_reload_failure("shop.yaml: duplicate domain 'shop' in config file");
     let (status, body) = ask();
     assert!(
         status == 200 && body.starts_with("OK\n") && body.contains("duplicate domain"),
         "{body}"
     );
-    server.gate.enter(Phase::Draining);
+    server.gate.advance_phase(Phase::Draining);
     assert_eq!(ask().0, 500);
 }
 
 #[test]
 fn a_server_that_began_without_rules_is_healthy_unless_it_is_said_otherwise() {
     let server = start(Modes::default(), false);
-    server.gate.begin_without_rules("no file fits this pattern");
+    server.gate.mark_rules_missing("no file fits this pattern");
     let status = || server.connect().get("/healthcheck").status;
     assert_eq!(status(), 200);
     server.gate.compat().set_modes(Modes {
@@ -238,7 +238,7 @@ fn a_server_that_began_without_rules_is_healthy_unless_it_is_said_otherwise() {
     assert_eq!(status(), 500);
     server
         .gate
-        .take_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
+        .install_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
     assert_eq!(status(), 200);
 }
 
@@ -250,7 +250,7 @@ fn what_nobody_can_judge_is_503_or_400_for_those_who_know_it_so() {
             ..Modes::default()
         };
         let server = start(modes, false);
-        server.gate.begin_without_rules("no file fits this pattern");
+        server.gate.mark_rules_missing("no file fits this pattern");
         let body = r#"{"domain":"elsewhere","descriptors":[{"entries":[{"key":"a","value":"x"}]}]}"#;
         let answer = server.connect().post("/json", body);
         assert_eq!(answer.status, wanted);
@@ -273,10 +273,10 @@ fn metrics_tell_whether_the_last_rules_that_were_seen_are_in_force() {
         );
     };
     failed(0);
-    server.gate.keep_rules("shop.yaml: descriptor has empty key");
+    server.gate.record_reload_failure("shop.yaml: descriptor has empty key");
     failed(1);
     server
         .gate
-        .take_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
+        .install_rules(crate::server::rule_set("- { id: x, limit: 1/min }\n"));
     failed(0);
 }

@@ -60,7 +60,7 @@ fn a_request_is_answered_as_over_grpc() {
         ask(&mut client, &own).1["statuses"][0]["currentLimit"],
         json!({ "requestsPerUnit": 3, "unit": "DAY" })
     );
-    let metrics = server.gate.metrics();
+    let metrics = server.gate.metrics_text();
     assert!(
         metrics.contains("tollgate_checks_total{result=\"deny\",source=\"memory\",door=\"http\"} 1\n"),
         "{metrics}"

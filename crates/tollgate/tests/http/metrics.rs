@@ -87,8 +87,8 @@ fn a_reload_counts_on_and_forgets_rules_that_are_gone() {
     client.check(r#""user":"w""#);
     server
         .gate
-        .take_rules(rule_set("- { id: plan, per: user, limit: 5/min }\n"));
-    server.gate.keep_rules("broken");
+        .install_rules(rule_set("- { id: plan, per: user, limit: 5/min }\n"));
+    server.gate.record_reload_failure("broken");
     client.check(r#""user":"w""#);
     let series = scrape(&mut client);
     assert_eq!(series.get(&decisions("plan", "allow")).map(String::as_str), Some("2"));

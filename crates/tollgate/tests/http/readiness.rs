@@ -21,7 +21,7 @@ fn a_server_is_alive_and_says_when_it_is_ready() {
             r#""rules":{"loaded":1,"error":null},"breaker":"closed","instances":1}"#
         )
     );
-    server.gate.enter(Phase::Draining);
+    server.gate.advance_phase(Phase::Draining);
     let draining = client.get("/readyz");
     assert_eq!((draining.status, &draining.json()["status"]), (503, &json!("draining")));
     assert_eq!(server.connect().get("/healthz").status, 200);
@@ -34,7 +34,7 @@ fn a_fault_in_changed_rules_is_told_and_the_old_ones_stay() {
     client.check_cost("", 10);
     server
         .gate
-        .keep_rules("rules.yaml:3:5: `limt` is unknown; did you mean `limit`?");
+        .record_reload_failure("rules.yaml:3:5: `limt` is unknown; did you mean `limit`?");
     let ready = client.get("/readyz");
     assert_eq!(ready.status, 200);
     assert_eq!(
@@ -42,7 +42,7 @@ fn a_fault_in_changed_rules_is_told_and_the_old_ones_stay() {
         "rules.yaml:3:5: `limt` is unknown; did you mean `limit`?"
     );
     assert_eq!(client.check("").json()["remaining"], 89);
-    server.gate.take_rules(rule_set(
+    server.gate.install_rules(rule_set(
         "- { id: plan, limit: 1000/min }\n- { id: other, per: x, limit: 1/s }\n",
     ));
     assert_eq!(

@@ -42,7 +42,7 @@ impl Server {
         let clock = Clock::manual(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = Arc::new(Memory::options().clock(clock.clone()).build());
         let gate = Arc::new(Gate::new(rules, store));
-        gate.enter(Phase::Ready);
+        gate.advance_phase(Phase::Ready);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()

@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::listen::{Address, Listener};
 use tollgate::server::resp::{self, RespSettings};
-use tollgate::server::store::Store;
+use tollgate::server::store::AnyStore;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{RulesParser, RuleSet, ParserOptions};
@@ -65,7 +65,7 @@ impl Server {
     }
 
     fn over(
-        store: impl FnOnce() -> Store,
+        store: impl FnOnce() -> AnyStore,
         rules: &str,
         settings: RespSettings,
         clock: Clock,
@@ -80,7 +80,7 @@ impl Server {
             let _inside = runtime.enter();
             Arc::new(Gate::new(rule_set(rules), store()))
         };
-        gate.enter(Phase::Ready);
+        gate.advance_phase(Phase::Ready);
         let listener = runtime
             .block_on(Listener::bind(&"127.0.0.1:0".parse().unwrap()))
             .unwrap();

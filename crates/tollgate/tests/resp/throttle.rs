@@ -206,7 +206,7 @@ fn calls_are_counted_by_door_and_result() {
         client.integers();
     }
     client.ask("CL.THROTTLE k");
-    let metrics = server.gate.metrics();
+    let metrics = server.gate.metrics_text();
     for wanted in [
         "tollgate_checks_total{result=\"allow\",source=\"memory\",door=\"resp\"} 1\n",
         "tollgate_checks_total{result=\"deny\",source=\"memory\",door=\"resp\"} 2\n",

@@ -91,7 +91,7 @@ impl FrontEnds {
                 exit = self.running.join_next_with_id() => match exit {
                     None => break,
                     Some(exit) => if let Some(text) = self.failure(exit, gate.phase()) {
-                        gate.enter(Phase::Draining);
+                        gate.advance_phase(Phase::Draining);
                         self.stop.send_replace(true);
                         failure.get_or_insert(text);
                     },
@@ -104,7 +104,7 @@ impl FrontEnds {
                     }
                     Signal::Stop => {
                         tracing::info!(within = ?drain, "stopping: no new connections, requests in flight are answered");
-                        gate.enter(Phase::Draining);
+                        gate.advance_phase(Phase::Draining);
                         self.stop.send_replace(true);
                     }
                 },

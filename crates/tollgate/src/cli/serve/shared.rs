@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, timeout};
-use tollgate::server::store::Shared;
+use tollgate::server::store::SharedStore;
 use tollgate_limiter::store::local::StoreMode;
 use tollgate_limiter::store::redis::{Redis, Diagnostics};
 
@@ -19,7 +19,7 @@ const LOG_INTERVAL: u32 = 8;
 const ERROR_LOG_INTERVAL: u32 = 40;
 
 /// Watches a store without end. `is_known`: whether it was reached already.
-pub(super) async fn watch(shared: &Shared, mut is_diagnosed: bool) {
+pub(super) async fn watch(shared: &SharedStore, mut is_diagnosed: bool) {
     let store = shared.inner();
     let mut ticker = tokio::time::interval(POLL_INTERVAL);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tollgate::config::{DataDir, StoreSettings};
 use tollgate::data_dir::{DirLock, LockError};
-use tollgate::server::store::{Shared, Store};
+use tollgate::server::store::{SharedStore, AnyStore};
 
 /// A store that is open.
 pub(super) enum OpenStore {
@@ -14,7 +14,7 @@ pub(super) enum OpenStore {
     Memory(memory::MemoryHandle),
     /// The shared one.
     Redis {
-        store: Arc<Shared>,
+        store: Arc<SharedStore>,
         /// Where it is kept which primary sentinels name.
         primary: Option<PrimaryFile>,
         /// The folder that was named, also while nothing is written to it.
@@ -42,7 +42,7 @@ impl OpenStore {
                     None => options,
                 };
                 Ok(Self::Redis {
-                    store: Arc::new(Shared::new(Arc::new(options.open()), redis.fallback)),
+                    store: Arc::new(SharedStore::new(Arc::new(options.open()), redis.fallback)),
                     primary,
                     _folder: folder,
                 })
@@ -51,10 +51,10 @@ impl OpenStore {
     }
 
     /// The store itself.
-    pub(super) fn counters(&self) -> Store {
+    pub(super) fn counters(&self) -> AnyStore {
         match self {
-            Self::Memory(memory) => Store::Memory(memory.counters()),
-            Self::Redis { store, .. } => Store::Redis(Arc::clone(store)),
+            Self::Memory(memory) => AnyStore::Memory(memory.counters()),
+            Self::Redis { store, .. } => AnyStore::Redis(Arc::clone(store)),
         }
     }
 
@@ -85,13 +85,13 @@ impl OpenStore {
         };
         let store = self.counters();
         let is_diagnosed = match &store {
-            Store::Memory(_) => true,
-            Store::Redis(shared) => shared::initial_diagnostics(shared.inner()).await,
+            AnyStore::Memory(_) => true,
+            AnyStore::Redis(shared) => shared::initial_diagnostics(shared.inner()).await,
         };
         async move {
             match store {
-                Store::Memory(memory) => memory::sweep(memory).await,
-                Store::Redis(shared) => {
+                AnyStore::Memory(memory) => memory::sweep(memory).await,
+                AnyStore::Redis(shared) => {
                     let primary_file_task = async {
                         if let Some(primary) = primary {
                             primary.keep_current(shared.inner()).await;

@@ -19,7 +19,7 @@ pub(super) const ROUTES: [Entry; 3] = [
 
 /// 200 and `OK` while requests should be sent here, else 500. Why changed files are not in force stands below it.
 pub(super) fn health(gate: &Gate) -> Response<Full<Bytes>> {
-    let is_well = gate.phase() == Phase::Ready && !gate.lacks_rules();
+    let is_well = gate.phase() == Phase::Ready && !gate.is_awaiting_rules();
     let mut said = match (is_well, gate.phase()) {
         (true, _) => "OK",
         (false, Phase::Starting) => "starting",
@@ -27,7 +27,7 @@ pub(super) fn health(gate: &Gate) -> Response<Full<Bytes>> {
         (false, Phase::Ready) => "no rules yet",
     }
     .to_owned();
-    if let Some(fault) = gate.rules_fault() {
+    if let Some(fault) = gate.rules_error() {
         said.push_str("\nthe files as they are now are refused: ");
         said.push_str(&fault);
         said.push('\n');
@@ -46,8 +46,8 @@ pub(super) fn index() -> Response<Full<Bytes>> {
 
 /// Each limit in force, a line each.
 pub(super) fn limits(gate: &Gate) -> Response<Full<Bytes>> {
-    let sitting = gate.sit(Door::Http);
-    let limits = sitting.book().rules().descriptors().limits();
+    let sitting = gate.snapshot(Door::Http);
+    let limits = sitting.limiter().rules().descriptors().limits();
     text(limits.iter().map(|(path, limit)| line(path, limit)).collect())
 }
 
@@ -65,10 +65,10 @@ fn line(path: &str, limit: &DescriptorLimit) -> String {
 
 /// What was counted, a line each, by name.
 pub(super) fn figures(gate: &Gate) -> Response<Full<Bytes>> {
-    let figures = &gate.figures().envoy;
+    let figures = &gate.metrics().envoy;
     let mut lines: Vec<String> = vec![
-        format!("ratelimit.service.config_load_success: {}\n", gate.rules_taken()),
-        format!("ratelimit.service.config_load_error: {}\n", gate.rules_refused()),
+        format!("ratelimit.service.config_load_success: {}\n", gate.rules_installed()),
+        format!("ratelimit.service.config_load_error: {}\n", gate.reload_failures()),
         format!(
             "ratelimit_server.ShouldRateLimit.total_requests: {}\n",
             figures.calls.all.get()

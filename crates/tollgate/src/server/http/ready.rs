@@ -3,7 +3,7 @@
 use super::answer;
 use super::json::{boolean, integer, string};
 use crate::server::gate::{Gate, Phase};
-use crate::server::store::Store;
+use crate::server::store::AnyStore;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
@@ -25,11 +25,11 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
     out.extend_from_slice(b",\"store\":{\"kind\":");
     match gate.store() {
         // It is inside this program: it cannot be away.
-        Store::Memory(store) => {
+        AnyStore::Memory(store) => {
             out.extend_from_slice(b"\"memory\",\"reachable\":true,\"keys\":");
             integer(&mut out, store.usage().keys as u64);
         }
-        Store::Redis(store) => {
+        AnyStore::Redis(store) => {
             let fault = store.inner().connection_error();
             out.extend_from_slice(b"\"redis\",\"reachable\":");
             boolean(&mut out, fault.is_none());
@@ -44,15 +44,15 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
     out.extend_from_slice(b"},\"rules\":{\"loaded\":");
     integer(&mut out, gate.rules_loaded());
     out.extend_from_slice(b",\"error\":");
-    match gate.rules_fault() {
+    match gate.rules_error() {
         Some(fault) => string(&mut out, fault.as_bytes()),
         None => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b"},\"breaker\":");
     match gate.store() {
         // It is inside this program: nothing can come between them.
-        Store::Memory(_) => out.extend_from_slice(b"\"closed\",\"instances\":1"),
-        Store::Redis(store) => {
+        AnyStore::Memory(_) => out.extend_from_slice(b"\"closed\",\"instances\":1"),
+        AnyStore::Redis(store) => {
             string(&mut out, store.inner().breaker().name().as_bytes());
             let (instances, known) = store.instances();
             out.extend_from_slice(b",\"instances\":");

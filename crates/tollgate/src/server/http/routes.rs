@@ -176,7 +176,7 @@ impl Front {
             attributes: &seen.attributes(),
             cost: Cost::ONE,
         };
-        let sitting = self.gate.sit(Door::Forward);
+        let sitting = self.gate.snapshot(Door::Forward);
         let checked = sitting.check(&attempt).await;
         let told = Told {
             verdict: &checked.verdict,
@@ -192,7 +192,7 @@ impl Front {
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
         let attempt = asked.attempt(&attributes);
-        let sitting = self.gate.sit(Door::Http);
+        let sitting = self.gate.snapshot(Door::Http);
         let checked = sitting.check(&attempt).await;
         let told = Told {
             verdict: &checked.verdict,
@@ -243,7 +243,7 @@ impl Front {
         )
         .await?;
         let batch = request::batch(&body)?;
-        let sitting = self.gate.sit(Door::Http);
+        let sitting = self.gate.snapshot(Door::Http);
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
         out.push(b'[');
         for (place, asked) in batch.iter().enumerate() {
@@ -270,7 +270,7 @@ impl Front {
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
         let attempt = asked.attempt(&attributes);
-        let sitting = self.gate.sit(Door::Http);
+        let sitting = self.gate.snapshot(Door::Http);
         let verdict = sitting.refund(&attempt).await;
         let told = Told {
             verdict: &verdict,
@@ -287,7 +287,7 @@ impl Front {
         let body = self.body(request.into(), beat).await?;
         let asked = request::subject(&body)?;
         let attributes = asked.attributes();
-        let sitting = self.gate.sit(Door::Http);
+        let sitting = self.gate.snapshot(Door::Http);
         let forgotten = sitting.forget(&asked.attempt(&attributes), asked.rule()).await;
         let forgotten = forgotten.map_err(|error| match error {
             ForgetError::Unknown(unknown) => Problem::of_field("rule", unknown.to_string()),
@@ -303,7 +303,7 @@ impl Front {
     async fn release(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let body = self.body(request.into(), beat).await?;
         let lease = request::lease(&body)?;
-        let released = self.gate.sit(Door::Http).release(&lease).await;
+        let released = self.gate.snapshot(Door::Http).release(&lease).await;
         let released = released.map_err(|error| {
             away(
                 error,
@@ -320,7 +320,7 @@ impl Front {
     async fn renew(&self, request: Request<Incoming>, beat: &Beat) -> Result<Response<Full<Bytes>>, Problem> {
         let body = self.body(request.into(), beat).await?;
         let lease = request::lease(&body)?;
-        let renewed = self.gate.sit(Door::Http).renew(&lease).await;
+        let renewed = self.gate.snapshot(Door::Http).renew(&lease).await;
         let renewed = renewed.map_err(|error| away(error, "the lease lasts as long as it would have; ask again"))?;
         let Some(term) = renewed else {
             return Err(Problem::new(
@@ -340,7 +340,7 @@ impl Front {
         let body = self.body(request.into(), beat).await?;
         let asked = request::attempt(&body)?;
         let attributes = asked.attributes();
-        let sitting = self.gate.sit(Door::Http);
+        let sitting = self.gate.snapshot(Door::Http);
         let explanation = sitting.explain(&asked.attempt(&attributes)).await;
         if wants_text {
             let mut response = Response::new(Full::from(explanation.to_string()));
@@ -386,7 +386,7 @@ fn away(error: StoreError, then: &str) -> Problem {
 }
 
 fn metrics(gate: &Gate) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(gate.metrics()));
+    let mut response = Response::new(Full::from(gate.metrics_text()));
     let kind = HeaderValue::from_static(Telemetry::CONTENT_TYPE);
     response.headers_mut().insert(CONTENT_TYPE, kind);
     response

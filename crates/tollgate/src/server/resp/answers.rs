@@ -164,7 +164,7 @@ impl Later<'_> {
             Self::Throttle(Throttle { key, terms, quantity }) => {
                 let reply = match quantity {
                     Quantity::Take(cost) => front.gate.throttle(key, terms.cell, cost, Door::Resp).await,
-                    Quantity::GiveBack(cost) => front.gate.throttles().give_back(key, terms.cell, cost).await,
+                    Quantity::GiveBack(cost) => front.gate.throttles().refund(key, terms.cell, cost).await,
                 };
                 match reply {
                     Ok(reply) => replies.throttled(&terms.complete(reply)),
@@ -172,7 +172,7 @@ impl Later<'_> {
                 }
             }
             Self::Check(check) => {
-                let sitting = front.gate.sit(Door::Resp);
+                let sitting = front.gate.snapshot(Door::Resp);
                 let checked = sitting.check(&check.attempt()).await;
                 check::write(&checked.verdict, &mut replies, protocol);
             }

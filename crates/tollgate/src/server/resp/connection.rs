@@ -12,7 +12,7 @@ use super::{FREE, Front};
 use crate::server::accept::{Awaited, Stage, Turn, parting, shake_hands};
 use crate::server::listen::Stream;
 use crate::server::room::{Half, Share};
-use crate::server::store::Throttles;
+use crate::server::store::AnyThrottle;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -268,7 +268,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
                 return Poll::Ready(Ok(turn));
             }
             self.session.look_up(&self.front.settings);
-            let Throttles::Memory(throttles) = self.front.gate.throttles() else {
+            let AnyThrottle::Memory(throttles) = self.front.gate.throttles() else {
                 self.held.extend_from_slice(bytes);
                 if self.is_whole() {
                     // What is being decided is nothing that the client leaves with us.

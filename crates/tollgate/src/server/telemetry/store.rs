@@ -1,6 +1,6 @@
 //! What is told of the store: asked when it is told, counted nowhere else.
 
-use crate::server::store::Store;
+use crate::server::store::AnyStore;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -10,7 +10,7 @@ use std::fmt;
 
 /// A store's figures.
 #[derive(Debug)]
-pub(super) struct StoreFigures(pub(super) Store);
+pub(super) struct StoreFigures(pub(super) AnyStore);
 
 impl Collector for StoreFigures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
@@ -19,17 +19,17 @@ impl Collector for StoreFigures {
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
         let breaker = match &self.0 {
-            Store::Memory(_) => 0,
-            Store::Redis(store) => store.inner().breaker() as u64,
+            AnyStore::Memory(_) => 0,
+            AnyStore::Redis(store) => store.inner().breaker() as u64,
         };
         let help = "0 closed, 1 half open, 2 open; of several servers the one that lets least through.";
         gauge("tollgate_breaker_state", help, breaker)?;
         match &self.0 {
-            Store::Memory(store) => {
+            AnyStore::Memory(store) => {
                 gauge("tollgate_keys", "Keys in the store.", store.usage().keys as u64)?;
                 errors(&mut encoder, [("unavailable", 0)])
             }
-            Store::Redis(store) => {
+            AnyStore::Redis(store) => {
                 let local = store.metrics();
                 let (instances, _) = store.instances();
                 gauge(

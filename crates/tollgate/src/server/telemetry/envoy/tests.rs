@@ -88,13 +88,13 @@ fn ask(gate: &Gate, domain: &str, way: Direction, descriptors: &[(&str, u64)]) -
             inline_limit: None,
         });
     }
-    now(gate.sit(Door::Grpc).check_together(&parts)).allowed
+    now(gate.snapshot(Door::Grpc).check_all(&parts)).allowed
 }
 
 /// What is told of one name: what is not zero.
 fn told(gate: &Gate, path: &str) -> Vec<String> {
     let begin = format!("ratelimit.service.rate_limit.{path}.");
-    let text = gate.envoy_stats();
+    let text = gate.ratelimit_stats();
     let lines = text.lines().filter_map(|line| line.strip_prefix(&begin));
     lines.filter(|line| !line.ends_with(": 0")).map(str::to_owned).collect()
 }
@@ -204,8 +204,8 @@ fn what_is_given_back_is_counted_if_it_is_given() {
         };
         // Eleven are beyond the limit, so that the request is refused.
         let parts = [part(11, Direction::Consume), part(2, Direction::Refund)];
-        assert!(!now(gate.sit(Door::Grpc).check_together(&parts)).allowed);
-        now(gate.sit(Door::Http).refund(&attempt(1)));
+        assert!(!now(gate.snapshot(Door::Grpc).check_all(&parts)).allowed);
+        now(gate.snapshot(Door::Http).refund(&attempt(1)));
         let told = told(&gate, "shop.path_/a/*");
         assert!(told.iter().any(|line| line == given), "{told:?}");
     }
@@ -227,7 +227,7 @@ fn limits_that_requests_bring_are_counted_with_every_value() {
         direction: Direction::Consume,
         inline_limit: Some(InlineLimit::Override(LimitOverride::new(10, Unit::Year, false))),
     };
-    assert!(!now(gate.sit(Door::Grpc).check_together(&[part("shop")])).allowed);
+    assert!(!now(gate.snapshot(Door::Grpc).check_all(&[part("shop")])).allowed);
     assert_eq!(
         told(&gate, "shop.user_vip"),
         ["near_limit: 2", "over_limit: 2", "total_hits: 12"]
@@ -246,9 +246,9 @@ fn a_check_through_any_door_counts_once() {
         attributes: &attributes,
         cost: Cost::ONE,
     };
-    now(gate.sit(Door::Http).check(&attempt));
+    now(gate.snapshot(Door::Http).check(&attempt));
     ask(&gate, "shop", Direction::Consume, &[("user=a", 1)]);
-    now(gate.sit(Door::Http).explain(&attempt));
+    now(gate.snapshot(Door::Http).explain(&attempt));
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
 }
 
@@ -273,14 +273,14 @@ fn names_that_come_with_requests_are_bounded() {
     let long = "x".repeat(super::NAME_BYTES_MAX);
     ask(&gate, "shop", Direction::Consume, &[(&format!("told={long}"), 1)]);
     assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 6", "within_limit: 6"]);
-    let text = gate.envoy_stats();
+    let text = gate.ratelimit_stats();
     assert_eq!(text.matches("shop.told_").count(), most * super::STATS.len());
     // One that is known goes on, and the names of the file have their own places.
     ask(&gate, "shop", Direction::Consume, &[("told=1", 1), ("user=a", 1)]);
     assert_eq!(told(&gate, "shop.told_1")[2], "total_hits: 2");
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 1", "within_limit: 1"]);
     // After other rules as well.
-    gate.take_rules(rules(FILE, RatelimitOptions::default()));
+    gate.install_rules(rules(FILE, RatelimitOptions::default()));
     ask(&gate, "shop", Direction::Consume, &[("told=new", 1), ("user=a", 1)]);
     assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 7", "within_limit: 7"]);
     assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
@@ -297,7 +297,7 @@ fn domains_that_are_not_there_are_counted_and_bounded() {
             &[("user=a", 1), ("user=b", 1)],
         );
     }
-    let text = gate.envoy_stats();
+    let text = gate.ratelimit_stats();
     assert!(
         text.contains("ratelimit.service.rate_limit.no-0.domain_not_found: 2\n"),
         "{text}"
@@ -313,7 +313,7 @@ fn the_same_figures_are_series() {
     let gate = gate(RatelimitOptions::default());
     ask(&gate, "shop", Direction::Consume, &[("user=a", 7), ("path=/a/1", 1)]);
     ask(&gate, "nowhere", Direction::Consume, &[("user=a", 7)]);
-    let text = gate.metrics();
+    let text = gate.metrics_text();
     for line in [
         "tollgate_envoy_total_hits_total{domain=\"shop\",path=\"user\"} 7\n",
         "tollgate_envoy_within_limit_total{domain=\"shop\",path=\"path_/a/*\"} 1\n",
@@ -326,7 +326,7 @@ fn the_same_figures_are_series() {
         RulesParser::new(ParserOptions::default()).finish().expect("no rules").rules,
         Arc::new(Memory::default()),
     );
-    assert!(!own.metrics().contains("tollgate_envoy"));
+    assert!(!own.metrics_text().contains("tollgate_envoy"));
 }
 
 #[test]
@@ -351,19 +351,19 @@ descriptors:
         (&["plan", "user", "path"], 3),
     ] {
         let attributes: Vec<Attribute<'_>> = names.iter().map(|name| Attribute { name, value: b"x" }).collect();
-        now(gate.sit(Door::Http).check(&Attempt {
+        now(gate.snapshot(Door::Http).check(&Attempt {
             domain: "a.shop",
             attributes: &attributes,
             cost: Cost::new(hits).expect("in range"),
         }));
     }
-    assert!(!gate.metrics().contains("ratelimit_service"));
-    gate.keep_rules("no such file");
+    assert!(!gate.metrics_text().contains("ratelimit_service"));
+    gate.record_reload_failure("no such file");
     gate.compat().set_modes(Modes {
         prometheus_names: true,
         ..Modes::default()
     });
-    let text = gate.metrics();
+    let text = gate.metrics_text();
     for line in [
         "ratelimit_service_rate_limit_total_hits{domain=\"a.shop\",key1=\"user\"} 11\n",
         "ratelimit_service_rate_limit_over_limit{domain=\"a.shop\",key1=\"user\"} 1\n",
