@@ -9,7 +9,7 @@ mod unary;
 
 pub use self::settings::GrpcSettings;
 
-use self::service::Front;
+use self::service::GrpcService;
 use super::accept::{Terms, accept};
 use super::gate::Gate;
 use super::listen::Listener;
@@ -21,33 +21,33 @@ use tonic_health::server::HealthReporter;
 /// Answers calls on `listener` until `shutdown` comes to an end, and then drains: whoever watches its health hears that it
 /// serves no more, connections get GOAWAY, calls in flight are answered, and after the time to drain the rest is cut off.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, shutdown: impl Future<Output = ()>) {
-    let terms = Terms {
+    let limits = Terms {
         connections: settings.connections,
         per_address: settings.connections_per_address,
         drain: settings.drain,
     };
     let health = HealthReporter::new();
-    let lacks_rules = gate.is_awaiting_rules();
-    tell(&health, !lacks_rules).await;
-    let front = Arc::new(Front::new(Arc::clone(&gate), settings, &health));
+    let awaiting_rules = gate.is_awaiting_rules();
+    report_health(&health, !awaiting_rules).await;
+    let service = Arc::new(GrpcService::new(Arc::clone(&gate), settings, &health));
     let stopped = async {
         let mut shutdown = pin!(shutdown);
-        if lacks_rules {
+        if awaiting_rules {
             tokio::select! {
-                () = &mut shutdown => return tell(&health, false).await,
-                () = gate.wait_for_rules() => tell(&health, true).await,
+                () = &mut shutdown => return report_health(&health, false).await,
+                () = gate.wait_for_rules() => report_health(&health, true).await,
             }
         }
         shutdown.await;
-        tell(&health, false).await;
+        report_health(&health, false).await;
     };
-    let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
-    accept(listener, &gate, terms, stopped, converse).await;
+    let serve_connection = |stream, stage| connection::serve(stream, Arc::clone(&service), stage);
+    accept(listener, &gate, limits, stopped, serve_connection).await;
 }
 
 /// Tells who asks for its health whether it serves, under all its names.
-async fn tell(health: &HealthReporter, serves: bool) {
-    let status = if serves {
+async fn report_health(health: &HealthReporter, is_serving: bool) {
+    let status = if is_serving {
         ServingStatus::Serving
     } else {
         ServingStatus::NotServing

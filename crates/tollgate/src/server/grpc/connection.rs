@@ -1,8 +1,8 @@
 //! One connection, from accepting to its end.
 
-use super::gathered::gathered;
-use super::inline::Inline;
-use super::service::Front;
+use super::gathered::coalesce;
+use super::inline::InlineExecutor;
+use super::service::GrpcService;
 use super::settings::GrpcSettings;
 use crate::server::accept::{Awaited, Stage, Turn, parting, shake_hands};
 use crate::server::heard::Heard;
@@ -24,61 +24,61 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
 /// Serves one connection until its client, its time or the server ends it.
-pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: channel::Receiver<Stage>) {
-    match &front.settings.tls {
-        None => converse(stream, &front, stage).await,
+pub(super) async fn serve(stream: Stream, service: Arc<GrpcService>, stage: channel::Receiver<Stage>) {
+    match &service.settings.tls {
+        None => serve_connection(stream, &service, stage).await,
         Some(tls) => {
-            let within = front.settings.header_timeout;
+            let within = service.settings.header_timeout;
             // Apart: what TLS needs would be kept for connections without it, too.
-            let shaken = Box::pin(shake_hands(stream, tls, within, stage.clone()));
-            if let Some(stream) = shaken.await {
-                Box::pin(converse(stream, &front, stage)).await;
+            let handshake = Box::pin(shake_hands(stream, tls, within, stage.clone()));
+            if let Some(stream) = handshake.await {
+                Box::pin(serve_connection(stream, &service, stage)).await;
             }
         }
     }
 }
 
-async fn converse<T>(stream: T, front: &Arc<Front>, mut stage: channel::Receiver<Stage>)
+async fn serve_connection<T>(stream: T, service: &Arc<GrpcService>, mut stage: channel::Receiver<Stage>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
-    let settings = &front.settings;
-    let calls = Arc::new(Calls::default());
-    let counted = Arc::clone(&calls);
+    let settings = &service.settings;
+    let calls = Arc::new(CallCounters::default());
+    let call_counters = Arc::clone(&calls);
     // One per connection, so that calls on two of them do not count in the same place.
-    let own = Arc::new(Arc::clone(front));
+    let local_service = Arc::new(Arc::clone(service));
     let service = service_fn(move |request: Request<Incoming>| {
-        let call = Call::begin(&counted);
-        let front = Arc::clone(&own);
+        let guard = CallGuard::start(&call_counters);
+        let service = Arc::clone(&local_service);
         async move {
-            let answer = front.answer(request).await;
-            call.end(&answer);
-            Ok::<_, Infallible>(answer)
+            let response = service.respond(request).await;
+            guard.end(&response);
+            Ok::<_, Infallible>(response)
         }
     });
-    let heard = Arc::new(AtomicU64::new(0));
-    let hearing = Arc::clone(&heard);
-    let (stream, sender) = gathered(stream);
+    let bytes_read = Arc::new(AtomicU64::new(0));
+    let sensor = Arc::clone(&bytes_read);
+    let (stream, sender) = coalesce(stream);
     let stream = Heard::new(stream, move |bytes| {
-        hearing.fetch_add(bytes as u64, Ordering::Relaxed);
+        sensor.fetch_add(bytes as u64, Ordering::Relaxed);
     });
-    let speaks = || heard.load(Ordering::Relaxed) >= GREETING;
+    let has_preface = || bytes_read.load(Ordering::Relaxed) >= PREFACE_BYTES;
     let mut connection = pin!(builder(settings).serve_connection(TokioIo::new(stream), service));
-    let begun_at = Instant::now();
-    let oldest = begun_at + aged(settings.connection_age);
-    let idle_until = begun_at + settings.idle_timeout.min(settings.connection_age);
+    let started_at = Instant::now();
+    let oldest = started_at + jittered_age(settings.connection_age);
+    let idle_until = started_at + settings.idle_timeout.min(settings.connection_age);
     // First whether it calls at all.
-    let mut look = pin!(sleep_until(idle_until.min(begun_at + settings.header_timeout)));
+    let mut idle_timer = pin!(sleep_until(idle_until.min(started_at + settings.header_timeout)));
     let mut changing = stage.clone();
     let mut changed = pin!(changing.changed());
-    let mut awaited = Awaited::new();
-    let mut seen = 0;
+    let mut wakeups = Awaited::new();
+    let mut calls_seen = 0;
     let grace = loop {
-        let turn = poll_fn(|cx| {
-            let talk = sender.poll(connection.as_mut(), cx);
-            awaited.poll(cx, talk, look.as_mut(), changed.as_mut(), &stage)
+        let wakeup = poll_fn(|cx| {
+            let polled = sender.poll(connection.as_mut(), cx);
+            wakeups.poll(cx, polled, idle_timer.as_mut(), changed.as_mut(), &stage)
         });
-        match turn.await {
+        match wakeup.await {
             Turn::Came(ended) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended badly");
@@ -87,34 +87,34 @@ where
             }
             Turn::Look => {
                 let now = Instant::now();
-                let known = calls.known();
-                if known == 0 {
+                let authenticated = calls.authenticated();
+                if authenticated == 0 {
                     tracing::debug!("a client that called nothing was cut off");
-                    if !speaks() {
+                    if !has_preface() {
                         return;
                     }
                     break parting(settings.drain);
                 }
                 if now < idle_until {
-                    look.as_mut().reset(idle_until);
-                    awaited.look = true;
+                    idle_timer.as_mut().reset(idle_until);
+                    wakeups.look = true;
                     continue;
                 }
-                if known == seen || now >= oldest {
-                    break GRACE;
+                if authenticated == calls_seen || now >= oldest {
+                    break CLOSE_GRACE;
                 }
-                seen = known;
-                look.as_mut().reset(oldest.min(now + settings.idle_timeout));
-                awaited.look = true;
+                calls_seen = authenticated;
+                idle_timer.as_mut().reset(oldest.min(now + settings.idle_timeout));
+                wakeups.look = true;
             }
             Turn::Stage => {
-                let short = parting(settings.drain);
+                let short_grace = parting(settings.drain);
                 // It may be about to speak; who has is told to go in its own words.
-                let talk = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
-                if !speaks() && (ends_within(short, talk, &mut stage).await || !speaks()) {
+                let polling = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
+                if !has_preface() && (ends_within(short_grace, polling, &mut stage).await || !has_preface()) {
                     return;
                 }
-                break short;
+                break short_grace;
             }
         }
     };
@@ -122,8 +122,8 @@ where
     connection.as_mut().graceful_shutdown();
     loop {
         let before = calls.in_flight();
-        let talk = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
-        if ends_within(grace, talk, &mut stage).await {
+        let polling = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
+        if ends_within(grace, polling, &mut stage).await {
             return;
         }
         // A server that stops waits for calls, and not for clients that do not answer.
@@ -144,80 +144,80 @@ async fn ends_within(time: Duration, connection: impl Future, stage: &mut channe
 
 /// The calls of one connection.
 #[derive(Debug, Default)]
-struct Calls {
-    begun: AtomicU64,
+struct CallCounters {
+    started: AtomicU64,
     ended: AtomicU64,
     /// Those whose caller did not show a token that is known.
-    unknown: AtomicU64,
+    unauthenticated: AtomicU64,
 }
 
 /// A call on its way.
-struct Call(Arc<Calls>);
+struct CallGuard(Arc<CallCounters>);
 
-impl Calls {
+impl CallCounters {
     /// Calls of somebody who may be here.
-    fn known(&self) -> u64 {
-        let unknown = self.unknown.load(Ordering::Relaxed);
-        self.begun.load(Ordering::Relaxed).saturating_sub(unknown)
+    fn authenticated(&self) -> u64 {
+        let unauthenticated = self.unauthenticated.load(Ordering::Relaxed);
+        self.started.load(Ordering::Relaxed).saturating_sub(unauthenticated)
     }
 
     fn in_flight(&self) -> u64 {
         let ended = self.ended.load(Ordering::Relaxed);
-        self.begun.load(Ordering::Relaxed).saturating_sub(ended)
+        self.started.load(Ordering::Relaxed).saturating_sub(ended)
     }
 }
 
-impl Call {
-    fn begin(calls: &Arc<Calls>) -> Self {
-        calls.begun.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(calls))
+impl CallGuard {
+    fn start(counters: &Arc<CallCounters>) -> Self {
+        counters.started.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counters))
     }
 
-    fn end<B>(self, answer: &Response<B>) {
-        let status = answer.headers().get(Status::GRPC_STATUS);
+    fn end<B>(self, response: &Response<B>) {
+        let status = response.headers().get(Status::GRPC_STATUS);
         if status.is_some_and(|status| status.as_bytes() == UNAUTHENTICATED) {
-            self.0.unknown.fetch_add(1, Ordering::Relaxed);
+            self.0.unauthenticated.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Call {
+impl Drop for CallGuard {
     fn drop(&mut self) {
         self.0.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-fn builder(settings: &GrpcSettings) -> Builder<Inline> {
-    let mut builder = Builder::new(Inline);
+fn builder(settings: &GrpcSettings) -> Builder<InlineExecutor> {
+    let mut builder = Builder::new(InlineExecutor);
     builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(settings.streams)
         .max_header_list_size(u32::try_from(settings.header_bytes).unwrap_or(u32::MAX))
         .max_pending_accept_reset_streams(PENDING_RESETS)
         .max_local_error_reset_streams(LOCAL_RESETS)
-        .keep_alive_interval(PING_EVERY)
-        .keep_alive_timeout(PING_WITHIN);
+        .keep_alive_interval(PING_INTERVAL)
+        .keep_alive_timeout(PING_TIMEOUT);
     builder
 }
 
 /// An age, up to a tenth less: connections that came together do not go together.
-fn aged(age: Duration) -> Duration {
-    let draw = (RandomState::new().build_hasher().finish() >> 32) as u32;
+fn jittered_age(age: Duration) -> Duration {
+    let fraction = (RandomState::new().build_hasher().finish() >> 32) as u32;
     let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-    let less = (u128::from(millis / 10) * u128::from(draw)) >> 32;
+    let less = (u128::from(millis / 10) * u128::from(fraction)) >> 32;
     age.saturating_sub(Duration::from_millis(u64::try_from(less).unwrap_or(0)))
 }
 
 /// How HTTP/2 begins: the preface, and the head of the frame behind it.
-const GREETING: u64 = 24 + 9;
+const PREFACE_BYTES: u64 = 24 + 9;
 /// Streams that a client opened and took back before they were seen: more than that is an attack.
 const PENDING_RESETS: usize = 20;
 /// Streams that we had to take back because of what the client sent on them: the same.
 const LOCAL_RESETS: usize = 1_024;
 /// A client that is gone without a word is noticed by this.
-const PING_EVERY: Duration = Duration::from_secs(60);
-const PING_WITHIN: Duration = Duration::from_secs(20);
+const PING_INTERVAL: Duration = Duration::from_secs(60);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
 /// `grpc-status` of a call without a token that is known.
 const UNAUTHENTICATED: &[u8] = b"16";
 /// How long calls in flight may take on a connection that is too old or idle.
-const GRACE: Duration = Duration::from_secs(30);
+const CLOSE_GRACE: Duration = Duration::from_secs(30);

@@ -12,45 +12,45 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// The stream that a connection reads and writes.
 #[derive(Debug)]
-pub(super) struct Gathered<T>(Arc<Mutex<Inner<T>>>);
+pub(super) struct CoalescedIo<T>(Arc<Mutex<Inner<T>>>);
 
 /// What sends that was written to it.
 #[derive(Debug)]
-pub(super) struct Sender<T>(Arc<Mutex<Inner<T>>>);
+pub(super) struct CoalescedWriter<T>(Arc<Mutex<Inner<T>>>);
 
 #[derive(Debug)]
 struct Inner<T> {
     stream: T,
     /// What was written, of which so much is sent.
-    written: Vec<u8>,
+    buffer: Vec<u8>,
     sent: usize,
     is_flushed: bool,
 }
 
 /// A stream, and what sends that was written to it.
-pub(super) fn gathered<T>(stream: T) -> (Gathered<T>, Sender<T>) {
+pub(super) fn coalesce<T>(stream: T) -> (CoalescedIo<T>, CoalescedWriter<T>) {
     let inner = Arc::new(Mutex::new(Inner {
         stream,
-        written: Vec::new(),
+        buffer: Vec::new(),
         sent: 0,
         is_flushed: true,
     }));
-    (Gathered(Arc::clone(&inner)), Sender(inner))
+    (CoalescedIo(Arc::clone(&inner)), CoalescedWriter(inner))
 }
 
-impl<T: AsyncWrite + Unpin> Sender<T> {
+impl<T: AsyncWrite + Unpin> CoalescedWriter<T> {
     /// Polls a connection, and sends what it wrote as far as that is possible now. Whoever polls is woken to send the rest.
     pub(super) fn poll<C: Future>(&self, connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
-        let talk = connection.poll(cx);
+        let polled = connection.poll(cx);
         // A stream that failed tells the connection so when it is read or written the next time.
-        let _ = locked(&self.0).poll_send(cx);
-        talk
+        let _ = lock(&self.0).poll_send(cx);
+        polled
     }
 }
 
 impl<T: AsyncWrite + Unpin> Inner<T> {
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while let Some(rest) = self.written.get(self.sent..).filter(|rest| !rest.is_empty()) {
+        while let Some(rest) = self.buffer.get(self.sent..).filter(|rest| !rest.is_empty()) {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, rest))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 sent => self.sent += sent,
@@ -58,8 +58,8 @@ impl<T: AsyncWrite + Unpin> Inner<T> {
         }
         if !self.is_flushed {
             self.sent = 0;
-            self.written.clear();
-            self.written.shrink_to(KEPT);
+            self.buffer.clear();
+            self.buffer.shrink_to(BUFFER_KEPT);
             ready!(Pin::new(&mut self.stream).poll_flush(cx))?;
             self.is_flushed = true;
         }
@@ -67,26 +67,26 @@ impl<T: AsyncWrite + Unpin> Inner<T> {
     }
 
     /// Takes bytes to be sent, unless too many wait for that already.
-    fn poll_take(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        if self.written.len() - self.sent >= MOST {
+    fn poll_buffer(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
+        if self.buffer.len() - self.sent >= BUFFER_MAX {
             ready!(self.poll_send(cx))?;
         }
-        let before = self.written.len();
-        parts.iter().for_each(|part| self.written.extend_from_slice(part));
+        let before = self.buffer.len();
+        parts.iter().for_each(|part| self.buffer.extend_from_slice(part));
         self.is_flushed = false;
-        Poll::Ready(Ok(self.written.len() - before))
+        Poll::Ready(Ok(self.buffer.len() - before))
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Gathered<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for CoalescedIo<T> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut locked(&self.0).stream).poll_read(cx, buffer)
+        Pin::new(&mut lock(&self.0).stream).poll_read(cx, buffer)
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Gathered<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for CoalescedIo<T> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        locked(&self.0).poll_take(cx, &[IoSlice::new(bytes)])
+        lock(&self.0).poll_buffer(cx, &[IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -94,7 +94,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gathered<T> {
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        locked(&self.0).poll_take(cx, parts)
+        lock(&self.0).poll_buffer(cx, parts)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -107,21 +107,21 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Gathered<T> {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut inner = locked(&self.0);
+        let mut inner = lock(&self.0);
         ready!(inner.poll_send(cx))?;
         Pin::new(&mut inner.stream).poll_shutdown(cx)
     }
 }
 
 /// Nobody else waits for it: a connection and what polls it are one task.
-fn locked<T>(inner: &Mutex<Inner<T>>) -> MutexGuard<'_, Inner<T>> {
+fn lock<T>(inner: &Mutex<Inner<T>>) -> MutexGuard<'_, Inner<T>> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The most that waits to be sent.
-const MOST: usize = 64 << 10;
+const BUFFER_MAX: usize = 64 << 10;
 /// The most room that is kept for what will be written.
-const KEPT: usize = 4 << 10;
+const BUFFER_KEPT: usize = 4 << 10;
 
 #[cfg(test)]
 mod tests {
@@ -132,26 +132,26 @@ mod tests {
     #[tokio::test]
     async fn what_is_written_in_one_turn_is_sent_at_its_end() {
         let (mut client, server) = tokio::io::duplex(1 << 20);
-        let (mut stream, sender) = gathered(server);
+        let (mut stream, sender) = coalesce(server);
         let mut turn = Box::pin(async {
             for part in [&b"one "[..], b"two ", b"three"] {
                 stream.write_all(part).await.unwrap();
                 stream.flush().await.unwrap();
-                assert_eq!(locked(&stream.0).sent, 0);
+                assert_eq!(lock(&stream.0).sent, 0);
             }
             std::future::pending::<()>().await;
         });
         let mut cx = Context::from_waker(Waker::noop());
         assert!(sender.poll(turn.as_mut(), &mut cx).is_pending());
-        let mut came = [0; 13];
-        client.read_exact(&mut came).await.unwrap();
-        assert_eq!(&came, b"one two three");
+        let mut received = [0; 13];
+        client.read_exact(&mut received).await.unwrap();
+        assert_eq!(&received, b"one two three");
     }
 
     #[tokio::test]
     async fn who_does_not_read_is_not_written_to_without_end() {
         let (mut client, server) = tokio::io::duplex(1 << 10);
-        let (mut stream, sender) = gathered(server);
+        let (mut stream, sender) = coalesce(server);
         let mut cx = Context::from_waker(Waker::noop());
         let mut taken = 0;
         while let Poll::Ready(more) = Pin::new(&mut stream).poll_write(&mut cx, &[7; 8 << 10]) {
@@ -159,7 +159,7 @@ mod tests {
             let mut turn = Box::pin(std::future::pending::<()>());
             assert!(sender.poll(turn.as_mut(), &mut cx).is_pending());
         }
-        assert!((MOST..MOST + (16 << 10)).contains(&taken), "{taken}");
+        assert!((BUFFER_MAX..BUFFER_MAX + (16 << 10)).contains(&taken), "{taken}");
         // All of it comes, in order, when it is read, and before the stream is shut.
         let reading = tokio::spawn(async move {
             let mut all = Vec::new();

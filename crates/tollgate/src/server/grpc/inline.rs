@@ -7,9 +7,9 @@ use std::task::{Context, Poll, Waker};
 /// Polls each call once where it arrives. Over the embedded store a call whose message is there needs no more, so no task is
 /// made for it and nobody is woken.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Inline;
+pub(super) struct InlineExecutor;
 
-impl<F> Executor<F> for Inline
+impl<F> Executor<F> for InlineExecutor
 where
     F: Future<Output = ()> + Send + 'static,
 {

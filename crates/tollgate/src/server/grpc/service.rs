@@ -2,9 +2,9 @@
 
 mod deadline;
 
-use self::deadline::{named, within};
+use self::deadline::{requested_timeout, run_within};
 use super::settings::GrpcSettings;
-use super::unary::{MESSAGE_BYTES_MAX, Reply, read, refused, room, written};
+use super::unary::{MESSAGE_BYTES_MAX, ReplyBody, read, error_response, message_budget, encode};
 use crate::server::envoy::request::gives_back;
 use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitRequest, RateLimitResponse, Refusal, WITHOUT_RULES};
 use crate::server::gate::Gate;
@@ -23,62 +23,62 @@ use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
 /// What every connection of one listener shares.
-pub(super) struct Front {
+pub(super) struct GrpcService {
     pub(super) settings: GrpcSettings,
     gate: Arc<Gate>,
-    messages: Room,
+    message_budget: Room,
     /// What is seldom asked: health, reflection.
-    others: Box<dyn Fn(Request<Incoming>) -> Answering + Send + Sync>,
+    other_services: Box<dyn Fn(Request<Incoming>) -> ResponseFuture + Send + Sync>,
 }
 
-type Answering = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+type ResponseFuture = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-impl Front {
+impl GrpcService {
     pub(super) fn new(gate: Arc<Gate>, settings: GrpcSettings, health: &HealthReporter) -> Self {
         Self {
             gate,
-            messages: room(),
-            others: others(health),
+            message_budget: message_budget(),
+            other_services: other_services(health),
             settings,
         }
     }
 
     /// The answer to a call, whatever it is.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Reply> {
+    pub(super) async fn respond(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         if !is_grpc(request.headers()) {
-            let mut response = Response::new(Reply::Other(Body::empty()));
+            let mut response = Response::new(ReplyBody::Other(Body::empty()));
             *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
             return response;
         }
-        let limit = match named(request.headers()) {
+        let limit = match requested_timeout(request.headers()) {
             Some(limit) => limit.min(self.settings.call_timeout),
             None => self.settings.call_timeout,
         };
         if request.uri().path() != SHOULD_RATE_LIMIT {
-            let answered = within(limit, (self.others)(request)).await;
-            return answered.map_or_else(late, |response| response.map(Reply::Other));
+            let output = run_within(limit, (self.other_services)(request)).await;
+            return output.map_or_else(deadline_exceeded, |response| response.map(ReplyBody::Other));
         }
-        match within(limit, pin!(self.should_rate_limit(request))).await {
-            None => late(),
-            Some(Ok(response)) => written(&response),
-            Some(Err(status)) => refused(status),
+        match run_within(limit, pin!(self.should_rate_limit(request))).await {
+            None => deadline_exceeded(),
+            Some(Ok(response)) => encode(&response),
+            Some(Err(status)) => error_response(status),
         }
     }
 
     async fn should_rate_limit(&self, request: Request<Incoming>) -> Result<RateLimitResponse, Status> {
         let (head, body) = request.into_parts();
         // Before anything is kept for whoever may not ask.
-        self.permit(&head.headers, Rights::CHECK)?;
+        self.check_token(&head.headers, Rights::CHECK)?;
         let check = |message: &[u8]| {
             let bounded = envoy::bounds::is_bounded(message);
             bounded.map_err(|what| Status::invalid_argument(what.to_string()))
         };
-        let request: RateLimitRequest = read(body, &self.messages, check).await?;
+        let request: RateLimitRequest = read(body, &self.message_budget, check).await?;
         if gives_back(&request) {
-            self.permit(&head.headers, Rights::CHECK | Rights::REFUND)?;
+            self.check_token(&head.headers, Rights::CHECK | Rights::REFUND)?;
         }
-        let answered = envoy::ask(&self.gate, Door::Grpc, &request, self.settings.headers).await;
-        answered.map_err(|refusal| match refusal {
+        let outcome = envoy::ask(&self.gate, Door::Grpc, &request, self.settings.headers).await;
+        outcome.map_err(|error| match error {
             Refusal::Invalid(what) => Status::invalid_argument(what.to_string()),
             Refusal::Closed => Status::unavailable(CLOSED),
             Refusal::WithoutRules => Status::unavailable(WITHOUT_RULES),
@@ -86,29 +86,29 @@ impl Front {
     }
 
     /// Lets a call pass whose token has the rights it needs.
-    fn permit(&self, metadata: &HeaderMap, needed: Rights) -> Result<(), Status> {
+    fn check_token(&self, metadata: &HeaderMap, needed: Rights) -> Result<(), Status> {
         let Some(tokens) = &self.settings.tokens else {
             return Ok(());
         };
         let tokens = tokens.tokens();
         let Some(caller) = tokens.caller_from_headers(metadata) else {
-            let words = "show a token that this server knows, in the metadata: authorization: Bearer …";
-            return Err(Status::unauthenticated(words));
+            let text = "show a token that this server knows, in the metadata: authorization: Bearer …";
+            return Err(Status::unauthenticated(text));
         };
         if caller.rights.contains(needed) {
             return Ok(());
         }
-        let words = format!("this needs the rights `{needed}`, which the token does not have");
-        Err(Status::permission_denied(words))
+        let text = format!("this needs the rights `{needed}`, which the token does not have");
+        Err(Status::permission_denied(text))
     }
 }
 
-fn late() -> Response<Reply> {
-    refused(Status::deadline_exceeded("it took longer than the call may take"))
+fn deadline_exceeded() -> Response<ReplyBody> {
+    error_response(Status::deadline_exceeded("it took longer than the call may take"))
 }
 
 /// Health and reflection, and what is said to all others. They are open to everybody, as health is over HTTP.
-fn others(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> Answering + Send + Sync> {
+fn other_services(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> ResponseFuture + Send + Sync> {
     let health = HealthServer::new(HealthService::from_health_reporter(health.clone()));
     let health = health.max_decoding_message_size(MESSAGE_BYTES_MAX);
     let reflect = || {
@@ -122,19 +122,19 @@ fn others(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> Answering
     let reflection_alpha = reflect().build_v1alpha().expect(described);
     let reflection_alpha = reflection_alpha.max_decoding_message_size(MESSAGE_BYTES_MAX);
     Box::new(move |request| match service_of(request.uri().path()) {
-        "grpc.health.v1.Health" => finished(health.clone().call(request)),
-        "grpc.reflection.v1.ServerReflection" => finished(reflection.clone().call(request)),
-        "grpc.reflection.v1alpha.ServerReflection" => finished(reflection_alpha.clone().call(request)),
+        "grpc.health.v1.Health" => boxed(health.clone().call(request)),
+        "grpc.reflection.v1.ServerReflection" => boxed(reflection.clone().call(request)),
+        "grpc.reflection.v1alpha.ServerReflection" => boxed(reflection_alpha.clone().call(request)),
         _ => Box::pin(async { Status::unimplemented("there is no such service").into_http() }),
     })
 }
 
-fn finished<F>(answering: F) -> Answering
+fn boxed<F>(response: F) -> ResponseFuture
 where
     F: Future<Output = Result<Response<Body>, std::convert::Infallible>> + Send + 'static,
 {
     Box::pin(async {
-        let Ok(response) = answering.await;
+        let Ok(response) = response.await;
         response
     })
 }

@@ -14,7 +14,7 @@ use tonic::Status;
 use tonic::metadata::MetadataValue;
 
 /// What is sent back.
-pub(super) enum Reply {
+pub(super) enum ReplyBody {
     /// A message, and that all is well.
     Message(Option<Bytes>, Option<HeaderMap>),
     /// What others make.
@@ -22,15 +22,15 @@ pub(super) enum Reply {
 }
 
 /// The room for the messages of all calls that are on their way to one front end.
-pub(super) fn room() -> Room {
-    Room::new(ROOM, FREE)
+pub(super) fn message_budget() -> Room {
+    Room::new(BUDGET_BYTES, FREE_BYTES)
 }
 
 /// Reads the one message of a call.
 ///
 /// # Errors
 /// What is no such message, what is too long, what there is no room for, and what `check` refuses of its bytes.
-pub(super) async fn read<M, B>(body: B, room: &Room, check: impl Fn(&[u8]) -> Result<(), Status>) -> Result<M, Status>
+pub(super) async fn read<M, B>(body: B, budget: &Room, check: impl Fn(&[u8]) -> Result<(), Status>) -> Result<M, Status>
 where
     M: Message + Default,
     B: Body<Data = Bytes, Error: Display>,
@@ -39,18 +39,18 @@ where
     let mut first = Bytes::new();
     // A message that comes in several pieces is put together here.
     let mut pieces = BytesMut::new();
-    let mut share = room.share();
+    let mut reservation = budget.share();
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
         // Trailers of a caller say nothing.
         let Ok(data) = frame.into_data() else { continue };
         let length = first.len() + pieces.len() + data.len();
-        if length > HEAD + MESSAGE_BYTES_MAX {
+        if length > FRAME_HEAD_BYTES + MESSAGE_BYTES_MAX {
             return Err(too_long());
         }
-        if !share.hold(length) {
-            let words = "too many large messages are on their way at the moment; send it again, or less at a time";
-            return Err(Status::resource_exhausted(words));
+        if !reservation.hold(length) {
+            let text = "too many large messages are on their way at the moment; send it again, or less at a time";
+            return Err(Status::resource_exhausted(text));
         }
         if length == data.len() {
             first = data;
@@ -78,11 +78,11 @@ where
         return Err(too_long());
     }
     if length != bytes.remaining() {
-        let words = format!(
+        let text = format!(
             "a message of {length} bytes is announced, and {} came",
             bytes.remaining()
         );
-        return Err(Status::internal(words));
+        return Err(Status::internal(text));
     }
     check(&bytes)?;
     M::decode(bytes).map_err(|error| Status::internal(format!("this is no such message: {error}")))
@@ -93,25 +93,25 @@ fn too_long() -> Status {
 }
 
 /// Writes a message as the answer to a call.
-pub(super) fn written(message: &impl Message) -> Response<Reply> {
+pub(super) fn encode(message: &impl Message) -> Response<ReplyBody> {
     let length = message.encoded_len();
-    let mut bytes = Vec::with_capacity(HEAD + length);
+    let mut bytes = Vec::with_capacity(FRAME_HEAD_BYTES + length);
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
     message.encode_raw(&mut bytes);
     let mut trailers = HeaderMap::with_capacity(1);
     trailers.insert("grpc-status", HeaderValue::from_static("0"));
-    let mut response = Response::new(Reply::Message(Some(bytes.into()), Some(trailers)));
+    let mut response = Response::new(ReplyBody::Message(Some(bytes.into()), Some(trailers)));
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     response
 }
 
 /// What a call is answered that has no message to show.
-pub(super) fn refused(status: Status) -> Response<Reply> {
-    status.into_http().map(Reply::Other)
+pub(super) fn error_response(status: Status) -> Response<ReplyBody> {
+    status.into_http().map(ReplyBody::Other)
 }
 
-impl Body for Reply {
+impl Body for ReplyBody {
     type Data = Bytes;
     type Error = Status;
 
@@ -142,11 +142,11 @@ impl Body for Reply {
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 /// Whether it is compressed, and its length.
-const HEAD: usize = 5;
+const FRAME_HEAD_BYTES: usize = 5;
 /// The most bytes of messages on their way, beyond what each has free.
-const ROOM: usize = 64 << 20;
+const BUDGET_BYTES: usize = 64 << 20;
 /// What every message has: more than what usually comes, which comes in one piece.
-const FREE: usize = 16 << 10;
+const FREE_BYTES: usize = 16 << 10;
 /// The largest message of a caller.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
@@ -171,27 +171,27 @@ mod tests {
         bytes.put_u8(0);
         bytes.put_u32(u32::try_from(request.encoded_len()).unwrap());
         request.encode(&mut bytes).unwrap();
-        assert_eq!(bytes.len(), HEAD + length);
+        assert_eq!(bytes.len(), FRAME_HEAD_BYTES + length);
         bytes.freeze()
     }
 
-    async fn sent(bytes: &[u8], piece: usize, room: &Room) -> Result<usize, tonic::Code> {
+    async fn sent(bytes: &[u8], piece: usize, budget: &Room) -> Result<usize, tonic::Code> {
         let pieces = bytes.chunks(piece).map(|piece| {
             let frame = Frame::data(Bytes::copy_from_slice(piece));
             Ok::<_, Status>(frame)
         });
-        let read = read::<RateLimitRequest, _>(StreamBody::new(stream::iter(pieces)), room, |_| Ok(())).await;
+        let read = read::<RateLimitRequest, _>(StreamBody::new(stream::iter(pieces)), budget, |_| Ok(())).await;
         read.map(|request| request.encoded_len())
             .map_err(|status| status.code())
     }
 
     #[tokio::test]
     async fn a_message_is_put_together_from_any_pieces_up_to_its_longest() {
-        let room = room();
+        let budget = message_budget();
         for length in [16 << 10, 40_000, MESSAGE_BYTES_MAX] {
             for piece in [1_000, 16 << 10, 16_389, usize::MAX >> 1] {
                 assert_eq!(
-                    sent(&framed(length), piece, &room).await,
+                    sent(&framed(length), piece, &budget).await,
                     Ok(length),
                     "{length} by {piece}"
                 );
@@ -199,20 +199,20 @@ mod tests {
         }
         let long = framed(MESSAGE_BYTES_MAX + 1);
         for piece in [1_000, 16 << 10, usize::MAX >> 1] {
-            assert_eq!(sent(&long, piece, &room).await, Err(tonic::Code::OutOfRange), "{piece}");
+            assert_eq!(sent(&long, piece, &budget).await, Err(tonic::Code::OutOfRange), "{piece}");
         }
     }
 
     #[tokio::test]
     async fn large_messages_need_room_and_small_ones_none() {
-        let room = Room::new(30_000, FREE);
-        let mut others = room.share();
-        others.hold(FREE + 10_000);
-        let [small, large, larger] = [FREE - HEAD, FREE + 10_000, FREE + 25_000].map(framed);
-        assert!(sent(&small, 1_000, &room).await.is_ok());
-        assert!(sent(&large, 1_000, &room).await.is_ok());
-        assert_eq!(sent(&larger, 1_000, &room).await, Err(tonic::Code::ResourceExhausted));
+        let budget = Room::new(30_000, FREE_BYTES);
+        let mut others = budget.share();
+        others.hold(FREE_BYTES + 10_000);
+        let [small, large, larger] = [FREE_BYTES - FRAME_HEAD_BYTES, FREE_BYTES + 10_000, FREE_BYTES + 25_000].map(framed);
+        assert!(sent(&small, 1_000, &budget).await.is_ok());
+        assert!(sent(&large, 1_000, &budget).await.is_ok());
+        assert_eq!(sent(&larger, 1_000, &budget).await, Err(tonic::Code::ResourceExhausted));
         drop(others);
-        assert!(sent(&larger, 1_000, &room).await.is_ok());
+        assert!(sent(&larger, 1_000, &budget).await.is_ok());
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 /// What comes of a future within a time. Mostly it is there at once, and no timer is made.
-pub(super) async fn within<F: Future + Unpin>(limit: Duration, mut future: F) -> Option<F::Output> {
+pub(super) async fn run_within<F: Future + Unpin>(limit: Duration, mut future: F) -> Option<F::Output> {
     let first = poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx)));
     match first.await {
         Poll::Ready(output) => Some(output),
@@ -17,7 +17,7 @@ pub(super) async fn within<F: Future + Unpin>(limit: Duration, mut future: F) ->
 }
 
 /// The time that a caller names. What is not one, says nothing.
-pub(super) fn named(headers: &HeaderMap) -> Option<Duration> {
+pub(super) fn requested_timeout(headers: &HeaderMap) -> Option<Duration> {
     let (unit, digits) = headers.get("grpc-timeout")?.as_bytes().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -61,8 +61,8 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert("grpc-timeout", HeaderValue::from_static(text));
-            assert_eq!(named(&headers), time, "{text}");
+            assert_eq!(requested_timeout(&headers), time, "{text}");
         }
-        assert_eq!(named(&HeaderMap::new()), None);
+        assert_eq!(requested_timeout(&HeaderMap::new()), None);
     }
 }
