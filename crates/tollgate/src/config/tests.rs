@@ -106,7 +106,7 @@ fn what_is_written_is_meant() {
         (Some("conf/../data"), true)
     );
     assert_eq!(config.drain, Duration::from_millis(500));
-    assert_eq!(config.headers, Dialects::named(["draft07", "x-unix"]).unwrap());
+    assert_eq!(config.headers, Dialects::from_names(["draft07", "x-unix"]).unwrap());
     assert_eq!(
         (config.retry_after.jitter_ppm, config.retry_after.format),
         (25_000, RetryAfterFormat::Date)

@@ -12,7 +12,7 @@ impl SettingsReader<'_> {
             // Word by word, so that a mistyped one is told with its place and the nearest there is.
             names.push(node.keyword("a dialect of rate limit headers", &dialects(), &mut self.problems)?);
         }
-        match Dialects::named(names) {
+        match Dialects::from_names(names) {
             Ok(dialects) => Some(dialects),
             Err(error) => {
                 self.problems.error(&node.location, error.to_string());

@@ -5,5 +5,5 @@ mod policy;
 mod write;
 
 pub use dialects::{Dialect, DialectError, Dialects};
-pub(super) use policy::{Policy, Quota, seconds_ceil};
-pub(super) use write::{Shown, Written, write};
+pub(super) use policy::{HeaderPolicy, PolicyQuota, seconds_ceil};
+pub(super) use write::{HeaderInput, HeaderRanges, write};

@@ -149,7 +149,7 @@ fn headers_to_add_are_those_that_envoy_does_not_write() {
         ),
     ] {
         let settings = GrpcSettings {
-            headers: Dialects::named(names.iter().copied()).unwrap(),
+            headers: Dialects::from_names(names.iter().copied()).unwrap(),
             ..settings()
         };
         let server = Server::start_with(

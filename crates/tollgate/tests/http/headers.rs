@@ -10,7 +10,7 @@ const API: &str = "- { id: api, algorithm: sliding_log, limit: 100/min }\n";
 /// Answers to a look that finds 42 left and 17 s to go, and to a request that finds none left.
 fn example(dialect: &[&str]) -> (Answer, Answer) {
     let settings = HttpSettings {
-        headers: Dialects::named(dialect.iter().copied()).unwrap(),
+        headers: Dialects::from_names(dialect.iter().copied()).unwrap(),
         ..settings()
     };
     let server = Server::start_with(API, settings);

@@ -2,7 +2,7 @@
 
 use super::rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit};
 use super::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use crate::server::headers::{self, Dialects, Policy, Shown, seconds_ceil};
+use crate::server::headers::{self, Dialects, HeaderPolicy, HeaderInput, seconds_ceil};
 use prost_types::Duration;
 use std::str;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
@@ -33,7 +33,7 @@ pub(super) fn written(
     RateLimitResponse {
         overall_code: code(together.allowed).into(),
         statuses: each.map(|(descriptor, judged)| status(descriptor, judged)).collect(),
-        response_headers_to_add: added(parts, together, dialects.beside_envoy()),
+        response_headers_to_add: added(parts, together, dialects.without_x_names()),
         dynamic_metadata: None,
     }
 }
@@ -78,7 +78,7 @@ fn of_rules(verdict: &Verdict<'_>) -> DescriptorStatus {
         };
     };
     let until = match nearest.decision.as_ref().and_then(Decision::retry) {
-        None => Policy::of(nearest).and_then(|policy| policy.effective()),
+        None => HeaderPolicy::from_ruling(nearest).and_then(|policy| policy.effective_window()),
         Some(retry) => wait(retry),
     };
     stated(
@@ -160,9 +160,9 @@ fn added(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'_>, dialects: Di
     let Some((nearest, cost)) = nearest(parts, together) else {
         return Vec::new();
     };
-    let mut policies: Vec<Policy<'_>> = Vec::with_capacity(together.items.len());
+    let mut policies: Vec<HeaderPolicy<'_>> = Vec::with_capacity(together.items.len());
     for verdict in together.items.iter().filter_map(rules) {
-        for policy in verdict.rulings.iter().filter_map(Policy::of) {
+        for policy in verdict.rulings.iter().filter_map(HeaderPolicy::from_ruling) {
             // One rule may be met by several descriptors: its policy is told once, as it is nearest to its end.
             match policies.iter_mut().find(|known| known.name == policy.name) {
                 None => policies.push(policy),
@@ -171,14 +171,14 @@ fn added(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'_>, dialects: Di
             }
         }
     }
-    let shown = Shown {
+    let shown = HeaderInput {
         policies: policies.iter().copied(),
         nearest,
         cost,
         now: together.now.unwrap_or(Timestamp::EPOCH),
     };
     let mut buffer = Vec::with_capacity(HEADER_BYTES);
-    let mut written = headers::Written::default();
+    let mut written = headers::HeaderRanges::default();
     headers::write(dialects, &shown, &mut buffer, &mut written);
     let field = |(name, range): (&hyper::header::HeaderName, _)| {
         Some(HeaderValue {
@@ -199,17 +199,17 @@ fn rules<'a, 'r>(judged: &'a ItemVerdict<'r>) -> Option<&'a Verdict<'r>> {
 }
 
 /// The limit that speaks for the request, as a verdict's speaks for an attempt, and what it was asked for.
-fn nearest<'r>(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'r>) -> Option<(Policy<'r>, Cost)> {
+fn nearest<'r>(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'r>) -> Option<(HeaderPolicy<'r>, Cost)> {
     let of_part = |(part, judged): (&AttemptItem<'_>, &ItemVerdict<'r>)| {
         let verdict = rules(judged).filter(|verdict| verdict.allowed == together.allowed)?;
-        Some((Policy::of(verdict.nearest()?)?, part.attempt.cost))
+        Some((HeaderPolicy::from_ruling(verdict.nearest()?)?, part.attempt.cost))
     };
     let each = parts.iter().zip(&together.items).filter_map(of_part);
     each.min_by_key(|(policy, _)| nearness(policy))
 }
 
 /// What refuses for longer is nearer, then what has less left.
-fn nearness(policy: &Policy<'_>) -> (std::cmp::Reverse<Option<Retry>>, u64) {
+fn nearness(policy: &HeaderPolicy<'_>) -> (std::cmp::Reverse<Option<Retry>>, u64) {
     (std::cmp::Reverse(policy.retry), policy.standing.remaining)
 }
 

@@ -41,7 +41,7 @@ impl Dialects {
     ///
     /// # Errors
     /// A name that is none, or two that share header names.
-    pub fn named<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, DialectError> {
+    pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, DialectError> {
         let mut dialects = Self::NONE;
         let mut silent = false;
         for name in names {
@@ -49,14 +49,14 @@ impl Dialects {
                 silent = true;
                 continue;
             }
-            let dialect = Dialect::named(name).ok_or_else(|| DialectError::Unknown(name.into()))?;
-            let place = if dialect.is_draft() {
+            let dialect = Dialect::from_name(name).ok_or_else(|| DialectError::Unknown(name.into()))?;
+            let slot = if dialect.is_draft() {
                 &mut dialects.draft
             } else {
                 &mut dialects.older
             };
-            if let Some(other) = place.replace(dialect) {
-                return Err(DialectError::Together(other, dialect));
+            if let Some(other) = slot.replace(dialect) {
+                return Err(DialectError::Conflict(other, dialect));
             }
         }
         match dialects.draft.or(dialects.older) {
@@ -66,7 +66,7 @@ impl Dialects {
     }
 
     /// Without those whose names Envoy writes itself: a header would stand there twice.
-    pub const fn beside_envoy(self) -> Self {
+    pub const fn without_x_names(self) -> Self {
         Self { older: None, ..self }
     }
 
@@ -98,7 +98,7 @@ impl Dialect {
         ("x-unix", Self::XUnix),
     ];
 
-    fn named(name: &str) -> Option<Self> {
+    fn from_name(name: &str) -> Option<Self> {
         let (_, dialect) = Self::NAMES.iter().find(|(known, _)| *known == name)?;
         Some(*dialect)
     }
@@ -123,7 +123,7 @@ pub enum DialectError {
     /// There is none of this name.
     Unknown(Box<str>),
     /// These two write the same headers.
-    Together(Dialect, Dialect),
+    Conflict(Dialect, Dialect),
     /// `none` and another one.
     NoneWith(Dialect),
 }
@@ -135,7 +135,7 @@ impl fmt::Display for DialectError {
                 let names = Dialect::NAMES.map(|(name, _)| name).join(", ");
                 write!(f, "there is no header dialect `{name}`; choose from {names}, or {NONE}")
             }
-            Self::Together(first, second) => {
+            Self::Conflict(first, second) => {
                 write!(f, "`{first}` and `{second}` write the same headers; keep one of them")
             }
             Self::NoneWith(other) => write!(f, "`{NONE}` and `{other}` exclude each other; keep one of them"),
@@ -151,11 +151,11 @@ mod tests {
 
     #[test]
     fn names_choose_dialects() {
-        assert_eq!(Dialects::named(["ietf", "x-delta"]), Ok(Dialects::default()));
-        assert_eq!(Dialects::named(["none"]), Ok(Dialects::NONE));
-        assert_eq!(Dialects::named([]), Ok(Dialects::NONE));
+        assert_eq!(Dialects::from_names(["ietf", "x-delta"]), Ok(Dialects::default()));
+        assert_eq!(Dialects::from_names(["none"]), Ok(Dialects::NONE));
+        assert_eq!(Dialects::from_names([]), Ok(Dialects::NONE));
         for (name, dialect) in Dialect::NAMES {
-            let chosen: Vec<Dialect> = Dialects::named([name]).unwrap().iter().collect();
+            let chosen: Vec<Dialect> = Dialects::from_names([name]).unwrap().iter().collect();
             assert_eq!(chosen, [dialect]);
             assert_eq!(dialect.to_string(), name);
         }
@@ -166,18 +166,18 @@ mod tests {
         for (names, error) in [
             (
                 &["ietf", "draft07"][..],
-                DialectError::Together(Dialect::Ietf, Dialect::Draft07),
+                DialectError::Conflict(Dialect::Ietf, Dialect::Draft07),
             ),
             (
                 &["x-unix", "x-envoy"],
-                DialectError::Together(Dialect::XUnix, Dialect::XEnvoy),
+                DialectError::Conflict(Dialect::XUnix, Dialect::XEnvoy),
             ),
-            (&["ietf", "ietf"], DialectError::Together(Dialect::Ietf, Dialect::Ietf)),
+            (&["ietf", "ietf"], DialectError::Conflict(Dialect::Ietf, Dialect::Ietf)),
             (&["none", "ietf"], DialectError::NoneWith(Dialect::Ietf)),
             (&["x-delta", "none"], DialectError::NoneWith(Dialect::XDelta)),
             (&["etf"], DialectError::Unknown("etf".into())),
         ] {
-            assert_eq!(Dialects::named(names.iter().copied()), Err(error));
+            assert_eq!(Dialects::from_names(names.iter().copied()), Err(error));
         }
     }
 }

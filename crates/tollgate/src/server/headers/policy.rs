@@ -5,10 +5,10 @@ use tollgate_limiter::core::{Limit, Micros, Rate, Retry, Standing};
 
 /// One enforced limit and how it stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy<'a> {
+pub(crate) struct HeaderPolicy<'a> {
     /// Its name, which a header can hold: rules are refused under any other.
     pub(crate) name: &'a str,
-    pub(crate) quota: Quota,
+    pub(crate) quota: PolicyQuota,
     pub(crate) standing: Standing,
     /// The window of a sliding counter.
     pub(crate) estimated_over: Option<Micros>,
@@ -18,7 +18,7 @@ pub(crate) struct Policy<'a> {
 
 /// What a limit allows, in the terms of headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Quota {
+pub(crate) enum PolicyQuota {
     /// So many units in a window, which is the time in which a limit that was used up fills again.
     Window { units: u64, window_s: u64 },
     /// So many at a time.
@@ -27,14 +27,14 @@ pub(crate) enum Quota {
     Banned,
 }
 
-impl<'a> Policy<'a> {
+impl<'a> HeaderPolicy<'a> {
     /// A limit as headers speak of it: of those that bind, and know how they stand.
-    pub(crate) fn of(ruling: &Ruling<'a>) -> Option<Self> {
+    pub(crate) fn from_ruling(ruling: &Ruling<'a>) -> Option<Self> {
         let decision = ruling.decision.as_ref().filter(|_| ruling.mode == Mode::Enforce)?;
         let limit = ruling.window.map(|window| window.limit());
         Some(Self {
             name: ruling.name,
-            quota: Quota::of(limit),
+            quota: PolicyQuota::from_limit(limit),
             standing: *decision.standing(),
             estimated_over: limit.and_then(estimated_over),
             retry: decision.retry(),
@@ -42,16 +42,16 @@ impl<'a> Policy<'a> {
     }
 }
 
-impl Policy<'_> {
+impl HeaderPolicy<'_> {
     /// The effective window: on allow, until the limit is as good as new, or of sliding windows one more unit is certain to
     /// be free; on deny, until this cost would pass. Nothing where a client cannot wait for it: a slot that somebody holds, a
     /// cost that can never pass.
-    pub(crate) fn effective(&self) -> Option<Micros> {
+    pub(crate) fn effective_window(&self) -> Option<Micros> {
         match (self.quota, self.retry) {
-            (Quota::Concurrent { .. } | Quota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => None,
+            (PolicyQuota::Concurrent { .. } | PolicyQuota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => None,
             (_, Some(Retry::After(wait))) => Some(wait),
-            (Quota::Window { window_s, .. }, None) => Some(match self.estimated_over {
-                Some(window) => self.one_more_after(window),
+            (PolicyQuota::Window { window_s, .. }, None) => Some(match self.estimated_over {
+                Some(window) => self.next_unit_after(window),
                 // Of a log all that is there now is gone by then, and some of it sooner: when is not told.
                 None => self.standing.reset_after.min(Micros::from_secs(window_s)),
             }),
@@ -62,20 +62,20 @@ impl Policy<'_> {
     ///
     /// What was taken in the window before the current one goes evenly until the current one ends. What was taken in the
     /// current one stays until then, and goes evenly in the next: so if all was, one of `used` goes in a part of the next.
-    fn one_more_after(&self, window: Micros) -> Micros {
+    fn next_unit_after(&self, window: Micros) -> Micros {
         let reset_after = self.standing.reset_after;
         let used = self.quota.units().saturating_sub(self.standing.remaining).max(1);
-        let (stays, goes) = match reset_after.get().checked_sub(window.get()) {
-            Some(stays) => (stays, window.get()),
+        let (unchanged, decaying) = match reset_after.get().checked_sub(window.get()) {
+            Some(unchanged) => (unchanged, window.get()),
             None => (0, reset_after.get()),
         };
-        Micros::new(stays.saturating_add(goes.div_ceil(used)))
+        Micros::new(unchanged.saturating_add(decaying.div_ceil(used)))
     }
 }
 
-impl Quota {
+impl PolicyQuota {
     /// What a limit allows; nothing stands for a limit of zero.
-    pub(crate) fn of(limit: Option<&Limit>) -> Self {
+    pub(crate) fn from_limit(limit: Option<&Limit>) -> Self {
         let window = |units, rate: Rate| Self::Window {
             units,
             window_s: fill_s(units, rate),
@@ -140,10 +140,10 @@ mod tests {
     use tollgate_limiter::{Limiter, limits};
 
     /// What headers speak of after a look at a limit.
-    fn policy(limit: &Limit, standing: Standing) -> Policy<'static> {
-        Policy {
+    fn policy(limit: &Limit, standing: Standing) -> HeaderPolicy<'static> {
+        HeaderPolicy {
             name: "x",
-            quota: Quota::of(Some(limit)),
+            quota: PolicyQuota::from_limit(Some(limit)),
             standing,
             estimated_over: estimated_over(limit),
             retry: None,
@@ -166,15 +166,15 @@ mod tests {
             let rule = rule.unwrap();
             for (cost, wait_ms) in steps {
                 limiter.check_cost(&rule, "s", Cost::new(cost).unwrap());
-                let look = || *limiter.check_cost(&rule, "s", Cost::ZERO).standing();
-                let before = look();
-                let told = policy(rule.limit(), before).effective().unwrap();
+                let peek = || *limiter.check_cost(&rule, "s", Cost::ZERO).standing();
+                let before = peek();
+                let effective = policy(rule.limit(), before).effective_window().unwrap();
                 if before.remaining < units {
-                    prop_assert!(told > Micros::ZERO && told <= before.reset_after);
-                    clock.advance(told);
-                    prop_assert!(look().remaining > before.remaining, "{:?} told {:?}", before, told);
+                    prop_assert!(effective > Micros::ZERO && effective <= before.reset_after);
+                    clock.advance(effective);
+                    prop_assert!(peek().remaining > before.remaining, "{:?} told {:?}", before, effective);
                 } else {
-                    prop_assert_eq!(told, Micros::ZERO);
+                    prop_assert_eq!(effective, Micros::ZERO);
                 }
                 clock.advance(Micros::from_millis(wait_ms));
             }
@@ -202,8 +202,8 @@ mod tests {
             (SlidingCounter::new(minute(10)).into(), standing(9, 120), 120),
         ];
         for (limit, standing, seconds) in cases {
-            let told = policy(&limit, standing).effective();
-            assert_eq!(told, Some(Micros::from_secs(seconds)), "{limit:?}");
+            let effective = policy(&limit, standing).effective_window();
+            assert_eq!(effective, Some(Micros::from_secs(seconds)), "{limit:?}");
         }
     }
 
@@ -219,10 +219,10 @@ mod tests {
             let rate = Rate::new(units, Micros::from_millis(period_ms)).unwrap();
             let bucket = TokenBucket::new(rate).with_burst(burst).unwrap();
             let (units, window_s) = quota;
-            assert_eq!(Quota::of(Some(&bucket.into())), Quota::Window { units, window_s });
+            assert_eq!(PolicyQuota::from_limit(Some(&bucket.into())), PolicyQuota::Window { units, window_s });
         }
         let rate = Rate::new(7, Micros::from_millis(1_500)).unwrap();
-        let window = Quota::of(Some(&FixedWindow::new(rate).into()));
-        assert_eq!(window, Quota::Window { units: 7, window_s: 2 });
+        let window = PolicyQuota::from_limit(Some(&FixedWindow::new(rate).into()));
+        assert_eq!(window, PolicyQuota::Window { units: 7, window_s: 2 });
     }
 }

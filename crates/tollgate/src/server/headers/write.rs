@@ -1,7 +1,7 @@
 //! Header values, to the byte.
 
 use super::dialects::{Dialect, Dialects};
-use super::policy::{Policy, Quota, seconds_ceil};
+use super::policy::{HeaderPolicy, PolicyQuota, seconds_ceil};
 use hyper::header::HeaderName;
 use std::array::IntoIter;
 use std::iter::{Flatten, Take};
@@ -10,11 +10,11 @@ use tollgate_limiter::core::{Cost, Timestamp};
 
 /// What headers speak of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shown<'a, I> {
+pub(crate) struct HeaderInput<'a, I> {
     /// Every enforced limit that the attempt met.
     pub(crate) policies: I,
     /// The one that dialects with room for one speak of.
-    pub(crate) nearest: Policy<'a>,
+    pub(crate) nearest: HeaderPolicy<'a>,
     /// What was asked for.
     pub(crate) cost: Cost,
     /// The store's time when it was decided.
@@ -24,7 +24,7 @@ pub(crate) struct Shown<'a, I> {
 /// The headers that were written, and where in the buffer their values are. The buffer is shared by all of an answer, so
 /// that it is made into what headers are made of only once.
 #[derive(Debug, Default)]
-pub(crate) struct Written {
+pub(crate) struct HeaderRanges {
     fields: [Option<(&'static HeaderName, Range<usize>)>; FIELDS_MAX],
     count: usize,
 }
@@ -32,7 +32,7 @@ pub(crate) struct Written {
 /// A draft has at most four fields, and so have the older names.
 const FIELDS_MAX: usize = 8;
 
-impl Written {
+impl HeaderRanges {
     fn push(&mut self, name: &'static HeaderName, range: Range<usize>) {
         if let Some(field) = self.fields.get_mut(self.count) {
             *field = Some((name, range));
@@ -41,7 +41,7 @@ impl Written {
     }
 }
 
-impl IntoIterator for Written {
+impl IntoIterator for HeaderRanges {
     type Item = (&'static HeaderName, Range<usize>);
     type IntoIter = Flatten<Take<IntoIter<Option<Self::Item>, FIELDS_MAX>>>;
 
@@ -51,39 +51,39 @@ impl IntoIterator for Written {
 }
 
 /// Writes the headers of all dialects in use to the end of `buffer`.
-pub(crate) fn write<'a, I>(dialects: Dialects, shown: &Shown<'a, I>, buffer: &mut Vec<u8>, written: &mut Written)
+pub(crate) fn write<'a, I>(dialects: Dialects, input: &HeaderInput<'a, I>, buffer: &mut Vec<u8>, ranges: &mut HeaderRanges)
 where
-    I: Iterator<Item = Policy<'a>> + Clone,
+    I: Iterator<Item = HeaderPolicy<'a>> + Clone,
 {
-    let Shown {
+    let HeaderInput {
         nearest,
         policies,
         cost,
         now,
-    } = shown;
+    } = input;
     let mut field = |name: &'static HeaderName, fill: &dyn Fn(&mut Value<'_>)| {
         let start = buffer.len();
         fill(&mut Value { buffer, start });
         // An empty value says nothing and is not sent.
         if buffer.len() > start {
-            written.push(name, start..buffer.len());
+            ranges.push(name, start..buffer.len());
         }
     };
     let limit = |value: &mut Value<'_>| integer(value, nearest.quota.units());
     let remaining = |value: &mut Value<'_>| integer(value, nearest.standing.remaining);
     let reset = |value: &mut Value<'_>| {
-        if let Some(wait) = nearest.effective() {
+        if let Some(wait) = nearest.effective_window() {
             integer(value, seconds_ceil(wait));
         }
     };
     // Windows without names, as drafts before 08 had them. What has no window cannot be said.
-    let windows = |value: &mut Value<'_>, named: Named| {
+    let windows = |value: &mut Value<'_>, names: PolicyNames| {
         for policy in policies.clone() {
-            if let Quota::Window { units, window_s } = policy.quota {
+            if let PolicyQuota::Window { units, window_s } = policy.quota {
                 separate(value);
                 integer(value, units);
                 parameter(value, b";w=", window_s);
-                if let Named::Yes = named {
+                if let PolicyNames::Include = names {
                     value.extend_from_slice(b";name=\"");
                     value.extend_from_slice(policy.name.as_bytes());
                     value.push(b'"');
@@ -94,24 +94,24 @@ where
     for dialect in dialects.iter() {
         match dialect {
             Dialect::Ietf => {
-                field(&RATELIMIT_POLICY, &|value| named_policies(value, policies.clone()));
+                field(&RATELIMIT_POLICY, &|value| push_policies(value, policies.clone()));
                 field(&RATELIMIT, &|value| {
                     for policy in policies.clone() {
-                        named(value, policy.name);
+                        push_name(value, policy.name);
                         parameter(value, b";r=", policy.standing.remaining);
-                        if let Some(wait) = policy.effective() {
+                        if let Some(wait) = policy.effective_window() {
                             parameter(value, b";t=", seconds_ceil(wait));
                         }
                     }
                 });
             }
             Dialect::IetfNext => {
-                field(&RATELIMIT_POLICY, &|value| named_policies(value, policies.clone()));
+                field(&RATELIMIT_POLICY, &|value| push_policies(value, policies.clone()));
                 field(&RATELIMIT, &|value| {
                     for policy in policies.clone() {
-                        named(value, policy.name);
+                        push_name(value, policy.name);
                         parameter(value, b";a=", policy.standing.remaining);
-                        if let Some(wait) = policy.effective() {
+                        if let Some(wait) = policy.effective_window() {
                             parameter(value, b";w=", seconds_ceil(wait));
                         }
                         parameter(value, b";c=", cost.get());
@@ -119,11 +119,11 @@ where
                 });
             }
             Dialect::Draft07 => {
-                field(&RATELIMIT_POLICY, &|value| windows(value, Named::No));
+                field(&RATELIMIT_POLICY, &|value| windows(value, PolicyNames::Omit));
                 field(&RATELIMIT, &|value| {
                     parameter(value, b"limit=", nearest.quota.units());
                     parameter(value, b", remaining=", nearest.standing.remaining);
-                    if let Some(wait) = nearest.effective() {
+                    if let Some(wait) = nearest.effective_window() {
                         parameter(value, b", reset=", seconds_ceil(wait));
                     }
                 });
@@ -132,12 +132,12 @@ where
                 field(&RATELIMIT_LIMIT, &limit);
                 field(&RATELIMIT_REMAINING, &remaining);
                 field(&RATELIMIT_RESET, &reset);
-                field(&RATELIMIT_POLICY, &|value| windows(value, Named::No));
+                field(&RATELIMIT_POLICY, &|value| windows(value, PolicyNames::Omit));
             }
             Dialect::Draft03 => {
                 field(&RATELIMIT_LIMIT, &|value| {
                     limit(value);
-                    windows(value, Named::No);
+                    windows(value, PolicyNames::Omit);
                 });
                 field(&RATELIMIT_REMAINING, &remaining);
                 field(&RATELIMIT_RESET, &reset);
@@ -145,7 +145,7 @@ where
             Dialect::XEnvoy => {
                 field(&X_RATELIMIT_LIMIT, &|value| {
                     limit(value);
-                    windows(value, Named::Yes);
+                    windows(value, PolicyNames::Include);
                 });
                 field(&X_RATELIMIT_REMAINING, &remaining);
                 field(&X_RATELIMIT_RESET, &reset);
@@ -162,7 +162,7 @@ where
                     integer(value, nearest.quota.units().saturating_sub(nearest.standing.remaining));
                 });
                 field(&X_RATELIMIT_RESET, &|value| {
-                    if let Some(wait) = nearest.effective() {
+                    if let Some(wait) = nearest.effective_window() {
                         integer(value, now.as_micros().saturating_add(wait.get()).div_ceil(1_000_000));
                     }
                 });
@@ -190,26 +190,26 @@ impl Value<'_> {
 }
 
 #[derive(Clone, Copy)]
-enum Named {
-    Yes,
-    No,
+enum PolicyNames {
+    Include,
+    Omit,
 }
 
 /// `"api";q=100;w=60, "inflight";q=20;qu="concurrent-requests"`.
-fn named_policies<'a>(value: &mut Value<'_>, policies: impl Iterator<Item = Policy<'a>>) {
+fn push_policies<'a>(value: &mut Value<'_>, policies: impl Iterator<Item = HeaderPolicy<'a>>) {
     for policy in policies {
-        named(value, policy.name);
+        push_name(value, policy.name);
         parameter(value, b";q=", policy.quota.units());
         match policy.quota {
-            Quota::Window { window_s, .. } => parameter(value, b";w=", window_s),
-            Quota::Concurrent { .. } => value.extend_from_slice(b";qu=\"concurrent-requests\""),
-            Quota::Banned => {}
+            PolicyQuota::Window { window_s, .. } => parameter(value, b";w=", window_s),
+            PolicyQuota::Concurrent { .. } => value.extend_from_slice(b";qu=\"concurrent-requests\""),
+            PolicyQuota::Banned => {}
         }
     }
 }
 
 /// The next item of a list of names.
-fn named(value: &mut Value<'_>, name: &str) {
+fn push_name(value: &mut Value<'_>, name: &str) {
     separate(value);
     value.push(b'"');
     value.extend_from_slice(name.as_bytes());

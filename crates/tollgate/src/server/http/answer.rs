@@ -6,7 +6,7 @@ use super::forward::Refusal;
 use super::problem::{NO_STORE, PROBLEM_JSON};
 use super::retry_after::retry_after;
 use super::settings::HttpSettings;
-use crate::server::headers::{self, Policy, Quota, Shown};
+use crate::server::headers::{self, HeaderPolicy, PolicyQuota, HeaderInput};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -54,7 +54,7 @@ pub(super) fn to_gateway(settings: &HttpSettings, told: &Told<'_>, refusal: Refu
 
 fn with_status(settings: &HttpSettings, told: &Told<'_>, status: StatusCode) -> Response<Full<Bytes>> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
-    let mut written = headers::Written::default();
+    let mut written = headers::HeaderRanges::default();
     rate_headers(settings, told, &mut buffer, &mut written);
     let body_at = buffer.len();
     body::write_with(&mut buffer, told, status);
@@ -103,11 +103,11 @@ fn status(verdict: &Verdict<'_>) -> StatusCode {
     }
 }
 
-fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut Vec<u8>, written: &mut headers::Written) {
+fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut Vec<u8>, written: &mut headers::HeaderRanges) {
     let rulings = &told.verdict.rulings;
-    if let Some(nearest) = told.verdict.nearest().and_then(Policy::of) {
-        let shown = Shown {
-            policies: rulings.iter().filter_map(Policy::of),
+    if let Some(nearest) = told.verdict.nearest().and_then(HeaderPolicy::from_ruling) {
+        let shown = HeaderInput {
+            policies: rulings.iter().filter_map(HeaderPolicy::from_ruling),
             nearest,
             cost: told.cost,
             now: told.now,
@@ -116,8 +116,8 @@ fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut Vec<u8>, 
     }
 }
 
-fn quota(ruling: &Ruling<'_>) -> Quota {
-    Quota::of(ruling.window.map(|window| window.limit()))
+fn quota(ruling: &Ruling<'_>) -> PolicyQuota {
+    PolicyQuota::from_limit(ruling.window.map(|window| window.limit()))
 }
 
 /// How long to stay away: the longest time that a violated limit names. One that can say none, such as a slot somebody

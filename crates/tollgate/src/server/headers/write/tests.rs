@@ -6,10 +6,10 @@ use tollgate_limiter::core::{Micros, Retry, Standing};
 
 const NOW: Timestamp = Timestamp::from_micros(1_794_782_045_000_000);
 
-fn api() -> Policy<'static> {
-    Policy {
+fn api() -> HeaderPolicy<'static> {
+    HeaderPolicy {
         name: "api",
-        quota: Quota::Window {
+        quota: PolicyQuota::Window {
             units: 100,
             window_s: 60,
         },
@@ -23,10 +23,10 @@ fn api() -> Policy<'static> {
     }
 }
 
-fn day() -> Policy<'static> {
-    Policy {
+fn day() -> HeaderPolicy<'static> {
+    HeaderPolicy {
         name: "day",
-        quota: Quota::Window {
+        quota: PolicyQuota::Window {
             units: 5_000,
             window_s: 86_400,
         },
@@ -40,10 +40,10 @@ fn day() -> Policy<'static> {
     }
 }
 
-fn inflight(retry: Option<Retry>) -> Policy<'static> {
-    Policy {
+fn inflight(retry: Option<Retry>) -> HeaderPolicy<'static> {
+    HeaderPolicy {
         name: "inflight",
-        quota: Quota::Concurrent { slots: 20 },
+        quota: PolicyQuota::Concurrent { slots: 20 },
         standing: Standing {
             limit: 20,
             remaining: 3,
@@ -54,12 +54,12 @@ fn inflight(retry: Option<Retry>) -> Policy<'static> {
     }
 }
 
-fn denied(policy: Policy<'static>, remaining: u64, retry: Retry) -> Policy<'static> {
+fn denied(policy: HeaderPolicy<'static>, remaining: u64, retry: Retry) -> HeaderPolicy<'static> {
     let standing = Standing {
         remaining,
         ..policy.standing
     };
-    Policy {
+    HeaderPolicy {
         standing,
         retry: Some(retry),
         ..policy
@@ -67,8 +67,8 @@ fn denied(policy: Policy<'static>, remaining: u64, retry: Retry) -> Policy<'stat
 }
 
 /// The headers of one dialect as lines, sorted by name.
-fn lines(dialect: &str, policies: &[Policy<'static>]) -> String {
-    let shown = Shown {
+fn lines(dialect: &str, policies: &[HeaderPolicy<'static>]) -> String {
+    let input = HeaderInput {
         policies: policies.iter().copied(),
         nearest: policies[0],
         cost: Cost::ONE,
@@ -76,10 +76,10 @@ fn lines(dialect: &str, policies: &[Policy<'static>]) -> String {
     };
     // Behind something else, as in an answer to a pipelined request.
     let mut buffer = b"before".to_vec();
-    let mut written = Written::default();
-    write(Dialects::named([dialect]).unwrap(), &shown, &mut buffer, &mut written);
+    let mut ranges = HeaderRanges::default();
+    write(Dialects::from_names([dialect]).unwrap(), &input, &mut buffer, &mut ranges);
     let value = |range: Range<usize>| HeaderValue::from_bytes(&buffer[range]).unwrap();
-    let headers: HeaderMap = written
+    let headers: HeaderMap = ranges
         .into_iter()
         .map(|(name, range)| (name.clone(), value(range)))
         .collect();
@@ -237,8 +237,8 @@ fn concurrency_has_its_own_unit_and_neither_window_nor_time() {
 
 #[test]
 fn a_ban_is_a_quota_of_nothing() {
-    let banned = Policy {
-        quota: Quota::Banned,
+    let banned = HeaderPolicy {
+        quota: PolicyQuota::Banned,
         ..denied(api(), 0, Retry::Never)
     };
     assert_eq!(
@@ -258,7 +258,7 @@ proptest! {
         ]),
     ) {
         let standing = Standing { limit: units, remaining, reset_after: Micros::new(reset_us) };
-        let windowed = Policy { name: "a.b:c/d_e-9", quota: Quota::Window { units, window_s }, standing, estimated_over: None, retry };
+        let windowed = HeaderPolicy { name: "a.b:c/d_e-9", quota: PolicyQuota::Window { units, window_s }, standing, estimated_over: None, retry };
         for (dialect, _) in Dialect::NAMES {
             lines(dialect, &[windowed, inflight(None), day()]);
         }

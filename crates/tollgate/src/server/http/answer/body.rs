@@ -1,7 +1,7 @@
 //! The body of a verdict.
 
 use super::{Told, quota, status};
-use crate::server::headers::Quota;
+use crate::server::headers::PolicyQuota;
 use crate::server::http::json::{boolean, integer, integer_or_null, string};
 use hyper::StatusCode;
 use std::ops::Range;
@@ -127,16 +127,16 @@ fn detail(ruling: &Ruling<'_>) -> Option<String> {
     let retry = ruling.decision.as_ref()?.retry()?;
     let name = ruling.name;
     Some(match quota(ruling) {
-        Quota::Banned => format!("Policy \"{name}\" allows no requests."),
+        PolicyQuota::Banned => format!("Policy \"{name}\" allows no requests."),
         quota if retry == Retry::Never => {
             let units = quota.units();
             format!("Policy \"{name}\" can never allow this: it costs more than the {units} the policy holds.")
         }
-        Quota::Window { units, window_s } => {
+        PolicyQuota::Window { units, window_s } => {
             let (requests, seconds) = (counted(units, "request"), counted(window_s, "second"));
             format!("Policy \"{name}\" allows {requests} per {seconds}.")
         }
-        Quota::Concurrent { slots } => {
+        PolicyQuota::Concurrent { slots } => {
             format!("Policy \"{name}\" allows {} at a time.", counted(slots, "request"))
         }
     })
