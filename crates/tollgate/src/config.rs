@@ -24,7 +24,7 @@ pub use store::{RatelimitCounterSettings, MemorySettings, RedisSettings, Snapsho
 
 use self::reading::SettingsReader;
 use crate::server::envoy::Modes;
-use crate::server::http::{Bounds, Dialects, Forward, RetryAfter};
+use crate::server::http::{HttpLimits, Dialects, Forward, RetryAfter};
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
 use crate::server::tokens::{Rights, Tokens};
@@ -54,7 +54,7 @@ pub struct Config {
     /// The listeners that other machines reach without showing who they are, because those of envoyproxy/ratelimit can be.
     pub exposed_as_ratelimit: Vec<&'static str>,
     /// What clients may use up.
-    pub limits: Bounds,
+    pub limits: HttpLimits,
     /// Where counters are kept.
     pub store: StoreSettings,
     /// Where a server writes what it must.

@@ -194,10 +194,10 @@ fn http_settings(listener: &str, config: &Config, tls: Option<Arc<Tls>>, tokens:
     HttpSettings {
         headers: config.headers,
         retry_after: config.retry_after,
-        bounds: config.limits,
+        limits: config.limits,
         tls,
         tokens,
-        strangers: config.anonymous_rights(listener),
+        anonymous_rights: config.anonymous_rights(listener),
         forward: config.forward.clone(),
         drain: config.drain,
     }

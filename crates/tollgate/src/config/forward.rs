@@ -1,7 +1,7 @@
 //! `forward_auth`, `attributes` and `trusted_proxies`: what is read from requests that a gateway asks about.
 
 use super::reading::SettingsReader;
-use crate::server::http::{Forward, Gateway, Part};
+use crate::server::http::{Forward, Gateway, RequestField};
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Problem;
 use tollgate_limiter::core::rules::holds_addresses;
@@ -35,7 +35,7 @@ impl SettingsReader<'_> {
             trusted_proxies: trusted_proxies?,
         };
         if let (None, Some(node)) = (proxies, forward_auth)
-            && forward.attributes.iter().any(|(_, part)| *part == Part::ClientIp)
+            && forward.attributes.iter().any(|(_, part)| *part == RequestField::ClientIp)
         {
             let text = "nobody is trusted to name clients, so every request has the address of its gateway";
             let hint = "write the addresses of the gateways: `trusted_proxies: [127.0.0.1]`; `[]` if this is meant";
@@ -51,7 +51,7 @@ impl SettingsReader<'_> {
     }
 
     /// None if one of them is wrong.
-    fn attributes(&mut self, node: &Node) -> Option<Vec<(Box<str>, Part)>> {
+    fn attributes(&mut self, node: &Node) -> Option<Vec<(Box<str>, RequestField)>> {
         let entries = node.entries(
             "names of attributes and where they come from",
             "{ merchant: header:x-merchant-id }",
@@ -62,7 +62,7 @@ impl SettingsReader<'_> {
             let Some(text) = source.text("where the attribute comes from", &mut self.problems) else {
                 continue;
             };
-            let Some(part) = Part::named(text) else {
+            let Some(part) = RequestField::from_name(text) else {
                 self.problems.error_with(
                     &source.location,
                     "no attribute comes from there",
@@ -70,7 +70,7 @@ impl SettingsReader<'_> {
                 );
                 continue;
             };
-            if part == Part::ClientIp && !holds_addresses(&name.text) {
+            if part == RequestField::ClientIp && !holds_addresses(&name.text) {
                 let text = format!(
                     "rules do not take `{}` for an address, so each IPv6 address counts by itself",
                     name.text

@@ -1,7 +1,7 @@
 //! `server`: where front ends listen, with which certificates, and what clients may use up.
 
 use super::reading::SettingsReader;
-use crate::server::http::Bounds;
+use crate::server::http::HttpLimits;
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(super) struct ServerSettings {
     pub(super) debug: ListenAddress,
     pub(super) tls: Option<TlsFiles>,
     pub(super) tls_only: Option<Vec<&'static str>>,
-    pub(super) limits: Bounds,
+    pub(super) limits: HttpLimits,
     pub(super) resp_idle_timeout: Option<Duration>,
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::server::envoy::HeaderNames;
-use crate::server::http::{Gateway, Part, RetryAfterFormat};
+use crate::server::http::{Gateway, RequestField, RetryAfterFormat};
 use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::{Micros, yaml};
@@ -57,7 +57,7 @@ fn nothing_written_means_the_defaults() {
     assert_eq!(config.drain, Duration::from_secs(10));
     assert_eq!(config.headers, Dialects::default());
     assert_eq!(config.retry_after, RetryAfter::default());
-    assert_eq!(config.limits, Bounds::default());
+    assert_eq!(config.limits, HttpLimits::default());
     assert_eq!(config.ipv6_prefix, 64);
     assert!(config.tokens.is_none() && config.tls.is_none());
     assert_eq!(
@@ -246,13 +246,13 @@ fn gateways_are_as_they_are_written() {
     assert!(forward.trusted_proxies.contains("10.1.2.3".parse().unwrap()));
     assert!(forward.trusted_proxies.contains("::1".parse().unwrap()));
     assert!(!forward.trusted_proxies.contains("127.0.0.1".parse().unwrap()));
-    let merchant = Part::named("header:x-merchant-id").expect("a header");
+    let merchant = RequestField::from_name("header:x-merchant-id").expect("a header");
     assert_eq!(
         forward.attributes,
         [
             ("merchant".into(), merchant),
-            ("endpoint".into(), Part::Path),
-            ("ip".into(), Part::ClientIp),
+            ("endpoint".into(), RequestField::Path),
+            ("ip".into(), RequestField::ClientIp),
         ]
     );
     let plain = accepted("forward_auth: { gateway: envoy }\ntrusted_proxies: []").forward;

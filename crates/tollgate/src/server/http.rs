@@ -18,15 +18,15 @@ pub mod settings;
 mod watch;
 
 pub use super::headers::{Dialect, DialectError, Dialects};
-pub use forward::{Forward, Gateway, Part};
-pub use problem::Problem;
+pub use forward::{Forward, Gateway, RequestField};
+pub use problem::ProblemDetails;
 pub use routes::OPENAPI;
-pub use settings::{Bounds, HttpSettings, RetryAfter, RetryAfterFormat};
+pub use settings::{HttpLimits, HttpSettings, RetryAfter, RetryAfterFormat};
 
 use super::accept::{Terms, accept};
 use super::gate::Gate;
 use super::listen::Listener;
-use routes::Front;
+use routes::HttpService;
 use std::sync::Arc;
 
 /// Answers requests on `listener` until `shutdown` comes to an end, and then drains: it accepts no more connections,
@@ -52,14 +52,14 @@ async fn serve_routes(
     gate: Arc<Gate>,
     settings: HttpSettings,
     shutdown: impl Future<Output = ()>,
-    routes: &'static [routes::Entry],
+    routes: &'static [routes::RouteEntry],
 ) {
-    let terms = Terms {
-        connections: settings.bounds.connections,
-        per_address: settings.bounds.connections_per_address,
+    let limits = Terms {
+        connections: settings.limits.connections,
+        per_address: settings.limits.connections_per_address,
         drain: settings.drain,
     };
-    let front = Arc::new(Front::new(Arc::clone(&gate), settings, routes));
-    let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
-    accept(listener, &gate, terms, shutdown, converse).await;
+    let service = Arc::new(HttpService::new(Arc::clone(&gate), settings, routes));
+    let serve_connection = |stream, stage| connection::serve(stream, Arc::clone(&service), stage);
+    accept(listener, &gate, limits, shutdown, serve_connection).await;
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
-use tollgate::server::http::{self, Forward, Gateway, HttpSettings, Part};
+use tollgate::server::http::{self, Forward, Gateway, HttpSettings, RequestField};
 use tollgate::server::listen::{Address, Listener};
 use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::AnyStore;
@@ -16,7 +16,7 @@ use tollgate_limiter::core::yaml;
 
 /// What a gateway hands on of its clients' requests: each attribute in a header of its name.
 fn forward() -> Forward {
-    let header = |name: &str| (name.into(), Part::named(&format!("header:{name}")).unwrap());
+    let header = |name: &str| (name.into(), RequestField::from_name(&format!("header:{name}")).unwrap());
     Forward {
         gateway: Gateway::Traefik,
         attributes: ["door", "user", "tier", "path", "points"].map(header).to_vec(),

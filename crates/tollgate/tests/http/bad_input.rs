@@ -4,7 +4,7 @@ use crate::client::{Answer, begins};
 use crate::server::{Server, settings};
 use serde_json::json;
 use std::time::Duration;
-use tollgate::server::http::{Bounds, HttpSettings};
+use tollgate::server::http::{HttpLimits, HttpSettings};
 
 const RULES: &str = "- { id: plan, limit: 5/min }\n";
 
@@ -120,9 +120,9 @@ fn a_body_in_chunks_is_put_together() {
 #[test]
 fn a_body_that_does_not_come_is_408() {
     let settings = HttpSettings {
-        bounds: Bounds {
+        limits: HttpLimits {
             body_timeout: Duration::from_millis(50),
-            ..Bounds::default()
+            ..HttpLimits::default()
         },
         ..settings()
     };

@@ -3,32 +3,32 @@
 use crate::client::{Client, begins, post};
 use crate::server::{Server, settings};
 use std::time::Duration;
-use tollgate::server::http::{Bounds, HttpSettings};
+use tollgate::server::http::{HttpLimits, HttpSettings};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 const SHORT: Duration = Duration::from_millis(40);
 const LONG: Duration = Duration::from_secs(3_600);
 
-fn bounded(bounds: Bounds) -> Server {
-    Server::start_with(RULES, HttpSettings { bounds, ..settings() })
+fn bounded(bounds: HttpLimits) -> Server {
+    Server::start_with(RULES, HttpSettings { limits: bounds, ..settings() })
 }
 
 #[test]
 fn who_says_nothing_is_cut_off() {
-    let server = bounded(Bounds {
+    let server = bounded(HttpLimits {
         header_timeout: SHORT,
         idle_timeout: LONG,
-        ..Bounds::default()
+        ..HttpLimits::default()
     });
     assert!(server.connect().is_closed());
 }
 
 #[test]
 fn who_drips_a_request_is_cut_off() {
-    let server = bounded(Bounds {
+    let server = bounded(HttpLimits {
         header_timeout: SHORT,
         idle_timeout: LONG,
-        ..Bounds::default()
+        ..HttpLimits::default()
     });
     let mut client = server.connect();
     client.send("POST /v1/check HTTP/1.1\r\nHos");
@@ -42,10 +42,10 @@ fn who_drips_a_request_is_cut_off() {
 
 #[test]
 fn who_is_idle_between_requests_is_cut_off_later() {
-    let server = bounded(Bounds {
+    let server = bounded(HttpLimits {
         header_timeout: LONG,
         idle_timeout: SHORT,
-        ..Bounds::default()
+        ..HttpLimits::default()
     });
     let mut client = server.connect();
     assert_eq!(client.check("").status, 200);
@@ -75,9 +75,9 @@ fn too_many_or_too_long_headers_are_431() {
 
 #[test]
 fn beyond_the_cap_a_connection_waits_for_one_to_end() {
-    let server = bounded(Bounds {
+    let server = bounded(HttpLimits {
         connections: 2,
-        ..Bounds::default()
+        ..HttpLimits::default()
     });
     let mut first = server.connect();
     let mut second = server.connect();
@@ -126,9 +126,9 @@ fn who_closes_early_leaves_nothing_behind() {
 
 #[test]
 fn large_bodies_of_all_clients_together_have_a_bound() {
-    let server = bounded(Bounds {
+    let server = bounded(HttpLimits {
         body_timeout: LONG,
-        ..Bounds::default()
+        ..HttpLimits::default()
     });
     let length = 1024 * 1024;
     let begin = format!("POST /v1/check/batch HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n\r\n[");

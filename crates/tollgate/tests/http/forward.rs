@@ -3,7 +3,7 @@
 use crate::client::{Answer, Client, begins};
 use crate::server::{Server, settings};
 use std::sync::Arc;
-use tollgate::server::http::{Forward, Gateway, HttpSettings, Part};
+use tollgate::server::http::{Forward, Gateway, HttpSettings, RequestField};
 use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 /// Two of each address in `default`, one of each path in `paths`.
@@ -315,7 +315,7 @@ fn gateways_are_counted_by_a_door_of_their_own() {
 #[test]
 fn attributes_are_those_of_the_settings() {
     let mut settings = asked_by(Gateway::Caddy);
-    let of = |name: &str, part: &str| (name.into(), Part::named(part).unwrap());
+    let of = |name: &str, part: &str| (name.into(), RequestField::from_name(part).unwrap());
     settings.forward.as_mut().unwrap().attributes =
         vec![of("merchant", "header:x-merchant-id"), of("endpoint", "path")];
     let rules = "- { id: plan, per: merchant, when: { endpoint: /v1/charges }, limit: 1/min }\n";

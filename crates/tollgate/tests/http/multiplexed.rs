@@ -9,7 +9,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tollgate::server::http::{Bounds, HttpSettings};
+use tollgate::server::http::{HttpLimits, HttpSettings};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 
@@ -69,10 +69,10 @@ fn a_draining_server_says_goaway_and_answers_what_is_in_flight() {
 #[test]
 fn an_idle_connection_is_cut_off() {
     let settings = HttpSettings {
-        bounds: Bounds {
+        limits: HttpLimits {
             header_timeout: Duration::from_secs(3_600),
             idle_timeout: Duration::from_millis(40),
-            ..Bounds::default()
+            ..HttpLimits::default()
         },
         ..settings()
     };

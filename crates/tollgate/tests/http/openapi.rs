@@ -3,7 +3,7 @@
 use crate::client::Answer;
 use crate::server::{Server, settings};
 use serde_json::{Value, json};
-use tollgate::server::http::{Forward, Gateway, HttpSettings, OPENAPI, Part};
+use tollgate::server::http::{Forward, Gateway, HttpSettings, OPENAPI, RequestField};
 use tollgate_limiter::core::network::Networks;
 
 const RULES: &str = "
@@ -128,7 +128,7 @@ fn real_answers_are_as_described() {
     }
     let forward = Forward {
         gateway: Gateway::Envoy,
-        attributes: vec![("user".into(), Part::Host)],
+        attributes: vec![("user".into(), RequestField::Host)],
         trusted_proxies: Networks::default(),
     };
     let asked = HttpSettings {

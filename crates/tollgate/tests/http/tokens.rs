@@ -79,7 +79,7 @@ fn every_right_opens_its_paths_and_no_other() {
 #[test]
 fn a_port_that_is_open_to_strangers_refuses_what_they_may_not_do() {
     let settings = HttpSettings {
-        strangers: Rights::CHECK | Rights::METRICS,
+        anonymous_rights: Rights::CHECK | Rights::METRICS,
         ..settings()
     };
     let server = Server::start_with(RULES, settings);

@@ -2,7 +2,7 @@
 
 mod body;
 
-use super::forward::Refusal;
+use super::forward::DenyStatus;
 use super::problem::{NO_STORE, PROBLEM_JSON};
 use super::retry_after::retry_after;
 use super::settings::HttpSettings;
@@ -19,7 +19,7 @@ pub(super) use body::{write as write_body, write_ruling};
 
 /// What a verdict is told together with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Told<'a> {
+pub(super) struct CheckResponse<'a> {
     pub(super) verdict: &'a Verdict<'a>,
     /// What the attempt holds of concurrency limits.
     pub(super) lease: Option<&'a str>,
@@ -30,18 +30,18 @@ pub(super) struct Told<'a> {
 }
 
 /// The answer to a check: 200, 429 if it is denied, 503 if it could not be judged and a rule refuses that.
-pub(super) fn to_check(settings: &HttpSettings, told: &Told<'_>) -> Response<Full<Bytes>> {
-    with_status(settings, told, status(told.verdict))
+pub(super) fn check_response(settings: &HttpSettings, check: &CheckResponse<'_>) -> Response<Full<Bytes>> {
+    with_status(settings, check, status(check.verdict))
 }
 
 /// The answer to a gateway. Allowed: exactly 200, and nothing in it. Refused: as a check, or with 403.
-pub(super) fn to_gateway(settings: &HttpSettings, told: &Told<'_>, refusal: Refusal) -> Response<Full<Bytes>> {
-    let status = match (status(told.verdict), refusal) {
+pub(super) fn gateway_response(settings: &HttpSettings, check: &CheckResponse<'_>, deny_status: DenyStatus) -> Response<Full<Bytes>> {
+    let status = match (status(check.verdict), deny_status) {
         (StatusCode::OK, _) => StatusCode::OK,
-        (_, Refusal::Forbidden) => StatusCode::FORBIDDEN,
-        (status, Refusal::Plain) => status,
+        (_, DenyStatus::Forbidden) => StatusCode::FORBIDDEN,
+        (status, DenyStatus::Plain) => status,
     };
-    let mut response = with_status(settings, told, status);
+    let mut response = with_status(settings, check, status);
     if status == StatusCode::OK {
         *response.body_mut() = Full::default();
         response.headers_mut().remove(CONTENT_TYPE);
@@ -52,19 +52,19 @@ pub(super) fn to_gateway(settings: &HttpSettings, told: &Told<'_>, refusal: Refu
     response
 }
 
-fn with_status(settings: &HttpSettings, told: &Told<'_>, status: StatusCode) -> Response<Full<Bytes>> {
+fn with_status(settings: &HttpSettings, check: &CheckResponse<'_>, status: StatusCode) -> Response<Full<Bytes>> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
-    let mut written = headers::HeaderRanges::default();
-    rate_headers(settings, told, &mut buffer, &mut written);
+    let mut ranges = headers::HeaderRanges::default();
+    rate_headers(settings, check, &mut buffer, &mut ranges);
     let body_at = buffer.len();
-    body::write_with(&mut buffer, told, status);
+    body::write_with(&mut buffer, check, status);
     let buffer = Bytes::from(buffer);
     let mut fields = HeaderMap::with_capacity(if status == StatusCode::OK {
         HEADERS
     } else {
-        HEADERS_REFUSED
+        HEADERS_DENIED
     });
-    for (name, range) in written {
+    for (name, range) in ranges {
         // What we write is printable ASCII, so it is a header value.
         if let Ok(value) = HeaderValue::from_maybe_shared(buffer.slice(range)) {
             fields.insert(name, value);
@@ -76,7 +76,7 @@ fn with_status(settings: &HttpSettings, told: &Told<'_>, status: StatusCode) -> 
         fields.insert(CONTENT_TYPE, PROBLEM_JSON);
         fields.insert(CACHE_CONTROL, NO_STORE);
         if let Some(after) =
-            longest_wait(told.verdict).and_then(|wait| retry_after(settings.retry_after, wait, told.now, draw()))
+            longest_wait(check.verdict).and_then(|wait| retry_after(settings.retry_after, wait, check.now, jitter_fraction()))
             && let Ok(value) = HeaderValue::try_from(after)
         {
             fields.insert(RETRY_AFTER, value);
@@ -103,16 +103,16 @@ fn status(verdict: &Verdict<'_>) -> StatusCode {
     }
 }
 
-fn rate_headers(settings: &HttpSettings, told: &Told<'_>, buffer: &mut Vec<u8>, written: &mut headers::HeaderRanges) {
-    let rulings = &told.verdict.rulings;
-    if let Some(nearest) = told.verdict.nearest().and_then(HeaderPolicy::from_ruling) {
-        let shown = HeaderInput {
+fn rate_headers(settings: &HttpSettings, check: &CheckResponse<'_>, buffer: &mut Vec<u8>, ranges: &mut headers::HeaderRanges) {
+    let rulings = &check.verdict.rulings;
+    if let Some(nearest) = check.verdict.nearest().and_then(HeaderPolicy::from_ruling) {
+        let input = HeaderInput {
             policies: rulings.iter().filter_map(HeaderPolicy::from_ruling),
             nearest,
-            cost: told.cost,
-            now: told.now,
+            cost: check.cost,
+            now: check.now,
         };
-        headers::write(settings.headers, &shown, buffer, written);
+        headers::write(settings.headers, &input, buffer, ranges);
     }
 }
 
@@ -146,7 +146,7 @@ fn wait(ruling: &Ruling<'_>) -> Option<Retry> {
 
 /// A random number, for jitter: the keys of the standard library's hashers are, and a denial is no place for a system
 /// call.
-fn draw() -> u32 {
+fn jitter_fraction() -> u32 {
     (RandomState::new().build_hasher().finish() >> 32) as u32
 }
 
@@ -156,4 +156,4 @@ const BUFFER_BYTES: usize = 1024;
 /// The kind of content and the default dialects. A map of six has its size from the allocator's quick bins, one of seven not.
 const HEADERS: usize = 6;
 /// When to come back, and that no cache may keep it.
-const HEADERS_REFUSED: usize = 8;
+const HEADERS_DENIED: usize = 8;

@@ -1,6 +1,6 @@
 //! Whether a request may do what it asks.
 
-use super::problem::Problem;
+use super::problem::ProblemDetails;
 use crate::server::tokens::{Caller, Rights, Tokens, single_header};
 use hyper::header::{HeaderName, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};
@@ -9,8 +9,8 @@ use hyper::{HeaderMap, StatusCode};
 ///
 /// # Errors
 /// 401 without a known token, 403 without the right.
-pub(super) fn permit(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Result<(), Problem> {
-    judge(
+pub(super) fn check_token(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Result<(), ProblemDetails> {
+    check_rights(
         tokens.caller_from_headers(headers),
         needed,
         "show a token that this server knows: Authorization: Bearer …",
@@ -22,9 +22,9 @@ pub(super) fn permit(tokens: &Tokens, headers: &HeaderMap, needed: Rights) -> Re
 ///
 /// # Errors
 /// 401 without a known token, 403 without the right.
-pub(super) fn permit_gateway(tokens: &Tokens, headers: &HeaderMap) -> Result<(), Problem> {
+pub(super) fn check_gateway_token(tokens: &Tokens, headers: &HeaderMap) -> Result<(), ProblemDetails> {
     let token = single_header(headers, &GATEWAY_TOKEN).map(|value| value.as_bytes().trim_ascii());
-    judge(
+    check_rights(
         token.and_then(|token| tokens.caller(token)),
         Rights::CHECK,
         "the gateway must show a token that this server knows: X-Tollgate-Token: …",
@@ -35,24 +35,24 @@ pub(super) fn permit_gateway(tokens: &Tokens, headers: &HeaderMap) -> Result<(),
 ///
 /// # Errors
 /// 403, and what the operator can do.
-pub(super) fn permit_stranger(strangers: Rights, needed: Rights) -> Result<(), Problem> {
-    if strangers.contains(needed) {
+pub(super) fn check_anonymous(anonymous_rights: Rights, needed: Rights) -> Result<(), ProblemDetails> {
+    if anonymous_rights.contains(needed) {
         return Ok(());
     }
-    Err(Problem::new(
+    Err(ProblemDetails::new(
         StatusCode::FORBIDDEN,
         format!(
             "this needs the right `{needed}`, and this port is open to everybody, as envoyproxy/ratelimit's is, for no more \
-             than `{strangers}`; whoever runs the server can give callers tokens (`auth`), or let it listen on 127.0.0.1"
+             than `{anonymous_rights}`; whoever runs the server can give callers tokens (`auth`), or let it listen on 127.0.0.1"
         ),
     ))
 }
 
-fn judge(caller: Option<&Caller>, needed: Rights, hint: &'static str) -> Result<(), Problem> {
+fn check_rights(caller: Option<&Caller>, needed: Rights, hint: &'static str) -> Result<(), ProblemDetails> {
     match caller {
-        None => Err(Problem::new(StatusCode::UNAUTHORIZED, hint).with(WWW_AUTHENTICATE, CHALLENGE)),
+        None => Err(ProblemDetails::new(StatusCode::UNAUTHORIZED, hint).with_header(WWW_AUTHENTICATE, CHALLENGE)),
         Some(caller) if caller.rights.contains(needed) => Ok(()),
-        Some(_) => Err(Problem::new(
+        Some(_) => Err(ProblemDetails::new(
             StatusCode::FORBIDDEN,
             format!("this needs the right `{needed}`, which the token does not have"),
         )),
@@ -97,7 +97,7 @@ mod tests {
             for value in values {
                 headers.append(AUTHORIZATION, HeaderValue::from_str(value).unwrap());
             }
-            let answer = permit(&tokens, &headers, needed);
+            let answer = check_token(&tokens, &headers, needed);
             assert_eq!(
                 answer.err().map(|problem| problem.status.as_u16()),
                 refused,

@@ -1,6 +1,6 @@
 //! What is known from envoyproxy/ratelimit: `/healthcheck`, and on the debug port `/rlconfig` and `/stats`, as plain text.
 
-use super::routes::{Entry, PLAIN_TEXT, Route};
+use super::routes::{RouteEntry, PLAIN_TEXT, Route};
 use crate::server::gate::{Gate, Phase};
 use crate::server::telemetry::Door;
 use crate::server::tokens::Rights;
@@ -11,7 +11,7 @@ use hyper::{Method, Response, StatusCode};
 use tollgate_limiter::core::rules::envoy::DescriptorLimit;
 
 /// What is asked of the debug port.
-pub(super) const ROUTES: [Entry; 3] = [
+pub(super) const ROUTES: [RouteEntry; 3] = [
     ("/", Method::GET, Route::DebugIndex, None),
     ("/rlconfig", Method::GET, Route::RlConfig, Some(Rights::METRICS)),
     ("/stats", Method::GET, Route::Stats, Some(Rights::METRICS)),
@@ -19,21 +19,21 @@ pub(super) const ROUTES: [Entry; 3] = [
 
 /// 200 and `OK` while requests should be sent here, else 500. Why changed files are not in force stands below it.
 pub(super) fn health(gate: &Gate) -> Response<Full<Bytes>> {
-    let is_well = gate.phase() == Phase::Ready && !gate.is_awaiting_rules();
-    let mut said = match (is_well, gate.phase()) {
+    let is_healthy = gate.phase() == Phase::Ready && !gate.is_awaiting_rules();
+    let mut body = match (is_healthy, gate.phase()) {
         (true, _) => "OK",
         (false, Phase::Starting) => "starting",
         (false, Phase::Draining) => "draining",
         (false, Phase::Ready) => "no rules yet",
     }
     .to_owned();
-    if let Some(fault) = gate.rules_error() {
-        said.push_str("\nthe files as they are now are refused: ");
-        said.push_str(&fault);
-        said.push('\n');
+    if let Some(error) = gate.rules_error() {
+        body.push_str("\nthe files as they are now are refused: ");
+        body.push_str(&error);
+        body.push('\n');
     }
-    let mut response = text(said);
-    if !is_well {
+    let mut response = text(body);
+    if !is_healthy {
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
     }
     response
@@ -46,8 +46,8 @@ pub(super) fn index() -> Response<Full<Bytes>> {
 
 /// Each limit in force, a line each.
 pub(super) fn limits(gate: &Gate) -> Response<Full<Bytes>> {
-    let sitting = gate.snapshot(Door::Http);
-    let limits = sitting.limiter().rules().descriptors().limits();
+    let snapshot = gate.snapshot(Door::Http);
+    let limits = snapshot.limiter().rules().descriptors().limits();
     text(limits.iter().map(|(path, limit)| line(path, limit)).collect())
 }
 
@@ -57,31 +57,31 @@ fn line(path: &str, limit: &DescriptorLimit) -> String {
         None => (0, "UNKNOWN"),
     };
     let (shadow, quota) = (limit.shadow, limit.quota);
-    let own = limit.native.as_ref().map_or_else(String::new, |exact| {
+    let native = limit.native.as_ref().map_or_else(String::new, |exact| {
         format!(", limit: {}, algorithm: {}", exact.text, exact.limit.algorithm())
     });
-    format!("{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}{own}\n")
+    format!("{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}{native}\n")
 }
 
 /// What was counted, a line each, by name.
-pub(super) fn figures(gate: &Gate) -> Response<Full<Bytes>> {
-    let figures = &gate.metrics().envoy;
+pub(super) fn stats(gate: &Gate) -> Response<Full<Bytes>> {
+    let stats = &gate.metrics().envoy;
     let mut lines: Vec<String> = vec![
         format!("ratelimit.service.config_load_success: {}\n", gate.rules_installed()),
         format!("ratelimit.service.config_load_error: {}\n", gate.reload_failures()),
         format!(
             "ratelimit_server.ShouldRateLimit.total_requests: {}\n",
-            figures.calls.all.get()
+            stats.calls.all.get()
         ),
     ];
-    let told = figures.text();
-    lines.extend(told.lines().map(|line| format!("{line}\n")));
+    let stat_lines = stats.text();
+    lines.extend(stat_lines.lines().map(|line| format!("{line}\n")));
     lines.sort_unstable();
     text(lines.concat())
 }
 
-fn text(said: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::from(said));
+fn text(body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body));
     response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
     response
 }

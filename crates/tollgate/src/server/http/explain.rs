@@ -1,52 +1,52 @@
 //! An explanation as JSON.
 
-use super::answer::{self, Told};
+use super::answer::{self, CheckResponse};
 use super::json::{boolean, integer, string};
 use tollgate_limiter::core::rules::{Explanation, RuleMatch, LimitOrigin, MatchedRule, SkipReason, RuleTrace, Terms};
 use tollgate_limiter::core::{Cost, Timestamp};
 
 /// `{"verdict":{…},"rules":[…]}`: what a check would answer, and then every rule.
-pub(super) fn written(explanation: &Explanation<'_>) -> Vec<u8> {
+pub(super) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(BYTES);
     out.extend_from_slice(b"{\"verdict\":");
-    let told = Told {
+    let response = CheckResponse {
         verdict: &explanation.verdict,
         lease: None,
         cost: Cost::ZERO,
         now: Timestamp::EPOCH,
     };
-    answer::write_body(&mut out, &told);
+    answer::write_body(&mut out, &response);
     out.extend_from_slice(b",\"rules\":");
-    array(&mut out, &explanation.traces, story);
+    array(&mut out, &explanation.traces, rule_trace);
     out.push(b'}');
     out
 }
 
-fn story(out: &mut Vec<u8>, story: &RuleTrace<'_>) {
+fn rule_trace(out: &mut Vec<u8>, trace: &RuleTrace<'_>) {
     out.extend_from_slice(b"{\"rule\":");
-    string(out, story.rule.id().as_bytes());
+    string(out, trace.rule.id().as_bytes());
     out.extend_from_slice(b",\"domain\":");
-    string(out, story.rule.domain().as_bytes());
+    string(out, trace.rule.domain().as_bytes());
     out.extend_from_slice(b",\"mode\":");
-    string(out, story.rule.mode().name().as_bytes());
+    string(out, trace.rule.mode().name().as_bytes());
     out.extend_from_slice(b",\"met\":");
-    boolean(out, story.rule_match.is_matched());
-    match &story.rule_match {
-        RuleMatch::Matched(met) => applied(out, story, met),
+    boolean(out, trace.rule_match.is_matched());
+    match &trace.rule_match {
+        RuleMatch::Matched(met) => matched_rule(out, trace, met),
         RuleMatch::Skipped(misses) => {
             out.extend_from_slice(b",\"missed\":");
-            array(out, misses, miss);
+            array(out, misses, skip_reason);
         }
     }
     out.extend_from_slice(b",\"advice\":");
-    array(out, &story.suggestions(), |out, advice| string(out, advice.as_bytes()));
+    array(out, &trace.suggestions(), |out, advice| string(out, advice.as_bytes()));
     out.push(b'}');
 }
 
-fn applied(out: &mut Vec<u8>, story: &RuleTrace<'_>, met: &MatchedRule<'_>) {
+fn matched_rule(out: &mut Vec<u8>, trace: &RuleTrace<'_>, matched: &MatchedRule<'_>) {
     out.extend_from_slice(b",\"per\":");
     // A list of pairs: an attribute of several values stands there several times.
-    array(out, &met.subject, |out, (name, value)| {
+    array(out, &matched.subject, |out, (name, value)| {
         out.extend_from_slice(b"{\"attribute\":");
         string(out, name.as_bytes());
         out.extend_from_slice(b",\"value\":");
@@ -54,36 +54,36 @@ fn applied(out: &mut Vec<u8>, story: &RuleTrace<'_>, met: &MatchedRule<'_>) {
         out.push(b'}');
     });
     out.extend_from_slice(b",\"variant\":");
-    match story.rule.experiment() {
-        Some(_) => string(out, met.variant.name().as_bytes()),
+    match trace.rule.experiment() {
+        Some(_) => string(out, matched.variant.name().as_bytes()),
         None => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b",\"terms\":");
-    let terms = match met.terms {
+    let terms = match matched.terms {
         Terms::Limited(_) => "limited",
         Terms::Banned => "banned",
         Terms::Unlimited => "unlimited",
     };
     string(out, terms.as_bytes());
     out.extend_from_slice(b",\"from\":");
-    grounds(out, &met.origin);
+    limit_origin(out, &matched.origin);
     out.extend_from_slice(b",\"cost\":");
-    integer(out, met.cost.get());
+    integer(out, matched.cost.get());
     out.extend_from_slice(b",\"limits\":");
-    array(out, &met.limits, |out, held| {
+    array(out, &matched.limits, |out, limit| {
         out.push(b'{');
-        answer::write_ruling(out, &held.ruling);
+        answer::write_ruling(out, &limit.ruling);
         out.extend_from_slice(b",\"algorithm\":");
-        optional(out, held.ruling.window.map(|window| window.limit().algorithm()));
+        string_or_null(out, limit.ruling.window.map(|window| window.limit().algorithm()));
         out.extend_from_slice(b",\"key\":");
-        optional(out, held.key.as_deref());
+        string_or_null(out, limit.key.as_deref());
         out.push(b'}');
     });
 }
 
 /// Where the limit comes from.
-fn grounds(out: &mut Vec<u8>, grounds: &LimitOrigin<'_>) {
-    match grounds {
+fn limit_origin(out: &mut Vec<u8>, origin: &LimitOrigin<'_>) {
+    match origin {
         LimitOrigin::Limit => out.extend_from_slice(b"{\"kind\":\"limit\"}"),
         LimitOrigin::By { attribute, value } => {
             out.extend_from_slice(b"{\"kind\":\"by\",\"attribute\":");
@@ -92,16 +92,16 @@ fn grounds(out: &mut Vec<u8>, grounds: &LimitOrigin<'_>) {
             string(out, value);
             out.push(b'}');
         }
-        LimitOrigin::Override(place) => {
+        LimitOrigin::Override(index) => {
             out.extend_from_slice(b"{\"kind\":\"override\",\"place\":");
-            integer(out, u64::from(*place));
+            integer(out, u64::from(*index));
             out.push(b'}');
         }
     }
 }
 
-fn miss(out: &mut Vec<u8>, miss: &SkipReason<'_>) {
-    match miss {
+fn skip_reason(out: &mut Vec<u8>, reason: &SkipReason<'_>) {
+    match reason {
         SkipReason::Disabled => out.extend_from_slice(b"{\"reason\":\"disabled\""),
         SkipReason::Domain { actual: was } => {
             out.extend_from_slice(b"{\"reason\":\"domain\",\"was\":");
@@ -132,8 +132,8 @@ fn miss(out: &mut Vec<u8>, miss: &SkipReason<'_>) {
 
 fn array<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
     out.push(b'[');
-    for (place, item) in items.iter().enumerate() {
-        if place > 0 {
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
             out.push(b',');
         }
         write(out, item);
@@ -141,7 +141,7 @@ fn array<T>(out: &mut Vec<u8>, items: &[T], write: impl Fn(&mut Vec<u8>, &T)) {
     out.push(b']');
 }
 
-fn optional(out: &mut Vec<u8>, text: Option<&str>) {
+fn string_or_null(out: &mut Vec<u8>, text: Option<&str>) {
     match text {
         Some(text) => string(out, text.as_bytes()),
         None => out.extend_from_slice(b"null"),

@@ -8,8 +8,8 @@ mod original;
 
 pub use client_address::client_address;
 
-use self::original::Original;
-use super::problem::Problem;
+use self::original::OriginalRequest;
+use super::problem::ProblemDetails;
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ pub struct Forward {
     /// Who asks: what it says of the original request is in one place, and nothing else is believed.
     pub gateway: Gateway,
     /// What rules see of a request, by name.
-    pub attributes: Vec<(Box<str>, Part)>,
+    pub attributes: Vec<(Box<str>, RequestField)>,
     /// Whose word on a client's address is taken.
     pub trusted_proxies: Networks,
 }
@@ -45,7 +45,7 @@ pub enum Gateway {
 
 /// A part of the original request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum RequestField {
     /// Its path without the query, as all its spellings have it in common.
     Path,
     /// Its method.
@@ -60,18 +60,18 @@ pub enum Part {
 
 /// What is asked: `/v1/forward/{domain}[/…]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target<'p> {
+pub struct ForwardPath<'p> {
     /// The domain of the rules.
     pub domain: Cow<'p, str>,
     /// What follows it.
     pub rest: &'p str,
     /// How a refusal is told.
-    pub refusal: Refusal,
+    pub deny_status: DenyStatus,
 }
 
 /// How a refusal is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum DenyStatus {
     /// 429, or 503 if a rule could not be asked.
     Plain,
     /// 403 in any case: the one status that nginx hands on.
@@ -80,16 +80,16 @@ pub enum Refusal {
 
 /// The attributes of one request, by name.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Seen<'a>(Vec<(&'a str, Cow<'a, [u8]>)>);
+pub struct ExtractedAttributes<'a>(Vec<(&'a str, Cow<'a, [u8]>)>);
 
 impl Forward {
     /// What rules see if the settings do not say: `path`, `method`, `host` and `ip`.
-    pub fn default_attributes() -> Vec<(Box<str>, Part)> {
+    pub fn default_attributes() -> Vec<(Box<str>, RequestField)> {
         vec![
-            ("path".into(), Part::Path),
-            ("method".into(), Part::Method),
-            ("host".into(), Part::Host),
-            ("ip".into(), Part::ClientIp),
+            ("path".into(), RequestField::Path),
+            ("method".into(), RequestField::Method),
+            ("host".into(), RequestField::Host),
+            ("ip".into(), RequestField::ClientIp),
         ]
     }
 
@@ -98,32 +98,32 @@ impl Forward {
     ///
     /// # Errors
     /// A part that is said twice: no gateway does, and which of them holds would be a guess.
-    pub fn see<'a>(&'a self, head: &'a Parts, rest: &'a str, peer: IpAddr) -> Result<Seen<'a>, Problem> {
-        let original = Original::new(self.gateway, head, rest);
-        let mut seen = Vec::with_capacity(self.attributes.len());
-        for (name, part) in &self.attributes {
-            let value = match part {
-                Part::Path => original.path()?,
-                Part::Method => original.method()?,
-                Part::Host => original.host()?,
-                Part::ClientIp => {
+    pub fn extract<'a>(&'a self, head: &'a Parts, rest: &'a str, peer: IpAddr) -> Result<ExtractedAttributes<'a>, ProblemDetails> {
+        let original = OriginalRequest::new(self.gateway, head, rest);
+        let mut extracted = Vec::with_capacity(self.attributes.len());
+        for (name, source) in &self.attributes {
+            let value = match source {
+                RequestField::Path => original.path()?,
+                RequestField::Method => original.method()?,
+                RequestField::Host => original.host()?,
+                RequestField::ClientIp => {
                     let lines = head.headers.get_all(original.client_header()).iter();
                     let address = client_address(peer, lines.map(|value| value.as_bytes()), &self.trusted_proxies);
                     Some(Cow::Owned(address.to_string().into_bytes()))
                 }
-                Part::Header(field) => {
+                RequestField::Header(field) => {
                     let lines = head.headers.get_all(field).iter();
-                    seen.extend(lines.map(|value| (&**name, Cow::Borrowed(value.as_bytes()))));
+                    extracted.extend(lines.map(|value| (&**name, Cow::Borrowed(value.as_bytes()))));
                     continue;
                 }
             };
-            seen.extend(value.map(|value| (&**name, value)));
+            extracted.extend(value.map(|value| (&**name, value)));
         }
-        Ok(Seen(seen))
+        Ok(ExtractedAttributes(extracted))
     }
 }
 
-impl Seen<'_> {
+impl ExtractedAttributes<'_> {
     /// As rules take them.
     pub fn attributes(&self) -> Vec<Attribute<'_>> {
         let each = self.0.iter();
@@ -142,9 +142,9 @@ impl Gateway {
     ];
 }
 
-impl Part {
+impl RequestField {
     /// As operators write it: `path`, `method`, `host`, `client_ip` or `header:NAME`.
-    pub fn named(text: &str) -> Option<Self> {
+    pub fn from_name(text: &str) -> Option<Self> {
         match text {
             "path" => Some(Self::Path),
             "method" => Some(Self::Method),
@@ -158,24 +158,24 @@ impl Part {
     }
 }
 
-impl<'p> Target<'p> {
+impl<'p> ForwardPath<'p> {
     /// What a path asks for, if it is one of these. The first segment is the domain, whatever a gateway hangs behind it.
-    pub fn of(path: &'p str) -> Option<Self> {
-        let (refusal, asked) = PREFIXES
+    pub fn parse(path: &'p str) -> Option<Self> {
+        let (deny_status, suffix) = PREFIXES
             .iter()
-            .find_map(|(prefix, refusal)| Some((*refusal, path.strip_prefix(prefix)?)))?;
-        let (domain, rest) = match asked.find('/') {
-            Some(at) => asked.split_at(at),
-            None => (asked, ""),
+            .find_map(|(prefix, deny_status)| Some((*deny_status, path.strip_prefix(prefix)?)))?;
+        let (domain, rest) = match suffix.find('/') {
+            Some(at) => suffix.split_at(at),
+            None => (suffix, ""),
         };
-        let domain = original::decoded(domain)?;
-        (!domain.is_empty()).then_some(Self { domain, rest, refusal })
+        let domain = original::decode_segment(domain)?;
+        (!domain.is_empty()).then_some(Self { domain, rest, deny_status })
     }
 }
 
-const PREFIXES: [(&str, Refusal); 2] = [
-    ("/v1/forward/", Refusal::Plain),
-    ("/v1/forward-403/", Refusal::Forbidden),
+const PREFIXES: [(&str, DenyStatus); 2] = [
+    ("/v1/forward/", DenyStatus::Plain),
+    ("/v1/forward-403/", DenyStatus::Forbidden),
 ];
 
 /// As the description of the API writes these paths.

@@ -13,7 +13,7 @@ pub(super) fn string(out: &mut Vec<u8>, bytes: &[u8]) {
         return;
     }
     for chunk in bytes.utf8_chunks() {
-        escaped(out, chunk.valid());
+        push_escaped(out, chunk.valid());
         if !chunk.invalid().is_empty() {
             out.extend_from_slice("\u{fffd}".as_bytes());
         }
@@ -21,7 +21,7 @@ pub(super) fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
 }
 
-fn escaped(out: &mut Vec<u8>, text: &str) {
+fn push_escaped(out: &mut Vec<u8>, text: &str) {
     let mut rest = text.as_bytes();
     while let Some(at) = rest.iter().position(|byte| matches!(byte, 0..0x20 | b'"' | b'\\')) {
         let (plain, tail) = rest.split_at(at);
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn written(bytes: &[u8]) -> String {
+    fn quoted(bytes: &[u8]) -> String {
         let mut out = Vec::new();
         string(&mut out, bytes);
         String::from_utf8(out.to_vec()).unwrap()
@@ -69,19 +69,19 @@ mod tests {
 
     #[test]
     fn what_is_not_text_shows_as_a_sign_for_it() {
-        assert_eq!(written(b"a\xffb"), "\"a\u{fffd}b\"");
-        assert_eq!(written(b"\x00\x1f\"\\"), r#""\u0000\u001f\"\\""#);
+        assert_eq!(quoted(b"a\xffb"), "\"a\u{fffd}b\"");
+        assert_eq!(quoted(b"\x00\x1f\"\\"), r#""\u0000\u001f\"\\""#);
     }
 
     proptest! {
         #[test]
         fn a_parser_reads_back_any_text(text: String) {
-            prop_assert_eq!(serde_json::from_str::<String>(&written(text.as_bytes())).unwrap(), text);
+            prop_assert_eq!(serde_json::from_str::<String>(&quoted(text.as_bytes())).unwrap(), text);
         }
 
         #[test]
         fn any_bytes_become_json(bytes: Vec<u8>) {
-            let text = serde_json::from_str::<String>(&written(&bytes)).unwrap();
+            let text = serde_json::from_str::<String>(&quoted(&bytes)).unwrap();
             prop_assert_eq!(text, String::from_utf8_lossy(&bytes).into_owned());
         }
     }

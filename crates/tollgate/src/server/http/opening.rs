@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spoken {
+pub(super) enum HttpVersion {
     Http1,
     Http2,
 }
@@ -19,15 +19,15 @@ pub(super) enum Spoken {
 ///
 /// # Errors
 /// Those of the stream.
-pub(super) async fn open<T, N>(stream: &mut Heard<T, N>) -> io::Result<Spoken>
+pub(super) async fn sniff<T, N>(stream: &mut Heard<T, N>) -> io::Result<HttpVersion>
 where
     T: AsyncRead + Unpin,
     N: Fn(usize) + Unpin,
 {
-    let mut said = Vec::new();
+    let mut head = Vec::new();
     let read = poll_fn(|cx| {
         loop {
-            let mut piece = [0; PIECE];
+            let mut piece = [0; READ_BYTES];
             let mut buffer = ReadBuf::new(&mut piece);
             match Pin::new(&mut *stream).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Poll::Pending,
@@ -35,39 +35,39 @@ where
                 Poll::Ready(Ok(())) => {}
             }
             let is_end = buffer.filled().is_empty();
-            said.extend_from_slice(buffer.filled());
-            if is_end || !is_to_go_on(&said) {
+            head.extend_from_slice(buffer.filled());
+            if is_end || !needs_more(&head) {
                 return Poll::Ready(Ok(()));
             }
         }
     });
     read.await?;
-    let spoken = match said.starts_with(PREFACE) {
-        true => Spoken::Http2,
-        false => Spoken::Http1,
+    let version = match head.starts_with(PREFACE) {
+        true => HttpVersion::Http2,
+        false => HttpVersion::Http1,
     };
-    stream.hand_back(said);
-    Ok(spoken)
+    stream.hand_back(head);
+    Ok(version)
 }
 
 /// Whether this is the beginning of a head of HTTP/1 that is worth waiting for. All else is answered by who reads requests.
-fn is_to_go_on(said: &[u8]) -> bool {
-    let line_end = said.iter().position(|byte| *byte == b'\n');
-    let (line, rest) = said.split_at(line_end.unwrap_or(said.len()));
+fn needs_more(head: &[u8]) -> bool {
+    let line_end = head.iter().position(|byte| *byte == b'\n');
+    let (line, rest) = head.split_at(line_end.unwrap_or(head.len()));
     let is_text = |byte: &u8| matches!(byte, b' '..=b'~' | b'\r') || *byte >= 0x80;
     let is_line = line_end.is_none()
         || line.trim_ascii_end().ends_with(b" HTTP/1.1")
         || line.trim_ascii_end().ends_with(b" HTTP/1.0");
-    let is_whole = || rest.windows(2).any(|pair| pair == b"\n\n") || rest.windows(3).any(|three| three == b"\n\r\n");
-    said.len() < MOST && line.iter().all(is_text) && is_line && !is_whole()
+    let is_complete = || rest.windows(2).any(|pair| pair == b"\n\n") || rest.windows(3).any(|three| three == b"\n\r\n");
+    head.len() < HEAD_BYTES_MAX && line.iter().all(is_text) && is_line && !is_complete()
 }
 
 /// How HTTP/2 begins.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
 /// Longer heads are read where requests are.
-const MOST: usize = 4 * 1024;
+const HEAD_BYTES_MAX: usize = 4 * 1024;
 /// Most heads come in one.
-const PIECE: usize = 1024;
+const READ_BYTES: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -84,20 +84,20 @@ mod tests {
             "GET / HTTP/1.1\r\n",
             "GET /\u{e9} HTTP/1.0\nA: b\r\n",
         ] {
-            assert!(is_to_go_on(part.as_bytes()), "{part:?}");
+            assert!(needs_more(part.as_bytes()), "{part:?}");
         }
         for whole in [
             "GET / HTTP/1.1\r\n\r\n",
             "GET / HTTP/1.1\nA: b\n\nbody",
             "GET / HTTP/1.1\nA: b\n\r\n",
         ] {
-            assert!(!is_to_go_on(whole.as_bytes()), "{whole:?}");
+            assert!(!needs_more(whole.as_bytes()), "{whole:?}");
         }
     }
 
     #[test]
     fn what_is_no_head_is_not_waited_for() {
-        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(MOST));
+        let long = format!("GET /{} HTTP/1.1\r\n", "a".repeat(HEAD_BYTES_MAX));
         for other in [
             "PING\r\n",
             "PRI * HTTP/2.0\r\n",
@@ -106,25 +106,25 @@ mod tests {
             "GET / HTTP/9\n",
             long.as_str(),
         ] {
-            assert!(!is_to_go_on(other.as_bytes()), "{other:?}");
+            assert!(!needs_more(other.as_bytes()), "{other:?}");
         }
     }
 
     #[tokio::test]
     async fn what_was_read_is_read_again_and_then_the_rest() {
-        for (head, spoken) in [
-            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", Spoken::Http1),
-            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Spoken::Http2),
+        for (head, version) in [
+            ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", HttpVersion::Http1),
+            ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HttpVersion::Http2),
         ] {
             let (mut client, server) = duplex(7);
-            let mut heard = Heard::new(server, |_| {});
+            let mut stream = Heard::new(server, |_| {});
             let sent = tokio::spawn(async move {
                 client.write_all(head.as_bytes()).await.unwrap();
                 client.write_all(b"more").await.unwrap();
             });
-            assert_eq!(open(&mut heard).await.unwrap(), spoken);
+            assert_eq!(sniff(&mut stream).await.unwrap(), version);
             let mut all = String::new();
-            heard.read_to_string(&mut all).await.unwrap();
+            stream.read_to_string(&mut all).await.unwrap();
             assert_eq!(all, format!("{head}more"));
             sent.await.unwrap();
         }

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 /// A request that is answered with an error. The client's to mend, unless the status is 5xx.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct ProblemDetails {
     /// The status it is answered with.
     pub status: StatusCode,
     /// What is wrong and what to do about it.
@@ -22,7 +22,7 @@ pub struct Problem {
     pub header: Option<(HeaderName, &'static str)>,
 }
 
-impl Problem {
+impl ProblemDetails {
     pub(crate) fn new(status: StatusCode, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             status,
@@ -34,20 +34,20 @@ impl Problem {
     }
 
     /// A fault of one member.
-    pub(crate) fn of_field(field: impl Into<String>, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn for_field(field: impl Into<String>, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             field: Some(field.into()),
-            ..Self::bad(detail)
+            ..Self::bad_request(detail)
         }
     }
 
     /// A fault of the request as a whole.
-    pub(crate) fn bad(detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
     /// A fault of one element of a batch.
-    pub(crate) fn at(self, index: usize) -> Self {
+    pub(crate) fn at_index(self, index: usize) -> Self {
         Self {
             index: Some(index),
             detail: format!("{} (element {index} of the batch, counted from 0)", self.detail).into(),
@@ -55,7 +55,7 @@ impl Problem {
         }
     }
 
-    pub(crate) fn with(self, name: HeaderName, value: &'static str) -> Self {
+    pub(crate) fn with_header(self, name: HeaderName, value: &'static str) -> Self {
         Self {
             header: Some((name, value)),
             ..self

@@ -30,22 +30,22 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
             integer(&mut out, store.usage().keys as u64);
         }
         AnyStore::Redis(store) => {
-            let fault = store.inner().connection_error();
+            let error = store.inner().connection_error();
             out.extend_from_slice(b"\"redis\",\"reachable\":");
-            boolean(&mut out, fault.is_none());
+            boolean(&mut out, error.is_none());
             out.extend_from_slice(b",\"error\":");
-            match fault {
-                Some(fault) => string(&mut out, fault.as_bytes()),
+            match error {
+                Some(error) => string(&mut out, error.as_bytes()),
                 None => out.extend_from_slice(b"null"),
             }
-            troubles(&mut out, store.inner());
+            store_errors(&mut out, store.inner());
         }
     }
     out.extend_from_slice(b"},\"rules\":{\"loaded\":");
     integer(&mut out, gate.rules_loaded());
     out.extend_from_slice(b",\"error\":");
     match gate.rules_error() {
-        Some(fault) => string(&mut out, fault.as_bytes()),
+        Some(error) => string(&mut out, error.as_bytes()),
         None => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b"},\"breaker\":");
@@ -54,11 +54,11 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
         AnyStore::Memory(_) => out.extend_from_slice(b"\"closed\",\"instances\":1"),
         AnyStore::Redis(store) => {
             string(&mut out, store.inner().breaker().name().as_bytes());
-            let (instances, known) = store.instances();
+            let (instances, source) = store.instances();
             out.extend_from_slice(b",\"instances\":");
             integer(&mut out, instances.into());
             out.extend_from_slice(b",\"instances_from\":");
-            let from = match known {
+            let from = match source {
                 InstanceCount::Configured => "settings",
                 InstanceCount::Heartbeats => "heartbeats",
                 InstanceCount::Assumed => "assumed",
@@ -77,7 +77,7 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
 }
 
 /// What some calls met while others were answered, and what was found when the store was first reached.
-fn troubles(out: &mut Vec<u8>, store: &Redis) {
+fn store_errors(out: &mut Vec<u8>, store: &Redis) {
     out.extend_from_slice(b",\"last_error\":");
     match store.last_error() {
         Some(last) => {
@@ -90,8 +90,8 @@ fn troubles(out: &mut Vec<u8>, store: &Redis) {
         None => out.extend_from_slice(b"null"),
     }
     out.extend_from_slice(b",\"warnings\":[");
-    for (place, warning) in store.warnings().iter().enumerate() {
-        if place > 0 {
+    for (index, warning) in store.warnings().iter().enumerate() {
+        if index > 0 {
             out.push(b',');
         }
         string(out, warning.as_bytes());

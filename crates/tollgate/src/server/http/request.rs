@@ -4,7 +4,7 @@
 mod elements;
 mod plain;
 
-use super::problem::Problem;
+use super::problem::ProblemDetails;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -25,7 +25,7 @@ const LEASE_BYTES_MAX: usize = 16 * 1024;
 
 /// What is asked of a check, a refund or an explanation.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct CheckRequest<'a> {
     domain: Text<'a>,
     attributes: Attributes<'a>,
     cost: Cost,
@@ -36,8 +36,8 @@ pub struct Asked<'a> {
 /// Attributes as they stand in the request, or with something in them that was escaped.
 #[derive(Debug)]
 enum Attributes<'a> {
-    Plain(Vec<Attribute<'a>>),
-    Read(Vec<(Text<'a>, Text<'a>)>),
+    Borrowed(Vec<Attribute<'a>>),
+    Decoded(Vec<(Text<'a>, Text<'a>)>),
 }
 
 /// Text of a request: a part of it, unless something in it was escaped.
@@ -56,24 +56,24 @@ enum Form {
 ///
 /// # Errors
 /// What is wrong, and with which member.
-pub fn attempt(body: &[u8]) -> Result<Asked<'_>, Problem> {
-    one(text(body)?)
+pub fn attempt(body: &[u8]) -> Result<CheckRequest<'_>, ProblemDetails> {
+    parse_attempt(utf8(body)?)
 }
 
 /// An array of attempts.
 ///
 /// # Errors
 /// What is wrong, with which element and member.
-pub fn batch(body: &[u8]) -> Result<Vec<Asked<'_>>, Problem> {
+pub fn batch(body: &[u8]) -> Result<Vec<CheckRequest<'_>>, ProblemDetails> {
     let each = elements::read(body)?.into_iter().enumerate();
-    each.map(|(index, element)| one(element.get()).map_err(|problem| problem.at(index)))
+    each.map(|(index, element)| parse_attempt(element.get()).map_err(|problem| problem.at_index(index)))
         .collect()
 }
 
-fn one(json: &str) -> Result<Asked<'_>, Problem> {
+fn parse_attempt(json: &str) -> Result<CheckRequest<'_>, ProblemDetails> {
     match plain::attempt(json) {
-        Some(asked) => Ok(asked),
-        None => Asked::read(json, Form::Attempt),
+        Some(request) => Ok(request),
+        None => CheckRequest::read(json, Form::Attempt),
     }
 }
 
@@ -81,49 +81,49 @@ fn one(json: &str) -> Result<Asked<'_>, Problem> {
 ///
 /// # Errors
 /// What is wrong, and with which member.
-pub fn subject(body: &[u8]) -> Result<Asked<'_>, Problem> {
-    Asked::read(text(body)?, Form::Subject)
+pub fn subject(body: &[u8]) -> Result<CheckRequest<'_>, ProblemDetails> {
+    CheckRequest::read(utf8(body)?, Form::Subject)
 }
 
 /// `{"lease":"…"}`.
 ///
 /// # Errors
 /// What is wrong, and with which member.
-pub fn lease(body: &[u8]) -> Result<Text<'_>, Problem> {
-    let members = Members::read(text(body)?)?;
+pub fn lease(body: &[u8]) -> Result<Text<'_>, ProblemDetails> {
+    let members = Members::read(utf8(body)?)?;
     let mut lease = None;
-    for (name, value) in members.read {
+    for (name, value) in members.entries {
         match &*name {
-            "lease" => once(&mut lease, &name, string(&name, value, LEASE_BYTES_MAX)?)?,
+            "lease" => set_once(&mut lease, &name, parse_string(&name, value, LEASE_BYTES_MAX)?)?,
             _ => return Err(unknown(&name, "lease")),
         }
     }
-    lease.ok_or_else(|| Problem::of_field("lease", "is missing; send the lease that a check answered with"))
+    lease.ok_or_else(|| ProblemDetails::for_field("lease", "is missing; send the lease that a check answered with"))
 }
 
-impl<'a> Asked<'a> {
-    fn read(json: &'a str, form: Form) -> Result<Self, Problem> {
+impl<'a> CheckRequest<'a> {
+    fn read(json: &'a str, form: Form) -> Result<Self, ProblemDetails> {
         let members = Members::read(json)?;
         let (mut domain, mut attributes, mut cost, mut rule) = (None, None, None, None);
-        for (name, value) in members.read {
+        for (name, value) in members.entries {
             match &*name {
-                "domain" => once(&mut domain, &name, string(&name, value, NAME_BYTES_MAX)?)?,
-                "attributes" => once(&mut attributes, &name, attributes_of(value)?)?,
-                "cost" if form == Form::Attempt => once(&mut cost, &name, cost_of(value)?)?,
-                "rule" if form == Form::Subject => once(&mut rule, &name, string(&name, value, NAME_BYTES_MAX)?)?,
+                "domain" => set_once(&mut domain, &name, parse_string(&name, value, NAME_BYTES_MAX)?)?,
+                "attributes" => set_once(&mut attributes, &name, parse_attributes(value)?)?,
+                "cost" if form == Form::Attempt => set_once(&mut cost, &name, parse_cost(value)?)?,
+                "rule" if form == Form::Subject => set_once(&mut rule, &name, parse_string(&name, value, NAME_BYTES_MAX)?)?,
                 _ if form == Form::Attempt => return Err(unknown(&name, "domain, attributes and cost")),
                 _ => return Err(unknown(&name, "domain, attributes and rule")),
             }
         }
         let Some(attributes) = attributes else {
-            return Err(Problem::of_field(
+            return Err(ProblemDetails::for_field(
                 "attributes",
                 "is missing; send {} for an attempt without any",
             ));
         };
         Ok(Self {
             domain: domain.unwrap_or(Cow::Borrowed(Attempt::DOMAIN)),
-            attributes: Attributes::Read(attributes),
+            attributes: Attributes::Decoded(attributes),
             cost: cost.unwrap_or(Cost::ONE),
             rule,
         })
@@ -131,7 +131,7 @@ impl<'a> Asked<'a> {
 
     /// The attributes as rules see them.
     pub fn attributes(&self) -> Cow<'_, [Attribute<'_>]> {
-        self.attributes.seen()
+        self.attributes.to_attributes()
     }
 
     /// The attempt, with the attributes from [`Asked::attributes`].
@@ -150,10 +150,10 @@ impl<'a> Asked<'a> {
 }
 
 impl Attributes<'_> {
-    fn seen(&self) -> Cow<'_, [Attribute<'_>]> {
+    fn to_attributes(&self) -> Cow<'_, [Attribute<'_>]> {
         let read = match self {
-            Self::Plain(attributes) => return Cow::Borrowed(attributes),
-            Self::Read(attributes) => attributes.iter(),
+            Self::Borrowed(attributes) => return Cow::Borrowed(attributes),
+            Self::Decoded(attributes) => attributes.iter(),
         };
         read.map(|(name, value)| Attribute {
             name,
@@ -165,17 +165,17 @@ impl Attributes<'_> {
 
 impl PartialEq for Attributes<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.seen() == other.seen()
+        self.to_attributes() == other.to_attributes()
     }
 }
 
 impl Eq for Attributes<'_> {}
 
-fn attributes_of<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>, Problem> {
+fn parse_attributes<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>, ProblemDetails> {
     if !value.get().starts_with('{') {
-        return Err(Problem::of_field("attributes", "must be an object of names and values"));
+        return Err(ProblemDetails::for_field("attributes", "must be an object of names and values"));
     }
-    let members = Members::read(value.get()).map_err(|problem| Problem {
+    let members = Members::read(value.get()).map_err(|problem| ProblemDetails {
         field: Some("attributes".into()),
         ..problem
     })?;
@@ -184,30 +184,30 @@ fn attributes_of<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>, P
             "has {} members, and an attempt has at most {ATTRIBUTES_MAX} attributes; send those that rules look at",
             members.count
         );
-        return Err(Problem::of_field("attributes", detail));
+        return Err(ProblemDetails::for_field("attributes", detail));
     }
     let mut attributes: Vec<(Text<'a>, Text<'a>)> = Vec::with_capacity(members.count);
-    for (name, value) in members.read {
+    for (name, value) in members.entries {
         let field = || format!("attributes.{name}");
         if name.is_empty() || name.len() > NAME_BYTES_MAX {
             let detail = format!("the name of an attribute has 1 to {NAME_BYTES_MAX} bytes");
-            return Err(Problem::of_field("attributes", detail));
+            return Err(ProblemDetails::for_field("attributes", detail));
         }
         if attributes.iter().any(|(other, _)| *other == name) {
-            return Err(Problem::of_field(
+            return Err(ProblemDetails::for_field(
                 field(),
                 "stands there twice; an attribute has one value",
             ));
         }
         let json = value.get();
         let value = match json.as_bytes().first() {
-            Some(b'"') => unquoted(json).map_err(|detail| Problem::of_field(field(), detail))?,
+            Some(b'"') => unquoted(json).map_err(|detail| ProblemDetails::for_field(field(), detail))?,
             // A number or a boolean is its text: `1.0` and `1` are different values.
             Some(b'-' | b'0'..=b'9' | b't' | b'f') => Cow::Borrowed(json),
-            _ => return Err(Problem::of_field(field(), "must be a string, a number or a boolean")),
+            _ => return Err(ProblemDetails::for_field(field(), "must be a string, a number or a boolean")),
         };
         if value.len() > VALUE_BYTES_MAX {
-            return Err(Problem::of_field(
+            return Err(ProblemDetails::for_field(
                 field(),
                 format!("has more than {VALUE_BYTES_MAX} bytes"),
             ));
@@ -217,23 +217,23 @@ fn attributes_of<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>, P
     Ok(attributes)
 }
 
-fn cost_of(value: &RawValue) -> Result<Cost, Problem> {
+fn parse_cost(value: &RawValue) -> Result<Cost, ProblemDetails> {
     let digits = value.get();
     let units = digits
         .bytes()
         .all(|byte| byte.is_ascii_digit())
         .then(|| digits.parse().ok());
     let cost = units.flatten().and_then(|units| Cost::new(units).ok());
-    cost.ok_or_else(|| Problem::of_field("cost", format!("must be a whole number from 0 to {}", Cost::MAX.get())))
+    cost.ok_or_else(|| ProblemDetails::for_field("cost", format!("must be a whole number from 0 to {}", Cost::MAX.get())))
 }
 
-fn string<'a>(name: &str, value: &'a RawValue, bytes_max: usize) -> Result<Text<'a>, Problem> {
+fn parse_string<'a>(name: &str, value: &'a RawValue, bytes_max: usize) -> Result<Text<'a>, ProblemDetails> {
     if !value.get().starts_with('"') {
-        return Err(Problem::of_field(name, "must be a string"));
+        return Err(ProblemDetails::for_field(name, "must be a string"));
     }
-    let text = unquoted(value.get()).map_err(|detail| Problem::of_field(name, detail))?;
+    let text = unquoted(value.get()).map_err(|detail| ProblemDetails::for_field(name, detail))?;
     if text.len() > bytes_max {
-        return Err(Problem::of_field(name, format!("has more than {bytes_max} bytes")));
+        return Err(ProblemDetails::for_field(name, format!("has more than {bytes_max} bytes")));
     }
     Ok(text)
 }
@@ -249,48 +249,48 @@ fn unquoted(json: &str) -> Result<Text<'_>, String> {
         .map_err(|error| format!("is a string that cannot be read: {error}"))
 }
 
-fn once<T>(place: &mut Option<T>, name: &str, value: T) -> Result<(), Problem> {
-    match place.replace(value) {
+fn set_once<T>(slot: &mut Option<T>, name: &str, value: T) -> Result<(), ProblemDetails> {
+    match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(Problem::of_field(name, "stands there twice")),
+        Some(_) => Err(ProblemDetails::for_field(name, "stands there twice")),
     }
 }
 
-fn unknown(name: &str, known: &'static str) -> Problem {
-    let mut shown: String = name.chars().take(NAME_BYTES_MAX).collect();
-    if shown.len() < name.len() {
-        shown.push('…');
+fn unknown(name: &str, known: &'static str) -> ProblemDetails {
+    let mut display_name: String = name.chars().take(NAME_BYTES_MAX).collect();
+    if display_name.len() < name.len() {
+        display_name.push('…');
     }
-    Problem::of_field(shown, format!("is not a member of this request; it has {known}"))
+    ProblemDetails::for_field(display_name, format!("is not a member of this request; it has {known}"))
 }
 
-fn text(body: &[u8]) -> Result<&str, Problem> {
+fn utf8(body: &[u8]) -> Result<&str, ProblemDetails> {
     std::str::from_utf8(body).map_err(|error| not_utf8(&error))
 }
 
-fn not_utf8(error: &std::str::Utf8Error) -> Problem {
+fn not_utf8(error: &std::str::Utf8Error) -> ProblemDetails {
     let at = error.valid_up_to();
-    Problem::bad(format!("the body is not UTF-8: see the byte at {at}"))
+    ProblemDetails::bad_request(format!("the body is not UTF-8: see the byte at {at}"))
 }
 
 /// The members of an object, in order, each as it is written.
 struct Members<'a> {
     /// As many as any object of a request may have.
-    read: Vec<(Text<'a>, &'a RawValue)>,
+    entries: Vec<(Text<'a>, &'a RawValue)>,
     /// How many there are.
     count: usize,
 }
 
 impl<'a> Members<'a> {
-    fn read(json: &'a str) -> Result<Self, Problem> {
-        serde_json::from_str(json).map_err(|error| Problem::bad(format!("this is not an object in JSON: {error}")))
+    fn read(json: &'a str) -> Result<Self, ProblemDetails> {
+        serde_json::from_str(json).map_err(|error| ProblemDetails::bad_request(format!("this is not an object in JSON: {error}")))
     }
 }
 
 impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
+        struct MembersVisitor;
+        impl<'de> Visitor<'de> for MembersVisitor {
             type Value = Members<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -311,10 +311,10 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
                         count += 1;
                     }
                 }
-                Ok(Members { read, count })
+                Ok(Members { entries: read, count })
             }
         }
-        deserializer.deserialize_map(Read)
+        deserializer.deserialize_map(MembersVisitor)
     }
 }
 
@@ -323,8 +323,8 @@ struct Name<'a>(Text<'a>);
 
 impl<'de: 'a, 'a> serde::Deserialize<'de> for Name<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
+        struct NameVisitor;
+        impl<'de> Visitor<'de> for NameVisitor {
             type Value = Name<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -339,7 +339,7 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Name<'a> {
                 Ok(Name(Cow::Owned(name.to_owned())))
             }
         }
-        deserializer.deserialize_str(Read)
+        deserializer.deserialize_str(NameVisitor)
     }
 }
 

@@ -9,9 +9,9 @@ use tollgate_limiter::core::{Micros, Retry, Timestamp};
 ///
 /// The wait is stretched by a random part of the jitter and never shortened: `draw` of 2^32 is that part. It is at least
 /// one second: zero would ask for a busy loop.
-pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, draw: u32) -> Option<String> {
+pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, fraction: u32) -> Option<String> {
     let wait_s = match retry {
-        Retry::After(wait) => stretched_s(wait, settings.jitter_ppm, draw),
+        Retry::After(wait) => jittered_s(wait, settings.jitter_ppm, fraction),
         Retry::Unknown => 1,
         Retry::Never => return None,
     };
@@ -29,9 +29,9 @@ pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, dr
 }
 
 /// `ceil(wait x (1 + draw/2^32 x jitter))` in seconds, at least 1.
-fn stretched_s(wait: Micros, jitter_ppm: u32, draw: u32) -> u64 {
+fn jittered_s(wait: Micros, jitter_ppm: u32, fraction: u32) -> u64 {
     const WHOLE: u128 = 1_000_000 << 32;
-    let factor = WHOLE + u128::from(jitter_ppm) * u128::from(draw);
+    let factor = WHOLE + u128::from(jitter_ppm) * u128::from(fraction);
     let stretched = (u128::from(wait.get()) * factor).div_ceil(WHOLE * 1_000_000);
     u64::try_from(stretched).unwrap_or(u64::MAX).max(1)
 }
@@ -74,7 +74,7 @@ mod tests {
         fn is_never_before_the_wait_is_over_and_never_beyond_the_jitter(
             wait in 0..=Micros::MAX.get(), jitter_ppm in 0..=1_000_000_u32, draw: u32,
         ) {
-            let stretched_us = u128::from(stretched_s(Micros::new(wait), jitter_ppm, draw)) * 1_000_000;
+            let stretched_us = u128::from(jittered_s(Micros::new(wait), jitter_ppm, draw)) * 1_000_000;
             let most_us = u128::from(wait) + u128::from(wait) * u128::from(jitter_ppm) / 1_000_000;
             prop_assert!(stretched_us >= u128::from(wait));
             prop_assert!(stretched_us <= most_us + 1_000_000);

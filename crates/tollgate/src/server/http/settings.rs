@@ -15,13 +15,13 @@ pub struct HttpSettings {
     /// How `Retry-After` is written.
     pub retry_after: RetryAfter,
     /// What one client may use up.
-    pub bounds: Bounds,
+    pub limits: HttpLimits,
     /// Certificates; none: plain HTTP.
     pub tls: Option<Arc<Tls>>,
     /// Who may do what; none: everybody may do what strangers may.
     pub tokens: Option<Arc<Keyring>>,
     /// What everybody may do where there are no tokens.
-    pub strangers: Rights,
+    pub anonymous_rights: Rights,
     /// How requests are read that a gateway asks about; none: no gateway may ask.
     pub forward: Option<Forward>,
     /// How long requests in flight may take when the server stops.
@@ -50,7 +50,7 @@ pub enum RetryAfterFormat {
 
 /// What one client, or all together, may use up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct HttpLimits {
     /// Connections at a time. Further ones wait to be accepted until one ends.
     pub connections: usize,
     /// Of them, those from one address; further ones are closed. This machine has no such bound. An IPv6 network of 64 bits is one
@@ -79,10 +79,10 @@ impl Default for HttpSettings {
         Self {
             headers: Dialects::default(),
             retry_after: RetryAfter::default(),
-            bounds: Bounds::default(),
+            limits: HttpLimits::default(),
             tls: None,
             tokens: None,
-            strangers: Rights::ALL,
+            anonymous_rights: Rights::ALL,
             forward: None,
             drain: Duration::from_secs(10),
         }
@@ -98,7 +98,7 @@ impl Default for RetryAfter {
     }
 }
 
-impl Default for Bounds {
+impl Default for HttpLimits {
     fn default() -> Self {
         Self {
             connections: 10_000,

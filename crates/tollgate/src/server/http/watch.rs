@@ -4,7 +4,7 @@
 //! looked at every few seconds, and whoever has not come further since the time allowed is cut off, late by one look at
 //! most.
 
-use super::settings::Bounds;
+use super::settings::HttpLimits;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,82 +15,82 @@ use tokio::time::Instant;
 
 /// What happens on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Pulse {
+pub(super) struct Activity {
     /// Requests that have begun, wrapping.
-    begun: AtomicU32,
+    started: AtomicU32,
     /// Requests that have ended, wrapping.
     ended: AtomicU32,
     /// Whether bytes came since the last request began.
-    heard: AtomicBool,
+    bytes_pending: AtomicBool,
     /// Whether several requests can be on their way at a time: then bytes alone do not mean that one has begun.
     multiplexed: AtomicBool,
     /// The request whose body is waited for, by its number; 0 if none is.
-    reading: AtomicU32,
+    reading_body: AtomicU32,
     /// The request whose body has had its time.
-    late: AtomicU32,
+    timed_out_body: AtomicU32,
 }
 
 /// A request on its way.
 #[derive(Debug)]
-pub(super) struct Beat {
-    pulse: Arc<Pulse>,
+pub(super) struct RequestGuard {
+    activity: Arc<Activity>,
     number: u32,
     is_multiplexed: bool,
 }
 
 /// What a look comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum IdleState {
     /// All is well.
-    Fine,
+    Active,
     /// A body has had its time: its request is to be polled, and sees it.
-    Late,
+    BodyTimeout,
     /// The client has had its time.
-    Over,
+    Expired,
 }
 
 /// Looks at a pulse.
 #[derive(Debug)]
-pub(super) struct Watch {
-    pulse: Arc<Pulse>,
-    bounds: Bounds,
+pub(super) struct IdleMonitor {
+    activity: Arc<Activity>,
+    limits: HttpLimits,
     /// Requests that had ended when it last looked.
     ended: u32,
     /// When something last ended, as far as was seen.
-    since: Instant,
+    idle_since: Instant,
     /// When the bytes of an unfinished request were first seen.
-    heard_since: Option<Instant>,
+    partial_since: Option<Instant>,
     /// The request whose body was waited for at the last look, and when it was first seen.
     reading: (u32, Instant),
 }
 
-impl Pulse {
+impl Activity {
     /// Bytes came.
-    pub(super) fn hear(&self) {
-        self.heard.store(true, Ordering::Relaxed);
+    pub(super) fn record_bytes(&self) {
+        self.bytes_pending.store(true, Ordering::Relaxed);
     }
 
     /// Whether a request is on its way.
-    pub(super) fn is_busy(&self) -> bool {
-        self.begun.load(Ordering::Relaxed) != self.ended.load(Ordering::Relaxed)
+    pub(super) fn has_requests(&self) -> bool {
+        self.started.load(Ordering::Relaxed) != self.ended.load(Ordering::Relaxed)
     }
 
     /// A request begins; it ends when the beat is dropped.
-    pub(super) fn begin(self: &Arc<Self>, is_multiplexed: bool) -> Beat {
-        let before = self.begun.fetch_add(1, Ordering::Relaxed);
-        self.heard.store(false, Ordering::Relaxed);
+    pub(super) fn start_request(self: &Arc<Self>, is_multiplexed: bool) -> RequestGuard {
+        let before = self.started.fetch_add(1, Ordering::Relaxed);
+        self.bytes_pending.store(false, Ordering::Relaxed);
         if is_multiplexed {
             self.multiplexed.store(true, Ordering::Relaxed);
         }
-        Beat {
-            pulse: Arc::clone(self),
+        RequestGuard {
+            activity: Arc::clone(self),
             number: before.wrapping_add(1),
             is_multiplexed,
         }
     }
 }
 
-impl Beat {
+impl RequestGuard {
     /// Whether others may be on their way beside it.
     pub(super) const fn is_multiplexed(&self) -> bool {
         self.is_multiplexed
@@ -100,82 +100,82 @@ impl Beat {
     ///
     /// The requests of a plain connection are polled with it, so the watch can tell them that their time is up. Those of
     /// a multiplexed one run on their own and have a timer each.
-    pub(super) async fn body<T>(&self, within: Duration, body: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn read_body<T>(&self, timeout: Duration, body: impl Future<Output = T>) -> Option<T> {
         if self.is_multiplexed {
             // A timer takes room, which the others should not carry.
-            return Box::pin(tokio::time::timeout(within, body)).await.ok();
+            return Box::pin(tokio::time::timeout(timeout, body)).await.ok();
         }
-        self.pulse.reading.store(self.number, Ordering::Relaxed);
+        self.activity.reading_body.store(self.number, Ordering::Relaxed);
         let mut body = pin!(body);
         let read = poll_fn(|cx| {
-            if self.pulse.late.load(Ordering::Relaxed) == self.number {
+            if self.activity.timed_out_body.load(Ordering::Relaxed) == self.number {
                 return Poll::Ready(None);
             }
             body.as_mut().poll(cx).map(Some)
         });
         let read = read.await;
-        self.pulse.reading.store(0, Ordering::Relaxed);
+        self.activity.reading_body.store(0, Ordering::Relaxed);
         read
     }
 }
 
-impl Drop for Beat {
+impl Drop for RequestGuard {
     fn drop(&mut self) {
         // What was heard since it began was its body.
-        self.pulse.heard.store(false, Ordering::Relaxed);
-        self.pulse.ended.fetch_add(1, Ordering::Relaxed);
+        self.activity.bytes_pending.store(false, Ordering::Relaxed);
+        self.activity.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl Watch {
-    pub(super) fn new(pulse: Arc<Pulse>, bounds: Bounds, now: Instant) -> Self {
+impl IdleMonitor {
+    pub(super) fn new(activity: Arc<Activity>, limits: HttpLimits, now: Instant) -> Self {
         Self {
-            pulse,
-            bounds,
+            activity,
+            limits,
             ended: 0,
-            since: now,
-            heard_since: None,
+            idle_since: now,
+            partial_since: None,
             reading: (0, now),
         }
     }
 
     /// How long to wait before looking again: a quarter of the time that is allowed.
-    pub(super) fn every(&self) -> Duration {
-        let Bounds {
+    pub(super) fn check_interval(&self) -> Duration {
+        let HttpLimits {
             header_timeout,
             idle_timeout,
             body_timeout,
             ..
-        } = self.bounds;
+        } = self.limits;
         (header_timeout.min(idle_timeout).min(body_timeout) / 4).max(Duration::from_millis(1))
     }
 
     /// Whether the client, or a body, has had its time.
-    pub(super) fn look(&mut self, now: Instant) -> Look {
-        let reading = self.pulse.reading.load(Ordering::Relaxed);
+    pub(super) fn check(&mut self, now: Instant) -> IdleState {
+        let reading = self.activity.reading_body.load(Ordering::Relaxed);
         if reading == 0 || reading != self.reading.0 {
             self.reading = (reading, now);
-        } else if now.duration_since(self.reading.1) >= self.bounds.body_timeout {
-            self.pulse.late.store(reading, Ordering::Relaxed);
-            return Look::Late;
+        } else if now.duration_since(self.reading.1) >= self.limits.body_timeout {
+            self.activity.timed_out_body.store(reading, Ordering::Relaxed);
+            return IdleState::BodyTimeout;
         }
-        if self.is_over(now) { Look::Over } else { Look::Fine }
+        if self.is_expired(now) { IdleState::Expired } else { IdleState::Active }
     }
 
-    fn is_over(&mut self, now: Instant) -> bool {
-        let Pulse {
-            begun,
+    fn is_expired(&mut self, now: Instant) -> bool {
+        let Activity {
+            started: begun,
             ended,
-            heard,
+            bytes_pending: heard,
             multiplexed,
             ..
-        } = &*self.pulse;
+        } = &*self.activity;
         let ended = ended.load(Ordering::Relaxed);
         let busy = begun.load(Ordering::Relaxed) != ended;
         if busy || ended != self.ended {
             self.ended = ended;
-            self.since = now;
-            self.heard_since = None;
+            self.idle_since = now;
+            self.partial_since = None;
         }
         if busy {
             // What we take our time for is not the client's fault; its body has a time of its own.
@@ -183,17 +183,17 @@ impl Watch {
         }
         let multiplexed = multiplexed.load(Ordering::Relaxed);
         if heard.load(Ordering::Relaxed) && !multiplexed {
-            let heard_since = *self.heard_since.get_or_insert(now);
-            return now.duration_since(heard_since) >= self.bounds.header_timeout;
+            let partial_since = *self.partial_since.get_or_insert(now);
+            return now.duration_since(partial_since) >= self.limits.header_timeout;
         }
         // Who has just connected is expected to say something.
         let first = ended == 0;
         let allowed = if first {
-            self.bounds.header_timeout
+            self.limits.header_timeout
         } else {
-            self.bounds.idle_timeout
+            self.limits.idle_timeout
         };
-        now.duration_since(self.since) >= allowed
+        now.duration_since(self.idle_since) >= allowed
     }
 }
 
@@ -204,83 +204,83 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn watched() -> (Arc<Pulse>, Watch, Instant) {
-        let pulse = Arc::new(Pulse::default());
+    fn monitored() -> (Arc<Activity>, IdleMonitor, Instant) {
+        let activity = Arc::new(Activity::default());
         let now = Instant::now();
-        let watch = Watch::new(Arc::clone(&pulse), Bounds::default(), now);
-        (pulse, watch, now)
+        let monitor = IdleMonitor::new(Arc::clone(&activity), HttpLimits::default(), now);
+        (activity, monitor, now)
     }
 
     #[test]
     fn who_connects_and_says_nothing_is_cut_off() {
-        let (_, mut watch, now) = watched();
-        assert!(!watch.is_over(now + 4 * SECOND));
-        assert!(watch.is_over(now + 5 * SECOND));
+        let (_, mut monitor, now) = monitored();
+        assert!(!monitor.is_expired(now + 4 * SECOND));
+        assert!(monitor.is_expired(now + 5 * SECOND));
     }
 
     #[test]
     fn who_drips_bytes_of_a_request_is_cut_off() {
-        let (pulse, mut watch, now) = watched();
-        drop(pulse.begin(false));
-        assert!(!watch.is_over(now + 9 * SECOND));
+        let (activity, mut monitor, now) = monitored();
+        drop(activity.start_request(false));
+        assert!(!monitor.is_expired(now + 9 * SECOND));
         for second in 20..25 {
-            pulse.heard.store(true, Ordering::Relaxed);
-            assert!(!watch.is_over(now + second * SECOND), "{second}");
+            activity.bytes_pending.store(true, Ordering::Relaxed);
+            assert!(!monitor.is_expired(now + second * SECOND), "{second}");
         }
-        assert!(watch.is_over(now + 25 * SECOND));
+        assert!(monitor.is_expired(now + 25 * SECOND));
     }
 
     #[test]
     fn who_is_silent_between_requests_may_be_so_for_a_while() {
-        let (pulse, mut watch, now) = watched();
-        drop(pulse.begin(false));
-        assert!(!watch.is_over(now + 10 * SECOND));
-        assert!(!watch.is_over(now + 84 * SECOND));
-        assert!(watch.is_over(now + 85 * SECOND));
+        let (activity, mut monitor, now) = monitored();
+        drop(activity.start_request(false));
+        assert!(!monitor.is_expired(now + 10 * SECOND));
+        assert!(!monitor.is_expired(now + 84 * SECOND));
+        assert!(monitor.is_expired(now + 85 * SECOND));
     }
 
     #[test]
     fn the_body_of_a_request_is_not_the_beginning_of_the_next() {
-        let (pulse, mut watch, now) = watched();
-        let beat = pulse.begin(false);
-        pulse.heard.store(true, Ordering::Relaxed);
-        drop(beat);
-        assert!(!watch.is_over(now + 10 * SECOND));
-        assert!(!watch.is_over(now + 84 * SECOND));
-        assert!(watch.is_over(now + 85 * SECOND));
+        let (activity, mut monitor, now) = monitored();
+        let guard = activity.start_request(false);
+        activity.bytes_pending.store(true, Ordering::Relaxed);
+        drop(guard);
+        assert!(!monitor.is_expired(now + 10 * SECOND));
+        assert!(!monitor.is_expired(now + 84 * SECOND));
+        assert!(monitor.is_expired(now + 85 * SECOND));
     }
 
     #[test]
     fn who_waits_for_an_answer_is_never_cut_off() {
-        let (pulse, mut watch, now) = watched();
-        let beat = pulse.begin(false);
-        assert!(!watch.is_over(now + 1_000 * SECOND));
-        drop(beat);
-        assert!(!watch.is_over(now + 1_074 * SECOND));
+        let (activity, mut monitor, now) = monitored();
+        let guard = activity.start_request(false);
+        assert!(!monitor.is_expired(now + 1_000 * SECOND));
+        drop(guard);
+        assert!(!monitor.is_expired(now + 1_074 * SECOND));
     }
 
     #[test]
     fn bytes_between_the_requests_of_a_multiplexed_connection_are_no_request() {
-        let (pulse, mut watch, now) = watched();
-        drop(pulse.begin(true));
-        pulse.heard.store(true, Ordering::Relaxed);
-        assert!(!watch.is_over(now));
-        assert!(!watch.is_over(now + 74 * SECOND));
-        assert!(watch.is_over(now + 75 * SECOND));
+        let (activity, mut monitor, now) = monitored();
+        drop(activity.start_request(true));
+        activity.bytes_pending.store(true, Ordering::Relaxed);
+        assert!(!monitor.is_expired(now));
+        assert!(!monitor.is_expired(now + 74 * SECOND));
+        assert!(monitor.is_expired(now + 75 * SECOND));
     }
 
     #[test]
     fn a_body_that_does_not_come_is_late_and_the_next_one_has_its_own_time() {
-        let (pulse, mut watch, now) = watched();
+        let (activity, mut monitor, now) = monitored();
         for start in [0, 100] {
-            let beat = pulse.begin(false);
-            let mut body = Box::pin(beat.body(Duration::ZERO, std::future::pending::<()>()));
+            let guard = activity.start_request(false);
+            let mut body = Box::pin(guard.read_body(Duration::ZERO, std::future::pending::<()>()));
             let mut cx = Context::from_waker(std::task::Waker::noop());
             assert!(body.as_mut().poll(&mut cx).is_pending());
-            assert_eq!(watch.look(now + start * SECOND), Look::Fine);
-            assert_eq!(watch.look(now + (start + 9) * SECOND), Look::Fine);
+            assert_eq!(monitor.check(now + start * SECOND), IdleState::Active);
+            assert_eq!(monitor.check(now + (start + 9) * SECOND), IdleState::Active);
             assert!(body.as_mut().poll(&mut cx).is_pending());
-            assert_eq!(watch.look(now + (start + 10) * SECOND), Look::Late);
+            assert_eq!(monitor.check(now + (start + 10) * SECOND), IdleState::BodyTimeout);
             assert_eq!(body.as_mut().poll(&mut cx), Poll::Ready(None));
         }
     }

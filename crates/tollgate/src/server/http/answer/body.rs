@@ -1,6 +1,6 @@
 //! The body of a verdict.
 
-use super::{Told, quota, status};
+use super::{CheckResponse, quota, status};
 use crate::server::headers::PolicyQuota;
 use crate::server::http::json::{boolean, integer, integer_or_null, string};
 use hyper::StatusCode;
@@ -9,13 +9,13 @@ use tollgate_limiter::core::Retry;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 
 /// `{"allowed":true,"rule":…}`; if refused, the members of RFC 9457 stand before these.
-pub(crate) fn write(out: &mut Vec<u8>, told: &Told<'_>) {
-    write_with(out, told, status(told.verdict));
+pub(crate) fn write(out: &mut Vec<u8>, check: &CheckResponse<'_>) {
+    write_with(out, check, status(check.verdict));
 }
 
 /// The same in an answer of this status.
-pub(super) fn write_with(out: &mut Vec<u8>, told: &Told<'_>, status: StatusCode) {
-    let Told { verdict, lease, .. } = told;
+pub(super) fn write_with(out: &mut Vec<u8>, check: &CheckResponse<'_>, status: StatusCode) {
+    let CheckResponse { verdict, lease, .. } = check;
     out.push(b'{');
     if !verdict.allowed {
         problem(out, verdict, status);
@@ -25,9 +25,9 @@ pub(super) fn write_with(out: &mut Vec<u8>, told: &Told<'_>, status: StatusCode)
     let nearest = verdict.nearest();
     out.extend_from_slice(b",\"rule\":");
     text_or_null(out, nearest.map(|ruling| ruling.name));
-    let begun = out.len();
+    let start = out.len();
     numbers(out, nearest);
-    let numbers = begun..out.len();
+    let numbers = start..out.len();
     out.extend_from_slice(b",\"delay_ms\":");
     integer(out, verdict.delay.as_millis_ceil());
     out.extend_from_slice(b",\"source\":\"");
@@ -35,11 +35,11 @@ pub(super) fn write_with(out: &mut Vec<u8>, told: &Told<'_>, status: StatusCode)
     out.extend_from_slice(b"\",\"lease\":");
     text_or_null(out, *lease);
     out.extend_from_slice(b",\"limits\":[");
-    for (place, ruling) in verdict.rulings.iter().enumerate() {
-        out.extend_from_slice(if place == 0 { &b"{"[..] } else { b",{" });
+    for (index, ruling) in verdict.rulings.iter().enumerate() {
+        out.extend_from_slice(if index == 0 { &b"{"[..] } else { b",{" });
         // Those of the nearest stand there already.
-        let told = (verdict.nearest == Some(place)).then(|| numbers.clone());
-        ruling_with(out, ruling, told);
+        let copied = (verdict.nearest == Some(index)).then(|| numbers.clone());
+        ruling_with(out, ruling, copied);
         out.push(b'}');
     }
     out.extend_from_slice(b"]}");
@@ -51,13 +51,13 @@ pub(crate) fn write_ruling(out: &mut Vec<u8>, ruling: &Ruling<'_>) {
 }
 
 /// The same; `told` is where its numbers stand already.
-fn ruling_with(out: &mut Vec<u8>, ruling: &Ruling<'_>, told: Option<Range<usize>>) {
+fn ruling_with(out: &mut Vec<u8>, ruling: &Ruling<'_>, copy_from: Option<Range<usize>>) {
     out.extend_from_slice(b"\"rule\":");
     string(out, ruling.name.as_bytes());
     out.extend_from_slice(b",\"allowed\":");
     boolean(out, ruling.is_allow());
-    match told {
-        Some(told) => out.extend_from_within(told),
+    match copy_from {
+        Some(range) => out.extend_from_within(range),
         None => numbers(out, Some(ruling)),
     }
     out.extend_from_slice(b",\"mode\":\"");
@@ -113,8 +113,8 @@ fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>, status: StatusCode) {
     }
     out.extend_from_slice(b",\"violated-policies\":[");
     let violated = |ruling: &&Ruling<'_>| ruling.mode == Mode::Enforce && !ruling.is_allow();
-    for (place, ruling) in verdict.rulings.iter().filter(violated).enumerate() {
-        if place > 0 {
+    for (index, ruling) in verdict.rulings.iter().filter(violated).enumerate() {
+        if index > 0 {
             out.push(b',');
         }
         string(out, ruling.name.as_bytes());
@@ -133,16 +133,16 @@ fn detail(ruling: &Ruling<'_>) -> Option<String> {
             format!("Policy \"{name}\" can never allow this: it costs more than the {units} the policy holds.")
         }
         PolicyQuota::Window { units, window_s } => {
-            let (requests, seconds) = (counted(units, "request"), counted(window_s, "second"));
+            let (requests, seconds) = (with_plural(units, "request"), with_plural(window_s, "second"));
             format!("Policy \"{name}\" allows {requests} per {seconds}.")
         }
         PolicyQuota::Concurrent { slots } => {
-            format!("Policy \"{name}\" allows {} at a time.", counted(slots, "request"))
+            format!("Policy \"{name}\" allows {} at a time.", with_plural(slots, "request"))
         }
     })
 }
 
-fn counted(number: u64, thing: &str) -> String {
+fn with_plural(number: u64, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
 }

@@ -4,83 +4,83 @@
 //! rule for `/v1/charges` would not be met by `/v1/%63harges`.
 
 use super::Gateway;
-use crate::server::http::problem::Problem;
+use crate::server::http::problem::ProblemDetails;
 use hyper::header::{HOST, HeaderName};
 use hyper::http::request::Parts;
 use std::borrow::Cow;
 use std::sync::Once;
 
 /// The original request behind a head.
-pub(super) struct Original<'a> {
-    places: &'static Places,
+pub(super) struct OriginalRequest<'a> {
+    sources: &'static HeaderSources,
     head: &'a Parts,
     /// What follows the domain in the path.
     rest: &'a str,
 }
 
 /// Where a gateway says what.
-struct Places {
-    line: Line,
+struct HeaderSources {
+    line: RequestLine,
     host: HeaderName,
     client: HeaderName,
 }
 
 /// Where method and path of the original request are.
-enum Line {
+enum RequestLine {
     /// In these headers.
     Headers { method: HeaderName, uri: HeaderName },
     /// In the request's own line, the path behind the domain.
-    Own,
+    Direct,
 }
 
-impl<'a> Original<'a> {
+impl<'a> OriginalRequest<'a> {
     pub(super) fn new(gateway: Gateway, head: &'a Parts, rest: &'a str) -> Self {
-        let places = match gateway {
+        let sources = match gateway {
             Gateway::Traefik | Gateway::Caddy | Gateway::Haproxy => &FORWARDED,
             Gateway::Nginx => &NGINX,
             Gateway::Envoy => &ENVOY,
         };
-        Self { places, head, rest }
+        Self { sources, head, rest }
     }
 
     /// The header that names the client.
     pub(super) fn client_header(&self) -> &'static HeaderName {
-        &self.places.client
+        &self.sources.client
     }
 
-    pub(super) fn method(&self) -> Result<Option<Cow<'a, [u8]>>, Problem> {
-        match &self.places.line {
-            Line::Headers { method, .. } => Ok(self.said(method)?.map(Cow::Borrowed)),
-            Line::Own => Ok(Some(Cow::Borrowed(self.head.method.as_str().as_bytes()))),
+    pub(super) fn method(&self) -> Result<Option<Cow<'a, [u8]>>, ProblemDetails> {
+        match &self.sources.line {
+            RequestLine::Headers { method, .. } => Ok(self.header(method)?.map(Cow::Borrowed)),
+            RequestLine::Direct => Ok(Some(Cow::Borrowed(self.head.method.as_str().as_bytes()))),
         }
     }
 
-    pub(super) fn path(&self) -> Result<Option<Cow<'a, [u8]>>, Problem> {
-        match &self.places.line {
-            Line::Headers { uri, .. } => Ok(self.said(uri)?.map(path)),
-            Line::Own => Ok(Some(path(self.rest.as_bytes()))),
+    pub(super) fn path(&self) -> Result<Option<Cow<'a, [u8]>>, ProblemDetails> {
+        match &self.sources.line {
+            RequestLine::Headers { uri, .. } => Ok(self.header(uri)?.map(normalize_path)),
+            RequestLine::Direct => Ok(Some(normalize_path(self.rest.as_bytes()))),
         }
     }
 
-    pub(super) fn host(&self) -> Result<Option<Cow<'a, [u8]>>, Problem> {
-        let said = if self.places.host == HOST {
+    pub(super) fn host(&self) -> Result<Option<Cow<'a, [u8]>>, ProblemDetails> {
+        let host_value = if self.sources.host == HOST {
             // Over HTTP/2 it stands in the request's own address.
             let header = self.head.headers.get(HOST).map(|value| value.as_bytes());
             header.or_else(|| self.head.uri.host().map(str::as_bytes))
         } else {
-            self.said(&self.places.host)?
+            self.header(&self.sources.host)?
         };
-        Ok(said.map(host))
+        Ok(host_value.map(normalize_host))
     }
 
     /// The value of a header that the gateway writes once.
-    fn said(&self, name: &HeaderName) -> Result<Option<&'a [u8]>, Problem> {
+    fn header(&self, name: &HeaderName) -> Result<Option<&'a [u8]>, ProblemDetails> {
         let mut lines = self.head.headers.get_all(name).iter();
         match (lines.next(), lines.next()) {
             (Some(value), None) => Ok(Some(value.as_bytes())),
             (None, _) => {
-                static TOLD: Once = Once::new();
-                TOLD.call_once(|| {
+                static WARNED: Once = Once::new();
+                WARNED.call_once(|| {
                     tracing::warn!(
                         header = name.as_str(),
                         "a gateway asks without this header, so rules that look at it are not met; \
@@ -89,7 +89,7 @@ impl<'a> Original<'a> {
                 });
                 Ok(None)
             }
-            (Some(_), Some(_)) => Err(Problem::bad(format!(
+            (Some(_), Some(_)) => Err(ProblemDetails::bad_request(format!(
                 "there is more than one {name} header; the gateway sends one, and must take away the client's own"
             ))),
         }
@@ -98,17 +98,17 @@ impl<'a> Original<'a> {
 
 /// The path of a request's address as all its spellings have it: no query, no fragment, no `.` and `..`, no empty segments,
 /// nothing escaped that need not be, and escapes in capitals.
-fn path(uri: &[u8]) -> Cow<'_, [u8]> {
+fn normalize_path(uri: &[u8]) -> Cow<'_, [u8]> {
     let end = uri.iter().position(|byte| b"?#".contains(byte)).unwrap_or(uri.len());
     let path = without_authority(uri.get(..end).unwrap_or(uri));
     if path.is_empty() {
         return Cow::Borrowed(b"/");
     }
-    let is_odd = |pair: &[u8]| matches!(pair, [b'/', b'/' | b'.']);
-    if path.first() != Some(&b'/') || !(path.contains(&b'%') || path.windows(2).any(is_odd)) {
+    let is_irregular = |pair: &[u8]| matches!(pair, [b'/', b'/' | b'.']);
+    if path.first() != Some(&b'/') || !(path.contains(&b'%') || path.windows(2).any(is_irregular)) {
         return Cow::Borrowed(path);
     }
-    let plain = unescaped(path, is_unreserved);
+    let plain = unescape(path, is_unreserved);
     let mut path = Vec::with_capacity(plain.len());
     // It is a folder if it ends in a slash, or in what stands for one.
     let mut is_folder = false;
@@ -143,7 +143,7 @@ fn without_authority(uri: &[u8]) -> &[u8] {
 }
 
 /// A host in lower case, without a port and without the dot that may end it.
-fn host(value: &[u8]) -> Cow<'_, [u8]> {
+fn normalize_host(value: &[u8]) -> Cow<'_, [u8]> {
     let mut parts = value.rsplitn(2, |byte| *byte == b':');
     let name = match (parts.next(), parts.next()) {
         (Some(port), Some(name)) if port.iter().all(u8::is_ascii_digit) => name,
@@ -158,17 +158,17 @@ fn host(value: &[u8]) -> Cow<'_, [u8]> {
 }
 
 /// A segment of a path without escapes, if it is a text.
-pub(super) fn decoded(segment: &str) -> Option<Cow<'_, str>> {
+pub(super) fn decode_segment(segment: &str) -> Option<Cow<'_, str>> {
     if !segment.contains('%') {
         return Some(Cow::Borrowed(segment));
     }
-    String::from_utf8(unescaped(segment.as_bytes(), |_| true))
+    String::from_utf8(unescape(segment.as_bytes(), |_| true))
         .ok()
         .map(Cow::Owned)
 }
 
 /// With the bytes unescaped that `which` says. Other escapes are written in capitals, and what is no escape stays.
-fn unescaped(text: &[u8], which: impl Fn(u8) -> bool) -> Vec<u8> {
+fn unescape(text: &[u8], should_decode: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((first, after)) = rest.split_first() {
@@ -179,14 +179,14 @@ fn unescaped(text: &[u8], which: impl Fn(u8) -> bool) -> Vec<u8> {
         };
         match escaped {
             None => plain.push(*first),
-            Some(((high, low), written, after)) => {
+            Some(((high, low), hex_digits, after)) => {
                 rest = after;
                 let byte = high << 4 | low;
-                if which(byte) {
+                if should_decode(byte) {
                     plain.push(byte);
                 } else {
                     plain.push(b'%');
-                    plain.extend(written.map(|digit| digit.to_ascii_uppercase()));
+                    plain.extend(hex_digits.map(|digit| digit.to_ascii_uppercase()));
                 }
             }
         }
@@ -206,8 +206,8 @@ fn is_unreserved(byte: u8) -> bool {
 }
 
 /// What Traefik and Caddy write over whatever a client sent under these names, and our script for HAProxy too.
-static FORWARDED: Places = Places {
-    line: Line::Headers {
+static FORWARDED: HeaderSources = HeaderSources {
+    line: RequestLine::Headers {
         method: HeaderName::from_static("x-forwarded-method"),
         uri: HeaderName::from_static("x-forwarded-uri"),
     },
@@ -216,8 +216,8 @@ static FORWARDED: Places = Places {
 };
 
 /// What our configuration for nginx sets. `Host` nginx always sets itself.
-static NGINX: Places = Places {
-    line: Line::Headers {
+static NGINX: HeaderSources = HeaderSources {
+    line: RequestLine::Headers {
         method: HeaderName::from_static("x-original-method"),
         uri: HeaderName::from_static("x-original-uri"),
     },
@@ -226,8 +226,8 @@ static NGINX: Places = Places {
 };
 
 /// Envoy asks with the original request itself.
-static ENVOY: Places = Places {
-    line: Line::Own,
+static ENVOY: HeaderSources = HeaderSources {
+    line: RequestLine::Direct,
     host: HOST,
     client: HeaderName::from_static("x-forwarded-for"),
 };

@@ -3,7 +3,7 @@ use hyper::{HeaderMap, Request, header::HeaderValue};
 use proptest::prelude::*;
 
 fn forward(gateway: Gateway, attributes: &[(&str, &str)], trusted: &[&str]) -> Forward {
-    let part = |text: &str| Part::named(text).unwrap();
+    let part = |text: &str| RequestField::from_name(text).unwrap();
     Forward {
         gateway,
         attributes: attributes
@@ -23,15 +23,15 @@ fn head(headers: HeaderMap) -> Parts {
 #[test]
 fn the_domain_is_the_first_segment_whatever_follows_it() {
     for (path, expected) in [
-        ("/v1/forward/api", Some(("api", "", Refusal::Plain))),
-        ("/v1/forward-403/api", Some(("api", "", Refusal::Forbidden))),
-        ("/v1/forward/api/", Some(("api", "/", Refusal::Plain))),
-        ("/v1/forward/api/v1/items", Some(("api", "/v1/items", Refusal::Plain))),
-        ("/v1/forward/api//other", Some(("api", "//other", Refusal::Plain))),
-        ("/v1/forward/api/../other", Some(("api", "/../other", Refusal::Plain))),
-        ("/v1/forward/api%2Fv2/x", Some(("api/v2", "/x", Refusal::Plain))),
-        ("/v1/forward/%C3%A9t%c3%a9", Some(("été", "", Refusal::Plain))),
-        ("/v1/forward/{domain}", Some(("{domain}", "", Refusal::Plain))),
+        ("/v1/forward/api", Some(("api", "", DenyStatus::Plain))),
+        ("/v1/forward-403/api", Some(("api", "", DenyStatus::Forbidden))),
+        ("/v1/forward/api/", Some(("api", "/", DenyStatus::Plain))),
+        ("/v1/forward/api/v1/items", Some(("api", "/v1/items", DenyStatus::Plain))),
+        ("/v1/forward/api//other", Some(("api", "//other", DenyStatus::Plain))),
+        ("/v1/forward/api/../other", Some(("api", "/../other", DenyStatus::Plain))),
+        ("/v1/forward/api%2Fv2/x", Some(("api/v2", "/x", DenyStatus::Plain))),
+        ("/v1/forward/%C3%A9t%c3%a9", Some(("été", "", DenyStatus::Plain))),
+        ("/v1/forward/{domain}", Some(("{domain}", "", DenyStatus::Plain))),
         ("/v1/forward/", None),
         ("/v1/forward//api", None),
         ("/v1/forward", None),
@@ -39,22 +39,22 @@ fn the_domain_is_the_first_segment_whatever_follows_it() {
         ("/v1/forwards/api", None),
         ("/v1/forward-429/api", None),
     ] {
-        let target = Target::of(path);
+        let target = ForwardPath::parse(path);
         let said = target
             .as_ref()
-            .map(|target| (&*target.domain, target.rest, target.refusal));
+            .map(|target| (&*target.domain, target.rest, target.deny_status));
         assert_eq!(said, expected, "{path}");
     }
 }
 
 #[test]
 fn a_part_is_written_in_one_of_five_ways() {
-    let merchant = Part::Header(HeaderName::from_static("x-merchant-id"));
+    let merchant = RequestField::Header(HeaderName::from_static("x-merchant-id"));
     for (text, expected) in [
-        ("path", Some(Part::Path)),
-        ("method", Some(Part::Method)),
-        ("host", Some(Part::Host)),
-        ("client_ip", Some(Part::ClientIp)),
+        ("path", Some(RequestField::Path)),
+        ("method", Some(RequestField::Method)),
+        ("host", Some(RequestField::Host)),
+        ("client_ip", Some(RequestField::ClientIp)),
         ("header:X-Merchant-Id", Some(merchant)),
         ("header:", None),
         ("header:a b", None),
@@ -62,7 +62,7 @@ fn a_part_is_written_in_one_of_five_ways() {
         ("query", None),
         ("", None),
     ] {
-        assert_eq!(Part::named(text), expected, "{text}");
+        assert_eq!(RequestField::from_name(text), expected, "{text}");
     }
 }
 
@@ -88,7 +88,7 @@ fn rules_see_what_the_settings_name_and_nothing_else() {
         headers.append(name, HeaderValue::from_static(value));
     }
     let head = head(headers);
-    let seen = forward.see(&head, "/ignored", "127.0.0.1".parse().unwrap()).unwrap();
+    let seen = forward.extract(&head, "/ignored", "127.0.0.1".parse().unwrap()).unwrap();
     let of = |name: &'static str, value: &'static str| Attribute {
         name,
         value: value.as_bytes(),
@@ -157,8 +157,8 @@ proptest! {
             headers.append(name, value);
         }
         let head = head(headers);
-        let seen = forward.see(&head, "/", peer);
+        let seen = forward.extract(&head, "/", peer);
         let own = peer.to_canonical().to_string();
-        prop_assert_eq!(seen, Ok(Seen(vec![("ip", Cow::Borrowed(own.as_bytes()))])));
+        prop_assert_eq!(seen, Ok(ExtractedAttributes(vec![("ip", Cow::Borrowed(own.as_bytes()))])));
     }
 }

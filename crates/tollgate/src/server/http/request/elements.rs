@@ -1,7 +1,7 @@
 //! The elements of a batch, each as it is written. What one of them means is not told here.
 
 use super::BATCH_MAX;
-use crate::server::http::problem::Problem;
+use crate::server::http::problem::ProblemDetails;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
@@ -10,42 +10,42 @@ use std::fmt;
 ///
 /// # Errors
 /// What is wrong, and with which element if it is one.
-pub(super) fn read(body: &[u8]) -> Result<Vec<&RawValue>, Problem> {
-    let (json, fault) = match std::str::from_utf8(body) {
+pub(super) fn read(body: &[u8]) -> Result<Vec<&RawValue>, ProblemDetails> {
+    let (json, utf8_problem) = match std::str::from_utf8(body) {
         Ok(json) => (json, None),
         // What comes before it tells in which element it is.
         Err(error) => {
-            let (sound, _) = body.split_at_checked(error.valid_up_to()).unwrap_or_default();
-            let sound = std::str::from_utf8(sound).unwrap_or_default();
-            (sound, Some(super::not_utf8(&error)))
+            let (valid, _) = body.split_at_checked(error.valid_up_to()).unwrap_or_default();
+            let valid = std::str::from_utf8(valid).unwrap_or_default();
+            (valid, Some(super::not_utf8(&error)))
         }
     };
     let mut reached = None;
     let mut parser = serde_json::Deserializer::from_str(json);
-    let read = Read { reached: &mut reached }.deserialize(&mut parser);
+    let read = ElementsVisitor { reached: &mut reached }.deserialize(&mut parser);
     let read = read.and_then(|read| parser.end().map(|()| read));
-    let fault = match (fault, read) {
+    let problem = match (utf8_problem, read) {
         (None, Ok((elements, count))) if count <= BATCH_MAX => return Ok(elements),
         (None, Ok((_, count))) => {
             let detail =
                 format!("a batch has at most {BATCH_MAX} attempts, and this has {count}; send some in another");
-            return Err(Problem::bad(detail));
+            return Err(ProblemDetails::bad_request(detail));
         }
-        (None, Err(error)) => Problem::bad(format!("this is not an array of attempts in JSON: {error}")),
-        (Some(fault), _) => fault,
+        (None, Err(error)) => ProblemDetails::bad_request(format!("this is not an array of attempts in JSON: {error}")),
+        (Some(problem), _) => problem,
     };
     Err(match reached {
-        Some(index) => fault.at(index),
-        None => fault,
+        Some(index) => problem.at_index(index),
+        None => problem,
     })
 }
 
 /// Reads an array, and leaves behind which element it was at when it could not go on.
-struct Read<'r> {
+struct ElementsVisitor<'r> {
     reached: &'r mut Option<usize>,
 }
 
-impl<'de> DeserializeSeed<'de> for Read<'_> {
+impl<'de> DeserializeSeed<'de> for ElementsVisitor<'_> {
     /// As many elements as a batch may have, and how many there are.
     type Value = (Vec<&'de RawValue>, usize);
 
@@ -54,7 +54,7 @@ impl<'de> DeserializeSeed<'de> for Read<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Read<'_> {
+impl<'de> Visitor<'de> for ElementsVisitor<'_> {
     type Value = (Vec<&'de RawValue>, usize);
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -36,7 +36,7 @@ fn all_spellings_of_a_path_are_one() {
         ("http://shop.example", "/"),
         ("*", "*"),
     ] {
-        assert_eq!(text(path(uri.as_bytes())), expected, "{uri}");
+        assert_eq!(text(normalize_path(uri.as_bytes())), expected, "{uri}");
     }
 }
 
@@ -53,7 +53,7 @@ fn all_spellings_of_a_host_are_one() {
         ("[2001:db8::1]", "[2001:db8::1]"),
         ("", ""),
     ] {
-        assert_eq!(text(host(value.as_bytes())), expected, "{value}");
+        assert_eq!(text(normalize_host(value.as_bytes())), expected, "{value}");
     }
 }
 
@@ -83,7 +83,7 @@ fn every_gateway_has_one_place_for_each_part() {
         (Gateway::Envoy, ("PUT", "/own/path", "own.example", "x-forwarded-for")),
     ] {
         let head = head();
-        let original = Original::new(gateway, &head, "/own/path");
+        let original = OriginalRequest::new(gateway, &head, "/own/path");
         let (method, uri) = (original.method().unwrap().unwrap(), original.path().unwrap().unwrap());
         let said = (text(method), text(uri), text(original.host().unwrap().unwrap()));
         let (method, uri, host, client) = expected;
@@ -104,7 +104,7 @@ fn what_a_gateway_does_not_say_is_not_there_and_what_is_said_twice_is_refused() 
             request = request.header(*name, *value);
         }
         let head = request.body(()).unwrap().into_parts().0;
-        let original = Original::new(Gateway::Traefik, &head, "");
+        let original = OriginalRequest::new(Gateway::Traefik, &head, "");
         let path = original.path().map(|path| path.map(text));
         path.map_err(|problem| problem.status.as_u16())
     };
@@ -118,6 +118,6 @@ fn what_a_gateway_does_not_say_is_not_there_and_what_is_said_twice_is_refused() 
 fn over_http2_the_host_stands_in_the_address() {
     let request = Request::builder().uri("http://Shop.example:443/v1/forward/api/a");
     let head = request.body(()).unwrap().into_parts().0;
-    let original = Original::new(Gateway::Envoy, &head, "/a");
+    let original = OriginalRequest::new(Gateway::Envoy, &head, "/a");
     assert_eq!(original.host().unwrap().map(text).as_deref(), Some("shop.example"));
 }
