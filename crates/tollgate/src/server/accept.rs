@@ -1,6 +1,6 @@
 //! Connections, for every front end alike: accepted while there is room, ended when the server stops.
 
-use super::addresses::{Addresses, counted};
+use super::addresses::{ConnectionsPerIp, limited_address};
 use super::gate::{Gate, Phase};
 use super::listen::{Listener, Stream};
 use super::tls::Tls;
@@ -16,18 +16,18 @@ use tokio_rustls::server::TlsStream;
 
 /// How far the server is on its way to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum ShutdownStage {
     /// Serving.
     Running,
     /// Answering what is in flight.
     Draining,
     /// Out of time.
-    Cut,
+    Aborting,
 }
 
 /// What connections are held to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct ConnectionLimits {
     /// At a time.
     pub(super) connections: usize,
     /// At a time from one address of another machine.
@@ -44,48 +44,48 @@ pub(super) struct Terms {
 pub(super) async fn accept<C>(
     listener: Listener,
     gate: &Arc<Gate>,
-    terms: Terms,
+    limits: ConnectionLimits,
     shutdown: impl Future<Output = ()>,
-    converse: impl Fn(Stream, watch::Receiver<Stage>) -> C,
+    serve: impl Fn(Stream, watch::Receiver<ShutdownStage>) -> C,
 ) where
     C: Future<Output = ()> + Send + 'static,
 {
-    accept_from(counted, listener, gate, terms, shutdown, converse).await;
+    accept_from(limited_address, listener, gate, limits, shutdown, serve).await;
 }
 
 /// The same, where `counted` says which address a connection counts for.
 async fn accept_from<C>(
-    counted: impl Fn(IpAddr) -> Option<IpAddr>,
+    limit_key: impl Fn(IpAddr) -> Option<IpAddr>,
     listener: Listener,
     gate: &Arc<Gate>,
-    terms: Terms,
+    limits: ConnectionLimits,
     shutdown: impl Future<Output = ()>,
-    converse: impl Fn(Stream, watch::Receiver<Stage>) -> C,
+    serve: impl Fn(Stream, watch::Receiver<ShutdownStage>) -> C,
 ) where
     C: Future<Output = ()> + Send + 'static,
 {
-    let Terms {
+    let ConnectionLimits {
         connections,
         per_address,
         drain,
-    } = terms;
-    let addresses = Addresses::new(per_address);
-    let mut told: Option<Instant> = None;
+    } = limits;
+    let per_ip = ConnectionsPerIp::new(per_address);
+    let mut last_warned: Option<Instant> = None;
     let all = u32::try_from(connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
-    let room = Arc::new(Semaphore::new(all as usize));
-    let (stage, staged) = watch::channel(Stage::Running);
+    let capacity = Arc::new(Semaphore::new(all as usize));
+    let (stage_sender, stage_updates) = watch::channel(ShutdownStage::Running);
     let accept = async {
         loop {
             // Room first: what cannot be served is not accepted.
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else {
+            let Ok(permit) = Arc::clone(&capacity).acquire_owned().await else {
                 return;
             };
             let stream = listener.accept().await;
             // Who is gone already has no address, and is found to be gone by who serves it.
             let address = stream.peer().ok();
-            let Some(place) = addresses.place(address.and_then(&counted)) else {
-                if told.is_none_or(|told| told.elapsed() >= TOLD_EVERY) {
-                    told = Some(Instant::now());
+            let Some(ip_permit) = per_ip.acquire(address.and_then(&limit_key)) else {
+                if last_warned.is_none_or(|warned_at| warned_at.elapsed() >= WARN_INTERVAL) {
+                    last_warned = Some(Instant::now());
                     tracing::warn!(
                         ?address,
                         most = per_address,
@@ -94,12 +94,12 @@ async fn accept_from<C>(
                 }
                 continue;
             };
-            let conversation = converse(stream, staged.clone());
+            let connection = serve(stream, stage_updates.clone());
             let gate = Arc::clone(gate);
             tokio::spawn(async move {
-                let open = gate.metrics().open();
-                conversation.await;
-                drop((open, place, permit));
+                let gauge = gate.metrics().open();
+                connection.await;
+                drop((gauge, ip_permit, permit));
             });
         }
     };
@@ -110,44 +110,44 @@ async fn accept_from<C>(
             () = &mut accept => {}
         }
         gate.advance_phase(Phase::Draining);
-        stage.send_replace(Stage::Draining);
+        stage_sender.send_replace(ShutdownStage::Draining);
         // Who has connected already would be cut off with the listener.
-        let _ = timeout(LATECOMERS.min(drain / 2), accept).await;
+        let _ = timeout(ACCEPT_GRACE.min(drain / 2), accept).await;
     }
     drop(listener);
-    if timeout(drain, room.acquire_many(all)).await.is_err() {
+    if timeout(drain, capacity.acquire_many(all)).await.is_err() {
         tracing::warn!(?drain, "cutting off connections that did not end in time");
-        stage.send_replace(Stage::Cut);
-        if timeout(CUTTING, room.acquire_many(all)).await.is_err() {
+        stage_sender.send_replace(ShutdownStage::Aborting);
+        if timeout(ABORT_TIMEOUT, capacity.acquire_many(all)).await.is_err() {
             tracing::error!("connections that were cut off did not end; stopping without them");
         }
     }
 }
 
 /// How long a connection without a request is kept when the server stops: one may be under way already.
-pub(super) fn parting(drain: Duration) -> Duration {
+pub(super) fn idle_grace(drain: Duration) -> Duration {
     Duration::from_secs(1).min(drain / 2)
 }
 
 /// How long cutting off may take.
-const CUTTING: Duration = Duration::from_secs(5);
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often it is told that somebody connects more often than it may.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
 /// How long those are accepted that had connected when the server stopped.
-const LATECOMERS: Duration = Duration::from_millis(20);
+const ACCEPT_GRACE: Duration = Duration::from_millis(20);
 
 /// TLS with a client, unless it takes longer than `within` or the server has stopped.
-pub(super) async fn shake_hands(
+pub(super) async fn tls_handshake(
     stream: Stream,
     tls: &Tls,
-    within: Duration,
-    mut stage: watch::Receiver<Stage>,
+    handshake_timeout: Duration,
+    mut stage: watch::Receiver<ShutdownStage>,
 ) -> Option<TlsStream<Stream>> {
-    let shaken = timeout(within, tls.acceptor().accept(stream));
+    let handshake = timeout(handshake_timeout, tls.acceptor().accept(stream));
     tokio::select! {
-        shaken = shaken => match shaken {
+        result = handshake => match result {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "no TLS with a client");
@@ -158,32 +158,32 @@ pub(super) async fn shake_hands(
                 None
             }
         },
-        _ = stage.wait_for(|stage| *stage == Stage::Cut) => None,
+        _ = stage.wait_for(|stage| *stage == ShutdownStage::Aborting) => None,
     }
 }
 
 /// Why a conversation is looked at.
-pub(super) enum Turn<T> {
+pub(super) enum Wakeup<T> {
     /// It came to something.
-    Came(T),
+    Ready(T),
     /// It is time to look whether it goes on.
-    Look,
+    IdleCheck,
     /// The server stops.
-    Stage,
+    StageChanged,
 }
 
 /// What is still to be waited for beside a conversation. Waiting for a change of the stage takes a lock that all connections
 /// share, and waiting for a time some work, so each is done once; then a glance tells.
-pub(super) struct Awaited {
-    pub(super) look: bool,
+pub(super) struct Wakeups {
+    pub(super) idle_check: bool,
     stage: bool,
 }
 
-impl Awaited {
+impl Wakeups {
     /// All of it.
     pub(super) const fn new() -> Self {
         Self {
-            look: true,
+            idle_check: true,
             stage: true,
         }
     }
@@ -192,28 +192,28 @@ impl Awaited {
     pub(super) fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
-        talk: Poll<T>,
-        mut look: Pin<&mut Sleep>,
-        changed: Pin<&mut impl Future>,
-        stage: &watch::Receiver<Stage>,
-    ) -> Poll<Turn<T>> {
-        if let Poll::Ready(came) = talk {
-            return Poll::Ready(Turn::Came(came));
+        connection: Poll<T>,
+        mut idle_timer: Pin<&mut Sleep>,
+        stage_changed: Pin<&mut impl Future>,
+        stage: &watch::Receiver<ShutdownStage>,
+    ) -> Poll<Wakeup<T>> {
+        if let Poll::Ready(output) = connection {
+            return Poll::Ready(Wakeup::Ready(output));
         }
         // Not held to the task's budget: who has used it up would not be noted as waiting, and never be woken.
-        let is_due = match std::mem::take(&mut self.look) {
-            true => pin!(unconstrained(look.as_mut())).poll(cx).is_ready(),
-            false => look.is_elapsed(),
+        let is_due = match std::mem::take(&mut self.idle_check) {
+            true => pin!(unconstrained(idle_timer.as_mut())).poll(cx).is_ready(),
+            false => idle_timer.is_elapsed(),
         };
         if is_due {
-            return Poll::Ready(Turn::Look);
+            return Poll::Ready(Wakeup::IdleCheck);
         }
-        if std::mem::take(&mut self.stage) && pin!(unconstrained(changed)).poll(cx).is_ready() {
-            return Poll::Ready(Turn::Stage);
+        if std::mem::take(&mut self.stage) && pin!(unconstrained(stage_changed)).poll(cx).is_ready() {
+            return Poll::Ready(Wakeup::StageChanged);
         }
         match stage.has_changed() {
             Ok(false) => Poll::Pending,
-            Ok(true) | Err(_) => Poll::Ready(Turn::Stage),
+            Ok(true) | Err(_) => Poll::Ready(Wakeup::StageChanged),
         }
     }
 }
@@ -233,10 +233,10 @@ mod tests {
     const WAIT: Duration = Duration::from_millis(20);
 
     /// A connection that says one letter back, if it was let in.
-    async fn talk(address: std::net::SocketAddr) -> Option<TcpStream> {
+    async fn echo(address: std::net::SocketAddr) -> Option<TcpStream> {
         let mut stream = TcpStream::connect(address).await.unwrap();
-        let said = stream.write_all(b"a").await.is_ok() && stream.read_u8().await.is_ok();
-        said.then_some(stream)
+        let echoed = stream.write_all(b"a").await.is_ok() && stream.read_u8().await.is_ok();
+        echoed.then_some(stream)
     }
 
     #[tokio::test]
@@ -248,12 +248,12 @@ mod tests {
         let serve = async move {
             let rules = RulesParser::new(ParserOptions::default()).finish().unwrap().rules;
             let gate = Arc::new(Gate::new(rules, Arc::new(Memory::options().build())));
-            let terms = Terms {
+            let limits = ConnectionLimits {
                 connections: 9,
                 per_address: 2,
                 drain: WAIT,
             };
-            accept_from(Some, listener, &gate, terms, pending(), |mut stream, _| async move {
+            accept_from(Some, listener, &gate, limits, pending(), |mut stream, _| async move {
                 while let Ok(letter) = stream.read_u8().await {
                     stream.write_u8(letter).await.unwrap();
                 }
@@ -261,31 +261,31 @@ mod tests {
             .await;
         };
         let serving = tokio::spawn(serve);
-        let (first, second) = (talk(address).await, talk(address).await);
+        let (first, second) = (echo(address).await, echo(address).await);
         assert!(first.is_some() && second.is_some());
-        assert!(talk(address).await.is_none());
+        assert!(echo(address).await.is_none());
         drop(first);
-        while talk(address).await.is_none() {}
+        while echo(address).await.is_none() {}
         serving.abort();
     }
 
     #[tokio::test]
     async fn who_has_used_up_its_budget_is_woken_all_the_same() {
         let waited = tokio::spawn(async {
-            let (_sender, stage) = watch::channel(Stage::Running);
-            let began = Instant::now();
-            let mut look = pin!(sleep(WAIT));
+            let (_sender, stage) = watch::channel(ShutdownStage::Running);
+            let started = Instant::now();
+            let mut idle_timer = pin!(sleep(WAIT));
             let mut changing = stage.clone();
             let mut changed = pin!(changing.changed());
-            let mut awaited = Awaited::new();
-            let turn = poll_fn(|cx| {
-                if awaited.look {
+            let mut wakeups = Wakeups::new();
+            let wakeup = poll_fn(|cx| {
+                if wakeups.idle_check {
                     while has_budget_remaining() && pin!(consume_budget()).poll(cx).is_ready() {}
                 }
-                awaited.poll::<()>(cx, Poll::Pending, look.as_mut(), changed.as_mut(), &stage)
+                wakeups.poll::<()>(cx, Poll::Pending, idle_timer.as_mut(), changed.as_mut(), &stage)
             });
-            assert!(matches!(turn.await, Turn::Look));
-            began.elapsed()
+            assert!(matches!(wakeup.await, Wakeup::IdleCheck));
+            started.elapsed()
         });
         let waited = timeout(Duration::from_secs(9), waited).await;
         assert!(waited.expect("it is woken").expect("it ends") >= WAIT);

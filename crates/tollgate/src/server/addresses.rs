@@ -6,44 +6,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Connections by the address they come from.
 #[derive(Debug)]
-pub(super) struct Addresses {
-    most: usize,
+pub(super) struct ConnectionsPerIp {
+    max: usize,
     /// Only those that have some, so that there are never more than connections.
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
 /// One connection among those of its address. It ends with this.
 #[derive(Debug)]
-pub(super) struct Place(Option<(Arc<Addresses>, IpAddr)>);
+pub(super) struct IpPermit(Option<(Arc<ConnectionsPerIp>, IpAddr)>);
 
-impl Addresses {
+impl ConnectionsPerIp {
     /// At most so many connections of one address.
-    pub(super) fn new(most: usize) -> Arc<Self> {
+    pub(super) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
-            most,
+            max,
             open: Mutex::default(),
         })
     }
 
     /// A place for a connection, unless its address has as many as it may. Who has no address that counts always gets one.
-    pub(super) fn place(self: &Arc<Self>, address: Option<IpAddr>) -> Option<Place> {
+    pub(super) fn acquire(self: &Arc<Self>, address: Option<IpAddr>) -> Option<IpPermit> {
         let Some(address) = address else {
-            return Some(Place(None));
+            return Some(IpPermit(None));
         };
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(address).or_default();
-        if *count >= self.most {
+        if *count >= self.max {
             return None;
         }
         *count += 1;
-        Some(Place(Some((Arc::clone(self), address))))
+        Some(IpPermit(Some((Arc::clone(self), address))))
     }
 }
 
-impl Drop for Place {
+impl Drop for IpPermit {
     fn drop(&mut self) {
-        let Some((addresses, address)) = &self.0 else { return };
-        let mut open = addresses.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((per_ip, address)) = &self.0 else { return };
+        let mut open = per_ip.open.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = open.get_mut(address) {
             *count -= 1;
             if *count == 0 {
@@ -55,7 +55,7 @@ impl Drop for Place {
 
 /// The address that a connection counts for. This machine counts for none: a gateway beside the server, or a mesh that brings
 /// everybody's connections from here, is not one client. Of IPv6 it is the network, for a client has all addresses of it.
-pub(super) fn counted(address: IpAddr) -> Option<IpAddr> {
+pub(super) fn limited_address(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
         address if address.is_loopback() => None,
         IpAddr::V6(address) => {
@@ -75,27 +75,27 @@ mod tests {
 
     #[test]
     fn an_address_has_so_many_places_and_those_that_end_are_free_again() {
-        let addresses = Addresses::new(2);
-        let place = |text: &str| addresses.place(counted(text.parse().unwrap()));
-        let held = [place("10.0.0.1"), place("::ffff:10.0.0.1")];
+        let per_ip = ConnectionsPerIp::new(2);
+        let acquire = |text: &str| per_ip.acquire(limited_address(text.parse().unwrap()));
+        let held = [acquire("10.0.0.1"), acquire("::ffff:10.0.0.1")];
         assert!(held.iter().all(Option::is_some));
-        assert!(place("10.0.0.1").is_none());
-        assert!(place("10.0.0.2").is_some());
+        assert!(acquire("10.0.0.1").is_none());
+        assert!(acquire("10.0.0.2").is_some());
         drop(held);
-        assert!(place("10.0.0.1").is_some());
-        assert!(addresses.open.lock().unwrap().is_empty());
+        assert!(acquire("10.0.0.1").is_some());
+        assert!(per_ip.open.lock().unwrap().is_empty());
     }
 
     #[test]
     fn a_network_of_ipv6_is_one_address_and_this_machine_is_none() {
-        let of = |text: &str| counted(text.parse().unwrap());
-        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:1"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        let address = |text: &str| limited_address(text.parse().unwrap());
+        assert_eq!(address("2001:db8::1"), address("2001:db8::ffff:1"));
+        assert_ne!(address("2001:db8::1"), address("2001:db8:0:1::1"));
         for text in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
-            assert_eq!(of(text), None, "{text}");
+            assert_eq!(address(text), None, "{text}");
         }
-        let addresses = Addresses::new(1);
-        let held: Vec<_> = (0..9).map(|_| addresses.place(of("::1"))).collect();
+        let per_ip = ConnectionsPerIp::new(1);
+        let held: Vec<_> = (0..9).map(|_| per_ip.acquire(address("::1"))).collect();
         assert!(held.iter().all(Option::is_some));
     }
 }

@@ -10,7 +10,7 @@ mod unary;
 pub use self::settings::GrpcSettings;
 
 use self::service::GrpcService;
-use super::accept::{Terms, accept};
+use super::accept::{ConnectionLimits, accept};
 use super::gate::Gate;
 use super::listen::Listener;
 use std::pin::pin;
@@ -21,7 +21,7 @@ use tonic_health::server::HealthReporter;
 /// Answers calls on `listener` until `shutdown` comes to an end, and then drains: whoever watches its health hears that it
 /// serves no more, connections get GOAWAY, calls in flight are answered, and after the time to drain the rest is cut off.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, shutdown: impl Future<Output = ()>) {
-    let limits = Terms {
+    let limits = ConnectionLimits {
         connections: settings.connections,
         per_address: settings.connections_per_address,
         drain: settings.drain,

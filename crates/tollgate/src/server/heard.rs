@@ -7,48 +7,48 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Tells `note` how many bytes came, each time that some do.
 #[derive(Debug)]
-pub(super) struct Heard<T, N> {
+pub(super) struct SensorIo<T, N> {
     stream: T,
-    note: N,
+    on_read: N,
     /// What was read and is to be read again.
-    again: Vec<u8>,
+    prefix: Vec<u8>,
 }
 
-impl<T, N: Fn(usize)> Heard<T, N> {
-    pub(super) fn new(stream: T, note: N) -> Self {
+impl<T, N: Fn(usize)> SensorIo<T, N> {
+    pub(super) fn new(stream: T, on_read: N) -> Self {
         Self {
             stream,
-            note,
-            again: Vec::new(),
+            on_read,
+            prefix: Vec::new(),
         }
     }
 
     /// Lets these bytes be read before all others.
-    pub(super) fn hand_back(&mut self, bytes: Vec<u8>) {
-        self.again = bytes;
+    pub(super) fn push_back(&mut self, bytes: Vec<u8>) {
+        self.prefix = bytes;
     }
 }
 
-impl<T: AsyncRead + Unpin, N: Fn(usize) + Unpin> AsyncRead for Heard<T, N> {
+impl<T: AsyncRead + Unpin, N: Fn(usize) + Unpin> AsyncRead for SensorIo<T, N> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, note, again } = self.get_mut();
+        let Self { stream, on_read: note, prefix: again } = self.get_mut();
         if !again.is_empty() {
-            let (now, later) = again.split_at(again.len().min(buffer.remaining()));
-            buffer.put_slice(now);
-            *again = later.to_vec();
+            let (head, rest) = again.split_at(again.len().min(buffer.remaining()));
+            buffer.put_slice(head);
+            *again = rest.to_vec();
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         let read = Pin::new(stream).poll_read(cx, buffer);
-        let came = buffer.filled().len() - before;
-        if came > 0 {
-            note(came);
+        let read_bytes = buffer.filled().len() - before;
+        if read_bytes > 0 {
+            note(read_bytes);
         }
         read
     }
 }
 
-impl<T: AsyncWrite + Unpin, N: Unpin> AsyncWrite for Heard<T, N> {
+impl<T: AsyncWrite + Unpin, N: Unpin> AsyncWrite for SensorIo<T, N> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, bytes)
     }

@@ -23,7 +23,7 @@ pub use problem::ProblemDetails;
 pub use routes::OPENAPI;
 pub use settings::{HttpLimits, HttpSettings, RetryAfter, RetryAfterFormat};
 
-use super::accept::{Terms, accept};
+use super::accept::{ConnectionLimits, accept};
 use super::gate::Gate;
 use super::listen::Listener;
 use routes::HttpService;
@@ -54,7 +54,7 @@ async fn serve_routes(
     shutdown: impl Future<Output = ()>,
     routes: &'static [routes::RouteEntry],
 ) {
-    let limits = Terms {
+    let limits = ConnectionLimits {
         connections: settings.limits.connections,
         per_address: settings.limits.connections_per_address,
         drain: settings.drain,

@@ -23,10 +23,10 @@ pub enum Address {
 
 /// A bound listener.
 #[derive(Debug)]
-pub struct Listener(Kind);
+pub struct Listener(ListenerKind);
 
 #[derive(Debug)]
-enum Kind {
+enum ListenerKind {
     Tcp(TcpListener),
     /// The file goes before the listener: a successor that finds nobody listening would otherwise lose its own.
     Unix(SocketFile, UnixListener),
@@ -85,16 +85,16 @@ impl Listener {
     /// What the system says, such as that the port is taken.
     pub async fn bind(address: &Address) -> io::Result<Self> {
         match address {
-            Address::Tcp(address) => Ok(Self(Kind::Tcp(TcpListener::bind(address).await?))),
+            Address::Tcp(address) => Ok(Self(ListenerKind::Tcp(TcpListener::bind(address).await?))),
             Address::Unix(path) => {
                 let listener = match UnixListener::bind(path) {
-                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path).await => {
+                    Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_stale_socket(path).await => {
                         std::fs::remove_file(path)?;
                         UnixListener::bind(path)?
                     }
                     bound => bound?,
                 };
-                Ok(Self(Kind::Unix(SocketFile(path.clone()), listener)))
+                Ok(Self(ListenerKind::Unix(SocketFile(path.clone()), listener)))
             }
         }
     }
@@ -105,8 +105,8 @@ impl Listener {
     /// What the system says.
     pub fn address(&self) -> io::Result<Address> {
         match &self.0 {
-            Kind::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Kind::Unix(file, _) => Ok(Address::Unix(file.0.clone())),
+            ListenerKind::Tcp(listener) => listener.local_addr().map(Address::Tcp),
+            ListenerKind::Unix(file, _) => Ok(Address::Unix(file.0.clone())),
         }
     }
 
@@ -115,8 +115,8 @@ impl Listener {
     pub async fn accept(&self) -> Stream {
         loop {
             let accepted = match &self.0 {
-                Kind::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
-                Kind::Unix(_, listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+                ListenerKind::Tcp(listener) => listener.accept().await.map(|(stream, _)| Stream::Tcp(stream)),
+                ListenerKind::Unix(_, listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
             };
             match accepted {
                 Ok(stream) => {
@@ -126,10 +126,10 @@ impl Listener {
                     }
                     return stream;
                 }
-                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
                     tracing::error!(%error, "cannot accept connections; trying again");
-                    tokio::time::sleep(SHORTAGE).await;
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
         }
@@ -138,19 +138,19 @@ impl Listener {
 
 impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
-        Self(Kind::Tcp(listener))
+        Self(ListenerKind::Tcp(listener))
     }
 }
 
 /// Whether a path is a socket that nobody answers at. A file that is no socket refuses connections too, and is not ours to
 /// take away.
-async fn is_abandoned(path: &Path) -> bool {
+async fn is_stale_socket(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     is_socket
         && matches!(UnixStream::connect(path).await, Err(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-fn is_of_one_connection(error: &io::Error) -> bool {
+fn is_connection_error(error: &io::Error) -> bool {
     matches!(
         error.kind(),
         io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset
@@ -158,7 +158,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 }
 
 /// How long to wait when the system has no file left for a connection.
-const SHORTAGE: Duration = Duration::from_millis(100);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {

@@ -12,10 +12,10 @@ mod write;
 
 pub use settings::RespSettings;
 
-use super::accept::{Terms, accept};
+use super::accept::{ConnectionLimits, accept};
 use super::gate::Gate;
 use super::listen::Listener;
-use super::room::Room;
+use super::room::MemoryBudget;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 struct Front {
     gate: Arc<Gate>,
     settings: RespSettings,
-    room: Room,
+    room: MemoryBudget,
     /// Connections since the start: each has a number.
     connections: AtomicU64,
 }
@@ -33,7 +33,7 @@ struct Front {
 ///
 /// Trouble with a connection ends that connection, and trouble with accepting is waited out.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, shutdown: impl Future<Output = ()>) {
-    let terms = Terms {
+    let terms = ConnectionLimits {
         connections: settings.connections,
         per_address: settings.connections_per_address,
         drain: settings.drain,
@@ -41,7 +41,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, 
     let front = Arc::new(Front {
         gate: Arc::clone(&gate),
         settings,
-        room: Room::new(ROOM, FREE),
+        room: MemoryBudget::new(ROOM, FREE),
         connections: AtomicU64::new(0),
     });
     let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);

@@ -8,75 +8,75 @@ use std::task::{Context, Poll, Waker};
 
 /// Room for so many bytes beyond what each connection has free.
 #[derive(Debug)]
-pub(super) struct Room {
-    most: usize,
-    free: usize,
-    taken: AtomicUsize,
+pub(super) struct MemoryBudget {
+    max_bytes: usize,
+    free_bytes: usize,
+    reserved: AtomicUsize,
     /// Shares that wait for room, by their numbers.
     waiting: Mutex<HashMap<u64, Waker>>,
     /// Whether there are any: nobody who gives room back takes a lock for nothing.
-    is_waited_for: AtomicBool,
+    has_waiters: AtomicBool,
     /// The share that may go on though all room is taken, 0 if none does: if all waited for room with a half of something, nobody
     /// would ever get to the other half.
-    turn: AtomicU64,
-    numbers: AtomicU64,
+    exempt: AtomicU64,
+    next_id: AtomicU64,
 }
 
 /// What one client has taken.
 #[derive(Debug)]
-pub(super) struct Share<'r> {
-    room: &'r Room,
-    taken: usize,
+pub(super) struct Reservation<'r> {
+    budget: &'r MemoryBudget,
+    reserved_bytes: usize,
     /// Its number, once it has waited.
-    number: Option<u64>,
+    id: Option<u64>,
 }
 
 /// Whether a client that waits for room has sent a half of something, and is done when the other half is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Half {
-    Yes,
-    No,
+pub(super) enum Progress {
+    Partial,
+    Complete,
 }
 
-impl Room {
+impl MemoryBudget {
     /// Room for `most` bytes. Each share holds `free` of its own that do not count.
-    pub(super) fn new(most: usize, free: usize) -> Self {
+    pub(super) fn new(max_bytes: usize, free_bytes: usize) -> Self {
         Self {
-            most,
-            free,
-            taken: AtomicUsize::new(0),
+            max_bytes,
+            free_bytes,
+            reserved: AtomicUsize::new(0),
             waiting: Mutex::default(),
-            is_waited_for: AtomicBool::new(false),
-            turn: AtomicU64::new(0),
-            numbers: AtomicU64::new(1),
+            has_waiters: AtomicBool::new(false),
+            exempt: AtomicU64::new(0),
+            next_id: AtomicU64::new(1),
         }
     }
 
-    pub(super) const fn share(&self) -> Share<'_> {
-        Share {
-            room: self,
-            taken: 0,
-            number: None,
+    pub(super) const fn reservation(&self) -> Reservation<'_> {
+        Reservation {
+            budget: self,
+            reserved_bytes: 0,
+            id: None,
         }
     }
 
     /// Whether all of it is taken.
-    pub(super) fn is_short(&self) -> bool {
-        self.taken.load(Ordering::SeqCst) >= self.most
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.reserved.load(Ordering::SeqCst) >= self.max_bytes
     }
 
-    fn give_back(&self, bytes: usize) {
-        self.taken.fetch_sub(bytes, Ordering::SeqCst);
-        if !self.is_short() {
+    fn release(&self, bytes: usize) {
+        self.reserved.fetch_sub(bytes, Ordering::SeqCst);
+        if !self.is_exhausted() {
             self.wake();
         }
     }
 
     fn wake(&self) {
-        if self.is_waited_for.load(Ordering::SeqCst) {
+        if self.has_waiters.load(Ordering::SeqCst) {
             let waiting = {
                 let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-                self.is_waited_for.store(false, Ordering::SeqCst);
+                self.has_waiters.store(false, Ordering::SeqCst);
                 take(&mut *waiting)
             };
             waiting.into_values().for_each(Waker::wake);
@@ -84,91 +84,91 @@ impl Room {
     }
 }
 
-impl Share<'_> {
+impl Reservation<'_> {
     /// Notes that the client holds so many bytes. False if they are more than there is room for; they are noted all the same.
-    pub(super) fn hold(&mut self, bytes: usize) -> bool {
-        let needed = bytes.saturating_sub(self.room.free);
-        if needed > self.taken {
-            let more = needed - self.taken;
-            let before = self.room.taken.fetch_add(more, Ordering::SeqCst);
-            self.taken = needed;
-            return before.saturating_add(more) <= self.room.most;
+    pub(super) fn resize(&mut self, bytes: usize) -> bool {
+        let needed = bytes.saturating_sub(self.budget.free_bytes);
+        if needed > self.reserved_bytes {
+            let growth = needed - self.reserved_bytes;
+            let before = self.budget.reserved.fetch_add(growth, Ordering::SeqCst);
+            self.reserved_bytes = needed;
+            return before.saturating_add(growth) <= self.budget.max_bytes;
         }
-        if needed < self.taken {
-            self.room.give_back(self.taken - needed);
-            self.taken = needed;
+        if needed < self.reserved_bytes {
+            self.budget.release(self.reserved_bytes - needed);
+            self.reserved_bytes = needed;
         }
         if needed == 0 {
-            self.end_turn();
+            self.end_exemption();
         }
         true
     }
 
     /// Whether the client holds more than what is free to it.
-    pub(super) const fn is_taken(&self) -> bool {
-        self.taken > 0
+    pub(super) const fn exceeds_free(&self) -> bool {
+        self.reserved_bytes > 0
     }
 
     /// Waits until not all room is taken, or, who is `half` through something, until it is its turn all the same.
-    pub(super) fn poll_room(&mut self, cx: &Context<'_>, half: Half) -> Poll<()> {
-        if half == Half::No {
-            self.end_turn();
+    pub(super) fn poll_capacity(&mut self, cx: &Context<'_>, progress: Progress) -> Poll<()> {
+        if progress == Progress::Complete {
+            self.end_exemption();
         }
-        if self.goes_on(half) {
+        if self.may_proceed(progress) {
             return Poll::Ready(());
         }
-        let room = self.room;
+        let budget = self.budget;
         {
-            let mut waiting = room.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.insert(self.number(), cx.waker().clone());
-            room.is_waited_for.store(true, Ordering::SeqCst);
+            let mut waiting = budget.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.insert(self.assigned_id(), cx.waker().clone());
+            budget.has_waiters.store(true, Ordering::SeqCst);
         }
         // Room may have been given back before it was seen that somebody waits.
-        match self.goes_on(half) {
+        match self.may_proceed(progress) {
             true => Poll::Ready(()),
             false => Poll::Pending,
         }
     }
 
-    fn goes_on(&mut self, half: Half) -> bool {
-        if !self.room.is_short() {
+    fn may_proceed(&mut self, progress: Progress) -> bool {
+        if !self.budget.is_exhausted() {
             return true;
         }
-        let number = self.number();
-        let takes = |turn| (turn == 0 || turn == number).then_some(number);
-        let turn = &self.room.turn;
-        half == Half::Yes && turn.fetch_update(Ordering::SeqCst, Ordering::SeqCst, takes).is_ok()
+        let id = self.assigned_id();
+        let claim = |holder| (holder == 0 || holder == id).then_some(id);
+        let exempt = &self.budget.exempt;
+        progress == Progress::Partial && exempt.fetch_update(Ordering::SeqCst, Ordering::SeqCst, claim).is_ok()
     }
 
-    fn end_turn(&self) {
-        let Some(number) = self.number else { return };
+    fn end_exemption(&self) {
+        let Some(id) = self.id else { return };
         let ended = self
-            .room
-            .turn
-            .compare_exchange(number, 0, Ordering::SeqCst, Ordering::SeqCst);
+            .budget
+            .exempt
+            .compare_exchange(id, 0, Ordering::SeqCst, Ordering::SeqCst);
         if ended.is_ok() {
-            self.room.wake();
+            self.budget.wake();
         }
     }
 
-    fn number(&mut self) -> u64 {
-        let numbers = &self.room.numbers;
+    fn assigned_id(&mut self) -> u64 {
+        let next_id = &self.budget.next_id;
         *self
-            .number
-            .get_or_insert_with(|| numbers.fetch_add(1, Ordering::Relaxed))
+            .id
+            .get_or_insert_with(|| next_id.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            let mut waiting = self.room.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-            waiting.remove(&number);
+        if let Some(id) = self.id {
+            let mut waiting = self.budget.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            waiting.remove(&id);
         }
-        self.end_turn();
+        self.end_exemption();
         // Most take nothing, and touch nothing that all share.
-        if self.taken > 0 {
-            self.room.give_back(self.taken);
+        if self.reserved_bytes > 0 {
+            self.budget.release(self.reserved_bytes);
         }
     }
 }
@@ -180,31 +180,31 @@ mod tests {
 
     #[test]
     fn what_is_free_is_not_counted_and_what_is_taken_comes_back() {
-        let room = Room::new(100, 10);
-        let (mut one, mut other) = (room.share(), room.share());
-        assert!(one.hold(10) && !one.is_taken());
-        assert!(one.hold(110) && one.is_taken());
-        assert!(other.hold(10));
-        assert!(!other.hold(11));
+        let budget = MemoryBudget::new(100, 10);
+        let (mut one, mut other) = (budget.reservation(), budget.reservation());
+        assert!(one.resize(10) && !one.exceeds_free());
+        assert!(one.resize(110) && one.exceeds_free());
+        assert!(other.resize(10));
+        assert!(!other.resize(11));
         drop(one);
-        assert!(other.hold(110));
-        assert!(other.hold(0));
+        assert!(other.resize(110));
+        assert!(other.resize(0));
         drop(other);
-        assert_eq!(room.taken.load(Ordering::Relaxed), 0);
+        assert_eq!(budget.reserved.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
     async fn who_waits_for_room_is_woken_when_there_is_some() {
-        let room = Room::new(100, 10);
-        let (mut one, mut other) = (room.share(), room.share());
-        assert!(one.hold(110));
+        let budget = MemoryBudget::new(100, 10);
+        let (mut one, mut other) = (budget.reservation(), budget.reservation());
+        assert!(one.resize(110));
         let waits = async {
-            poll_fn(|cx| other.poll_room(cx, Half::No)).await;
-            other.hold(20)
+            poll_fn(|cx| other.poll_capacity(cx, Progress::Complete)).await;
+            other.resize(20)
         };
         let gives = async {
             tokio::task::yield_now().await;
-            one.hold(100)
+            one.resize(100)
         };
         let (got, gave) = tokio::join!(waits, gives);
         assert!(got && gave);
@@ -212,38 +212,38 @@ mod tests {
 
     #[test]
     fn who_leaves_waits_no_more() {
-        let room = Room::new(100, 10);
-        let (mut one, mut other) = (room.share(), room.share());
-        assert!(one.hold(110));
+        let budget = MemoryBudget::new(100, 10);
+        let (mut one, mut other) = (budget.reservation(), budget.reservation());
+        assert!(one.resize(110));
         assert!(
             other
-                .poll_room(&Context::from_waker(Waker::noop()), Half::No)
+                .poll_capacity(&Context::from_waker(Waker::noop()), Progress::Complete)
                 .is_pending()
         );
         drop(other);
-        assert!(room.waiting.lock().unwrap().is_empty());
+        assert!(budget.waiting.lock().unwrap().is_empty());
     }
 
     #[test]
     fn one_of_those_who_are_half_through_goes_on_at_a_time() {
-        let room = Room::new(100, 10);
+        let budget = MemoryBudget::new(100, 10);
         let cx = Context::from_waker(Waker::noop());
-        let (mut one, mut other, mut reads_nothing) = (room.share(), room.share(), room.share());
-        for share in [&mut one, &mut other, &mut reads_nothing] {
-            share.hold(60);
+        let (mut one, mut other, mut reads_nothing) = (budget.reservation(), budget.reservation(), budget.reservation());
+        for reservation in [&mut one, &mut other, &mut reads_nothing] {
+            reservation.resize(60);
         }
-        assert!(reads_nothing.poll_room(&cx, Half::No).is_pending());
-        assert!(one.poll_room(&cx, Half::Yes).is_ready());
-        assert!(other.poll_room(&cx, Half::Yes).is_pending());
+        assert!(reads_nothing.poll_capacity(&cx, Progress::Complete).is_pending());
+        assert!(one.poll_capacity(&cx, Progress::Partial).is_ready());
+        assert!(other.poll_capacity(&cx, Progress::Partial).is_pending());
         // It keeps its turn until it is done, or gone.
-        one.hold(70);
-        assert!(one.poll_room(&cx, Half::Yes).is_ready());
-        reads_nothing.hold(110);
-        one.hold(0);
-        assert!(room.is_short() && other.poll_room(&cx, Half::Yes).is_ready());
-        one.hold(60);
-        assert!(one.poll_room(&cx, Half::Yes).is_pending());
+        one.resize(70);
+        assert!(one.poll_capacity(&cx, Progress::Partial).is_ready());
+        reads_nothing.resize(110);
+        one.resize(0);
+        assert!(budget.is_exhausted() && other.poll_capacity(&cx, Progress::Partial).is_ready());
+        one.resize(60);
+        assert!(one.poll_capacity(&cx, Progress::Partial).is_pending());
         drop(other);
-        assert!(one.poll_room(&cx, Half::Yes).is_ready());
+        assert!(one.poll_capacity(&cx, Progress::Partial).is_ready());
     }
 }

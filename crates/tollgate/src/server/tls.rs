@@ -2,7 +2,7 @@
 
 mod names;
 
-use self::names::Named;
+use self::names::ClientNameVerifier;
 use arc_swap::ArcSwap;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -22,7 +22,7 @@ pub struct Tls {
     files: TlsFiles,
     config: ArcSwap<ServerConfig>,
     /// Of what the files held when they were last looked at, whether or not it could be used.
-    seen: Mutex<[u8; 32]>,
+    last_digest: Mutex<[u8; 32]>,
 }
 
 /// Where certificates are. All files are PEM.
@@ -40,28 +40,28 @@ pub struct TlsFiles {
 
 /// What looking at the files again came to.
 #[derive(Debug)]
-pub enum Look {
+pub enum TlsReload {
     /// They are as they were.
-    Same,
+    Unchanged,
     /// They have changed, and new connections use them.
-    Taken,
+    Reloaded,
     /// They have changed and cannot be used: what was in use stays.
-    Kept(TlsError),
+    Failed(TlsError),
 }
 
 impl Tls {
     /// How often the files are looked at.
-    pub const EVERY: Duration = Duration::from_secs(1);
+    pub const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
     /// Reads the files.
     ///
     /// # Errors
     /// What is wrong with which file.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let contents = Contents::read(&files)?;
+        let contents = FileContents::read(&files)?;
         Ok(Self {
             config: ArcSwap::from_pointee(contents.config(&files)?),
-            seen: Mutex::new(contents.digest()),
+            last_digest: Mutex::new(contents.digest()),
             files,
         })
     }
@@ -72,7 +72,7 @@ impl Tls {
     }
 
     /// Whether clients have to show a certificate.
-    pub fn asks_clients(&self) -> bool {
+    pub fn requires_client_certificate(&self) -> bool {
         self.files.client_ca.is_some()
     }
 
@@ -81,54 +81,54 @@ impl Tls {
     /// The contents are compared and not the times of the files: they are small, and a file that was swapped by a link or
     /// written twice in a moment is not missed. A certificate and a key that do not belong together, because only one is
     /// written yet, are a change that cannot be used, followed by one that can.
-    pub fn look_again(&self) -> Look {
-        let contents = match Contents::read(&self.files) {
+    pub fn reload_if_changed(&self) -> TlsReload {
+        let contents = match FileContents::read(&self.files) {
             Ok(contents) => contents,
-            Err(error) => return self.note([0; 32], || Look::Kept(error)),
+            Err(error) => return self.if_changed([0; 32], || TlsReload::Failed(error)),
         };
-        self.note(contents.digest(), || match contents.config(&self.files) {
+        self.if_changed(contents.digest(), || match contents.config(&self.files) {
             Ok(config) => {
                 self.config.store(Arc::new(config));
-                Look::Taken
+                TlsReload::Reloaded
             }
-            Err(error) => Look::Kept(error),
+            Err(error) => TlsReload::Failed(error),
         })
     }
 
-    fn note(&self, digest: [u8; 32], change: impl FnOnce() -> Look) -> Look {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if *seen == digest {
-            return Look::Same;
+    fn if_changed(&self, digest: [u8; 32], change: impl FnOnce() -> TlsReload) -> TlsReload {
+        let mut last_digest = self.last_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last_digest == digest {
+            return TlsReload::Unchanged;
         }
-        *seen = digest;
-        drop(seen);
+        *last_digest = digest;
+        drop(last_digest);
         change()
     }
 
     /// Looks at the files every second, for as long as it is polled.
     pub async fn watch(self: Arc<Self>) {
         loop {
-            tokio::time::sleep(Self::EVERY).await;
+            tokio::time::sleep(Self::RELOAD_INTERVAL).await;
             let tls = Arc::clone(&self);
-            match tokio::task::spawn_blocking(move || tls.look_again()).await {
-                Ok(Look::Taken) => tracing::info!(file = %self.files.certificate.display(), "certificates reloaded"),
-                Ok(Look::Kept(error)) => {
+            match tokio::task::spawn_blocking(move || tls.reload_if_changed()).await {
+                Ok(TlsReload::Reloaded) => tracing::info!(file = %self.files.certificate.display(), "certificates reloaded"),
+                Ok(TlsReload::Failed(error)) => {
                     tracing::error!(%error, "changed certificates cannot be used; the old ones stay");
                 }
-                Ok(Look::Same) | Err(_) => {}
+                Ok(TlsReload::Unchanged) | Err(_) => {}
             }
         }
     }
 }
 
 /// What stands in the files.
-struct Contents {
+struct FileContents {
     certificate: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
 }
 
-impl Contents {
+impl FileContents {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
         Ok(Self {
             certificate: read(&files.certificate)?,
@@ -166,7 +166,7 @@ impl Contents {
                     .map_err(|error| TlsError::new(path, error))?;
                 match &files.client_names {
                     None => builder.with_client_cert_verifier(verifier),
-                    Some(names) => builder.with_client_cert_verifier(Arc::new(Named::new(verifier, names.clone()))),
+                    Some(names) => builder.with_client_cert_verifier(Arc::new(ClientNameVerifier::new(verifier, names.clone()))),
                 }
             }
             _ => builder.with_no_client_auth(),

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tollgate::server::envoy::rate_limit_response::Code;
 use tollgate::server::grpc::GrpcSettings;
-use tollgate::server::tls::{Look, Tls, TlsFiles};
+use tollgate::server::tls::{TlsReload, Tls, TlsFiles};
 
 fn serve(tls: Arc<Tls>) -> Server {
     let settings = GrpcSettings {
@@ -85,7 +85,7 @@ fn a_changed_certificate_is_taken_while_old_connections_go_on() {
     let mut old = Client::over(&server.runtime, stream);
     assert_eq!(old.ask(&asks([of(&[])])).overall_code(), Code::Ok);
     folder.sign(&second);
-    assert!(matches!(tls.look_again(), Look::Taken));
+    assert!(matches!(tls.reload_if_changed(), TlsReload::Reloaded));
     assert!(is_served(&server, &client(&second, None, h2)));
     assert!(!is_served(&server, &client(&first, None, h2)));
     assert_eq!(old.ask(&asks([of(&[])])).overall_code(), Code::Ok);

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tollgate::server::http::HttpSettings;
-use tollgate::server::tls::{Look, Tls};
+use tollgate::server::tls::{TlsReload, Tls};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 
@@ -66,7 +66,7 @@ fn clients_show_certificates_where_they_have_to() {
     folder.sign(&ours);
     fs::write(folder.0.join("clients.pem"), clients.pem()).unwrap();
     let tls = Tls::load(folder.files(Some("clients.pem"))).unwrap();
-    assert!(tls.asks_clients());
+    assert!(tls.requires_client_certificate());
     let (server, _) = serve(tls);
     assert_eq!(
         ask(&server, &client(&ours, Some(signed(&clients)), &[])).as_deref(),
@@ -81,7 +81,7 @@ fn a_changed_certificate_is_taken_and_a_broken_one_is_not() {
     let (folder, first, second) = (Folder::new("changed"), authority(), authority());
     folder.sign(&first);
     let (server, tls) = serve(Tls::load(folder.files(None)).unwrap());
-    assert!(matches!(tls.look_again(), Look::Same));
+    assert!(matches!(tls.reload_if_changed(), TlsReload::Unchanged));
     let serves = |authority: &Authority| ask(&server, &client(authority, None, &[])).as_deref() == Ok(OK);
     assert!(serves(&first) && !serves(&second));
     // Only one of the two files is written yet.
@@ -89,18 +89,18 @@ fn a_changed_certificate_is_taken_and_a_broken_one_is_not() {
     folder.sign(&second);
     let new_key = fs::read(folder.0.join("server.key")).unwrap();
     fs::write(folder.0.join("server.key"), key).unwrap();
-    assert!(matches!(tls.look_again(), Look::Kept(_) | Look::Same | Look::Taken));
+    assert!(matches!(tls.reload_if_changed(), TlsReload::Failed(_) | TlsReload::Unchanged | TlsReload::Reloaded));
     assert!(serves(&first) && !serves(&second));
     fs::write(folder.0.join("server.key"), new_key).unwrap();
     // The server looks by itself, too: whoever was first, the new one is in use.
-    assert!(matches!(tls.look_again(), Look::Taken | Look::Same));
+    assert!(matches!(tls.reload_if_changed(), TlsReload::Reloaded | TlsReload::Unchanged));
     while !serves(&second) {}
     assert!(!serves(&first));
     fs::write(folder.0.join("server.pem"), "no certificate").unwrap();
-    tls.look_again();
+    tls.reload_if_changed();
     assert!(serves(&second));
     fs::remove_file(folder.0.join("server.pem")).unwrap();
-    tls.look_again();
+    tls.reload_if_changed();
     assert!(serves(&second));
 }
 

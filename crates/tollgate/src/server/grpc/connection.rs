@@ -4,8 +4,8 @@ use super::gathered::coalesce;
 use super::inline::InlineExecutor;
 use super::service::GrpcService;
 use super::settings::GrpcSettings;
-use crate::server::accept::{Awaited, Stage, Turn, parting, shake_hands};
-use crate::server::heard::Heard;
+use crate::server::accept::{Wakeups, ShutdownStage, Wakeup, idle_grace, tls_handshake};
+use crate::server::heard::SensorIo;
 use crate::server::listen::Stream;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
@@ -24,13 +24,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tonic::Status;
 
 /// Serves one connection until its client, its time or the server ends it.
-pub(super) async fn serve(stream: Stream, service: Arc<GrpcService>, stage: channel::Receiver<Stage>) {
+pub(super) async fn serve(stream: Stream, service: Arc<GrpcService>, stage: channel::Receiver<ShutdownStage>) {
     match &service.settings.tls {
         None => serve_connection(stream, &service, stage).await,
         Some(tls) => {
             let within = service.settings.header_timeout;
             // Apart: what TLS needs would be kept for connections without it, too.
-            let handshake = Box::pin(shake_hands(stream, tls, within, stage.clone()));
+            let handshake = Box::pin(tls_handshake(stream, tls, within, stage.clone()));
             if let Some(stream) = handshake.await {
                 Box::pin(serve_connection(stream, &service, stage)).await;
             }
@@ -38,7 +38,7 @@ pub(super) async fn serve(stream: Stream, service: Arc<GrpcService>, stage: chan
     }
 }
 
-async fn serve_connection<T>(stream: T, service: &Arc<GrpcService>, mut stage: channel::Receiver<Stage>)
+async fn serve_connection<T>(stream: T, service: &Arc<GrpcService>, mut stage: channel::Receiver<ShutdownStage>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -59,7 +59,7 @@ where
     let bytes_read = Arc::new(AtomicU64::new(0));
     let sensor = Arc::clone(&bytes_read);
     let (stream, sender) = coalesce(stream);
-    let stream = Heard::new(stream, move |bytes| {
+    let stream = SensorIo::new(stream, move |bytes| {
         sensor.fetch_add(bytes as u64, Ordering::Relaxed);
     });
     let has_preface = || bytes_read.load(Ordering::Relaxed) >= PREFACE_BYTES;
@@ -71,7 +71,7 @@ where
     let mut idle_timer = pin!(sleep_until(idle_until.min(started_at + settings.header_timeout)));
     let mut changing = stage.clone();
     let mut changed = pin!(changing.changed());
-    let mut wakeups = Awaited::new();
+    let mut wakeups = Wakeups::new();
     let mut calls_seen = 0;
     let grace = loop {
         let wakeup = poll_fn(|cx| {
@@ -79,13 +79,13 @@ where
             wakeups.poll(cx, polled, idle_timer.as_mut(), changed.as_mut(), &stage)
         });
         match wakeup.await {
-            Turn::Came(ended) => {
+            Wakeup::Ready(ended) => {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "a connection ended badly");
                 }
                 return;
             }
-            Turn::Look => {
+            Wakeup::IdleCheck => {
                 let now = Instant::now();
                 let authenticated = calls.authenticated();
                 if authenticated == 0 {
@@ -93,11 +93,11 @@ where
                     if !has_preface() {
                         return;
                     }
-                    break parting(settings.drain);
+                    break idle_grace(settings.drain);
                 }
                 if now < idle_until {
                     idle_timer.as_mut().reset(idle_until);
-                    wakeups.look = true;
+                    wakeups.idle_check = true;
                     continue;
                 }
                 if authenticated == calls_seen || now >= oldest {
@@ -105,10 +105,10 @@ where
                 }
                 calls_seen = authenticated;
                 idle_timer.as_mut().reset(oldest.min(now + settings.idle_timeout));
-                wakeups.look = true;
+                wakeups.idle_check = true;
             }
-            Turn::Stage => {
-                let short_grace = parting(settings.drain);
+            Wakeup::StageChanged => {
+                let short_grace = idle_grace(settings.drain);
                 // It may be about to speak; who has is told to go in its own words.
                 let polling = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
                 if !has_preface() && (ends_within(short_grace, polling, &mut stage).await || !has_preface()) {
@@ -127,7 +127,7 @@ where
             return;
         }
         // A server that stops waits for calls, and not for clients that do not answer.
-        let is_stopping = *stage.borrow() != Stage::Running;
+        let is_stopping = *stage.borrow() != ShutdownStage::Running;
         if !is_stopping || before + calls.in_flight() == 0 {
             return;
         }
@@ -135,10 +135,10 @@ where
 }
 
 /// Whether a connection comes to its end within a time, or the server does.
-async fn ends_within(time: Duration, connection: impl Future, stage: &mut channel::Receiver<Stage>) -> bool {
+async fn ends_within(time: Duration, connection: impl Future, stage: &mut channel::Receiver<ShutdownStage>) -> bool {
     tokio::select! {
         ended = timeout(time, connection) => ended.is_ok(),
-        _ = stage.wait_for(|stage| *stage == Stage::Cut) => true,
+        _ = stage.wait_for(|stage| *stage == ShutdownStage::Aborting) => true,
     }
 }
 

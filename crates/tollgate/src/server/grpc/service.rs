@@ -8,7 +8,7 @@ use super::unary::{MESSAGE_BYTES_MAX, ReplyBody, read, error_response, message_b
 use crate::server::envoy::request::gives_back;
 use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitRequest, RateLimitResponse, Refusal, WITHOUT_RULES};
 use crate::server::gate::Gate;
-use crate::server::room::Room;
+use crate::server::room::MemoryBudget;
 use crate::server::telemetry::Door;
 use crate::server::tokens::Rights;
 use hyper::body::Incoming;
@@ -26,7 +26,7 @@ use tonic_health::server::{HealthReporter, HealthService};
 pub(super) struct GrpcService {
     pub(super) settings: GrpcSettings,
     gate: Arc<Gate>,
-    message_budget: Room,
+    message_budget: MemoryBudget,
     /// What is seldom asked: health, reflection.
     other_services: Box<dyn Fn(Request<Incoming>) -> ResponseFuture + Send + Sync>,
 }

@@ -1,6 +1,6 @@
 //! One message in, one message out: how gRPC puts them into HTTP/2. Calls of Envoy take this way and no other.
 
-use crate::server::room::Room;
+use crate::server::room::MemoryBudget;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -22,15 +22,15 @@ pub(super) enum ReplyBody {
 }
 
 /// The room for the messages of all calls that are on their way to one front end.
-pub(super) fn message_budget() -> Room {
-    Room::new(BUDGET_BYTES, FREE_BYTES)
+pub(super) fn message_budget() -> MemoryBudget {
+    MemoryBudget::new(BUDGET_BYTES, FREE_BYTES)
 }
 
 /// Reads the one message of a call.
 ///
 /// # Errors
 /// What is no such message, what is too long, what there is no room for, and what `check` refuses of its bytes.
-pub(super) async fn read<M, B>(body: B, budget: &Room, check: impl Fn(&[u8]) -> Result<(), Status>) -> Result<M, Status>
+pub(super) async fn read<M, B>(body: B, budget: &MemoryBudget, check: impl Fn(&[u8]) -> Result<(), Status>) -> Result<M, Status>
 where
     M: Message + Default,
     B: Body<Data = Bytes, Error: Display>,
@@ -39,7 +39,7 @@ where
     let mut first = Bytes::new();
     // A message that comes in several pieces is put together here.
     let mut pieces = BytesMut::new();
-    let mut reservation = budget.share();
+    let mut reservation = budget.reservation();
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
         // Trailers of a caller say nothing.
@@ -48,7 +48,7 @@ where
         if length > FRAME_HEAD_BYTES + MESSAGE_BYTES_MAX {
             return Err(too_long());
         }
-        if !reservation.hold(length) {
+        if !reservation.resize(length) {
             let text = "too many large messages are on their way at the moment; send it again, or less at a time";
             return Err(Status::resource_exhausted(text));
         }
@@ -175,7 +175,7 @@ mod tests {
         bytes.freeze()
     }
 
-    async fn sent(bytes: &[u8], piece: usize, budget: &Room) -> Result<usize, tonic::Code> {
+    async fn sent(bytes: &[u8], piece: usize, budget: &MemoryBudget) -> Result<usize, tonic::Code> {
         let pieces = bytes.chunks(piece).map(|piece| {
             let frame = Frame::data(Bytes::copy_from_slice(piece));
             Ok::<_, Status>(frame)
@@ -205,9 +205,9 @@ mod tests {
 
     #[tokio::test]
     async fn large_messages_need_room_and_small_ones_none() {
-        let budget = Room::new(30_000, FREE_BYTES);
-        let mut others = budget.share();
-        others.hold(FREE_BYTES + 10_000);
+        let budget = MemoryBudget::new(30_000, FREE_BYTES);
+        let mut others = budget.reservation();
+        others.resize(FREE_BYTES + 10_000);
         let [small, large, larger] = [FREE_BYTES - FRAME_HEAD_BYTES, FREE_BYTES + 10_000, FREE_BYTES + 25_000].map(framed);
         assert!(sent(&small, 1_000, &budget).await.is_ok());
         assert!(sent(&large, 1_000, &budget).await.is_ok());

@@ -4,8 +4,8 @@ use super::opening::{HttpVersion, sniff};
 use super::routes::HttpService;
 use super::settings::HttpLimits;
 use super::watch::{IdleState, Activity, IdleMonitor};
-use crate::server::accept::{Awaited, Stage, Turn, parting, shake_hands};
-use crate::server::heard::Heard;
+use crate::server::accept::{Wakeups, ShutdownStage, Wakeup, idle_grace, tls_handshake};
+use crate::server::heard::SensorIo;
 use crate::server::listen::Stream;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -21,7 +21,7 @@ use tokio::sync::watch as channel;
 use tokio::time::{Instant, sleep, timeout};
 
 /// Serves one connection until its client, its time or the server ends it.
-pub(super) async fn serve(stream: Stream, service: Arc<HttpService>, stage: channel::Receiver<Stage>) {
+pub(super) async fn serve(stream: Stream, service: Arc<HttpService>, stage: channel::Receiver<ShutdownStage>) {
     let settings = &service.settings;
     match (stream.peer(), &settings.tls) {
         (Err(error), _) => tracing::debug!(%error, "a client was gone before it was met"),
@@ -29,7 +29,7 @@ pub(super) async fn serve(stream: Stream, service: Arc<HttpService>, stage: chan
         (Ok(peer), Some(tls)) => {
             let within = settings.limits.header_timeout;
             // Apart: what TLS needs would be kept for connections without it, too.
-            let handshake = Box::pin(shake_hands(stream, tls, within, stage.clone()));
+            let handshake = Box::pin(tls_handshake(stream, tls, within, stage.clone()));
             if let Some(stream) = handshake.await {
                 Box::pin(serve_connection(stream, peer, &service, stage)).await;
             }
@@ -37,7 +37,7 @@ pub(super) async fn serve(stream: Stream, service: Arc<HttpService>, stage: chan
     }
 }
 
-async fn serve_connection<T>(stream: T, peer: IpAddr, service: &Arc<HttpService>, stage: channel::Receiver<Stage>)
+async fn serve_connection<T>(stream: T, peer: IpAddr, service: &Arc<HttpService>, stage: channel::Receiver<ShutdownStage>)
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
@@ -45,7 +45,7 @@ where
     let limits = service.settings.limits;
     let mut monitor = IdleMonitor::new(Arc::clone(&activity), limits, Instant::now());
     let sensor = Arc::clone(&activity);
-    let mut stream = Heard::new(stream, move |_| sensor.record_bytes());
+    let mut stream = SensorIo::new(stream, move |_| sensor.record_bytes());
     let version = {
         let mut sniffing = pin!(sniff(&mut stream));
         let sniffed = match run_until_idle(sniffing.as_mut(), &mut monitor, &stage).await {
@@ -117,20 +117,20 @@ enum ConnectionEnd<T> {
 async fn run_until_idle<F: Future>(
     mut connection: Pin<&mut F>,
     monitor: &mut IdleMonitor,
-    stage: &channel::Receiver<Stage>,
+    stage: &channel::Receiver<ShutdownStage>,
 ) -> ConnectionEnd<F::Output> {
     let mut idle_timer = pin!(sleep(monitor.check_interval()));
     let mut changing = stage.clone();
     let mut changed = pin!(changing.changed());
-    let mut wakeups = Awaited::new();
+    let mut wakeups = Wakeups::new();
     loop {
         let wakeup = poll_fn(|cx| {
             let polled = connection.as_mut().poll(cx);
             wakeups.poll(cx, polled, idle_timer.as_mut(), changed.as_mut(), stage)
         });
         match wakeup.await {
-            Turn::Came(ended) => return ConnectionEnd::Finished(ended),
-            Turn::Look => {
+            Wakeup::Ready(ended) => return ConnectionEnd::Finished(ended),
+            Wakeup::IdleCheck => {
                 let now = Instant::now();
                 // What is late is polled with the connection, which is next.
                 if monitor.check(now) == IdleState::Expired {
@@ -138,19 +138,19 @@ async fn run_until_idle<F: Future>(
                     return ConnectionEnd::TimedOut;
                 }
                 idle_timer.as_mut().reset(now + monitor.check_interval());
-                wakeups.look = true;
+                wakeups.idle_check = true;
             }
-            Turn::Stage => return ConnectionEnd::Stopping,
+            Wakeup::StageChanged => return ConnectionEnd::Stopping,
         }
     }
 }
 
 /// Goes on for a moment while the server stops, because a request may be under way already: what is answered now says that
 /// the connection ends, and then it does. None if there was none.
-async fn drain_connection<F: Future>(connection: Pin<&mut F>, service: &HttpService, mut stage: channel::Receiver<Stage>) -> Option<F::Output> {
+async fn drain_connection<F: Future>(connection: Pin<&mut F>, service: &HttpService, mut stage: channel::Receiver<ShutdownStage>) -> Option<F::Output> {
     tokio::select! {
-        ended = timeout(parting(service.settings.drain), connection) => ended.ok(),
-        _ = stage.wait_for(|stage| *stage == Stage::Cut) => None,
+        ended = timeout(idle_grace(service.settings.drain), connection) => ended.ok(),
+        _ = stage.wait_for(|stage| *stage == ShutdownStage::Aborting) => None,
     }
 }
 
@@ -160,12 +160,12 @@ async fn finish(
     mut connection: Pin<&mut impl Future>,
     activity: &Activity,
     service: &HttpService,
-    mut stage: channel::Receiver<Stage>,
+    mut stage: channel::Receiver<ShutdownStage>,
 ) {
     let ends = async {
         loop {
             let was_busy = activity.has_requests();
-            let ended = timeout(parting(service.settings.drain), connection.as_mut()).await;
+            let ended = timeout(idle_grace(service.settings.drain), connection.as_mut()).await;
             if ended.is_ok() || !(was_busy || activity.has_requests()) {
                 return;
             }
@@ -173,7 +173,7 @@ async fn finish(
     };
     tokio::select! {
         () = ends => {}
-        _ = stage.wait_for(|stage| *stage == Stage::Cut) => {}
+        _ = stage.wait_for(|stage| *stage == ShutdownStage::Aborting) => {}
     }
 }
 

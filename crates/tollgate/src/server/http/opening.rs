@@ -1,7 +1,7 @@
 //! The head of a connection's first request, waited for in little room: what serves requests takes ten times as much, and is
 //! made when there is one. So whoever connects and is slow costs no more than what he sends and a task.
 
-use crate::server::heard::Heard;
+use crate::server::heard::SensorIo;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ pub(super) enum HttpVersion {
 ///
 /// # Errors
 /// Those of the stream.
-pub(super) async fn sniff<T, N>(stream: &mut Heard<T, N>) -> io::Result<HttpVersion>
+pub(super) async fn sniff<T, N>(stream: &mut SensorIo<T, N>) -> io::Result<HttpVersion>
 where
     T: AsyncRead + Unpin,
     N: Fn(usize) + Unpin,
@@ -46,7 +46,7 @@ where
         true => HttpVersion::Http2,
         false => HttpVersion::Http1,
     };
-    stream.hand_back(head);
+    stream.push_back(head);
     Ok(version)
 }
 
@@ -117,7 +117,7 @@ mod tests {
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HttpVersion::Http2),
         ] {
             let (mut client, server) = duplex(7);
-            let mut stream = Heard::new(server, |_| {});
+            let mut stream = SensorIo::new(server, |_| {});
             let sent = tokio::spawn(async move {
                 client.write_all(head.as_bytes()).await.unwrap();
                 client.write_all(b"more").await.unwrap();

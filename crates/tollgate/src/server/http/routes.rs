@@ -11,7 +11,7 @@ use super::watch::RequestGuard;
 use super::{auth, debug, envoy_json, explain, forward, json, ready, request};
 use crate::server::envoy::request::gives_back;
 use crate::server::gate::{Gate, Phase};
-use crate::server::room::Room;
+use crate::server::room::MemoryBudget;
 use crate::server::telemetry::{Door, Telemetry};
 use crate::server::tokens::Rights;
 use bytes::Bytes;
@@ -36,7 +36,7 @@ pub(super) struct HttpService {
     pub(super) gate: Arc<Gate>,
     pub(super) settings: HttpSettings,
     routes: &'static [RouteEntry],
-    body_budget: Room,
+    body_budget: MemoryBudget,
 }
 
 /// Where something is asked, how, and which right that takes; without one it is open to everybody.

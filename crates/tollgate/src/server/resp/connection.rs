@@ -9,9 +9,9 @@ use super::session::Session;
 use super::watch::{Seen, Waits, Watch};
 use super::write::Replies;
 use super::{FREE, Front};
-use crate::server::accept::{Awaited, Stage, Turn, parting, shake_hands};
+use crate::server::accept::{Wakeups, ShutdownStage, Wakeup, idle_grace, tls_handshake};
 use crate::server::listen::Stream;
-use crate::server::room::{Half, Share};
+use crate::server::room::{Progress, Reservation};
 use crate::server::store::AnyThrottle;
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -25,14 +25,14 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Serves one connection until its client, its time or the server ends it.
-pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: watch::Receiver<Stage>) {
+pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: watch::Receiver<ShutdownStage>) {
     let settings = &front.settings;
     match &settings.tls {
         None => converse(stream, &front, stage).await,
         Some(tls) => {
             let within = settings.command_timeout;
             // Apart: what TLS needs would be kept for connections without it, too.
-            let shaken = Box::pin(shake_hands(stream, tls, within, stage.clone()));
+            let shaken = Box::pin(tls_handshake(stream, tls, within, stage.clone()));
             if let Some(stream) = shaken.await {
                 Box::pin(converse(stream, &front, stage)).await;
             }
@@ -48,7 +48,7 @@ enum Came {
     Decide,
 }
 
-async fn converse<T>(stream: T, front: &Front, stage: watch::Receiver<Stage>)
+async fn converse<T>(stream: T, front: &Front, stage: watch::Receiver<ShutdownStage>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
@@ -57,42 +57,42 @@ where
     let mut look = pin!(sleep(watch.every()));
     let (mut changing, mut cutting) = (stage.clone(), stage.clone());
     let mut changed = pin!(changing.changed());
-    let mut awaited = Awaited::new();
+    let mut awaited = Wakeups::new();
     loop {
         let turn = poll_fn(|cx| {
             let talk = talk.poll(cx);
             awaited.poll(cx, talk, look.as_mut(), changed.as_mut(), &stage)
         });
         match turn.await {
-            Turn::Came(Came::Ended) => return,
-            Turn::Came(Came::Decide) => tokio::select! {
+            Wakeup::Ready(Came::Ended) => return,
+            Wakeup::Ready(Came::Decide) => tokio::select! {
                 goes_on = talk.decide() => if !goes_on {
                     return;
                 },
-                _ = cutting.wait_for(|stage| *stage == Stage::Cut) => return,
+                _ = cutting.wait_for(|stage| *stage == ShutdownStage::Aborting) => return,
             },
-            Turn::Look => {
+            Wakeup::IdleCheck => {
                 let now = Instant::now();
                 if watch.is_over(talk.seen(), &front.settings, now) {
                     tracing::debug!("a client was cut off: it was too slow, or silent for too long");
                     return;
                 }
                 look.as_mut().reset(now + watch.every());
-                awaited.look = true;
+                awaited.idle_check = true;
             }
-            Turn::Stage => break,
+            Wakeup::StageChanged => break,
         }
     }
     tokio::select! {
         () = part(&mut talk, front) => {}
-        _ = cutting.wait_for(|stage| *stage == Stage::Cut) => {}
+        _ = cutting.wait_for(|stage| *stage == ShutdownStage::Aborting) => {}
     }
 }
 
 /// Goes on for a moment while the server stops, because commands may be under way already; then sends what was answered and
 /// hangs up.
 async fn part<T: AsyncRead + AsyncWrite + Unpin>(talk: &mut Talk<'_, T>, front: &Front) {
-    let until = Instant::now() + parting(front.settings.drain);
+    let until = Instant::now() + idle_grace(front.settings.drain);
     while let Ok(came) = timeout_at(until, poll_fn(|cx| talk.poll(cx))).await {
         // What has come is decided and answered, however long the store takes: some of it may be charged already.
         if matches!(came, Came::Ended) || !talk.decide().await {
@@ -147,7 +147,7 @@ struct Talk<'f, T> {
     /// Replies not yet sent, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    share: Share<'f>,
+    share: Reservation<'f>,
     /// How much may still be received before it is hung up; nothing while commands are heard.
     linger: Option<usize>,
     is_shut: bool,
@@ -164,7 +164,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
             held: Vec::new(),
             out: Vec::new(),
             sent: 0,
-            share: front.room.share(),
+            share: front.room.reservation(),
             linger: None,
             is_shut: false,
             commands: 0,
@@ -243,12 +243,12 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
             // Whatever ended a turn before its replies were sent: they are nobody else's.
             desk.clear();
             let mut most = READ_BYTES;
-            if self.front.room.is_short() && self.linger.is_none() {
+            if self.front.room.is_exhausted() && self.linger.is_none() {
                 // Who leaves much with us is heard again when there is room, or when it is its turn to finish a command; the others
                 // go on, in smaller steps.
-                if self.share.is_taken() {
-                    let half = if self.out.is_empty() { Half::Yes } else { Half::No };
-                    ready!(self.share.poll_room(cx, half));
+                if self.share.exceeds_free() {
+                    let half = if self.out.is_empty() { Progress::Partial } else { Progress::Complete };
+                    ready!(self.share.poll_capacity(cx, half));
                 }
                 most = SHORT_READ_BYTES;
             }
@@ -272,7 +272,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
                 self.held.extend_from_slice(bytes);
                 if self.is_whole() {
                     // What is being decided is nothing that the client leaves with us.
-                    self.share.hold(self.out.capacity());
+                    self.share.resize(self.out.capacity());
                     return Poll::Ready(Ok(Some(Came::Decide)));
                 }
                 self.count();
@@ -316,7 +316,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
 
     /// Notes what the client leaves with us.
     fn count(&mut self) {
-        self.share.hold(self.held.capacity() + self.out.capacity());
+        self.share.resize(self.held.capacity() + self.out.capacity());
     }
 
     /// Whether a client that has not shown who it is leaves no more than what is free, now that what is whole is answered: it

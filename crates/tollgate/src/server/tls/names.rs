@@ -9,27 +9,27 @@ use webpki::EndEntityCert;
 
 /// Lets a client pass whose certificate is good and holds one of these names.
 #[derive(Debug)]
-pub(super) struct Named {
+pub(super) struct ClientNameVerifier {
     verifier: Arc<dyn ClientCertVerifier>,
     names: Box<[Box<str>]>,
 }
 
-impl Named {
+impl ClientNameVerifier {
     pub(super) fn new(verifier: Arc<dyn ClientCertVerifier>, names: Box<[Box<str>]>) -> Self {
         Self { verifier, names }
     }
 
     /// Names are compared as they stand in the certificate: one with a star in it stands for itself and no other.
-    fn knows(&self, certificate: &CertificateDer<'_>) -> bool {
+    fn accepts(&self, certificate: &CertificateDer<'_>) -> bool {
         let Ok(certificate) = EndEntityCert::try_from(certificate) else {
             return false;
         };
         let mut names = certificate.valid_dns_names().chain(certificate.valid_uri_names());
-        names.any(|name| self.names.iter().any(|known| &**known == name))
+        names.any(|name| self.names.iter().any(|allowed| &**allowed == name))
     }
 }
 
-impl ClientCertVerifier for Named {
+impl ClientCertVerifier for ClientNameVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         self.verifier.root_hint_subjects()
     }
@@ -37,11 +37,11 @@ impl ClientCertVerifier for Named {
     fn verify_client_cert(
         &self,
         certificate: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.verifier.verify_client_cert(certificate, between, now)?;
-        match self.knows(certificate) {
+        let verified = self.verifier.verify_client_cert(certificate, intermediates, now)?;
+        match self.accepts(certificate) {
             true => Ok(verified),
             false => Err(Error::InvalidCertificate(CertificateError::NotValidForName)),
         }

@@ -2,7 +2,7 @@
 
 use crate::server::http::problem::ProblemDetails;
 use crate::server::http::watch::RequestGuard;
-use crate::server::room::{Room, Share};
+use crate::server::room::{MemoryBudget, Reservation};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
@@ -31,7 +31,7 @@ impl From<Request<Incoming>> for IncomingBody {
 /// A body that has come, and its share of the room for bodies.
 pub(in crate::server::http) struct BodyBytes<'r> {
     bytes: Bytes,
-    _reservation: Share<'r>,
+    _reservation: Reservation<'r>,
 }
 
 impl Deref for BodyBytes<'_> {
@@ -43,8 +43,8 @@ impl Deref for BodyBytes<'_> {
 }
 
 /// The room for the bodies of all requests that are on their way to one front end.
-pub(super) fn body_budget() -> Room {
-    Room::new(BUDGET_BYTES, FREE_BYTES)
+pub(super) fn body_budget() -> MemoryBudget {
+    MemoryBudget::new(BUDGET_BYTES, FREE_BYTES)
 }
 
 /// The whole body. How long it says it is only serves to refuse it early.
@@ -53,7 +53,7 @@ pub(super) fn body_budget() -> Room {
 /// answer only when they have sent all, and would see a broken connection instead.
 pub(super) async fn read<'r>(
     incoming: IncomingBody,
-    budget: &'r Room,
+    budget: &'r MemoryBudget,
     bytes_max: usize,
     timeout: Duration,
     guard: &RequestGuard,
@@ -75,11 +75,11 @@ pub(super) async fn read<'r>(
     }
 }
 
-async fn collect(mut body: Incoming, budget: &Room, bytes_max: usize) -> Result<BodyBytes<'_>, ProblemDetails> {
+async fn collect(mut body: Incoming, budget: &MemoryBudget, bytes_max: usize) -> Result<BodyBytes<'_>, ProblemDetails> {
     // Nearly always all of it comes at once, and is not copied.
     let mut first = Bytes::new();
     let mut pieces = BytesMut::new();
-    let mut reservation = budget.share();
+    let mut reservation = budget.reservation();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
             return Err(ProblemDetails::bad_request("the body ended before it was complete"));
@@ -91,7 +91,7 @@ async fn collect(mut body: Incoming, budget: &Room, bytes_max: usize) -> Result<
             Box::pin(discard(body)).await;
             return Err(too_large(bytes_max));
         }
-        if !reservation.hold(length) {
+        if !reservation.resize(length) {
             drop((reservation, pieces));
             Box::pin(discard(body)).await;
             return Err(budget_exhausted());
