@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What all connections share.
-struct Front {
+struct RespService {
     gate: Arc<Gate>,
     settings: RespSettings,
-    room: MemoryBudget,
+    budget: MemoryBudget,
     /// Connections since the start: each has a number.
     connections: AtomicU64,
 }
@@ -33,28 +33,28 @@ struct Front {
 ///
 /// Trouble with a connection ends that connection, and trouble with accepting is waited out.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, shutdown: impl Future<Output = ()>) {
-    let terms = ConnectionLimits {
+    let limits = ConnectionLimits {
         connections: settings.connections,
         per_address: settings.connections_per_address,
         drain: settings.drain,
     };
-    let front = Arc::new(Front {
+    let service = Arc::new(RespService {
         gate: Arc::clone(&gate),
         settings,
-        room: MemoryBudget::new(ROOM, FREE),
+        budget: MemoryBudget::new(BUDGET_BYTES, FREE_BYTES),
         connections: AtomicU64::new(0),
     });
-    let converse = |stream, stage| connection::serve(stream, Arc::clone(&front), stage);
-    accept(listener, &gate, terms, shutdown, converse).await;
+    let serve_connection = |stream, stage| connection::serve(stream, Arc::clone(&service), stage);
+    accept(listener, &gate, limits, shutdown, serve_connection).await;
 }
 
-impl Front {
-    fn number(&self) -> u64 {
+impl RespService {
+    fn next_connection_id(&self) -> u64 {
         self.connections.fetch_add(1, Ordering::Relaxed) + 1
     }
 }
 
 /// The most bytes that all connections together leave with the server, beyond what each has free.
-const ROOM: usize = 8 << 20;
+const BUDGET_BYTES: usize = 8 << 20;
 /// What every connection may hold without asking: more than a pipeline of usual commands and its replies.
-const FREE: usize = 4 << 10;
+const FREE_BYTES: usize = 4 << 10;

@@ -1,11 +1,11 @@
 //! Everything that has arrived is decided, and answered in order.
 
-use super::Front;
+use super::RespService;
 use super::check::{self, Check};
-use super::decode::{Arguments, Fault, decode};
-use super::session::{Ask, Session};
-use super::throttle::{Quantity, STORE_ERROR, Throttle};
-use super::write::{Protocol, Replies};
+use super::decode::{Arguments, DecodeError, decode};
+use super::session::{Command, Session};
+use super::throttle::{ThrottleOp, STORE_ERROR, Throttle};
+use super::write::{RespVersion, ReplyWriter};
 use crate::server::telemetry::Door;
 use futures_util::future::join_all;
 use std::pin::pin;
@@ -15,23 +15,23 @@ use tollgate_limiter::{Fingerprint, ThrottleLimiter};
 
 /// What is needed to answer, kept from one time to the next.
 #[derive(Debug, Default)]
-pub(super) struct Desk {
+pub(super) struct ReplyBatch {
     pub(super) out: Vec<u8>,
     /// Calls of `CL.THROTTLE` whose replies come next.
     charges: Vec<Charge<Fingerprint>>,
 }
 
 /// How many calls are settled together: those whose places in memory are fetched together.
-const TOGETHER: usize = 16;
+const PREFETCH_BATCH: usize = 16;
 
 /// Answers all whole commands of `input`, and says how many bytes they take. For the embedded store, which never waits.
-pub(super) fn at_once(
-    front: &Front,
+pub(super) fn run_inline(
+    service: &RespService,
     throttles: &ThrottleLimiter,
     session: &mut Session,
     input: &[u8],
-    desk: &mut Desk,
-) -> Result<usize, Fault> {
+    batch: &mut ReplyBatch,
+) -> Result<usize, DecodeError> {
     let mut arguments = Arguments::new();
     let mut used = 0;
     let end = loop {
@@ -39,45 +39,45 @@ pub(super) fn at_once(
         match decode(rest, &mut arguments) {
             Ok(Some(bytes)) => used += bytes,
             Ok(None) => break Ok(used),
-            Err(fault) => break Err(fault),
+            Err(error) => break Err(error),
         }
-        let asked = session.sort(arguments.all());
-        if let Ok(Ask::Throttle(Throttle { key, terms, quantity })) = &asked
-            && let (Quantity::Take(cost), 0) = (*quantity, terms.beyond)
+        let command = session.parse_command(arguments.all());
+        if let Ok(Command::Throttle(Throttle { key, params: terms, op: quantity })) = &command
+            && let (ThrottleOp::Consume(cost), 0) = (*quantity, terms.excess)
         {
-            desk.charges.push(throttles.charge(key, terms.cell, cost));
-            if desk.charges.len() == TOGETHER {
-                desk.settle(front, throttles);
+            batch.charges.push(throttles.charge(key, terms.cell, cost));
+            if batch.charges.len() == PREFETCH_BATCH {
+                batch.settle(service, throttles);
             }
             continue;
         }
-        desk.settle(front, throttles);
-        let mut replies = Replies(&mut desk.out);
-        let later = match asked {
-            Err(refusal) => {
-                replies.error(&refusal);
+        batch.settle(service, throttles);
+        let mut replies = ReplyWriter(&mut batch.out);
+        let pending = match command {
+            Err(error) => {
+                replies.error(&error);
                 continue;
             }
-            Ok(Ask::Plain) => {
-                session.answer(arguments.all(), &front.settings, &mut replies);
-                if session.is_leaving {
+            Ok(Command::Immediate) => {
+                session.execute(arguments.all(), &service.settings, &mut replies);
+                if session.is_closing {
                     break Ok(used);
                 }
                 continue;
             }
-            Ok(Ask::Throttle(call)) => Later::Throttle(call),
-            Ok(Ask::Check(check)) => Later::Check(check),
+            Ok(Command::Throttle(call)) => PendingReply::Throttle(call),
+            Ok(Command::Check(check)) => PendingReply::Check(check),
         };
-        match pin!(later.reply(front, session.protocol)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(reply) => desk.out.extend(reply),
+        match pin!(pending.reply(service, session.version)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(reply) => batch.out.extend(reply),
             Poll::Pending => unreachable!("the embedded store never waits"),
         }
     };
-    desk.settle(front, throttles);
+    batch.settle(service, throttles);
     end
 }
 
-impl Desk {
+impl ReplyBatch {
     /// Leaves nothing for the next turn.
     pub(super) fn clear(&mut self) {
         self.out.clear();
@@ -85,96 +85,96 @@ impl Desk {
     }
 
     #[inline]
-    fn settle(&mut self, front: &Front, throttles: &ThrottleLimiter) {
+    fn settle(&mut self, service: &RespService, throttles: &ThrottleLimiter) {
         if self.charges.is_empty() {
             return;
         }
         let Self { out, charges } = self;
-        let mut replies = Replies(out);
-        front
+        let mut replies = ReplyWriter(out);
+        service
             .gate
-            .throttle_each(throttles, charges, Door::Resp, |reply| replies.throttled(reply));
+            .throttle_each(throttles, charges, Door::Resp, |reply| replies.throttle(reply));
         charges.clear();
     }
 }
 
 /// The same for a store that is asked over a network: all at once, so that they go there together.
-pub(super) async fn together(front: &Front, session: &mut Session, input: &[u8]) -> (Vec<u8>, Result<usize, Fault>) {
+pub(super) async fn run_pipelined(service: &RespService, session: &mut Session, input: &[u8]) -> (Vec<u8>, Result<usize, DecodeError>) {
     let mut arguments = Arguments::new();
-    let mut later = Vec::new();
+    let mut pending = Vec::new();
     let mut used = 0;
     let end = loop {
         match decode(input.get(used..).unwrap_or_default(), &mut arguments) {
             Ok(Some(bytes)) => used += bytes,
             Ok(None) => break Ok(used),
-            Err(fault) => break Err(fault),
+            Err(error) => break Err(error),
         }
-        let mut now = Vec::new();
-        let reply = match session.sort(arguments.all()) {
-            Err(refusal) => {
-                Replies(&mut now).error(&refusal);
-                Later::Known(now)
+        let mut bytes = Vec::new();
+        let reply = match session.parse_command(arguments.all()) {
+            Err(error) => {
+                ReplyWriter(&mut bytes).error(&error);
+                PendingReply::Ready(bytes)
             }
-            Ok(Ask::Plain) => {
-                session.answer(arguments.all(), &front.settings, &mut Replies(&mut now));
-                Later::Known(now)
+            Ok(Command::Immediate) => {
+                session.execute(arguments.all(), &service.settings, &mut ReplyWriter(&mut bytes));
+                PendingReply::Ready(bytes)
             }
-            Ok(Ask::Throttle(call)) => Later::Throttle(call),
-            Ok(Ask::Check(check)) => Later::Check(check),
+            Ok(Command::Throttle(call)) => PendingReply::Throttle(call),
+            Ok(Command::Check(check)) => PendingReply::Check(check),
         };
-        later.push((reply, session.protocol));
-        if session.is_leaving {
+        pending.push((reply, session.version));
+        if session.is_closing {
             break Ok(used);
         }
     };
     let mut replies = Vec::new();
-    let mut together = Vec::new();
-    for (later, protocol) in later {
+    let mut in_flight = Vec::new();
+    for (reply, version) in pending {
         // What is given back is there for those behind it, and not for those before it.
-        let is_alone = later.gives_back();
-        if is_alone {
-            replies.extend(join_all(together.drain(..)).await);
+        let is_refund = reply.is_refund();
+        if is_refund {
+            replies.extend(join_all(in_flight.drain(..)).await);
         }
-        together.push(later.reply(front, protocol));
-        if is_alone {
-            replies.extend(join_all(together.drain(..)).await);
+        in_flight.push(reply.reply(service, version));
+        if is_refund {
+            replies.extend(join_all(in_flight.drain(..)).await);
         }
     }
-    replies.extend(join_all(together).await);
+    replies.extend(join_all(in_flight).await);
     (replies.concat(), end)
 }
 
 /// A reply that is known, or must be asked for.
-enum Later<'a> {
-    Known(Vec<u8>),
+enum PendingReply<'a> {
+    Ready(Vec<u8>),
     Throttle(Throttle<'a>),
     Check(Check<'a>),
 }
 
-impl Later<'_> {
-    fn gives_back(&self) -> bool {
-        matches!(self, Self::Throttle(call) if matches!(call.quantity, Quantity::GiveBack(_)))
+impl PendingReply<'_> {
+    fn is_refund(&self) -> bool {
+        matches!(self, Self::Throttle(call) if matches!(call.op, ThrottleOp::Refund(_)))
     }
 
-    async fn reply(self, front: &Front, protocol: Protocol) -> Vec<u8> {
+    async fn reply(self, service: &RespService, version: RespVersion) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut replies = Replies(&mut bytes);
+        let mut replies = ReplyWriter(&mut bytes);
         match self {
-            Self::Known(bytes) => return bytes,
-            Self::Throttle(Throttle { key, terms, quantity }) => {
+            Self::Ready(bytes) => return bytes,
+            Self::Throttle(Throttle { key, params: terms, op: quantity }) => {
                 let reply = match quantity {
-                    Quantity::Take(cost) => front.gate.throttle(key, terms.cell, cost, Door::Resp).await,
-                    Quantity::GiveBack(cost) => front.gate.throttles().refund(key, terms.cell, cost).await,
+                    ThrottleOp::Consume(cost) => service.gate.throttle(key, terms.cell, cost, Door::Resp).await,
+                    ThrottleOp::Refund(cost) => service.gate.throttles().refund(key, terms.cell, cost).await,
                 };
                 match reply {
-                    Ok(reply) => replies.throttled(&terms.complete(reply)),
+                    Ok(reply) => replies.throttle(&terms.with_excess(reply)),
                     Err(error) => replies.error(&format!("{STORE_ERROR}{error}")),
                 }
             }
             Self::Check(check) => {
-                let sitting = front.gate.snapshot(Door::Resp);
-                let checked = sitting.check(&check.attempt()).await;
-                check::write(&checked.verdict, &mut replies, protocol);
+                let snapshot = service.gate.snapshot(Door::Resp);
+                let checked = snapshot.check(&check.attempt()).await;
+                check::write_verdict(&checked.verdict, &mut replies, version);
             }
         }
         bytes

@@ -1,6 +1,6 @@
 //! `TOLLGATE.CHECK domain cost k v [k v …]`: an attempt held against the rules.
 
-use super::write::{Protocol, Refusal, Replies, Shown};
+use super::write::{RespVersion, ErrorReply, ReplyWriter, Escaped};
 use tollgate_limiter::core::algorithm::cell::reply_seconds;
 use tollgate_limiter::core::rules::{Attempt, Attribute, Verdict};
 use tollgate_limiter::core::{Cost, Retry};
@@ -15,24 +15,24 @@ pub(super) struct Check<'a> {
 
 impl<'a> Check<'a> {
     /// Reads the arguments behind the name.
-    pub(super) fn read(arguments: &[&'a [u8]]) -> Result<Self, Refusal> {
+    pub(super) fn read(arguments: &[&'a [u8]]) -> Result<Self, ErrorReply> {
         let [domain, cost, pairs @ ..] = arguments else {
             return Err(USAGE.into());
         };
         let (pairs, []) = pairs.as_chunks::<2>() else {
             return Err(USAGE.into());
         };
-        let domain = name(domain, "a domain")?;
+        let domain = parse_name(domain, "a domain")?;
         let digits = std::str::from_utf8(cost).ok().and_then(|cost| cost.parse().ok());
         let cost = digits.and_then(|units| Cost::new(units).ok()).ok_or_else(|| {
-            let most = Cost::MAX.get();
-            format!("ERR '{}' is no cost: write a whole number up to {most}", Shown(cost))
+            let max = Cost::MAX.get();
+            format!("ERR '{}' is no cost: write a whole number up to {max}", Escaped(cost))
         })?;
         let mut attributes: Vec<Attribute<'a>> = Vec::with_capacity(pairs.len());
         for [key, value] in pairs {
-            let key = name(key, "the name of an attribute")?;
+            let key = parse_name(key, "the name of an attribute")?;
             if attributes.iter().any(|attribute| attribute.name == key) {
-                return Err(format!("ERR the attribute '{}' stands twice", Shown(key.as_bytes())));
+                return Err(format!("ERR the attribute '{}' stands twice", Escaped(key.as_bytes())));
             }
             attributes.push(Attribute { name: key, value });
         }
@@ -52,7 +52,7 @@ impl<'a> Check<'a> {
     }
 }
 
-fn name<'a>(word: &'a [u8], what: &str) -> Result<&'a str, Refusal> {
+fn parse_name<'a>(word: &'a [u8], what: &str) -> Result<&'a str, ErrorReply> {
     match std::str::from_utf8(word) {
         Ok(word) if (1..=NAME_BYTES_MAX).contains(&word.len()) => Ok(word),
         _ => Err(format!("ERR {what} is UTF-8 text of 1 to {NAME_BYTES_MAX} bytes")),
@@ -60,7 +60,7 @@ fn name<'a>(word: &'a [u8], what: &str) -> Result<&'a str, Refusal> {
 }
 
 /// Writes a verdict: limited, limit, remaining, retry_after, reset_after, rule.
-pub(super) fn write(verdict: &Verdict<'_>, replies: &mut Replies<'_>, protocol: Protocol) {
+pub(super) fn write_verdict(verdict: &Verdict<'_>, replies: &mut ReplyWriter<'_>, version: RespVersion) {
     if verdict.is_closed() {
         replies.error("ERR the store cannot be asked, and a rule lets nobody pass meanwhile");
         return;
@@ -72,7 +72,7 @@ pub(super) fn write(verdict: &Verdict<'_>, replies: &mut Replies<'_>, protocol: 
         for _ in 0..4 {
             replies.integer_or_none(None);
         }
-        replies.null(protocol);
+        replies.null(version);
         return;
     };
     let standing = decision.standing();

@@ -3,12 +3,12 @@
 //! What arrives is read into memory of the thread, decided and answered in one go; only what is left over, half a command
 //! or replies that the client does not read, is kept with the connection.
 
-use super::answers::{Desk, at_once, together};
-use super::decode::{Arguments, Fault, decode};
+use super::answers::{ReplyBatch, run_inline, run_pipelined};
+use super::decode::{Arguments, DecodeError, decode};
 use super::session::Session;
-use super::watch::{Seen, Waits, Watch};
-use super::write::Replies;
-use super::{FREE, Front};
+use super::watch::{ProgressMark, WaitingFor, IdleMonitor};
+use super::write::ReplyWriter;
+use super::{FREE_BYTES, RespService};
 use crate::server::accept::{Wakeups, ShutdownStage, Wakeup, idle_grace, tls_handshake};
 use crate::server::listen::Stream;
 use crate::server::room::{Progress, Reservation};
@@ -25,92 +25,92 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 /// Serves one connection until its client, its time or the server ends it.
-pub(super) async fn serve(stream: Stream, front: Arc<Front>, stage: watch::Receiver<ShutdownStage>) {
-    let settings = &front.settings;
+pub(super) async fn serve(stream: Stream, service: Arc<RespService>, stage: watch::Receiver<ShutdownStage>) {
+    let settings = &service.settings;
     match &settings.tls {
-        None => converse(stream, &front, stage).await,
+        None => serve_connection(stream, &service, stage).await,
         Some(tls) => {
             let within = settings.command_timeout;
             // Apart: what TLS needs would be kept for connections without it, too.
-            let shaken = Box::pin(tls_handshake(stream, tls, within, stage.clone()));
-            if let Some(stream) = shaken.await {
-                Box::pin(converse(stream, &front, stage)).await;
+            let handshake = Box::pin(tls_handshake(stream, tls, within, stage.clone()));
+            if let Some(stream) = handshake.await {
+                Box::pin(serve_connection(stream, &service, stage)).await;
             }
         }
     }
 }
 
 /// What reading and answering came to.
-enum Came {
+enum ReadOutcome {
     /// The client is gone, or is let go.
-    Ended,
+    Closed,
     /// Commands wait for a store that is asked over a network.
-    Decide,
+    Execute,
 }
 
-async fn converse<T>(stream: T, front: &Front, stage: watch::Receiver<ShutdownStage>)
+async fn serve_connection<T>(stream: T, service: &RespService, stage: watch::Receiver<ShutdownStage>)
 where
     T: AsyncRead + AsyncWrite + Unpin,
 {
-    let mut talk = Talk::new(stream, front);
-    let mut watch = Watch::new(&front.settings, Instant::now());
-    let mut look = pin!(sleep(watch.every()));
-    let (mut changing, mut cutting) = (stage.clone(), stage.clone());
+    let mut connection = RespConnection::new(stream, service);
+    let mut monitor = IdleMonitor::new(&service.settings, Instant::now());
+    let mut idle_timer = pin!(sleep(monitor.check_interval()));
+    let (mut changing, mut aborting) = (stage.clone(), stage.clone());
     let mut changed = pin!(changing.changed());
-    let mut awaited = Wakeups::new();
+    let mut wakeups = Wakeups::new();
     loop {
-        let turn = poll_fn(|cx| {
-            let talk = talk.poll(cx);
-            awaited.poll(cx, talk, look.as_mut(), changed.as_mut(), &stage)
+        let wakeup = poll_fn(|cx| {
+            let polled = connection.poll(cx);
+            wakeups.poll(cx, polled, idle_timer.as_mut(), changed.as_mut(), &stage)
         });
-        match turn.await {
-            Wakeup::Ready(Came::Ended) => return,
-            Wakeup::Ready(Came::Decide) => tokio::select! {
-                goes_on = talk.decide() => if !goes_on {
+        match wakeup.await {
+            Wakeup::Ready(ReadOutcome::Closed) => return,
+            Wakeup::Ready(ReadOutcome::Execute) => tokio::select! {
+                may_proceed = connection.execute() => if !may_proceed {
                     return;
                 },
-                _ = cutting.wait_for(|stage| *stage == ShutdownStage::Aborting) => return,
+                _ = aborting.wait_for(|stage| *stage == ShutdownStage::Aborting) => return,
             },
             Wakeup::IdleCheck => {
                 let now = Instant::now();
-                if watch.is_over(talk.seen(), &front.settings, now) {
+                if monitor.is_expired(connection.progress_mark(), &service.settings, now) {
                     tracing::debug!("a client was cut off: it was too slow, or silent for too long");
                     return;
                 }
-                look.as_mut().reset(now + watch.every());
-                awaited.idle_check = true;
+                idle_timer.as_mut().reset(now + monitor.check_interval());
+                wakeups.idle_check = true;
             }
             Wakeup::StageChanged => break,
         }
     }
     tokio::select! {
-        () = part(&mut talk, front) => {}
-        _ = cutting.wait_for(|stage| *stage == ShutdownStage::Aborting) => {}
+        () = drain_connection(&mut connection, service) => {}
+        _ = aborting.wait_for(|stage| *stage == ShutdownStage::Aborting) => {}
     }
 }
 
 /// Goes on for a moment while the server stops, because commands may be under way already; then sends what was answered and
 /// hangs up.
-async fn part<T: AsyncRead + AsyncWrite + Unpin>(talk: &mut Talk<'_, T>, front: &Front) {
-    let until = Instant::now() + idle_grace(front.settings.drain);
-    while let Ok(came) = timeout_at(until, poll_fn(|cx| talk.poll(cx))).await {
+async fn drain_connection<T: AsyncRead + AsyncWrite + Unpin>(connection: &mut RespConnection<'_, T>, service: &RespService) {
+    let until = Instant::now() + idle_grace(service.settings.drain);
+    while let Ok(outcome) = timeout_at(until, poll_fn(|cx| connection.poll(cx))).await {
         // What has come is decided and answered, however long the store takes: some of it may be charged already.
-        if matches!(came, Came::Ended) || !talk.decide().await {
+        if matches!(outcome, ReadOutcome::Closed) || !connection.execute().await {
             return;
         }
         if Instant::now() >= until {
             break;
         }
     }
-    let _ = poll_fn(|cx| talk.poll_close(cx)).await;
+    let _ = poll_fn(|cx| connection.poll_close(cx)).await;
     // If what still comes were not read, the system would take back what was just sent.
-    let _ = timeout(LINGER, poll_fn(|cx| talk.poll_ignore(cx))).await;
+    let _ = timeout(LINGER, poll_fn(|cx| connection.poll_discard(cx))).await;
 }
 
 /// What a thread needs while it answers, whichever connection's turn it is.
 struct Scratch {
     input: Box<[u8]>,
-    desk: Desk,
+    batch: ReplyBatch,
 }
 
 /// How much is read at a time.
@@ -133,21 +133,21 @@ const KEPT_BYTES: usize = 64 * 1024;
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch {
         input: vec![0; READ_BYTES].into_boxed_slice(),
-        desk: Desk::default(),
+        batch: ReplyBatch::default(),
     });
 }
 
 /// A conversation.
-struct Talk<'f, T> {
+struct RespConnection<'f, T> {
     stream: T,
-    front: &'f Front,
+    service: &'f RespService,
     session: Session,
     /// Received and not yet a whole command.
-    held: Vec<u8>,
+    unparsed: Vec<u8>,
     /// Replies not yet sent, from `sent` on.
     out: Vec<u8>,
     sent: usize,
-    share: Reservation<'f>,
+    reservation: Reservation<'f>,
     /// How much may still be received before it is hung up; nothing while commands are heard.
     linger: Option<usize>,
     is_shut: bool,
@@ -155,16 +155,16 @@ struct Talk<'f, T> {
     bytes_sent: u64,
 }
 
-impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
-    fn new(stream: T, front: &'f Front) -> Self {
+impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
+    fn new(stream: T, service: &'f RespService) -> Self {
         Self {
             stream,
-            front,
-            session: Session::new(front.number()),
-            held: Vec::new(),
+            service,
+            session: Session::new(service.next_connection_id()),
+            unparsed: Vec::new(),
             out: Vec::new(),
             sent: 0,
-            share: front.room.reservation(),
+            reservation: service.budget.reservation(),
             linger: None,
             is_shut: false,
             commands: 0,
@@ -173,10 +173,10 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
     }
 
     /// Receives, answers and sends as long as that goes on.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Came> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ReadOutcome> {
         for _ in 0..ROUNDS {
             if let Poll::Ready(Err(_)) = self.poll_send(cx) {
-                return Poll::Ready(Came::Ended);
+                return Poll::Ready(ReadOutcome::Closed);
             }
             if self.linger.is_some() && self.out.is_empty() {
                 // Whoever said goodbye, or something that is no command, is told so and heard no more.
@@ -190,7 +190,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
                 Ok(Some(turn)) => return Poll::Ready(turn),
                 Err(error) => {
                     tracing::debug!(%error, "a connection ended");
-                    return Poll::Ready(Came::Ended);
+                    return Poll::Ready(ReadOutcome::Closed);
                 }
             }
         }
@@ -205,7 +205,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
     }
 
     /// Reads what still comes, for nothing.
-    fn poll_ignore(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut left = LINGER_BYTES;
         SCRATCH.with_borrow_mut(|Scratch { input, .. }| {
             while left > 0 {
@@ -233,81 +233,81 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
         }
         if !self.out.is_empty() {
             (self.out, self.sent) = (Vec::new(), 0);
-            self.count();
+            self.update_reservation();
         }
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
-    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Came>>> {
-        SCRATCH.with_borrow_mut(|Scratch { input, desk }| {
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<ReadOutcome>>> {
+        SCRATCH.with_borrow_mut(|Scratch { input, batch: desk }| {
             // Whatever ended a turn before its replies were sent: they are nobody else's.
             desk.clear();
-            let mut most = READ_BYTES;
-            if self.front.room.is_exhausted() && self.linger.is_none() {
+            let mut read_max = READ_BYTES;
+            if self.service.budget.is_exhausted() && self.linger.is_none() {
                 // Who leaves much with us is heard again when there is room, or when it is its turn to finish a command; the others
                 // go on, in smaller steps.
-                if self.share.exceeds_free() {
+                if self.reservation.exceeds_free() {
                     let half = if self.out.is_empty() { Progress::Partial } else { Progress::Complete };
-                    ready!(self.share.poll_capacity(cx, half));
+                    ready!(self.reservation.poll_capacity(cx, half));
                 }
-                most = SHORT_READ_BYTES;
+                read_max = SHORT_READ_BYTES;
             }
-            let mut buffer = ReadBuf::new(input.get_mut(..most).unwrap_or_default());
+            let mut buffer = ReadBuf::new(input.get_mut(..read_max).unwrap_or_default());
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
             let bytes = buffer.filled();
             if bytes.is_empty() {
                 // Nobody sends any more; what was answered may still be read.
                 return match self.out.is_empty() {
-                    true => Poll::Ready(Ok(Some(Came::Ended))),
-                    false => self.poll_close(cx).map_ok(|()| Some(Came::Ended)),
+                    true => Poll::Ready(Ok(Some(ReadOutcome::Closed))),
+                    false => self.poll_close(cx).map_ok(|()| Some(ReadOutcome::Closed)),
                 };
             }
             if let Some(linger) = &mut self.linger {
                 *linger = linger.saturating_sub(bytes.len());
-                let turn = (*linger == 0).then_some(Came::Ended);
+                let turn = (*linger == 0).then_some(ReadOutcome::Closed);
                 return Poll::Ready(Ok(turn));
             }
-            self.session.look_up(&self.front.settings);
-            let AnyThrottle::Memory(throttles) = self.front.gate.throttles() else {
-                self.held.extend_from_slice(bytes);
-                if self.is_whole() {
+            self.session.refresh_rights(&self.service.settings);
+            let AnyThrottle::Memory(throttles) = self.service.gate.throttles() else {
+                self.unparsed.extend_from_slice(bytes);
+                if self.has_command() {
                     // What is being decided is nothing that the client leaves with us.
-                    self.share.resize(self.out.capacity());
-                    return Poll::Ready(Ok(Some(Came::Decide)));
+                    self.reservation.resize(self.out.capacity());
+                    return Poll::Ready(Ok(Some(ReadOutcome::Execute)));
                 }
-                self.count();
-                self.is_bounded()?;
+                self.update_reservation();
+                self.check_unauthenticated_bound()?;
                 return Poll::Ready(Ok(None));
             };
-            if self.held.is_empty() {
-                let end = at_once(self.front, throttles, &mut self.session, bytes, desk);
-                let used = self.end(end, &mut desk.out);
-                self.held.extend_from_slice(bytes.get(used..).unwrap_or_default());
+            if self.unparsed.is_empty() {
+                let end = run_inline(self.service, throttles, &mut self.session, bytes, desk);
+                let used = self.finish_commands(end, &mut desk.out);
+                self.unparsed.extend_from_slice(bytes.get(used..).unwrap_or_default());
             } else {
-                self.held.extend_from_slice(bytes);
-                let end = at_once(self.front, throttles, &mut self.session, &self.held, desk);
-                let used = self.end(end, &mut desk.out);
-                self.release(used);
+                self.unparsed.extend_from_slice(bytes);
+                let end = run_inline(self.service, throttles, &mut self.session, &self.unparsed, desk);
+                let used = self.finish_commands(end, &mut desk.out);
+                self.consume(used);
             }
             let sent = self.send(&desk.out, cx);
             desk.out.shrink_to(KEPT_BYTES);
             sent?;
-            self.count();
-            self.is_bounded()?;
+            self.update_reservation();
+            self.check_unauthenticated_bound()?;
             Poll::Ready(Ok(None))
         })
     }
 
     /// What follows from the last command that was heard: how many bytes are done with.
-    fn end(&mut self, end: Result<usize, Fault>, out: &mut Vec<u8>) -> usize {
-        self.commands += u64::from(end != Ok(0));
-        let is_known = self.session.is_known();
-        match end {
-            Ok(used) if !self.session.is_leaving => return used,
+    fn finish_commands(&mut self, decoded: Result<usize, DecodeError>, out: &mut Vec<u8>) -> usize {
+        self.commands += u64::from(decoded != Ok(0));
+        let is_authenticated = self.session.is_authenticated();
+        match decoded {
+            Ok(used) if !self.session.is_closing => return used,
             Ok(_) => {}
-            Err(fault) => {
-                tracing::debug!(%fault, is_known, "a client sent what is no command");
-                Replies(out).error(&format!("ERR Protocol error: {fault}"));
+            Err(error) => {
+                tracing::debug!(%error, is_authenticated, "a client sent what is no command");
+                ReplyWriter(out).error(&format!("ERR Protocol error: {error}"));
             }
         }
         self.linger = Some(LINGER_BYTES);
@@ -315,15 +315,15 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
     }
 
     /// Notes what the client leaves with us.
-    fn count(&mut self) {
-        self.share.resize(self.held.capacity() + self.out.capacity());
+    fn update_reservation(&mut self) {
+        self.reservation.resize(self.unparsed.capacity() + self.out.capacity());
     }
 
     /// Whether a client that has not shown who it is leaves no more than what is free, now that what is whole is answered: it
     /// takes no room from those who have.
-    fn is_bounded(&self) -> io::Result<()> {
-        let left = self.held.len() + self.out.len() - self.sent;
-        match self.session.is_known() || left <= FREE {
+    fn check_unauthenticated_bound(&self) -> io::Result<()> {
+        let left = self.unparsed.len() + self.out.len() - self.sent;
+        match self.session.is_authenticated() || left <= FREE_BYTES {
             true => Ok(()),
             false => Err(io::Error::other(
                 "a client that nobody knows leaves too much with the server",
@@ -332,11 +332,11 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
     }
 
     /// Done with the first `used` bytes of what is held.
-    fn release(&mut self, used: usize) {
-        if used >= self.held.len() {
-            self.held = Vec::new();
+    fn consume(&mut self, used: usize) {
+        if used >= self.unparsed.len() {
+            self.unparsed = Vec::new();
         } else {
-            self.held = self.held.split_off(used);
+            self.unparsed = self.unparsed.split_off(used);
         }
     }
 
@@ -349,10 +349,10 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
                 Poll::Pending => break,
             }
         }
-        self.keep(replies)
+        self.queue_replies(replies)
     }
 
-    fn keep(&mut self, replies: &[u8]) -> io::Result<()> {
+    fn queue_replies(&mut self, replies: &[u8]) -> io::Result<()> {
         if replies.is_empty() {
             return Ok(());
         }
@@ -369,38 +369,38 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> Talk<'f, T> {
     }
 
     /// Whether there is something to answer in what is held.
-    fn is_whole(&self) -> bool {
-        !matches!(decode(&self.held, &mut Arguments::new()), Ok(None))
+    fn has_command(&self) -> bool {
+        !matches!(decode(&self.unparsed, &mut Arguments::new()), Ok(None))
     }
 
     /// Answers what is held, by a store that is asked over a network. The replies are sent in the next turn. False if they
     /// are too many.
-    async fn decide(&mut self) -> bool {
-        let held = std::mem::take(&mut self.held);
-        let (mut replies, end) = together(self.front, &mut self.session, &held).await;
-        let used = self.end(end, &mut replies);
-        self.held = held;
-        self.release(used);
-        let kept = self.keep(&replies);
-        self.count();
-        kept.and_then(|()| self.is_bounded())
+    async fn execute(&mut self) -> bool {
+        let unparsed = std::mem::take(&mut self.unparsed);
+        let (mut replies, end) = run_pipelined(self.service, &mut self.session, &unparsed).await;
+        let used = self.finish_commands(end, &mut replies);
+        self.unparsed = unparsed;
+        self.consume(used);
+        let kept = self.queue_replies(&replies);
+        self.update_reservation();
+        kept.and_then(|()| self.check_unauthenticated_bound())
             .inspect_err(|error| tracing::debug!(%error, "a connection ended"))
             .is_ok()
     }
 
-    fn seen(&self) -> Seen {
-        if self.front.settings.asks() && !self.session.is_known() {
+    fn progress_mark(&self) -> ProgressMark {
+        if self.service.settings.requires_auth() && !self.session.is_authenticated() {
             // Whatever it says: what it is to say is who it is.
-            return Seen {
-                waits: Waits::Unknown,
-                moved: 0,
+            return ProgressMark {
+                waiting_for: WaitingFor::Authentication,
+                progress: 0,
             };
         }
-        let (waits, moved) = match (self.out.is_empty(), self.held.is_empty() && self.linger.is_none()) {
-            (false, _) => (Waits::Unread, self.bytes_sent),
-            (true, false) => (Waits::Half, self.commands),
-            (true, true) => (Waits::Idle, self.commands),
+        let (waiting_for, progress) = match (self.out.is_empty(), self.unparsed.is_empty() && self.linger.is_none()) {
+            (false, _) => (WaitingFor::ClientRead, self.bytes_sent),
+            (true, false) => (WaitingFor::RestOfCommand, self.commands),
+            (true, true) => (WaitingFor::NextCommand, self.commands),
         };
-        Seen { waits, moved }
+        ProgressMark { waiting_for, progress }
     }
 }

@@ -20,7 +20,7 @@ pub struct Arguments<'a> {
 
 /// What no client sends that means well. The connection cannot go on: nobody knows where the next command begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum DecodeError {
     /// What follows the type of an element is no number, or a line has no end.
     Number,
     /// More than [`ARGUMENTS_MAX`].
@@ -53,9 +53,9 @@ impl<'a> Arguments<'a> {
     }
 
     #[inline]
-    fn push(&mut self, argument: &'a [u8]) -> Result<(), Fault> {
-        let place = self.all.get_mut(self.count).ok_or(Fault::Arguments)?;
-        *place = argument;
+    fn push(&mut self, argument: &'a [u8]) -> Result<(), DecodeError> {
+        let slot = self.all.get_mut(self.count).ok_or(DecodeError::Arguments)?;
+        *slot = argument;
         self.count += 1;
         Ok(())
     }
@@ -73,7 +73,7 @@ impl Default for Arguments<'_> {
 /// # Errors
 /// What can be no command whatever follows.
 #[inline]
-pub fn decode<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, Fault> {
+pub fn decode<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, DecodeError> {
     arguments.count = 0;
     match bytes.first() {
         None => Ok(None),
@@ -83,27 +83,27 @@ pub fn decode<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Opti
 }
 
 #[inline]
-fn array<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, Fault> {
+fn array<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, DecodeError> {
     let Some((count, mut rest)) = number(bytes)? else {
         return Ok(None);
     };
     // An array that is not there is skipped like an empty one.
-    let count = usize::try_from(count.max(0)).map_err(|_| Fault::Arguments)?;
+    let count = usize::try_from(count.max(0)).map_err(|_| DecodeError::Arguments)?;
     if count > ARGUMENTS_MAX {
-        return Err(Fault::Arguments);
+        return Err(DecodeError::Arguments);
     }
     for _ in 0..count {
         match rest.first() {
             None => return Ok(None),
             Some(b'$') => {}
-            Some(_) => return Err(Fault::Element),
+            Some(_) => return Err(DecodeError::Element),
         }
         let Some((length, behind)) = number(rest)? else {
             return Ok(None);
         };
-        let length = usize::try_from(length).map_err(|_| Fault::Length)?;
+        let length = usize::try_from(length).map_err(|_| DecodeError::Length)?;
         if length > ARGUMENT_BYTES_MAX {
-            return Err(Fault::Length);
+            return Err(DecodeError::Length);
         }
         let Some((argument, behind)) = behind.split_at_checked(length) else {
             return Ok(None);
@@ -111,7 +111,7 @@ fn array<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<us
         rest = match behind {
             [b'\r', b'\n', behind @ ..] => behind,
             [] | [b'\r'] => return Ok(None),
-            _ => return Err(Fault::End),
+            _ => return Err(DecodeError::End),
         };
         arguments.push(argument)?;
     }
@@ -120,7 +120,7 @@ fn array<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<us
 
 /// The number behind the first byte, and what follows its line.
 #[inline]
-fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, Fault> {
+fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, DecodeError> {
     let mut rest = bytes.get(1..).unwrap_or_default();
     let is_negative = rest.first() == Some(&b'-');
     if is_negative {
@@ -137,20 +137,20 @@ fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, Fault> {
             [b'\r', b'\n', behind @ ..] if digits > 0 => {
                 return Ok(Some((if is_negative { -number } else { number }, behind)));
             }
-            _ => return Err(Fault::Number),
+            _ => return Err(DecodeError::Number),
         }
     }
-    Err(Fault::Number)
+    Err(DecodeError::Number)
 }
 
 /// A number of more digits is out of any range.
 const DIGITS_MAX: usize = 10;
 
 /// Words between spaces. A word may stand in quotes, which then hold anything but a backslash and the quote itself.
-fn line<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, Fault> {
+fn line<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, DecodeError> {
     let Some(end) = bytes.iter().take(LINE_BYTES_MAX + 2).position(|byte| *byte == b'\n') else {
         return if bytes.len() > LINE_BYTES_MAX + 1 {
-            Err(Fault::Line)
+            Err(DecodeError::Line)
         } else {
             Ok(None)
         };
@@ -158,18 +158,18 @@ fn line<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usi
     let (line, _) = bytes.split_at(end);
     let mut rest = line.strip_suffix(b"\r").unwrap_or(line);
     if rest.len() > LINE_BYTES_MAX {
-        return Err(Fault::Line);
+        return Err(DecodeError::Line);
     }
     loop {
         rest = rest.trim_ascii_start();
         let (word, behind) = match rest {
             [] => return Ok(Some(end + 1)),
             [quote @ (b'"' | b'\''), behind @ ..] => {
-                let end = behind.iter().position(|byte| byte == quote).ok_or(Fault::Quote)?;
+                let end = behind.iter().position(|byte| byte == quote).ok_or(DecodeError::Quote)?;
                 let (word, behind) = behind.split_at(end);
                 let behind = behind.get(1..).unwrap_or_default();
                 if word.contains(&b'\\') || behind.first().is_some_and(|byte| !byte.is_ascii_whitespace()) {
-                    return Err(Fault::Quote);
+                    return Err(DecodeError::Quote);
                 }
                 (word, behind)
             }
@@ -183,7 +183,7 @@ fn line<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usi
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number => f.write_str("expected a number and a line's end"),
@@ -197,25 +197,25 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for DecodeError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Option<(usize, Vec<String>)>, Fault> {
+    fn read(bytes: &[u8]) -> Result<Option<(usize, Vec<String>)>, DecodeError> {
         let mut arguments = Arguments::new();
         let used = decode(bytes, &mut arguments)?;
-        let words = || {
+        let texts = || {
             let words = arguments.all().iter();
             words.map(|word| String::from_utf8_lossy(word).into_owned()).collect()
         };
-        Ok(used.map(|used| (used, words())))
+        Ok(used.map(|used| (used, texts())))
     }
 
     #[test]
     fn commands_are_arrays_or_lines() {
-        for (bytes, used, words) in [
+        for (bytes, used, arguments) in [
             (&b"*1\r\n$4\r\nPING\r\n*1"[..], 14, &["PING"][..]),
             (b"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n", 20, &["ECHO", ""]),
             (b"*2\r\n$4\r\nECHO\r\n$4\r\na\r\nb\r\n", 24, &["ECHO", "a\r\nb"]),
@@ -226,8 +226,8 @@ mod tests {
             (b"  ECHO \t a  \r\n", 14, &["ECHO", "a"]),
             (b"ECHO \"a b\" 'c\"d' \"\"\r\n", 21, &["ECHO", "a b", "c\"d", ""]),
         ] {
-            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            assert_eq!(read(bytes), Ok(Some((used, words))), "{}", bytes.escape_ascii());
+            let arguments: Vec<String> = arguments.iter().map(|word| (*word).to_owned()).collect();
+            assert_eq!(read(bytes), Ok(Some((used, arguments))), "{}", bytes.escape_ascii());
         }
     }
 
@@ -246,26 +246,26 @@ mod tests {
     #[test]
     fn what_can_be_no_command_is_refused_at_once() {
         let long = [b'a'; LINE_BYTES_MAX + 2];
-        for (bytes, fault) in [
-            (&b"*65\r\n"[..], Fault::Arguments),
-            (b"*1000000000\r\n", Fault::Arguments),
-            (b"*99999999999", Fault::Number),
-            (b"*abc\r\n", Fault::Number),
-            (b"*\r\n", Fault::Number),
-            (b"*1\n", Fault::Number),
-            (b"*+1\r\n", Fault::Number),
-            (b"*1\r\n$-5\r\n", Fault::Length),
-            (b"*1\r\n$-1\r\n", Fault::Length),
-            (b"*1\r\n$8193\r\n", Fault::Length),
-            (b"*1\r\n*1\r\n", Fault::Element),
-            (b"*1\r\n:1\r\n", Fault::Element),
-            (b"*1\r\n$1\r\nab\r\n", Fault::End),
-            (&long, Fault::Line),
-            (b"ECHO \"a\r\n", Fault::Quote),
-            (b"ECHO \"a\"b\r\n", Fault::Quote),
-            (b"ECHO \"\\n\"\r\n", Fault::Quote),
+        for (bytes, error) in [
+            (&b"*65\r\n"[..], DecodeError::Arguments),
+            (b"*1000000000\r\n", DecodeError::Arguments),
+            (b"*99999999999", DecodeError::Number),
+            (b"*abc\r\n", DecodeError::Number),
+            (b"*\r\n", DecodeError::Number),
+            (b"*1\n", DecodeError::Number),
+            (b"*+1\r\n", DecodeError::Number),
+            (b"*1\r\n$-5\r\n", DecodeError::Length),
+            (b"*1\r\n$-1\r\n", DecodeError::Length),
+            (b"*1\r\n$8193\r\n", DecodeError::Length),
+            (b"*1\r\n*1\r\n", DecodeError::Element),
+            (b"*1\r\n:1\r\n", DecodeError::Element),
+            (b"*1\r\n$1\r\nab\r\n", DecodeError::End),
+            (&long, DecodeError::Line),
+            (b"ECHO \"a\r\n", DecodeError::Quote),
+            (b"ECHO \"a\"b\r\n", DecodeError::Quote),
+            (b"ECHO \"\\n\"\r\n", DecodeError::Quote),
         ] {
-            assert_eq!(read(bytes), Err(fault), "{}", bytes.escape_ascii());
+            assert_eq!(read(bytes), Err(error), "{}", bytes.escape_ascii());
         }
     }
 
@@ -277,8 +277,8 @@ mod tests {
             bytes.extend([b'a'; ARGUMENT_BYTES_MAX]);
             bytes.extend(b"\r\n");
         }
-        let (used, words) = read(&bytes).unwrap().unwrap();
-        assert_eq!((used, words.len()), (bytes.len(), ARGUMENTS_MAX));
+        let (used, arguments) = read(&bytes).unwrap().unwrap();
+        assert_eq!((used, arguments.len()), (bytes.len(), ARGUMENTS_MAX));
         let mut line = vec![b'a'; LINE_BYTES_MAX];
         line.extend(b"\r\n");
         assert_eq!(read(&line).unwrap().unwrap().0, LINE_BYTES_MAX + 2);

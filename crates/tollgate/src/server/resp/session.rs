@@ -2,29 +2,29 @@
 
 use super::check::Check;
 use super::settings::RespSettings;
-use super::throttle::{self, Terms, Throttle};
-use super::write::{Protocol, Refusal, Replies, Shown};
+use super::throttle::{self, ThrottleParams, Throttle};
+use super::write::{RespVersion, ErrorReply, ReplyWriter, Escaped};
 use crate::server::tokens::{TokenDigest, Rights, Tokens};
 use std::sync::Arc;
 
 /// One client's side of a conversation.
 pub(super) struct Session {
-    number: u64,
-    pub(super) protocol: Protocol,
+    id: u64,
+    pub(super) version: RespVersion,
     name: Option<Box<[u8]>>,
     /// The password it showed, and those that held then.
-    shown: Option<(TokenDigest, Arc<Tokens>)>,
+    credentials: Option<(TokenDigest, Arc<Tokens>)>,
     rights: Rights,
     /// Of its last call of `CL.THROTTLE`.
-    last: Option<Terms>,
+    last_throttle: Option<ThrottleParams>,
     /// It said goodbye.
-    pub(super) is_leaving: bool,
+    pub(super) is_closing: bool,
 }
 
 /// What a command asks for.
-pub(super) enum Ask<'a> {
+pub(super) enum Command<'a> {
     /// Nothing that must be decided: [`Session::answer`] knows.
-    Plain,
+    Immediate,
     /// A decision by the limit in the call.
     Throttle(Throttle<'a>),
     /// A decision by the rules.
@@ -32,46 +32,46 @@ pub(super) enum Ask<'a> {
 }
 
 impl Session {
-    pub(super) fn new(number: u64) -> Self {
+    pub(super) fn new(id: u64) -> Self {
         Self {
-            number,
-            protocol: Protocol::Two,
+            id,
+            version: RespVersion::Two,
             name: None,
-            shown: None,
+            credentials: None,
             rights: Rights::NONE,
-            last: None,
-            is_leaving: false,
+            last_throttle: None,
+            is_closing: false,
         }
     }
 
     /// Sees what it may do now: passwords come and go.
-    pub(super) fn look_up(&mut self, settings: &RespSettings) {
-        if !settings.asks() {
+    pub(super) fn refresh_rights(&mut self, settings: &RespSettings) {
+        if !settings.requires_auth() {
             self.rights = Rights::ALL;
             return;
         }
-        let Some((digest, known)) = &mut self.shown else {
+        let Some((digest, issued_by)) = &mut self.credentials else {
             self.rights = Rights::NONE;
             return;
         };
         let keyrings = [&settings.password, &settings.tokens].into_iter().flatten();
         for keyring in keyrings {
             let tokens = keyring.tokens();
-            if Arc::ptr_eq(&tokens, known) {
+            if Arc::ptr_eq(&tokens, issued_by) {
                 return;
             }
             if let Some(caller) = tokens.caller_by_digest(digest) {
                 self.rights = caller.rights;
-                *known = Arc::clone(&tokens);
+                *issued_by = Arc::clone(&tokens);
                 return;
             }
         }
-        self.shown = None;
+        self.credentials = None;
         self.rights = Rights::NONE;
     }
 
     /// Whether it may do anything at all.
-    pub(super) fn is_known(&self) -> bool {
+    pub(super) fn is_authenticated(&self) -> bool {
         self.rights != Rights::NONE
     }
 
@@ -80,76 +80,76 @@ impl Session {
     /// # Errors
     /// The reply, if it cannot be decided.
     #[inline]
-    pub(super) fn sort<'a>(&mut self, arguments: &[&'a [u8]]) -> Result<Ask<'a>, Refusal> {
+    pub(super) fn parse_command<'a>(&mut self, arguments: &[&'a [u8]]) -> Result<Command<'a>, ErrorReply> {
         let Some((name, arguments)) = arguments.split_first() else {
-            return Ok(Ask::Plain);
+            return Ok(Command::Immediate);
         };
         if name.eq_ignore_ascii_case(b"CL.THROTTLE") {
-            self.need(Rights::CHECK)?;
-            let call = throttle::read(arguments, &mut self.last)?;
-            if let throttle::Quantity::GiveBack(_) = call.quantity {
-                self.need(Rights::REFUND)?;
+            self.require(Rights::CHECK)?;
+            let call = throttle::read(arguments, &mut self.last_throttle)?;
+            if let throttle::ThrottleOp::Refund(_) = call.op {
+                self.require(Rights::REFUND)?;
             }
-            return Ok(Ask::Throttle(call));
+            return Ok(Command::Throttle(call));
         }
         if name.eq_ignore_ascii_case(b"TOLLGATE.CHECK") {
-            self.need(Rights::CHECK)?;
-            return Check::read(arguments).map(Ask::Check);
+            self.require(Rights::CHECK)?;
+            return Check::read(arguments).map(Command::Check);
         }
-        Ok(Ask::Plain)
+        Ok(Command::Immediate)
     }
 
     #[inline]
-    fn need(&self, right: Rights) -> Result<(), Refusal> {
+    fn require(&self, right: Rights) -> Result<(), ErrorReply> {
         if self.rights.contains(right) {
             return Ok(());
         }
-        Err(match self.is_known() {
+        Err(match self.is_authenticated() {
             true => format!("NOPERM this needs the right `{right}`, which the token does not have"),
             false => NOAUTH.into(),
         })
     }
 
     /// Answers a command that needs no decision.
-    pub(super) fn answer(&mut self, arguments: &[&[u8]], settings: &RespSettings, replies: &mut Replies<'_>) {
+    pub(super) fn execute(&mut self, arguments: &[&[u8]], settings: &RespSettings, replies: &mut ReplyWriter<'_>) {
         let Some((name, arguments)) = arguments.split_first() else {
             return;
         };
-        if let Err(refusal) = self.try_answer(name, arguments, settings, replies) {
-            replies.error(&refusal);
+        if let Err(error) = self.try_execute(name, arguments, settings, replies) {
+            replies.error(&error);
         }
     }
 
-    fn try_answer(
+    fn try_execute(
         &mut self,
         name: &[u8],
         arguments: &[&[u8]],
         settings: &RespSettings,
-        replies: &mut Replies<'_>,
-    ) -> Result<(), Refusal> {
+        replies: &mut ReplyWriter<'_>,
+    ) -> Result<(), ErrorReply> {
         let upper = name.to_ascii_uppercase();
         match (&*upper, arguments) {
             // A page in a browser on this machine, made to send us what looks like commands.
-            (b"POST" | b"HOST:", _) => self.is_leaving = true,
+            (b"POST" | b"HOST:", _) => self.is_closing = true,
             (b"QUIT", _) => {
-                self.is_leaving = true;
+                self.is_closing = true;
                 replies.simple("OK");
             }
             (b"RESET", []) => {
-                *self = Self::new(self.number);
-                self.look_up(settings);
+                *self = Self::new(self.id);
+                self.refresh_rights(settings);
                 replies.simple("RESET");
             }
             (b"AUTH", [password]) => {
-                self.show(None, password, settings)?;
+                self.authenticate(None, password, settings)?;
                 replies.simple("OK");
             }
             (b"AUTH", [user, password]) => {
-                self.show(Some(user), password, settings)?;
+                self.authenticate(Some(user), password, settings)?;
                 replies.simple("OK");
             }
             (b"HELLO", arguments) => self.hello(arguments, settings, replies)?,
-            _ if !self.is_known() => return Err(NOAUTH.into()),
+            _ if !self.is_authenticated() => return Err(NOAUTH.into()),
             (b"PING", []) => replies.simple("PONG"),
             (b"PING" | b"ECHO", [text]) => replies.bulk(text),
             (b"SELECT", [b"0"]) => replies.simple("OK"),
@@ -159,16 +159,16 @@ impl Session {
             (b"CLIENT", [subcommand, arguments @ ..]) => self.client(subcommand, arguments, replies)?,
             (b"AUTH" | b"CLIENT" | b"ECHO" | b"PING" | b"RESET" | b"SELECT", _) => {
                 let name = name.to_ascii_lowercase();
-                return Err(format!("ERR wrong number of arguments for '{}' command", Shown(&name)));
+                return Err(format!("ERR wrong number of arguments for '{}' command", Escaped(&name)));
             }
-            _ => return Err(format!("ERR unknown command '{}'", Shown(name))),
+            _ => return Err(format!("ERR unknown command '{}'", Escaped(name))),
         }
         Ok(())
     }
 
     /// Takes a password: the one of the settings, or a token.
-    fn show(&mut self, user: Option<&[u8]>, password: &[u8], settings: &RespSettings) -> Result<(), Refusal> {
-        if !settings.asks() {
+    fn authenticate(&mut self, user: Option<&[u8]>, password: &[u8], settings: &RespSettings) -> Result<(), ErrorReply> {
+        if !settings.requires_auth() {
             return Err("ERR AUTH was sent, and this server asks for no password".into());
         }
         let digest = TokenDigest::new(password);
@@ -178,7 +178,7 @@ impl Session {
                 && user.is_none_or(|user| user == b"default" || user == caller.name.as_bytes())
             {
                 self.rights = caller.rights;
-                self.shown = Some((digest, Arc::clone(&tokens)));
+                self.credentials = Some((digest, Arc::clone(&tokens)));
                 return Ok(());
             }
         }
@@ -190,12 +190,12 @@ impl Session {
         &mut self,
         arguments: &[&[u8]],
         settings: &RespSettings,
-        replies: &mut Replies<'_>,
-    ) -> Result<(), Refusal> {
-        let (protocol, mut options) = match arguments {
-            [] => (self.protocol, arguments),
-            [b"2", options @ ..] => (Protocol::Two, options),
-            [b"3", options @ ..] => (Protocol::Three, options),
+        replies: &mut ReplyWriter<'_>,
+    ) -> Result<(), ErrorReply> {
+        let (version, mut options) = match arguments {
+            [] => (self.version, arguments),
+            [b"2", options @ ..] => (RespVersion::Two, options),
+            [b"3", options @ ..] => (RespVersion::Three, options),
             [_, ..] => return Err("NOPROTO unsupported protocol version".into()),
         };
         let (mut login, mut name) = (None, None);
@@ -205,32 +205,32 @@ impl Session {
                     login = Some((*user, *password));
                     rest
                 }
-                [wanted, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
-                    name = Some(checked_name(wanted)?);
+                [client_name, rest @ ..] if option.eq_ignore_ascii_case(b"SETNAME") => {
+                    name = Some(parse_client_name(client_name)?);
                     rest
                 }
-                _ => return Err(format!("ERR '{}' is no option of HELLO", Shown(option))),
+                _ => return Err(format!("ERR '{}' is no option of HELLO", Escaped(option))),
             };
         }
         if let Some((user, password)) = login {
-            self.show(Some(user), password, settings)?;
+            self.authenticate(Some(user), password, settings)?;
         }
-        if !self.is_known() {
+        if !self.is_authenticated() {
             return Err("NOAUTH show a password: HELLO 3 AUTH default PASSWORD".into());
         }
-        self.protocol = protocol;
+        self.version = version;
         if let Some(name) = name {
             self.name = name;
         }
-        replies.map(7, protocol);
+        replies.map(7, version);
         for (key, value) in [("server", "redis"), ("version", VERSION)] {
             replies.bulk(key.as_bytes());
             replies.bulk(value.as_bytes());
         }
         replies.bulk(b"proto");
-        replies.integer(protocol as u64);
+        replies.integer(version as u64);
         replies.bulk(b"id");
-        replies.integer(self.number);
+        replies.integer(self.id);
         for (key, value) in [("mode", "standalone"), ("role", "master")] {
             replies.bulk(key.as_bytes());
             replies.bulk(value.as_bytes());
@@ -240,34 +240,34 @@ impl Session {
         Ok(())
     }
 
-    fn client(&mut self, subcommand: &[u8], arguments: &[&[u8]], replies: &mut Replies<'_>) -> Result<(), Refusal> {
+    fn client(&mut self, subcommand: &[u8], arguments: &[&[u8]], replies: &mut ReplyWriter<'_>) -> Result<(), ErrorReply> {
         let upper = subcommand.to_ascii_uppercase();
         match (&*upper, arguments) {
-            (b"ID", []) => replies.integer(self.number),
+            (b"ID", []) => replies.integer(self.id),
             (b"GETNAME", []) => match &self.name {
                 Some(name) => replies.bulk(name),
-                None => replies.null(self.protocol),
+                None => replies.null(self.version),
             },
             (b"SETNAME", [name]) => {
-                self.name = checked_name(name)?;
+                self.name = parse_client_name(name)?;
                 replies.simple("OK");
             }
             (b"INFO" | b"LIST", _) => {
                 let name = self.name.as_deref().unwrap_or_default();
-                let line = format!("id={} name={} resp={}\n", self.number, Shown(name), self.protocol as u8);
+                let line = format!("id={} name={} resp={}\n", self.id, Escaped(name), self.version as u8);
                 replies.bulk(line.as_bytes());
             }
             // What clients say of themselves, and offers that they make to every server.
             (b"SETINFO" | b"MAINT_NOTIFICATIONS" | b"NO-EVICT" | b"NO-TOUCH", _) => replies.simple("OK"),
             (b"REPLY", [on]) if on.eq_ignore_ascii_case(b"ON") => replies.simple("OK"),
-            _ => return Err(format!("ERR unknown subcommand '{}' of CLIENT", Shown(subcommand))),
+            _ => return Err(format!("ERR unknown subcommand '{}' of CLIENT", Escaped(subcommand))),
         }
         Ok(())
     }
 }
 
 /// A name that stands in one line without spaces; none if it is empty.
-fn checked_name(name: &[u8]) -> Result<Option<Box<[u8]>>, Refusal> {
+fn parse_client_name(name: &[u8]) -> Result<Option<Box<[u8]>>, ErrorReply> {
     if name.len() > NAME_BYTES_MAX || !name.iter().all(u8::is_ascii_graphic) {
         return Err(format!(
             "ERR the name of a client has at most {NAME_BYTES_MAX} letters without spaces"

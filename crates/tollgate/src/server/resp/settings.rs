@@ -32,7 +32,7 @@ pub struct RespSettings {
 
 impl RespSettings {
     /// Whether a client must show who it is.
-    pub(super) fn asks(&self) -> bool {
+    pub(super) fn requires_auth(&self) -> bool {
         self.password.is_some() || self.tokens.is_some()
     }
 }

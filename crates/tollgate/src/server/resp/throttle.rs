@@ -1,6 +1,6 @@
 //! `CL.THROTTLE`: what is asked, out of its arguments.
 
-use super::write::{Refusal, Shown};
+use super::write::{ErrorReply, Escaped};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::{Cell, Cost, LimitError};
 
@@ -8,47 +8,47 @@ use tollgate_limiter::core::{Cell, Cost, LimitError};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttle<'a> {
     pub(super) key: &'a [u8],
-    pub(super) terms: Terms,
-    pub(super) quantity: Quantity,
+    pub(super) params: ThrottleParams,
+    pub(super) op: ThrottleOp,
 }
 
 /// The limit of a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct ThrottleParams {
     numbers: [i64; 3],
     pub(super) cell: Cell,
     /// By how much the limit that was asked for is above the largest that is kept.
-    pub(super) beyond: u64,
+    pub(super) excess: u64,
 }
 
 /// How much a call takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quantity {
-    Take(Cost),
+pub(super) enum ThrottleOp {
+    Consume(Cost),
     /// Less than nothing.
-    GiveBack(Cost),
+    Refund(Cost),
 }
 
 /// Reads the arguments behind the name. `last` are the terms of the call before, which mostly are those of this one too.
 #[inline]
-pub(super) fn read<'a>(arguments: &[&'a [u8]], last: &mut Option<Terms>) -> Result<Throttle<'a>, Refusal> {
+pub(super) fn read<'a>(arguments: &[&'a [u8]], last: &mut Option<ThrottleParams>) -> Result<Throttle<'a>, ErrorReply> {
     let (key, burst, count, period, quantity) = match *arguments {
         [key, burst, count, period] => (key, burst, count, period, &b"1"[..]),
         [key, burst, count, period, quantity] => (key, burst, count, period, quantity),
         _ => return Err(USAGE.into()),
     };
     let numbers = [integer(burst)?, integer(count)?, integer(period)?];
-    let quantity = Quantity::of(integer(quantity)?);
-    let terms = match last {
-        Some(terms) if terms.numbers == numbers => *terms,
-        _ => *last.insert(Terms::new(numbers)?),
+    let op = ThrottleOp::from_number(integer(quantity)?);
+    let params = match last {
+        Some(params) if params.numbers == numbers => *params,
+        _ => *last.insert(ThrottleParams::new(numbers)?),
     };
-    Ok(Throttle { key, terms, quantity })
+    Ok(Throttle { key, params, op })
 }
 
-impl Terms {
+impl ThrottleParams {
     #[cold]
-    fn new(numbers: [i64; 3]) -> Result<Self, Refusal> {
+    fn new(numbers: [i64; 3]) -> Result<Self, ErrorReply> {
         let [burst, count, period] = numbers;
         if count == 0 || period == 0 {
             return Err(ZERO.into());
@@ -56,26 +56,26 @@ impl Terms {
         let (Ok(burst), Ok(count), Ok(period)) = (burst.try_into(), count.try_into(), period.try_into()) else {
             return Err(INVALID.into());
         };
-        let (cell, beyond) = match Cell::new(burst, count, period) {
+        let (cell, excess) = match Cell::new(burst, count, period) {
             Ok(cell) => (cell, 0),
             Err(LimitError::CellRate) => return Err(ZERO.into()),
-            Err(_) => largest(burst, count, period).ok_or(INVALID)?,
+            Err(_) => largest_cell(burst, count, period).ok_or(INVALID)?,
         };
-        Ok(Self { numbers, cell, beyond })
+        Ok(Self { numbers, cell, excess })
     }
 
     /// A reply with the limit that was asked for. What is above the largest that is kept, nobody has taken.
-    pub(super) fn complete(&self, reply: Reply) -> Reply {
+    pub(super) fn with_excess(&self, reply: Reply) -> Reply {
         Reply {
-            limit: reply.limit.saturating_add(self.beyond),
-            remaining: reply.remaining.saturating_add(self.beyond),
+            limit: reply.limit.saturating_add(self.excess),
+            remaining: reply.remaining.saturating_add(self.excess),
             ..reply
         }
     }
 }
 
 /// The largest burst below `burst` that can be kept, and by how much it is less. Nothing if none can.
-fn largest(burst: u64, count: u64, period: u64) -> Option<(Cell, u64)> {
+fn largest_cell(burst: u64, count: u64, period: u64) -> Option<(Cell, u64)> {
     let (mut low, mut high) = (0, burst);
     let mut found = Cell::new(0, count, period).ok()?;
     // Between the last that can be made and the first that cannot.
@@ -89,27 +89,27 @@ fn largest(burst: u64, count: u64, period: u64) -> Option<(Cell, u64)> {
     Some((found, burst - low))
 }
 
-impl Quantity {
+impl ThrottleOp {
     #[inline]
-    fn of(number: i64) -> Self {
+    fn from_number(number: i64) -> Self {
         let units = Cost::new(number.unsigned_abs());
         match number >= 0 {
             // What is above the most is more than any limit holds, and stays that.
-            true => Self::Take(units.unwrap_or(Cost::MAX.plus(Cost::ONE))),
+            true => Self::Consume(units.unwrap_or(Cost::MAX.plus(Cost::ONE))),
             // No limit has more to give back.
-            false => Self::GiveBack(units.unwrap_or(Cost::MAX)),
+            false => Self::Refund(units.unwrap_or(Cost::MAX)),
         }
     }
 }
 
 #[inline]
-fn integer(word: &[u8]) -> Result<i64, Refusal> {
+fn integer(word: &[u8]) -> Result<i64, ErrorReply> {
     // Mostly a few digits.
     if !word.is_empty() && word.len() < 19 && word.iter().all(u8::is_ascii_digit) {
         return Ok(word.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')));
     }
     let parsed = std::str::from_utf8(word).ok().and_then(|word| word.parse().ok());
-    parsed.ok_or_else(|| format!("{STORE_ERROR}Couldn't parse as integer: {}", Shown(word)))
+    parsed.ok_or_else(|| format!("{STORE_ERROR}Couldn't parse as integer: {}", Escaped(word)))
 }
 
 /// As redis-cell begins every error.

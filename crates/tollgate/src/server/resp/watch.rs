@@ -6,70 +6,70 @@ use tokio::time::Instant;
 
 /// What a connection waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waits {
+pub(super) enum WaitingFor {
     /// For the client to show who it is.
-    Unknown,
+    Authentication,
     /// For the next command.
-    Idle,
+    NextCommand,
     /// For the rest of a command, or for the client to hang up.
-    Half,
+    RestOfCommand,
     /// For the client to read.
-    Unread,
+    ClientRead,
 }
 
 /// What was seen of a connection: if it is the same later, nothing has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
-    pub(super) waits: Waits,
+pub(super) struct ProgressMark {
+    pub(super) waiting_for: WaitingFor,
     /// Commands answered, or bytes sent where replies are unread.
-    pub(super) moved: u64,
+    pub(super) progress: u64,
 }
 
 /// Watches one connection.
-pub(super) struct Watch {
-    seen: Seen,
+pub(super) struct IdleMonitor {
+    mark: ProgressMark,
     since: Instant,
-    every: Duration,
+    check_interval: Duration,
 }
 
-impl Watch {
+impl IdleMonitor {
     pub(super) fn new(settings: &RespSettings, now: Instant) -> Self {
         let shortest = [settings.command_timeout, settings.unread_timeout, settings.idle_timeout]
             .into_iter()
             .min()
-            .unwrap_or(LONGEST);
+            .unwrap_or(INTERVAL_MAX);
         Self {
-            seen: Seen {
-                waits: Waits::Idle,
-                moved: 0,
+            mark: ProgressMark {
+                waiting_for: WaitingFor::NextCommand,
+                progress: 0,
             },
             since: now,
-            every: (shortest / 4).clamp(SHORTEST, LONGEST),
+            check_interval: (shortest / 4).clamp(INTERVAL_MIN, INTERVAL_MAX),
         }
     }
 
     /// How long until the next look.
-    pub(super) fn every(&self) -> Duration {
-        self.every
+    pub(super) fn check_interval(&self) -> Duration {
+        self.check_interval
     }
 
     /// Whether a connection has waited for the same thing for too long.
-    pub(super) fn is_over(&mut self, seen: Seen, settings: &RespSettings, now: Instant) -> bool {
-        if seen != self.seen {
-            (self.seen, self.since) = (seen, now);
+    pub(super) fn is_expired(&mut self, mark: ProgressMark, settings: &RespSettings, now: Instant) -> bool {
+        if mark != self.mark {
+            (self.mark, self.since) = (mark, now);
             return false;
         }
-        let most = match seen.waits {
-            Waits::Idle => settings.idle_timeout,
-            Waits::Half | Waits::Unknown => settings.command_timeout,
-            Waits::Unread => settings.unread_timeout,
+        let timeout = match mark.waiting_for {
+            WaitingFor::NextCommand => settings.idle_timeout,
+            WaitingFor::RestOfCommand | WaitingFor::Authentication => settings.command_timeout,
+            WaitingFor::ClientRead => settings.unread_timeout,
         };
-        now.duration_since(self.since) >= most
+        now.duration_since(self.since) >= timeout
     }
 }
 
-const SHORTEST: Duration = Duration::from_millis(10);
-const LONGEST: Duration = Duration::from_secs(5);
+const INTERVAL_MIN: Duration = Duration::from_millis(10);
+const INTERVAL_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
@@ -78,20 +78,20 @@ mod tests {
     #[test]
     fn what_does_not_move_is_over_in_its_time() {
         let settings = RespSettings::default();
-        let begun = Instant::now();
-        let mut watch = Watch::new(&settings, begun);
-        let mut look = |seconds, waits, moved| {
-            let now = begun + Duration::from_secs(seconds);
-            watch.is_over(Seen { waits, moved }, &settings, now)
+        let started = Instant::now();
+        let mut monitor = IdleMonitor::new(&settings, started);
+        let mut check = |seconds, waiting_for, progress| {
+            let now = started + Duration::from_secs(seconds);
+            monitor.is_expired(ProgressMark { waiting_for, progress }, &settings, now)
         };
-        assert!(!look(3_599, Waits::Idle, 0));
-        assert!(look(3_600, Waits::Idle, 0));
-        assert!(!look(3_700, Waits::Half, 7));
-        assert!(!look(3_704, Waits::Half, 7));
-        assert!(look(3_705, Waits::Half, 7));
-        assert!(!look(3_711, Waits::Half, 8));
-        assert!(!look(3_712, Waits::Unread, 100));
-        assert!(!look(3_786, Waits::Unread, 100));
-        assert!(look(3_787, Waits::Unread, 100));
+        assert!(!check(3_599, WaitingFor::NextCommand, 0));
+        assert!(check(3_600, WaitingFor::NextCommand, 0));
+        assert!(!check(3_700, WaitingFor::RestOfCommand, 7));
+        assert!(!check(3_704, WaitingFor::RestOfCommand, 7));
+        assert!(check(3_705, WaitingFor::RestOfCommand, 7));
+        assert!(!check(3_711, WaitingFor::RestOfCommand, 8));
+        assert!(!check(3_712, WaitingFor::ClientRead, 100));
+        assert!(!check(3_786, WaitingFor::ClientRead, 100));
+        assert!(check(3_787, WaitingFor::ClientRead, 100));
     }
 }

@@ -5,18 +5,18 @@ use tollgate_limiter::core::algorithm::cell::Reply;
 
 /// Which protocol a client was greeted in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(super) enum RespVersion {
     Two = 2,
     Three = 3,
 }
 
 /// An error reply, without the dash: its code first.
-pub(super) type Refusal = String;
+pub(super) type ErrorReply = String;
 
 /// Puts replies behind others.
-pub(super) struct Replies<'o>(pub(super) &'o mut Vec<u8>);
+pub(super) struct ReplyWriter<'o>(pub(super) &'o mut Vec<u8>);
 
-impl Replies<'_> {
+impl ReplyWriter<'_> {
     pub(super) fn simple(&mut self, text: &str) {
         self.0.push(b'+');
         self.0.extend_from_slice(text.as_bytes());
@@ -37,10 +37,10 @@ impl Replies<'_> {
         self.0.extend_from_slice(b"\r\n");
     }
 
-    pub(super) fn null(&mut self, protocol: Protocol) {
-        self.0.extend_from_slice(match protocol {
-            Protocol::Two => b"$-1\r\n",
-            Protocol::Three => b"_\r\n",
+    pub(super) fn null(&mut self, version: RespVersion) {
+        self.0.extend_from_slice(match version {
+            RespVersion::Two => b"$-1\r\n",
+            RespVersion::Three => b"_\r\n",
         });
     }
 
@@ -61,16 +61,16 @@ impl Replies<'_> {
     }
 
     /// A map of so many pairs, which are the elements of an array in RESP2.
-    pub(super) fn map(&mut self, pairs: u64, protocol: Protocol) {
-        match protocol {
-            Protocol::Two => self.array(2 * pairs),
-            Protocol::Three => self.head(b'%', pairs),
+    pub(super) fn map(&mut self, pairs: u64, version: RespVersion) {
+        match version {
+            RespVersion::Two => self.array(2 * pairs),
+            RespVersion::Three => self.head(b'%', pairs),
         }
     }
 
     /// The five integers of `CL.THROTTLE`.
     #[inline]
-    pub(super) fn throttled(&mut self, reply: &Reply) {
+    pub(super) fn throttle(&mut self, reply: &Reply) {
         self.0.reserve(REPLY_BYTES);
         self.0.extend_from_slice(if reply.limited {
             b"*5\r\n:1\r\n"
@@ -106,13 +106,13 @@ const REPLY_BYTES: usize = 128;
 const INTEGER_MAX: u64 = i64::MAX as u64;
 
 /// What a caller sent, for an error: its beginning, as text.
-pub(super) struct Shown<'a>(pub(super) &'a [u8]);
+pub(super) struct Escaped<'a>(pub(super) &'a [u8]);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (beginning, _) = self.0.split_at(self.0.len().min(SHOWN_MAX));
-        f.write_str(&String::from_utf8_lossy(beginning))
+        let (prefix, _) = self.0.split_at(self.0.len().min(ESCAPED_BYTES_MAX));
+        f.write_str(&String::from_utf8_lossy(prefix))
     }
 }
 
-const SHOWN_MAX: usize = 128;
+const ESCAPED_BYTES_MAX: usize = 128;
