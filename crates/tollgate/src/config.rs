@@ -23,7 +23,7 @@ pub use schema::schema;
 pub use store::{RatelimitCounterSettings, MemorySettings, RedisSettings, SnapshotPath, StoreSettings, StoreTls};
 
 use self::reading::SettingsReader;
-use crate::server::envoy::Modes;
+use crate::server::envoy::CompatModes;
 use crate::server::http::{HttpLimits, Dialects, Forward, RetryAfter};
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
@@ -76,7 +76,7 @@ pub struct Config {
     /// How many leading bits of an IPv6 address are one caller.
     pub ipv6_prefix: u8,
     /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
-    pub ratelimit_modes: Modes,
+    pub ratelimit_modes: CompatModes,
 }
 
 /// What each line of the log is.

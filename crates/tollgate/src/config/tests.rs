@@ -479,12 +479,12 @@ fn counters_of_envoyproxy_are_kept_as_is_said() {
 #[test]
 fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
     assert_eq!(accepted("").debug, None);
-    assert_eq!(accepted("").ratelimit_modes, Modes::default());
+    assert_eq!(accepted("").ratelimit_modes, CompatModes::default());
     let config = accepted("envoy_rules: [a.yaml]");
     let debug = config.debug.map(|address| address.to_string());
     assert_eq!(
         (debug.as_deref(), config.ratelimit_modes),
-        (Some("127.0.0.1:6070"), Modes::default())
+        (Some("127.0.0.1:6070"), CompatModes::default())
     );
     let off = accepted("server: { debug: disabled }\nenvoy_rules: [a.yaml]");
     assert_eq!(off.debug, None);
@@ -500,7 +500,7 @@ fn how_files_of_envoyproxys_ratelimit_are_answered_is_as_it_is_written() {
         reset: "X-Reset".into(),
         ..HeaderNames::default()
     };
-    let modes = Modes {
+    let modes = CompatModes {
         shadow: true,
         healthy_with_rules: true,
         headers: Some(names),

@@ -8,12 +8,12 @@ mod metadata;
 mod reply;
 pub mod request;
 
-use self::request::{Asked, Invalid};
+use self::request::{RlsRequest, InvalidRequest};
 use super::gate::Gate;
 use super::headers::Dialects;
 use super::telemetry::Door;
 
-pub use self::compat::{Compat, HeaderNames, Modes};
+pub use self::compat::{RatelimitCompat, HeaderNames, CompatModes};
 
 pub use self::messages::envoy::config::core::v3::HeaderValue;
 pub use self::messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
@@ -31,71 +31,71 @@ mod messages {
 }
 
 /// What describes the messages, for those who ask over reflection.
-pub const DESCRIPTION: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.bin"));
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.bin"));
 
 /// Why a request has no verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RlsError {
     /// It makes no sense. The caller's to mend.
-    Invalid(Invalid),
+    Invalid(InvalidRequest),
     /// The store could not be asked, and a rule says `closed`.
     Closed,
     /// The server began without the rules it was to have, and has none of this domain.
-    WithoutRules,
+    NoRules,
 }
 
 /// May the request go on? The answer carries the headers of these dialects, except what Envoy writes itself.
 ///
 /// # Errors
 /// Why nobody can say.
-pub async fn ask(
+pub async fn should_rate_limit(
     gate: &Gate,
-    door: Door,
+    protocol: Door,
     request: &RateLimitRequest,
     dialects: Dialects,
-) -> Result<RateLimitResponse, Refusal> {
-    let answer = answered(gate, door, request, dialects).await;
+) -> Result<RateLimitResponse, RlsError> {
+    let response = respond(gate, protocol, request, dialects).await;
     let calls = &gate.metrics().envoy.calls;
     calls.all.add(1);
-    match &answer {
+    match &response {
         Ok(_) => {}
-        Err(Refusal::Invalid(_) | Refusal::WithoutRules) => calls.invalid.add(1),
-        Err(Refusal::Closed) => calls.closed.add(1),
+        Err(RlsError::Invalid(_) | RlsError::NoRules) => calls.invalid.add(1),
+        Err(RlsError::Closed) => calls.closed.add(1),
     }
-    answer
+    response
 }
 
-async fn answered(
+async fn respond(
     gate: &Gate,
-    door: Door,
+    protocol: Door,
     request: &RateLimitRequest,
     dialects: Dialects,
-) -> Result<RateLimitResponse, Refusal> {
-    let sitting = gate.snapshot(door);
-    let rules = sitting.limiter().rules();
-    let attributes = request::attributes(request).map_err(Refusal::Invalid)?;
-    let asked = Asked::read(request, &attributes, rules).map_err(Refusal::Invalid)?;
+) -> Result<RateLimitResponse, RlsError> {
+    let snapshot = gate.snapshot(protocol);
+    let rules = snapshot.limiter().rules();
+    let attributes = request::attributes(request).map_err(RlsError::Invalid)?;
+    let rls_request = RlsRequest::read(request, &attributes, rules).map_err(RlsError::Invalid)?;
     if gate.rules_installed() == 0 && !rules.has_domain(&request.domain) {
-        return Err(Refusal::WithoutRules);
+        return Err(RlsError::NoRules);
     }
-    let together = sitting.check_all(&asked.parts).await;
-    if reply::is_closed(&together) {
-        return Err(Refusal::Closed);
+    let combined = snapshot.check_all(&rls_request.items).await;
+    if reply::is_closed(&combined) {
+        return Err(RlsError::Closed);
     }
-    let is_descriptors = rules.descriptors().has_domain(&request.domain);
-    let dialects = if is_descriptors { Dialects::NONE } else { dialects };
-    let mut answer = reply::written(request, &asked.parts, &together, dialects);
-    if is_descriptors {
-        gate.compat().apply(&mut answer, &together, &gate.metrics().envoy.calls);
+    let is_ratelimit_domain = rules.descriptors().has_domain(&request.domain);
+    let dialects = if is_ratelimit_domain { Dialects::NONE } else { dialects };
+    let mut response = reply::encode_response(request, &rls_request.items, &combined, dialects);
+    if is_ratelimit_domain {
+        gate.compat().apply(&mut response, &combined, &gate.metrics().envoy.calls);
     }
     if rules.descriptors().options.metadata && !rules.has_domain(&request.domain) {
-        answer.dynamic_metadata = Some(metadata::told(request, &together));
+        response.dynamic_metadata = Some(metadata::dynamic_metadata(request, &combined));
     }
-    Ok(answer)
+    Ok(response)
 }
 
 /// How a refusal by `closed` is told.
 pub const CLOSED: &str = "the store cannot be asked, and a rule refuses what nobody can judge";
 
 /// How it is told that there are no rules yet.
-pub const WITHOUT_RULES: &str = "no rate limit configuration loaded";
+pub const NO_RULES: &str = "no rate limit configuration loaded";

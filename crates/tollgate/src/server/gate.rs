@@ -1,6 +1,6 @@
 //! The gate: where every front end asks, and the only place where verdicts are timed and counted.
 
-use super::envoy::Compat;
+use super::envoy::RatelimitCompat;
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
 use super::telemetry::{Door, EnvoyCounts, Figures, Names, RuleCounts, Tally, Telemetry};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
@@ -24,7 +24,7 @@ pub struct Gate {
     rules_error: ArcSwapOption<String>,
     /// Whether it has the rules it was to have.
     has_rules: watch::Sender<bool>,
-    compat: Compat,
+    compat: RatelimitCompat,
     phase: AtomicU8,
     telemetry: Telemetry,
     stopwatch: Stopwatch,
@@ -68,7 +68,7 @@ impl Gate {
             active_rules: ArcSwap::from_pointee(active_rules),
             rules_error: ArcSwapOption::empty(),
             has_rules: watch::Sender::new(true),
-            compat: Compat::default(),
+            compat: RatelimitCompat::default(),
             phase: AtomicU8::new(Phase::Starting as u8),
             telemetry,
             stopwatch: Stopwatch::new(),
@@ -177,7 +177,7 @@ impl Gate {
     }
 
     /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
-    pub fn compat(&self) -> &Compat {
+    pub fn compat(&self) -> &RatelimitCompat {
         &self.compat
     }
 

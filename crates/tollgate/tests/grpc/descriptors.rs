@@ -77,7 +77,7 @@ fn word(value: &Value, path: &str) -> String {
 
 /// The overall code, and of each status its code, limit, unit, what is left, and seconds.
 fn ask(server: &Server, request: &RateLimitRequest) -> Vec<String> {
-    let answer = as_json::written(&server.connect().ask(request));
+    let answer = as_json::encode(&server.connect().ask(request));
     let status = |status: &Value| {
         let limit = match status.get("currentLimit") {
             None => "no limit".to_owned(),
@@ -343,7 +343,7 @@ descriptors:
 
 /// The metadata of an answer.
 fn metadata(server: &Server, request: &RateLimitRequest) -> Value {
-    let mut answer = as_json::written(&server.connect().ask(request));
+    let mut answer = as_json::encode(&server.connect().ask(request));
     answer.get_mut("dynamicMetadata").map(Value::take).unwrap_or_default()
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
-use tollgate::server::envoy::Modes;
+use tollgate::server::envoy::CompatModes;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::headers::Dialects;
@@ -73,9 +73,9 @@ impl Server {
         let clock = Clock::manual(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = Arc::new(Memory::options().clock(clock.clone()).build());
         let gate = Gate::new(RulesParser::new(ParserOptions::default()).finish().unwrap().rules, store);
-        gate.compat().set_modes(Modes {
+        gate.compat().set_modes(CompatModes {
             healthy_with_rules: true,
-            ..Modes::default()
+            ..CompatModes::default()
         });
         gate.mark_rules_missing("no file fits this pattern");
         Self::before(Arc::new(gate), &clock, runtime(), settings())

@@ -2,7 +2,7 @@
 
 use crate::server::{Server, settings};
 use serde_json::{Value, json};
-use tollgate::server::envoy::{HeaderNames, Modes};
+use tollgate::server::envoy::{HeaderNames, CompatModes};
 use tollgate::server::gate::Phase;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
@@ -33,7 +33,7 @@ descriptors:
 "#;
 
 /// A server of these files, in which the minute ends in 55 seconds and the hour in 1,555.
-fn start(modes: Modes, all_are_quotas: bool) -> Server {
+fn start(modes: CompatModes, all_are_quotas: bool) -> Server {
     let mut files = DescriptorFiles::new(false);
     files.add_file(&yaml::parse(&Origin::new("shop.yaml", FILE)).expect("yaml"));
     let (mut descriptors, _) = files.finish().expect("a sound file");
@@ -70,9 +70,9 @@ fn headers(answer: &Value) -> Vec<&str> {
 
 #[test]
 fn headers_speak_of_the_least_left_or_of_the_last_that_refuses() {
-    let with_headers = || Modes {
+    let with_headers = || CompatModes {
         headers: Some(HeaderNames::default()),
-        ..Modes::default()
+        ..CompatModes::default()
     };
     // What is asked before, what is asked then, and what its headers say.
     for (before, asked, status, told) in [
@@ -106,16 +106,16 @@ fn headers_speak_of_the_least_left_or_of_the_last_that_refuses() {
 
 #[test]
 fn there_are_no_headers_unless_they_are_asked_for_and_then_under_any_name() {
-    let plain = start(Modes::default(), false);
+    let plain = start(CompatModes::default(), false);
     assert_eq!(ask(&plain, &["a"]).1["responseHeadersToAdd"], Value::Null);
     let named = HeaderNames {
         limit: "X-Limit".into(),
         ..HeaderNames::default()
     };
     let named = start(
-        Modes {
+        CompatModes {
             headers: Some(named),
-            ..Modes::default()
+            ..CompatModes::default()
         },
         false,
     );
@@ -129,7 +129,7 @@ fn there_are_no_headers_unless_they_are_asked_for_and_then_under_any_name() {
 
 #[test]
 fn a_status_names_its_limit_and_the_whole_window_and_shadows_tell_too() {
-    let server = start(Modes::default(), false);
+    let server = start(CompatModes::default(), false);
     ask(&server, &["s"]);
     let (status, answer) = ask(&server, &["b", "s", "free", "unknown"]);
     let wanted = json!([
@@ -146,7 +146,7 @@ fn a_status_names_its_limit_and_the_whole_window_and_shadows_tell_too() {
 
 #[test]
 fn a_name_that_cannot_stand_in_a_header_is_not_told() {
-    let server = start(Modes::default(), false);
+    let server = start(CompatModes::default(), false);
     for (key, name) in [("b", json!("five")), ("quoted", Value::Null), ("broken", Value::Null)] {
         let (_, answer) = ask(&server, &[key]);
         let limit = &answer["statuses"][0]["currentLimit"];
@@ -160,9 +160,9 @@ fn a_name_that_cannot_stand_in_a_header_is_not_told() {
 
 #[test]
 fn in_shadow_mode_all_pass_and_statuses_tell_what_their_limits_say() {
-    let shadow = Modes {
+    let shadow = CompatModes {
         shadow: true,
-        ..Modes::default()
+        ..CompatModes::default()
     };
     let server = start(shadow, false);
     for (code, shadowed) in [("OK", 0), ("OVER_LIMIT", 1), ("OVER_LIMIT", 2)] {
@@ -172,13 +172,13 @@ fn in_shadow_mode_all_pass_and_statuses_tell_what_their_limits_say() {
         assert_eq!(server.gate.metrics().envoy.calls.shadowed.get(), shadowed);
     }
     // And back, while it runs.
-    server.gate.compat().set_modes(Modes::default());
+    server.gate.compat().set_modes(CompatModes::default());
     assert_eq!(ask(&server, &["c"]).0, 429);
 }
 
 #[test]
 fn as_quotas_limits_refuse_only_all_together() {
-    let server = start(Modes::default(), true);
+    let server = start(CompatModes::default(), true);
     ask(&server, &["c", "a"]);
     let (status, answer) = ask(&server, &["c", "a"]);
     assert_eq!((status, &answer["statuses"][0]["code"]), (200, &"OVER_LIMIT".into()));
@@ -190,7 +190,7 @@ fn as_quotas_limits_refuse_only_all_together() {
 
 #[test]
 fn what_makes_no_sense_is_told_apart_from_what_is_refused() {
-    let server = start(Modes::default(), false);
+    let server = start(CompatModes::default(), false);
     let mut client = server.connect();
     for (body, wanted) in [
         ("", "not JSON"),
@@ -207,7 +207,7 @@ fn what_makes_no_sense_is_told_apart_from_what_is_refused() {
 
 #[test]
 fn a_health_check_is_ok_until_the_server_drains_and_tells_the_last_fault() {
-    let server = start(Modes::default(), false);
+    let server = start(CompatModes::default(), false);
     let ask = || {
         let answer = server.connect().get("/healthcheck");
         (answer.status, answer.body)
@@ -227,13 +227,13 @@ fn a_health_check_is_ok_until_the_server_drains_and_tells_the_last_fault() {
 
 #[test]
 fn a_server_that_began_without_rules_is_healthy_unless_it_is_said_otherwise() {
-    let server = start(Modes::default(), false);
+    let server = start(CompatModes::default(), false);
     server.gate.mark_rules_missing("no file fits this pattern");
     let status = || server.connect().get("/healthcheck").status;
     assert_eq!(status(), 200);
-    server.gate.compat().set_modes(Modes {
+    server.gate.compat().set_modes(CompatModes {
         healthy_with_rules: true,
-        ..Modes::default()
+        ..CompatModes::default()
     });
     assert_eq!(status(), 500);
     server
@@ -245,9 +245,9 @@ fn a_server_that_began_without_rules_is_healthy_unless_it_is_said_otherwise() {
 #[test]
 fn what_nobody_can_judge_is_503_or_400_for_those_who_know_it_so() {
     for (json_errors_as_400, wanted) in [(false, 503), (true, 400)] {
-        let modes = Modes {
+        let modes = CompatModes {
             json_errors_as_400,
-            ..Modes::default()
+            ..CompatModes::default()
         };
         let server = start(modes, false);
         server.gate.mark_rules_missing("no file fits this pattern");
@@ -264,7 +264,7 @@ fn what_nobody_can_judge_is_503_or_400_for_those_who_know_it_so() {
 
 #[test]
 fn metrics_tell_whether_the_last_rules_that_were_seen_are_in_force() {
-    let server = start(Modes::default(), false);
+    let server = start(CompatModes::default(), false);
     let failed = |number: u32| {
         let metrics = server.connect().get("/metrics").body;
         assert!(

@@ -2,7 +2,7 @@
 
 use super::setting;
 use crate::config::RawSettings;
-use crate::server::envoy::{HeaderNames, Modes};
+use crate::server::envoy::{HeaderNames, CompatModes};
 use hyper::header::HeaderName;
 use tollgate_limiter::core::problem::{Problem, Problems, ValueError};
 use tollgate_limiter::core::quantity::parse_share;
@@ -21,7 +21,7 @@ pub(in crate::config) struct RatelimitRules<'w> {
     /// A file that cannot be used does not keep the others from being taken.
     pub(super) isolates_files: bool,
     /// How requests are answered.
-    pub(in crate::config) modes: Modes,
+    pub(in crate::config) modes: CompatModes,
     pub(super) options: RatelimitOptions,
 }
 
@@ -66,7 +66,7 @@ impl<'w> RatelimitRules<'w> {
             quotas,
             may_be_missing,
             isolates_files,
-            modes: Modes {
+            modes: CompatModes {
                 shadow,
                 healthy_with_rules,
                 headers,

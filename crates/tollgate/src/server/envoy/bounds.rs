@@ -9,7 +9,7 @@ pub const ALL_ENTRIES_MAX: usize = 512;
 
 /// What there is too much of. The caller's to mend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TooMany {
+pub enum BoundsError {
     /// More descriptors than a request may have: so many.
     Descriptors(usize),
     /// More entries than this descriptor may have, counted from 0.
@@ -25,7 +25,7 @@ pub enum TooMany {
 ///
 /// # Errors
 /// What there is too much of.
-pub fn is_bounded(message: &[u8]) -> Result<(), TooMany> {
+pub fn check_bounds(message: &[u8]) -> Result<(), BoundsError> {
     let (mut descriptors, mut all) = (0, 0);
     let mut rest = message;
     while let Some(field) = next(&mut rest)? {
@@ -41,16 +41,16 @@ pub fn is_bounded(message: &[u8]) -> Result<(), TooMany> {
         while let Some(field) = next(&mut rest)? {
             entries += usize::from(matches!(field, (ENTRIES, Some(_))));
             if entries > ENTRIES_MAX {
-                return Err(TooMany::Entries(descriptors - 1));
+                return Err(BoundsError::Entries(descriptors - 1));
             }
         }
         all += entries;
         if all > ALL_ENTRIES_MAX {
-            return Err(TooMany::AllEntries);
+            return Err(BoundsError::AllEntries);
         }
     }
     match descriptors > DESCRIPTORS_MAX {
-        true => Err(TooMany::Descriptors(descriptors)),
+        true => Err(BoundsError::Descriptors(descriptors)),
         false => Ok(()),
     }
 }
@@ -59,7 +59,7 @@ pub fn is_bounded(message: &[u8]) -> Result<(), TooMany> {
 type Field<'b> = (u64, Option<&'b [u8]>);
 
 /// The next field. None at the end, and where there is no field.
-fn next<'b>(rest: &mut &'b [u8]) -> Result<Option<Field<'b>>, TooMany> {
+fn next<'b>(rest: &mut &'b [u8]) -> Result<Option<Field<'b>>, BoundsError> {
     let Some(key) = varint(rest) else { return Ok(None) };
     let length = match key & 7 {
         0 => {
@@ -71,24 +71,24 @@ fn next<'b>(rest: &mut &'b [u8]) -> Result<Option<Field<'b>>, TooMany> {
             Some(length) => usize::try_from(length).unwrap_or(usize::MAX),
             None => return Ok(None),
         },
-        3 | 4 => return Err(TooMany::Groups),
+        3 | 4 => return Err(BoundsError::Groups),
         5 => 4,
         _ => return Ok(None),
     };
-    let Some((bytes, behind)) = rest.split_at_checked(length) else {
+    let Some((bytes, tail)) = rest.split_at_checked(length) else {
         return Ok(None);
     };
-    *rest = behind;
+    *rest = tail;
     Ok(Some((key >> 3, (key & 7 == 2).then_some(bytes))))
 }
 
 /// A number of seven bits a byte, the lowest first.
 fn varint(rest: &mut &[u8]) -> Option<u64> {
     let mut number = 0;
-    for place in 0..10 {
-        let (byte, behind) = rest.split_first()?;
-        *rest = behind;
-        number |= u64::from(byte & 0x7f) << (7 * place);
+    for index in 0..10 {
+        let (byte, tail) = rest.split_first()?;
+        *rest = tail;
+        number |= u64::from(byte & 0x7f) << (7 * index);
         if byte & 0x80 == 0 {
             return Some(number);
         }
@@ -96,7 +96,7 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
     None
 }
 
-impl fmt::Display for TooMany {
+impl fmt::Display for BoundsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Descriptors(count) => {
@@ -105,10 +105,10 @@ impl fmt::Display for TooMany {
                     "there are {count} descriptors, and a request has at most {DESCRIPTORS_MAX}"
                 )
             }
-            Self::Entries(place) => {
+            Self::Entries(index) => {
                 write!(
                     f,
-                    "descriptor {place}, counted from 0, has more than {ENTRIES_MAX} entries"
+                    "descriptor {index}, counted from 0, has more than {ENTRIES_MAX} entries"
                 )
             }
             Self::AllEntries => write!(f, "all descriptors together have at most {ALL_ENTRIES_MAX} entries"),
@@ -117,7 +117,7 @@ impl fmt::Display for TooMany {
     }
 }
 
-impl std::error::Error for TooMany {}
+impl std::error::Error for BoundsError {}
 
 /// Numbers of fields, as in `proto/`.
 const DESCRIPTORS: u64 = 2;
@@ -130,7 +130,7 @@ mod tests {
     use prost::Message;
 
     /// A request whose descriptors have so many entries.
-    fn of(entries: &[usize]) -> Vec<u8> {
+    fn encoded_request(entries: &[usize]) -> Vec<u8> {
         let entry = rate_limit_descriptor::Entry {
             key: "k".into(),
             value: "v".repeat(200),
@@ -155,32 +155,32 @@ mod tests {
             (vec![0; 64], Ok(())),
             (vec![8; 64], Ok(())),
             (vec![64; 8], Ok(())),
-            (vec![0; 65], Err(TooMany::Descriptors(65))),
-            (vec![1, 65], Err(TooMany::Entries(1))),
-            ([vec![8; 63], vec![9]].concat(), Err(TooMany::AllEntries)),
+            (vec![0; 65], Err(BoundsError::Descriptors(65))),
+            (vec![1, 65], Err(BoundsError::Entries(1))),
+            ([vec![8; 63], vec![9]].concat(), Err(BoundsError::AllEntries)),
         ] {
-            assert_eq!(is_bounded(&of(&entries)), found, "{entries:?}");
+            assert_eq!(check_bounds(&encoded_request(&entries)), found, "{entries:?}");
         }
     }
 
     #[test]
     fn what_is_announced_in_two_bytes_is_counted_before_it_is_made() {
-        assert_eq!(is_bounded(&[0x12, 0].repeat(8_192)), Err(TooMany::Descriptors(8_192)));
+        assert_eq!(check_bounds(&[0x12, 0].repeat(8_192)), Err(BoundsError::Descriptors(8_192)));
         let entries = [0x0a, 0].repeat(100);
         let message = [&[0x12, 200, 1][..], &entries].concat();
-        assert_eq!(is_bounded(&message), Err(TooMany::Entries(0)));
+        assert_eq!(check_bounds(&message), Err(BoundsError::Entries(0)));
         // Cut short, it is counted up to there.
-        assert_eq!(is_bounded(&message[..message.len() - 1]), Ok(()));
+        assert_eq!(check_bounds(&message[..message.len() - 1]), Ok(()));
         assert!(RateLimitRequest::decode(&message[..message.len() - 1]).is_err());
-        assert_eq!(is_bounded(&[0x23, 0x24]), Err(TooMany::Groups));
+        assert_eq!(check_bounds(&[0x23, 0x24]), Err(BoundsError::Groups));
     }
 
     #[test]
     fn any_end_is_the_end() {
-        let whole = of(&[3, 0, 2]);
-        for end in 0..whole.len() {
-            assert_eq!(is_bounded(&whole[..end]), Ok(()), "{end}");
+        let message = encoded_request(&[3, 0, 2]);
+        for end in 0..message.len() {
+            assert_eq!(check_bounds(&message[..end]), Ok(()), "{end}");
         }
-        assert_eq!(is_bounded(&[0xff; 40]), Ok(()));
+        assert_eq!(check_bounds(&[0xff; 40]), Ok(()));
     }
 }

@@ -10,13 +10,13 @@ use tollgate_limiter::{ItemVerdict, CombinedVerdict};
 
 /// The modes in force.
 #[derive(Debug, Default)]
-pub struct Compat {
-    modes: ArcSwap<Modes>,
+pub struct RatelimitCompat {
+    modes: ArcSwap<CompatModes>,
 }
 
 /// What can be set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Modes {
+pub struct CompatModes {
     /// Requests pass whatever their limits say; each status tells what its own said.
     pub shadow: bool,
     /// The headers that answers carry; none: none.
@@ -40,25 +40,25 @@ pub struct HeaderNames {
     pub reset: String,
 }
 
-impl Compat {
+impl RatelimitCompat {
     /// The modes in force.
-    pub fn modes(&self) -> Guard<Arc<Modes>> {
+    pub fn modes(&self) -> Guard<Arc<CompatModes>> {
         self.modes.load()
     }
 
     /// Takes others.
-    pub fn set_modes(&self, modes: Modes) {
+    pub fn set_modes(&self, modes: CompatModes) {
         self.modes.store(Arc::new(modes));
     }
 
     /// Makes an answer what the modes say, and counts what passes only by them.
-    pub(super) fn apply(&self, answer: &mut RateLimitResponse, together: &CombinedVerdict<'_>, calls: &Calls) {
+    pub(super) fn apply(&self, response: &mut RateLimitResponse, combined: &CombinedVerdict<'_>, calls: &Calls) {
         let modes = self.modes();
         if let Some(names) = &modes.headers {
-            answer.response_headers_to_add = names.told(&answer.statuses, &together.items);
+            response.response_headers_to_add = names.response_headers(&response.statuses, &combined.items);
         }
-        if modes.shadow && answer.overall_code() == Code::OverLimit {
-            answer.set_overall_code(Code::Ok);
+        if modes.shadow && response.overall_code() == Code::OverLimit {
+            response.set_overall_code(Code::Ok);
             calls.shadowed.add(1);
         }
     }
@@ -67,13 +67,13 @@ impl Compat {
 impl HeaderNames {
     /// The headers of an answer. They speak of the last limit that refuses by itself, else of the one with the least left,
     /// the first of several.
-    fn told(&self, statuses: &[DescriptorStatus], parts: &[ItemVerdict<'_>]) -> Vec<HeaderValue> {
-        let refuses = |(status, part): &(&DescriptorStatus, &ItemVerdict<'_>)| {
-            status.code() == Code::OverLimit && !part.is_quota() && status.current_limit.is_some()
+    fn response_headers(&self, statuses: &[DescriptorStatus], verdicts: &[ItemVerdict<'_>]) -> Vec<HeaderValue> {
+        let is_over_limit = |(status, verdict): &(&DescriptorStatus, &ItemVerdict<'_>)| {
+            status.code() == Code::OverLimit && !verdict.is_quota() && status.current_limit.is_some()
         };
-        let refusing = statuses.iter().zip(parts).rfind(refuses).map(|(status, _)| status);
+        let over_limit = statuses.iter().zip(verdicts).rfind(is_over_limit).map(|(status, _)| status);
         let limited = statuses.iter().filter(|status| status.current_limit.is_some());
-        let Some(status) = refusing.or_else(|| limited.min_by_key(|status| status.limit_remaining)) else {
+        let Some(status) = over_limit.or_else(|| limited.min_by_key(|status| status.limit_remaining)) else {
             return Vec::new();
         };
         let limit = status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);

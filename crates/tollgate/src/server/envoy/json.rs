@@ -16,7 +16,7 @@ use serde_json::{Map, Value, json};
 
 /// What is wrong with a request. The caller's to mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct JsonError {
     /// The member at fault, such as `descriptors[0].entries`; empty: all of it.
     pub field: String,
     /// What is wrong with it.
@@ -29,22 +29,22 @@ pub struct Fault {
 ///
 /// # Errors
 /// What is wrong, and with which member.
-pub fn read(body: &[u8]) -> Result<RateLimitRequest, Fault> {
-    let value: &RawValue = serde_json::from_slice(body).map_err(|error| Fault {
+pub fn read(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
+    let value: &RawValue = serde_json::from_slice(body).map_err(|error| JsonError {
         field: String::new(),
         detail: format!("this is not JSON: {error}"),
     })?;
     let mut request = RateLimitRequest::default();
-    let mut left = ALL_ENTRIES_MAX;
+    let mut remaining = ALL_ENTRIES_MAX;
     members(value, "", |name, value, at| {
         match name {
             "domain" => request.domain = text(value, at)?,
             "descriptors" => {
-                left = ALL_ENTRIES_MAX;
-                request.descriptors = each(value, at, DESCRIPTORS_MAX, |value, at| descriptor(value, at, &mut left))?;
+                remaining = ALL_ENTRIES_MAX;
+                request.descriptors = elements(value, at, DESCRIPTORS_MAX, |value, at| descriptor(value, at, &mut remaining))?;
             }
-            "hitsAddend" => request.hits_addend = narrow(value, at)?,
-            _ => return Err(unknown(at)),
+            "hitsAddend" => request.hits_addend = u32_number(value, at)?,
+            _ => return Err(unknown_member(at)),
         }
         Ok(())
     })?;
@@ -52,51 +52,51 @@ pub fn read(body: &[u8]) -> Result<RateLimitRequest, Fault> {
 }
 
 /// A descriptor, of which so many entries are `left` to all.
-fn descriptor(value: &RawValue, at: &str, left: &mut usize) -> Result<RateLimitDescriptor, Fault> {
+fn descriptor(value: &RawValue, at: &str, remaining: &mut usize) -> Result<RateLimitDescriptor, JsonError> {
     let mut descriptor = RateLimitDescriptor::default();
     members(value, at, |name, value, at| {
         match name {
-            "entries" => descriptor.entries = each(value, at, ENTRIES_MAX.min(*left), entry)?,
+            "entries" => descriptor.entries = elements(value, at, ENTRIES_MAX.min(*remaining), entry)?,
             "limit" => descriptor.limit = Some(limit(value, at)?),
             "hitsAddend" => descriptor.hits_addend = Some(number(value, at)?),
             "isNegativeHits" => {
                 let flag = serde_json::from_str(value.get());
-                descriptor.is_negative_hits = flag.map_err(|_| wrong(at, "true or false"))?;
+                descriptor.is_negative_hits = flag.map_err(|_| type_error(at, "true or false"))?;
             }
-            _ => return Err(unknown(at)),
+            _ => return Err(unknown_member(at)),
         }
         Ok(())
     })?;
-    *left -= descriptor.entries.len().min(*left);
+    *remaining -= descriptor.entries.len().min(*remaining);
     Ok(descriptor)
 }
 
-fn entry(value: &RawValue, at: &str) -> Result<Entry, Fault> {
+fn entry(value: &RawValue, at: &str) -> Result<Entry, JsonError> {
     let mut entry = Entry::default();
     members(value, at, |name, value, at| {
         match name {
             "key" => entry.key = text(value, at)?,
             "value" => entry.value = text(value, at)?,
-            _ => return Err(unknown(at)),
+            _ => return Err(unknown_member(at)),
         }
         Ok(())
     })?;
     Ok(entry)
 }
 
-fn limit(value: &RawValue, at: &str) -> Result<RateLimitOverride, Fault> {
+fn limit(value: &RawValue, at: &str) -> Result<RateLimitOverride, JsonError> {
     let mut limit = RateLimitOverride::default();
     members(value, at, |name, value, at| {
         match name {
-            "requestsPerUnit" => limit.requests_per_unit = narrow(value, at)?,
+            "requestsPerUnit" => limit.requests_per_unit = u32_number(value, at)?,
             "unit" => {
-                let named = || RateLimitUnit::from_str_name(&text(value, at).ok()?).map(i32::from);
+                let by_name = || RateLimitUnit::from_str_name(&text(value, at).ok()?).map(i32::from);
                 limit.unit = serde_json::from_str(value.get())
                     .ok()
-                    .or_else(named)
-                    .ok_or_else(|| wrong(at, "a unit such as \"MINUTE\""))?;
+                    .or_else(by_name)
+                    .ok_or_else(|| type_error(at, "a unit such as \"MINUTE\""))?;
             }
-            _ => return Err(unknown(at)),
+            _ => return Err(unknown_member(at)),
         }
         Ok(())
     })?;
@@ -107,22 +107,22 @@ fn limit(value: &RawValue, at: &str) -> Result<RateLimitOverride, Fault> {
 fn members(
     value: &RawValue,
     at: &str,
-    mut member: impl FnMut(&str, &RawValue, &str) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    mut member: impl FnMut(&str, &RawValue, &str) -> Result<(), JsonError>,
+) -> Result<(), JsonError> {
     walk(value, "an object", at, |name, _, value| {
         let name = name.unwrap_or_default();
         if value.get() == "null" {
             return Ok(());
         }
         match at {
-            "" => member(spelled(name), value, name),
-            at => member(spelled(name), value, &format!("{at}.{name}")),
+            "" => member(canonical_name(name), value, name),
+            at => member(canonical_name(name), value, &format!("{at}.{name}")),
         }
     })
 }
 
 /// A name as JSON has it, which may be written as in the messages.
-fn spelled(name: &str) -> &str {
+fn canonical_name(name: &str) -> &str {
     match name {
         "hits_addend" => "hitsAddend",
         "is_negative_hits" => "isNegativeHits",
@@ -132,119 +132,119 @@ fn spelled(name: &str) -> &str {
 }
 
 /// The elements of a list that has no more than `most`.
-fn each<T>(
+fn elements<T>(
     value: &RawValue,
     at: &str,
-    most: usize,
-    mut read: impl FnMut(&RawValue, &str) -> Result<T, Fault>,
-) -> Result<Vec<T>, Fault> {
+    max: usize,
+    mut read: impl FnMut(&RawValue, &str) -> Result<T, JsonError>,
+) -> Result<Vec<T>, JsonError> {
     let mut items = Vec::new();
-    walk(value, "a list", at, |_, place, item| {
-        if place >= most {
-            return Err(Fault {
+    walk(value, "a list", at, |_, index, item| {
+        if index >= max {
+            return Err(JsonError {
                 field: at.to_owned(),
                 detail: format!(
-                    "has more than {most} elements; a request has at most {DESCRIPTORS_MAX} descriptors, each of at most \
+                    "has more than {max} elements; a request has at most {DESCRIPTORS_MAX} descriptors, each of at most \
                      {ENTRIES_MAX} entries, and {ALL_ENTRIES_MAX} entries in all"
                 ),
             });
         }
-        items.push(read(item, &format!("{at}[{place}]"))?);
+        items.push(read(item, &format!("{at}[{index}]"))?);
         Ok(())
     })?;
     Ok(items)
 }
 
-fn text(value: &RawValue, at: &str) -> Result<String, Fault> {
-    serde_json::from_str(value.get()).map_err(|_| wrong(at, "a string"))
+fn text(value: &RawValue, at: &str) -> Result<String, JsonError> {
+    serde_json::from_str(value.get()).map_err(|_| type_error(at, "a string"))
 }
 
-fn number(value: &RawValue, at: &str) -> Result<u64, Fault> {
-    let written = || serde_json::from_str::<String>(value.get()).ok()?.parse().ok();
-    let number = value.get().parse().ok().or_else(written);
-    number.ok_or_else(|| wrong(at, "a whole number that is not negative"))
+fn number(value: &RawValue, at: &str) -> Result<u64, JsonError> {
+    let from_text = || serde_json::from_str::<String>(value.get()).ok()?.parse().ok();
+    let number = value.get().parse().ok().or_else(from_text);
+    number.ok_or_else(|| type_error(at, "a whole number that is not negative"))
 }
 
-fn narrow(value: &RawValue, at: &str) -> Result<u32, Fault> {
+fn u32_number(value: &RawValue, at: &str) -> Result<u32, JsonError> {
     let number = number(value, at)?;
-    u32::try_from(number).map_err(|_| wrong(at, "a whole number below 2^32"))
+    u32::try_from(number).map_err(|_| type_error(at, "a whole number below 2^32"))
 }
 
-fn wrong(at: &str, expected: &str) -> Fault {
-    Fault {
+fn type_error(at: &str, expected: &str) -> JsonError {
+    JsonError {
         field: at.to_owned(),
         detail: format!("must be {expected}"),
     }
 }
 
-fn unknown(at: &str) -> Fault {
-    Fault {
+fn unknown_member(at: &str) -> JsonError {
+    JsonError {
         field: at.to_owned(),
         detail: "is not a member of this message".to_owned(),
     }
 }
 
 /// The answer. What has its default is left out, as proto3 does.
-pub fn written(response: &RateLimitResponse) -> Value {
-    let mut answer = Map::new();
-    answer.insert("overallCode".into(), response.overall_code().as_str_name().into());
-    answer.insert("statuses".into(), response.statuses.iter().map(status).collect());
+pub fn encode(response: &RateLimitResponse) -> Value {
+    let mut object = Map::new();
+    object.insert("overallCode".into(), response.overall_code().as_str_name().into());
+    object.insert("statuses".into(), response.statuses.iter().map(status).collect());
     let headers = &response.response_headers_to_add;
     if !headers.is_empty() {
         let header = |header: &super::HeaderValue| json!({ "key": header.key, "value": header.value });
-        answer.insert("responseHeadersToAdd".into(), headers.iter().map(header).collect());
+        object.insert("responseHeadersToAdd".into(), headers.iter().map(header).collect());
     }
     if let Some(metadata) = &response.dynamic_metadata {
-        answer.insert("dynamicMetadata".into(), told(metadata));
+        object.insert("dynamicMetadata".into(), struct_value(metadata));
     }
-    answer.into()
+    object.into()
 }
 
-fn told(metadata: &Struct) -> Value {
+fn struct_value(metadata: &Struct) -> Value {
     let fields = metadata.fields.iter();
-    fields.map(|(name, value)| (name.clone(), told_value(value))).collect()
+    fields.map(|(name, value)| (name.clone(), json_value(value))).collect()
 }
 
-fn told_value(value: &prost_types::Value) -> Value {
+fn json_value(value: &prost_types::Value) -> Value {
     match &value.kind {
         None | Some(Kind::NullValue(_)) => Value::Null,
         Some(Kind::BoolValue(flag)) => (*flag).into(),
         // Whole ones are written without a fraction, as everywhere in JSON.
         Some(Kind::NumberValue(number)) => match format!("{number}").parse::<u64>() {
-            Ok(whole) => whole.into(),
+            Ok(integer) => integer.into(),
             Err(_) => (*number).into(),
         },
         Some(Kind::StringValue(text)) => text.clone().into(),
-        Some(Kind::ListValue(list)) => list.values.iter().map(told_value).collect(),
-        Some(Kind::StructValue(fields)) => told(fields),
+        Some(Kind::ListValue(list)) => list.values.iter().map(json_value).collect(),
+        Some(Kind::StructValue(fields)) => struct_value(fields),
     }
 }
 
 fn status(status: &DescriptorStatus) -> Value {
-    let mut told = Map::new();
-    told.insert("code".into(), status.code().as_str_name().into());
+    let mut object = Map::new();
+    object.insert("code".into(), status.code().as_str_name().into());
     if let Some(limit) = &status.current_limit {
-        told.insert("currentLimit".into(), current(limit));
+        object.insert("currentLimit".into(), current_limit(limit));
     }
     if status.limit_remaining > 0 {
-        told.insert("limitRemaining".into(), status.limit_remaining.into());
+        object.insert("limitRemaining".into(), status.limit_remaining.into());
     }
     if let Some(until) = &status.duration_until_reset {
-        told.insert("durationUntilReset".into(), format!("{}s", until.seconds).into());
+        object.insert("durationUntilReset".into(), format!("{}s", until.seconds).into());
     }
-    told.into()
+    object.into()
 }
 
-fn current(limit: &RateLimit) -> Value {
-    let mut told = Map::new();
+fn current_limit(limit: &RateLimit) -> Value {
+    let mut object = Map::new();
     if limit.requests_per_unit > 0 {
-        told.insert("requestsPerUnit".into(), limit.requests_per_unit.into());
+        object.insert("requestsPerUnit".into(), limit.requests_per_unit.into());
     }
     if limit.unit != 0 {
-        told.insert("unit".into(), limit.unit().as_str_name().into());
+        object.insert("unit".into(), limit.unit().as_str_name().into());
     }
     if !limit.name.is_empty() {
-        told.insert("name".into(), limit.name.clone().into());
+        object.insert("name".into(), limit.name.clone().into());
     }
-    told.into()
+    object.into()
 }

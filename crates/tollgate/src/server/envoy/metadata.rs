@@ -9,46 +9,46 @@ use tollgate_limiter::core::yaml::{self, Node};
 use tollgate_limiter::{ItemVerdict, CombinedVerdict};
 
 /// All of it, as envoyproxy/ratelimit writes it.
-pub(super) fn told(request: &RateLimitRequest, together: &CombinedVerdict<'_>) -> Struct {
-    let mut told = Struct::default();
-    let mut tell = |name: &str, kind| told.fields.insert(name.to_owned(), value(kind));
-    tell("domain", Kind::StringValue(request.domain.clone()));
-    tell("descriptors", list(request.descriptors.iter().map(descriptor)));
+pub(super) fn dynamic_metadata(request: &RateLimitRequest, combined: &CombinedVerdict<'_>) -> Struct {
+    let mut message = Struct::default();
+    let mut insert = |name: &str, kind| message.fields.insert(name.to_owned(), value(kind));
+    insert("domain", Kind::StringValue(request.domain.clone()));
+    insert("descriptors", list(request.descriptors.iter().map(descriptor)));
     if request.hits_addend > 0 {
-        tell("hitsAddend", Kind::NumberValue(request.hits_addend.into()));
+        insert("hitsAddend", Kind::NumberValue(request.hits_addend.into()));
     }
-    let mut passed = Struct::default();
-    for judged in together.items.iter().filter(|judged| judged.is_allow()) {
-        let ItemVerdict::Rules(verdict) = judged else { continue };
+    let mut merged = Struct::default();
+    for item in combined.items.iter().filter(|item| item.is_allow()) {
+        let ItemVerdict::Rules(verdict) = item else { continue };
         let descriptors = verdict.rulings.iter().filter_map(|ruling| ruling.rule.descriptor());
         for metadata in descriptors.filter_map(|descriptor| descriptor.metadata.as_ref()) {
-            if let Kind::StructValue(metadata) = of_yaml(metadata) {
-                merge(&mut passed, metadata);
+            if let Kind::StructValue(metadata) = from_yaml(metadata) {
+                merge(&mut merged, metadata);
             }
         }
     }
-    if !passed.fields.is_empty() {
-        tell("metadata", Kind::StructValue(passed));
+    if !merged.fields.is_empty() {
+        insert("metadata", Kind::StructValue(merged));
     }
-    told
+    message
 }
 
 fn descriptor(descriptor: &RateLimitDescriptor) -> Kind {
-    let mut told = Struct::default();
-    let mut tell = |name: &str, kind| told.fields.insert(name.to_owned(), value(kind));
+    let mut message = Struct::default();
+    let mut insert = |name: &str, kind| message.fields.insert(name.to_owned(), value(kind));
     let entries = descriptor.entries.iter();
     let entries = entries.map(|entry| Kind::StringValue(format!("{}={}", entry.key, entry.value)));
-    tell("entries", list(entries));
+    insert("entries", list(entries));
     if let Some(limit) = &descriptor.limit {
-        tell("limit", Kind::StringValue(brought(limit)));
+        insert("limit", Kind::StringValue(limit_text(limit)));
     }
     if let Some(hits) = descriptor.hits_addend {
-        tell("hitsAddend", Kind::NumberValue(number(hits)));
+        insert("hitsAddend", Kind::NumberValue(number(hits)));
     }
-    Kind::StructValue(told)
+    Kind::StructValue(message)
 }
 
-fn brought(limit: &RateLimitOverride) -> String {
+fn limit_text(limit: &RateLimitOverride) -> String {
     let unit = RateLimitUnit::try_from(limit.unit).unwrap_or(RateLimitUnit::Unknown);
     format!(
         "requests_per_unit:{} unit:{}",
@@ -61,21 +61,21 @@ fn brought(limit: &RateLimitOverride) -> String {
 fn merge(into: &mut Struct, from: Struct) {
     for (name, new) in from.fields {
         match into.fields.entry(name) {
-            Entry::Vacant(room) => {
-                room.insert(new);
+            Entry::Vacant(vacant) => {
+                vacant.insert(new);
             }
-            Entry::Occupied(mut known) => {
-                if let (Some(Kind::StructValue(known)), Some(Kind::StructValue(new))) =
-                    (&mut known.get_mut().kind, new.kind)
+            Entry::Occupied(mut occupied) => {
+                if let (Some(Kind::StructValue(existing)), Some(Kind::StructValue(new))) =
+                    (&mut occupied.get_mut().kind, new.kind)
                 {
-                    merge(known, new);
+                    merge(existing, new);
                 }
             }
         }
     }
 }
 
-fn of_yaml(node: &Node) -> Kind {
+fn from_yaml(node: &Node) -> Kind {
     match &node.kind {
         yaml::NodeKind::Null => Kind::NullValue(0),
         yaml::NodeKind::Bool(flag) => Kind::BoolValue(*flag),
@@ -84,9 +84,9 @@ fn of_yaml(node: &Node) -> Kind {
             Ok(number) => Kind::NumberValue(number),
             Err(_) => Kind::StringValue(text.to_string()),
         },
-        yaml::NodeKind::List(items) => list(items.iter().map(of_yaml)),
+        yaml::NodeKind::List(items) => list(items.iter().map(from_yaml)),
         yaml::NodeKind::Map(entries) => {
-            let field = |(key, node): &(yaml::MapKey, Node)| (key.text.to_string(), value(of_yaml(node)));
+            let field = |(key, node): &(yaml::MapKey, Node)| (key.text.to_string(), value(from_yaml(node)));
             Kind::StructValue(Struct {
                 fields: entries.iter().map(field).collect(),
             })

@@ -11,29 +11,29 @@ use tollgate_limiter::{ItemVerdict, AttemptItem, CombinedVerdict};
 
 /// Whether it is refused only because the store could not be asked and a rule says `closed`. If it is over another limit, of
 /// this descriptor or of the next, that is the answer: an error many let pass.
-pub(super) fn is_closed(together: &CombinedVerdict<'_>) -> bool {
+pub(super) fn is_closed(combined: &CombinedVerdict<'_>) -> bool {
     let is_over =
         |ruling: &Ruling<'_>| ruling.mode == Mode::Enforce && ruling.source != Source::Closed && !ruling.is_allow();
-    let closed = |judged: &ItemVerdict<'_>| match judged {
+    let is_closed_item = |item: &ItemVerdict<'_>| match item {
         ItemVerdict::Rules(verdict) => verdict.is_closed() && !verdict.rulings.iter().any(is_over),
         ItemVerdict::Inline(..) => false,
     };
-    let mut refusing = together.items.iter().filter(|judged| !judged.is_allow()).peekable();
-    !together.allowed && refusing.peek().is_some() && refusing.all(closed)
+    let mut denied = combined.items.iter().filter(|item| !item.is_allow()).peekable();
+    !combined.allowed && denied.peek().is_some() && denied.all(is_closed_item)
 }
 
 /// The whole answer.
-pub(super) fn written(
+pub(super) fn encode_response(
     request: &RateLimitRequest,
-    parts: &[AttemptItem<'_>],
-    together: &CombinedVerdict<'_>,
+    items: &[AttemptItem<'_>],
+    combined: &CombinedVerdict<'_>,
     dialects: Dialects,
 ) -> RateLimitResponse {
-    let each = request.descriptors.iter().zip(&together.items);
+    let each = request.descriptors.iter().zip(&combined.items);
     RateLimitResponse {
-        overall_code: code(together.allowed).into(),
-        statuses: each.map(|(descriptor, judged)| status(descriptor, judged)).collect(),
-        response_headers_to_add: added(parts, together, dialects.without_x_names()),
+        overall_code: code(combined.allowed).into(),
+        statuses: each.map(|(descriptor, item)| status(descriptor, item)).collect(),
+        response_headers_to_add: response_headers(items, combined, dialects.without_x_names()),
         dynamic_metadata: None,
     }
 }
@@ -42,11 +42,11 @@ const fn code(allowed: bool) -> Code {
     if allowed { Code::Ok } else { Code::OverLimit }
 }
 
-fn status(descriptor: &RateLimitDescriptor, judged: &ItemVerdict<'_>) -> DescriptorStatus {
-    match judged {
-        ItemVerdict::Rules(verdict) => of_rules(verdict),
+fn status(descriptor: &RateLimitDescriptor, item: &ItemVerdict<'_>) -> DescriptorStatus {
+    match item {
+        ItemVerdict::Rules(verdict) => rules_status(verdict),
         ItemVerdict::Inline(decision, ..) => {
-            let brought = descriptor.limit.map(|limit| RateLimit {
+            let current_limit = descriptor.limit.map(|limit| RateLimit {
                 requests_per_unit: limit.requests_per_unit,
                 // The numbers of the two lists are the same, as far as one is known.
                 unit: limit.unit,
@@ -56,15 +56,15 @@ fn status(descriptor: &RateLimitDescriptor, judged: &ItemVerdict<'_>) -> Descrip
                 None => Some(decision.standing().reset_after),
                 Some(retry) => wait(retry),
             });
-            stated(judged.is_allow(), brought, decision.as_ref(), until)
+            descriptor_status(item.is_allow(), current_limit, decision.as_ref(), until)
         }
     }
 }
 
-fn of_rules(verdict: &Verdict<'_>) -> DescriptorStatus {
+fn rules_status(verdict: &Verdict<'_>) -> DescriptorStatus {
     // A descriptor that only looks tells how its limit stands all the same.
-    let looks = |ruling: &&Ruling<'_>| ruling.rule.descriptor().is_some() && ruling.decision.is_some();
-    let Some(nearest) = verdict.nearest().or_else(|| verdict.rulings.iter().find(looks)) else {
+    let is_peek = |ruling: &&Ruling<'_>| ruling.rule.descriptor().is_some() && ruling.decision.is_some();
+    let Some(nearest) = verdict.nearest().or_else(|| verdict.rulings.iter().find(is_peek)) else {
         let is_unlimited =
             |ruling: &Ruling<'_>| ruling.mode == Mode::Enforce && ruling.decision.is_none() && ruling.window.is_none();
         return DescriptorStatus {
@@ -81,15 +81,15 @@ fn of_rules(verdict: &Verdict<'_>) -> DescriptorStatus {
         None => HeaderPolicy::from_ruling(nearest).and_then(|policy| policy.effective_window()),
         Some(retry) => wait(retry),
     };
-    stated(
+    descriptor_status(
         verdict.allowed,
-        Some(configured(nearest)),
+        Some(configured_limit(nearest)),
         nearest.decision.as_ref(),
         until,
     )
 }
 
-fn stated(
+fn descriptor_status(
     allowed: bool,
     current_limit: Option<RateLimit>,
     decision: Option<&Decision>,
@@ -101,7 +101,7 @@ fn stated(
     DescriptorStatus {
         code: code(allowed).into(),
         current_limit,
-        limit_remaining: clamped(remaining),
+        limit_remaining: to_u32(remaining),
         duration_until_reset: until.map(|span| Duration {
             // Whole and rounded up: Envoy shows the seconds and cuts the rest off.
             seconds: i64::try_from(seconds_ceil(span)).unwrap_or(i64::MAX),
@@ -120,11 +120,11 @@ const fn wait(retry: Retry) -> Option<Micros> {
 }
 
 /// A limit as it is written in the rules.
-fn configured(ruling: &Ruling<'_>) -> RateLimit {
+fn configured_limit(ruling: &Ruling<'_>) -> RateLimit {
     let limit = ruling.window.map(|window| window.limit());
     let rate = limit.and_then(Limit::rate);
     RateLimit {
-        requests_per_unit: clamped(rate.map_or(limit.map_or(0, Limit::capacity), |rate| rate.units())),
+        requests_per_unit: to_u32(rate.map_or(limit.map_or(0, Limit::capacity), |rate| rate.units())),
         unit: rate.map_or(Unit::Unknown, |rate| unit(rate.period())).into(),
         // Where the name is for people to choose, it is the one they chose or none.
         name: match ruling.rule.descriptor() {
@@ -148,20 +148,20 @@ const fn unit(period: Micros) -> Unit {
     }
 }
 
-fn clamped(number: u64) -> u32 {
+fn to_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 /// The headers that speak of all limits that were met.
-fn added(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'_>, dialects: Dialects) -> Vec<HeaderValue> {
+fn response_headers(items: &[AttemptItem<'_>], combined: &CombinedVerdict<'_>, dialects: Dialects) -> Vec<HeaderValue> {
     if dialects == Dialects::NONE {
         return Vec::new();
     }
-    let Some((nearest, cost)) = nearest(parts, together) else {
+    let Some((nearest, cost)) = nearest(items, combined) else {
         return Vec::new();
     };
-    let mut policies: Vec<HeaderPolicy<'_>> = Vec::with_capacity(together.items.len());
-    for verdict in together.items.iter().filter_map(rules) {
+    let mut policies: Vec<HeaderPolicy<'_>> = Vec::with_capacity(combined.items.len());
+    for verdict in combined.items.iter().filter_map(rules) {
         for policy in verdict.rulings.iter().filter_map(HeaderPolicy::from_ruling) {
             // One rule may be met by several descriptors: its policy is told once, as it is nearest to its end.
             match policies.iter_mut().find(|known| known.name == policy.name) {
@@ -171,15 +171,15 @@ fn added(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'_>, dialects: Di
             }
         }
     }
-    let shown = HeaderInput {
+    let input = HeaderInput {
         policies: policies.iter().copied(),
         nearest,
         cost,
-        now: together.now.unwrap_or(Timestamp::EPOCH),
+        now: combined.now.unwrap_or(Timestamp::EPOCH),
     };
     let mut buffer = Vec::with_capacity(HEADER_BYTES);
-    let mut written = headers::HeaderRanges::default();
-    headers::write(dialects, &shown, &mut buffer, &mut written);
+    let mut ranges = headers::HeaderRanges::default();
+    headers::write(dialects, &input, &mut buffer, &mut ranges);
     let field = |(name, range): (&hyper::header::HeaderName, _)| {
         Some(HeaderValue {
             key: name.as_str().to_owned(),
@@ -188,23 +188,23 @@ fn added(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'_>, dialects: Di
                 .to_owned(),
         })
     };
-    written.into_iter().filter_map(field).collect()
+    ranges.into_iter().filter_map(field).collect()
 }
 
-fn rules<'a, 'r>(judged: &'a ItemVerdict<'r>) -> Option<&'a Verdict<'r>> {
-    match judged {
+fn rules<'a, 'r>(item: &'a ItemVerdict<'r>) -> Option<&'a Verdict<'r>> {
+    match item {
         ItemVerdict::Rules(verdict) => Some(verdict),
         ItemVerdict::Inline(..) => None,
     }
 }
 
 /// The limit that speaks for the request, as a verdict's speaks for an attempt, and what it was asked for.
-fn nearest<'r>(parts: &[AttemptItem<'_>], together: &CombinedVerdict<'r>) -> Option<(HeaderPolicy<'r>, Cost)> {
-    let of_part = |(part, judged): (&AttemptItem<'_>, &ItemVerdict<'r>)| {
-        let verdict = rules(judged).filter(|verdict| verdict.allowed == together.allowed)?;
-        Some((HeaderPolicy::from_ruling(verdict.nearest()?)?, part.attempt.cost))
+fn nearest<'r>(items: &[AttemptItem<'_>], combined: &CombinedVerdict<'r>) -> Option<(HeaderPolicy<'r>, Cost)> {
+    let item_policy = |(item, item_verdict): (&AttemptItem<'_>, &ItemVerdict<'r>)| {
+        let verdict = rules(item_verdict).filter(|verdict| verdict.allowed == combined.allowed)?;
+        Some((HeaderPolicy::from_ruling(verdict.nearest()?)?, item.attempt.cost))
     };
-    let each = parts.iter().zip(&together.items).filter_map(of_part);
+    let each = items.iter().zip(&combined.items).filter_map(item_policy);
     each.min_by_key(|(policy, _)| nearness(policy))
 }
 

@@ -20,40 +20,40 @@ pub const VALUE_BYTES_MAX: usize = 8 * 1024;
 
 /// What is asked: one part for each descriptor, in order.
 #[derive(Debug)]
-pub struct Asked<'a> {
+pub struct RlsRequest<'a> {
     /// The attempts.
-    pub parts: Vec<AttemptItem<'a>>,
+    pub items: Vec<AttemptItem<'a>>,
 }
 
 /// What is wrong with a request. The caller's to mend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Invalid(Cow<'static, str>);
+pub struct InvalidRequest(Cow<'static, str>);
 
 /// The entries of all descriptors, one behind the other.
 ///
 /// # Errors
 /// More than a request may hold.
-pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, Invalid> {
+pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, InvalidRequest> {
     if request.domain.is_empty() {
-        return Err(Invalid("rate limit domain must not be empty".into()));
+        return Err(InvalidRequest("rate limit domain must not be empty".into()));
     }
     if request.descriptors.is_empty() {
-        return Err(Invalid("rate limit descriptor list must not be empty".into()));
+        return Err(InvalidRequest("rate limit descriptor list must not be empty".into()));
     }
     if request.domain.len() > NAME_BYTES_MAX {
-        return Err(Invalid(
+        return Err(InvalidRequest(
             format!("the domain has more than {NAME_BYTES_MAX} bytes").into(),
         ));
     }
     if request.descriptors.len() > DESCRIPTORS_MAX {
         let count = request.descriptors.len();
-        let words = format!("there are {count} descriptors, and a request has at most {DESCRIPTORS_MAX}");
-        return Err(Invalid(words.into()));
+        let text = format!("there are {count} descriptors, and a request has at most {DESCRIPTORS_MAX}");
+        return Err(InvalidRequest(text.into()));
     }
     let count = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
     let mut attributes = Vec::with_capacity(count.sum());
-    for (place, descriptor) in request.descriptors.iter().enumerate() {
-        bounded(descriptor).map_err(|what| Invalid(format!("descriptor {place}, counted from 0, {what}").into()))?;
+    for (index, descriptor) in request.descriptors.iter().enumerate() {
+        check_descriptor(descriptor).map_err(|what| InvalidRequest(format!("descriptor {index}, counted from 0, {what}").into()))?;
         attributes.extend(descriptor.entries.iter().map(|entry| Attribute {
             name: &entry.key,
             value: entry.value.as_bytes(),
@@ -62,7 +62,7 @@ pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, Inva
     Ok(attributes)
 }
 
-fn bounded(descriptor: &RateLimitDescriptor) -> Result<(), String> {
+fn check_descriptor(descriptor: &RateLimitDescriptor) -> Result<(), String> {
     if descriptor.entries.len() > ENTRIES_MAX {
         let count = descriptor.entries.len();
         return Err(format!("has {count} entries, and may have {ENTRIES_MAX}"));
@@ -78,7 +78,7 @@ fn bounded(descriptor: &RateLimitDescriptor) -> Result<(), String> {
     Ok(())
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RlsRequest<'a> {
     /// What a request asks, with its [`attributes`]. A limit that it brings holds in a domain that has rules.
     ///
     /// # Errors
@@ -87,44 +87,44 @@ impl<'a> Asked<'a> {
         request: &'a RateLimitRequest,
         attributes: &'a [Attribute<'a>],
         rules: &RuleSet,
-    ) -> Result<Self, Invalid> {
-        let usual = u64::from(request.hits_addend.max(1));
+    ) -> Result<Self, InvalidRequest> {
+        let default_hits = u64::from(request.hits_addend.max(1));
         let cost = match rules.descriptors().has_domain(&request.domain) {
             true => Cost::from_hits,
             false => cost,
         };
-        let mut parts = Vec::with_capacity(request.descriptors.len());
+        let mut items = Vec::with_capacity(request.descriptors.len());
         let mut rest = attributes;
         for descriptor in &request.descriptors {
-            let own = match &descriptor.limit {
+            let inline_limit = match &descriptor.limit {
                 None => None,
-                Some(limit) if rules.descriptors().has_domain(&request.domain) => in_place(limit, rules),
+                Some(limit) if rules.descriptors().has_domain(&request.domain) => override_in_domain(limit, rules),
                 // Nothing holds in a domain that nobody has, so it need not make sense.
                 Some(_) if !rules.has_domain(&request.domain) => None,
-                Some(limit) => Some(brought(limit)?),
+                Some(limit) => Some(inline_limit(limit)?),
             };
-            let (entries, behind) = rest.split_at_checked(descriptor.entries.len()).unwrap_or((rest, &[]));
-            rest = behind;
-            parts.push(AttemptItem {
+            let (entries, tail) = rest.split_at_checked(descriptor.entries.len()).unwrap_or((rest, &[]));
+            rest = tail;
+            items.push(AttemptItem {
                 attempt: Attempt {
                     domain: &request.domain,
                     attributes: entries,
-                    cost: cost(descriptor.hits_addend.unwrap_or(usual)),
+                    cost: cost(descriptor.hits_addend.unwrap_or(default_hits)),
                 },
                 direction: if descriptor.is_negative_hits {
                     Direction::Refund
                 } else {
                     Direction::Consume
                 },
-                inline_limit: own,
+                inline_limit,
             });
         }
-        Ok(Self { parts })
+        Ok(Self { items })
     }
 }
 
 /// Whether a request gives something back, which is a right of its own.
-pub fn gives_back(request: &RateLimitRequest) -> bool {
+pub fn is_refund(request: &RateLimitRequest) -> bool {
     request.descriptors.iter().any(|descriptor| descriptor.is_negative_hits)
 }
 
@@ -135,7 +135,7 @@ fn cost(hits: u64) -> Cost {
 
 /// The limit that a descriptor brings along in a domain of envoyproxy/ratelimit's files. Without a unit that is known it is
 /// read over, and the file's holds.
-fn in_place(limit: &RateLimitOverride, rules: &RuleSet) -> Option<InlineLimit> {
+fn override_in_domain(limit: &RateLimitOverride, rules: &RuleSet) -> Option<InlineLimit> {
     let unit = match limit.unit {
         1 => Unit::Second,
         2 => Unit::Minute,
@@ -153,11 +153,11 @@ fn in_place(limit: &RateLimitOverride, rules: &RuleSet) -> Option<InlineLimit> {
 }
 
 /// The limit that a descriptor brings along.
-fn brought(limit: &RateLimitOverride) -> Result<InlineLimit, Invalid> {
+fn inline_limit(limit: &RateLimitOverride) -> Result<InlineLimit, InvalidRequest> {
     let unit = RateLimitUnit::try_from(limit.unit).ok().and_then(period);
     let Some(period) = unit else {
-        let words = "the limit of a descriptor has no unit; send SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
-        return Err(Invalid(words.into()));
+        let text = "the limit of a descriptor has no unit; send SECOND, MINUTE, HOUR, DAY, MONTH or YEAR";
+        return Err(InvalidRequest(text.into()));
     };
     let units = u64::from(limit.requests_per_unit).min(Rate::UNITS_MAX);
     let rate = Rate::new(units, period);
@@ -179,10 +179,10 @@ const fn period(unit: RateLimitUnit) -> Option<Micros> {
     Some(Micros::from_secs(seconds))
 }
 
-impl fmt::Display for Invalid {
+impl fmt::Display for InvalidRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Invalid {}
+impl std::error::Error for InvalidRequest {}

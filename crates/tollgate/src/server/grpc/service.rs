@@ -5,8 +5,8 @@ mod deadline;
 use self::deadline::{requested_timeout, run_within};
 use super::settings::GrpcSettings;
 use super::unary::{MESSAGE_BYTES_MAX, ReplyBody, read, error_response, message_budget, encode};
-use crate::server::envoy::request::gives_back;
-use crate::server::envoy::{self, CLOSED, DESCRIPTION, RateLimitRequest, RateLimitResponse, Refusal, WITHOUT_RULES};
+use crate::server::envoy::request::is_refund;
+use crate::server::envoy::{self, CLOSED, FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RlsError, NO_RULES};
 use crate::server::gate::Gate;
 use crate::server::room::MemoryBudget;
 use crate::server::telemetry::Door;
@@ -70,18 +70,18 @@ impl GrpcService {
         // Before anything is kept for whoever may not ask.
         self.check_token(&head.headers, Rights::CHECK)?;
         let check = |message: &[u8]| {
-            let bounded = envoy::bounds::is_bounded(message);
+            let bounded = envoy::bounds::check_bounds(message);
             bounded.map_err(|what| Status::invalid_argument(what.to_string()))
         };
         let request: RateLimitRequest = read(body, &self.message_budget, check).await?;
-        if gives_back(&request) {
+        if is_refund(&request) {
             self.check_token(&head.headers, Rights::CHECK | Rights::REFUND)?;
         }
-        let outcome = envoy::ask(&self.gate, Door::Grpc, &request, self.settings.headers).await;
+        let outcome = envoy::should_rate_limit(&self.gate, Door::Grpc, &request, self.settings.headers).await;
         outcome.map_err(|error| match error {
-            Refusal::Invalid(what) => Status::invalid_argument(what.to_string()),
-            Refusal::Closed => Status::unavailable(CLOSED),
-            Refusal::WithoutRules => Status::unavailable(WITHOUT_RULES),
+            RlsError::Invalid(what) => Status::invalid_argument(what.to_string()),
+            RlsError::Closed => Status::unavailable(CLOSED),
+            RlsError::NoRules => Status::unavailable(NO_RULES),
         })
     }
 
@@ -113,7 +113,7 @@ fn other_services(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> R
     let health = health.max_decoding_message_size(MESSAGE_BYTES_MAX);
     let reflect = || {
         tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTION)
+            .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let described = "what describes the messages was made together with them";

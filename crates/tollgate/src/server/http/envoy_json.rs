@@ -3,7 +3,7 @@
 use super::answer;
 use super::problem::{NO_STORE, ProblemDetails};
 use crate::server::envoy::rate_limit_response::Code;
-use crate::server::envoy::{CLOSED, RateLimitRequest, Refusal, WITHOUT_RULES, ask, json};
+use crate::server::envoy::{CLOSED, RateLimitRequest, RlsError, NO_RULES, should_rate_limit, json};
 use crate::server::gate::Gate;
 use crate::server::headers::Dialects;
 use crate::server::telemetry::Door;
@@ -26,13 +26,13 @@ pub(super) async fn respond(
     request: &RateLimitRequest,
     dialects: Dialects,
 ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-    let rls_response = match ask(gate, Door::Http, request, dialects).await {
+    let rls_response = match should_rate_limit(gate, Door::Http, request, dialects).await {
         Ok(response) => response,
-        Err(Refusal::Invalid(what)) => return Err(ProblemDetails::bad_request(what.to_string())),
-        Err(Refusal::Closed) => return Err(undecided(gate, CLOSED)),
-        Err(Refusal::WithoutRules) => return Err(undecided(gate, WITHOUT_RULES)),
+        Err(RlsError::Invalid(what)) => return Err(ProblemDetails::bad_request(what.to_string())),
+        Err(RlsError::Closed) => return Err(undecided(gate, CLOSED)),
+        Err(RlsError::NoRules) => return Err(undecided(gate, NO_RULES)),
     };
-    let mut response = answer::json(json::written(&rls_response).to_string().into_bytes());
+    let mut response = answer::json(json::encode(&rls_response).to_string().into_bytes());
     if rls_response.overall_code() == Code::OverLimit {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         response.headers_mut().insert(CACHE_CONTROL, NO_STORE);

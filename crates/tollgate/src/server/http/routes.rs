@@ -9,7 +9,7 @@ use super::problem::ProblemDetails;
 use super::settings::HttpSettings;
 use super::watch::RequestGuard;
 use super::{auth, debug, envoy_json, explain, forward, json, ready, request};
-use crate::server::envoy::request::gives_back;
+use crate::server::envoy::request::is_refund;
 use crate::server::gate::{Gate, Phase};
 use crate::server::room::MemoryBudget;
 use crate::server::telemetry::{Door, Telemetry};
@@ -354,7 +354,7 @@ impl HttpService {
         let headers = request.headers().clone();
         let body = self.body(request.into(), guard).await?;
         let rls_request = envoy_json::read(&body)?;
-        if let (Some(tokens), true) = (&self.settings.tokens, gives_back(&rls_request)) {
+        if let (Some(tokens), true) = (&self.settings.tokens, is_refund(&rls_request)) {
             auth::check_token(&tokens.tokens(), &headers, Rights::REFUND)?;
         }
         envoy_json::respond(&self.gate, &rls_request, self.settings.headers).await

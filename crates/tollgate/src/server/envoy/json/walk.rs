@@ -1,6 +1,6 @@
 //! Through a list or an object of JSON, each value as it is written: nothing is kept of those that are passed over.
 
-use super::{Fault, wrong};
+use super::{JsonError, type_error};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
@@ -14,19 +14,19 @@ pub(super) fn walk(
     value: &RawValue,
     expected: &'static str,
     at: &str,
-    see: impl FnMut(Option<&str>, usize, &RawValue) -> Result<(), Fault>,
-) -> Result<(), Fault> {
+    visit: impl FnMut(Option<&str>, usize, &RawValue) -> Result<(), JsonError>,
+) -> Result<(), JsonError> {
     let opening = if expected == OBJECT { '{' } else { '[' };
     if !value.get().starts_with(opening) {
-        return Err(wrong(at, expected));
+        return Err(type_error(at, expected));
     }
-    let mut fault = None;
-    let seen = Walk { see, fault: &mut fault }.deserialize(&mut serde_json::Deserializer::from_str(value.get()));
-    match (fault, seen) {
-        (Some(fault), _) => Err(fault),
+    let mut error = None;
+    let result = Walk { visit, error: &mut error }.deserialize(&mut serde_json::Deserializer::from_str(value.get()));
+    match (error, result) {
+        (Some(error), _) => Err(error),
         (None, Ok(())) => Ok(()),
         // It was read as JSON before.
-        (None, Err(_)) => Err(wrong(at, expected)),
+        (None, Err(_)) => Err(type_error(at, expected)),
     }
 }
 
@@ -34,14 +34,14 @@ pub(super) fn walk(
 const OBJECT: &str = "an object";
 
 struct Walk<'f, S> {
-    see: S,
-    fault: &'f mut Option<Fault>,
+    visit: S,
+    error: &'f mut Option<JsonError>,
 }
 
-impl<S: FnMut(Option<&str>, usize, &RawValue) -> Result<(), Fault>> Walk<'_, S> {
-    fn saw<E: Error>(&mut self, name: Option<&str>, place: usize, value: &RawValue) -> Result<(), E> {
-        (self.see)(name, place, value).map_err(|fault| {
-            *self.fault = Some(fault);
+impl<S: FnMut(Option<&str>, usize, &RawValue) -> Result<(), JsonError>> Walk<'_, S> {
+    fn visit_one<E: Error>(&mut self, name: Option<&str>, index: usize, value: &RawValue) -> Result<(), E> {
+        (self.visit)(name, index, value).map_err(|error| {
+            *self.error = Some(error);
             E::custom("")
         })
     }
@@ -49,7 +49,7 @@ impl<S: FnMut(Option<&str>, usize, &RawValue) -> Result<(), Fault>> Walk<'_, S> 
 
 impl<'de, S> DeserializeSeed<'de> for Walk<'_, S>
 where
-    S: FnMut(Option<&str>, usize, &RawValue) -> Result<(), Fault>,
+    S: FnMut(Option<&str>, usize, &RawValue) -> Result<(), JsonError>,
 {
     type Value = ();
 
@@ -60,7 +60,7 @@ where
 
 impl<'de, S> Visitor<'de> for Walk<'_, S>
 where
-    S: FnMut(Option<&str>, usize, &RawValue) -> Result<(), Fault>,
+    S: FnMut(Option<&str>, usize, &RawValue) -> Result<(), JsonError>,
 {
     type Value = ();
 
@@ -69,19 +69,19 @@ where
     }
 
     fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
-        let mut place = 0;
+        let mut index = 0;
         while let Some(value) = seq.next_element::<&RawValue>()? {
-            self.saw(None, place, value)?;
-            place += 1;
+            self.visit_one(None, index, value)?;
+            index += 1;
         }
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
-        let mut place = 0;
+        let mut index = 0;
         while let Some((name, value)) = map.next_entry::<String, &RawValue>()? {
-            self.saw(Some(&name), place, value)?;
-            place += 1;
+            self.visit_one(Some(&name), index, value)?;
+            index += 1;
         }
         Ok(())
     }

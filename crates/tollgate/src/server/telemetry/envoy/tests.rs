@@ -1,6 +1,6 @@
 //! What is counted of descriptors, and under which names.
 
-use crate::server::envoy::Modes;
+use crate::server::envoy::CompatModes;
 use crate::server::gate::Gate;
 use crate::server::telemetry::Door;
 use std::pin::pin;
@@ -359,9 +359,9 @@ descriptors:
     }
     assert!(!gate.metrics_text().contains("ratelimit_service"));
     gate.record_reload_failure("no such file");
-    gate.compat().set_modes(Modes {
+    gate.compat().set_modes(CompatModes {
         prometheus_names: true,
-        ..Modes::default()
+        ..CompatModes::default()
     });
     let text = gate.metrics_text();
     for line in [
