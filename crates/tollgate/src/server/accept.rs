@@ -97,7 +97,7 @@ async fn accept_from<C>(
             let connection = serve(stream, stage_updates.clone());
             let gate = Arc::clone(gate);
             tokio::spawn(async move {
-                let gauge = gate.metrics().open();
+                let gauge = gate.metrics().open_connection();
                 connection.await;
                 drop((gauge, ip_permit, permit));
             });

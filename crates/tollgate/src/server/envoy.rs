@@ -11,7 +11,7 @@ pub mod request;
 use self::request::{RlsRequest, InvalidRequest};
 use super::gate::Gate;
 use super::headers::Dialects;
-use super::telemetry::Door;
+use super::telemetry::Protocol;
 
 pub use self::compat::{RatelimitCompat, HeaderNames, CompatModes};
 
@@ -50,12 +50,12 @@ pub enum RlsError {
 /// Why nobody can say.
 pub async fn should_rate_limit(
     gate: &Gate,
-    protocol: Door,
+    protocol: Protocol,
     request: &RateLimitRequest,
     dialects: Dialects,
 ) -> Result<RateLimitResponse, RlsError> {
     let response = respond(gate, protocol, request, dialects).await;
-    let calls = &gate.metrics().envoy.calls;
+    let calls = &gate.metrics().ratelimit.calls;
     calls.all.add(1);
     match &response {
         Ok(_) => {}
@@ -67,7 +67,7 @@ pub async fn should_rate_limit(
 
 async fn respond(
     gate: &Gate,
-    protocol: Door,
+    protocol: Protocol,
     request: &RateLimitRequest,
     dialects: Dialects,
 ) -> Result<RateLimitResponse, RlsError> {
@@ -86,7 +86,7 @@ async fn respond(
     let dialects = if is_ratelimit_domain { Dialects::NONE } else { dialects };
     let mut response = reply::encode_response(request, &rls_request.items, &combined, dialects);
     if is_ratelimit_domain {
-        gate.compat().apply(&mut response, &combined, &gate.metrics().envoy.calls);
+        gate.compat().apply(&mut response, &combined, &gate.metrics().ratelimit.calls);
     }
     if rules.descriptors().options.metadata && !rules.has_domain(&request.domain) {
         response.dynamic_metadata = Some(metadata::dynamic_metadata(request, &combined));

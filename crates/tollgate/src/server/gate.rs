@@ -2,7 +2,7 @@
 
 use super::envoy::RatelimitCompat;
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
-use super::telemetry::{Door, EnvoyCounts, Figures, Names, RuleCounts, Tally, Telemetry};
+use super::telemetry::{Protocol, RatelimitCounts, Metrics, MetricNames, RuleCounts, ThrottleTally, Telemetry};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
@@ -34,14 +34,14 @@ pub struct Gate {
 struct ActiveRules {
     limiter: AnyRuleLimiter,
     counts: RuleCounts,
-    ratelimit: EnvoyCounts,
+    ratelimit: RatelimitCounts,
 }
 
 /// The rules in force when a request came: it is answered by them, whatever comes after.
 pub struct RulesSnapshot<'g> {
     gate: &'g Gate,
     active_rules: Guard<Arc<ActiveRules>>,
-    protocol: Door,
+    protocol: Protocol,
 }
 
 /// Whether requests should be sent here.
@@ -60,8 +60,8 @@ impl Gate {
     pub fn new(rules: RuleSet, store: impl Into<AnyStore>) -> Self {
         let store = store.into();
         let telemetry = Telemetry::new(&store);
-        let active_rules = ActiveRules::new(rules, &store, telemetry.figures());
-        telemetry.figures().rules_taken.set(1);
+        let active_rules = ActiveRules::new(rules, &store, telemetry.metrics());
+        telemetry.metrics().rules_installed.set(1);
         Self {
             throttles: store.throttle(),
             store,
@@ -77,7 +77,7 @@ impl Gate {
 
     /// Opens the rules in force for one request through `door`.
     #[inline]
-    pub fn snapshot(&self, protocol: Door) -> RulesSnapshot<'_> {
+    pub fn snapshot(&self, protocol: Protocol) -> RulesSnapshot<'_> {
         RulesSnapshot {
             gate: self,
             active_rules: self.active_rules.load(),
@@ -96,11 +96,11 @@ impl Gate {
         &self,
         throttles: &limiter::ThrottleLimiter,
         charges: &[Charge<Fingerprint>],
-        protocol: Door,
+        protocol: Protocol,
         mut on_reply: impl FnMut(&Reply),
     ) {
         let started = self.stopwatch.start();
-        let mut tally = Tally::default();
+        let mut tally = ThrottleTally::default();
         throttles.settle_each(charges, |_, reply, source| {
             tally.add(!reply.limited, source);
             on_reply(&reply);
@@ -112,45 +112,45 @@ impl Gate {
     ///
     /// # Errors
     /// Why the store could not.
-    pub async fn throttle(&self, key: &[u8], cell: Cell, cost: Cost, protocol: Door) -> Result<Reply, StoreError> {
+    pub async fn throttle(&self, key: &[u8], cell: Cell, cost: Cost, protocol: Protocol) -> Result<Reply, StoreError> {
         let started = self.stopwatch.start();
         let (reply, source) = self.throttles.settle(key, cell, cost).await?;
-        let mut tally = Tally::default();
+        let mut tally = ThrottleTally::default();
         tally.add(!reply.limited, source);
         self.count(&tally, protocol, started);
         Ok(reply)
     }
 
-    fn count(&self, tally: &Tally, protocol: Door, started: StartTime) {
-        let metrics = self.telemetry.figures();
+    fn count(&self, tally: &ThrottleTally, protocol: Protocol, started: StartTime) {
+        let metrics = self.telemetry.metrics();
         let elapsed = self.stopwatch.elapsed_ns(started);
         metrics
             .seconds
-            .add_several(elapsed, metrics.decisions.add_throttled(tally, protocol));
+            .add_many(elapsed, metrics.decisions.add_throttled(tally, protocol));
     }
 
     /// Takes other rules, all at once. Counters go on where rules stay the same.
     pub fn install_rules(&self, rules: RuleSet) {
-        let metrics = self.telemetry.figures();
+        let metrics = self.telemetry.metrics();
         self.active_rules.store(Arc::new(ActiveRules::new(rules, &self.store, metrics)));
         self.rules_error.store(None);
         metrics.reloads.add(1);
-        metrics.rules_taken.add(1);
-        metrics.rules_failed.set(0);
+        metrics.rules_installed.add(1);
+        metrics.reload_failed.set(0);
         self.has_rules.send_replace(true);
     }
 
     /// Notes that changed rules cannot be used, and why. Those in force stay.
     pub fn record_reload_failure(&self, error: &str) {
         self.rules_error.store(Some(Arc::new(error.to_owned())));
-        let metrics = self.telemetry.figures();
+        let metrics = self.telemetry.metrics();
         metrics.reload_errors.add(1);
-        metrics.rules_failed.set(1);
+        metrics.reload_failed.set(1);
     }
 
     /// Notes that it begins without the rules it was to have, and why. Others are taken when they come.
     pub fn mark_rules_missing(&self, error: &str) {
-        self.telemetry.figures().rules_taken.set(0);
+        self.telemetry.metrics().rules_installed.set(0);
         self.has_rules.send_replace(false);
         self.record_reload_failure(error);
     }
@@ -168,12 +168,12 @@ impl Gate {
 
     /// How often rules were taken, from the first on.
     pub fn rules_installed(&self) -> u64 {
-        self.telemetry.figures().rules_taken.get()
+        self.telemetry.metrics().rules_installed.get()
     }
 
     /// How often changed rules could not be used.
     pub fn reload_failures(&self) -> u64 {
-        self.telemetry.figures().reload_errors.get()
+        self.telemetry.metrics().reload_errors.get()
     }
 
     /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
@@ -188,7 +188,7 @@ impl Gate {
 
     /// How many rules are in force.
     pub fn rules_loaded(&self) -> u64 {
-        self.telemetry.figures().rules_loaded.get()
+        self.telemetry.metrics().rules_loaded.get()
     }
 
     /// Whether requests should be sent here.
@@ -211,20 +211,20 @@ impl Gate {
     }
 
     /// What is counted.
-    pub fn metrics(&self) -> &Figures {
-        self.telemetry.figures()
+    pub fn metrics(&self) -> &Metrics {
+        self.telemetry.metrics()
     }
 
     /// What envoyproxy/ratelimit counts of descriptors, as its debug port tells it: `name: number`, one a line and sorted.
     pub fn ratelimit_stats(&self) -> String {
-        self.metrics().envoy.text()
+        self.metrics().ratelimit.text()
     }
 
     /// All metrics as text.
     pub fn metrics_text(&self) -> String {
         self.telemetry.text(match self.compat.modes().prometheus_names {
-            true => Names::AlsoRatelimit,
-            false => Names::Own,
+            true => MetricNames::WithRatelimit,
+            false => MetricNames::Native,
         })
     }
 }
@@ -239,15 +239,15 @@ impl RulesSnapshot<'_> {
         let ActiveRules { limiter, counts, ratelimit } = &**self.active_rules;
         let started = stopwatch.start();
         let result = limiter.check(attempt).await;
-        let metrics = telemetry.figures();
+        let metrics = telemetry.metrics();
         metrics.seconds.add(stopwatch.elapsed_ns(started));
         metrics.decisions.add(counts, limiter.rules(), &result.verdict, self.protocol);
         let allowed = result.verdict.allowed;
         metrics
-            .envoy
+            .ratelimit
             .add(ratelimit, limiter.rules(), attempt, &result.verdict, allowed);
         if result.invalid_costs > 0 {
-            metrics.odd_costs.add(result.invalid_costs.into());
+            metrics.invalid_costs.add(result.invalid_costs.into());
         }
         result
     }
@@ -261,39 +261,39 @@ impl RulesSnapshot<'_> {
         let ActiveRules { limiter, counts, ratelimit } = &**self.active_rules;
         let started = stopwatch.start();
         let combined = limiter.check_all(items).await;
-        let metrics = telemetry.figures();
+        let metrics = telemetry.metrics();
         metrics.seconds.add(stopwatch.elapsed_ns(started));
         for (item, item_verdict) in items.iter().zip(&combined.items) {
             match (item.direction, item_verdict) {
                 (Direction::Consume, ItemVerdict::Rules(verdict)) => {
                     metrics.decisions.add(counts, limiter.rules(), verdict, self.protocol);
                     let allowed = combined.allowed;
-                    metrics.envoy.add(ratelimit, limiter.rules(), &item.attempt, verdict, allowed);
+                    metrics.ratelimit.add(ratelimit, limiter.rules(), &item.attempt, verdict, allowed);
                 }
                 (Direction::Consume, ItemVerdict::Inline(_, source, _)) => {
-                    metrics.decisions.add_own(item_verdict.is_allow(), *source, self.protocol);
+                    metrics.decisions.add_inline(item_verdict.is_allow(), *source, self.protocol);
                     if limiter.rules().descriptors().has_domain(item.attempt.domain) {
                         metrics
-                            .envoy
-                            .add_brought(ratelimit, &item.attempt, item_verdict, combined.allowed);
+                            .ratelimit
+                            .add_override(ratelimit, &item.attempt, item_verdict, combined.allowed);
                     }
                 }
                 // Of a request that is refused nothing is given back, unless each descriptor is counted by itself.
                 (Direction::Refund, _) if !combined.allowed && limiter.rules().descriptors().options.strict => {}
                 (Direction::Refund, ItemVerdict::Rules(verdict)) => {
                     metrics
-                        .envoy
-                        .add_given_back(ratelimit, limiter.rules(), &item.attempt, verdict);
+                        .ratelimit
+                        .add_refund(ratelimit, limiter.rules(), &item.attempt, verdict);
                 }
                 (Direction::Refund, ItemVerdict::Inline(decision, ..)) => {
                     if limiter.rules().descriptors().has_domain(item.attempt.domain) {
-                        metrics.envoy.add_brought_back(&item.attempt, decision.as_ref());
+                        metrics.ratelimit.add_override_refund(&item.attempt, decision.as_ref());
                     }
                 }
             }
         }
         if combined.invalid_costs > 0 {
-            metrics.odd_costs.add(combined.invalid_costs.into());
+            metrics.invalid_costs.add(combined.invalid_costs.into());
         }
         combined
     }
@@ -307,8 +307,8 @@ impl RulesSnapshot<'_> {
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
         let ActiveRules { limiter, ratelimit, .. } = &**self.active_rules;
         let verdict = limiter.refund(attempt).await;
-        let metrics = self.gate.telemetry.figures();
-        metrics.envoy.add_given_back(ratelimit, limiter.rules(), attempt, &verdict);
+        let metrics = self.gate.telemetry.metrics();
+        metrics.ratelimit.add_refund(ratelimit, limiter.rules(), attempt, &verdict);
         verdict
     }
 
@@ -343,9 +343,9 @@ impl RulesSnapshot<'_> {
 }
 
 impl ActiveRules {
-    fn new(rules: RuleSet, store: &AnyStore, metrics: &Figures) -> Self {
+    fn new(rules: RuleSet, store: &AnyStore, metrics: &Metrics) -> Self {
         let counts = metrics.decisions.counts(&rules);
-        let ratelimit = metrics.envoy.counts(&rules);
+        let ratelimit = metrics.ratelimit.counts(&rules);
         metrics.rules_loaded.set(rules.rules().len() as u64);
         Self {
             limiter: store.rule_limiter(rules),

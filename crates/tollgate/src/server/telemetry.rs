@@ -9,13 +9,13 @@ mod envoy;
 mod histogram;
 mod store;
 
-pub(super) use decisions::Tally;
-pub use decisions::{Door, RuleCounts};
-use envoy::AsRatelimit;
-pub(super) use envoy::EnvoyCounts;
-pub use envoy::{Calls, EnvoyFigures};
+pub(super) use decisions::ThrottleTally;
+pub use decisions::{Protocol, RuleCounts};
+use envoy::RatelimitCollector;
+pub(super) use envoy::RatelimitCounts;
+pub use envoy::{CallCounts, RatelimitStats};
 
-use self::store::StoreFigures;
+use self::store::StoreMetrics;
 use super::store::AnyStore;
 use decisions::Decisions;
 use histogram::Histogram;
@@ -31,89 +31,89 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The figures of one server.
 pub struct Telemetry {
-    figures: Arc<Figures>,
+    metrics: Arc<Metrics>,
     registry: Registry,
     /// What is told besides to those who know it from envoyproxy/ratelimit.
-    as_ratelimit: Registry,
+    ratelimit_registry: Registry,
 }
 
 /// Under which names figures are told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Names {
+pub enum MetricNames {
     /// Ours.
-    Own,
+    Native,
     /// Also those of envoyproxy/ratelimit, as far as they are its own figures.
-    AlsoRatelimit,
+    WithRatelimit,
 }
 
 /// The figures themselves.
 #[derive(Debug, Default)]
-pub struct Figures {
+pub struct Metrics {
     pub(super) decisions: Decisions,
     /// What envoyproxy/ratelimit counts.
-    pub envoy: EnvoyFigures,
+    pub ratelimit: RatelimitStats,
     /// From the moment the gate was asked to the verdict.
     pub(super) seconds: Histogram,
     /// Cost attributes that were no whole number.
-    pub(super) odd_costs: Count,
+    pub(super) invalid_costs: AtomicCount,
     /// Rules in force.
-    pub(super) rules_loaded: Count,
+    pub(super) rules_loaded: AtomicCount,
     /// Times other rules were taken.
-    pub(super) reloads: Count,
+    pub(super) reloads: AtomicCount,
     /// Times changed rules could not be used.
-    pub(super) reload_errors: Count,
+    pub(super) reload_errors: AtomicCount,
     /// Whether the last rules that were seen could not be used: 1, else 0.
-    pub(super) rules_failed: Count,
+    pub(super) reload_failed: AtomicCount,
     /// Times rules were taken, from the first on.
-    pub(super) rules_taken: Count,
+    pub(super) rules_installed: AtomicCount,
     /// Connections open now.
-    pub connections: Count,
+    pub connections: AtomicCount,
     /// Connections since the start.
-    accepted: Count,
+    accepted: AtomicCount,
 }
 
 /// Counts one connection as open for as long as it is there.
 #[derive(Debug)]
-pub(super) struct Open<'f>(&'f Figures);
+pub(super) struct ConnectionGauge<'f>(&'f Metrics);
 
 /// A number that threads change together. In its own line of memory, so that two of them never wait for each other.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-pub struct Count(AtomicU64);
+pub struct AtomicCount(AtomicU64);
 
 impl Telemetry {
     /// Everything at zero. What is known of the store is asked when it is told.
     pub fn new(store: &AnyStore) -> Self {
-        let figures = Arc::new(Figures::default());
+        let metrics = Arc::new(Metrics::default());
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(Arc::clone(&figures)));
-        registry.register_collector(Box::new(StoreFigures(store.clone())));
-        let mut as_ratelimit = Registry::default();
-        as_ratelimit.register_collector(Box::new(AsRatelimit(Arc::clone(&figures))));
+        registry.register_collector(Box::new(Arc::clone(&metrics)));
+        registry.register_collector(Box::new(StoreMetrics(store.clone())));
+        let mut ratelimit_registry = Registry::default();
+        ratelimit_registry.register_collector(Box::new(RatelimitCollector(Arc::clone(&metrics))));
         Self {
-            figures,
+            metrics,
             registry,
-            as_ratelimit,
+            ratelimit_registry,
         }
     }
 
     /// The figures.
-    pub fn figures(&self) -> &Figures {
-        &self.figures
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// All of it as text.
-    pub fn text(&self, names: Names) -> String {
+    pub fn text(&self, names: MetricNames) -> String {
         let mut text = String::new();
         self.encode(&mut text, names)
             .expect("a string takes whatever is written to it");
         text
     }
 
-    fn encode(&self, text: &mut String, names: Names) -> fmt::Result {
+    fn encode(&self, text: &mut String, names: MetricNames) -> fmt::Result {
         text::encode_registry(text, &self.registry)?;
-        if names == Names::AlsoRatelimit {
-            text::encode_registry(text, &self.as_ratelimit)?;
+        if names == MetricNames::WithRatelimit {
+            text::encode_registry(text, &self.ratelimit_registry)?;
         }
         text::encode_eof(text)
     }
@@ -122,30 +122,30 @@ impl Telemetry {
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 }
 
-impl Figures {
+impl Metrics {
     /// A connection more.
-    pub(super) fn open(&self) -> Open<'_> {
+    pub(super) fn open_connection(&self) -> ConnectionGauge<'_> {
         self.accepted.add(1);
         self.connections.add(1);
-        Open(self)
+        ConnectionGauge(self)
     }
 }
 
-impl Drop for Open<'_> {
+impl Drop for ConnectionGauge<'_> {
     fn drop(&mut self) {
-        self.0.connections.take(1);
+        self.0.connections.subtract(1);
     }
 }
 
-impl Count {
+impl AtomicCount {
     /// One more.
-    pub fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
+    pub fn add(&self, number: u64) {
+        self.0.fetch_add(number, Ordering::Relaxed);
     }
 
     /// One fewer.
-    pub fn take(&self, fewer: u64) {
-        self.0.fetch_sub(fewer, Ordering::Relaxed);
+    pub fn subtract(&self, number: u64) {
+        self.0.fetch_sub(number, Ordering::Relaxed);
     }
 
     /// This many.
@@ -159,10 +159,10 @@ impl Count {
     }
 }
 
-impl Collector for Figures {
+impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         self.decisions.encode(&mut encoder)?;
-        self.envoy.encode(&mut encoder)?;
+        self.ratelimit.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
             "How long verdicts took.",
@@ -170,14 +170,14 @@ impl Collector for Figures {
             MetricType::Histogram,
         )?;
         self.seconds.encode(seconds)?;
-        let mut count = |name, help, number: &Count| {
+        let mut count = |name, help, number: &AtomicCount| {
             let counter = ConstCounter::new(number.get());
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
         };
         count(
             "tollgate_odd_costs",
             "Cost attributes that were no whole number.",
-            &self.odd_costs,
+            &self.invalid_costs,
         )?;
         count("tollgate_rules_reloads", "Times other rules were taken.", &self.reloads)?;
         count(
@@ -198,7 +198,7 @@ impl Collector for Figures {
         gauge(
             "tollgate_rules_load_failed",
             "1 while the last rules that were seen could not be used.",
-            self.rules_failed.get(),
+            self.reload_failed.get(),
         )?;
         gauge("tollgate_connections", "Open connections.", self.connections.get())?;
         let mut build =
@@ -211,7 +211,7 @@ impl Collector for Figures {
 impl fmt::Debug for Telemetry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Telemetry")
-            .field("figures", &self.figures)
+            .field("figures", &self.metrics)
             .finish_non_exhaustive()
     }
 }

@@ -169,7 +169,7 @@ fn in_shadow_mode_all_pass_and_statuses_tell_what_their_limits_say() {
         let (status, answer) = ask(&server, &["c", "a"]);
         assert_eq!((status, &answer["overallCode"]), (200, &"OK".into()), "{answer}");
         assert_eq!(answer["statuses"][0]["code"], code, "{answer}");
-        assert_eq!(server.gate.metrics().envoy.calls.shadowed.get(), shadowed);
+        assert_eq!(server.gate.metrics().ratelimit.calls.shadowed.get(), shadowed);
     }
     // And back, while it runs.
     server.gate.compat().set_modes(CompatModes::default());
@@ -202,7 +202,7 @@ fn what_makes_no_sense_is_told_apart_from_what_is_refused() {
         assert_eq!(answer.status, 400, "{body}");
         assert!(answer.body.contains(wanted), "{body}: {}", answer.body);
     }
-    assert_eq!(server.gate.metrics().envoy.calls.invalid.get(), 2);
+    assert_eq!(server.gate.metrics().ratelimit.calls.invalid.get(), 2);
 }
 
 #[test]

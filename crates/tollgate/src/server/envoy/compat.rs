@@ -3,7 +3,7 @@
 
 use super::rate_limit_response::{Code, DescriptorStatus};
 use super::{HeaderValue, RateLimitResponse};
-use crate::server::telemetry::Calls;
+use crate::server::telemetry::CallCounts;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tollgate_limiter::{ItemVerdict, CombinedVerdict};
@@ -52,7 +52,7 @@ impl RatelimitCompat {
     }
 
     /// Makes an answer what the modes say, and counts what passes only by them.
-    pub(super) fn apply(&self, response: &mut RateLimitResponse, combined: &CombinedVerdict<'_>, calls: &Calls) {
+    pub(super) fn apply(&self, response: &mut RateLimitResponse, combined: &CombinedVerdict<'_>, calls: &CallCounts) {
         let modes = self.modes();
         if let Some(names) = &modes.headers {
             response.response_headers_to_add = names.response_headers(&response.statuses, &combined.items);

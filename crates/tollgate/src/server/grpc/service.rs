@@ -9,7 +9,7 @@ use crate::server::envoy::request::is_refund;
 use crate::server::envoy::{self, CLOSED, FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RlsError, NO_RULES};
 use crate::server::gate::Gate;
 use crate::server::room::MemoryBudget;
-use crate::server::telemetry::Door;
+use crate::server::telemetry::Protocol;
 use crate::server::tokens::Rights;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
@@ -77,7 +77,7 @@ impl GrpcService {
         if is_refund(&request) {
             self.check_token(&head.headers, Rights::CHECK | Rights::REFUND)?;
         }
-        let outcome = envoy::should_rate_limit(&self.gate, Door::Grpc, &request, self.settings.headers).await;
+        let outcome = envoy::should_rate_limit(&self.gate, Protocol::Grpc, &request, self.settings.headers).await;
         outcome.map_err(|error| match error {
             RlsError::Invalid(what) => Status::invalid_argument(what.to_string()),
             RlsError::Closed => Status::unavailable(CLOSED),

@@ -2,7 +2,7 @@
 
 use super::routes::{RouteEntry, PLAIN_TEXT, Route};
 use crate::server::gate::{Gate, Phase};
-use crate::server::telemetry::Door;
+use crate::server::telemetry::Protocol;
 use crate::server::tokens::Rights;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -46,7 +46,7 @@ pub(super) fn index() -> Response<Full<Bytes>> {
 
 /// Each limit in force, a line each.
 pub(super) fn limits(gate: &Gate) -> Response<Full<Bytes>> {
-    let snapshot = gate.snapshot(Door::Http);
+    let snapshot = gate.snapshot(Protocol::Http);
     let limits = snapshot.limiter().rules().descriptors().limits();
     text(limits.iter().map(|(path, limit)| line(path, limit)).collect())
 }
@@ -65,7 +65,7 @@ fn line(path: &str, limit: &DescriptorLimit) -> String {
 
 /// What was counted, a line each, by name.
 pub(super) fn stats(gate: &Gate) -> Response<Full<Bytes>> {
-    let stats = &gate.metrics().envoy;
+    let stats = &gate.metrics().ratelimit;
     let mut lines: Vec<String> = vec![
         format!("ratelimit.service.config_load_success: {}\n", gate.rules_installed()),
         format!("ratelimit.service.config_load_error: {}\n", gate.reload_failures()),

@@ -6,7 +6,7 @@ use crate::server::envoy::rate_limit_response::Code;
 use crate::server::envoy::{CLOSED, RateLimitRequest, RlsError, NO_RULES, should_rate_limit, json};
 use crate::server::gate::Gate;
 use crate::server::headers::Dialects;
-use crate::server::telemetry::Door;
+use crate::server::telemetry::Protocol;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::CACHE_CONTROL;
@@ -26,7 +26,7 @@ pub(super) async fn respond(
     request: &RateLimitRequest,
     dialects: Dialects,
 ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
-    let rls_response = match should_rate_limit(gate, Door::Http, request, dialects).await {
+    let rls_response = match should_rate_limit(gate, Protocol::Http, request, dialects).await {
         Ok(response) => response,
         Err(RlsError::Invalid(what)) => return Err(ProblemDetails::bad_request(what.to_string())),
         Err(RlsError::Closed) => return Err(undecided(gate, CLOSED)),

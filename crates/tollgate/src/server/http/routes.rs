@@ -12,7 +12,7 @@ use super::{auth, debug, envoy_json, explain, forward, json, ready, request};
 use crate::server::envoy::request::is_refund;
 use crate::server::gate::{Gate, Phase};
 use crate::server::room::MemoryBudget;
-use crate::server::telemetry::{Door, Telemetry};
+use crate::server::telemetry::{Protocol, Telemetry};
 use crate::server::tokens::Rights;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -176,7 +176,7 @@ impl HttpService {
             attributes: &extracted.attributes(),
             cost: Cost::ONE,
         };
-        let snapshot = self.gate.snapshot(Door::Forward);
+        let snapshot = self.gate.snapshot(Protocol::Forward);
         let checked = snapshot.check(&attempt).await;
         let response = CheckResponse {
             verdict: &checked.verdict,
@@ -192,7 +192,7 @@ impl HttpService {
         let check_request = request::attempt(&body)?;
         let attributes = check_request.attributes();
         let attempt = check_request.attempt(&attributes);
-        let snapshot = self.gate.snapshot(Door::Http);
+        let snapshot = self.gate.snapshot(Protocol::Http);
         let checked = snapshot.check(&attempt).await;
         let response = CheckResponse {
             verdict: &checked.verdict,
@@ -243,7 +243,7 @@ impl HttpService {
         )
         .await?;
         let batch = request::batch(&body)?;
-        let snapshot = self.gate.snapshot(Door::Http);
+        let snapshot = self.gate.snapshot(Protocol::Http);
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
         out.push(b'[');
         for (index, check_request) in batch.iter().enumerate() {
@@ -270,7 +270,7 @@ impl HttpService {
         let check_request = request::attempt(&body)?;
         let attributes = check_request.attributes();
         let attempt = check_request.attempt(&attributes);
-        let snapshot = self.gate.snapshot(Door::Http);
+        let snapshot = self.gate.snapshot(Protocol::Http);
         let verdict = snapshot.refund(&attempt).await;
         let response = CheckResponse {
             verdict: &verdict,
@@ -287,7 +287,7 @@ impl HttpService {
         let body = self.body(request.into(), guard).await?;
         let check_request = request::subject(&body)?;
         let attributes = check_request.attributes();
-        let snapshot = self.gate.snapshot(Door::Http);
+        let snapshot = self.gate.snapshot(Protocol::Http);
         let forgotten = snapshot.forget(&check_request.attempt(&attributes), check_request.rule()).await;
         let forgotten = forgotten.map_err(|error| match error {
             ForgetError::Unknown(unknown) => ProblemDetails::for_field("rule", unknown.to_string()),
@@ -303,7 +303,7 @@ impl HttpService {
     async fn release(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let body = self.body(request.into(), guard).await?;
         let lease = request::lease(&body)?;
-        let released = self.gate.snapshot(Door::Http).release(&lease).await;
+        let released = self.gate.snapshot(Protocol::Http).release(&lease).await;
         let released = released.map_err(|error| {
             store_unavailable(
                 error,
@@ -320,7 +320,7 @@ impl HttpService {
     async fn renew(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let body = self.body(request.into(), guard).await?;
         let lease = request::lease(&body)?;
-        let renewed = self.gate.snapshot(Door::Http).renew(&lease).await;
+        let renewed = self.gate.snapshot(Protocol::Http).renew(&lease).await;
         let renewed = renewed.map_err(|error| store_unavailable(error, "the lease lasts as long as it would have; ask again"))?;
         let Some(term) = renewed else {
             return Err(ProblemDetails::new(
@@ -340,7 +340,7 @@ impl HttpService {
         let body = self.body(request.into(), guard).await?;
         let check_request = request::attempt(&body)?;
         let attributes = check_request.attributes();
-        let snapshot = self.gate.snapshot(Door::Http);
+        let snapshot = self.gate.snapshot(Protocol::Http);
         let explanation = snapshot.explain(&check_request.attempt(&attributes)).await;
         if wants_text {
             let mut response = Response::new(Full::from(explanation.to_string()));

@@ -6,7 +6,7 @@ use super::decode::{Arguments, DecodeError, decode};
 use super::session::{Command, Session};
 use super::throttle::{ThrottleOp, STORE_ERROR, Throttle};
 use super::write::{RespVersion, ReplyWriter};
-use crate::server::telemetry::Door;
+use crate::server::telemetry::Protocol;
 use futures_util::future::join_all;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -93,7 +93,7 @@ impl ReplyBatch {
         let mut replies = ReplyWriter(out);
         service
             .gate
-            .throttle_each(throttles, charges, Door::Resp, |reply| replies.throttle(reply));
+            .throttle_each(throttles, charges, Protocol::Resp, |reply| replies.throttle(reply));
         charges.clear();
     }
 }
@@ -163,7 +163,7 @@ impl PendingReply<'_> {
             Self::Ready(bytes) => return bytes,
             Self::Throttle(Throttle { key, params: terms, op: quantity }) => {
                 let reply = match quantity {
-                    ThrottleOp::Consume(cost) => service.gate.throttle(key, terms.cell, cost, Door::Resp).await,
+                    ThrottleOp::Consume(cost) => service.gate.throttle(key, terms.cell, cost, Protocol::Resp).await,
                     ThrottleOp::Refund(cost) => service.gate.throttles().refund(key, terms.cell, cost).await,
                 };
                 match reply {
@@ -172,7 +172,7 @@ impl PendingReply<'_> {
                 }
             }
             Self::Check(check) => {
-                let snapshot = service.gate.snapshot(Door::Resp);
+                let snapshot = service.gate.snapshot(Protocol::Resp);
                 let checked = snapshot.check(&check.attempt()).await;
                 check::write_verdict(&checked.verdict, &mut replies, version);
             }

@@ -14,20 +14,20 @@ use tollgate_limiter::core::rules::{Attempt, Mode, Rule, RuleSet, Ruling, Varian
 /// Every decision since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Decisions {
-    checks: Cells,
+    checks: LabelCells,
     /// Of `CL.THROTTLE`, whose limits are no rule's.
-    throttled: Cells,
+    throttled: LabelCells,
     /// Sorted, so that the text is steady.
-    by_rule: Mutex<BTreeMap<Labels, Arc<Cells>>>,
+    by_rule: Mutex<BTreeMap<Labels, Arc<LabelCells>>>,
 }
 
 /// The counters of one set of rules, found once when it is loaded.
 #[derive(Debug)]
-pub struct RuleCounts(Box<[OfRule]>);
+pub struct RuleCounts(Box<[RuleCells]>);
 
 /// Through which front end an attempt came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Door {
+pub enum Protocol {
     /// The check API over HTTP.
     Http,
     /// Envoy's service over gRPC.
@@ -40,20 +40,20 @@ pub enum Door {
 
 /// The counters of one rule, by the side of its experiment.
 #[derive(Debug)]
-struct OfRule {
-    control: Arc<Cells>,
-    experiment: Arc<Cells>,
+struct RuleCells {
+    control: Arc<LabelCells>,
+    experiment: Arc<LabelCells>,
 }
 
 /// Decisions that came together, before they are counted.
 #[derive(Debug, Default)]
-pub(crate) struct Tally([[u32; SOURCES.len()]; 2]);
+pub(crate) struct ThrottleTally([[u32; SOURCES.len()]; 2]);
 
 /// A rule's id, its domain unless that is the usual one, and the side of its experiment if it has one.
 type Labels = (Box<str>, Option<Box<str>>, Option<&'static str>);
 
 #[derive(Clone, Copy)]
-enum Result {
+enum ResultLabel {
     Allow,
     Deny,
     ShadowAllow,
@@ -62,22 +62,22 @@ enum Result {
 
 /// One counter for each result, source and door.
 #[derive(Debug)]
-struct Cells([[[AtomicU64; DOORS.len()]; SOURCES.len()]; RESULTS.len()]);
+struct LabelCells([[[AtomicU64; PROTOCOLS.len()]; SOURCES.len()]; RESULTS.len()]);
 
-const RESULTS: [(Result, &str); 4] = [
-    (Result::Allow, "allow"),
-    (Result::Deny, "deny"),
-    (Result::ShadowAllow, "shadow_allow"),
-    (Result::ShadowDeny, "shadow_deny"),
+const RESULTS: [(ResultLabel, &str); 4] = [
+    (ResultLabel::Allow, "allow"),
+    (ResultLabel::Deny, "deny"),
+    (ResultLabel::ShadowAllow, "shadow_allow"),
+    (ResultLabel::ShadowDeny, "shadow_deny"),
 ];
 /// Stands for `CL.THROTTLE` where rules stand. No rule's id has brackets.
 const THROTTLED: &str = "(CL.THROTTLE)";
 const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
-const DOORS: [(Door, &str); 4] = [
-    (Door::Http, "http"),
-    (Door::Grpc, "grpc"),
-    (Door::Resp, "resp"),
-    (Door::Forward, "forward"),
+const PROTOCOLS: [(Protocol, &str); 4] = [
+    (Protocol::Http, "http"),
+    (Protocol::Grpc, "grpc"),
+    (Protocol::Resp, "resp"),
+    (Protocol::Forward, "forward"),
 ];
 
 impl Decisions {
@@ -85,71 +85,71 @@ impl Decisions {
     /// what checks under them still count is not shown.
     pub(crate) fn counts(&self, rules: &RuleSet) -> RuleCounts {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut kept: BTreeMap<Labels, Arc<Cells>> = BTreeMap::new();
+        let mut next: BTreeMap<Labels, Arc<LabelCells>> = BTreeMap::new();
         let mut cells = |rule: &Rule, variant: Option<Variant>| {
             let domain = (rule.domain() != Attempt::DOMAIN).then(|| rule.domain().into());
             let labels = (rule.id().into(), domain, variant.map(Variant::name));
-            let known = |labels: &Labels| by_rule.get(labels).cloned().unwrap_or_default();
-            Arc::clone(kept.entry(labels).or_insert_with_key(known))
+            let existing = |labels: &Labels| by_rule.get(labels).cloned().unwrap_or_default();
+            Arc::clone(next.entry(labels).or_insert_with_key(existing))
         };
-        let of_rule = |rule: &Rule| match rule.experiment() {
-            Some(_) => OfRule {
+        let rule_cells = |rule: &Rule| match rule.experiment() {
+            Some(_) => RuleCells {
                 control: cells(rule, Some(Variant::Control)),
                 experiment: cells(rule, Some(Variant::Experiment)),
             },
             None => {
                 let cells = cells(rule, None);
-                OfRule {
+                RuleCells {
                     control: Arc::clone(&cells),
                     experiment: cells,
                 }
             }
         };
-        let counts = rules.rules().iter().map(of_rule).collect();
-        *by_rule = kept;
+        let counts = rules.rules().iter().map(rule_cells).collect();
+        *by_rule = next;
         RuleCounts(counts)
     }
 
     /// Counts a verdict: once for the check, and once for each rule it met.
-    pub(crate) fn add(&self, counts: &RuleCounts, rules: &RuleSet, verdict: &Verdict<'_>, door: Door) {
-        let result = if verdict.allowed { Result::Allow } else { Result::Deny };
-        self.checks.add(result, verdict.source, door);
+    pub(crate) fn add(&self, counts: &RuleCounts, rules: &RuleSet, verdict: &Verdict<'_>, protocol: Protocol) {
+        let result = if verdict.allowed { ResultLabel::Allow } else { ResultLabel::Deny };
+        self.checks.add(result, verdict.source, protocol);
         // The windows of a rule stand side by side; it denies if one of them does.
         for windows in verdict.rulings.chunk_by(|one, next| ptr::eq(one.rule, next.rule)) {
             let Some(first) = windows.first() else { continue };
             let allows = windows.iter().all(Ruling::is_allow);
             let source = windows.iter().map(|ruling| ruling.source).max().unwrap_or(first.source);
-            let Some(of_rule) = counts.0.get(place(rules, first.rule)) else {
+            let Some(rule_cells) = counts.0.get(rule_index(rules, first.rule)) else {
                 continue;
             };
             let cells = match first.variant {
-                Variant::Control => &of_rule.control,
-                Variant::Experiment => &of_rule.experiment,
+                Variant::Control => &rule_cells.control,
+                Variant::Experiment => &rule_cells.experiment,
             };
-            cells.add(Result::of(first.mode, allows), source, door);
+            cells.add(ResultLabel::new(first.mode, allows), source, protocol);
         }
     }
 
     /// Counts the verdict of a limit that a caller brought along: it is no rule's.
-    pub(crate) fn add_own(&self, allowed: bool, source: Source, door: Door) {
-        let result = if allowed { Result::Allow } else { Result::Deny };
-        self.checks.add(result, source, door);
+    pub(crate) fn add_inline(&self, allowed: bool, source: Source, protocol: Protocol) {
+        let result = if allowed { ResultLabel::Allow } else { ResultLabel::Deny };
+        self.checks.add(result, source, protocol);
     }
 
     /// Counts calls of `CL.THROTTLE`, and says how many they were.
-    pub(crate) fn add_throttled(&self, tally: &Tally, door: Door) -> u64 {
-        let mut all = 0;
-        for (result, sources) in [Result::Deny, Result::Allow].into_iter().zip(&tally.0) {
+    pub(crate) fn add_throttled(&self, tally: &ThrottleTally, protocol: Protocol) -> u64 {
+        let mut total = 0;
+        for (result, sources) in [ResultLabel::Deny, ResultLabel::Allow].into_iter().zip(&tally.0) {
             for (source, &count) in SOURCES.into_iter().zip(sources) {
                 if count > 0 {
                     let count = u64::from(count);
-                    self.checks.add_several(result, source, door, count);
-                    self.throttled.add_several(result, source, door, count);
-                    all += count;
+                    self.checks.add_many(result, source, protocol, count);
+                    self.throttled.add_many(result, source, protocol, count);
+                    total += count;
                 }
             }
         }
-        all
+        total
     }
 
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -179,25 +179,25 @@ impl Decisions {
     }
 }
 
-impl Tally {
+impl ThrottleTally {
     /// One more.
     #[inline]
     pub(crate) fn add(&mut self, allows: bool, source: Source) {
-        let of_result = self.0.get_mut(usize::from(allows));
-        if let Some(count) = of_result.and_then(|sources| sources.get_mut(source as usize)) {
+        let by_source = self.0.get_mut(usize::from(allows));
+        if let Some(count) = by_source.and_then(|sources| sources.get_mut(source as usize)) {
             *count += 1;
         }
     }
 }
 
 /// Where a rule stands in its set.
-pub(super) fn place(rules: &RuleSet, rule: &Rule) -> usize {
+pub(super) fn rule_index(rules: &RuleSet, rule: &Rule) -> usize {
     let from_start = ptr::from_ref(rule).addr().wrapping_sub(rules.rules().as_ptr().addr());
     from_start / size_of::<Rule>()
 }
 
-impl Result {
-    const fn of(mode: Mode, allows: bool) -> Self {
+impl ResultLabel {
+    const fn new(mode: Mode, allows: bool) -> Self {
         match (mode, allows) {
             (Mode::Enforce, true) => Self::Allow,
             (Mode::Enforce, false) => Self::Deny,
@@ -207,16 +207,16 @@ impl Result {
     }
 }
 
-impl Cells {
-    fn add(&self, result: Result, source: Source, door: Door) {
-        self.add_several(result, source, door, 1);
+impl LabelCells {
+    fn add(&self, result: ResultLabel, source: Source, protocol: Protocol) {
+        self.add_many(result, source, protocol, 1);
     }
 
-    fn add_several(&self, result: Result, source: Source, door: Door, several: u64) {
+    fn add_many(&self, result: ResultLabel, source: Source, protocol: Protocol, number: u64) {
         let cell = self.0.get(result as usize);
-        let cell = cell.and_then(|sources| sources.get(source as usize)?.get(door as usize));
+        let cell = cell.and_then(|sources| sources.get(source as usize)?.get(protocol as usize));
         if let Some(cell) = cell {
-            cell.fetch_add(several, Ordering::Relaxed);
+            cell.fetch_add(number, Ordering::Relaxed);
         }
     }
 
@@ -227,14 +227,14 @@ impl Cells {
     /// One series for each combination that has been counted.
     fn encode_into(&self, encoder: &mut MetricEncoder<'_>, labels: &[(&str, &str)]) -> fmt::Result {
         for ((_, result), sources) in RESULTS.iter().zip(&self.0) {
-            for (source, doors) in SOURCES.iter().zip(sources) {
-                for ((_, door), cell) in DOORS.iter().zip(doors) {
+            for (source, protocols) in SOURCES.iter().zip(sources) {
+                for ((_, protocol), cell) in PROTOCOLS.iter().zip(protocols) {
                     let count = cell.load(Ordering::Relaxed);
                     if count == 0 {
                         continue;
                     }
-                    let own = [("result", *result), ("source", source.name()), ("door", *door)];
-                    ConstCounter::new(count).encode(encoder.encode_family(&(labels, &own[..]))?)?;
+                    let series = [("result", *result), ("source", source.name()), ("door", *protocol)];
+                    ConstCounter::new(count).encode(encoder.encode_family(&(labels, &series[..]))?)?;
                 }
             }
         }
@@ -242,10 +242,10 @@ impl Cells {
     }
 }
 
-impl Default for Cells {
+impl Default for LabelCells {
     fn default() -> Self {
-        let doors = || std::array::from_fn(|_| AtomicU64::new(0));
-        Self(std::array::from_fn(|_| std::array::from_fn(|_| doors())))
+        let protocols = || std::array::from_fn(|_| AtomicU64::new(0));
+        Self(std::array::from_fn(|_| std::array::from_fn(|_| protocols())))
     }
 }
 
@@ -255,14 +255,14 @@ mod tests {
 
     #[test]
     fn every_label_stands_at_the_place_of_its_value() {
-        for (place, (result, _)) in RESULTS.into_iter().enumerate() {
-            assert_eq!(result as usize, place);
+        for (index, (result, _)) in RESULTS.into_iter().enumerate() {
+            assert_eq!(result as usize, index);
         }
-        for (place, source) in SOURCES.into_iter().enumerate() {
-            assert_eq!(source as usize, place);
+        for (index, source) in SOURCES.into_iter().enumerate() {
+            assert_eq!(source as usize, index);
         }
-        for (place, (door, _)) in DOORS.into_iter().enumerate() {
-            assert_eq!(door as usize, place);
+        for (index, (protocol, _)) in PROTOCOLS.into_iter().enumerate() {
+            assert_eq!(protocol as usize, index);
         }
     }
 }

@@ -5,10 +5,10 @@
 
 mod ratelimit;
 
-pub(super) use self::ratelimit::AsRatelimit;
+pub(super) use self::ratelimit::RatelimitCollector;
 
-use super::Count;
-use super::decisions::place;
+use super::AtomicCount;
+use super::decisions::rule_index;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -25,28 +25,28 @@ use tollgate_limiter::core::{Decision, Source};
 
 /// Everything since the start.
 #[derive(Debug, Default)]
-pub struct EnvoyFigures {
+pub struct RatelimitStats {
     /// What came of calls.
-    pub calls: Calls,
-    paths: RwLock<Paths>,
+    pub calls: CallCounts,
+    stats: RwLock<StatTable>,
 }
 
 /// What came of calls of all front ends.
 #[derive(Debug, Default)]
-pub struct Calls {
+pub struct CallCounts {
     /// All of them.
-    pub all: Count,
+    pub all: AtomicCount,
     /// Those that made no sense.
-    pub invalid: Count,
+    pub invalid: AtomicCount,
     /// Those that nobody could judge, because the store was away.
-    pub closed: Count,
+    pub closed: AtomicCount,
     /// Those that passed only because nothing is refused.
-    pub shadowed: Count,
+    pub shadowed: AtomicCount,
 }
 
-impl Calls {
+impl CallCounts {
     /// Under the names that they have there.
-    fn told(&self) -> [(&'static str, &Count); 3] {
+    fn entries(&self) -> [(&'static str, &AtomicCount); 3] {
         [
             ("global_shadow_mode", &self.shadowed),
             ("call.should_rate_limit.redis_error", &self.closed),
@@ -57,26 +57,26 @@ impl Calls {
 
 /// The counters of one set of rules, found once when it is loaded.
 #[derive(Debug)]
-pub(crate) struct EnvoyCounts {
+pub(crate) struct RatelimitCounts {
     /// For each rule, if its name is always the same.
-    fixed: Box<[Option<Arc<Cells>>]>,
+    fixed: Box<[Option<Arc<StatCells>>]>,
     near_share: f32,
     has_domains: bool,
 }
 
 #[derive(Debug, Default)]
-struct Paths {
+struct StatTable {
     /// By the whole name.
-    known: HashMap<Box<str>, Known>,
+    by_name: HashMap<Box<str>, StatEntry>,
     /// How many of them came with requests.
-    came: usize,
+    dynamic: usize,
     /// Descriptors of domains that neither a file nor a rule has.
-    lost: BTreeMap<Box<str>, AtomicU64>,
+    unknown_domains: BTreeMap<Box<str>, AtomicU64>,
 }
 
 #[derive(Debug)]
-struct Known {
-    cells: Arc<Cells>,
+struct StatEntry {
+    cells: Arc<StatCells>,
     /// The name begins with so many bytes of a domain.
     domain: usize,
     is_fixed: bool,
@@ -84,7 +84,7 @@ struct Known {
 
 /// The figures of one name, in the order of [`STATS`].
 #[derive(Debug, Default)]
-struct Cells([AtomicU64; STATS.len()]);
+struct StatCells([AtomicU64; STATS.len()]);
 
 #[derive(Clone, Copy)]
 enum Stat {
@@ -110,32 +110,32 @@ const STATS: [(&str, &str); 7] = [
     ("total_negative_hits", "Hits that were given back."),
 ];
 
-impl EnvoyFigures {
+impl RatelimitStats {
     /// The counters of these rules: names that were there before go on.
-    pub(crate) fn counts(&self, rules: &RuleSet) -> EnvoyCounts {
-        let mut paths = self.paths.write().unwrap_or_else(PoisonError::into_inner);
-        let before = std::mem::take(&mut paths.known);
+    pub(crate) fn counts(&self, rules: &RuleSet) -> RatelimitCounts {
+        let mut stats = self.stats.write().unwrap_or_else(PoisonError::into_inner);
+        let previous = std::mem::take(&mut stats.by_name);
         let mut fixed = Vec::with_capacity(rules.rules().len());
         for rule in rules.rules() {
             let name = rule.descriptor().and_then(|descriptor| descriptor.path.fixed());
             fixed.push(name.map(|name| {
-                let known = paths.known.entry(name.into()).or_insert_with(|| Known {
-                    cells: before
+                let entry = stats.by_name.entry(name.into()).or_insert_with(|| StatEntry {
+                    cells: previous
                         .get(name)
-                        .map_or_else(Arc::default, |known| Arc::clone(&known.cells)),
+                        .map_or_else(Arc::default, |entry| Arc::clone(&entry.cells)),
                     domain: rule.domain().len(),
                     is_fixed: true,
                 });
-                Arc::clone(&known.cells)
+                Arc::clone(&entry.cells)
             }));
         }
         // Names that came with requests stay; they have a bound of their own.
-        let came = before.into_iter().filter(|(_, known)| !known.is_fixed);
-        for (name, known) in came {
-            paths.known.entry(name).or_insert(known);
+        let dynamic = previous.into_iter().filter(|(_, entry)| !entry.is_fixed);
+        for (name, entry) in dynamic {
+            stats.by_name.entry(name).or_insert(entry);
         }
-        paths.came = paths.known.values().filter(|known| !known.is_fixed).count();
-        EnvoyCounts {
+        stats.dynamic = stats.by_name.values().filter(|known| !known.is_fixed).count();
+        RatelimitCounts {
             fixed: fixed.into(),
             near_share: rules.descriptors().options.near_share,
             has_domains: !rules.descriptors().is_empty(),
@@ -146,24 +146,24 @@ impl EnvoyFigures {
     #[inline]
     pub(crate) fn add(
         &self,
-        counts: &EnvoyCounts,
+        counts: &RatelimitCounts,
         rules: &RuleSet,
         attempt: &Attempt<'_>,
         verdict: &Verdict<'_>,
-        passes: bool,
+        allowed: bool,
     ) {
         if counts.has_domains {
-            self.add_verdict(counts, rules, attempt, verdict, passes);
+            self.add_verdict(counts, rules, attempt, verdict, allowed);
         }
     }
 
     fn add_verdict(
         &self,
-        counts: &EnvoyCounts,
+        counts: &RatelimitCounts,
         rules: &RuleSet,
         attempt: &Attempt<'_>,
         verdict: &Verdict<'_>,
-        passes: bool,
+        allowed: bool,
     ) {
         let hits = attempt.cost.get();
         // The windows of a limit stand side by side, and are one limit here.
@@ -171,97 +171,97 @@ impl EnvoyFigures {
             let Some(first) = windows.first().filter(|ruling| counts_hits(ruling)) else {
                 continue;
             };
-            let tally = |ruling: &Ruling<'_>| {
+            let window_stats = |ruling: &Ruling<'_>| {
                 let decision = ruling.decision.as_ref()?;
-                Some(HitStats::from_decision(decision, ruling.counted, hits, counts.near_share, passes))
+                Some(HitStats::from_decision(decision, ruling.counted, hits, counts.near_share, allowed))
             };
-            let tally = windows.iter().filter_map(tally).reduce(worst).unwrap_or_default();
+            let hit_stats = windows.iter().filter_map(window_stats).reduce(merge_windows).unwrap_or_default();
             let is_cached = windows
                 .iter()
                 .any(|ruling| ruling.source == Source::Near && !ruling.is_allow());
-            self.with(counts, rules, attempt, first, |cells| {
+            self.with_cells(counts, rules, attempt, first, |cells| {
                 cells.add(Stat::TotalHits, hits);
-                cells.add_tally(tally, hits, is_cached);
+                cells.add_hit_stats(hit_stats, hits, is_cached);
                 if first.mode == Mode::Shadow && windows.iter().any(|ruling| !ruling.is_allow()) {
                     cells.add(Stat::ShadowMode, hits);
                 }
             });
         }
         if verdict.rulings.is_empty() {
-            self.add_lost(rules, attempt.domain);
+            self.add_unknown_domain(rules, attempt.domain);
         }
     }
 
     /// Counts what a limit came to that a descriptor brought along.
-    pub(crate) fn add_brought(&self, counts: &EnvoyCounts, attempt: &Attempt<'_>, judged: &ItemVerdict<'_>, passes: bool) {
-        let ItemVerdict::Inline(decision, source, counted) = judged else {
+    pub(crate) fn add_override(&self, counts: &RatelimitCounts, attempt: &Attempt<'_>, item_verdict: &ItemVerdict<'_>, allowed: bool) {
+        let ItemVerdict::Inline(decision, source, window_count) = item_verdict else {
             return;
         };
         let hits = attempt.cost.get();
-        let tally = decision
+        let hit_stats = decision
             .as_ref()
-            .map(|decision| HitStats::from_decision(decision, *counted, hits, counts.near_share, passes))
+            .map(|decision| HitStats::from_decision(decision, *window_count, hits, counts.near_share, allowed))
             .unwrap_or_default();
-        self.with_brought(attempt, |cells| {
+        self.with_override_cells(attempt, |cells| {
             cells.add(Stat::TotalHits, hits);
-            cells.add_tally(tally, hits, *source == Source::Near && !judged.is_allow());
+            cells.add_hit_stats(hit_stats, hits, *source == Source::Near && !item_verdict.is_allow());
         });
     }
 
     /// Counts what a descriptor gave back to a limit that it brought along, if the store took it.
-    pub(crate) fn add_brought_back(&self, attempt: &Attempt<'_>, decision: Option<&Decision>) {
+    pub(crate) fn add_override_refund(&self, attempt: &Attempt<'_>, decision: Option<&Decision>) {
         if decision.is_none() {
             return;
         }
-        self.with_brought(attempt, |cells| cells.add(Stat::TotalNegativeHits, attempt.cost.get()));
+        self.with_override_cells(attempt, |cells| cells.add(Stat::TotalNegativeHits, attempt.cost.get()));
     }
 
     /// Counts what one descriptor gave back, if the store took it.
-    pub(crate) fn add_given_back(
+    pub(crate) fn add_refund(
         &self,
-        counts: &EnvoyCounts,
+        counts: &RatelimitCounts,
         rules: &RuleSet,
         attempt: &Attempt<'_>,
         verdict: &Verdict<'_>,
     ) {
-        let is_given = |ruling: &&Ruling<'_>| counts_hits(ruling) && ruling.decision.is_some();
-        let Some(ruling) = verdict.rulings.first().filter(is_given) else {
+        let is_refunded = |ruling: &&Ruling<'_>| counts_hits(ruling) && ruling.decision.is_some();
+        let Some(ruling) = verdict.rulings.first().filter(is_refunded) else {
             return;
         };
-        self.with(counts, rules, attempt, ruling, |cells| {
+        self.with_cells(counts, rules, attempt, ruling, |cells| {
             cells.add(Stat::TotalNegativeHits, attempt.cost.get());
         });
     }
 
     /// Notes a descriptor of a domain that neither a file nor a rule has.
-    fn add_lost(&self, rules: &RuleSet, domain: &str) {
+    fn add_unknown_domain(&self, rules: &RuleSet, domain: &str) {
         if rules.has_domain(domain) || rules.descriptors().has_domain(domain) {
             return;
         }
         {
-            let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(count) = paths.lost.get(domain) {
+            let stats = self.stats.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(count) = stats.unknown_domains.get(domain) {
                 count.fetch_add(1, Ordering::Relaxed);
                 return;
             }
         }
-        let mut paths = self.paths.write().unwrap_or_else(PoisonError::into_inner);
-        let is_room = paths.lost.len() < DOMAINS_MAX && domain.len() <= NAME_BYTES_MAX;
-        let name = if is_room { domain } else { OTHER };
-        let count = paths.lost.entry(name.into()).or_default();
+        let mut stats = self.stats.write().unwrap_or_else(PoisonError::into_inner);
+        let has_capacity = stats.unknown_domains.len() < DOMAINS_MAX && domain.len() <= NAME_BYTES_MAX;
+        let name = if has_capacity { domain } else { OTHER };
+        let count = stats.unknown_domains.entry(name.into()).or_default();
         count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Finds the figures of a ruling.
-    fn with(
+    fn with_cells(
         &self,
-        counts: &EnvoyCounts,
+        counts: &RatelimitCounts,
         rules: &RuleSet,
         attempt: &Attempt<'_>,
         ruling: &Ruling<'_>,
-        add: impl FnOnce(&Cells),
+        add: impl FnOnce(&StatCells),
     ) {
-        let fixed = counts.fixed.get(place(rules, ruling.rule));
+        let fixed = counts.fixed.get(rule_index(rules, ruling.rule));
         if let Some(cells) = fixed.and_then(Option::as_deref) {
             return add(cells);
         }
@@ -270,61 +270,61 @@ impl EnvoyFigures {
         };
         NAME.with_borrow_mut(|name| {
             descriptor.path.write(attempt.domain, attempt.attributes, name);
-            self.named(name, attempt.domain, add);
+            self.with_named_cells(name, attempt.domain, add);
         });
     }
 
     /// Finds the figures of a limit that a descriptor brought along.
-    fn with_brought(&self, attempt: &Attempt<'_>, add: impl FnOnce(&Cells)) {
+    fn with_override_cells(&self, attempt: &Attempt<'_>, add: impl FnOnce(&StatCells)) {
         NAME.with_borrow_mut(|name| {
             override_path(attempt.domain, attempt.attributes, name);
-            self.named(name, attempt.domain, add);
+            self.with_named_cells(name, attempt.domain, add);
         });
     }
 
     /// Finds the figures of a name that came with a request, or those of all others.
-    fn named(&self, name: &str, domain: &str, add: impl FnOnce(&Cells)) {
+    fn with_named_cells(&self, name: &str, domain: &str, add: impl FnOnce(&StatCells)) {
         {
-            let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(known) = paths.known.get(name) {
-                return add(&known.cells);
+            let stats = self.stats.read().unwrap_or_else(PoisonError::into_inner);
+            if let Some(entry) = stats.by_name.get(name) {
+                return add(&entry.cells);
             }
         }
-        let mut paths = self.paths.write().unwrap_or_else(PoisonError::into_inner);
-        let is_room = paths.came < PATHS_MAX && name.len() <= NAME_BYTES_MAX;
-        let name: Box<str> = match is_room {
+        let mut stats = self.stats.write().unwrap_or_else(PoisonError::into_inner);
+        let has_capacity = stats.dynamic < PATHS_MAX && name.len() <= NAME_BYTES_MAX;
+        let name: Box<str> = match has_capacity {
             true => name.into(),
             false => format!("{domain}.{OTHER}").into(),
         };
-        if !paths.known.contains_key(&name) {
-            paths.came += usize::from(is_room);
+        if !stats.by_name.contains_key(&name) {
+            stats.dynamic += usize::from(has_capacity);
         }
-        let fresh = || Known {
+        let new_entry = || StatEntry {
             cells: Arc::default(),
             domain: domain.len(),
             is_fixed: false,
         };
-        add(&paths.known.entry(name).or_insert_with(fresh).cells);
+        add(&stats.by_name.entry(name).or_insert_with(new_entry).cells);
     }
 
     /// All of it, one figure a line and sorted: `ratelimit.service.rate_limit.<domain>.<path>.<stat>: <number>`, and of calls.
     pub fn text(&self) -> String {
         let mut lines: Vec<(String, u64)> = Vec::new();
-        let of_calls = self.calls.told();
-        lines.extend(of_calls.map(|(name, count)| (name.to_owned(), count.get())));
-        let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
-        for (path, known) in &paths.known {
-            for ((stat, _), cell) in STATS.iter().zip(&known.cells.0) {
+        let calls = self.calls.entries();
+        lines.extend(calls.map(|(name, count)| (name.to_owned(), count.get())));
+        let stats = self.stats.read().unwrap_or_else(PoisonError::into_inner);
+        for (path, entry) in &stats.by_name {
+            for ((stat, _), cell) in STATS.iter().zip(&entry.cells.0) {
                 lines.push((format!("rate_limit.{path}.{stat}"), cell.load(Ordering::Relaxed)));
             }
         }
-        for (domain, count) in &paths.lost {
+        for (domain, count) in &stats.unknown_domains {
             lines.push((
                 format!("rate_limit.{domain}.domain_not_found"),
                 count.load(Ordering::Relaxed),
             ));
         }
-        drop(paths);
+        drop(stats);
         lines.sort_unstable();
         let mut text = String::new();
         for (name, count) in lines {
@@ -337,60 +337,60 @@ impl EnvoyFigures {
 
     /// The same as series, where there are such descriptors.
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
-        if paths.known.is_empty() && paths.lost.is_empty() {
+        let stats = self.stats.read().unwrap_or_else(PoisonError::into_inner);
+        if stats.by_name.is_empty() && stats.unknown_domains.is_empty() {
             return Ok(());
         }
-        for (name, count) in self.calls.told() {
+        for (name, count) in self.calls.entries() {
             let name = format!("tollgate_envoy_{}", name.rsplit('.').next().unwrap_or(name));
             let help = "Calls, as envoyproxy/ratelimit counts them.";
             ConstCounter::new(count.get()).encode(encoder.encode_descriptor(&name, help, None, COUNTER)?)?;
         }
-        let mut known: Vec<(&Box<str>, &Known)> = paths.known.iter().collect();
-        known.sort_unstable_by_key(|(name, _)| *name);
+        let mut entries: Vec<(&Box<str>, &StatEntry)> = stats.by_name.iter().collect();
+        entries.sort_unstable_by_key(|(name, _)| *name);
         for (stat, (name, help)) in STATS.iter().enumerate() {
             let name = format!("tollgate_envoy_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, COUNTER)?;
-            for (name, known) in &known {
-                let (domain, path) = name.split_at_checked(known.domain).unwrap_or((name, ""));
+            for (name, entry) in &entries {
+                let (domain, path) = name.split_at_checked(entry.domain).unwrap_or((name, ""));
                 let labels = [("domain", domain), ("path", path.strip_prefix('.').unwrap_or(path))];
-                let count = known.cells.0.get(stat).map_or(0, |cell| cell.load(Ordering::Relaxed));
+                let count = entry.cells.0.get(stat).map_or(0, |cell| cell.load(Ordering::Relaxed));
                 ConstCounter::new(count).encode(family.encode_family(&labels)?)?;
             }
         }
-        let mut lost = encoder.encode_descriptor(
+        let mut family = encoder.encode_descriptor(
             "tollgate_envoy_domain_not_found",
             "Descriptors of domains that neither a file nor a rule has.",
             None,
             COUNTER,
         )?;
-        for (domain, count) in &paths.lost {
+        for (domain, count) in &stats.unknown_domains {
             let count = ConstCounter::new(count.load(Ordering::Relaxed));
-            count.encode(lost.encode_family(&[("domain", &**domain)])?)?;
+            count.encode(family.encode_family(&[("domain", &**domain)])?)?;
         }
         Ok(())
     }
 }
 
-impl Cells {
+impl StatCells {
     fn add(&self, stat: Stat, hits: u64) {
         if let Some(cell) = self.0.get(stat as usize).filter(|_| hits > 0) {
             cell.fetch_add(hits, Ordering::Relaxed);
         }
     }
 
-    fn add_tally(&self, tally: HitStats, hits: u64, is_cached: bool) {
-        let tally = match is_cached {
+    fn add_hit_stats(&self, hit_stats: HitStats, hits: u64, is_cached: bool) {
+        let hit_stats = match is_cached {
             // Nobody has counted them.
             true => HitStats {
                 over: hits,
                 ..HitStats::default()
             },
-            false => tally,
+            false => hit_stats,
         };
-        self.add(Stat::OverLimit, tally.over);
-        self.add(Stat::NearLimit, tally.near);
-        self.add(Stat::WithinLimit, tally.within);
+        self.add(Stat::OverLimit, hit_stats.over);
+        self.add(Stat::NearLimit, hit_stats.near);
+        self.add(Stat::WithinLimit, hit_stats.within);
         if is_cached {
             self.add(Stat::OverLimitWithLocalCache, hits);
         }
@@ -404,7 +404,7 @@ fn counts_hits(ruling: &Ruling<'_>) -> bool {
 }
 
 /// What two windows of one limit come to: what one refuses is refused.
-fn worst(one: HitStats, other: HitStats) -> HitStats {
+fn merge_windows(one: HitStats, other: HitStats) -> HitStats {
     HitStats {
         over: one.over.max(other.over),
         near: one.near.max(other.near),

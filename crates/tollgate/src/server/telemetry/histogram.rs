@@ -1,6 +1,6 @@
 //! How long things took, in buckets.
 
-use super::Count;
+use super::AtomicCount;
 use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Histogram {
     /// One for each bound, and one for what is longer than the last.
     buckets: [AtomicU64; BOUNDS_NS.len() + 1],
-    sum_ns: Count,
+    sum_ns: AtomicCount,
 }
 
 /// The longest span of each bucket: 1, 2, 5 and so on from a microsecond to a second.
@@ -39,19 +39,19 @@ const BOUNDS_NS: [u64; 19] = [
 impl Histogram {
     /// Counts one span.
     pub(crate) fn add(&self, span_ns: u64) {
-        self.add_several(span_ns, 1);
+        self.add_many(span_ns, 1);
     }
 
     /// Counts the span of several that took it together.
-    pub(crate) fn add_several(&self, span_ns: u64, several: u64) {
-        let place = BOUNDS_NS
+    pub(crate) fn add_many(&self, span_ns: u64, number: u64) {
+        let index = BOUNDS_NS
             .iter()
             .position(|bound| span_ns <= *bound)
             .unwrap_or(BOUNDS_NS.len());
-        if let Some(bucket) = self.buckets.get(place) {
-            bucket.fetch_add(several, Ordering::Relaxed);
+        if let Some(bucket) = self.buckets.get(index) {
+            bucket.fetch_add(number, Ordering::Relaxed);
         }
-        self.sum_ns.add(span_ns.saturating_mul(several));
+        self.sum_ns.add(span_ns.saturating_mul(number));
     }
 
     pub(super) fn encode(&self, mut encoder: MetricEncoder<'_>) -> fmt::Result {

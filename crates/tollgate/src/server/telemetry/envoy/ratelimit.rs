@@ -3,8 +3,8 @@
 //!
 //! Two levels of a path are labels; what lies deeper counts for the second. So there are never more series than paths.
 
-use super::{EnvoyFigures, STATS};
-use crate::server::telemetry::Figures;
+use super::{RatelimitStats, STATS};
+use crate::server::telemetry::Metrics;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -16,21 +16,21 @@ use std::sync::{Arc, PoisonError};
 
 /// Tells figures so.
 #[derive(Debug)]
-pub(in crate::server::telemetry) struct AsRatelimit(pub(in crate::server::telemetry) Arc<Figures>);
+pub(in crate::server::telemetry) struct RatelimitCollector(pub(in crate::server::telemetry) Arc<Metrics>);
 
-impl Collector for AsRatelimit {
+impl Collector for RatelimitCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let figures = &*self.0;
-        figures.envoy.encode_as_ratelimit(&mut encoder)?;
-        let calls = &figures.envoy.calls;
-        let mut of_calls = |name, help, counts: &[(&str, &str, u64)]| -> fmt::Result {
+        let metrics = &*self.0;
+        metrics.ratelimit.encode_ratelimit_names(&mut encoder)?;
+        let calls = &metrics.ratelimit.calls;
+        let mut encode_calls = |name, help, counts: &[(&str, &str, u64)]| -> fmt::Result {
             let mut family = encoder.encode_descriptor(name, help, None, UNTYPED)?;
             for (label, value, count) in counts {
-                number(*count).encode(family.encode_family(&[(*label, *value)])?)?;
+                gauge(*count).encode(family.encode_family(&[(*label, *value)])?)?;
             }
             Ok(())
         };
-        of_calls(
+        encode_calls(
             "ratelimit_service_should_rate_limit_error",
             "Calls without a verdict.",
             &[
@@ -38,7 +38,7 @@ impl Collector for AsRatelimit {
                 ("err_type", "service_error", calls.invalid.get()),
             ],
         )?;
-        of_calls(
+        encode_calls(
             "ratelimit_service_total_requests",
             "Calls.",
             &[("grpc_method", "ShouldRateLimit", calls.all.get())],
@@ -47,35 +47,35 @@ impl Collector for AsRatelimit {
             (
                 "ratelimit_service_config_load_success",
                 "Times files were taken.",
-                &figures.rules_taken,
+                &metrics.rules_installed,
             ),
             (
                 "ratelimit_service_config_load_error",
                 "Times files could not be used.",
-                &figures.reload_errors,
+                &metrics.reload_errors,
             ),
         ] {
-            number(count.get()).encode(encoder.encode_descriptor(name, help, None, UNTYPED)?)?;
+            gauge(count.get()).encode(encoder.encode_descriptor(name, help, None, UNTYPED)?)?;
         }
         Ok(())
     }
 }
 
-impl EnvoyFigures {
-    fn encode_as_ratelimit(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut sums: BTreeMap<Labels<'_>, [u64; STATS.len()]> = BTreeMap::new();
-        let paths = self.paths.read().unwrap_or_else(PoisonError::into_inner);
-        for (name, known) in &paths.known {
-            let sums = sums.entry(Labels::of(name, known.domain)).or_default();
-            for (sum, cell) in sums.iter_mut().zip(&known.cells.0) {
+impl RatelimitStats {
+    fn encode_ratelimit_names(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut sums: BTreeMap<PathLabels<'_>, [u64; STATS.len()]> = BTreeMap::new();
+        let stats = self.stats.read().unwrap_or_else(PoisonError::into_inner);
+        for (name, entry) in &stats.by_name {
+            let sums = sums.entry(PathLabels::new(name, entry.domain)).or_default();
+            for (sum, cell) in sums.iter_mut().zip(&entry.cells.0) {
                 *sum += cell.load(Ordering::Relaxed);
             }
         }
-        for (stat, (name, help)) in STATS.iter().enumerate().filter(|(_, (name, _))| TOLD.contains(name)) {
+        for (stat, (name, help)) in STATS.iter().enumerate().filter(|(_, (name, _))| EXPORTED.contains(name)) {
             let name = format!("ratelimit_service_rate_limit_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, UNTYPED)?;
             for (labels, sums) in &sums {
-                let count = number(sums.get(stat).copied().unwrap_or_default());
+                let count = gauge(sums.get(stat).copied().unwrap_or_default());
                 count.encode(family.encode_family(&labels.pairs())?)?;
             }
         }
@@ -85,15 +85,15 @@ impl EnvoyFigures {
 
 /// A domain, and the first two levels of a path in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Labels<'p> {
+struct PathLabels<'p> {
     domain: &'p str,
     key1: &'p str,
     key2: Option<&'p str>,
 }
 
-impl<'p> Labels<'p> {
+impl<'p> PathLabels<'p> {
     /// Of a name that begins with so many bytes of a domain.
-    fn of(name: &'p str, domain: usize) -> Self {
+    fn new(name: &'p str, domain: usize) -> Self {
         let (domain, path) = name.split_at_checked(domain).unwrap_or((name, ""));
         let mut levels = path.strip_prefix('.').unwrap_or(path).split('.');
         Self {
@@ -116,8 +116,8 @@ impl<'p> Labels<'p> {
 const UNTYPED: MetricType = MetricType::Unknown;
 
 /// The figures that have a name of their own there.
-const TOLD: [&str; 5] = ["total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode"];
+const EXPORTED: [&str; 5] = ["total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode"];
 
-fn number(count: u64) -> ConstGauge<i64> {
+fn gauge(count: u64) -> ConstGauge<i64> {
     ConstGauge::new(i64::try_from(count).unwrap_or(i64::MAX))
 }

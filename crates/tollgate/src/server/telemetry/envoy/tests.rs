@@ -2,7 +2,7 @@
 
 use crate::server::envoy::CompatModes;
 use crate::server::gate::Gate;
-use crate::server::telemetry::Door;
+use crate::server::telemetry::Protocol;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -59,15 +59,15 @@ fn strict() -> RatelimitOptions {
     }
 }
 
-fn now<T>(answer: impl Future<Output = T>) -> T {
-    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+fn poll_ready<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => unreachable!("the embedded store never waits"),
     }
 }
 
 /// Asks for descriptors of one entry each, and says whether they pass.
-fn ask(gate: &Gate, domain: &str, way: Direction, descriptors: &[(&str, u64)]) -> bool {
+fn check(gate: &Gate, domain: &str, way: Direction, descriptors: &[(&str, u64)]) -> bool {
     let entries: Vec<[Attribute<'_>; 1]> = descriptors
         .iter()
         .map(|(entry, _)| {
@@ -76,9 +76,9 @@ fn ask(gate: &Gate, domain: &str, way: Direction, descriptors: &[(&str, u64)]) -
             [Attribute { name, value }]
         })
         .collect();
-    let mut parts: Vec<AttemptItem<'_>> = Vec::new();
+    let mut items: Vec<AttemptItem<'_>> = Vec::new();
     for (attributes, (_, hits)) in entries.iter().zip(descriptors) {
-        parts.push(AttemptItem {
+        items.push(AttemptItem {
             attempt: Attempt {
                 domain,
                 attributes,
@@ -88,36 +88,36 @@ fn ask(gate: &Gate, domain: &str, way: Direction, descriptors: &[(&str, u64)]) -
             inline_limit: None,
         });
     }
-    now(gate.snapshot(Door::Grpc).check_all(&parts)).allowed
+    poll_ready(gate.snapshot(Protocol::Grpc).check_all(&items)).allowed
 }
 
 /// What is told of one name: what is not zero.
-fn told(gate: &Gate, path: &str) -> Vec<String> {
-    let begin = format!("ratelimit.service.rate_limit.{path}.");
+fn stats_of(gate: &Gate, path: &str) -> Vec<String> {
+    let prefix = format!("ratelimit.service.rate_limit.{path}.");
     let text = gate.ratelimit_stats();
-    let lines = text.lines().filter_map(|line| line.strip_prefix(&begin));
+    let lines = text.lines().filter_map(|line| line.strip_prefix(&prefix));
     lines.filter(|line| !line.ends_with(": 0")).map(str::to_owned).collect()
 }
 
 #[test]
 fn hits_are_counted_by_how_near_the_limit_they_were() {
     let gate = gate(RatelimitOptions::default());
-    assert!(ask(&gate, "shop", Direction::Consume, &[("user=a", 7)]));
-    assert_eq!(told(&gate, "shop.user"), ["total_hits: 7", "within_limit: 7"]);
-    assert!(ask(&gate, "shop", Direction::Consume, &[("user=a", 2)]));
+    assert!(check(&gate, "shop", Direction::Consume, &[("user=a", 7)]));
+    assert_eq!(stats_of(&gate, "shop.user"), ["total_hits: 7", "within_limit: 7"]);
+    assert!(check(&gate, "shop", Direction::Consume, &[("user=a", 2)]));
     assert_eq!(
-        told(&gate, "shop.user"),
+        stats_of(&gate, "shop.user"),
         ["near_limit: 1", "total_hits: 9", "within_limit: 9"]
     );
     // One is within and near, three are beyond.
-    assert!(!ask(&gate, "shop", Direction::Consume, &[("user=a", 4)]));
+    assert!(!check(&gate, "shop", Direction::Consume, &[("user=a", 4)]));
     assert_eq!(
-        told(&gate, "shop.user"),
+        stats_of(&gate, "shop.user"),
         ["near_limit: 2", "over_limit: 3", "total_hits: 13", "within_limit: 9"]
     );
-    assert!(!ask(&gate, "shop", Direction::Consume, &[("user=a", 5)]));
+    assert!(!check(&gate, "shop", Direction::Consume, &[("user=a", 5)]));
     assert_eq!(
-        told(&gate, "shop.user"),
+        stats_of(&gate, "shop.user"),
         ["near_limit: 2", "over_limit: 8", "total_hits: 18", "within_limit: 9"]
     );
 }
@@ -128,9 +128,9 @@ fn the_share_that_is_near_can_be_set() {
         near_share: 0.5,
         ..RatelimitOptions::default()
     });
-    ask(&gate, "shop", Direction::Consume, &[("user=a", 7)]);
+    check(&gate, "shop", Direction::Consume, &[("user=a", 7)]);
     assert_eq!(
-        told(&gate, "shop.user"),
+        stats_of(&gate, "shop.user"),
         ["near_limit: 2", "total_hits: 7", "within_limit: 7"]
     );
 }
@@ -138,19 +138,19 @@ fn the_share_that_is_near_can_be_set() {
 #[test]
 fn strictly_all_that_is_refused_is_beyond_the_limit() {
     let gate = gate(strict());
-    assert!(ask(&gate, "shop", Direction::Consume, &[("user=a", 9)]));
-    assert!(!ask(&gate, "shop", Direction::Consume, &[("user=a", 4), ("user=vip", 9)]));
+    assert!(check(&gate, "shop", Direction::Consume, &[("user=a", 9)]));
+    assert!(!check(&gate, "shop", Direction::Consume, &[("user=a", 4), ("user=vip", 9)]));
     assert_eq!(
-        told(&gate, "shop.user"),
+        stats_of(&gate, "shop.user"),
         ["near_limit: 1", "over_limit: 4", "total_hits: 13", "within_limit: 9"]
     );
     // Would have passed, and was not taken.
     assert_eq!(
-        told(&gate, "shop.user_vip"),
+        stats_of(&gate, "shop.user_vip"),
         ["near_limit: 1", "total_hits: 9", "within_limit: 9"]
     );
-    assert!(!ask(&gate, "shop", Direction::Consume, &[("banned=x", 2)]));
-    assert_eq!(told(&gate, "shop.banned"), ["over_limit: 2", "total_hits: 2"]);
+    assert!(!check(&gate, "shop", Direction::Consume, &[("banned=x", 2)]));
+    assert_eq!(stats_of(&gate, "shop.banned"), ["over_limit: 2", "total_hits: 2"]);
 }
 
 #[test]
@@ -158,12 +158,12 @@ fn each_kind_of_limit_is_counted_as_what_it_is() {
     let gate = gate(RatelimitOptions::default());
     for _ in 0..2 {
         let each = [("path=/a/1", 1), ("shadow=x", 1), ("free=x", 1), ("unknown=x", 1)];
-        assert!(ask(&gate, "shop", Direction::Consume, &each));
+        assert!(check(&gate, "shop", Direction::Consume, &each));
     }
-    assert!(!ask(&gate, "shop", Direction::Consume, &[("banned=x", 1)]));
-    assert_eq!(told(&gate, "shop.path_/a/*"), ["total_hits: 2", "within_limit: 2"]);
+    assert!(!check(&gate, "shop", Direction::Consume, &[("banned=x", 1)]));
+    assert_eq!(stats_of(&gate, "shop.path_/a/*"), ["total_hits: 2", "within_limit: 2"]);
     assert_eq!(
-        told(&gate, "shop.shadow"),
+        stats_of(&gate, "shop.shadow"),
         [
             "near_limit: 1",
             "over_limit: 1",
@@ -172,11 +172,11 @@ fn each_kind_of_limit_is_counted_as_what_it_is() {
             "within_limit: 1"
         ]
     );
-    assert_eq!(told(&gate, "shop.banned"), ["over_limit: 1", "total_hits: 1"]);
-    assert_eq!(told(&gate, "shop.free"), [""; 0]);
-    ask(&gate, "shop", Direction::Refund, &[("path=/a/1", 2)]);
+    assert_eq!(stats_of(&gate, "shop.banned"), ["over_limit: 1", "total_hits: 1"]);
+    assert_eq!(stats_of(&gate, "shop.free"), [""; 0]);
+    check(&gate, "shop", Direction::Refund, &[("path=/a/1", 2)]);
     assert_eq!(
-        told(&gate, "shop.path_/a/*"),
+        stats_of(&gate, "shop.path_/a/*"),
         ["total_hits: 2", "total_negative_hits: 2", "within_limit: 2"]
     );
 }
@@ -197,17 +197,17 @@ fn what_is_given_back_is_counted_if_it_is_given() {
             attributes: &attributes,
             cost: Cost::new(hits).expect("in range"),
         };
-        let part = |hits, way| AttemptItem {
+        let item = |hits, way| AttemptItem {
             attempt: attempt(hits),
             direction: way,
             inline_limit: None,
         };
         // Eleven are beyond the limit, so that the request is refused.
-        let parts = [part(11, Direction::Consume), part(2, Direction::Refund)];
-        assert!(!now(gate.snapshot(Door::Grpc).check_all(&parts)).allowed);
-        now(gate.snapshot(Door::Http).refund(&attempt(1)));
-        let told = told(&gate, "shop.path_/a/*");
-        assert!(told.iter().any(|line| line == given), "{told:?}");
+        let items = [item(11, Direction::Consume), item(2, Direction::Refund)];
+        assert!(!poll_ready(gate.snapshot(Protocol::Grpc).check_all(&items)).allowed);
+        poll_ready(gate.snapshot(Protocol::Http).refund(&attempt(1)));
+        let stats = stats_of(&gate, "shop.path_/a/*");
+        assert!(stats.iter().any(|line| line == given), "{stats:?}");
     }
 }
 
@@ -218,7 +218,7 @@ fn limits_that_requests_bring_are_counted_with_every_value() {
         name: "user",
         value: b"vip",
     }];
-    let part = |domain| AttemptItem {
+    let item = |domain| AttemptItem {
         attempt: Attempt {
             domain,
             attributes: &attributes,
@@ -227,9 +227,9 @@ fn limits_that_requests_bring_are_counted_with_every_value() {
         direction: Direction::Consume,
         inline_limit: Some(InlineLimit::Override(LimitOverride::new(10, Unit::Year, false))),
     };
-    assert!(!now(gate.snapshot(Door::Grpc).check_all(&[part("shop")])).allowed);
+    assert!(!poll_ready(gate.snapshot(Protocol::Grpc).check_all(&[item("shop")])).allowed);
     assert_eq!(
-        told(&gate, "shop.user_vip"),
+        stats_of(&gate, "shop.user_vip"),
         ["near_limit: 2", "over_limit: 2", "total_hits: 12"]
     );
 }
@@ -246,19 +246,19 @@ fn a_check_through_any_door_counts_once() {
         attributes: &attributes,
         cost: Cost::ONE,
     };
-    now(gate.snapshot(Door::Http).check(&attempt));
-    ask(&gate, "shop", Direction::Consume, &[("user=a", 1)]);
-    now(gate.snapshot(Door::Http).explain(&attempt));
-    assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
+    poll_ready(gate.snapshot(Protocol::Http).check(&attempt));
+    check(&gate, "shop", Direction::Consume, &[("user=a", 1)]);
+    poll_ready(gate.snapshot(Protocol::Http).explain(&attempt));
+    assert_eq!(stats_of(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
 }
 
 #[test]
 fn values_that_came_stand_in_names_where_the_file_says_so() {
     let gate = gate(RatelimitOptions::default());
-    ask(&gate, "shop", Direction::Consume, &[("told=a|b", 1), ("ip=10.0.0.1", 1)]);
-    assert_eq!(told(&gate, "shop.told_a_b")[1..], ["total_hits: 1", "within_limit: 1"]);
+    check(&gate, "shop", Direction::Consume, &[("told=a|b", 1), ("ip=10.0.0.1", 1)]);
+    assert_eq!(stats_of(&gate, "shop.told_a_b")[1..], ["total_hits: 1", "within_limit: 1"]);
     assert_eq!(
-        told(&gate, "shop.ip_10_0_0_1")[1..],
+        stats_of(&gate, "shop.ip_10_0_0_1")[1..],
         ["total_hits: 1", "within_limit: 1"]
     );
 }
@@ -266,31 +266,31 @@ fn values_that_came_stand_in_names_where_the_file_says_so() {
 #[test]
 fn names_that_come_with_requests_are_bounded() {
     let gate = gate(RatelimitOptions::default());
-    let most = super::PATHS_MAX;
-    for number in 0..most + 5 {
-        ask(&gate, "shop", Direction::Consume, &[(&format!("told={number}"), 1)]);
+    let max = super::PATHS_MAX;
+    for number in 0..max + 5 {
+        check(&gate, "shop", Direction::Consume, &[(&format!("told={number}"), 1)]);
     }
     let long = "x".repeat(super::NAME_BYTES_MAX);
-    ask(&gate, "shop", Direction::Consume, &[(&format!("told={long}"), 1)]);
-    assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 6", "within_limit: 6"]);
+    check(&gate, "shop", Direction::Consume, &[(&format!("told={long}"), 1)]);
+    assert_eq!(stats_of(&gate, "shop.__other__")[1..], ["total_hits: 6", "within_limit: 6"]);
     let text = gate.ratelimit_stats();
-    assert_eq!(text.matches("shop.told_").count(), most * super::STATS.len());
+    assert_eq!(text.matches("shop.told_").count(), max * super::STATS.len());
     // One that is known goes on, and the names of the file have their own places.
-    ask(&gate, "shop", Direction::Consume, &[("told=1", 1), ("user=a", 1)]);
-    assert_eq!(told(&gate, "shop.told_1")[2], "total_hits: 2");
-    assert_eq!(told(&gate, "shop.user"), ["total_hits: 1", "within_limit: 1"]);
+    check(&gate, "shop", Direction::Consume, &[("told=1", 1), ("user=a", 1)]);
+    assert_eq!(stats_of(&gate, "shop.told_1")[2], "total_hits: 2");
+    assert_eq!(stats_of(&gate, "shop.user"), ["total_hits: 1", "within_limit: 1"]);
     // After other rules as well.
     gate.install_rules(rules(FILE, RatelimitOptions::default()));
-    ask(&gate, "shop", Direction::Consume, &[("told=new", 1), ("user=a", 1)]);
-    assert_eq!(told(&gate, "shop.__other__")[1..], ["total_hits: 7", "within_limit: 7"]);
-    assert_eq!(told(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
+    check(&gate, "shop", Direction::Consume, &[("told=new", 1), ("user=a", 1)]);
+    assert_eq!(stats_of(&gate, "shop.__other__")[1..], ["total_hits: 7", "within_limit: 7"]);
+    assert_eq!(stats_of(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
 }
 
 #[test]
 fn domains_that_are_not_there_are_counted_and_bounded() {
     let gate = gate(RatelimitOptions::default());
     for number in 0..super::DOMAINS_MAX + 9 {
-        ask(
+        check(
             &gate,
             &format!("no-{number}"),
             Direction::Consume,
@@ -311,8 +311,8 @@ fn domains_that_are_not_there_are_counted_and_bounded() {
 #[test]
 fn the_same_figures_are_series() {
     let gate = gate(RatelimitOptions::default());
-    ask(&gate, "shop", Direction::Consume, &[("user=a", 7), ("path=/a/1", 1)]);
-    ask(&gate, "nowhere", Direction::Consume, &[("user=a", 7)]);
+    check(&gate, "shop", Direction::Consume, &[("user=a", 7), ("path=/a/1", 1)]);
+    check(&gate, "nowhere", Direction::Consume, &[("user=a", 7)]);
     let text = gate.metrics_text();
     for line in [
         "tollgate_envoy_total_hits_total{domain=\"shop\",path=\"user\"} 7\n",
@@ -322,11 +322,11 @@ fn the_same_figures_are_series() {
     ] {
         assert!(text.contains(line), "{line} {text}");
     }
-    let own = Gate::new(
+    let native = Gate::new(
         RulesParser::new(ParserOptions::default()).finish().expect("no rules").rules,
         Arc::new(Memory::default()),
     );
-    assert!(!own.metrics_text().contains("tollgate_envoy"));
+    assert!(!native.metrics_text().contains("tollgate_envoy"));
 }
 
 #[test]
@@ -351,7 +351,7 @@ descriptors:
         (&["plan", "user", "path"], 3),
     ] {
         let attributes: Vec<Attribute<'_>> = names.iter().map(|name| Attribute { name, value: b"x" }).collect();
-        now(gate.snapshot(Door::Http).check(&Attempt {
+        poll_ready(gate.snapshot(Protocol::Http).check(&Attempt {
             domain: "a.shop",
             attributes: &attributes,
             cost: Cost::new(hits).expect("in range"),
