@@ -9,8 +9,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     compiler.include_imports(true).open_file(SERVICE)?;
     #[expect(clippy::disallowed_methods, reason = "cargo says by a variable where to write")]
     let out = std::env::var_os("OUT_DIR").ok_or("cargo names no folder to write to")?;
-    let description = PathBuf::from(out).join("envoy.bin");
-    std::fs::write(description, compiler.encode_file_descriptor_set())?;
+    let descriptor_set = PathBuf::from(out).join("envoy.bin");
+    std::fs::write(descriptor_set, compiler.encode_file_descriptor_set())?;
     prost_build::Config::new()
         .include_file("envoy.rs")
         .compile_fds(compiler.file_descriptor_set())?;

@@ -1,7 +1,7 @@
 //! The bench that rows run on: nodes over a store, and a load with one hot key and many others.
 
 use crate::envelope::over_admission;
-use crate::figures::Figures;
+use crate::figures::Measurements;
 use crate::load::{Load, Sample, Traffic};
 use crate::node::Node;
 use crate::plan::Plan;
@@ -37,7 +37,7 @@ pub(crate) struct Setup {
 }
 
 /// Nodes, a load on them, and the threads that make it.
-pub(crate) struct Bench {
+pub(crate) struct Harness {
     pub(crate) nodes: Vec<Node>,
     load: Option<Load>,
     traffic: Traffic,
@@ -47,13 +47,13 @@ pub(crate) struct Bench {
 }
 
 /// What was seen of a load.
-pub(crate) struct Seen {
+pub(crate) struct LoadResult {
     pub(crate) samples: Vec<Sample>,
 }
 
 impl Setup {
     /// Two nodes over one store.
-    pub(crate) fn over(store: &str) -> Self {
+    pub(crate) fn two_nodes(store: &str) -> Self {
         Self {
             stores: vec![store.to_owned(); 2],
             store_settings: String::new(),
@@ -74,7 +74,7 @@ impl Setup {
         format!("{store}\nlog: info\n{}", self.rules)
     }
 
-    pub(crate) fn start(self, plan: &Plan) -> Bench {
+    pub(crate) fn start(self, plan: &Plan) -> Harness {
         let runtime = runtime();
         let nodes: Vec<Node> = self
             .stores
@@ -85,7 +85,7 @@ impl Setup {
                 Node::start_in(&self.settings(plan, store), environment)
             })
             .collect();
-        Bench {
+        Harness {
             nodes,
             load: None,
             traffic: self.traffic,
@@ -96,7 +96,7 @@ impl Setup {
     }
 }
 
-impl Bench {
+impl Harness {
     /// Waits until every node has reached its store and knows of all others, and starts the load.
     pub(crate) fn load(&mut self) {
         let all = self.nodes.len() as u64;
@@ -107,11 +107,11 @@ impl Bench {
                 ready["store"]["reachable"] == true && knows_all
             });
         }
-        self.load_as_it_is();
+        self.load_now();
     }
 
     /// Starts the load, whatever nodes know.
-    pub(crate) fn load_as_it_is(&mut self) {
+    pub(crate) fn load_now(&mut self) {
         let addresses: Vec<_> = self.nodes.iter().map(Node::address).collect();
         let load = Load::start(self.runtime.handle(), &addresses, &self.traffic, self.seed);
         self.load = Some(load);
@@ -132,9 +132,9 @@ impl Bench {
         self.load.as_ref().map_or(0, Load::now_us)
     }
 
-    pub(crate) fn end_load(&mut self) -> Seen {
+    pub(crate) fn end_load(&mut self) -> LoadResult {
         let samples = self.load.take().map(|load| load.end(self.runtime.handle()));
-        Seen {
+        LoadResult {
             samples: samples.unwrap_or_default(),
         }
     }
@@ -145,14 +145,14 @@ impl Bench {
     }
 }
 
-impl Seen {
-    pub(crate) fn of(&self, subject: u16) -> impl Iterator<Item = &Sample> {
+impl LoadResult {
+    pub(crate) fn for_subject(&self, subject: u16) -> impl Iterator<Item = &Sample> {
         self.samples.iter().filter(move |sample| sample.subject == subject)
     }
 
     /// The worst over-admission of the hot key.
     pub(crate) fn excess(&self) -> f64 {
-        over_admission(self.of(0), RATE, CAPACITY)
+        over_admission(self.for_subject(0), RATE, CAPACITY)
     }
 
     /// What may pass beyond the limit of a hot key whose rate and capacity are the same, where nodes decided alone now and
@@ -161,20 +161,20 @@ impl Seen {
     /// it; and one unit that a count may be off by.
     pub(crate) fn allowance(&self, subject: u16, rate: u64, instances: usize) -> f64 {
         let part = FALLBACK_SHARE * rate as f64 / instances as f64;
-        let alone = (0..self.nodes()).filter_map(|node| self.longest_alone(subject, node));
-        let of_longest: f64 = alone.map(|time| part * (1.0 + time.as_secs_f64())).sum();
-        1.0 + of_longest.min(self.passed_locally(subject))
+        let outages = (0..self.nodes()).filter_map(|node| self.longest_outage(subject, node));
+        let longest_outages: f64 = outages.map(|time| part * (1.0 + time.as_secs_f64())).sum();
+        1.0 + longest_outages.min(self.allowed_locally(subject))
     }
 
     /// The longest time in which a node decided for a subject without the store, whenever it was asked.
-    fn longest_alone(&self, subject: u16, node: usize) -> Option<Duration> {
-        let (mut longest, mut began) = (None, None);
-        for sample in self.of(subject).filter(|sample| sample.node == node) {
+    fn longest_outage(&self, subject: u16, node: usize) -> Option<Duration> {
+        let (mut longest, mut started) = (None, None);
+        for sample in self.for_subject(subject).filter(|sample| sample.node == node) {
             if sample.is_fallback() {
-                let from_us = *began.get_or_insert(sample.sent_us);
+                let from_us = *started.get_or_insert(sample.sent_us);
                 longest = longest.max(Some(sample.received_us.saturating_sub(from_us)));
             } else {
-                began = None;
+                started = None;
             }
         }
         longest.map(Duration::from_micros)
@@ -185,11 +185,11 @@ impl Seen {
     }
 
     /// How many of a subject passed without the store.
-    pub(crate) fn passed_locally(&self, subject: u16) -> f64 {
-        let those = self
-            .of(subject)
+    pub(crate) fn allowed_locally(&self, subject: u16) -> f64 {
+        let allowed = self
+            .for_subject(subject)
             .filter(|sample| sample.is_admitted() && sample.is_fallback());
-        those.count() as f64
+        allowed.count() as f64
     }
 
     /// Those that were answered in a stretch of time.
@@ -251,8 +251,8 @@ impl Seen {
     pub(crate) fn latency(&self, share: f64, from_us: u64, to_us: u64) -> Option<Duration> {
         let mut all: Vec<u64> = self.between(from_us, to_us).map(|sample| sample.latency_us).collect();
         all.sort_unstable();
-        let place = ((all.len() as f64 * share).ceil() as usize).clamp(1, all.len().max(1)) - 1;
-        all.get(place).copied().map(Duration::from_micros)
+        let index = ((all.len() as f64 * share).ceil() as usize).clamp(1, all.len().max(1)) - 1;
+        all.get(index).copied().map(Duration::from_micros)
     }
 
     pub(crate) fn end_us(&self) -> u64 {
@@ -260,15 +260,15 @@ impl Seen {
     }
 
     /// What holds for every outage: nothing failed, nobody waited, and afterwards all is as before.
-    pub(crate) fn common(&self, figures: &mut Figures, plan: &Plan, outage: Outage) {
-        self.away(figures, outage);
+    pub(crate) fn common(&self, measurements: &mut Measurements, plan: &Plan, outage: Outage) {
+        self.during_outage(measurements, outage);
         let Outage { from_us, back_us } = outage;
         let again = self.shared_again(back_us);
-        figures.within("shared again", again, plan.seconds(4.0, 3.0));
-        figures.quick("shared again after", again, Duration::from_secs(1));
+        measurements.within("shared again", again, plan.seconds(4.0, 3.0));
+        measurements.latency_at_most("shared again after", again, Duration::from_secs(1));
         let control = self.latency(0.99, 500_000, from_us).unwrap_or_default();
         let bound = control.mul_f64(1.5).max(Duration::from_millis(2));
-        figures.quick(
+        measurements.latency_at_most(
             "p99 afterwards, against 1.5 x before",
             self.latency(0.99, back_us + 1_000_000, self.end_us()),
             bound,
@@ -276,26 +276,26 @@ impl Seen {
     }
 
     /// The part of it that holds also where the store does not come back.
-    pub(crate) fn away(&self, figures: &mut Figures, outage: Outage) {
+    pub(crate) fn during_outage(&self, measurements: &mut Measurements, outage: Outage) {
         let Outage { from_us, back_us } = outage;
-        figures.none("requests that failed", self.failed());
-        figures.at_least(
+        measurements.none("requests that failed", self.failed());
+        measurements.at_least(
             "decided without the store while it was away",
             self.fallbacks(from_us, back_us),
             1.0,
         );
         let end = self.end_us();
-        figures.quick("p99.9", self.latency(0.999, 0, end), Duration::from_millis(20));
-        figures.quick("max", self.latency(1.0, 0, end), Duration::from_millis(50));
+        measurements.latency_at_most("p99.9", self.latency(0.999, 0, end), Duration::from_millis(20));
+        measurements.latency_at_most("max", self.latency(1.0, 0, end), Duration::from_millis(50));
         let slow = self
             .between(from_us, end)
             .filter(|sample| sample.latency_us > 5_000)
             .count();
         let slow = slow as f64 / self.nodes() as f64;
-        figures.seldom("decisions above 5 ms, per node", slow, 100.0);
+        measurements.timed_at_most("decisions above 5 ms, per node", slow, 100.0);
         let open_us = from_us + 500_000;
         if open_us < back_us {
-            figures.quick(
+            measurements.latency_at_most(
                 "p99 while the store was away",
                 self.latency(0.99, open_us, back_us),
                 Duration::from_millis(2),
@@ -304,13 +304,13 @@ impl Seen {
     }
 
     /// How long after a server fell silent each node decided without it.
-    pub(crate) fn noticed(&self, figures: &mut Figures, outage: Outage) {
+    pub(crate) fn noticed(&self, measurements: &mut Measurements, outage: Outage) {
         for node in 0..self.nodes() {
             let first = self
                 .between(outage.from_us, outage.back_us)
                 .find(|sample| sample.node == node && sample.is_fallback());
             let noticed = first.map(|sample| Duration::from_micros(sample.received_us.saturating_sub(outage.from_us)));
-            figures.quick("noticed after", noticed, Duration::from_millis(100));
+            measurements.latency_at_most("noticed after", noticed, Duration::from_millis(100));
         }
     }
 }
@@ -331,12 +331,12 @@ impl Outage {
 }
 
 pub(crate) fn share<'s>(samples: impl Iterator<Item = &'s Sample>, is_it: impl Fn(&Sample) -> bool) -> f64 {
-    let (mut all, mut those) = (0_u32, 0_u32);
+    let (mut all, mut matching) = (0_u32, 0_u32);
     for sample in samples {
         all += 1;
-        those += u32::from(is_it(sample));
+        matching += u32::from(is_it(sample));
     }
-    f64::from(those) / f64::from(all.max(1))
+    f64::from(matching) / f64::from(all.max(1))
 }
 
 /// A rule for the hot key and one for the others, with what holds while the store is away.
@@ -353,9 +353,9 @@ pub(crate) fn traffic(users: &[&str], hot: u32, many: u32) -> Traffic {
     let all_hot = hot * users.len() as u32;
     let next = move |random: &mut Random| {
         let chosen = random.below(u64::from(all_hot + many));
-        let place = (chosen / u64::from(hot)) as usize;
-        match users.get(place).filter(|_| chosen < u64::from(all_hot)) {
-            Some(user) => (place as u16, check("hot", user)),
+        let index = (chosen / u64::from(hot)) as usize;
+        match users.get(index).filter(|_| chosen < u64::from(all_hot)) {
+            Some(user) => (index as u16, check("hot", user)),
             None => (OTHERS, check("many", &format!("m{}", random.below(KEYS)))),
         }
     };
@@ -371,11 +371,11 @@ pub(crate) fn check(kind: &str, user: &str) -> String {
 
 /// What the counter of a hot user is called in the store.
 pub(crate) fn stored_key(node: &Node, user: &str) -> String {
-    let (_, said) = node.post("/v1/explain", &check("hot", user)).unwrap();
-    let key = said
+    let (_, body) = node.post("/v1/explain", &check("hot", user)).unwrap();
+    let key = body
         .split_once("\"key\":\"")
         .and_then(|(_, rest)| rest.split('"').next());
-    key.unwrap_or_else(|| panic!("no key in {said}")).to_owned()
+    key.unwrap_or_else(|| panic!("no key in {body}")).to_owned()
 }
 
 pub(crate) fn runtime() -> Arc<Runtime> {
@@ -388,14 +388,14 @@ pub(crate) fn runtime() -> Arc<Runtime> {
 
 /// Waits for something that tells nobody when it happens.
 pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let happened = (0..LOOKS).any(|_| {
+    let reached = (0..POLLS).any(|_| {
         let holds = holds();
         if !holds {
-            pause(LOOK_EVERY);
+            pause(POLL_INTERVAL);
         }
         holds
     });
-    assert!(happened, "not so within {LOOKS} looks: {what}");
+    assert!(reached, "not so within {POLLS} looks: {what}");
 }
 
 #[expect(clippy::disallowed_methods, reason = "a phase of a row is a length of real time")]
@@ -403,7 +403,7 @@ pub(crate) fn pause(time: Duration) {
     std::thread::sleep(time);
 }
 
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-const LOOKS: u32 = 3_000;
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+const POLLS: u32 = 3_000;
 const WINDOW_US: u64 = 200_000;
 const STEP_US: u64 = 20_000;

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 #[derive(Debug, Default)]
-pub(crate) struct Figures(pub(crate) Vec<Figure>);
+pub(crate) struct Measurements(pub(crate) Vec<Measurement>);
 
 #[derive(Debug)]
-pub(crate) struct Figure {
+pub(crate) struct Measurement {
     pub(crate) what: String,
     pub(crate) value: String,
     pub(crate) bound: String,
@@ -21,13 +21,13 @@ enum Kind {
     Latency,
 }
 
-impl Figures {
+impl Measurements {
     /// A row that did not come to its end.
-    pub(crate) fn broken(said: &str) -> Self {
-        let mut figures = Self::default();
-        let said = said.lines().next().unwrap_or_default();
-        figures.push(Kind::Count, "came to its end", said.to_owned(), "yes".to_owned(), false);
-        figures
+    pub(crate) fn panicked(message: &str) -> Self {
+        let mut measurements = Self::default();
+        let message = message.lines().next().unwrap_or_default();
+        measurements.push(Kind::Count, "came to its end", message.to_owned(), "yes".to_owned(), false);
+        measurements
     }
 
     pub(crate) fn at_most(&mut self, what: &str, value: f64, bound: f64) {
@@ -60,7 +60,7 @@ impl Figures {
     }
 
     /// A time that must keep its bound where latencies count.
-    pub(crate) fn quick(&mut self, what: &str, value: Option<Duration>, bound: Duration) {
+    pub(crate) fn latency_at_most(&mut self, what: &str, value: Option<Duration>, bound: Duration) {
         let passed = value.is_some_and(|value| value <= bound);
         let value = value.map_or_else(|| "never".to_owned(), milliseconds);
         self.push(
@@ -73,7 +73,7 @@ impl Figures {
     }
 
     /// A number that depends on latencies.
-    pub(crate) fn seldom(&mut self, what: &str, value: f64, bound: f64) {
+    pub(crate) fn timed_at_most(&mut self, what: &str, value: f64, bound: f64) {
         self.push(
             Kind::Latency,
             what,
@@ -84,7 +84,7 @@ impl Figures {
     }
 
     /// A share that depends on latencies.
-    pub(crate) fn mostly(&mut self, what: &str, value: f64, bound: f64) {
+    pub(crate) fn timed_at_least(&mut self, what: &str, value: f64, bound: f64) {
         self.push(
             Kind::Latency,
             what,
@@ -98,11 +98,11 @@ impl Figures {
     /// latencies are judged.
     pub(crate) fn share(&mut self, what: &str, value: f64, (loose, tight): (f64, f64)) {
         self.at_least(what, value, loose);
-        self.mostly(what, value, tight);
+        self.timed_at_least(what, value, tight);
     }
 
     /// A number that explains others and has no bound.
-    pub(crate) fn told(&mut self, what: &str, value: f64) {
+    pub(crate) fn note(&mut self, what: &str, value: f64) {
         self.push(Kind::Count, what, short(value), String::new(), true);
     }
 
@@ -122,25 +122,25 @@ impl Figures {
     }
 
     /// The counts that do not hold, to be shown among those of a whole.
-    pub(crate) fn failing_counts(self) -> impl Iterator<Item = Figure> {
-        let figures = self.0.into_iter();
-        figures.filter(|figure| !figure.passed && figure.kind == Kind::Count)
+    pub(crate) fn failing_counts(self) -> impl Iterator<Item = Measurement> {
+        let measurements = self.0.into_iter();
+        measurements.filter(|measurement| !measurement.passed && measurement.kind == Kind::Count)
     }
 
     /// For runs that are no measurement.
     pub(crate) fn drop_latencies(&mut self) {
-        self.0.retain(|figure| figure.kind == Kind::Count);
+        self.0.retain(|measurement| measurement.kind == Kind::Count);
     }
 
     fn hold(&self, kind: Kind) -> bool {
         self.0
             .iter()
-            .filter(|figure| figure.kind == kind)
-            .all(|figure| figure.passed)
+            .filter(|measurement| measurement.kind == kind)
+            .all(|measurement| measurement.passed)
     }
 
     fn push(&mut self, kind: Kind, what: &str, value: String, bound: String, passed: bool) {
-        self.0.push(Figure {
+        self.0.push(Measurement {
             what: what.to_owned(),
             value,
             bound,

@@ -33,13 +33,13 @@ pub(crate) struct Sample {
     pub(crate) received_us: u64,
     /// From when it was due.
     pub(crate) latency_us: u64,
-    pub(crate) answer: Option<Answer>,
+    pub(crate) response: Option<NodeResponse>,
     /// Its connection ended without a byte of an answer, and it was sent again on another.
     pub(crate) is_resent: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct NodeResponse {
     pub(crate) status: u16,
     pub(crate) source: Source,
     pub(crate) remaining: Option<u64>,
@@ -60,22 +60,22 @@ pub(crate) enum Source {
 
 impl Sample {
     pub(crate) fn is_admitted(&self) -> bool {
-        self.answer.is_some_and(|answer| answer.status == 200)
+        self.response.is_some_and(|response| response.status == 200)
     }
 
     /// No answer, or none that is a verdict.
     pub(crate) fn is_failed(&self) -> bool {
-        self.answer
-            .is_none_or(|answer| !matches!(answer.status, 200 | 429) || answer.source == Source::Unknown)
+        self.response
+            .is_none_or(|response| !matches!(response.status, 200 | 429) || response.source == Source::Unknown)
     }
 
     pub(crate) fn is_shared(&self) -> bool {
-        self.answer.is_some_and(|answer| answer.source == Source::Shared)
+        self.response.is_some_and(|response| response.source == Source::Shared)
     }
 
     pub(crate) fn is_fallback(&self) -> bool {
-        self.answer
-            .is_some_and(|answer| matches!(answer.source, Source::Local | Source::Open | Source::Closed))
+        self.response
+            .is_some_and(|response| matches!(response.source, Source::Local | Source::Open | Source::Closed))
     }
 }
 
@@ -94,7 +94,7 @@ impl Load {
         let from = Instant::now() + Duration::from_millis(20);
         let is_over = Arc::new(AtomicBool::new(false));
         let all = nodes.len() * CONNECTIONS;
-        let every = Duration::from_secs_f64(all as f64 / f64::from(traffic.per_second));
+        let interval = Duration::from_secs_f64(all as f64 / f64::from(traffic.per_second));
         let connections = (0..all)
             .map(|number| {
                 let connection = Connection {
@@ -107,8 +107,8 @@ impl Load {
                 let mut random = Random::new(seed ^ (number as u64) << 32);
                 let (traffic, is_over) = (traffic.clone(), Arc::clone(&is_over));
                 runtime.spawn(async move {
-                    let first = from + every.mul_f64(random.below(1 << 20) as f64 / f64::from(1 << 20));
-                    connection.ask(traffic, random, (first, every), &is_over).await
+                    let first = from + interval.mul_f64(random.below(1 << 20) as f64 / f64::from(1 << 20));
+                    connection.run(traffic, random, (first, interval), &is_over).await
                 })
             })
             .collect();
@@ -151,11 +151,11 @@ struct Connection {
 }
 
 impl Connection {
-    async fn ask(
+    async fn run(
         mut self,
         traffic: Traffic,
         mut random: Random,
-        (first, every): (Instant, Duration),
+        (first, interval): (Instant, Duration),
         is_over: &AtomicBool,
     ) -> Vec<Sample> {
         let mut samples = Vec::new();
@@ -172,13 +172,13 @@ impl Connection {
             }
             let sent_us = since(self.from);
             let was_used = self.stream.is_some();
-            let mut answer = timeout(PATIENCE, self.converse(&request)).await.ok().flatten();
-            let is_resent = answer.is_none() && was_used && self.has_ended;
+            let mut response = timeout(TIMEOUT, self.exchange(&request)).await.ok().flatten();
+            let is_resent = response.is_none() && was_used && self.has_ended;
             if is_resent {
                 self.connect().await;
-                answer = timeout(PATIENCE, self.converse(&request)).await.ok().flatten();
+                response = timeout(TIMEOUT, self.exchange(&request)).await.ok().flatten();
             }
-            if answer.is_none() {
+            if response.is_none() {
                 self.stream = None;
             }
             samples.push(Sample {
@@ -187,10 +187,10 @@ impl Connection {
                 sent_us,
                 received_us: since(self.from),
                 latency_us: since(counted_from),
-                answer,
+                response,
                 is_resent,
             });
-            due += every;
+            due += interval;
         }
         samples
     }
@@ -214,7 +214,7 @@ impl Connection {
         }
     }
 
-    async fn converse(&mut self, request: &[u8]) -> Option<Answer> {
+    async fn exchange(&mut self, request: &[u8]) -> Option<NodeResponse> {
         let stream = self.stream.as_mut()?;
         self.has_ended = true;
         stream.write_all(request).await.ok()?;
@@ -239,7 +239,7 @@ impl Connection {
             self.stream = None;
         }
         let body = String::from_utf8_lossy(&bytes[length.min(head.len() + 4)..]).into_owned();
-        Some(Answer {
+        Some(NodeResponse {
             status: head.split(' ').nth(1)?.parse().ok()?,
             source: source(&body),
             remaining: number(&body, "\"remaining\":"),
@@ -282,4 +282,4 @@ fn since(from: Instant) -> u64 {
 }
 
 /// A request that takes so long has failed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);

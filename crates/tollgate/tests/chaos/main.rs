@@ -25,15 +25,15 @@ mod resp;
 mod rows;
 mod space;
 
-use figures::Figures;
+use figures::Measurements;
 use plan::{Pace, Plan};
 use rows::{Row, Run};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let plan = match Plan::read(&words) {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let plan = match Plan::read(&arguments) {
         Ok(plan) => plan,
         Err(help) => {
             eprintln!("{help}");
@@ -41,21 +41,21 @@ fn main() -> ExitCode {
         }
     };
     if plan.lists {
-        for row in rows::ALL.iter().filter(|row| plan.wants(row)) {
+        for row in rows::ALL.iter().filter(|row| plan.selects(row)) {
             println!("{}: test", row.title());
         }
         return ExitCode::SUCCESS;
     }
-    if let Some(code) = space::enter(&words) {
+    if let Some(code) = space::enter(&arguments) {
         return code;
     }
     let results: Vec<report::Result> = rows::ALL
         .iter()
-        .filter(|row| plan.wants(row))
+        .filter(|row| plan.selects(row))
         .map(|row| {
             let result = report::Result {
                 row,
-                figures: run(row, &plan),
+                figures: run_with_retries(row, &plan),
             };
             print!("{result}");
             result
@@ -66,18 +66,18 @@ fn main() -> ExitCode {
 
 /// Runs a row, again if only its latencies are not what they should be: on a machine that does other things too, two runs
 /// of three must be good. Counts must hold every time.
-fn run(row: &Row, plan: &Plan) -> Figures {
-    let Run::Here(play) = row.run else {
-        return Figures::default();
+fn run_with_retries(row: &Row, plan: &Plan) -> Measurements {
+    let Run::Function(run_row) = row.run else {
+        return Measurements::default();
     };
     let mut good = 0;
-    let mut last = Figures::default();
-    for turn in 1..=RUNS {
-        let played = catch_unwind(AssertUnwindSafe(|| play(&plan.of(row, turn))));
-        last = played.unwrap_or_else(|panic| {
-            let said = panic.downcast_ref::<String>().map(String::as_str);
-            Figures::broken(
-                said.or_else(|| panic.downcast_ref::<&str>().copied())
+    let mut last = Measurements::default();
+    for attempt in 1..=RUNS {
+        let outcome = catch_unwind(AssertUnwindSafe(|| run_row(&plan.for_row(row, attempt))));
+        last = outcome.unwrap_or_else(|panic| {
+            let message = panic.downcast_ref::<String>().map(String::as_str);
+            Measurements::panicked(
+                message.or_else(|| panic.downcast_ref::<&str>().copied())
                     .unwrap_or("a panic"),
             )
         });
@@ -89,7 +89,7 @@ fn run(row: &Row, plan: &Plan) -> Figures {
             break;
         }
         good += u32::from(last.latencies_hold());
-        if good >= ENOUGH || turn - good > RUNS - ENOUGH || (turn == 1 && good == 1) {
+        if good >= RUNS_GOOD_MIN || attempt - good > RUNS - RUNS_GOOD_MIN || (attempt == 1 && good == 1) {
             // Good at once is good enough; what was not must be good twice.
             break;
         }
@@ -98,4 +98,4 @@ fn run(row: &Row, plan: &Plan) -> Figures {
 }
 
 const RUNS: u32 = 3;
-const ENOUGH: u32 = 2;
+const RUNS_GOOD_MIN: u32 = 2;

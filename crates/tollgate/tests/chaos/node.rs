@@ -30,8 +30,8 @@ impl Node {
         let port = space::port();
         let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-{port}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
-        let listening = format!("server: {{ http: '127.0.0.1:{port}' }}\n");
-        fs::write(folder.join("tollgate.yaml"), listening + settings).unwrap();
+        let server = format!("server: {{ http: '127.0.0.1:{port}' }}\n");
+        fs::write(folder.join("tollgate.yaml"), server + settings).unwrap();
         let log = Arc::new(Mutex::new(String::new()));
         let child = spawn(&folder, &environment, &log);
         Self {
@@ -44,7 +44,7 @@ impl Node {
     }
 
     /// Starts it again where it was, with the same settings. It must have ended.
-    pub(crate) fn start_again(&mut self) {
+    pub(crate) fn restart(&mut self) {
         let _ = self.child.wait();
         self.child = spawn(&self.folder, &self.environment, &self.log);
     }
@@ -64,7 +64,7 @@ impl Node {
 
     /// Asks it to stop and waits until it has. False if it does not end well.
     pub(crate) fn stop(&mut self) -> bool {
-        space::must("kill", &["-TERM", &self.child.id().to_string()]);
+        space::run_program("kill", &["-TERM", &self.child.id().to_string()]);
         self.child.wait().is_ok_and(|status| status.success())
     }
 
@@ -91,12 +91,12 @@ impl Node {
     }
 
     fn request(&self, text: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect_timeout(&self.address(), PATIENCE).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut stream = TcpStream::connect_timeout(&self.address(), TIMEOUT).ok()?;
+        stream.set_read_timeout(Some(TIMEOUT)).ok()?;
         stream.write_all(text.as_bytes()).ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
+        let mut response = String::new();
+        stream.read_to_string(&mut response).ok()?;
+        let (head, body) = response.split_once("\r\n\r\n")?;
         let status = head.split(' ').nth(1)?.parse().ok()?;
         Some((status, body.to_owned()))
     }
@@ -113,11 +113,11 @@ impl Node {
     }
 
     /// A connection on which one thing is asked after the other.
-    pub(crate) fn talk(&self) -> Talk {
-        let stream = TcpStream::connect_timeout(&self.address(), PATIENCE).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    pub(crate) fn connect(&self) -> NodeConnection {
+        let stream = TcpStream::connect_timeout(&self.address(), TIMEOUT).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Talk(BufReader::new(stream))
+        NodeConnection(BufReader::new(stream))
     }
 
     pub(crate) fn open_files(&self) -> usize {
@@ -143,9 +143,9 @@ impl Node {
 }
 
 /// A connection to a node.
-pub(crate) struct Talk(BufReader<TcpStream>);
+pub(crate) struct NodeConnection(BufReader<TcpStream>);
 
-impl Talk {
+impl NodeConnection {
     /// The status of what is answered, if anything is.
     pub(crate) fn check(&mut self, body: &str) -> Option<u16> {
         let length = body.len();
@@ -165,8 +165,8 @@ impl Talk {
 
     /// How long it takes to be answered; very long if nothing is.
     pub(crate) fn time(&mut self, body: &str) -> Duration {
-        let began = Instant::now();
-        self.check(body).map_or(PATIENCE, |_| began.elapsed())
+        let started = Instant::now();
+        self.check(body).map_or(TIMEOUT, |_| started.elapsed())
     }
 }
 
@@ -191,10 +191,10 @@ fn spawn(folder: &PathBuf, environment: &[(&'static str, PathBuf)], log: &Arc<Mu
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     let mut child = piped.spawn().unwrap();
-    let (stderr, heard) = (child.stderr.take().unwrap(), Arc::clone(log));
+    let (stderr, stderr_log) = (child.stderr.take().unwrap(), Arc::clone(log));
     std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            let mut log = heard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut log = stderr_log.lock().unwrap_or_else(PoisonError::into_inner);
             log.push_str(&line);
             log.push('\n');
         }
@@ -212,4 +212,4 @@ fn spawn(folder: &PathBuf, environment: &[(&'static str, PathBuf)], log: &Arc<Mu
     child
 }
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);

@@ -12,7 +12,7 @@ pub(crate) struct Plan {
     /// A file whose part between two marks is to be the table.
     pub(crate) write: Option<String>,
     rows: Vec<u8>,
-    words: Vec<String>,
+    filters: Vec<String>,
 }
 
 /// How much is asked of a row.
@@ -27,18 +27,18 @@ pub(crate) enum Pace {
 impl Plan {
     /// What was asked for on the command line. The options of the usual test harness that cargo may pass are understood
     /// or passed over.
-    pub(crate) fn read(words: &[String]) -> Result<Self, String> {
+    pub(crate) fn read(arguments: &[String]) -> Result<Self, String> {
         let mut plan = Self {
             pace: Pace::Fast,
             seed: 1,
             lists: false,
             write: None,
             rows: Vec::new(),
-            words: Vec::new(),
+            filters: Vec::new(),
         };
-        let mut words = words.iter();
-        while let Some(word) = words.next() {
-            let mut value = || words.next().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"));
+        let mut arguments = arguments.iter();
+        while let Some(word) = arguments.next() {
+            let mut value = || arguments.next().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"));
             match word.as_str() {
                 "--full" => plan.pace = Pace::Full,
                 "--list" => plan.lists = true,
@@ -55,15 +55,15 @@ impl Plan {
                 "--help" | "-h" => return Err(HELP.to_owned()),
                 "--test-threads" | "--format" | "--color" | "--skip" => drop(value()?),
                 option if option.starts_with('-') => {}
-                name => plan.words.push(name.to_owned()),
+                name => plan.filters.push(name.to_owned()),
             }
         }
         Ok(plan)
     }
 
     /// Whether a row is to be run: by its number, by a word in its title, else all that belong to the pace.
-    pub(crate) fn wants(&self, row: &Row) -> bool {
-        let is_named = self.words.is_empty() || self.words.iter().any(|word| row.title().contains(word.as_str()));
+    pub(crate) fn selects(&self, row: &Row) -> bool {
+        let is_named = self.filters.is_empty() || self.filters.iter().any(|word| row.title().contains(word.as_str()));
         let is_wanted = match self.rows.as_slice() {
             [] => self.pace == Pace::Full || row.is_fast(),
             rows => rows.contains(&row.number),
@@ -72,9 +72,9 @@ impl Plan {
     }
 
     /// The same for one run of a row, with a seed of its own.
-    pub(crate) fn of(&self, row: &Row, turn: u32) -> Self {
+    pub(crate) fn for_row(&self, row: &Row, attempt: u32) -> Self {
         Self {
-            seed: self.seed.wrapping_mul(1_000_003) ^ (u64::from(row.number) << 8) ^ u64::from(turn),
+            seed: self.seed.wrapping_mul(1_000_003) ^ (u64::from(row.number) << 8) ^ u64::from(attempt),
             ..self.clone()
         }
     }

@@ -25,14 +25,14 @@ pub(crate) enum Fault {
     /// Connections are reset, new ones too.
     Reset,
     /// Of so many in a thousand calls of the script, the reply is spoiled.
-    Reply(Spoil, u64),
+    Reply(Corruption, u64),
     /// So many in a thousand calls of the script are not passed on but refused in these words.
     Refused(&'static str, u64),
 }
 
 /// What becomes of a reply.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Spoil {
+pub(crate) enum Corruption {
     /// Half of it, and the end of the connection.
     Cut,
     /// Another type than it has.
@@ -47,46 +47,46 @@ pub(crate) enum Spoil {
 
 pub(crate) struct Proxy {
     port: u16,
-    link: Arc<Link>,
+    state: Arc<ProxyState>,
 }
 
-struct Link {
+struct ProxyState {
     server: u16,
     fault: watch::Sender<Fault>,
     commands: AtomicU64,
-    bites: AtomicU64,
+    injected: AtomicU64,
     replays: AtomicU64,
     random: Mutex<Random>,
     /// Calls whose outcome was not told. The same bytes again are a replay: a call carries the time.
-    untold: Mutex<HashSet<u64>>,
+    unanswered: Mutex<HashSet<u64>>,
 }
 
 /// What follows on a connection: a reply of the server to a command, or one of our own.
 enum Next {
-    Reply { is_call: bool, call: u64, came: Instant },
-    Own(Vec<u8>),
+    Reply { is_call: bool, call: u64, received_at: Instant },
+    Injected(Vec<u8>),
 }
 
 impl Proxy {
     pub(crate) fn start(runtime: &Handle, server: u16, seed: u64) -> Self {
         let listener = runtime.block_on(TcpListener::bind(("127.0.0.1", 0))).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let link = Arc::new(Link {
+        let state = Arc::new(ProxyState {
             server,
             fault: watch::Sender::new(Fault::None),
             commands: AtomicU64::new(0),
-            bites: AtomicU64::new(0),
+            injected: AtomicU64::new(0),
             replays: AtomicU64::new(0),
             random: Mutex::new(Random::new(seed)),
-            untold: Mutex::default(),
+            unanswered: Mutex::default(),
         });
-        let accepting = Arc::clone(&link);
+        let accepting = Arc::clone(&state);
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(Arc::clone(&accepting).connect(client));
             }
         });
-        Self { port, link }
+        Self { port, state }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -94,26 +94,26 @@ impl Proxy {
     }
 
     pub(crate) fn set(&self, fault: Fault) {
-        self.link.fault.send_replace(fault);
+        self.state.fault.send_replace(fault);
     }
 
     /// Commands that were passed on.
     pub(crate) fn commands(&self) -> u64 {
-        self.link.commands.load(Ordering::Relaxed)
+        self.state.commands.load(Ordering::Relaxed)
     }
 
     /// Calls that were spoiled or refused.
-    pub(crate) fn bites(&self) -> u64 {
-        self.link.bites.load(Ordering::Relaxed)
+    pub(crate) fn injected(&self) -> u64 {
+        self.state.injected.load(Ordering::Relaxed)
     }
 
     /// Calls without a known outcome that were sent again all the same.
     pub(crate) fn replays(&self) -> u64 {
-        self.link.replays.load(Ordering::Relaxed)
+        self.state.replays.load(Ordering::Relaxed)
     }
 }
 
-impl Link {
+impl ProxyState {
     async fn connect(self: Arc<Self>, client: TcpStream) {
         let mut fault = self.fault.subscribe();
         if *fault.borrow() == Fault::Reset {
@@ -124,12 +124,12 @@ impl Link {
             return;
         };
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
-        let (next, follows) = mpsc::channel(WAITING);
+        let (next, pending) = mpsc::channel(WAITING);
         let (from_client, mut to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         tokio::select! {
             _ = self.commands_of(from_client, to_server, next) => {}
-            _ = self.replies_to(from_server, &mut to_client, follows) => {}
+            _ = self.replies_to(from_server, &mut to_client, pending) => {}
             _ = fault.wait_for(|fault| *fault == Fault::Reset) => reset(to_client.as_ref()),
         }
     }
@@ -147,18 +147,18 @@ impl Link {
             fault.wait_for(|fault| *fault != Fault::Silent).await.ok()?;
             let is_call = CALLS.iter().any(|name| contains_name(&command, name));
             let call = hash(&command);
-            if is_call && self.untold().contains(&call) {
+            if is_call && self.unanswered().contains(&call) {
                 self.replays.fetch_add(1, Ordering::Relaxed);
             }
             let now = *fault.borrow();
             match now {
-                Fault::Refused(text, per_mille) if is_call && self.bites(per_mille) => {
-                    next.send(Next::Own(format!("-{text}\r\n").into_bytes())).await.ok()?;
+                Fault::Refused(text, per_mille) if is_call && self.should_inject(per_mille) => {
+                    next.send(Next::Injected(format!("-{text}\r\n").into_bytes())).await.ok()?;
                 }
                 _ => {
                     self.commands.fetch_add(1, Ordering::Relaxed);
-                    let came = Instant::now();
-                    next.send(Next::Reply { is_call, call, came }).await.ok()?;
+                    let received_at = Instant::now();
+                    next.send(Next::Reply { is_call, call, received_at }).await.ok()?;
                     server.write_all(&command).await.ok()?;
                 }
             }
@@ -169,17 +169,17 @@ impl Link {
         &self,
         mut server: OwnedReadHalf,
         client: &mut OwnedWriteHalf,
-        mut follows: mpsc::Receiver<Next>,
+        mut pending: mpsc::Receiver<Next>,
     ) -> Option<()> {
         let mut fault = self.fault.subscribe();
         let mut bytes = Vec::new();
         loop {
-            let (is_call, call, came) = match follows.recv().await? {
-                Next::Own(reply) => {
+            let (is_call, call, received_at) = match pending.recv().await? {
+                Next::Injected(reply) => {
                     client.write_all(&reply).await.ok()?;
                     continue;
                 }
-                Next::Reply { is_call, call, came } => (is_call, call, came),
+                Next::Reply { is_call, call, received_at } => (is_call, call, received_at),
             };
             let mut reply = frame(&mut server, &mut bytes).await?;
             fault.wait_for(|fault| *fault != Fault::Silent).await.ok()?;
@@ -188,19 +188,19 @@ impl Link {
                 Fault::Slow(by, more) => {
                     let more_us = u64::try_from(more.as_micros()).unwrap_or(0);
                     let more_us = self.random().below(more_us + 1);
-                    sleep_until(came + by + Duration::from_micros(more_us)).await;
+                    sleep_until(received_at + by + Duration::from_micros(more_us)).await;
                 }
-                Fault::Reply(spoil, per_mille) if is_call && self.bites(per_mille) => {
-                    self.untold().insert(call);
-                    match spoil {
-                        Spoil::Cut => {
+                Fault::Reply(corruption, per_mille) if is_call && self.should_inject(per_mille) => {
+                    self.unanswered().insert(call);
+                    match corruption {
+                        Corruption::Cut => {
                             client.write_all(&reply[..reply.len() / 2]).await.ok()?;
                             return None;
                         }
-                        Spoil::Drop => continue,
-                        Spoil::Late => sleep_until(came + LATE).await,
-                        Spoil::Type => reply[0] = if reply[0] == b'$' { b':' } else { b'$' },
-                        Spoil::Giant => reply.splice(..0, *b"$10000000000\r\n").for_each(drop),
+                        Corruption::Drop => continue,
+                        Corruption::Late => sleep_until(received_at + LATE).await,
+                        Corruption::Type => reply[0] = if reply[0] == b'$' { b':' } else { b'$' },
+                        Corruption::Giant => reply.splice(..0, *b"$10000000000\r\n").for_each(drop),
                     }
                 }
                 _ => {}
@@ -209,18 +209,18 @@ impl Link {
         }
     }
 
-    fn bites(&self, per_mille: u64) -> bool {
-        let bites = self.random().below(1_000) < per_mille;
-        self.bites.fetch_add(u64::from(bites), Ordering::Relaxed);
-        bites
+    fn should_inject(&self, per_mille: u64) -> bool {
+        let inject = self.random().below(1_000) < per_mille;
+        self.injected.fetch_add(u64::from(inject), Ordering::Relaxed);
+        inject
     }
 
     fn random(&self) -> std::sync::MutexGuard<'_, Random> {
         self.random.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn untold(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
-        self.untold.lock().unwrap_or_else(PoisonError::into_inner)
+    fn unanswered(&self) -> std::sync::MutexGuard<'_, HashSet<u64>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The table, for people and for the document.
 
-use crate::figures::Figures;
+use crate::figures::Measurements;
 use crate::plan::{Pace, Plan};
 use crate::rows::{Row, Run};
 use std::fmt;
@@ -8,7 +8,7 @@ use std::process::{Command, ExitCode};
 
 pub(crate) struct Result<'r> {
     pub(crate) row: &'r Row,
-    pub(crate) figures: Figures,
+    pub(crate) figures: Measurements,
 }
 
 impl Result<'_> {
@@ -24,12 +24,12 @@ impl fmt::Display for Result<'_> {
             return writeln!(f, "{title}\n    not run: {reason}");
         }
         writeln!(f, "{title}")?;
-        for figure in &self.figures.0 {
-            let mark = if figure.passed { "ok" } else { "FAILED" };
+        for measurement in &self.figures.0 {
+            let mark = if measurement.passed { "ok" } else { "FAILED" };
             writeln!(
                 f,
                 "    {:<58} {:>12}   {:<12} {mark}",
-                figure.what, figure.value, figure.bound
+                measurement.what, measurement.value, measurement.bound
             )?;
         }
         Ok(())
@@ -57,8 +57,8 @@ pub(crate) fn end(plan: &Plan, results: &[Result<'_>]) -> ExitCode {
 /// Puts the table between the marks of a document.
 fn write(path: &str, plan: &Plan, results: &[Result<'_>]) {
     let text = std::fs::read_to_string(path).unwrap();
-    let (before, rest) = text.split_once(BEGIN).unwrap();
-    let (_, after) = rest.split_once(END).unwrap();
+    let (before, rest) = text.split_once(TABLE_START).unwrap();
+    let (_, after) = rest.split_once(TABLE_END).unwrap();
     let date = Command::new("date")
         .args(["-u", "+%Y-%m-%d %H:%M UTC"])
         .output()
@@ -84,17 +84,17 @@ fn write(path: &str, plan: &Plan, results: &[Result<'_>]) {
             ));
         }
         let mut name = format!("{} | {}", row.number, row.what);
-        for figure in &result.figures.0 {
-            let mark = if figure.passed { "pass" } else { "**fail**" };
+        for measurement in &result.figures.0 {
+            let mark = if measurement.passed { "pass" } else { "**fail**" };
             table.push_str(&format!(
                 "| {name} | {} | {} | {} | {mark} |\n",
-                figure.what, figure.value, figure.bound
+                measurement.what, measurement.value, measurement.bound
             ));
             name = " | ".to_owned();
         }
     }
-    std::fs::write(path, format!("{before}{BEGIN}\n{table}\n{END}{after}")).unwrap();
+    std::fs::write(path, format!("{before}{TABLE_START}\n{table}\n{TABLE_END}{after}")).unwrap();
 }
 
-const BEGIN: &str = "<!-- results -->";
-const END: &str = "<!-- end of results -->";
+const TABLE_START: &str = "<!-- results -->";
+const TABLE_END: &str = "<!-- end of results -->";

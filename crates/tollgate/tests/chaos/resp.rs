@@ -5,14 +5,14 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// A connection to a server.
-pub(crate) struct Asking {
+pub(crate) struct RespClient {
     reader: BufReader<TcpStream>,
 }
 
 /// What a server answers: words, or how it refuses. Lists of lists are one list.
-pub(crate) type Answer = Result<Vec<String>, String>;
+pub(crate) type RespReply = Result<Vec<String>, String>;
 
-impl Asking {
+impl RespClient {
     pub(crate) fn connect(port: u16) -> std::io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
@@ -24,18 +24,18 @@ impl Asking {
 
     /// Sends a command, its words parted by blanks.
     pub(crate) fn send(&mut self, command: &str) -> std::io::Result<()> {
-        self.send_words(&command.split(' ').collect::<Vec<_>>())
+        self.send_arguments(&command.split(' ').collect::<Vec<_>>())
     }
 
-    pub(crate) fn send_words(&mut self, words: &[&str]) -> std::io::Result<()> {
-        let mut bytes = format!("*{}\r\n", words.len());
-        for word in words {
+    pub(crate) fn send_arguments(&mut self, arguments: &[&str]) -> std::io::Result<()> {
+        let mut bytes = format!("*{}\r\n", arguments.len());
+        for word in arguments {
             bytes.push_str(&format!("${}\r\n{word}\r\n", word.len()));
         }
         self.reader.get_mut().write_all(bytes.as_bytes())
     }
 
-    pub(crate) fn answer(&mut self) -> std::io::Result<Answer> {
+    pub(crate) fn read_reply(&mut self) -> std::io::Result<RespReply> {
         let mut line = String::new();
         if self.reader.read_line(&mut line)? == 0 {
             return Err(std::io::ErrorKind::UnexpectedEof.into());
@@ -55,7 +55,7 @@ impl Asking {
             "*" => {
                 let mut all = Vec::new();
                 for _ in 0..rest.parse().unwrap_or(0) {
-                    all.extend(self.answer()?.unwrap_or_else(|refusal| vec![refusal]));
+                    all.extend(self.read_reply()?.unwrap_or_else(|refusal| vec![refusal]));
                 }
                 Ok(all)
             }
@@ -66,29 +66,29 @@ impl Asking {
 }
 
 /// One command to the server at a port.
-pub(crate) fn ask(port: u16, command: &str) -> Answer {
-    ask_words(port, &command.split(' ').collect::<Vec<_>>())
+pub(crate) fn send_command(port: u16, command: &str) -> RespReply {
+    send_command_with(port, &command.split(' ').collect::<Vec<_>>())
 }
 
 /// The same for one with blanks in its words.
-pub(crate) fn ask_words(port: u16, words: &[&str]) -> Answer {
-    let asked = Asking::connect(port).and_then(|mut asking| {
-        asking.send_words(words)?;
-        asking.answer()
+pub(crate) fn send_command_with(port: u16, arguments: &[&str]) -> RespReply {
+    let reply = RespClient::connect(port).and_then(|mut client| {
+        client.send_arguments(arguments)?;
+        client.read_reply()
     });
-    asked.unwrap_or_else(|error| Err(error.to_string()))
+    reply.unwrap_or_else(|error| Err(error.to_string()))
 }
 
 /// The same for one that must be obeyed.
-pub(crate) fn tell(port: u16, command: &str) -> String {
-    let said = ask(port, command);
-    said.unwrap_or_else(|refusal| panic!("{command}: {refusal}")).join("\n")
+pub(crate) fn command_ok(port: u16, command: &str) -> String {
+    let reply = send_command(port, command);
+    reply.unwrap_or_else(|refusal| panic!("{command}: {refusal}")).join("\n")
 }
 
 /// A number in what `INFO` says of a section: behind `name:`, or behind `field=` in that line.
 pub(crate) fn info(port: u16, section: &str, name: &str, field: Option<&str>) -> u64 {
-    let said = ask(port, &format!("INFO {section}")).unwrap_or_default().join("\n");
-    let line = said.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
+    let reply = send_command(port, &format!("INFO {section}")).unwrap_or_default().join("\n");
+    let line = reply.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
     let number = line.and_then(|line| match field {
         Some(field) => line.split(',').find_map(|part| part.strip_prefix(&format!("{field}="))),
         None => Some(line),

@@ -10,7 +10,7 @@ mod scripts;
 mod sentinel;
 mod whole;
 
-use crate::figures::Figures;
+use crate::figures::Measurements;
 use crate::plan::Plan;
 
 pub(crate) struct Row {
@@ -20,7 +20,7 @@ pub(crate) struct Row {
 }
 
 pub(crate) enum Run {
-    Here(fn(&Plan) -> Figures),
+    Function(fn(&Plan) -> Measurements),
     /// Needs what does not exist yet.
     Missing(&'static str),
 }
@@ -35,11 +35,11 @@ impl Row {
     }
 }
 
-const fn row(number: u8, what: &'static str, run: fn(&Plan) -> Figures) -> Row {
+const fn row(number: u8, what: &'static str, run: fn(&Plan) -> Measurements) -> Row {
     Row {
         number,
         what,
-        run: Run::Here(run),
+        run: Run::Function(run),
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) const ALL: &[Row] = &[
     row(16, "the server takes no more clients", refusals::crowded),
     row(17, "sentinels put a replica in the primary's place", sentinel::failover),
     row(18, "the old primary comes back", sentinel::zombie),
-    row(19, "all sentinels are gone", sentinel::alone),
+    row(19, "all sentinels are gone", sentinel::without_sentinels),
     row(20, "a primary of a cluster is killed", cluster::killed),
     row(21, "a replica takes over by command", cluster::failover),
     row(22, "slots move", cluster::resharded),
@@ -103,6 +103,6 @@ pub(crate) const ALL: &[Row] = &[
     row(
         42,
         "latency while the breaker is open, beside memory",
-        whole::beside_memory,
+        whole::against_memory,
     ),
 ];

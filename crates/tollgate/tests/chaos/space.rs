@@ -6,10 +6,10 @@ use std::process::{Command, ExitCode};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 /// Starts this program again inside, unless this is inside already. The result of that run is the result.
-pub(crate) fn enter(words: &[String]) -> Option<ExitCode> {
-    if words.iter().any(|word| word == INSIDE) {
-        must("ip", &["link", "set", "lo", "up"]);
-        must(
+pub(crate) fn enter(arguments: &[String]) -> Option<ExitCode> {
+    if arguments.iter().any(|word| word == INSIDE) {
+        run_program("ip", &["link", "set", "lo", "up"]);
+        run_program(
             "nft",
             &["add table inet chaos; add chain inet chaos in { type filter hook input priority 0; }"],
         );
@@ -20,7 +20,7 @@ pub(crate) fn enter(words: &[String]) -> Option<ExitCode> {
     let status = Command::new("unshare")
         .args(["--map-root-user", "--net", "--mount", "--"])
         .arg(program)
-        .args(words)
+        .args(arguments)
         .arg(INSIDE)
         .status();
     match status {
@@ -33,27 +33,27 @@ pub(crate) fn enter(words: &[String]) -> Option<ExitCode> {
 }
 
 /// A rule for what arrives at a port, in the words of nft; none takes all rules away.
-pub(crate) fn on_arrival(rule: Option<&str>) {
+pub(crate) fn set_input_filter(rule: Option<&str>) {
     match rule {
-        Some(rule) => must("nft", &[&format!("add rule inet chaos in {rule}")]),
-        None => must("nft", &["flush chain inet chaos in"]),
+        Some(rule) => run_program("nft", &[&format!("add rule inet chaos in {rule}")]),
+        None => run_program("nft", &["flush chain inet chaos in"]),
     }
 }
 
 /// How many packets rules with a counter have dropped, since there are any.
 pub(crate) fn dropped() -> f64 {
-    let words = ["list", "chain", "inet", "chaos", "in"];
-    let listed = Command::new("nft").args(words).output().unwrap();
+    let arguments = ["list", "chain", "inet", "chaos", "in"];
+    let listed = Command::new("nft").args(arguments).output().unwrap();
     let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let counted = listed.split("packets ").skip(1);
-    let numbers = counted.filter_map(|rest| rest.split(' ').next()?.parse::<f64>().ok());
+    let parts = listed.split("packets ").skip(1);
+    let numbers = parts.filter_map(|rest| rest.split(' ').next()?.parse::<f64>().ok());
     numbers.sum()
 }
 
 /// A file system in memory of so many bytes, at a folder, seen in here only.
 pub(crate) fn mount_small(folder: &Path, bytes: u32) {
     let size = format!("size={bytes}");
-    must(
+    run_program(
         "mount",
         &["-t", "tmpfs", "-o", &size, "tmpfs", &folder.to_string_lossy()],
     );
@@ -77,12 +77,12 @@ pub(crate) fn connections_to(port: u16) -> usize {
         .count()
 }
 
-pub(crate) fn must(program: &str, words: &[&str]) {
-    let output = Command::new(program).args(words).output();
+pub(crate) fn run_program(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output();
     let output = output.unwrap_or_else(|error| panic!("the chaos suite needs `{program}`: {error}"));
     assert!(
         output.status.success(),
-        "{program} {words:?}: {}",
+        "{program} {arguments:?}: {}",
         String::from_utf8_lossy(&output.stderr).trim()
     );
 }

@@ -19,8 +19,8 @@ mod http;
 mod resp;
 mod site;
 
-use doors::{DOORS, Said, Wanted, check, forward, heard};
-use site::Site;
+use doors::{PROTOCOLS, TestVerdict, TestAttempt, check, forward, gateway_view};
+use site::TestServer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +43,7 @@ const RULES: &str = "
 ";
 
 /// Attempts of several users, tiers, paths and costs, the same every time.
-fn attempts() -> Vec<Wanted> {
+fn attempts() -> Vec<TestAttempt> {
     let mut state = 7_u64;
     let mut draw = |below: u64| {
         state = state
@@ -61,7 +61,7 @@ fn attempts() -> Vec<Wanted> {
         if draw(4) == 0 {
             attributes.push(("points", ["2", "many"][draw(2) as usize].to_owned()));
         }
-        Wanted {
+        TestAttempt {
             attributes,
             cost: [1, 1, 1, 0, 3, 50][draw(6) as usize],
         }
@@ -69,30 +69,30 @@ fn attempts() -> Vec<Wanted> {
     (0..150).map(one).collect()
 }
 
-fn agree(store: impl FnOnce() -> AnyStore, source: &str) {
-    let site = Site::start(RULES, store);
+fn check_protocols_agree(store: impl FnOnce() -> AnyStore, source: &str) {
+    let server = TestServer::start(RULES, store);
     let attempts = attempts();
-    let all: Vec<(&str, Vec<Said>)> = DOORS
+    let all: Vec<(&str, Vec<TestVerdict>)> = PROTOCOLS
         .iter()
-        .map(|(name, _, ask)| (*name, ask(&site, name, &attempts)))
+        .map(|(name, _, send)| (*name, send(&server, name, &attempts)))
         .collect();
     let (first, expected) = &all[0];
-    assert!(expected.iter().any(|said| said.allowed) && expected.iter().any(|said| !said.allowed));
-    for (name, said) in &all[1..] {
-        for (place, (said, expected)) in said.iter().zip(expected).enumerate() {
-            assert_eq!(said, expected, "{name} beside {first}: {:?}", attempts[place]);
+    assert!(expected.iter().any(|verdict| verdict.allowed) && expected.iter().any(|verdict| !verdict.allowed));
+    for (name, verdicts) in &all[1..] {
+        for (index, (verdict, expected)) in verdicts.iter().zip(expected).enumerate() {
+            assert_eq!(verdict, expected, "{name} beside {first}: {:?}", attempts[index]);
         }
-        assert_eq!(said.len(), expected.len());
+        assert_eq!(verdicts.len(), expected.len());
     }
     // Counted, each under its door.
-    let (mut counted, mut wanted) = (BTreeMap::new(), BTreeMap::new());
-    for (name, door, _) in DOORS {
-        let (_, said) = all.iter().find(|(known, _)| known == name).unwrap();
-        for said in said {
-            *wanted.entry((*door, said.allowed)).or_insert(0) += 1;
+    let (mut counted, mut expected_counts) = (BTreeMap::new(), BTreeMap::new());
+    for (name, protocol, _) in PROTOCOLS {
+        let (_, verdicts) = all.iter().find(|(known, _)| known == name).unwrap();
+        for verdict in verdicts {
+            *expected_counts.entry((*protocol, verdict.allowed)).or_insert(0) += 1;
         }
     }
-    for line in site
+    for line in server
         .gate
         .metrics_text()
         .lines()
@@ -100,34 +100,34 @@ fn agree(store: impl FnOnce() -> AnyStore, source: &str) {
     {
         let (labels, count) = line.split_once("} ").unwrap();
         assert!(labels.contains(&format!("source=\"{source}\"")), "{labels}");
-        let door = DOORS
+        let protocol = PROTOCOLS
             .iter()
-            .map(|(_, door, _)| *door)
-            .find(|door| labels.contains(&format!("door=\"{door}\"")));
+            .map(|(_, protocol, _)| *protocol)
+            .find(|protocol| labels.contains(&format!("door=\"{protocol}\"")));
         let entry = counted
-            .entry((door.unwrap(), labels.contains("\"allow\"")))
+            .entry((protocol.unwrap(), labels.contains("\"allow\"")))
             .or_insert(0);
         *entry += count.parse::<usize>().unwrap();
     }
-    assert_eq!(counted, wanted);
+    assert_eq!(counted, expected_counts);
 
     // A gateway cannot say what a request costs.
-    let ones: Vec<Wanted> = attempts.into_iter().filter(|wanted| wanted.cost == 1).collect();
-    let expected: Vec<Said> = check(&site, "ones", &ones).into_iter().map(heard).collect();
-    assert!(expected.iter().any(|said| said.allowed) && expected.iter().any(|said| !said.allowed));
-    let said = forward(&site, "forward", &ones);
-    for (place, (said, expected)) in said.iter().zip(&expected).enumerate() {
-        assert_eq!(said, expected, "a gateway beside check: {:?}", ones[place]);
+    let ones: Vec<TestAttempt> = attempts.into_iter().filter(|attempt| attempt.cost == 1).collect();
+    let expected: Vec<TestVerdict> = check(&server, "ones", &ones).into_iter().map(gateway_view).collect();
+    assert!(expected.iter().any(|verdict| verdict.allowed) && expected.iter().any(|verdict| !verdict.allowed));
+    let verdicts = forward(&server, "forward", &ones);
+    for (index, (verdict, expected)) in verdicts.iter().zip(&expected).enumerate() {
+        assert_eq!(verdict, expected, "a gateway beside check: {:?}", ones[index]);
     }
-    let denied = said.iter().filter(|said| !said.allowed).count();
+    let denied = verdicts.iter().filter(|verdict| !verdict.allowed).count();
     let line = format!("tollgate_checks_total{{result=\"deny\",source=\"{source}\",door=\"forward\"}} {denied}\n");
-    assert!(site.gate.metrics_text().contains(&line), "{line}");
+    assert!(server.gate.metrics_text().contains(&line), "{line}");
 }
 
 #[test]
 fn all_doors_say_the_same_over_memory() {
     let clock = Clock::manual(Timestamp::from_micros(1_794_782_045_000_000));
-    agree(|| Arc::new(Memory::options().clock(clock).build()).into(), "memory");
+    check_protocols_agree(|| Arc::new(Memory::options().clock(clock).build()).into(), "memory");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn all_doors_say_the_same_over_redis() {
     let server = Server::start(ServerKind::Redis70);
     // A refusal that is known without asking may name fewer limits.
     let options = Redis::options(&server.url()).unwrap().near_cache(false);
-    agree(
+    check_protocols_agree(
         || {
             let shared = Arc::new(options.deadline(Duration::from_secs(5)).open());
             Arc::new(Fallback::new(shared, Default::default())).into()

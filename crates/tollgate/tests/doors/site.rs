@@ -24,7 +24,7 @@ fn forward() -> Forward {
     }
 }
 
-pub(crate) struct Site {
+pub(crate) struct TestServer {
     pub(crate) gate: Arc<Gate>,
     pub(crate) http: SocketAddr,
     pub(crate) grpc: SocketAddr,
@@ -32,7 +32,7 @@ pub(crate) struct Site {
     pub(crate) runtime: Runtime,
 }
 
-impl Site {
+impl TestServer {
     pub(crate) fn start(rules: &str, store: impl FnOnce() -> AnyStore) -> Self {
         let node = yaml::parse(&Origin::new("rules.yaml", format!("rules:{rules}"))).unwrap();
         let mut reader = RulesParser::new(ParserOptions::default());

@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 
 /// What came back.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct GatewayResponse {
     pub(crate) status: u16,
     /// Names in lower case.
     headers: Vec<(String, String)>,
@@ -17,7 +17,7 @@ pub(crate) struct Answer {
 
 /// Sends one request from an address of this machine, 127.0.0.`from`, and reads the answer. None if nobody answers.
 /// `headers` are lines, each with its end.
-pub(crate) fn ask(runtime: &Runtime, from: u8, to: u16, line: &str, headers: &str, body: &str) -> Option<Answer> {
+pub(crate) fn send(runtime: &Runtime, from: u8, to: u16, line: &str, headers: &str, body: &str) -> Option<GatewayResponse> {
     let stream = runtime.block_on(async {
         let socket = TcpSocket::new_v4()?;
         socket.bind((Ipv4Addr::new(127, 0, 0, from), 0).into())?;
@@ -37,10 +37,10 @@ pub(crate) fn ask(runtime: &Runtime, from: u8, to: u16, line: &str, headers: &st
     stream.write_all(request.as_bytes()).ok()?;
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes).ok()?;
-    Answer::read(&String::from_utf8_lossy(&bytes))
+    GatewayResponse::read(&String::from_utf8_lossy(&bytes))
 }
 
-impl Answer {
+impl GatewayResponse {
     fn read(text: &str) -> Option<Self> {
         let (head, body) = text.split_once("\r\n\r\n")?;
         let mut lines = head.lines();

@@ -1,12 +1,12 @@
 //! What every example must do, and what each gateway does differently.
 
-use crate::site::{Example, Site, Tokens};
+use crate::site::{Example, GatewayFixture, Tokens};
 
 const NGINX: Example = Example {
     name: "nginx",
     program: "nginx",
     arguments: &["-p", ".", "-c", "nginx.conf", "-e", "stderr"],
-    around: Some((
+    wrapper: Some((
         "nginx.conf",
         "daemon off; master_process off; pid nginx.pid; error_log stderr;\n\
          events {}\n\
@@ -16,28 +16,28 @@ const NGINX: Example = Example {
          include tollgate.conf;\n\
          }\n",
     )),
-    away: 500,
+    unavailable_status: 500,
 };
 const TRAEFIK: Example = Example {
     name: "traefik",
     program: "traefik",
     arguments: &["--configFile=traefik.yaml"],
-    around: None,
-    away: 500,
+    wrapper: None,
+    unavailable_status: 500,
 };
 const CADDY: Example = Example {
     name: "caddy",
     program: "caddy",
     arguments: &["run"],
-    around: None,
-    away: 502,
+    wrapper: None,
+    unavailable_status: 502,
 };
 const HAPROXY: Example = Example {
     name: "haproxy",
     program: "haproxy",
     arguments: &["-db", "-f", "haproxy.cfg"],
-    around: None,
-    away: 503,
+    wrapper: None,
+    unavailable_status: 503,
 };
 const ENVOY: Example = Example {
     name: "envoy-ext-authz",
@@ -51,8 +51,8 @@ const ENVOY: Example = Example {
         "-l",
         "warning",
     ],
-    around: None,
-    away: 503,
+    wrapper: None,
+    unavailable_status: 503,
 };
 
 /// What a client sees on a request that passes.
@@ -92,17 +92,17 @@ fn envoy_lets_through_and_refuses() {
 #[test]
 fn gateways_show_their_token_whatever_clients_show() {
     for example in [NGINX, TRAEFIK, CADDY, HAPROXY, ENVOY] {
-        let site = Site::start(&example, Tokens::Asked);
+        let fixture = GatewayFixture::start(&example, Tokens::Required);
         for forged in ["", "X-Tollgate-Token: forged\r\nAuthorization: Bearer forged\r\n"] {
-            let answer = site.ask(2, "GET /", forged, "");
-            assert_eq!(answer.status, 200, "{}: {answer:?} {}", example.name, site.logs());
+            let response = fixture.send(2, "GET /", forged, "");
+            assert_eq!(response.status, 200, "{}: {response:?} {}", example.name, fixture.logs());
             // It is between gateway and server, and the service gets what is the client's.
             assert!(
-                !answer.body.contains("0123456789abcdef"),
-                "{}: {answer:?}",
+                !response.body.contains("0123456789abcdef"),
+                "{}: {response:?}",
                 example.name
             );
-            assert_eq!(answer.body.contains("authorization: Bearer forged"), !forged.is_empty());
+            assert_eq!(response.body.contains("authorization: Bearer forged"), !forged.is_empty());
         }
     }
 }
@@ -115,78 +115,78 @@ fn the_first_example_of_the_page_does_what_it_says() {
         rest.split_once("```").expect("it ends").0.to_owned()
     };
     let files = [("tollgate.yaml", block("yaml")), ("Caddyfile", block("text"))];
-    let site = Site::run(&CADDY, &files.map(|(name, text)| (name.to_owned(), text)), Tokens::None);
+    let fixture = GatewayFixture::run(&CADDY, &files.map(|(name, text)| (name.to_owned(), text)), Tokens::None);
     let passed = (0..200)
-        .take_while(|_| site.ask(2, "GET /", "", "").status == 200)
+        .take_while(|_| fixture.send(2, "GET /", "", "").status == 200)
         .count();
     // Some come back while the hundred are used up.
     assert!((100..130).contains(&passed), "{passed}");
-    let refused = site.ask(2, "GET /", "X-Forwarded-For: 9.9.9.9\r\n", "");
-    assert_eq!(refused.status, 429);
+    let denied = fixture.send(2, "GET /", "X-Forwarded-For: 9.9.9.9\r\n", "");
+    assert_eq!(denied.status, 429);
     for name in ["retry-after", "ratelimit"] {
-        assert!(refused.header(name).is_some(), "{refused:?}");
+        assert!(denied.header(name).is_some(), "{denied:?}");
     }
-    assert!(refused.body.contains("\"title\":\"Quota Exceeded\""), "{refused:?}");
-    assert_eq!(site.ask(3, "GET /", "", "").status, 200);
+    assert!(denied.body.contains("\"title\":\"Quota Exceeded\""), "{denied:?}");
+    assert_eq!(fixture.send(3, "GET /", "", "").status, 200);
 }
 
 /// Five logins an hour for each address, and a hundred requests a minute.
 fn limits(example: &Example, on_pass: OnPass) {
-    let mut site = Site::start(example, Tokens::None);
+    let mut fixture = GatewayFixture::start(example, Tokens::None);
     let name = example.name;
-    let before = site.service.served();
-    for turn in 1..=5_u32 {
-        let answer = site.ask(2, "POST /login?user=a", "", "name and password");
-        assert_eq!(answer.status, 200, "{name}: {answer:?} {}", site.logs());
+    let before = fixture.service.served();
+    for attempt in 1..=5_u32 {
+        let response = fixture.send(2, "POST /login?user=a", "", "name and password");
+        assert_eq!(response.status, 200, "{name}: {response:?} {}", fixture.logs());
         assert!(
-            answer.body.starts_with("service: POST /login <name and password>\n"),
-            "{name}: {answer:?}"
+            response.body.starts_with("service: POST /login <name and password>\n"),
+            "{name}: {response:?}"
         );
-        let standing = format!("\"logins\";r={}", 5 - turn);
+        let standing = format!("\"logins\";r={}", 5 - attempt);
         match on_pass {
             OnPass::Client => {
-                let header = answer
+                let header = response
                     .header("ratelimit")
-                    .unwrap_or_else(|| panic!("{name}: {answer:?}"));
+                    .unwrap_or_else(|| panic!("{name}: {response:?}"));
                 assert!(header.contains(&standing), "{name}: {header}");
                 assert!(
-                    answer
+                    response
                         .header("ratelimit-policy")
                         .is_some_and(|policy| policy.contains("\"logins\";q=5;w=3600"))
                 );
             }
-            OnPass::Service => assert!(answer.body.contains(&standing), "{name}: {answer:?}"),
+            OnPass::Service => assert!(response.body.contains(&standing), "{name}: {response:?}"),
         }
-        assert_eq!(answer.header("retry-after"), None);
+        assert_eq!(response.header("retry-after"), None);
     }
     for (line, headers) in FORGERIES {
-        let answer = site.ask(2, line, headers, "");
-        let what = format!("{name}: {line} {headers}: {answer:?}");
+        let response = fixture.send(2, line, headers, "");
+        let what = format!("{name}: {line} {headers}: {response:?}");
         if *example == ENVOY && headers.starts_with("Connection: close, X-Forwarded-For") {
-            assert_eq!(answer.status, 400, "{what}: Envoy refuses that by itself");
+            assert_eq!(response.status, 400, "{what}: Envoy refuses that by itself");
             continue;
         }
-        assert_eq!(answer.status, 429, "{what}");
-        let header = answer.header("ratelimit").unwrap_or_else(|| panic!("{what}"));
+        assert_eq!(response.status, 429, "{what}");
+        let header = response.header("ratelimit").unwrap_or_else(|| panic!("{what}"));
         assert!(header.contains("\"logins\";r=0;t="), "{what}");
-        assert!(answer.header("ratelimit-policy").is_some(), "{what}");
-        let after: u32 = answer
+        assert!(response.header("ratelimit-policy").is_some(), "{what}");
+        let after: u32 = response
             .header("retry-after")
             .and_then(|after| after.parse().ok())
             .expect("seconds");
         assert!((600..=900).contains(&after), "{what}");
         assert_eq!(
-            answer.header("content-type").as_deref(),
+            response.header("content-type").as_deref(),
             Some("application/problem+json"),
             "{what}"
         );
         assert!(
-            answer.body.contains("\"title\":\"Quota Exceeded\",\"status\":429"),
+            response.body.contains("\"title\":\"Quota Exceeded\",\"status\":429"),
             "{what}"
         );
     }
     assert_eq!(
-        site.service.served() - before,
+        fixture.service.served() - before,
         5,
         "{name}: what is refused does not reach the service"
     );
@@ -198,26 +198,26 @@ fn limits(example: &Example, on_pass: OnPass) {
         (2, "HEAD /other", 200),
         (2, "GET /forbidden", 403),
     ] {
-        let answer = site.ask(from, line, "", "");
+        let response = fixture.send(from, line, "", "");
         assert_eq!(
-            answer.status,
+            response.status,
             status,
-            "{name}: {from} {line}: {answer:?} {}",
-            site.logs()
+            "{name}: {from} {line}: {response:?} {}",
+            fixture.logs()
         );
         assert!(
-            answer.body.starts_with("service: ") || line.starts_with("HEAD"),
-            "{name}: {answer:?}"
+            response.body.starts_with("service: ") || line.starts_with("HEAD"),
+            "{name}: {response:?}"
         );
     }
-    assert!(!site.gateway_has_ended());
+    assert!(!fixture.gateway_has_ended());
 
     // Nobody passes who was not asked about.
-    site.tollgate.kill();
-    let before = site.service.served();
-    let answer = site.ask(4, "GET /", "", "");
-    assert_eq!(answer.status, example.away, "{name}: {answer:?}");
-    assert_eq!(site.service.served(), before, "{name}");
+    fixture.tollgate.kill();
+    let before = fixture.service.served();
+    let response = fixture.send(4, "GET /", "", "");
+    assert_eq!(response.status, example.unavailable_status, "{name}: {response:?}");
+    assert_eq!(fixture.service.served(), before, "{name}");
 }
 
 /// What a client may try to get another login.

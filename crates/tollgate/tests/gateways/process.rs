@@ -44,8 +44,8 @@ pub(crate) struct Process(Child);
 impl Process {
     /// Runs it in a folder, with what it says in a file there.
     pub(crate) fn spawn(mut command: Command, folder: &Folder, log: &str) -> Self {
-        let said = || File::create(folder.path().join(log)).expect("there is room for a log");
-        let out = said();
+        let create_log = || File::create(folder.path().join(log)).expect("there is room for a log");
+        let out = create_log();
         let err = out.try_clone().expect("a file has several handles");
         let child = command
             .current_dir(folder.path())

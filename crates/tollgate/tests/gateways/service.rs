@@ -24,11 +24,11 @@ impl Service {
             .expect("there are free ports");
         let port = listener.local_addr().expect("it is bound").port();
         let served = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&served);
+        let count = Arc::clone(&served);
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let counted = Arc::clone(&counted);
-                let service = service_fn(move |request| answer(request, Arc::clone(&counted)));
+                let count = Arc::clone(&count);
+                let service = service_fn(move |request| respond(request, Arc::clone(&count)));
                 let connection = hyper::server::conn::http1::Builder::new();
                 tokio::spawn(async move {
                     // A gateway that hangs up is its own affair.
@@ -46,7 +46,7 @@ impl Service {
 }
 
 /// The method, the path, the body and the headers that came; 403 at `/forbidden`.
-async fn answer(request: Request<Incoming>, served: Arc<AtomicUsize>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn respond(request: Request<Incoming>, served: Arc<AtomicUsize>) -> Result<Response<Full<Bytes>>, Infallible> {
     served.fetch_add(1, Ordering::SeqCst);
     let (head, body) = request.into_parts();
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();

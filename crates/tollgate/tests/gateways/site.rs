@@ -1,6 +1,6 @@
 //! A gateway, a service behind it and a server that it asks, put together from an example.
 
-use crate::client::{Answer, ask};
+use crate::client::{GatewayResponse, send};
 use crate::process::{Folder, Process, free_port, gateway};
 use crate::service::Service;
 use std::fs;
@@ -19,20 +19,20 @@ pub(crate) struct Example {
     /// What it is started with, in a folder with the files of the example.
     pub(crate) arguments: &'static [&'static str],
     /// A file that is not shipped, if what is shipped is a part of a whole.
-    pub(crate) around: Option<(&'static str, &'static str)>,
+    pub(crate) wrapper: Option<(&'static str, &'static str)>,
     /// What its clients get while the server is away.
-    pub(crate) away: u16,
+    pub(crate) unavailable_status: u16,
 }
 
 /// Whether the server asks for a token.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tokens {
     None,
-    Asked,
+    Required,
 }
 
 /// It all, running. Fields are dropped in this order.
-pub(crate) struct Site {
+pub(crate) struct GatewayFixture {
     gateway: Process,
     pub(crate) tollgate: Process,
     pub(crate) service: Service,
@@ -41,7 +41,7 @@ pub(crate) struct Site {
     folder: Folder,
 }
 
-impl Site {
+impl GatewayFixture {
     /// Starts all three, and waits until a request comes through.
     pub(crate) fn start(example: &Example, tokens: Tokens) -> Self {
         Self::run(example, &example.files(), tokens)
@@ -65,16 +65,16 @@ impl Site {
             .iter()
             .find(|(name, _)| name == SETTINGS)
             .expect("each has settings");
-        folder.write(SETTINGS, &with(settings, [0; 3], tokens));
-        let (tollgate, asked) = tollgate(&folder);
+        folder.write(SETTINGS, &substitute(settings, [0; 3], tokens));
+        let (tollgate, tollgate_port) = tollgate(&folder);
         let mut log = String::new();
         // A port can be taken between finding it free and using it.
         for _ in 0..ATTEMPTS {
             let port = free_port();
             for (name, text) in files.iter().filter(|(name, _)| name != SETTINGS) {
-                folder.write(name, &with(text, [port, service.port, asked], tokens));
+                folder.write(name, &substitute(text, [port, service.port, tollgate_port], tokens));
             }
-            if let Some((name, text)) = example.around {
+            if let Some((name, text)) = example.wrapper {
                 folder.write(name, text);
             }
             let mut command = Command::new(gateway(example.program));
@@ -85,7 +85,7 @@ impl Site {
             }
             command.env("CADDY_ADMIN", format!("unix/{}", folder.path().join("admin").display()));
             let mut process = Process::spawn(command, &folder, LOG);
-            if answers(&runtime, port, &mut process) {
+            if responds(&runtime, port, &mut process) {
                 return Self {
                     gateway: process,
                     tollgate,
@@ -105,8 +105,8 @@ impl Site {
     }
 
     /// One request of the client at 127.0.0.`from`.
-    pub(crate) fn ask(&self, from: u8, line: &str, headers: &str, body: &str) -> Answer {
-        ask(&self.runtime, from, self.port, line, headers, body)
+    pub(crate) fn send(&self, from: u8, line: &str, headers: &str, body: &str) -> GatewayResponse {
+        send(&self.runtime, from, self.port, line, headers, body)
             .unwrap_or_else(|| panic!("no answer to {line} {headers}: {}", self.logs()))
     }
 
@@ -141,16 +141,16 @@ impl Example {
 }
 
 /// A file with the ports of gateway, service and server put in, and the token where one is asked for.
-fn with(text: &str, ports: [u16; 3], tokens: Tokens) -> String {
+fn substitute(text: &str, ports: [u16; 3], tokens: Tokens) -> String {
     let mut text = text.to_owned();
     // First what stands for a port, so that no port is taken for another.
-    for (known, place) in PORTS {
-        text = text.replace(known, place);
+    for (known, placeholder) in PORTS {
+        text = text.replace(known, placeholder);
     }
-    for ((_, place), port) in PORTS.iter().zip(ports) {
-        text = text.replace(place, &port.to_string());
+    for ((_, placeholder), port) in PORTS.iter().zip(ports) {
+        text = text.replace(placeholder, &port.to_string());
     }
-    if tokens == Tokens::Asked {
+    if tokens == Tokens::Required {
         text = text.replace("#: ", "").replace(" TOKEN", &format!(" {TOKEN}"));
     }
     text
@@ -165,31 +165,31 @@ fn tollgate(folder: &Folder) -> (Process, u16) {
         command.env(name, "disabled");
     }
     let mut process = Process::spawn(command, folder, "tollgate.log");
-    for _ in 0..LOOKS {
-        let said = folder.read("tollgate.log");
-        let address = said
+    for _ in 0..POLLS {
+        let log = folder.read("tollgate.log");
+        let address = log
             .lines()
             .find_map(|line| line.strip_prefix("http: http://127.0.0.1:"));
-        if let Some(port) = address.filter(|_| said.contains("ready\n")) {
+        if let Some(port) = address.filter(|_| log.contains("ready\n")) {
             return (process, port.parse().expect("a port"));
         }
-        assert!(!process.has_ended(), "the server does not start: {said}");
-        std::thread::park_timeout(LOOK);
+        assert!(!process.has_ended(), "the server does not start: {log}");
+        std::thread::park_timeout(POLL_INTERVAL);
     }
     panic!("the server is not ready: {}", folder.read("tollgate.log"))
 }
 
 /// Whether a request comes through in time, from a client that no test is about.
-fn answers(runtime: &Runtime, port: u16, process: &mut Process) -> bool {
-    for _ in 0..LOOKS {
-        let answer = ask(runtime, 9, port, "GET /ready", "", "");
-        if answer.is_some_and(|answer| answer.status == 200 && answer.body.starts_with("service:")) {
+fn responds(runtime: &Runtime, port: u16, process: &mut Process) -> bool {
+    for _ in 0..POLLS {
+        let response = send(runtime, 9, port, "GET /ready", "", "");
+        if response.is_some_and(|response| response.status == 200 && response.body.starts_with("service:")) {
             return true;
         }
         if process.has_ended() {
             return false;
         }
-        std::thread::park_timeout(LOOK);
+        std::thread::park_timeout(POLL_INTERVAL);
     }
     false
 }
@@ -205,5 +205,5 @@ const LOG: &str = "gateway.log";
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 const ATTEMPTS: usize = 3;
 /// How often and how long it is looked whether something is there.
-const LOOKS: usize = 600;
-const LOOK: Duration = Duration::from_millis(50);
+const POLLS: usize = 600;
+const POLL_INTERVAL: Duration = Duration::from_millis(50);

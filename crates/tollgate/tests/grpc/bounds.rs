@@ -114,10 +114,10 @@ fn who_says_nothing_is_cut_off_long_before() {
     );
     let mut speaks = server.connect();
     speaks.ask(&asks([of(&[])]));
-    for words in [&b""[..], b"PRI * HTTP/2.0"] {
+    for bytes in [&b""[..], b"PRI * HTTP/2.0"] {
         let mut silent = std::net::TcpStream::connect(server.address).unwrap();
         silent.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-        std::io::Write::write_all(&mut silent, words).unwrap();
+        std::io::Write::write_all(&mut silent, bytes).unwrap();
         std::io::Read::read_to_end(&mut silent, &mut Vec::new()).unwrap();
     }
     speaks.ask(&asks([of(&[])]));

@@ -58,7 +58,7 @@ fn one(key: &str, value: &str) -> RateLimitDescriptor {
     of(&[(key, value)])
 }
 
-fn brings(mut descriptor: RateLimitDescriptor, requests_per_unit: u32, unit: i32) -> RateLimitDescriptor {
+fn with_limit(mut descriptor: RateLimitDescriptor, requests_per_unit: u32, unit: i32) -> RateLimitDescriptor {
     descriptor.limit = Some(RateLimitOverride {
         requests_per_unit,
         unit,
@@ -76,7 +76,7 @@ fn word(value: &Value, path: &str) -> String {
 }
 
 /// The overall code, and of each status its code, limit, unit, what is left, and seconds.
-fn ask(server: &Server, request: &RateLimitRequest) -> Vec<String> {
+fn summary(server: &Server, request: &RateLimitRequest) -> Vec<String> {
     let answer = as_json::encode(&server.connect().ask(request));
     let status = |status: &Value| {
         let limit = match status.get("currentLimit") {
@@ -188,42 +188,42 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
         ),
         (
             "a limit of the request",
-            vec![vec![brings(user(), 10, 3)]],
+            vec![vec![with_limit(user(), 10, 3)]],
             &["OK", "OK 10/HOUR 9 1555s"],
         ),
         (
             "a limit of the request is counted where the file's is",
-            vec![vec![user_hits(2)], vec![brings(user(), 10, 2)]],
+            vec![vec![user_hits(2)], vec![with_limit(user(), 10, 2)]],
             &["OK", "OK 10/MINUTE 7 55s"],
         ),
         (
             "a limit of the request is no shadow",
-            vec![vec![brings(one("shadow", "x"), 1, 2)]; 2],
+            vec![vec![with_limit(one("shadow", "x"), 1, 2)]; 2],
             &["OVER_LIMIT", "OVER_LIMIT 1/MINUTE - 55s"],
         ),
         (
             "one for a week",
-            vec![vec![brings(user(), 10, 7)]],
+            vec![vec![with_limit(user(), 10, 7)]],
             &["OK", "OK 10/WEEK 9 264355s"],
         ),
         (
             "one without a unit",
-            vec![vec![brings(user(), 10, 0)]],
+            vec![vec![with_limit(user(), 10, 0)]],
             &["OK", "OK 3/MINUTE 2 55s"],
         ),
         (
             "one of no unit there is",
-            vec![vec![brings(user(), 10, 99)]],
+            vec![vec![with_limit(user(), 10, 99)]],
             &["OK", "OK 3/MINUTE 2 55s"],
         ),
         (
             "one below zero",
-            vec![vec![brings(user(), 10, -1)]],
+            vec![vec![with_limit(user(), 10, -1)]],
             &["OK", "OK 3/MINUTE 2 55s"],
         ),
         (
             "the largest there is",
-            vec![vec![brings(user(), u32::MAX, 6)]],
+            vec![vec![with_limit(user(), u32::MAX, 6)]],
             &["OK", "OK 4294967295/YEAR 4294967294 2769955s"],
         ),
     ];
@@ -231,7 +231,7 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
         let server = Server::start_envoy(FILE, RatelimitOptions::default());
         let answers = requests
             .into_iter()
-            .map(|descriptors| ask(&server, &request("shop", descriptors)));
+            .map(|descriptors| summary(&server, &request("shop", descriptors)));
         assert_eq!(answers.last().unwrap(), expected, "{what}");
     }
 }
@@ -240,7 +240,7 @@ fn each_kind_of_descriptor_is_answered_as_its_users_know_it() {
 fn a_shadow_says_what_it_would_and_refuses_nothing() {
     let server = Server::start_envoy(FILE, RatelimitOptions::default());
     for _ in 0..3 {
-        assert_eq!(ask(&server, &request("shop", vec![one("shadow", "x")]))[0], "OK");
+        assert_eq!(summary(&server, &request("shop", vec![one("shadow", "x")]))[0], "OK");
     }
 }
 
@@ -248,13 +248,13 @@ fn a_shadow_says_what_it_would_and_refuses_nothing() {
 fn strictly_a_refused_request_takes_nothing_from_the_others() {
     for (options, left) in [(RatelimitOptions::default(), "OVER_LIMIT"), (strict(), "OK")] {
         let server = Server::start_envoy(FILE, options);
-        let both = request("shop", vec![one("user", "u"), brings(one("all", "x"), 1, 2)]);
-        assert_eq!(ask(&server, &both)[0], "OK");
+        let both = request("shop", vec![one("user", "u"), with_limit(one("all", "x"), 1, 2)]);
+        assert_eq!(summary(&server, &both)[0], "OK");
         for _ in 0..2 {
-            assert_eq!(ask(&server, &both)[0], "OVER_LIMIT");
+            assert_eq!(summary(&server, &both)[0], "OVER_LIMIT");
         }
         assert_eq!(
-            ask(&server, &request("shop", vec![one("user", "u")]))[0],
+            summary(&server, &request("shop", vec![one("user", "u")]))[0],
             left,
             "{options:?}"
         );
@@ -264,23 +264,23 @@ fn strictly_a_refused_request_takes_nothing_from_the_others() {
 #[test]
 fn strictly_hits_of_thousands_of_millions_are_taken_as_they_are() {
     let server = Server::start_envoy(FILE, strict());
-    let asked = request("shop", vec![hits(&[("huge", "x")], 1_500_000_000)]);
+    let huge_hits = request("shop", vec![hits(&[("huge", "x")], 1_500_000_000)]);
     for left in ["2500000000", "1000000000"] {
         assert_eq!(
-            ask(&server, &asked)[1].split(' ').nth(2),
+            summary(&server, &huge_hits)[1].split(' ').nth(2),
             Some(left),
             "what is left of 4,000,000,000"
         );
     }
-    assert_eq!(ask(&server, &asked)[0], "OVER_LIMIT");
+    assert_eq!(summary(&server, &huge_hits)[0], "OVER_LIMIT");
 }
 
 #[test]
 fn an_unknown_domain_limits_nothing_whatever_is_brought_along() {
     let server = Server::start_envoy(FILE, RatelimitOptions::default());
     for unit in [1, 0, 7, 99, -1] {
-        let brought = request("nowhere", vec![brings(one("user", "u"), 0, unit)]);
-        assert_eq!(ask(&server, &brought), ["OK", "OK no limit - -"], "{unit}");
+        let brought = request("nowhere", vec![with_limit(one("user", "u"), 0, unit)]);
+        assert_eq!(summary(&server, &brought), ["OK", "OK no limit - -"], "{unit}");
     }
 }
 
@@ -290,7 +290,7 @@ fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
     let mut client = server.connect();
     let long = "x".repeat(9_000);
     let many = |number: usize| vec![RateLimitDescriptor::default(); number];
-    for (asked, status, begins) in [
+    for (invalid, status, begins) in [
         (
             request("", vec![one("user", "u")]),
             3,
@@ -312,21 +312,21 @@ fn what_makes_no_sense_is_told_and_the_next_request_is_answered() {
         (request("shop", vec![of(&[("a", "b"); 65])]), 3, "descriptor 0"),
         (request(&long, vec![one("user", "u")]), 3, "the domain has more than"),
     ] {
-        let answer = client.call(SHOULD_RATE_LIMIT, &asked.encode_to_vec());
+        let answer = client.call(SHOULD_RATE_LIMIT, &invalid.encode_to_vec());
         assert_eq!(answer.status, Some(status), "{answer:?}");
-        let words = answer.words.replace("%20", " ");
-        assert!(words.starts_with(begins), "{words}");
+        let text = answer.words.replace("%20", " ");
+        assert!(text.starts_with(begins), "{text}");
     }
     let garbage = client.call(SHOULD_RATE_LIMIT, &[0xff; 64]);
     assert_eq!(garbage.status, Some(13), "{garbage:?}");
     // The most that is taken, all on one counter.
-    let most = request("shop", vec![one("user", "vip"); 64]);
-    assert_eq!(ask(&server, &most).last().unwrap(), "OK 100/DAY 36 5155s");
+    let largest = request("shop", vec![one("user", "vip"); 64]);
+    assert_eq!(summary(&server, &largest).last().unwrap(), "OK 100/DAY 36 5155s");
     let huge = request("shop", vec![hits(&[("user", "u")], u64::MAX)]);
-    assert_eq!(ask(&server, &huge), ["OVER_LIMIT", "OVER_LIMIT 3/MINUTE - 55s"]);
+    assert_eq!(summary(&server, &huge), ["OVER_LIMIT", "OVER_LIMIT 3/MINUTE - 55s"]);
 }
 
-const TOLD: &str = "
+const METADATA_FILE: &str = "
 domain: shop
 descriptors:
 - key: a
@@ -349,11 +349,11 @@ fn metadata(server: &Server, request: &RateLimitRequest) -> Value {
 
 #[test]
 fn what_passes_is_told_as_metadata_where_that_is_set() {
-    let tells = RatelimitOptions {
+    let with_metadata = RatelimitOptions {
         metadata: true,
         ..RatelimitOptions::default()
     };
-    let server = Server::start_envoy(TOLD, tells);
+    let server = Server::start_envoy(METADATA_FILE, with_metadata);
     let both = || request("shop", vec![one("a", "x"), one("b", "y")]);
     let descriptors = json!([{ "entries": ["a=x"] }, { "entries": ["b=y"] }]);
     assert_eq!(
@@ -373,13 +373,13 @@ fn what_passes_is_told_as_metadata_where_that_is_set() {
             "metadata": { "plan": { "name": "other", "more": true }, "tier": { "deeper": "x" } },
         })
     );
-    let mut brought = request("shop", vec![brings(hits(&[("c", "z"), ("d", "")], 2), 7, 2)]);
+    let mut brought = request("shop", vec![with_limit(hits(&[("c", "z"), ("d", "")], 2), 7, 2)]);
     brought.hits_addend = 5;
     let descriptor = json!({ "entries": ["c=z", "d="], "limit": "requests_per_unit:7 unit:MINUTE", "hitsAddend": 2 });
     assert_eq!(
         metadata(&server, &brought),
         json!({ "domain": "shop", "descriptors": [descriptor], "hitsAddend": 5 })
     );
-    let silent = Server::start_envoy(TOLD, RatelimitOptions::default());
+    let silent = Server::start_envoy(METADATA_FILE, RatelimitOptions::default());
     assert_eq!(metadata(&silent, &both()), Value::Null);
 }

@@ -32,9 +32,9 @@ fn clients_that_never_speak_or_never_answer_are_not_waited_for() {
     server.connect().ask(&asks([of(&[])]));
     let greeting = [PREFACE, &frame(4, 0, 0, &[])].concat();
     // The last one does not answer the ping by which a server finds out what was sent before it stopped.
-    let silent = [&b""[..], PREFACE, &greeting].map(|words| {
+    let silent = [&b""[..], PREFACE, &greeting].map(|bytes| {
         let mut stream = TcpStream::connect(server.address).unwrap();
-        stream.write_all(words).unwrap();
+        stream.write_all(bytes).unwrap();
         stream
     });
     server.stop();

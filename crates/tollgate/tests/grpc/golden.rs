@@ -7,11 +7,11 @@ use tollgate_limiter::core::Micros;
 const RULES: &str = "- { id: api, domain: tollgate, per: tenant, limit: 100/min, algorithm: fixed_window }\n";
 
 /// `domain=tollgate, [tenant=acme]`.
-const ASKS: &str = "0a08746f6c6c6761746512100a0e0a0674656e616e74120461636d65";
+const REQUEST: &str = "0a08746f6c6c6761746512100a0e0a0674656e616e74120461636d65";
 /// The same with a descriptor's `hits_addend` that is there and 0.
-const LOOKS: &str = "0a08746f6c6c6761746512120a0e0a0674656e616e74120461636d651a00";
+const PEEK: &str = "0a08746f6c6c6761746512120a0e0a0674656e616e74120461636d651a00";
 /// The same with three hits given back.
-const GIVES_BACK: &str = "0a08746f6c6c6761746512160a0e0a0674656e616e74120461636d651a0208032001";
+const REFUND: &str = "0a08746f6c6c6761746512160a0e0a0674656e616e74120461636d651a0208032001";
 /// `OK, api 100/MINUTE, 42 left, 17 s`.
 const OK: &str = "0801121308011209086410021a03617069182a22020811";
 /// `OVER_LIMIT, api 100/MINUTE, 0 left, 17 s`.
@@ -29,24 +29,24 @@ fn requests_and_answers_are_these_bytes() {
     // 22:34:43, which is 17 s before the end of the minute.
     server.clock.advance(Micros::from_secs(38));
     let mut client = server.connect();
-    let mut ask = |request: &str| {
+    let mut call = |request: &str| {
         let answer = client.call(SHOULD_RATE_LIMIT, &bytes(request));
         assert_eq!((answer.http, answer.status), (200, Some(0)), "{answer:?}");
         answer.message
     };
     for _ in 0..57 {
-        ask(ASKS);
+        call(REQUEST);
     }
-    assert_eq!(ask(ASKS), bytes(OK));
-    assert_eq!(ask(LOOKS), bytes(OK));
+    assert_eq!(call(REQUEST), bytes(OK));
+    assert_eq!(call(PEEK), bytes(OK));
     for _ in 0..42 {
-        ask(ASKS);
+        call(REQUEST);
     }
-    assert_eq!(ask(ASKS), bytes(OVER_LIMIT));
+    assert_eq!(call(REQUEST), bytes(OVER_LIMIT));
     // Three are given back, and only three.
-    ask(GIVES_BACK);
+    call(REFUND);
     for _ in 0..3 {
-        assert_eq!(ask(ASKS)[..2], bytes(OK)[..2]);
+        assert_eq!(call(REQUEST)[..2], bytes(OK)[..2]);
     }
-    assert_eq!(ask(ASKS), bytes(OVER_LIMIT));
+    assert_eq!(call(REQUEST), bytes(OVER_LIMIT));
 }

@@ -11,7 +11,7 @@ const NOT_SERVING: [u8; 2] = [0x08, 2];
 const NAMES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
 
 /// `HealthCheckRequest { service }`.
-fn asks(service: &str) -> Vec<u8> {
+fn request_for(service: &str) -> Vec<u8> {
     if service.is_empty() {
         return Vec::new();
     }
@@ -25,10 +25,10 @@ fn the_server_and_its_service_are_serving_and_nobody_else_is_known() {
     let server = Server::start("- { id: x, limit: 10/min }\n");
     let mut client = server.connect();
     for service in NAMES {
-        let answer = client.call(CHECK, &asks(service));
+        let answer = client.call(CHECK, &request_for(service));
         assert_eq!((answer.status, &*answer.message), (Some(0), &SERVING[..]), "{service}");
     }
-    assert_eq!(client.call(CHECK, &asks("other")).status, Some(5));
+    assert_eq!(client.call(CHECK, &request_for("other")).status, Some(5));
 }
 
 #[test]
@@ -58,14 +58,14 @@ fn a_server_that_is_healthy_with_rules_only_serves_when_they_have_come() {
         .build()
         .unwrap();
     let mut watching = Client::connect(&runtime, server.address);
-    let mut body = runtime.block_on(async { watching.begin(WATCH, &asks("ratelimit")).await.unwrap().into_body() });
+    let mut body = runtime.block_on(async { watching.begin(WATCH, &request_for("ratelimit")).await.unwrap().into_body() });
     let mut next = || runtime.block_on(async { body.frame().await.unwrap().unwrap().into_data().unwrap() });
-    let mut said = |service| client.call(CHECK, &asks(service)).message.to_vec();
+    let mut status = |service| client.call(CHECK, &request_for(service)).message.to_vec();
     assert_eq!(next()[5..], NOT_SERVING);
     for service in NAMES {
-        assert_eq!(said(service), NOT_SERVING, "{service}");
+        assert_eq!(status(service), NOT_SERVING, "{service}");
     }
     server.gate.install_rules(rule_set("- { id: x, limit: 10/min }\n"));
     assert_eq!(next()[5..], SERVING);
-    assert_eq!(said("ratelimit"), SERVING);
+    assert_eq!(status("ratelimit"), SERVING);
 }

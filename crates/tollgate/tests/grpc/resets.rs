@@ -42,9 +42,9 @@ fn a_client_that_does_nothing_else_is_sent_away_and_others_are_served() {
 fn sent(attacker: &mut TcpStream, bytes: &[u8]) -> Vec<u8> {
     // The server may have hung up before all of it was written, or not read it before its answers are read.
     let _ = attacker.write_all(bytes);
-    let mut said = Vec::new();
-    let _ = attacker.read_to_end(&mut said);
-    let mut rest = &said[..];
+    let mut received = Vec::new();
+    let _ = attacker.read_to_end(&mut received);
+    let mut rest = &received[..];
     let mut kinds = Vec::new();
     while let [a, b, c, kind, _, _, _, _, _, ..] = rest {
         let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
@@ -67,8 +67,8 @@ fn floods_of_frames_end_one_connection_at_most_and_others_are_served() {
         ("DATA", empty, false),
     ] {
         let mut attacker = TcpStream::connect(server.address).unwrap();
-        attacker.set_write_timeout(Some(PATIENCE)).unwrap();
-        attacker.set_read_timeout(Some(PATIENCE)).unwrap();
+        attacker.set_write_timeout(Some(TIMEOUT)).unwrap();
+        attacker.set_read_timeout(Some(TIMEOUT)).unwrap();
         let greeting = [PREFACE, &frame(4, 0, 0, &[])].concat();
         let kinds = sent(&mut attacker, &[greeting, flood].concat());
         assert!(!is_ended || kinds.contains(&GOAWAY), "{name}");
@@ -82,4 +82,4 @@ fn floods_of_frames_end_one_connection_at_most_and_others_are_served() {
 }
 
 /// How long a flood may be kept waiting.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);

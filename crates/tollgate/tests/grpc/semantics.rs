@@ -42,8 +42,8 @@ fn a_refused_request_takes_nothing_anywhere() {
     // Those that would pass are told as they stand.
     let expected = vec![(Code::Ok, 10), (Code::OverLimit, 0), (Code::Ok, 10)];
     assert_eq!(codes(&refused), (Code::OverLimit, expected));
-    let look = client.ask(&asks(["a", "b", "c"].map(|name| hits(&[("tenant", name)], 0))));
-    assert_eq!(codes(&look), (Code::Ok, vec![(Code::Ok, 10); 3]));
+    let peek = client.ask(&asks(["a", "b", "c"].map(|name| hits(&[("tenant", name)], 0))));
+    assert_eq!(codes(&peek), (Code::Ok, vec![(Code::Ok, 10); 3]));
 }
 
 #[test]
@@ -165,8 +165,8 @@ fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter()
     let hour = |units| (units, RateLimitUnit::Hour);
     let response = client.ask(&asks([with("a", 15, hour(20))]));
     assert_eq!(codes(&response), (Code::Ok, vec![(Code::Ok, 5)]));
-    let told = response.statuses[0].current_limit.as_ref().unwrap();
-    assert_eq!((told.requests_per_unit, told.unit(), &*told.name), (20, Unit::Hour, ""));
+    let limit = response.statuses[0].current_limit.as_ref().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit(), &*limit.name), (20, Unit::Hour, ""));
     assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 2_700);
     // The rule's counter, and another subject's, are apart.
     assert_eq!(codes(&client.ask(&asks([tenant("a")]))).1, [(Code::Ok, 9)]);
@@ -189,8 +189,8 @@ fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter()
         [(Code::OverLimit, 0)]
     );
     assert_eq!(codes(&client.ask(&asks([with("a", 0, hour(0))]))).1, [(Code::Ok, 0)]);
-    let most = client.ask(&asks([with("c", 1, (u32::MAX, RateLimitUnit::Year))]));
-    assert_eq!(codes(&most).1, [(Code::Ok, 999_999_999)]);
+    let largest = client.ask(&asks([with("c", 1, (u32::MAX, RateLimitUnit::Year))]));
+    assert_eq!(codes(&largest).1, [(Code::Ok, 999_999_999)]);
     // Only where there are rules.
     let elsewhere = RateLimitRequest {
         domain: "elsewhere".to_owned(),
@@ -198,8 +198,8 @@ fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter()
     };
     assert_eq!(codes(&client.ask(&elsewhere)), (Code::Ok, vec![(Code::Ok, 0)]));
     // Without a unit it is none.
-    let (status, words) = client.refused(&asks([with("a", 1, (1, RateLimitUnit::Unknown))]));
-    assert_eq!(status, 3, "{words}");
+    let (status, text) = client.refused(&asks([with("a", 1, (1, RateLimitUnit::Unknown))]));
+    assert_eq!(status, 3, "{text}");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use tollgate::server::headers::Dialects;
 use tollgate_limiter::core::Micros;
 
 /// `code, (requests_per_unit, unit, name), limit_remaining, duration_until_reset in seconds`.
-type Told = (Code, Option<(u32, Unit, String)>, u32, Option<i64>);
+type StatusSummary = (Code, Option<(u32, Unit, String)>, u32, Option<i64>);
 
-fn told(status: &DescriptorStatus) -> Told {
+fn summary(status: &DescriptorStatus) -> StatusSummary {
     let limit = status.current_limit.as_ref();
     let limit = limit.map(|limit| (limit.requests_per_unit, limit.unit(), limit.name.clone()));
     let reset = status.duration_until_reset;
@@ -47,7 +47,7 @@ fn the_limit_is_told_as_it_is_configured_and_the_time_in_whole_seconds_rounded_u
         assert_eq!(response.overall_code(), Code::Ok);
         let expected = (Code::Ok, told_limit, remaining, Some(seconds));
         assert_eq!(
-            response.statuses.iter().map(told).collect::<Vec<_>>(),
+            response.statuses.iter().map(summary).collect::<Vec<_>>(),
             [expected],
             "{rule}"
         );
@@ -64,21 +64,21 @@ fn a_refusal_tells_when_this_request_would_pass() {
         let response = client.ask(&asks([hits(&[], cost)]));
         assert_eq!(response.overall_code(), Code::OverLimit);
         let expected = (Code::OverLimit, limit(10, Unit::Minute, "x"), 0, Some(seconds));
-        assert_eq!(told(&response.statuses[0]), expected);
+        assert_eq!(summary(&response.statuses[0]), expected);
     }
     server.clock.advance(Micros::from_millis(100));
     // 5.9 s are 6, so that who comes back then passes.
-    assert_eq!(told(&client.ask(&asks([of(&[])])).statuses[0]).3, Some(6));
+    assert_eq!(summary(&client.ask(&asks([of(&[])])).statuses[0]).3, Some(6));
     // What can never pass has no time; it is told that nothing is left of it all the same.
     let never = client.ask(&asks([hits(&[], 11)]));
     assert_eq!(
-        told(&never.statuses[0]),
+        summary(&never.statuses[0]),
         (Code::OverLimit, limit(10, Unit::Minute, "x"), 0, None)
     );
     let huge = client.ask(&asks([hits(&[], u64::MAX)]));
-    assert_eq!(told(&huge.statuses[0]).0, Code::OverLimit);
+    assert_eq!(summary(&huge.statuses[0]).0, Code::OverLimit);
     server.clock.advance(Micros::from_secs(60));
-    assert_eq!(told(&client.ask(&asks([hits(&[], 0)])).statuses[0]).2, 10);
+    assert_eq!(summary(&client.ask(&asks([hits(&[], 0)])).statuses[0]).2, 10);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn what_meets_no_limit_has_none_and_what_is_unlimited_says_so() {
                  - { id: watched, when: { plan: shadow }, limit: 1/min, mode: shadow }\n";
     let server = Server::start(rules);
     let mut client = server.connect();
-    let mut status = |plan: &str| told(&client.ask(&asks([of(&[("plan", plan)])])).statuses[0]);
+    let mut status = |plan: &str| summary(&client.ask(&asks([of(&[("plan", plan)])])).statuses[0]);
     assert_eq!(status("silver"), (Code::Ok, None, 0, None));
     assert_eq!(status("gold"), (Code::Ok, None, u32::MAX, None));
     assert_eq!(
@@ -106,7 +106,7 @@ fn what_meets_no_limit_has_none_and_what_is_unlimited_says_so() {
     // An unknown domain.
     let mut elsewhere = asks([of(&[("plan", "none")])]);
     elsewhere.domain = "elsewhere".to_owned();
-    assert_eq!(told(&client.ask(&elsewhere).statuses[0]), (Code::Ok, None, 0, None));
+    assert_eq!(summary(&client.ask(&elsewhere).statuses[0]), (Code::Ok, None, 0, None));
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn of_several_limits_the_one_is_told_that_binds() {
         "- { id: wide, limit: 100/min }\n- { id: narrow, limit: 2/h }\n- { id: many, limit: [3/s, 1000/day] }\n",
     );
     let mut client = server.connect();
-    let mut status = |cost| told(&client.ask(&asks([hits(&[], cost)])).statuses[0]);
+    let mut status = |cost| summary(&client.ask(&asks([hits(&[], cost)])).statuses[0]);
     assert_eq!(status(1), (Code::Ok, limit(2, Unit::Hour, "narrow"), 1, Some(1_800)));
     assert_eq!(status(3).1, limit(2, Unit::Hour, "narrow"));
     assert_eq!(status(1).2, 0);

@@ -28,7 +28,7 @@ fn over(process: &Process, deadline: Duration) -> Server {
     Server::over(store, &clock, RULES, settings())
 }
 
-fn ask(client: &mut Client<'_>, key: &str, fields: &[(&str, &str)]) -> Answer {
+fn check(client: &mut Client<'_>, key: &str, fields: &[(&str, &str)]) -> Answer {
     let message = asks([of(&[(key, "a")])]).encode_to_vec();
     client.try_call(SHOULD_RATE_LIMIT, &message, fields).unwrap()
 }
@@ -54,12 +54,12 @@ fn who_names_a_time_waits_no_longer_for_a_store_that_does_not_answer() {
     let process = Process::start(ServerKind::Redis70);
     let server = over(&process, Duration::from_secs(30));
     let mut client = server.connect();
-    assert_eq!(ask(&mut client, "tenant", &[]).status, Some(0));
+    assert_eq!(check(&mut client, "tenant", &[]).status, Some(0));
     process.freeze();
-    let late = ask(&mut client, "tenant", &[("grpc-timeout", "50m")]);
+    let late = check(&mut client, "tenant", &[("grpc-timeout", "50m")]);
     process.thaw();
     assert_eq!(late.status, Some(4), "{late:?}");
-    assert_eq!(ask(&mut client, "tenant", &[]).status, Some(0));
+    assert_eq!(check(&mut client, "tenant", &[]).status, Some(0));
 }
 
 #[test]
@@ -67,11 +67,11 @@ fn what_nobody_can_judge_is_an_error_or_passes_as_the_rule_says() {
     let mut process = Process::start(ServerKind::Redis70);
     let server = over(&process, Duration::from_secs(2));
     let mut client = server.connect();
-    assert_eq!(ask(&mut client, "shut", &[]).status, Some(0));
+    assert_eq!(check(&mut client, "shut", &[]).status, Some(0));
     process.kill();
-    let closed = ask(&mut client, "shut", &[]);
+    let closed = check(&mut client, "shut", &[]);
     assert_eq!(closed.status, Some(14), "{closed:?}");
-    let open = ask(&mut client, "open", &[]);
+    let open = check(&mut client, "open", &[]);
     assert_eq!(open.status, Some(0), "{open:?}");
     let response = RateLimitResponse::decode(open.message).unwrap();
     assert_eq!(
@@ -85,6 +85,6 @@ fn what_nobody_can_judge_is_an_error_or_passes_as_the_rule_says() {
     let [good, bad] = ["good", "bad"].map(|user| asks([of(&[("user", user)])]));
     assert_eq!(client.call(SHOULD_RATE_LIMIT, &good.encode_to_vec()).status, Some(14));
     assert_eq!(client.ask(&bad).overall_code(), Code::OverLimit);
-    let beside = client.ask(&asks([of(&[("shut", "a")]), of(&[("banned", "a")])]));
-    assert_eq!(beside.overall_code(), Code::OverLimit);
+    let with_ban = client.ask(&asks([of(&[("shut", "a")]), of(&[("banned", "a")])]));
+    assert_eq!(with_ban.overall_code(), Code::OverLimit);
 }

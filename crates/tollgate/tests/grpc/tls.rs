@@ -41,7 +41,7 @@ fn is_served(server: &Server, connector: &TlsConnector) -> bool {
 
 #[test]
 fn clients_are_known_by_who_signed_them_and_by_their_names() {
-    let (folder, ours, clients, strangers) = (Folder::new("grpc-names"), authority(), authority(), authority());
+    let (folder, ours, clients, others) = (Folder::new("grpc-names"), authority(), authority(), authority());
     folder.sign(&ours);
     fs::write(folder.0.join("clients.pem"), clients.pem()).unwrap();
     let spiffe = "spiffe://shop.example/ns/edge/sa/envoy";
@@ -58,16 +58,16 @@ fn clients_are_known_by_who_signed_them_and_by_their_names() {
         (&["other.example"], &clients, false),
         (&["*.example"], &clients, false),
         (&[], &clients, false),
-        (&["envoy.example"], &strangers, false),
+        (&["envoy.example"], &others, false),
     ] {
-        let shown = signed_for(authority, names);
-        let connector = client(&ours, Some(shown), h2);
+        let certificate = signed_for(authority, names);
+        let connector = client(&ours, Some(certificate), h2);
         assert_eq!(is_served(&server, &connector), served, "{names:?}");
     }
     assert!(!is_served(&server, &client(&ours, None, h2)));
     // Whoever does not trust the server does not come either.
-    let shown = signed_for(&clients, &["envoy.example"]);
-    assert!(!is_served(&server, &client(&strangers, Some(shown), h2)));
+    let certificate = signed_for(&clients, &["envoy.example"]);
+    assert!(!is_served(&server, &client(&others, Some(certificate), h2)));
 }
 
 #[test]

@@ -9,14 +9,14 @@ use tollgate::server::grpc::GrpcSettings;
 use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 const CHECKS: &str = "token-that-may-check";
-const GIVES_BACK: &str = "token-that-may-do-both";
+const REFUNDS: &str = "token-that-may-do-both";
 const READS: &str = "token-that-may-neither";
 
 fn server() -> Server {
     let mut tokens = Tokens::default();
     for (token, rights) in [
         (CHECKS, Rights::CHECK),
-        (GIVES_BACK, Rights::CHECK | Rights::REFUND),
+        (REFUNDS, Rights::CHECK | Rights::REFUND),
         (READS, Rights::METRICS),
     ] {
         tokens.add(token, TokenSecret::Plain(token), rights).unwrap();
@@ -30,7 +30,7 @@ fn server() -> Server {
     )
 }
 
-fn ask(client: &mut Client<'_>, token: Option<&str>, is_negative_hits: bool) -> Answer {
+fn check(client: &mut Client<'_>, token: Option<&str>, is_negative_hits: bool) -> Answer {
     let descriptor = RateLimitDescriptor {
         is_negative_hits,
         ..of(&[])
@@ -51,10 +51,10 @@ fn a_token_with_the_right_passes_and_giving_back_takes_another() {
         (Some(READS), false, 7),
         (Some(CHECKS), false, 0),
         (Some(CHECKS), true, 7),
-        (Some(GIVES_BACK), false, 0),
-        (Some(GIVES_BACK), true, 0),
+        (Some(REFUNDS), false, 0),
+        (Some(REFUNDS), true, 0),
     ] {
-        let answer = ask(&mut client, token, gives_back);
+        let answer = check(&mut client, token, gives_back);
         assert_eq!(answer.status, Some(status), "{token:?} {gives_back}: {answer:?}");
     }
     // Health is open to everybody.

@@ -183,7 +183,7 @@ fn a_batch_is_decided_one_after_the_other() {
     assert!(answer.headers.iter().all(|(name, _)| !name.contains("ratelimit")));
     let verdicts = answer.json();
     let allowed: Vec<bool> = (0..4)
-        .map(|place| verdicts[place]["allowed"].as_bool().unwrap())
+        .map(|index| verdicts[index]["allowed"].as_bool().unwrap())
         .collect();
     assert_eq!(allowed, [true, true, false, true]);
     assert_eq!(verdicts[2]["status"], 429);
@@ -241,9 +241,9 @@ fn an_explanation_names_every_rule_and_takes_nothing() {
     for _ in 0..3 {
         let answer = client.post("/v1/explain", body);
         assert_eq!(answer.status, 200);
-        let told = answer.json();
-        assert_eq!(told["verdict"]["allowed"], true);
-        let (plan, charges) = (&told["rules"][0], &told["rules"][1]);
+        let explanation = answer.json();
+        assert_eq!(explanation["verdict"]["allowed"], true);
+        let (plan, charges) = (&explanation["rules"][0], &explanation["rules"][1]);
         assert_eq!(plan["met"], true);
         assert_eq!(plan["per"], json!([{ "attribute": "user", "value": "a" }]));
         assert_eq!(

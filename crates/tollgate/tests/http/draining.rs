@@ -81,9 +81,9 @@ fn clients_that_speak_http2_and_ask_nothing_are_not_waited_for() {
     let settings_frame = "\0\0\0\u{4}\0\0\0\0\0";
     // The last one does not answer the ping by which a server finds out what was sent before it stopped.
     let greeting = format!("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n{settings_frame}");
-    let silent = ["PRI * HTTP/2.0\r\n", &greeting].map(|words| {
+    let silent = ["PRI * HTTP/2.0\r\n", &greeting].map(|bytes| {
         let mut client = server.connect();
-        client.send(words);
+        client.send(bytes);
         client
     });
     assert_eq!(server.connect().get("/healthz").status, 200);

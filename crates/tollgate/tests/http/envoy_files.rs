@@ -49,7 +49,7 @@ fn start(modes: CompatModes, all_are_quotas: bool) -> Server {
 }
 
 /// Asks for descriptors, each `key`, or `key*hits`.
-fn ask(server: &Server, descriptors: &[&str]) -> (u16, Value) {
+fn should_rate_limit(server: &Server, descriptors: &[&str]) -> (u16, Value) {
     let descriptor = |text: &&str| {
         let (key, hits) = text.split_once('*').unwrap_or((*text, "1"));
         json!({ "entries": [{ "key": key, "value": "x" }], "hitsAddend": hits })
@@ -75,7 +75,7 @@ fn headers_speak_of_the_least_left_or_of_the_last_that_refuses() {
         ..CompatModes::default()
     };
     // What is asked before, what is asked then, and what its headers say.
-    for (before, asked, status, told) in [
+    for (before, descriptors, status, expected) in [
         (&[][..], &["a"][..], 200, &["10", "9", "55"][..]),
         (&[], &["a", "b"], 200, &["5", "4", "1555"]),
         (&[], &["a*6", "b"], 200, &["10", "4", "55"]),
@@ -93,13 +93,13 @@ fn headers_speak_of_the_least_left_or_of_the_last_that_refuses() {
     ] {
         let server = start(with_headers(), false);
         for one in before {
-            ask(&server, &[one]);
+            should_rate_limit(&server, &[one]);
         }
-        let (answered, answer) = ask(&server, asked);
+        let (answered, answer) = should_rate_limit(&server, descriptors);
         assert_eq!(
             (answered, &*headers(&answer)),
-            (status, told),
-            "{before:?} {asked:?}: {answer}"
+            (status, expected),
+            "{before:?} {descriptors:?}: {answer}"
         );
     }
 }
@@ -107,7 +107,7 @@ fn headers_speak_of_the_least_left_or_of_the_last_that_refuses() {
 #[test]
 fn there_are_no_headers_unless_they_are_asked_for_and_then_under_any_name() {
     let plain = start(CompatModes::default(), false);
-    assert_eq!(ask(&plain, &["a"]).1["responseHeadersToAdd"], Value::Null);
+    assert_eq!(should_rate_limit(&plain, &["a"]).1["responseHeadersToAdd"], Value::Null);
     let named = HeaderNames {
         limit: "X-Limit".into(),
         ..HeaderNames::default()
@@ -124,14 +124,14 @@ fn there_are_no_headers_unless_they_are_asked_for_and_then_under_any_name() {
         { "key": "RateLimit-Remaining", "value": "9" },
         { "key": "RateLimit-Reset", "value": "55" },
     ]);
-    assert_eq!(ask(&named, &["a"]).1["responseHeadersToAdd"], wanted);
+    assert_eq!(should_rate_limit(&named, &["a"]).1["responseHeadersToAdd"], wanted);
 }
 
 #[test]
 fn a_status_names_its_limit_and_the_whole_window_and_shadows_tell_too() {
     let server = start(CompatModes::default(), false);
-    ask(&server, &["s"]);
-    let (status, answer) = ask(&server, &["b", "s", "free", "unknown"]);
+    should_rate_limit(&server, &["s"]);
+    let (status, answer) = should_rate_limit(&server, &["b", "s", "free", "unknown"]);
     let wanted = json!([
         {
             "code": "OK", "limitRemaining": 4, "durationUntilReset": "1555s",
@@ -148,7 +148,7 @@ fn a_status_names_its_limit_and_the_whole_window_and_shadows_tell_too() {
 fn a_name_that_cannot_stand_in_a_header_is_not_told() {
     let server = start(CompatModes::default(), false);
     for (key, name) in [("b", json!("five")), ("quoted", Value::Null), ("broken", Value::Null)] {
-        let (_, answer) = ask(&server, &[key]);
+        let (_, answer) = should_rate_limit(&server, &[key]);
         let limit = &answer["statuses"][0]["currentLimit"];
         assert_eq!(
             (&limit["requestsPerUnit"], &limit["name"]),
@@ -166,26 +166,26 @@ fn in_shadow_mode_all_pass_and_statuses_tell_what_their_limits_say() {
     };
     let server = start(shadow, false);
     for (code, shadowed) in [("OK", 0), ("OVER_LIMIT", 1), ("OVER_LIMIT", 2)] {
-        let (status, answer) = ask(&server, &["c", "a"]);
+        let (status, answer) = should_rate_limit(&server, &["c", "a"]);
         assert_eq!((status, &answer["overallCode"]), (200, &"OK".into()), "{answer}");
         assert_eq!(answer["statuses"][0]["code"], code, "{answer}");
         assert_eq!(server.gate.metrics().ratelimit.calls.shadowed.get(), shadowed);
     }
     // And back, while it runs.
     server.gate.compat().set_modes(CompatModes::default());
-    assert_eq!(ask(&server, &["c"]).0, 429);
+    assert_eq!(should_rate_limit(&server, &["c"]).0, 429);
 }
 
 #[test]
 fn as_quotas_limits_refuse_only_all_together() {
     let server = start(CompatModes::default(), true);
-    ask(&server, &["c", "a"]);
-    let (status, answer) = ask(&server, &["c", "a"]);
+    should_rate_limit(&server, &["c", "a"]);
+    let (status, answer) = should_rate_limit(&server, &["c", "a"]);
     assert_eq!((status, &answer["statuses"][0]["code"]), (200, &"OVER_LIMIT".into()));
-    assert_eq!(ask(&server, &["c", "a*10"]).0, 429);
-    assert_eq!(ask(&server, &["c"]).0, 429);
-    assert_eq!(ask(&server, &["c", "unknown"]).0, 429);
-    assert_eq!(ask(&server, &["c", "free"]).0, 429);
+    assert_eq!(should_rate_limit(&server, &["c", "a*10"]).0, 429);
+    assert_eq!(should_rate_limit(&server, &["c"]).0, 429);
+    assert_eq!(should_rate_limit(&server, &["c", "unknown"]).0, 429);
+    assert_eq!(should_rate_limit(&server, &["c", "free"]).0, 429);
 }
 
 #[test]
@@ -208,21 +208,21 @@ fn what_makes_no_sense_is_told_apart_from_what_is_refused() {
 #[test]
 fn a_health_check_is_ok_until_the_server_drains_and_tells_the_last_fault() {
     let server = start(CompatModes::default(), false);
-    let ask = || {
+    let health = || {
         let answer = server.connect().get("/healthcheck");
         (answer.status, answer.body)
     };
-    assert_eq!(ask(), (200, "OK".into()));
+    assert_eq!(health(), (200, "OK".into()));
     server
         .gate
         .record_reload_failure("shop.yaml: duplicate domain 'shop' in config file");
-    let (status, body) = ask();
+    let (status, body) = health();
     assert!(
         status == 200 && body.starts_with("OK\n") && body.contains("duplicate domain"),
         "{body}"
     );
     server.gate.advance_phase(Phase::Draining);
-    assert_eq!(ask().0, 500);
+    assert_eq!(health().0, 500);
 }
 
 #[test]

@@ -7,15 +7,15 @@ use serde_json::{Value, json};
 const RULES: &str =
     "- { id: tenant, per: tenant, limit: 10/min }\n- { id: free, when: { plan: gold }, limit: unlimited }\n";
 
-fn ask(client: &mut Client, request: &Value) -> (u16, Value) {
+fn should_rate_limit(client: &mut Client, request: &Value) -> (u16, Value) {
     let answer = client.post("/json", request.to_string());
     (answer.status, answer.json())
 }
 
 fn tenant(name: &str, more: Value) -> Value {
     let mut descriptor = json!({ "entries": [{ "key": "tenant", "value": name }] });
-    let (own, more) = (descriptor.as_object_mut().unwrap(), more);
-    own.extend(more.as_object().unwrap().clone());
+    let (fields, more) = (descriptor.as_object_mut().unwrap(), more);
+    fields.extend(more.as_object().unwrap().clone());
     descriptor
 }
 
@@ -24,7 +24,7 @@ fn a_request_is_answered_as_over_grpc() {
     let server = Server::start(RULES);
     let mut client = server.connect();
     let request = json!({ "domain": "default", "descriptors": [tenant("a", json!({})), { "entries": [{ "key": "plan", "value": "gold" }] }] });
-    let (status, answer) = ask(&mut client, &request);
+    let (status, answer) = should_rate_limit(&mut client, &request);
     let limit = json!({ "requestsPerUnit": 10, "unit": "MINUTE", "name": "tenant" });
     assert_eq!(
         (status, answer),
@@ -54,10 +54,10 @@ fn a_request_is_answered_as_over_grpc() {
         json!({ "code": "OVER_LIMIT", "currentLimit": limit, "durationUntilReset": "6s" })
     );
     let back = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "isNegativeHits": true, "hitsAddend": "3" }))] });
-    assert_eq!(ask(&mut client, &back).1["statuses"][0]["limitRemaining"], 10);
-    let own = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "limit": { "requestsPerUnit": 3, "unit": "DAY" } }))] });
+    assert_eq!(should_rate_limit(&mut client, &back).1["statuses"][0]["limitRemaining"], 10);
+    let with_limit = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "limit": { "requestsPerUnit": 3, "unit": "DAY" } }))] });
     assert_eq!(
-        ask(&mut client, &own).1["statuses"][0]["currentLimit"],
+        should_rate_limit(&mut client, &with_limit).1["statuses"][0]["currentLimit"],
         json!({ "requestsPerUnit": 3, "unit": "DAY" })
     );
     let metrics = server.gate.metrics_text();
@@ -116,7 +116,7 @@ fn what_makes_no_sense_is_told_by_its_member_and_takes_nothing() {
             "no unit",
         ),
     ] {
-        let (status, problem) = ask(&mut client, &request);
+        let (status, problem) = should_rate_limit(&mut client, &request);
         assert_eq!(status, 400, "{request}");
         assert_eq!(problem.get("field").and_then(Value::as_str), field, "{problem}");
         assert!(problem["detail"].as_str().unwrap().contains(detail), "{problem}");
@@ -139,10 +139,10 @@ fn lists_that_are_too_long_are_refused_and_take_nothing() {
         (vec![1, 65], "descriptors[1].entries"),
         ([vec![8; 63], vec![9]].concat(), "descriptors[63].entries"),
     ] {
-        let (status, answer) = ask(&mut client, &of(&entries));
+        let (status, answer) = should_rate_limit(&mut client, &of(&entries));
         assert_eq!((status, answer["field"].as_str()), (400, Some(field)), "{answer}");
     }
-    let look = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "hitsAddend": 0 }))] });
-    assert_eq!(ask(&mut client, &look).1["statuses"][0]["limitRemaining"], 10);
-    assert_eq!(ask(&mut client, &of(&[vec![0; 56], vec![64; 8]].concat())).0, 200);
+    let peek = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "hitsAddend": 0 }))] });
+    assert_eq!(should_rate_limit(&mut client, &peek).1["statuses"][0]["limitRemaining"], 10);
+    assert_eq!(should_rate_limit(&mut client, &of(&[vec![0; 56], vec![64; 8]].concat())).0, 200);
 }

@@ -12,7 +12,7 @@ const RULES: &str = "
 - { id: page, domain: paths, per: [path, method, host], limit: 1/min }
 ";
 
-fn asked_by(gateway: Gateway) -> HttpSettings {
+fn settings_for(gateway: Gateway) -> HttpSettings {
     HttpSettings {
         forward: Some(Forward {
             gateway,
@@ -24,11 +24,11 @@ fn asked_by(gateway: Gateway) -> HttpSettings {
 }
 
 fn server(gateway: Gateway) -> Server {
-    Server::start_with(RULES, asked_by(gateway))
+    Server::start_with(RULES, settings_for(gateway))
 }
 
 /// A question with these header lines, each with its end.
-fn ask(client: &mut Client, line: &str, headers: &str) -> Answer {
+fn request(client: &mut Client, line: &str, headers: &str) -> Answer {
     client.send(format!("{line} HTTP/1.1\r\nHost: test\r\n{headers}\r\n"));
     client.answer()
 }
@@ -43,7 +43,7 @@ const CLIENT: &str = "X-Forwarded-For: 192.0.2.7\r\n";
 #[test]
 fn an_allowed_request_is_200_and_nothing_else() {
     let server = server(Gateway::Traefik);
-    let answer = ask(&mut server.connect(), "GET /v1/forward/default", CLIENT);
+    let answer = request(&mut server.connect(), "GET /v1/forward/default", CLIENT);
     assert_eq!((answer.status, &*answer.body), (200, ""));
     assert_eq!(
         lines(&answer),
@@ -57,7 +57,7 @@ fn an_allowed_request_is_200_and_nothing_else() {
         ]
     );
     // No rule met, no headers.
-    let nowhere = ask(&mut server.connect(), "GET /v1/forward/nowhere", CLIENT);
+    let nowhere = request(&mut server.connect(), "GET /v1/forward/nowhere", CLIENT);
     assert_eq!(
         (nowhere.status, lines(&nowhere)),
         (200, vec!["content-length: 0".to_owned()])
@@ -69,10 +69,10 @@ fn a_denied_request_is_429_or_403_with_all_that_a_check_says() {
     let server = server(Gateway::Traefik);
     let mut client = server.connect();
     for _ in 0..2 {
-        assert_eq!(ask(&mut client, "GET /v1/forward/default", CLIENT).status, 200);
+        assert_eq!(request(&mut client, "GET /v1/forward/default", CLIENT).status, 200);
     }
     for (path, status) in [("/v1/forward/default", 429), ("/v1/forward-403/default", 403)] {
-        let answer = ask(&mut client, &format!("GET {path}"), CLIENT);
+        let answer = request(&mut client, &format!("GET {path}"), CLIENT);
         assert_eq!(answer.status, status);
         let length = format!("content-length: {}", answer.body.len());
         assert_eq!(
@@ -98,7 +98,7 @@ fn a_denied_request_is_429_or_403_with_all_that_a_check_says() {
         assert_eq!(answer.json()["violated-policies"], serde_json::json!(["each"]));
     }
     // Another client has a counter of its own.
-    let other = ask(
+    let other = request(
         &mut client,
         "GET /v1/forward-403/default",
         "X-Forwarded-For: 192.0.2.8\r\n",
@@ -132,7 +132,7 @@ fn a_connection_is_kept_for_the_next_question() {
     let mut client = server.connect();
     for expected in [200, 200, 429, 429] {
         let line = "POST /v1/forward/default/a";
-        let answer = ask(&mut client, line, &format!("{CLIENT}Content-Length: 0\r\n"));
+        let answer = request(&mut client, line, &format!("{CLIENT}Content-Length: 0\r\n"));
         assert_eq!(answer.status, expected);
     }
 }
@@ -151,7 +151,7 @@ fn nothing_a_client_sends_chooses_the_rules_or_the_cost() {
         ("GET /v1/forward/default/../nowhere?policy=x", 429),
         ("GET /v1/forward/default//nowhere", 429),
     ] {
-        assert_eq!(ask(&mut client, line, &forged).status, expected, "{line}");
+        assert_eq!(request(&mut client, line, &forged).status, expected, "{line}");
     }
 }
 
@@ -162,13 +162,13 @@ fn the_original_request_is_read_where_its_gateway_says_it() {
     for (gateway, others) in [(Gateway::Traefik, "/c"), (Gateway::Nginx, "/c"), (Gateway::Envoy, "/c")] {
         let server = server(gateway);
         let mut client = server.connect();
-        let mut met = |line: &str, headers: &str| ask(&mut client, line, headers).status;
-        assert_eq!(met("GET /v1/forward/paths/own", all), 200);
-        assert_eq!(met("GET /v1/forward/paths/own", all), 429);
+        let mut status = |line: &str, headers: &str| request(&mut client, line, headers).status;
+        assert_eq!(status("GET /v1/forward/paths/own", all), 200);
+        assert_eq!(status("GET /v1/forward/paths/own", all), 429);
         // Changing one of the three places changes the answer of the gateway whose place it is, and of no other.
-        let traefik = met("GET /v1/forward/paths/own", &all.replace("/a", others));
-        let nginx = met("GET /v1/forward/paths/own", &all.replace("/b", others));
-        let envoy = met(&format!("GET /v1/forward/paths{others}"), all);
+        let traefik = status("GET /v1/forward/paths/own", &all.replace("/a", others));
+        let nginx = status("GET /v1/forward/paths/own", &all.replace("/b", others));
+        let envoy = status(&format!("GET /v1/forward/paths{others}"), all);
         let expected = match gateway {
             Gateway::Traefik => (200, 429, 429),
             Gateway::Nginx => (429, 200, 429),
@@ -183,24 +183,24 @@ fn a_part_that_is_said_twice_is_refused_and_charges_nothing() {
     let server = server(Gateway::Traefik);
     let mut client = server.connect();
     let twice = format!("{CLIENT}X-Forwarded-Uri: /a\r\nX-Forwarded-Uri: /b\r\n");
-    let answer = ask(&mut client, "GET /v1/forward/default", &twice);
+    let answer = request(&mut client, "GET /v1/forward/default", &twice);
     assert_eq!(answer.status, 400);
     assert!(answer.json()["detail"].as_str().unwrap().contains("x-forwarded-uri"));
     for expected in [200, 200, 429] {
-        assert_eq!(ask(&mut client, "GET /v1/forward/default", CLIENT).status, expected);
+        assert_eq!(request(&mut client, "GET /v1/forward/default", CLIENT).status, expected);
     }
 }
 
 #[test]
 fn a_peer_that_is_not_trusted_has_its_own_address_whatever_it_says() {
     for gateway in [Gateway::Traefik, Gateway::Nginx, Gateway::Envoy] {
-        let mut settings = asked_by(gateway);
+        let mut settings = settings_for(gateway);
         settings.forward.as_mut().unwrap().trusted_proxies = ["10.0.0.0/8".parse().unwrap()].into_iter().collect();
         let server = Server::start_with(RULES, settings);
         let mut client = server.connect();
         for (turn, expected) in [(1, 200), (2, 200), (3, 429), (4, 429)] {
             let forged = format!("X-Forwarded-For: 192.0.2.{turn}\r\nX-Real-IP: 192.0.2.{turn}\r\n");
-            assert_eq!(ask(&mut client, "GET /v1/forward/default", &forged).status, expected);
+            assert_eq!(request(&mut client, "GET /v1/forward/default", &forged).status, expected);
         }
     }
 }
@@ -220,7 +220,7 @@ fn addresses_of_one_ipv6_network_are_one_client() {
     ] {
         let line = format!("X-Forwarded-For: {address}\r\n");
         assert_eq!(
-            ask(&mut client, "GET /v1/forward/default", &line).status,
+            request(&mut client, "GET /v1/forward/default", &line).status,
             expected,
             "{address}"
         );
@@ -231,7 +231,7 @@ fn addresses_of_one_ipv6_network_are_one_client() {
 fn without_a_gateway_in_the_settings_there_is_nothing_to_ask() {
     let server = Server::start(RULES);
     let mut client = server.connect();
-    let answer = ask(&mut client, "GET /v1/forward/default", "");
+    let answer = request(&mut client, "GET /v1/forward/default", "");
     assert_eq!(answer.status, 404);
     assert!(answer.json()["detail"].as_str().unwrap().contains("forward_auth"));
     for path in [
@@ -240,7 +240,7 @@ fn without_a_gateway_in_the_settings_there_is_nothing_to_ask() {
         "/v1/forward-403/",
         "/v1/forward-429/default",
     ] {
-        let answer = ask(&mut client, &format!("GET {path}"), "");
+        let answer = request(&mut client, &format!("GET {path}"), "");
         assert_eq!(answer.status, 404, "{path}");
         assert!(
             answer.json()["detail"]
@@ -259,7 +259,7 @@ fn a_gateway_shows_its_own_token_and_its_clients_do_not_matter() {
     tokens.add("reader", TokenSecret::Plain(reader), Rights::METRICS).unwrap();
     let settings = HttpSettings {
         tokens: Some(Arc::new(Keyring::new(tokens))),
-        ..asked_by(Gateway::Traefik)
+        ..settings_for(Gateway::Traefik)
     };
     let server = Server::start_with(RULES, settings);
     let mut client = server.connect();
@@ -280,7 +280,7 @@ fn a_gateway_shows_its_own_token_and_its_clients_do_not_matter() {
         (format!("X-Tollgate-Token: {gateway}\r\n"), 200),
     ] {
         for path in ["/v1/forward/paths", "/v1/forward-403/nowhere"] {
-            let answer = ask(&mut client, &format!("GET {path}"), &headers);
+            let answer = request(&mut client, &format!("GET {path}"), &headers);
             assert_eq!(answer.status, expected, "{path} {headers}");
             if expected == 401 {
                 assert!(answer.json()["detail"].as_str().unwrap().contains("X-Tollgate-Token"));
@@ -288,7 +288,7 @@ fn a_gateway_shows_its_own_token_and_its_clients_do_not_matter() {
         }
     }
     // And it opens nothing else.
-    let check = ask(
+    let check = request(
         &mut client,
         "POST /v1/check",
         &format!("X-Tollgate-Token: {gateway}\r\nContent-Length: 0\r\n"),
@@ -301,7 +301,7 @@ fn gateways_are_counted_by_a_door_of_their_own() {
     let server = server(Gateway::Traefik);
     let mut client = server.connect();
     for _ in 0..3 {
-        ask(&mut client, "GET /v1/forward/default", CLIENT);
+        request(&mut client, "GET /v1/forward/default", CLIENT);
     }
     let metrics = client.get("/metrics").body;
     for line in [
@@ -314,7 +314,7 @@ fn gateways_are_counted_by_a_door_of_their_own() {
 
 #[test]
 fn attributes_are_those_of_the_settings() {
-    let mut settings = asked_by(Gateway::Caddy);
+    let mut settings = settings_for(Gateway::Caddy);
     let of = |name: &str, part: &str| (name.into(), RequestField::from_name(part).unwrap());
     settings.forward.as_mut().unwrap().attributes =
         vec![of("merchant", "header:x-merchant-id"), of("endpoint", "path")];
@@ -330,7 +330,7 @@ fn attributes_are_those_of_the_settings() {
         ("m_1", "/v1/refunds", 200),
     ] {
         let headers = format!("X-Merchant-Id: {merchant}\r\nX-Forwarded-Uri: {uri}\r\n");
-        let answer = ask(&mut client, "GET /v1/forward/default", &headers);
+        let answer = request(&mut client, "GET /v1/forward/default", &headers);
         assert_eq!(answer.status, expected, "{merchant} {uri}");
     }
 }

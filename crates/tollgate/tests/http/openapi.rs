@@ -29,8 +29,8 @@ fn schema<'d>(document: &'d Value, path: &str, method: &str, answer: &Answer) ->
         .or_else(|| responses.get(format!("{}XX", answer.status / 100)))
         .unwrap_or_else(|| panic!("{path} does not say that it answers {exact}"));
     let response = match response.get("$ref") {
-        Some(place) => document
-            .pointer(place.as_str().unwrap().trim_start_matches('#'))
+        Some(pointer) => document
+            .pointer(pointer.as_str().unwrap().trim_start_matches('#'))
             .unwrap(),
         None => response,
     };
@@ -131,11 +131,11 @@ fn real_answers_are_as_described() {
         attributes: vec![("user".into(), RequestField::Host)],
         trusted_proxies: Networks::default(),
     };
-    let asked = HttpSettings {
+    let settings = HttpSettings {
         forward: Some(forward),
         ..settings()
     };
-    let server = Server::start_with(RULES, asked);
+    let server = Server::start_with(RULES, settings);
     let mut gateway = server.connect();
     for (way, statuses) in [("/v1/forward", [200, 200, 429]), ("/v1/forward-403", [403, 403, 403])] {
         for status in statuses {

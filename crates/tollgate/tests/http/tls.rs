@@ -14,7 +14,7 @@ use tollgate::server::tls::{TlsReload, Tls};
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 
 /// What is answered to a request over TLS, from its first line, or why there is none.
-fn ask(server: &Server, connector: &TlsConnector) -> Result<String, String> {
+fn request(server: &Server, connector: &TlsConnector) -> Result<String, String> {
     server.runtime.block_on(async {
         let stream = TcpStream::connect(server.address)
             .await
@@ -51,9 +51,9 @@ fn who_trusts_the_authority_is_served() {
     let (folder, ours, other) = (Folder::new("served"), authority(), authority());
     folder.sign(&ours);
     let (server, _) = serve(Tls::load(folder.files(None)).unwrap());
-    assert_eq!(ask(&server, &client(&ours, None, &[])).as_deref(), Ok(OK));
-    assert_eq!(ask(&server, &client(&ours, None, &[b"http/1.1"])).as_deref(), Ok(OK));
-    assert!(ask(&server, &client(&other, None, &[])).is_err());
+    assert_eq!(request(&server, &client(&ours, None, &[])).as_deref(), Ok(OK));
+    assert_eq!(request(&server, &client(&ours, None, &[b"http/1.1"])).as_deref(), Ok(OK));
+    assert!(request(&server, &client(&other, None, &[])).is_err());
     // Plain HTTP is not answered.
     let mut plain = server.connect();
     plain.send("GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n");
@@ -62,18 +62,18 @@ fn who_trusts_the_authority_is_served() {
 
 #[test]
 fn clients_show_certificates_where_they_have_to() {
-    let (folder, ours, clients, strangers) = (Folder::new("clients"), authority(), authority(), authority());
+    let (folder, ours, clients, others) = (Folder::new("clients"), authority(), authority(), authority());
     folder.sign(&ours);
     fs::write(folder.0.join("clients.pem"), clients.pem()).unwrap();
     let tls = Tls::load(folder.files(Some("clients.pem"))).unwrap();
     assert!(tls.requires_client_certificate());
     let (server, _) = serve(tls);
     assert_eq!(
-        ask(&server, &client(&ours, Some(signed(&clients)), &[])).as_deref(),
+        request(&server, &client(&ours, Some(signed(&clients)), &[])).as_deref(),
         Ok(OK)
     );
-    assert!(ask(&server, &client(&ours, Some(signed(&strangers)), &[])).is_err());
-    assert!(ask(&server, &client(&ours, None, &[])).is_err());
+    assert!(request(&server, &client(&ours, Some(signed(&others)), &[])).is_err());
+    assert!(request(&server, &client(&ours, None, &[])).is_err());
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_changed_certificate_is_taken_and_a_broken_one_is_not() {
     folder.sign(&first);
     let (server, tls) = serve(Tls::load(folder.files(None)).unwrap());
     assert!(matches!(tls.reload_if_changed(), TlsReload::Unchanged));
-    let serves = |authority: &Authority| ask(&server, &client(authority, None, &[])).as_deref() == Ok(OK);
+    let serves = |authority: &Authority| request(&server, &client(authority, None, &[])).as_deref() == Ok(OK);
     assert!(serves(&first) && !serves(&second));
     // Only one of the two files is written yet.
     let key = fs::read(folder.0.join("server.key")).unwrap();
@@ -112,7 +112,7 @@ fn certificates_that_are_watched_are_taken_by_themselves() {
     server.runtime.spawn(tls.watch());
     folder.sign(&second);
     let connector = client(&second, None, &[]);
-    while ask(&server, &connector).as_deref() != Ok(OK) {}
+    while request(&server, &connector).as_deref() != Ok(OK) {}
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn server() -> Server {
     Server::start_with(RULES, settings)
 }
 
-fn ask(client: &mut Client, path: &str, body: &str, authorization: &str) -> Answer {
+fn request(client: &mut Client, path: &str, body: &str, authorization: &str) -> Answer {
     let method = if body.is_empty() { "GET" } else { "POST" };
     let length = body.len();
     client.send(format!(
@@ -54,7 +54,7 @@ fn every_right_opens_its_paths_and_no_other() {
     let mut client = server.connect();
     for (path, body, needed) in PATHS {
         for (right, _) in Rights::NAMES {
-            let answer = ask(
+            let answer = request(
                 &mut client,
                 path,
                 body,
@@ -85,7 +85,7 @@ fn a_port_that_is_open_to_strangers_refuses_what_they_may_not_do() {
     let server = Server::start_with(RULES, settings);
     let mut client = server.connect();
     for (path, body, needed) in PATHS {
-        let answer = ask(&mut client, path, body, "Authorization: Bearer no-such-token-here\r\n");
+        let answer = request(&mut client, path, body, "Authorization: Bearer no-such-token-here\r\n");
         if matches!(needed, "check" | "metrics") {
             assert!(matches!(answer.status, 200 | 404), "{path}: {}", answer.body);
             continue;
@@ -106,7 +106,7 @@ fn without_a_known_token_nothing_opens_but_health() {
             "Authorization: Bearer no-such-token-here\r\n",
             "Authorization: Basic eDp5\r\n",
         ] {
-            let answer = ask(&mut client, path, body, authorization);
+            let answer = request(&mut client, path, body, authorization);
             assert_eq!(answer.status, 401, "{path} {authorization}");
             assert_eq!(answer.header("www-authenticate"), Some("Bearer realm=\"tollgate\""));
             assert_eq!(answer.header("content-type"), Some("application/problem+json"));
@@ -116,7 +116,7 @@ fn without_a_known_token_nothing_opens_but_health() {
         assert_eq!(client.get(path).status, 200, "{path}");
     }
     // Nothing was charged.
-    let check = ask(
+    let check = request(
         &mut client,
         "/v1/check",
         r#"{"attributes":{},"cost":0}"#,

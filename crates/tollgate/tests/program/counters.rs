@@ -1,6 +1,6 @@
 //! Counters that a server shares with envoyproxy/ratelimit, whose part is played by the bytes that one sends.
 
-use crate::running::{Folder, Server};
+use crate::running::{TestFolder, TestServer};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
@@ -34,9 +34,9 @@ fn two_servers_and_envoyproxy_count_on_one_key() {
         redis.url(),
         second.url()
     );
-    let folder = Folder::with("tollgate.yaml", &settings);
+    let folder = TestFolder::with("tollgate.yaml", &settings);
     folder.write("shop.yaml", FILE);
-    let servers = [(); 2].map(|()| Server::start(&folder, &[]));
+    let servers = [(); 2].map(|()| TestServer::start(&folder, &[]));
     let body =
         |key: &str| format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{{"key":"{key}","value":"u"}}]}}]}}"#);
     let key = key(&redis);
@@ -71,12 +71,12 @@ fn two_servers_and_envoyproxy_count_on_one_key() {
 }
 
 /// What is told of a figure, and of a path in the domain `shop`.
-fn figure(server: &Server, name: &str, path: &str) -> u64 {
-    let begin = format!("tollgate_envoy_{name}_total{{domain=\"shop\",path=\"{path}\"}} ");
+fn metric(server: &TestServer, name: &str, path: &str) -> u64 {
+    let prefix = format!("tollgate_envoy_{name}_total{{domain=\"shop\",path=\"{path}\"}} ");
     let metrics = server.get("/metrics").body;
-    let line = metrics.lines().find_map(|line| line.strip_prefix(&begin));
+    let line = metrics.lines().find_map(|line| line.strip_prefix(&prefix));
     line.and_then(|number| number.parse().ok())
-        .unwrap_or_else(|| panic!("no {begin} in {metrics}"))
+        .unwrap_or_else(|| panic!("no {prefix} in {metrics}"))
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
         "store: {{ url: '{}', deadline: 5s }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ stop_when_over: true, local_cache: 1000 }}\n",
         redis.url()
     );
-    let folder = Folder::with("tollgate.yaml", &settings);
+    let folder = TestFolder::with("tollgate.yaml", &settings);
     let limit = |requests| format!("rate_limit: {{ unit: year, requests_per_unit: {requests} }}");
     let file = format!(
         "domain: shop\ndescriptors: [{{ key: wide, {} }}, {{ key: narrow, {} }}]\n",
@@ -94,7 +94,7 @@ fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
         limit(1)
     );
     folder.write("shop.yaml", &file);
-    let server = Server::start(&folder, &[]);
+    let server = TestServer::start(&folder, &[]);
     let hit = |hits: u32, keys: &[&str]| {
         let entries = keys
             .iter()
@@ -108,7 +108,7 @@ fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
     for _ in 0..3 {
         assert_eq!(hit(1, &["wide", "narrow"]), 429);
     }
-    let told = |path, names: [&str; 5]| names.map(|name| figure(&server, name, path));
+    let metrics = |path, names: [&str; 5]| names.map(|name| metric(&server, name, path));
     let names = [
         "total_hits",
         "near_limit",
@@ -117,9 +117,9 @@ fn what_another_limit_refuses_is_not_near_and_what_is_remembered_is_told() {
         "over_limit_with_local_cache",
     ];
     // The ninth was near; those that the other refused brought it no nearer.
-    assert_eq!(told("wide", names), [12, 1, 12, 0, 0]);
+    assert_eq!(metrics("wide", names), [12, 1, 12, 0, 0]);
     // The first was asked for, the others were remembered.
-    assert_eq!(told("narrow", names), [4, 1, 1, 3, 2]);
+    assert_eq!(metrics("narrow", names), [4, 1, 1, 3, 2]);
     server.stop();
 }
 
@@ -130,24 +130,24 @@ fn what_the_store_did_not_take_back_is_not_counted_as_given() {
         "store: {{ url: '{}', deadline: 5s, mode: shared_only }}\nenvoy_rules:\n  files: shop.yaml\n  counters: {{ prefix: 'rl:' }}\n",
         redis.url()
     );
-    let folder = Folder::with("tollgate.yaml", &settings);
+    let folder = TestFolder::with("tollgate.yaml", &settings);
     folder.write("shop.yaml", FILE);
-    let server = Server::start(&folder, &[]);
-    let give_back = |more: &str| {
+    let server = TestServer::start(&folder, &[]);
+    let refund = |more: &str| {
         let entries = r#"[{"key":"user","value":"u"}]"#;
         let body = format!(
             r#"{{"domain":"shop","descriptors":[{{"entries":{entries},"isNegativeHits":true,"hitsAddend":2{more}}}]}}"#
         );
         server.post("/json", &body);
     };
-    give_back("");
-    assert_eq!(figure(&server, "total_negative_hits", "user"), 2);
+    refund("");
+    assert_eq!(metric(&server, "total_negative_hits", "user"), 2);
     // Not a number, so that nothing can be taken off it.
     let key = key(&redis);
     send(&redis, &format!("SET {key} text\r\n"), 1);
-    give_back("");
-    give_back(r#","limit":{"requestsPerUnit":30,"unit":"YEAR"}"#);
-    assert_eq!(figure(&server, "total_negative_hits", "user"), 2);
+    refund("");
+    refund(r#","limit":{"requestsPerUnit":30,"unit":"YEAR"}"#);
+    assert_eq!(metric(&server, "total_negative_hits", "user"), 2);
     let stats = server.get("/metrics").body;
     assert!(
         !stats.contains("tollgate_envoy_total_negative_hits_total{domain=\"shop\",path=\"user_u\"} 2"),

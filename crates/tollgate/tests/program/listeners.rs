@@ -1,6 +1,6 @@
 //! The other ways in than plain TCP, each from the program that listens to the program that asks.
 
-use crate::running::{Folder, Server, run, tollgate};
+use crate::running::{TestFolder, TestServer, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,8 +10,8 @@ use std::process::Command;
 const RULES: &str = "rules: [{ id: plan, per: user, limit: 1/h }]\n";
 
 /// A server with a certificate for `localhost`, and in its folder that of the authority that signed it.
-fn with_tls() -> (Folder, Server, String) {
-    let folder = Folder::with(
+fn with_tls() -> (TestFolder, TestServer, String) {
+    let folder = TestFolder::with(
         "tollgate.yaml",
         &format!("server: {{ tls: {{ cert: server.pem, key: server.key }} }}\n{RULES}"),
     );
@@ -25,8 +25,8 @@ fn with_tls() -> (Folder, Server, String) {
     folder.write("ca.pem", &authority.pem());
     folder.write("server.pem", &certificate.pem());
     folder.write("server.key", &key.serialize_pem());
-    let server = Server::start(&folder, &[]);
-    let line = server.said.lines().find_map(|line| line.strip_prefix("http: https://"));
+    let server = TestServer::start(&folder, &[]);
+    let line = server.banner.lines().find_map(|line| line.strip_prefix("http: https://"));
     let (_, port) = line
         .and_then(|address| address.rsplit_once(':'))
         .expect("it says where it listens");
@@ -38,19 +38,19 @@ fn with_tls() -> (Folder, Server, String) {
 fn a_server_with_a_certificate_is_asked_over_https() {
     let (folder, server, port) = with_tls();
     let url = format!("https://localhost:{port}");
-    let ask = |words: &[&str]| run(&folder, &[words, &["--url", &url]].concat());
-    let (code, said, complained) = ask(&["check", "user=u", "--ca", "ca.pem"]);
-    assert_eq!((code, complained.as_str()), (Some(0), ""), "{said}");
-    assert!(said.starts_with("allowed by plan: 0 of 1 left"), "{said}");
-    let (code, said, _) = ask(&["check", "user=u", "--ca", "ca.pem"]);
-    assert_eq!(code, Some(1), "{said}");
-    let (code, said, _) = ask(&["forget", "user=u", "--ca", "ca.pem"]);
-    assert_eq!((code, said.as_str()), (Some(0), "forgot 1 counter\n"));
+    let cli = |args: &[&str]| run(&folder, &[args, &["--url", &url]].concat());
+    let (code, stdout, stderr) = cli(&["check", "user=u", "--ca", "ca.pem"]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert!(stdout.starts_with("allowed by plan: 0 of 1 left"), "{stdout}");
+    let (code, stdout, _) = cli(&["check", "user=u", "--ca", "ca.pem"]);
+    assert_eq!(code, Some(1), "{stdout}");
+    let (code, stdout, _) = cli(&["forget", "user=u", "--ca", "ca.pem"]);
+    assert_eq!((code, stdout.as_str()), (Some(0), "forgot 1 counter\n"));
 
     // Signed by nobody this machine trusts; a file that is no certificate; another name than the certificate's; no TLS.
     let other = format!("https://127.0.0.1:{port}");
     let plain = format!("http://localhost:{port}");
-    for (words, wanted) in [
+    for (args, expected) in [
         (&["check", "user=v", "--url", &url][..], "does --ca name the authority"),
         (
             &["check", "user=v", "--url", &url, "--ca", "tollgate.yaml"],
@@ -66,25 +66,25 @@ fn a_server_with_a_certificate_is_asked_over_https() {
         ),
         (&["check", "user=v", "--url", &plain], "is it a tollgate?"),
     ] {
-        let (code, said, complained) = run(&folder, words);
-        assert_eq!((code, said.as_str()), (Some(2), ""), "{words:?}");
-        assert!(complained.contains(wanted), "{words:?}: {complained}");
+        let (code, stdout, stderr) = run(&folder, args);
+        assert_eq!((code, stdout.as_str()), (Some(2), ""), "{args:?}");
+        assert!(stderr.contains(expected), "{args:?}: {stderr}");
     }
-    let (code, said, _) = ask(&["check", "user=v", "--ca", "ca.pem"]);
-    assert_eq!(code, Some(0), "nothing was taken before: {said}");
+    let (code, stdout, _) = cli(&["check", "user=v", "--ca", "ca.pem"]);
+    assert_eq!(code, Some(0), "nothing was taken before: {stdout}");
     assert!(server.stop().success());
 }
 
 #[test]
 fn a_server_on_a_socket_in_the_file_system_is_asked_there() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let path = folder.path().join("gate.sock");
     folder.write(
         "tollgate.yaml",
         &format!("server: {{ http: \"unix:{}\" }}\n{RULES}", path.display()),
     );
-    let server = Server::spawn(tollgate(&folder, &["serve"]));
-    let lines: Vec<&str> = server.said.lines().collect();
+    let server = TestServer::spawn(tollgate(&folder, &["serve"]));
+    let lines: Vec<&str> = server.banner.lines().collect();
     assert!(
         lines[0].starts_with("http: unix:") && lines[0].ends_with("gate.sock"),
         "{lines:?}"
@@ -99,49 +99,49 @@ fn a_server_on_a_socket_in_the_file_system_is_asked_there() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
 
     let url = format!("unix:{}", path.display());
-    let ask = |words: &[&str]| run(&folder, &[words, &["--url", &url]].concat());
-    let (code, said, complained) = ask(&["check", "user=u"]);
-    assert_eq!((code, complained.as_str()), (Some(0), ""), "{said}");
-    assert_eq!(ask(&["check", "user=u"]).0, Some(1));
-    assert_eq!(ask(&["forget", "user=u"]).0, Some(0));
-    assert_eq!(ask(&["check", "user=u"]).0, Some(0), "it was forgotten");
+    let cli = |args: &[&str]| run(&folder, &[args, &["--url", &url]].concat());
+    let (code, stdout, stderr) = cli(&["check", "user=u"]);
+    assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
+    assert_eq!(cli(&["check", "user=u"]).0, Some(1));
+    assert_eq!(cli(&["forget", "user=u"]).0, Some(0));
+    assert_eq!(cli(&["check", "user=u"]).0, Some(0), "it was forgotten");
 
     // A second one at the same place ends at once, and the first goes on.
-    let (code, _, complained) = run(&folder, &["serve"]);
+    let (code, _, stderr) = run(&folder, &["serve"]);
     assert_eq!(code, Some(2));
-    assert!(complained.contains("gate.sock"), "{complained}");
-    assert_eq!(ask(&["check", "user=u"]).0, Some(1));
+    assert!(stderr.contains("gate.sock"), "{stderr}");
+    assert_eq!(cli(&["check", "user=u"]).0, Some(1));
 
     assert!(server.stop().success());
-    let (code, _, complained) = ask(&["check", "user=u"]);
+    let (code, _, stderr) = cli(&["check", "user=u"]);
     assert_eq!(code, Some(2));
-    assert!(complained.contains("is the server running"), "{complained}");
+    assert!(stderr.contains("is the server running"), "{stderr}");
     // What one left that was killed is no other server.
-    drop(Server::spawn(tollgate(&folder, &["serve"])));
+    drop(TestServer::spawn(tollgate(&folder, &["serve"])));
     assert!(path.exists(), "it was killed");
-    let server = Server::spawn(tollgate(&folder, &["serve"]));
-    assert_eq!(ask(&["check", "user=u"]).0, Some(0));
+    let server = TestServer::spawn(tollgate(&folder, &["serve"]));
+    assert_eq!(cli(&["check", "user=u"]).0, Some(0));
     assert!(server.stop().success());
 }
 
 #[test]
 fn more_connections_are_served_than_the_shell_allows_open_files() {
-    let folder = Folder::with("tollgate.yaml", RULES);
+    let folder = TestFolder::with("tollgate.yaml", RULES);
     let mut limited = Command::new("sh");
     limited
         .args(["-c", "ulimit -S -n 64; exec \"$0\" serve --set server.http=127.0.0.1:0"])
         .arg(env!("CARGO_BIN_EXE_tollgate"))
         .current_dir(folder.path());
-    let server = Server::spawn(limited);
+    let server = TestServer::spawn(limited);
     let connections: Vec<_> = (0..100)
         .map(|_| {
             let mut stream = server.connect();
             stream
                 .write_all(b"GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n")
                 .unwrap();
-            let mut begin = [0; 12];
-            stream.read_exact(&mut begin).unwrap();
-            assert_eq!(&begin, b"HTTP/1.1 200");
+            let mut status_line = [0; 12];
+            stream.read_exact(&mut status_line).unwrap();
+            assert_eq!(&status_line, b"HTTP/1.1 200");
             stream
         })
         .collect();
@@ -152,11 +152,11 @@ fn more_connections_are_served_than_the_shell_allows_open_files() {
 
 #[test]
 fn grpc_is_answered_on_a_unix_socket_that_goes_with_the_server() {
-    let folder = Folder::with("tollgate.yaml", RULES);
+    let folder = TestFolder::with("tollgate.yaml", RULES);
     let mut command = tollgate(&folder, &["serve", "--set", "server.http=disabled"]);
     command.args(["--set", "server.grpc=unix:calls.sock"]);
-    let server = Server::spawn(command);
-    assert!(server.said.starts_with("grpc: unix:"), "{}", server.said);
+    let server = TestServer::spawn(command);
+    assert!(server.banner.starts_with("grpc: unix:"), "{}", server.banner);
     let path = folder.path().join("calls.sock");
     let mut stream = UnixStream::connect(&path).expect("it listens");
     // The preface of HTTP/2 and empty settings; the answer begins with the server's own.
@@ -172,7 +172,7 @@ fn grpc_is_answered_on_a_unix_socket_that_goes_with_the_server() {
 
 #[test]
 fn a_server_that_has_no_files_left_accepts_again_when_it_has() {
-    let folder = Folder::with("tollgate.yaml", RULES);
+    let folder = TestFolder::with("tollgate.yaml", RULES);
     let program = tollgate(&folder, &[]);
     let mut limited = Command::new("sh");
     // Both limits, so that it cannot raise its own.
@@ -184,7 +184,7 @@ fn a_server_that_has_no_files_left_accepts_again_when_it_has() {
             None => limited.env_remove(name),
         };
     }
-    let server = Server::spawn(limited);
+    let server = TestServer::spawn(limited);
     assert_eq!(server.get("/healthz").status, 200);
     let many: Vec<TcpStream> = (0..100)
         .map(|_| TcpStream::connect(server.address()).expect("the system takes it"))

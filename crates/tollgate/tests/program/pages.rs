@@ -1,6 +1,6 @@
 //! What the pages under `docs/` say of the server, held against a running one.
 
-use crate::running::{Answer, Folder, Server};
+use crate::running::{Response, TestFolder, TestServer};
 use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
 
 const HTTP: &str = include_str!("../../../../docs/http.md");
@@ -12,21 +12,21 @@ const ANYTHING: &str = "…";
 #[test]
 fn every_exchange_of_the_http_page_goes_as_it_is_written() {
     let rules = blocks(HTTP, "yaml").next().expect("the page has rules");
-    let folder = Folder::with("tollgate.yaml", rules);
-    let server = Server::start(&folder, &[]);
-    let mut played = 0;
+    let folder = TestFolder::with("tollgate.yaml", rules);
+    let server = TestServer::start(&folder, &[]);
+    let mut checked = 0;
     for block in blocks(HTTP, "http") {
         for exchange in exchanges(block) {
-            let answer = if exchange.method == "GET" {
+            let response = if exchange.method == "GET" {
                 server.get(exchange.path)
             } else {
                 server.post(exchange.path, exchange.body)
             };
-            exchange.holds(&answer);
-            played += 1;
+            exchange.check(&response);
+            checked += 1;
         }
     }
-    assert!(played >= 19, "only {played} exchanges were found");
+    assert!(checked >= 19, "only {checked} exchanges were found");
 }
 
 #[test]
@@ -34,8 +34,8 @@ fn the_metrics_page_names_every_metric_and_no_other() {
     let redis = Redis::start(ServerKind::Redis70);
     let text: String = [&[][..], &["--store", &redis.url()]]
         .map(|store| {
-            let folder = Folder::with("shop.yaml", "domain: shop");
-            let server = Server::start(&folder, &[&["--set", "envoy_rules=shop.yaml"], store].concat());
+            let folder = TestFolder::with("shop.yaml", "domain: shop");
+            let server = TestServer::start(&folder, &[&["--set", "envoy_rules=shop.yaml"], store].concat());
             server.check("{\"user\":\"u_1\"}");
             server.get("/metrics").body
         })
@@ -49,7 +49,7 @@ fn the_metrics_page_names_every_metric_and_no_other() {
             _ => name.to_owned(),
         })
         .collect();
-    let mut written: Vec<&str> = METRICS
+    let mut documented: Vec<&str> = METRICS
         .lines()
         .filter_map(|line| line.strip_prefix("| `tollgate_"))
         .filter_map(|line| line.split('`').next())
@@ -58,10 +58,10 @@ fn the_metrics_page_names_every_metric_and_no_other() {
         .iter()
         .filter_map(|name| name.strip_prefix("tollgate_"))
         .collect();
-    written.sort_unstable();
+    documented.sort_unstable();
     served.sort_unstable();
     served.dedup();
-    assert_eq!(written, served);
+    assert_eq!(documented, served);
 }
 
 /// One request of a page, and what comes back.
@@ -71,27 +71,27 @@ struct Exchange<'p> {
     body: &'p str,
     status: u16,
     headers: Vec<(&'p str, &'p str)>,
-    answer: &'p str,
+    response: &'p str,
 }
 
 impl Exchange<'_> {
-    fn holds(&self, answer: &Answer) {
-        let asked = format!("{} {} {}", self.method, self.path, self.body);
-        assert_eq!(answer.status, self.status, "{asked}: {}", answer.body);
+    fn check(&self, response: &Response) {
+        let request = format!("{} {} {}", self.method, self.path, self.body);
+        assert_eq!(response.status, self.status, "{request}: {}", response.body);
         for (name, expected) in &self.headers {
-            let value = answer.headers.iter().find(|(known, _)| known == name);
-            let value = value.unwrap_or_else(|| panic!("{asked}: no {name} in {:?}", answer.headers));
+            let value = response.headers.iter().find(|(known, _)| known == name);
+            let value = value.unwrap_or_else(|| panic!("{request}: no {name} in {:?}", response.headers));
             assert!(
                 fits(expected, &value.1),
-                "{asked}: {name} is {}, not {expected}",
+                "{request}: {name} is {}, not {expected}",
                 value.1
             );
         }
         assert!(
-            fits(self.answer, &answer.body),
-            "{asked}: {} is not {}",
-            answer.body,
-            self.answer
+            fits(self.response, &response.body),
+            "{request}: {} is not {}",
+            response.body,
+            self.response
         );
     }
 }
@@ -115,10 +115,10 @@ fn exchanges(block: &str) -> impl Iterator<Item = Exchange<'_>> {
     assert!(parts.len().is_multiple_of(2), "a request without an answer: {block}");
     let (pairs, _) = parts.as_chunks();
     let pairs: Vec<[&str; 2]> = pairs.to_vec();
-    pairs.into_iter().map(|[request, answer]| {
+    pairs.into_iter().map(|[request, response]| {
         let (head, body) = request.split_once('\n').unwrap_or((request, ""));
         let (method, path) = head.split_once(' ').expect("a method and a path");
-        let (status, mut rest) = answer.split_once('\n').expect("a status and what follows");
+        let (status, mut rest) = response.split_once('\n').expect("a status and what follows");
         let mut headers = Vec::new();
         while let Some((line, after)) = rest.split_once('\n')
             && let Some(field) = line.split_once(": ")
@@ -132,7 +132,7 @@ fn exchanges(block: &str) -> impl Iterator<Item = Exchange<'_>> {
             body,
             status: status.parse().expect("a status"),
             headers,
-            answer: rest,
+            response: rest,
         }
     })
 }
@@ -159,7 +159,7 @@ fn fits(expected: &str, text: &str) -> bool {
 
 #[test]
 fn anything_is_anything_and_the_rest_is_itself() {
-    for (expected, text, is_it) in [
+    for (expected, text, matches) in [
         ("ab", "ab", true),
         ("ab", "abc", false),
         ("a…", "abc", true),
@@ -170,6 +170,6 @@ fn anything_is_anything_and_the_rest_is_itself() {
         ("…x…", "abc", false),
         ("…", "", true),
     ] {
-        assert_eq!(fits(expected, text), is_it, "{expected} {text}");
+        assert_eq!(fits(expected, text), matches, "{expected} {text}");
     }
 }

@@ -1,6 +1,6 @@
 //! In the place of envoyproxy/ratelimit: started by nothing but its environment and a folder of its files.
 
-use crate::running::{Answer, Folder, Server, tollgate};
+use crate::running::{Response, TestFolder, TestServer, tollgate};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;
@@ -17,15 +17,15 @@ use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, RateLimitRe
 use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
 
 /// What its log says each time changed files are taken, or are not.
-const TAKEN: &str = "took the changed rules";
-const REFUSED: &str = "the changed rules are refused";
+const RELOADED: &str = "took the changed rules";
+const RELOAD_FAILED: &str = "the changed rules are refused";
 
 fn file(requests: u32) -> String {
     format!("domain: shop\ndescriptors:\n- key: user\n  rate_limit: {{ unit: day, requests_per_unit: {requests} }}\n")
 }
 
 /// `tollgate serve` with these variables, on free ports of this machine, and no other settings.
-fn command(folder: &Folder, variables: &[(&str, &str)]) -> Command {
+fn command(folder: &TestFolder, variables: &[(&str, &str)]) -> Command {
     let mut command = tollgate(folder, &["serve"]);
     for listener in ["GRPC", "RESP", "DEBUG"] {
         command.env_remove(format!("TOLLGATE_SERVER__{listener}"));
@@ -39,39 +39,39 @@ fn command(folder: &Folder, variables: &[(&str, &str)]) -> Command {
     command
 }
 
-fn start(folder: &Folder, variables: &[(&str, &str)]) -> Server {
-    Server::spawn(command(folder, variables))
+fn start(folder: &TestFolder, variables: &[(&str, &str)]) -> TestServer {
+    TestServer::spawn(command(folder, variables))
 }
 
 /// A server with one file.
-fn started(variables: &[(&str, &str)]) -> (Folder, Server) {
-    let folder = Folder::with("data/config/shop.yaml", &file(2));
+fn started(variables: &[(&str, &str)]) -> (TestFolder, TestServer) {
+    let folder = TestFolder::with("data/config/shop.yaml", &file(2));
     let server = start(&folder, variables);
     (folder, server)
 }
 
 /// Where a listener is: 127.0.0.1:port.
-fn address<'s>(server: &'s Server, listener: &str) -> &'s str {
-    let line = server.said.lines().find_map(|line| line.strip_prefix(listener));
+fn address<'s>(server: &'s TestServer, listener: &str) -> &'s str {
+    let line = server.banner.lines().find_map(|line| line.strip_prefix(listener));
     let address = line.and_then(|line| line.strip_prefix(": "));
-    let address = address.unwrap_or_else(|| panic!("no {listener} in {}", server.said));
+    let address = address.unwrap_or_else(|| panic!("no {listener} in {}", server.banner));
     address.trim_start_matches("http://")
 }
 
 /// What the debug port answers.
-fn debug(server: &Server, path: &str) -> Answer {
+fn debug(server: &TestServer, path: &str) -> Response {
     let mut stream = TcpStream::connect(address(server, "debug")).expect("the port is open");
     write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("it reads");
-    Answer::read(&mut stream)
+    Response::read(&mut stream)
 }
 
-fn json(server: &Server, user: &str) -> Answer {
+fn json(server: &TestServer, user: &str) -> Response {
     let body = format!(r#"{{"domain":"shop","descriptors":[{{"entries":[{{"key":"user","value":"{user}"}}]}}]}}"#);
     server.post("/json", &body)
 }
 
 /// One call over gRPC, to a service and with a message.
-fn call(server: &Server, path: &str, message: &[u8]) -> Bytes {
+fn call(server: &TestServer, path: &str, message: &[u8]) -> Bytes {
     let address = address(server, "grpc").to_owned();
     let path = format!("http://{address}{path}");
     let mut body = BytesMut::new();
@@ -101,7 +101,7 @@ fn call(server: &Server, path: &str, message: &[u8]) -> Bytes {
     })
 }
 
-fn grpc(server: &Server, user: &str) -> RateLimitResponse {
+fn grpc(server: &TestServer, user: &str) -> RateLimitResponse {
     let entry = rate_limit_descriptor::Entry {
         key: "user".into(),
         value: user.into(),
@@ -164,19 +164,19 @@ fn its_environment_and_files_are_all_it_takes() {
     let index = debug(&server, "/").body;
     assert!(index.contains("/rlconfig: ") && index.contains("/stats: "), "{index}");
     assert_eq!(debug(&server, "/v1/check").status, 404);
-    assert!(!server.said.contains("resp:"), "{}", server.said);
+    assert!(!server.banner.contains("resp:"), "{}", server.banner);
     assert!(server.stop().success());
 }
 
 #[test]
 fn it_says_loudly_that_others_can_reach_it_and_how_to_close_it() {
-    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    let folder = TestFolder::with("data/config/shop.yaml", &file(2));
     let mut open = command(&folder, &[]);
     for name in ["HOST", "GRPC_HOST", "DEBUG_HOST"] {
         open.env_remove(name);
     }
-    let server = Server::spawn(open);
-    assert!(server.said.contains("http: http://0.0.0.0:"), "{}", server.said);
+    let server = TestServer::spawn(open);
+    assert!(server.banner.contains("http: http://0.0.0.0:"), "{}", server.banner);
     server.wait_for("ANYBODY can ask", 3);
     server.wait_for("TOLLGATE_SERVER__DEBUG=127.0.0.1", 1);
     server.wait_for("WARN", 3);
@@ -199,32 +199,32 @@ fn it_says_loudly_that_others_can_reach_it_and_how_to_close_it() {
     assert_eq!(json(&server, "u").status, 200);
     assert_eq!(server.get("/metrics").status, 200);
     // Of our own settings it is not so.
-    let mut own = command(&folder, &[]);
-    own.args(["--set", "server.http=0.0.0.0:0"]);
-    let refused = own.output().expect("it can be run");
+    let mut native = command(&folder, &[]);
+    native.args(["--set", "server.http=0.0.0.0:0"]);
+    let refused = native.output().expect("it can be run");
     assert_eq!(refused.status.code(), Some(2));
 }
 
 #[test]
 fn a_config_map_that_is_swapped_and_a_file_that_is_written_are_both_seen() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     // As Kubernetes mounts it: files are links into `..data`, which is a link to the folder of the day.
     folder.write("data/config/..monday/shop.yaml", &file(1));
     let mounted = folder.path().join("data/config");
     symlink("..monday", mounted.join("..data")).unwrap();
     symlink("..data/shop.yaml", mounted.join("shop.yaml")).unwrap();
     folder.write("data/config/.hidden.yaml", "not: [a file of its");
-    let limits = |server: &Server| debug(server, "/rlconfig").body;
+    let limits = |server: &TestServer| debug(server, "/rlconfig").body;
     for watch in ["true", "false"] {
         let server = start(&folder, &[("RUNTIME_WATCH_ROOT", watch)]);
         assert!(limits(&server).contains("requests_per_unit=1,"), "{}", limits(&server));
         folder.write("data/config/..tuesday/shop.yaml", &file(20));
         symlink("..tuesday", mounted.join("..new")).unwrap();
         fs::rename(mounted.join("..new"), mounted.join("..data")).unwrap();
-        server.wait_for(TAKEN, 1);
+        server.wait_for(RELOADED, 1);
         assert!(limits(&server).contains("requests_per_unit=20,"), "{}", limits(&server));
         folder.write("data/config/..tuesday/shop.yaml", &file(300));
-        server.wait_for(TAKEN, 2);
+        server.wait_for(RELOADED, 2);
         assert!(
             limits(&server).contains("requests_per_unit=300,"),
             "{}",
@@ -232,20 +232,20 @@ fn a_config_map_that_is_swapped_and_a_file_that_is_written_are_both_seen() {
         );
         symlink("..monday", mounted.join("..new")).unwrap();
         fs::rename(mounted.join("..new"), mounted.join("..data")).unwrap();
-        server.wait_for(TAKEN, 3);
+        server.wait_for(RELOADED, 3);
     }
 }
 
 #[test]
 fn a_root_that_is_a_link_may_be_swapped_too() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     folder.write("one/rl/config/shop.yaml", &file(1));
     folder.write("two/rl/config/shop.yaml", &file(2));
     symlink("one", folder.path().join("data")).unwrap();
     let server = start(&folder, &[("RUNTIME_SUBDIRECTORY", "rl")]);
     symlink("two", folder.path().join("new")).unwrap();
     fs::rename(folder.path().join("new"), folder.path().join("data")).unwrap();
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     assert!(debug(&server, "/rlconfig").body.contains("requests_per_unit=2,"));
 }
 
@@ -253,7 +253,7 @@ fn a_root_that_is_a_link_may_be_swapped_too() {
 fn a_broken_file_keeps_the_old_limits_and_shows_until_it_is_mended() {
     let (folder, server) = started(&[]);
     folder.write("data/config/other.yaml", &file(9));
-    server.wait_for(REFUSED, 1);
+    server.wait_for(RELOAD_FAILED, 1);
     let health = server.get("/healthcheck");
     assert_eq!(health.status, 200);
     assert!(health.body.starts_with("OK\n"), "{}", health.body);
@@ -272,20 +272,20 @@ fn a_broken_file_keeps_the_old_limits_and_shows_until_it_is_mended() {
     );
     assert!(debug(&server, "/stats").body.contains("config_load_error: 1\n"));
     fs::remove_file(folder.path().join("data/config/other.yaml")).unwrap();
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     assert_eq!(server.get("/healthcheck").body, "OK");
     assert!(debug(&server, "/stats").body.contains("config_load_success: 2\n"));
 }
 
 #[test]
 fn without_files_it_does_not_start_unless_it_is_told_to_and_then_takes_them_when_they_come() {
-    let folder = Folder::new();
+    let folder = TestFolder::new();
     let refused = command(&folder, &[]).output().expect("it can be run");
     assert_eq!(refused.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&refused.stderr);
+    let stderr = String::from_utf8_lossy(&refused.stderr);
     assert!(
-        said.contains("RUNTIME_ROOT:1:1") && said.contains("no file fits"),
-        "{said}"
+        stderr.contains("RUNTIME_ROOT:1:1") && stderr.contains("no file fits"),
+        "{stderr}"
     );
 
     let force = ("FORCE_START_WITHOUT_INITIAL_CONFIG", "true");
@@ -306,7 +306,7 @@ fn without_files_it_does_not_start_unless_it_is_told_to_and_then_takes_them_when
     server.wait_for("unknown key 'rate_limits'", 1);
     assert_eq!(server.get("/healthcheck").status, 500);
     folder.write("data/config/shop.yaml", &file(1));
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     assert_eq!(server.get("/healthcheck").body, "OK");
     assert_eq!([json(&server, "u").status, json(&server, "u").status], [200, 429]);
     assert!(debug(&server, "/stats").body.contains("config_load_success: 1\n"));
@@ -321,7 +321,7 @@ fn without_files_it_does_not_start_unless_it_is_told_to_and_then_takes_them_when
 fn two_of_them_count_together_on_its_redis() {
     let redis = Redis::start_with(ServerKind::Redis70, &["--requirepass", "s/e:cret"]);
     let url = format!("127.0.0.1:{}", redis.port());
-    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    let folder = TestFolder::with("data/config/shop.yaml", &file(2));
     let variables = [
         ("REDIS_SOCKET_TYPE", "tcp"),
         ("REDIS_TYPE", "SINGLE"),
@@ -335,24 +335,24 @@ fn two_of_them_count_together_on_its_redis() {
     assert_eq!(answers.map(|answer| answer.status), [200, 200, 429, 429]);
     assert_eq!(one.get("/readyz").json()["store"]["kind"], "redis");
     // On the key that envoyproxy/ratelimit counts on: the second that the day began is its end.
-    let told = |command: &str| {
+    let send = |command: &str| {
         let mut stream = TcpStream::connect(("127.0.0.1", redis.port())).expect("a server");
         write!(stream, "AUTH s/e:cret\r\n{command}\r\nQUIT\r\n").expect("it reads");
         let mut answers = String::new();
         stream.read_to_string(&mut answers).expect("it answers");
         answers
     };
-    let keys = told("KEYS rl:*");
+    let keys = send("KEYS rl:*");
     let key = keys.lines().find(|line| line.starts_with("rl:shop_user_u_"));
     let key = key.unwrap_or_else(|| panic!("{keys}"));
-    let began: u64 = key.trim_start_matches("rl:shop_user_u_").parse().expect("a second");
-    assert_eq!(began % 86_400, 0);
-    assert!(told(&format!("GET {key}")).contains("$1\r\n4\r\n"));
+    let window_start: u64 = key.trim_start_matches("rl:shop_user_u_").parse().expect("a second");
+    assert_eq!(window_start % 86_400, 0);
+    assert!(send(&format!("GET {key}")).contains("$1\r\n4\r\n"));
 }
 
 #[test]
 fn while_its_redis_is_away_limits_hold_by_a_share_or_calls_fail_as_they_did() {
-    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    let folder = TestFolder::with("data/config/shop.yaml", &file(2));
     // Nobody listens there.
     let away = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "127.0.0.1:1")];
     let server = start(&folder, &away);
@@ -397,10 +397,10 @@ fn modes_are_its_modes_and_what_cannot_be_done_is_told() {
 
 #[test]
 fn only_grpc_speaks_tls_where_only_grpc_was_to() {
-    let papers = rcgen::generate_simple_self_signed(vec!["localhost".into()]).expect("a certificate");
-    let folder = Folder::with("data/config/shop.yaml", &file(2));
-    folder.write("cert.pem", &papers.cert.pem());
-    folder.write("key.pem", &papers.signing_key.serialize_pem());
+    let certificate = rcgen::generate_simple_self_signed(vec!["localhost".into()]).expect("a certificate");
+    let folder = TestFolder::with("data/config/shop.yaml", &file(2));
+    folder.write("cert.pem", &certificate.cert.pem());
+    folder.write("key.pem", &certificate.signing_key.serialize_pem());
     let server = start(
         &folder,
         &[
@@ -422,16 +422,16 @@ fn only_grpc_speaks_tls_where_only_grpc_was_to() {
 #[test]
 fn with_tokens_it_is_no_longer_open_and_the_debug_port_asks_for_one_too() {
     let tokens = "[{ name: operator, token: 0123456789abcdef, rights: [check, metrics] }]";
-    let folder = Folder::with("data/config/shop.yaml", &file(2));
+    let folder = TestFolder::with("data/config/shop.yaml", &file(2));
     let mut closed = command(&folder, &[("TOLLGATE_AUTH__TOKENS", tokens)]);
     closed.env_remove("HOST");
-    let server = Server::spawn(closed);
+    let server = TestServer::spawn(closed);
     assert_eq!(json(&server, "u").status, 401);
     let stats = |token: &str| {
         let mut stream = TcpStream::connect(address(&server, "debug")).expect("the port is open");
         let request = format!("GET /stats HTTP/1.1\r\nhost: test\r\nconnection: close\r\n{token}\r\n");
         stream.write_all(request.as_bytes()).expect("it reads");
-        Answer::read(&mut stream).status
+        Response::read(&mut stream).status
     };
     assert_eq!(stats(""), 401);
     assert_eq!(stats("authorization: Bearer 0123456789abcdef\r\n"), 200);

@@ -1,30 +1,30 @@
 //! Rules that change under a running server.
 
-use crate::running::{Folder, Server};
+use crate::running::{TestFolder, TestServer};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the log says each time changed rules are taken.
-const TAKEN: &str = "took the changed rules";
-const REFUSED: &str = "the changed rules are refused";
+const RELOADED: &str = "took the changed rules";
+const RELOAD_FAILED: &str = "the changed rules are refused";
 
 /// Rules with one limit for all, as a rules file.
 fn rules(limit: &str) -> String {
     format!("rules: [{{ id: all, {limit} }}]\n")
 }
 
-fn remaining(server: &Server) -> u64 {
+fn remaining(server: &TestServer) -> u64 {
     let answer = server.post("/v1/check", r#"{"attributes":{},"cost":0}"#);
     let left = answer.json().get("remaining").and_then(serde_json::Value::as_u64);
     left.unwrap_or_else(|| panic!("{}", answer.body))
 }
 
 /// A server whose rules are in `rules.yaml`.
-fn started(limit: &str) -> (Folder, Server) {
-    let folder = Folder::with("tollgate.yaml", "rules_files: [rules.yaml]\n");
+fn start(limit: &str) -> (TestFolder, TestServer) {
+    let folder = TestFolder::with("tollgate.yaml", "rules_files: [rules.yaml]\n");
     folder.write("rules.yaml", &rules(limit));
-    let server = Server::start(&folder, &[]);
+    let server = TestServer::start(&folder, &[]);
     (folder, server)
 }
 
@@ -38,76 +38,76 @@ fn what_was_used_stays_used_when_only_numbers_change() {
         "leaky_bucket",
     ] {
         // A day, so that nothing is given back while the test runs.
-        let (folder, server) = started(&format!("algorithm: {algorithm}, limit: 100/day"));
+        let (folder, server) = start(&format!("algorithm: {algorithm}, limit: 100/day"));
         let answer = server.post("/v1/check", r#"{"attributes":{},"cost":100}"#);
         assert_eq!((answer.status, remaining(&server)), (200, 0), "{algorithm}");
         folder.replace(
             "rules.yaml",
             &rules(&format!("algorithm: {algorithm}, limit: 1000/day")),
         );
-        server.wait_for(TAKEN, 1);
+        server.wait_for(RELOADED, 1);
         assert_eq!(remaining(&server), 900, "{algorithm}");
     }
 }
 
 #[test]
 fn a_window_of_another_period_is_another_counter() {
-    let (folder, server) = started("algorithm: fixed_window, limit: 5/day");
+    let (folder, server) = start("algorithm: fixed_window, limit: 5/day");
     server.post("/v1/check", r#"{"attributes":{},"cost":5}"#);
     assert_eq!(remaining(&server), 0);
     folder.replace("rules.yaml", &rules("algorithm: fixed_window, limit: 5/week"));
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     assert_eq!(remaining(&server), 5);
     // And the old one is still there when it comes back.
     folder.replace("rules.yaml", &rules("algorithm: fixed_window, limit: 5/day"));
-    server.wait_for(TAKEN, 2);
+    server.wait_for(RELOADED, 2);
     assert_eq!(remaining(&server), 0);
 }
 
 #[test]
 fn a_file_may_be_written_in_place_replaced_or_reached_by_another_link() {
-    let folder = Folder::with("tollgate.yaml", "rules_files: [mounted/*.yaml]\n");
+    let folder = TestFolder::with("tollgate.yaml", "rules_files: [mounted/*.yaml]\n");
     // As Kubernetes mounts a ConfigMap: files are links into `..data`, which is a link to the folder of the day.
     folder.write("mounted/..monday/rules.yaml", &rules("limit: 10/day"));
     let mounted = folder.path().join("mounted");
     symlink("..monday", mounted.join("..data")).unwrap();
     symlink("..data/rules.yaml", mounted.join("rules.yaml")).unwrap();
-    let server = Server::start(&folder, &[]);
+    let server = TestServer::start(&folder, &[]);
     assert_eq!(remaining(&server), 10);
 
     folder.write("mounted/..tuesday/rules.yaml", &rules("limit: 20/day"));
     symlink("..tuesday", mounted.join("..new")).unwrap();
     fs::rename(mounted.join("..new"), mounted.join("..data")).unwrap();
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     assert_eq!(remaining(&server), 20);
 
     folder.write("mounted/..tuesday/rules.yaml", &rules("limit: 30/day"));
-    server.wait_for(TAKEN, 2);
+    server.wait_for(RELOADED, 2);
     assert_eq!(remaining(&server), 30);
 
     folder.replace("mounted/rules.yaml", &rules("limit: 40/day"));
-    server.wait_for(TAKEN, 3);
+    server.wait_for(RELOADED, 3);
     assert_eq!(remaining(&server), 40);
 
     // A file more, and one less.
     folder.write("mounted/more.yaml", "rules: [{ id: less, limit: 5/day }]\n");
-    server.wait_for(TAKEN, 4);
+    server.wait_for(RELOADED, 4);
     assert_eq!(remaining(&server), 5);
     fs::remove_file(mounted.join("more.yaml")).unwrap();
-    server.wait_for(TAKEN, 5);
+    server.wait_for(RELOADED, 5);
     assert_eq!(remaining(&server), 40);
 }
 
 #[test]
 fn a_broken_edit_keeps_what_ran_and_shows_until_it_is_mended() {
-    let (folder, server) = started("limit: 10/day");
+    let (folder, server) = start("limit: 10/day");
     assert_eq!(
         server.get("/readyz").json()["status"],
         "ready",
         "{}",
         server.get("/readyz").body
     );
-    let errors = |server: &Server| {
+    let errors = |server: &TestServer| {
         let metrics = server.get("/metrics").body;
         let line = metrics
             .lines()
@@ -118,7 +118,7 @@ fn a_broken_edit_keeps_what_ran_and_shows_until_it_is_mended() {
     assert!(errors(&server).ends_with(" 0"));
 
     folder.replace("rules.yaml", "rules: [{ id: all, limt: 20/day }]\n");
-    server.wait_for(REFUSED, 1);
+    server.wait_for(RELOAD_FAILED, 1);
     assert_eq!(remaining(&server), 10);
     let ready = server.get("/readyz");
     assert_eq!(ready.status, 200);
@@ -132,26 +132,26 @@ fn a_broken_edit_keeps_what_ran_and_shows_until_it_is_mended() {
 
     // Half written, and then gone: still the old rules.
     folder.replace("rules.yaml", "rules: [{ id: all, lim");
-    server.wait_for(REFUSED, 2);
+    server.wait_for(RELOAD_FAILED, 2);
     fs::remove_file(folder.path().join("rules.yaml")).unwrap();
-    server.wait_for(REFUSED, 3);
+    server.wait_for(RELOAD_FAILED, 3);
     assert_eq!(remaining(&server), 10);
 
     folder.replace("rules.yaml", &rules("limit: 20/day"));
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     assert_eq!(remaining(&server), 20);
     assert!(!server.get("/readyz").body.contains("limt"));
 }
 
 #[test]
 fn rules_in_the_settings_are_watched_too_and_other_settings_ask_for_a_restart() {
-    let folder = Folder::with("tollgate.yaml", "drain: 1s\nrules: [{ id: all, limit: 10/day }]\n");
-    let server = Server::start(&folder, &[]);
+    let folder = TestFolder::with("tollgate.yaml", "drain: 1s\nrules: [{ id: all, limit: 10/day }]\n");
+    let server = TestServer::start(&folder, &[]);
     folder.replace(
         "tollgate.yaml",
         "drain: 2s\nheaders: none\nrules: [{ id: all, limit: 20/day }]\n",
     );
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     assert_eq!(remaining(&server), 20);
     let log = server.log();
     assert!(
@@ -164,19 +164,19 @@ fn rules_in_the_settings_are_watched_too_and_other_settings_ask_for_a_restart() 
     );
     // Settings that mean nothing are a fault as well, and one that is gone is not a reason to limit by defaults.
     folder.replace("tollgate.yaml", "darin: 2s\nrules: [{ id: all, limit: 30/day }]\n");
-    server.wait_for(REFUSED, 1);
+    server.wait_for(RELOAD_FAILED, 1);
     fs::remove_file(folder.path().join("tollgate.yaml")).unwrap();
-    server.wait_for(REFUSED, 2);
+    server.wait_for(RELOAD_FAILED, 2);
     assert_eq!(remaining(&server), 19);
 }
 
 #[test]
 fn a_signal_reads_them_again_changed_or_not() {
-    let (_folder, server) = started("limit: 10/day");
+    let (_folder, server) = start("limit: 10/day");
     server.signal("HUP");
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     server.signal("HUP");
-    server.wait_for(TAKEN, 2);
+    server.wait_for(RELOADED, 2);
     assert_eq!(remaining(&server), 10);
     assert!(server.stop().success());
 }
@@ -187,15 +187,15 @@ fn no_request_is_dropped_or_sees_a_mixture_while_rules_are_swapped() {
         let rule = |n: u8| format!("{{ id: {name}{n}, limit: 1000000/day }}");
         format!("rules: [{}, {}, {}]\n", rule(1), rule(2), rule(3))
     };
-    let folder = Folder::with("tollgate.yaml", "rules_files: [rules.yaml]\n");
+    let folder = TestFolder::with("tollgate.yaml", "rules_files: [rules.yaml]\n");
     folder.write("rules.yaml", &set("a"));
-    let server = Server::start(&folder, &[]);
+    let server = TestServer::start(&folder, &[]);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let askers: Vec<_> = (0..4)
+        let clients: Vec<_> = (0..4)
             .map(|_| {
                 scope.spawn(|| {
-                    let mut asked = 0_u32;
+                    let mut sent = 0_u32;
                     while !stop.load(Ordering::Relaxed) {
                         let answer = server.check("{}");
                         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -207,19 +207,19 @@ fn no_request_is_dropped_or_sees_a_mixture_while_rules_are_swapped() {
                             .map(|limit| limit["rule"].as_str().expect("a name"))
                             .collect();
                         assert!(names == "a1a2a3" || names == "b1b2b3", "{names}");
-                        asked += 1;
+                        sent += 1;
                     }
-                    asked
+                    sent
                 })
             })
             .collect();
         for (swap, name) in (1..=6).zip(["b", "a"].into_iter().cycle()) {
             folder.replace("rules.yaml", &set(name));
-            server.wait_for(TAKEN, swap);
+            server.wait_for(RELOADED, swap);
         }
         stop.store(true, Ordering::Relaxed);
-        for asker in askers {
-            assert!(asker.join().expect("no asker panics") > 0);
+        for client in clients {
+            assert!(client.join().expect("no asker panics") > 0);
         }
     });
 }
@@ -228,12 +228,12 @@ fn no_request_is_dropped_or_sees_a_mixture_while_rules_are_swapped() {
 fn tokens_are_taken_anew_when_their_file_changes_and_a_broken_one_keeps_those_that_hold() {
     let (old, new) = ("token-that-holds-first", "token-that-comes-later");
     let file = |token: &str| format!("tokens: [{{ name: shop, token: {token} }}]\n");
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "auth: { tokens_file: tokens.yaml }\nrules: [{ id: all, limit: 10/day }]\n",
     );
     folder.write("tokens.yaml", &file(old));
-    let server = Server::start(&folder, &[]);
+    let server = TestServer::start(&folder, &[]);
     let status = |token: &str| {
         let shown = format!("authorization: Bearer {token}\r\n");
         server.post_with("/v1/check", r#"{"attributes":{}}"#, &shown).status
@@ -244,14 +244,14 @@ fn tokens_are_taken_anew_when_their_file_changes_and_a_broken_one_keeps_those_th
     assert_eq!((status(old), status(new)), (401, 200));
 
     folder.replace("tokens.yaml", "tokens: [{ name: shop, token: hunter2 }]\n");
-    server.wait_for(REFUSED, 1);
+    server.wait_for(RELOAD_FAILED, 1);
     assert_eq!((status(old), status(new)), (401, 200));
     let ready = server.get("/readyz");
     assert_eq!(ready.status, 200);
     assert!(ready.body.contains("tokens.yaml:1:"), "{}", ready.body);
     assert!(!ready.body.contains("hunter2") && !server.log().contains("hunter2"));
     fs::remove_file(folder.path().join("tokens.yaml")).unwrap();
-    server.wait_for(REFUSED, 2);
+    server.wait_for(RELOAD_FAILED, 2);
     assert_eq!((status(old), status(new)), (401, 200));
 
     // Back again, unchanged: the signal reads it whether it has changed or not.
@@ -270,33 +270,33 @@ fn descriptors_of_envoys_files_hold_and_are_taken_anew() {
             "domain: shop\ndescriptors:\n- key: user\n  rate_limit: {{ unit: hour, requests_per_unit: {requests} }}\n"
         )
     };
-    let folder = Folder::with("tollgate.yaml", "envoy_rules: [envoy/*.yaml]\n");
+    let folder = TestFolder::with("tollgate.yaml", "envoy_rules: [envoy/*.yaml]\n");
     std::fs::create_dir(folder.path().join("envoy")).unwrap();
     folder.write("envoy/shop.yaml", &file(2));
-    let server = Server::start(&folder, &[]);
-    let ask = || {
+    let server = TestServer::start(&folder, &[]);
+    let status = || {
         server
             .post("/v1/check", r#"{"domain":"shop","attributes":{"user":"u"}}"#)
             .status
     };
-    assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
+    assert_eq!([status(), status(), status()], [200, 200, 429]);
     folder.replace("envoy/shop.yaml", &file(5));
     server.wait_for("took the changed rules", 1);
     // The one that was refused was counted too.
-    assert_eq!([ask(), ask(), ask()], [200, 200, 429]);
+    assert_eq!([status(), status(), status()], [200, 200, 429]);
     folder.replace(
         "envoy/shop.yaml",
         "domain: shop\ndescriptors: [{ key: user, rate_limits: {} }]\n",
     );
     server.wait_for("unknown key 'rate_limits'", 1);
-    assert_eq!(ask(), 429);
+    assert_eq!(status(), 429);
     server.stop();
 }
 
 #[test]
 fn a_file_that_is_isolated_keeps_its_limits_while_others_change() {
     let settings = "envoy_rules: { files: 'config/*.yaml', isolate_files: true }\n";
-    let folder = Folder::with("tollgate.yaml", settings);
+    let folder = TestFolder::with("tollgate.yaml", settings);
     fs::create_dir(folder.path().join("config")).expect("a folder");
     let file = |domain: &str, requests: u32| {
         format!(
@@ -305,7 +305,7 @@ fn a_file_that_is_isolated_keeps_its_limits_while_others_change() {
     };
     folder.write("config/one.yaml", &file("one", 5));
     folder.write("config/two.yaml", &file("two", 5));
-    let server = Server::start(&folder, &[]);
+    let server = TestServer::start(&folder, &[]);
     let limits = || {
         ["one", "two"].map(|domain| {
             let body = format!(
@@ -320,12 +320,12 @@ fn a_file_that_is_isolated_keeps_its_limits_while_others_change() {
     folder.replace("config/one.yaml", "domain: one\ndescriptors: [{ value: x }]\n");
     server.wait_for("descriptor has empty key", 1);
     folder.replace("config/two.yaml", &file("two", 7));
-    server.wait_for(TAKEN, 2);
+    server.wait_for(RELOADED, 2);
     assert_eq!(limits(), [Some(5), Some(7)]);
     assert!(server.get("/healthcheck").body.contains("descriptor has empty key"));
     assert!(server.get("/metrics").body.contains("\ntollgate_rules_load_failed 1\n"));
     folder.replace("config/one.yaml", &file("one", 9));
-    server.wait_for(TAKEN, 3);
+    server.wait_for(RELOADED, 3);
     assert_eq!(
         (limits(), server.get("/healthcheck").body),
         ([Some(9), Some(7)], "OK".into())
@@ -337,14 +337,14 @@ fn a_secret_that_changes_alone_is_all_that_needs_a_restart() {
     let settings = |secret: &str| {
         format!("store: 'redis://127.0.0.1:1'\nkey_secret: {secret}\nenvoy_rules: {{ files: shop.yaml }}\n")
     };
-    let folder = Folder::with("tollgate.yaml", &settings("one-secret-of-many-bytes"));
+    let folder = TestFolder::with("tollgate.yaml", &settings("one-secret-of-many-bytes"));
     folder.write(
         "shop.yaml",
         "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: hour, requests_per_unit: 1 }\n",
     );
-    let server = Server::start(&folder, &[]);
+    let server = TestServer::start(&folder, &[]);
     folder.replace("tollgate.yaml", &settings("two-secrets-of-many-bytes"));
-    server.wait_for(TAKEN, 1);
+    server.wait_for(RELOADED, 1);
     server.wait_for("need a restart", 1);
     let log = server.log();
     assert!(
@@ -357,25 +357,25 @@ fn a_secret_that_changes_alone_is_all_that_needs_a_restart() {
 #[test]
 fn of_envoys_files_all_is_taken_anew_but_where_they_are_counted() {
     let settings = |more: &str| format!("store: 'redis://127.0.0.1:1'\nenvoy_rules:\n  files: shop.yaml\n{more}");
-    let folder = Folder::with("tollgate.yaml", &settings(""));
+    let folder = TestFolder::with("tollgate.yaml", &settings(""));
     folder.write(
         "shop.yaml",
         "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: hour, requests_per_unit: 1 }\n",
     );
-    let server = Server::start(&folder, &[]);
-    let ask = || {
+    let server = TestServer::start(&folder, &[]);
+    let status = || {
         let body = r#"{"domain":"shop","descriptors":[{"entries":[{"key":"user","value":"u"}]}]}"#;
         server.post("/json", body).status
     };
-    let mut statuses = [(); 4].map(|()| ask());
+    let mut statuses = [(); 4].map(|()| status());
     statuses.sort_unstable();
     assert_eq!((statuses[0], statuses[3]), (200, 429));
     folder.replace("tollgate.yaml", &settings("  shadow_mode: true\n"));
-    server.wait_for(TAKEN, 1);
-    assert_eq!([(); 4].map(|()| ask()), [200; 4]);
+    server.wait_for(RELOADED, 1);
+    assert_eq!([(); 4].map(|()| status()), [200; 4]);
     assert!(!server.log().contains("need a restart"), "{}", server.log());
     folder.replace("tollgate.yaml", &settings("  counters: { prefix: a }\n"));
-    server.wait_for(TAKEN, 2);
+    server.wait_for(RELOADED, 2);
     server.wait_for("need a restart", 1);
     assert!(server.log().contains("envoy_rules.counters"), "{}", server.log());
 }

@@ -1,6 +1,6 @@
 //! The Redis protocol, from the program that listens to a client that people use.
 
-use crate::running::{Folder, Server, run, tollgate};
+use crate::running::{TestFolder, TestServer, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::path::Path;
 use std::process::Command;
@@ -8,20 +8,20 @@ use std::process::Command;
 const PASSWORD: &str = "correct-horse-battery";
 
 /// Runs redis-cli with a call of `CL.THROTTLE`, and says what it said.
-fn call(folder: &Folder, words: &[&str]) -> String {
+fn call(folder: &TestFolder, args: &[&str]) -> String {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/redis-cli");
     let mut command = Command::new(program);
     command.current_dir(folder.path()).env_remove("REDISCLI_AUTH");
-    command.args(words).args(["CL.THROTTLE", "k", "15", "30", "60", "0"]);
+    command.args(args).args(["CL.THROTTLE", "k", "15", "30", "60", "0"]);
     let output = command
         .output()
         .unwrap_or_else(|error| panic!("{error}; scripts/clients installs it"));
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-fn port(server: &Server, scheme: &str) -> String {
-    let line = server.said.lines().find_map(|line| line.strip_prefix("resp: "));
-    let address = line.unwrap_or_else(|| panic!("no address in {}", server.said));
+fn port(server: &TestServer, scheme: &str) -> String {
+    let line = server.banner.lines().find_map(|line| line.strip_prefix("resp: "));
+    let address = line.unwrap_or_else(|| panic!("no address in {}", server.banner));
     let address = address.strip_prefix(scheme).unwrap_or_else(|| panic!("{address}"));
     let (_, port) = address.rsplit_once(':').expect("an address has a port");
     port.to_owned()
@@ -31,26 +31,26 @@ const FRESH: &str = "0\n16\n16\n-1\n0\n";
 
 #[test]
 fn a_server_says_where_it_listens_and_answers_there() {
-    let folder = Folder::new();
-    let server = Server::start(&folder, &["--set", "server.resp=127.0.0.1:0"]);
+    let folder = TestFolder::new();
+    let server = TestServer::start(&folder, &["--set", "server.resp=127.0.0.1:0"]);
     assert_eq!(call(&folder, &["-p", &port(&server, "redis://")]), FRESH);
     let metrics = server.get("/metrics").body;
-    let wanted = "tollgate_checks_total{result=\"allow\",source=\"memory\",door=\"resp\"} 1\n";
-    assert!(metrics.contains(wanted), "{metrics}");
+    let expected = "tollgate_checks_total{result=\"allow\",source=\"memory\",door=\"resp\"} 1\n";
+    assert!(metrics.contains(expected), "{metrics}");
     assert!(server.stop().success());
 }
 
 #[test]
 fn the_redis_protocol_is_enough_of_a_server_and_a_socket_enough_of_an_address() {
-    let folder = Folder::new();
-    let words = [
+    let folder = TestFolder::new();
+    let args = [
         "serve",
         "--set",
         "server.http=disabled",
         "--set",
         "server.resp=unix:gate.sock",
     ];
-    let server = Server::spawn(tollgate(&folder, &words));
+    let server = TestServer::spawn(tollgate(&folder, &args));
     assert_eq!(call(&folder, &["-s", "gate.sock"]), FRESH);
     assert!(server.stop().success());
     assert!(!folder.path().join("gate.sock").exists());
@@ -58,7 +58,7 @@ fn the_redis_protocol_is_enough_of_a_server_and_a_socket_enough_of_an_address() 
 
 #[test]
 fn other_machines_are_answered_only_if_they_show_a_password() {
-    let folder = Folder::with("password", &format!("{PASSWORD}\n"));
+    let folder = TestFolder::with("password", &format!("{PASSWORD}\n"));
     let outside = [
         "serve",
         "--set",
@@ -66,19 +66,19 @@ fn other_machines_are_answered_only_if_they_show_a_password() {
         "--set",
         "server.resp=0.0.0.0:0",
     ];
-    let (code, _, complained) = run(&folder, &outside);
+    let (code, _, stderr) = run(&folder, &outside);
     assert_eq!(code, Some(2));
-    assert!(complained.contains("auth: { resp_password"), "{complained}");
+    assert!(stderr.contains("auth: { resp_password"), "{stderr}");
 
     let from_file = ["--set", "auth.resp_password_file=password"];
     let mut by_environment = tollgate(&folder, &outside);
     by_environment.env("TOLLGATE_AUTH__RESP_PASSWORD", PASSWORD);
     for command in [tollgate(&folder, &[&outside[..], &from_file].concat()), by_environment] {
-        let server = Server::spawn(command);
+        let server = TestServer::spawn(command);
         let port = port(&server, "redis://");
         assert!(call(&folder, &["-p", &port]).starts_with("NOAUTH "));
-        let shown = call(&folder, &["-p", &port, "--no-auth-warning", "-a", PASSWORD]);
-        assert_eq!(shown, FRESH);
+        let output = call(&folder, &["-p", &port, "--no-auth-warning", "-a", PASSWORD]);
+        assert_eq!(output, FRESH);
     }
 }
 
@@ -93,11 +93,11 @@ fn with_a_certificate_it_speaks_tls() {
     // Or it would look like one that signs itself.
     params.distinguished_name.push(DnType::CommonName, "gate");
     let certificate = params.signed_by(&key, &authority).expect("an authority signs");
-    let folder = Folder::with("ca.pem", &authority.pem());
+    let folder = TestFolder::with("ca.pem", &authority.pem());
     folder.write("server.pem", &certificate.pem());
     folder.write("server.key", &key.serialize_pem());
     let tls = "server.tls={ cert: server.pem, key: server.key }";
-    let server = Server::spawn(tollgate(
+    let server = TestServer::spawn(tollgate(
         &folder,
         &[
             "serve",

@@ -10,9 +10,9 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// A folder that goes with the test.
-pub(crate) struct Folder(PathBuf);
+pub(crate) struct TestFolder(PathBuf);
 
-impl Folder {
+impl TestFolder {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!(
@@ -49,16 +49,16 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
 
 /// The program, to be run in a folder. Settings come from what the test says and from nowhere else.
-pub(crate) fn tollgate(folder: &Folder, words: &[&str]) -> Command {
+pub(crate) fn tollgate(folder: &TestFolder, args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.args(words).current_dir(folder.path()).stdin(Stdio::null());
+    command.args(args).current_dir(folder.path()).stdin(Stdio::null());
     for name in ["TOLLGATE_URL", "TOLLGATE_TOKEN"] {
         command.env_remove(name);
     }
@@ -74,34 +74,34 @@ pub(crate) fn tollgate(folder: &Folder, words: &[&str]) -> Command {
 }
 
 /// Runs it to its end.
-pub(crate) fn run(folder: &Folder, words: &[&str]) -> (Option<i32>, String, String) {
-    let Output { status, stdout, stderr } = tollgate(folder, words).output().expect("the program can be run");
+pub(crate) fn run(folder: &TestFolder, args: &[&str]) -> (Option<i32>, String, String) {
+    let Output { status, stdout, stderr } = tollgate(folder, args).output().expect("the program can be run");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("it speaks UTF-8");
     (status.code(), text(stdout), text(stderr))
 }
 
 /// A running server.
-pub(crate) struct Server {
+pub(crate) struct TestServer {
     child: Child,
     /// What it printed up to `ready`.
-    pub(crate) said: String,
+    pub(crate) banner: String,
     log: Arc<(Mutex<String>, Condvar)>,
 }
 
 /// What came back over HTTP.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: String,
 }
 
-impl Server {
+impl TestServer {
     /// `tollgate serve` on a free port, once it is ready.
-    pub(crate) fn start(folder: &Folder, words: &[&str]) -> Self {
+    pub(crate) fn start(folder: &TestFolder, args: &[&str]) -> Self {
         let mut all = vec!["serve", "--set", "server.http=127.0.0.1:0"];
-        all.extend(words);
+        all.extend(args);
         Self::spawn(tollgate(folder, &all))
     }
 
@@ -113,34 +113,34 @@ impl Server {
             .expect("the program can be run");
         let log = Arc::new((Mutex::new(String::new()), Condvar::new()));
         let stderr = child.stderr.take().expect("it is a pipe");
-        let heard = Arc::clone(&log);
+        let sink = Arc::clone(&log);
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-                let (text, more) = &*heard;
+                let (text, more) = &*sink;
                 let mut text = text.lock().expect("no reader panics");
                 text.push_str(&line);
                 text.push('\n');
                 more.notify_all();
             }
         });
-        let mut said = String::new();
+        let mut banner = String::new();
         let mut stdout = BufReader::new(child.stdout.take().expect("it is a pipe"));
-        while !said.ends_with("ready\n") {
-            if stdout.read_line(&mut said).expect("it speaks UTF-8") == 0 {
+        while !banner.ends_with("ready\n") {
+            if stdout.read_line(&mut banner).expect("it speaks UTF-8") == 0 {
                 let _ = child.wait();
                 panic!(
-                    "it ended before it was ready: {said}{}",
+                    "it ended before it was ready: {banner}{}",
                     log.0.lock().expect("no reader panics")
                 );
             }
         }
-        Self { child, said, log }
+        Self { child, banner, log }
     }
 
     /// Where it answers: 127.0.0.1:port.
     pub(crate) fn address(&self) -> &str {
-        let line = self.said.lines().find_map(|line| line.strip_prefix("http: http://"));
-        line.unwrap_or_else(|| panic!("no address in {}", self.said))
+        let line = self.banner.lines().find_map(|line| line.strip_prefix("http: http://"));
+        line.unwrap_or_else(|| panic!("no address in {}", self.banner))
     }
 
     pub(crate) fn url(&self) -> String {
@@ -150,44 +150,44 @@ impl Server {
     /// A connection on which nothing was said yet.
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address()).expect("the server is ready");
-        stream.set_read_timeout(Some(PATIENCE)).expect("it can wait");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("it can wait");
         stream
     }
 
-    pub(crate) fn get(&self, path: &str) -> Answer {
+    pub(crate) fn get(&self, path: &str) -> Response {
         let mut stream = self.connect();
         write!(stream, "GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("it reads");
-        Answer::read(&mut stream)
+        Response::read(&mut stream)
     }
 
-    pub(crate) fn post(&self, path: &str, body: &str) -> Answer {
+    pub(crate) fn post(&self, path: &str, body: &str) -> Response {
         self.post_with(path, body, "")
     }
 
     /// `more` are header fields, each with its line end.
-    pub(crate) fn post_with(&self, path: &str, body: &str, more: &str) -> Answer {
+    pub(crate) fn post_with(&self, path: &str, body: &str, extra_headers: &str) -> Response {
         let mut stream = self.connect();
         let length = body.len();
         let head = format!(
-            "POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{more}\r\n"
+            "POST {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{extra_headers}\r\n"
         );
         stream.write_all((head + body).as_bytes()).expect("it reads");
-        Answer::read(&mut stream)
+        Response::read(&mut stream)
     }
 
     /// A check of these attributes, given as JSON.
-    pub(crate) fn check(&self, attributes: &str) -> Answer {
+    pub(crate) fn check(&self, attributes: &str) -> Response {
         self.post("/v1/check", &format!("{{\"attributes\":{attributes}}}"))
     }
 
     /// Waits until the log holds this text so many times.
     pub(crate) fn wait_for(&self, text: &str, times: usize) {
         let (log, more) = &*self.log;
-        let held = log.lock().expect("no reader panics");
-        let (held, waited) = more
-            .wait_timeout_while(held, PATIENCE, |log| log.matches(text).count() < times)
+        let text = log.lock().expect("no reader panics");
+        let (text, waited) = more
+            .wait_timeout_while(text, TIMEOUT, |log| log.matches(text).count() < times)
             .expect("no reader panics");
-        assert!(!waited.timed_out(), "`{text}` never came {times} times: {held}");
+        assert!(!waited.timed_out(), "`{text}` never came {times} times: {text}");
     }
 
     pub(crate) fn log(&self) -> String {
@@ -213,7 +213,7 @@ impl Server {
         let id = self.child.id().to_string();
         let (ended, waits) = std::sync::mpsc::channel::<()>();
         let watchdog = std::thread::spawn(move || {
-            if waits.recv_timeout(PATIENCE) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            if waits.recv_timeout(TIMEOUT) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
                 let _ = Command::new("kill").args(["-KILL", &id]).status();
             }
         });
@@ -224,14 +224,14 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for TestServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-impl Answer {
+impl Response {
     /// All that comes until the other side closes.
     pub(crate) fn read(stream: &mut TcpStream) -> Self {
         let mut bytes = Vec::new();
@@ -265,4 +265,4 @@ impl Answer {
 }
 
 /// How long anything may take before a test gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);

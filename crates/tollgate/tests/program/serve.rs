@@ -1,21 +1,21 @@
 //! `tollgate serve`: up, asked, stopped; and everything that keeps it from starting.
 
-use crate::running::{Answer, Folder, Server, run, tollgate};
+use crate::running::{Response, TestFolder, TestServer, run, tollgate};
 use std::io::Write;
 use std::net::TcpListener;
 
 #[test]
 fn with_nothing_at_all_it_starts_and_its_curl_line_counts_down_to_a_429() {
-    let folder = Folder::new();
-    let server = Server::start(&folder, &[]);
+    let folder = TestFolder::new();
+    let server = TestServer::start(&folder, &[]);
     let line = server
-        .said
+        .banner
         .lines()
         .find(|line| line.starts_with("try: curl "))
         .expect("there is something to try");
     let body = line.split('\'').nth(1).expect("the body is in quotes");
     assert!(line.contains(&format!("{}/v1/check", server.url())), "{line}");
-    let answers: Vec<Answer> = (0..6)
+    let answers: Vec<Response> = (0..6)
         .map(|_| server.post_with("/v1/check", body, "content-type: application/x-www-form-urlencoded\r\n"))
         .collect();
     let statuses: Vec<u16> = answers.iter().map(|answer| answer.status).collect();
@@ -38,12 +38,12 @@ fn with_nothing_at_all_it_starts_and_its_curl_line_counts_down_to_a_429() {
 
 #[test]
 fn the_lines_before_ready_are_the_addresses_and_something_to_try() {
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "rules: [{ id: r, domain: shop, per: [merchant], when: { endpoint: /v1 }, limit: 1/h }]",
     );
-    let server = Server::start(&folder, &[]);
-    let lines: Vec<&str> = server.said.lines().collect();
+    let server = TestServer::start(&folder, &[]);
+    let lines: Vec<&str> = server.banner.lines().collect();
     assert_eq!(lines.len(), 3);
     assert!(
         lines[1].contains(r#"{"attributes":{"endpoint":"/v1","merchant":"alice"},"domain":"shop"}"#),
@@ -56,7 +56,7 @@ fn the_lines_before_ready_are_the_addresses_and_something_to_try() {
 #[test]
 fn both_signals_that_stop_it_end_it_well() {
     for signal in ["TERM", "INT"] {
-        let server = Server::start(&Folder::new(), &[]);
+        let server = TestServer::start(&TestFolder::new(), &[]);
         server.signal(signal);
         assert_eq!(server.end().code(), Some(0), "{signal}");
     }
@@ -64,8 +64,8 @@ fn both_signals_that_stop_it_end_it_well() {
 
 #[test]
 fn requests_in_flight_are_answered_when_it_is_told_to_stop() {
-    let folder = Folder::with("tollgate.yaml", "rules: [{ id: all, limit: 1000/h }]");
-    let server = Server::start(&folder, &[]);
+    let folder = TestFolder::with("tollgate.yaml", "rules: [{ id: all, limit: 1000/h }]");
+    let server = TestServer::start(&folder, &[]);
     let body = r#"{"attributes":{}}"#;
     let (first, second) = body.split_at(7);
     let mut streams: Vec<_> = (0..40).map(|_| server.connect()).collect();
@@ -87,7 +87,7 @@ fn requests_in_flight_are_answered_when_it_is_told_to_stop() {
         .map(|stream| {
             stream.write_all(second.as_bytes()).expect("it still reads");
             // To the end: the connection is closed behind the answer.
-            let answer = Answer::read(stream);
+            let answer = Response::read(stream);
             assert_eq!(answer.status, 200);
             closes.push(answer.header("connection") == Some("close"));
             answer.json()["remaining"].as_u64().expect("a number")
@@ -104,7 +104,7 @@ fn requests_in_flight_are_answered_when_it_is_told_to_stop() {
 
 #[test]
 fn a_client_that_never_ends_its_request_does_not_keep_it_from_stopping() {
-    let server = Server::start(&Folder::new(), &["--set", "drain=200ms"]);
+    let server = TestServer::start(&TestFolder::new(), &["--set", "drain=200ms"]);
     let mut stream = server.connect();
     write!(
         stream,
@@ -117,20 +117,20 @@ fn a_client_that_never_ends_its_request_does_not_keep_it_from_stopping() {
 
 #[test]
 fn a_port_that_is_taken_is_one_clear_message() {
-    let taken = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
-    let address = taken.local_addr().expect("it is bound").to_string();
-    let (code, said, complained) = run(&Folder::new(), &["serve", "--set", &format!("server.http={address}")]);
-    assert_eq!((code, said.as_str()), (Some(2), ""));
+    let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let (code, stdout, stderr) = run(&TestFolder::new(), &["serve", "--set", &format!("server.http={address}")]);
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
     assert!(
-        complained.contains(&format!("cannot listen on {address}")),
-        "{complained}"
+        stderr.contains(&format!("cannot listen on {address}")),
+        "{stderr}"
     );
-    assert_eq!(complained.lines().count(), 1, "{complained}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
 #[test]
 fn all_that_is_wrong_with_settings_and_rules_is_told_at_once() {
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "server:\n  htpt: 127.0.0.1:1\ndrain: soon\nrules:\n- id: r\n  limt: 1/s\nrules_files: [more.yaml]\n",
     );
@@ -138,10 +138,10 @@ fn all_that_is_wrong_with_settings_and_rules_is_told_at_once() {
     let mut command = tollgate(&folder, &["serve", "--set", "log=loud"]);
     command.env("TOLLGATE_HEADERS", "[ieft]");
     let output = command.output().expect("the program can be run");
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(2), "{complained}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{stderr}");
     assert!(output.stdout.is_empty());
-    for wanted in [
+    for expected in [
         "tollgate.yaml:2:3: error",
         "did you mean `http`?",
         "tollgate.yaml:3:8: error",
@@ -152,23 +152,23 @@ fn all_that_is_wrong_with_settings_and_rules_is_told_at_once() {
         "TOLLGATE_HEADERS:1:2: error",
         "did you mean `ietf`?",
     ] {
-        assert!(complained.contains(wanted), "{wanted} in {complained}");
+        assert!(stderr.contains(expected), "{expected} in {stderr}");
     }
 }
 
 #[test]
 fn flags_win_over_the_environment_and_that_over_the_file() {
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "conf/own.yaml",
         "headers: [draft06]\nretry_after: { format: none }\nrules: [{ id: r, limit: 1/h }]\n",
     );
-    let start = |variables: &[(&str, &str)], words: &[&str]| {
+    let start = |variables: &[(&str, &str)], args: &[&str]| {
         let mut all = vec!["serve", "--config", "conf/own.yaml"];
-        all.extend(words);
+        all.extend(args);
         let mut command = tollgate(&folder, &all);
         command.env("TOLLGATE_SERVER__HTTP", "127.0.0.1:0");
         command.envs(variables.iter().copied());
-        let server = Server::spawn(command);
+        let server = TestServer::spawn(command);
         server.check("{}");
         server.check("{}")
     };
@@ -201,84 +201,84 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
 
 #[test]
 fn off_loopback_it_does_not_start_until_it_knows_whom_to_answer() {
-    let folder = Folder::with("tokens.yaml", "tokens:\n- { name: shop, token: 0123456789abcdef }\n");
-    let (code, _, complained) = run(&folder, &["serve", "--set", "server.http=0.0.0.0:0"]);
+    let folder = TestFolder::with("tokens.yaml", "tokens:\n- { name: shop, token: 0123456789abcdef }\n");
+    let (code, _, stderr) = run(&folder, &["serve", "--set", "server.http=0.0.0.0:0"]);
     assert_eq!(code, Some(2));
     assert!(
-        complained.contains("other machines can reach") && complained.contains("tokens_file"),
-        "{complained}"
+        stderr.contains("other machines can reach") && stderr.contains("tokens_file"),
+        "{stderr}"
     );
 
-    let words = [
+    let args = [
         "serve",
         "--set",
         "server.http=0.0.0.0:0",
         "--set",
         "auth.tokens_file=tokens.yaml",
     ];
-    let server = Server::spawn(tollgate(&folder, &words));
+    let server = TestServer::spawn(tollgate(&folder, &args));
     let port = server.address().rsplit(':').next().expect("a port").to_owned();
     let at_home = format!("http://127.0.0.1:{port}");
-    let asked = |token: &[&str]| run(&folder, &[&["check", "user=x", "--url", &at_home], token].concat());
-    assert_eq!(asked(&["--token", "0123456789abcdef"]).0, Some(0));
-    let (code, _, complained) = asked(&[]);
+    let check = |token: &[&str]| run(&folder, &[&["check", "user=x", "--url", &at_home], token].concat());
+    assert_eq!(check(&["--token", "0123456789abcdef"]).0, Some(0));
+    let (code, _, stderr) = check(&[]);
     assert_eq!(code, Some(2));
     assert!(
-        complained.contains("401") && complained.contains("--token"),
-        "{complained}"
+        stderr.contains("401") && stderr.contains("--token"),
+        "{stderr}"
     );
-    let (code, _, complained) = run(
+    let (code, _, stderr) = run(
         &folder,
         &["forget", "user=x", "--url", &at_home, "--token", "0123456789abcdef"],
     );
     assert_eq!(code, Some(2));
-    assert!(complained.contains("403"), "{complained}");
+    assert!(stderr.contains("403"), "{stderr}");
 }
 
 #[test]
 fn what_this_version_has_not_is_refused() {
-    let (code, _, complained) = run(&Folder::new(), &["serve", "--set", "server.admin=127.0.0.1:0"]);
+    let (code, _, stderr) = run(&TestFolder::new(), &["serve", "--set", "server.admin=127.0.0.1:0"]);
     assert_eq!(code, Some(2));
-    assert!(complained.contains("this version has no"), "{complained}");
+    assert!(stderr.contains("this version has no"), "{stderr}");
 }
 
 #[test]
 fn counters_outlast_a_restart_by_a_snapshot_in_a_folder_that_is_locked() {
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "store: { url: memory, snapshot: counters }\ndata_dir: data\nrules: [{ id: r, per: user, limit: 2/h }]\n",
     );
-    let first = Server::start(&folder, &[]);
-    let statuses = |server: &Server| [(); 3].map(|()| server.check(r#"{"user":"u"}"#).status);
+    let first = TestServer::start(&folder, &[]);
+    let statuses = |server: &TestServer| [(); 3].map(|()| server.check(r#"{"user":"u"}"#).status);
     assert_eq!(statuses(&first), [200, 200, 429]);
 
-    let (code, _, complained) = run(&folder, &["serve", "--set", "server.http=127.0.0.1:0"]);
+    let (code, _, stderr) = run(&folder, &["serve", "--set", "server.http=127.0.0.1:0"]);
     assert_eq!(code, Some(2));
     assert!(
-        complained.contains("another tollgate (process") && complained.contains("data_dir"),
-        "{complained}"
+        stderr.contains("another tollgate (process") && stderr.contains("data_dir"),
+        "{stderr}"
     );
 
     assert!(first.stop().success());
     assert!(folder.path().join("data/counters").is_file());
-    let second = Server::start(&folder, &[]);
+    let second = TestServer::start(&folder, &[]);
     assert_eq!(statuses(&second), [429, 429, 429]);
     assert!(second.stop().success());
 
     folder.write("data/counters", "nonsense");
-    let (code, _, complained) = run(&folder, &["serve", "--set", "server.http=127.0.0.1:0"]);
+    let (code, _, stderr) = run(&folder, &["serve", "--set", "server.http=127.0.0.1:0"]);
     assert_eq!(code, Some(2));
-    assert!(complained.contains("move it away"), "{complained}");
+    assert!(stderr.contains("move it away"), "{stderr}");
 }
 
 #[test]
 fn it_listens_on_a_socket_of_the_file_system_too() {
-    let folder = Folder::new();
-    let server = Server::spawn(tollgate(&folder, &["serve", "--set", "server.http=unix:gate.sock"]));
-    assert!(server.said.starts_with("http: unix:gate.sock\n"), "{}", server.said);
-    let (code, said, _) = run(&folder, &["check", "user=x", "--url", "unix:gate.sock"]);
+    let folder = TestFolder::new();
+    let server = TestServer::spawn(tollgate(&folder, &["serve", "--set", "server.http=unix:gate.sock"]));
+    assert!(server.banner.starts_with("http: unix:gate.sock\n"), "{}", server.banner);
+    let (code, stdout, _) = run(&folder, &["check", "user=x", "--url", "unix:gate.sock"]);
     assert_eq!(code, Some(0));
-    assert!(said.starts_with("allowed by quickstart: 4 of 5 left"), "{said}");
+    assert!(stdout.starts_with("allowed by quickstart: 4 of 5 left"), "{stdout}");
     assert!(server.stop().success());
     assert!(!folder.path().join("gate.sock").exists());
 }

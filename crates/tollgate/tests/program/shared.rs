@@ -1,6 +1,6 @@
 //! Several instances over one store, and what they do when it is away.
 
-use crate::running::{Folder, Server, run};
+use crate::running::{TestFolder, TestServer, run};
 use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;
@@ -8,27 +8,27 @@ use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
 
 /// An instance over the store at this address, with a deadline that a busy machine keeps.
-fn instance(folder: &Folder, store: &str) -> Server {
+fn instance(folder: &TestFolder, store: &str) -> TestServer {
     let store = format!("store={{ url: '{store}', deadline: 5s }}");
-    Server::start(folder, &["--set", &store])
+    TestServer::start(folder, &["--set", &store])
 }
 
 #[test]
 fn four_instances_keep_one_limit() {
     let redis = Redis::start(ServerKind::Redis70);
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "rules: [{ id: minute, per: user, limit: 100/min, algorithm: sliding_log }]\n",
     );
     let instances = [(); 4].map(|()| instance(&folder, &redis.url()));
     let passed: usize = std::thread::scope(|scope| {
-        let asking = instances.each_ref().map(|instance| {
+        let clients = instances.each_ref().map(|instance| {
             scope.spawn(|| {
                 let answers = (0..95).map(|_| instance.check(r#"{"user":"u"}"#));
                 answers.filter(|answer| answer.status == 200).count()
             })
         });
-        asking.map(|asking| asking.join().expect("it asks")).iter().sum()
+        clients.map(|client| client.join().expect("it asks")).iter().sum()
     });
     assert_eq!(passed, 100);
     for instance in &instances {
@@ -41,7 +41,7 @@ fn four_instances_keep_one_limit() {
 #[test]
 fn two_instances_keep_limits_on_a_cluster() {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "rules:\n- { id: everybody, limit: 50/h }\n- { id: each, per: user, limit: 4/h }\n",
     );
@@ -65,27 +65,27 @@ fn two_instances_keep_limits_on_a_cluster() {
 
 #[test]
 fn a_server_that_starts_while_no_sentinel_answers_knows_the_primary() {
-    let mut watched = SentinelGroup::start(ServerKind::Redis70);
-    let folder = Folder::with(
+    let mut sentinels = SentinelGroup::start(ServerKind::Redis70);
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "data_dir: data\nrules: [{ id: each, per: user, limit: 100/h }]\n",
     );
-    let first = instance(&folder, &watched.url());
+    let first = instance(&folder, &sentinels.url());
     first.wait_for("sentinels name the primary", 1);
     assert_eq!(first.check(r#"{"user":"u"}"#).json()["remaining"], 99);
-    let kept = std::fs::read_to_string(folder.path().join("data/primary")).expect("a file");
-    let primary = format!(" 127.0.0.1:{}\n", watched.primary_port());
+    let primary_file = std::fs::read_to_string(folder.path().join("data/primary")).expect("a file");
+    let primary = format!(" 127.0.0.1:{}\n", sentinels.primary_port());
     assert!(
-        kept.starts_with("mymaster 127.0.0.1:") && kept.ends_with(&primary),
-        "{kept}"
+        primary_file.starts_with("mymaster 127.0.0.1:") && primary_file.ends_with(&primary),
+        "{primary_file}"
     );
     assert!(first.stop().success());
-    for sentinel in &mut watched.sentinels {
+    for sentinel in &mut sentinels.sentinels {
         sentinel.kill();
     }
-    let second = instance(&folder, &watched.url());
-    let told = second.check(r#"{"user":"u"}"#).json();
-    assert_eq!((&told["source"], &told["remaining"]), (&"shared".into(), &98.into()));
+    let second = instance(&folder, &sentinels.url());
+    let verdict = second.check(r#"{"user":"u"}"#).json();
+    assert_eq!((&verdict["source"], &verdict["remaining"]), (&"shared".into(), &98.into()));
     let ready = second.get("/readyz").body;
     assert!(ready.contains("no sentinel answers"), "{ready}");
 }
@@ -93,8 +93,8 @@ fn a_server_that_starts_while_no_sentinel_answers_knows_the_primary() {
 #[test]
 fn what_is_given_back_while_the_store_is_away_is_given_here() {
     let mut redis = Redis::start(ServerKind::Redis70);
-    let folder = Folder::with("tollgate.yaml", "rules: [{ id: each, per: user, limit: 10/h }]\n");
-    let server = Server::start(&folder, &["--set", &format!("store.url={}", redis.url())]);
+    let folder = TestFolder::with("tollgate.yaml", "rules: [{ id: each, per: user, limit: 10/h }]\n");
+    let server = TestServer::start(&folder, &["--set", &format!("store.url={}", redis.url())]);
     let user = r#"{"user":"u"}"#;
     let refund = || server.post("/v1/refund", r#"{"attributes":{"user":"u"}}"#).json();
     redis.kill();
@@ -113,7 +113,7 @@ fn what_is_given_back_while_the_store_is_away_is_given_here() {
 #[test]
 fn an_answer_says_who_decided_and_every_operation_is_shared() {
     let redis = Redis::start(ServerKind::Valkey);
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "rules:\n- { id: r, per: user, limit: 2/h }\n- { id: c, when: { kind: job }, per: user, algorithm: concurrency, limit: 1 }\n",
     );
@@ -132,9 +132,9 @@ fn an_answer_says_who_decided_and_every_operation_is_shared() {
         (&1.into(), &true.into())
     );
     assert_eq!(one.check(user).status, 200);
-    let (code, said, _) = run(&folder, &["explain", "user=u", "--url", &one.url()]);
+    let (code, stdout, _) = run(&folder, &["explain", "user=u", "--url", &one.url()]);
     assert_eq!(code, Some(0));
-    assert!(said.contains("tg:{"), "{said}");
+    assert!(stdout.contains("tg:{"), "{stdout}");
     let forgotten = other.post("/v1/forget", r#"{"attributes":{"user":"u"}}"#).json();
     assert_eq!(forgotten["forgotten"], 1);
     assert_eq!(other.check(user).status, 200);
@@ -152,14 +152,14 @@ fn an_answer_says_who_decided_and_every_operation_is_shared() {
 fn a_rule_says_what_holds_while_the_store_is_away() {
     let redis = Redis::start(ServerKind::Redis70);
     let (url, port) = (redis.url(), redis.port().to_string());
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "forward_auth: { gateway: caddy }\nattributes: { to: header:to }\n\
          rules:\n- { id: o, when: { to: open }, limit: 1/h, on_store_failure: open }\n\
          - { id: c, when: { to: closed }, limit: 1/h, on_store_failure: closed }\n",
     );
     let store = format!("store={{ url: '{url}', deadline: 100ms }}");
-    let server = Server::start(&folder, &["--set", &store, "--set", "retry_after={ format: date }"]);
+    let server = TestServer::start(&folder, &["--set", &store, "--set", "retry_after={ format: date }"]);
     assert_eq!(server.get("/readyz").json()["store"]["reachable"], true);
 
     drop(redis);
@@ -201,29 +201,29 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
 }
 
 /// Tells a server something, in words without spaces, and waits until it has answered.
-fn tell(redis: &Redis, words: &str) {
+fn send_command(redis: &Redis, command: &str) {
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", redis.port())).expect("a server");
-    stream.write_all(format!("{words}\r\n").as_bytes()).expect("a write");
+    stream.write_all(format!("{command}\r\n").as_bytes()).expect("a write");
     let mut answer = String::new();
     BufReader::new(stream).read_line(&mut answer).expect("an answer");
-    assert_eq!(answer, "+OK\r\n", "{words}");
+    assert_eq!(answer, "+OK\r\n", "{command}");
 }
 
 #[test]
 fn what_only_some_requests_fail_by_is_told_everywhere() {
     let redis = Redis::start(ServerKind::Redis70);
-    let folder = Folder::with("tollgate.yaml", "rules: [{ id: r, per: user, limit: 10/h }]\n");
+    let folder = TestFolder::with("tollgate.yaml", "rules: [{ id: r, per: user, limit: 10/h }]\n");
     let server = instance(&folder, &redis.url());
     assert_eq!(
         server.get("/readyz").json()["store"]["last_error"],
         serde_json::Value::Null
     );
-    let (_, said, _) = run(&folder, &["explain", "user=u", "--url", &server.url()]);
-    let key = said
+    let (_, stdout, _) = run(&folder, &["explain", "user=u", "--url", &server.url()]);
+    let key = stdout
         .split_whitespace()
         .find(|word| word.starts_with("tg:{"))
         .expect("a key");
-    tell(&redis, &format!("SET {key} anything"));
+    send_command(&redis, &format!("SET {key} anything"));
     assert_eq!(server.check(r#"{"user":"u"}"#).json()["source"], "local");
     assert_eq!(server.check(r#"{"user":"v"}"#).json()["source"], "shared");
 
@@ -258,7 +258,7 @@ fn what_only_some_requests_fail_by_is_told_everywhere() {
 fn a_store_that_may_forget_counters_is_told_while_it_runs() {
     let settings = ["--maxmemory", "64mb", "--maxmemory-policy", "allkeys-lru"];
     let redis = Redis::start_with(ServerKind::Redis70, &settings);
-    let folder = Folder::with("tollgate.yaml", "rules: [{ id: r, limit: 10/h }]\n");
+    let folder = TestFolder::with("tollgate.yaml", "rules: [{ id: r, limit: 10/h }]\n");
     let server = instance(&folder, &redis.url());
     server.wait_for("allkeys-lru", 1);
     let ready = server.get("/readyz").json();
@@ -268,14 +268,14 @@ fn a_store_that_may_forget_counters_is_told_while_it_runs() {
 
 #[test]
 fn it_starts_without_the_store_and_tells_no_secret() {
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "rules: [{ id: r, limit: 1/h, on_store_failure: open }]\n",
     );
     // Nobody listens on a port that was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let free = free.expect("there are free ports").port();
-    let server = Server::start(
+    let server = TestServer::start(
         &folder,
         &["--store", &format!("redis://tollgate:hunter2@127.0.0.1:{free}/0")],
     );
@@ -294,9 +294,9 @@ fn it_starts_without_the_store_and_tells_no_secret() {
 }
 
 /// Asks until an answer is as it should be.
-fn until(what: &str, is_so: impl Fn() -> bool) {
+fn eventually(what: &str, condition: impl Fn() -> bool) {
     for _ in 0..500 {
-        if is_so() {
+        if condition() {
             return;
         }
         std::thread::park_timeout(Duration::from_millis(20));
@@ -307,35 +307,35 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
 #[test]
 fn a_local_rule_is_kept_by_a_share_while_the_store_is_away_and_all_of_it_is_told() {
     let mut redis = Redis::start(ServerKind::Redis70);
-    let folder = Folder::with(
+    let folder = TestFolder::with(
         "tollgate.yaml",
         "rules:\n- { id: r, when: { kind: plain }, per: user, limit: 10/h }\n\
          - { id: c, when: { kind: job }, per: user, algorithm: concurrency, limit: 10 }\n",
     );
     let store = format!("store={{ url: '{}', deadline: 100ms, instances: 2 }}", redis.url());
-    let [one, other] = [(); 2].map(|()| Server::start(&folder, &["--set", &store]));
+    let [one, other] = [(); 2].map(|()| TestServer::start(&folder, &["--set", &store]));
     let (plain, job) = (r#"{"kind":"plain","user":"u"}"#, r#"{"kind":"job","user":"u"}"#);
     assert_eq!(one.check(plain).json()["remaining"], 9);
     let shared = one.check(job).json()["lease"].as_str().expect("a lease").to_owned();
 
     redis.kill();
     // 0.8 of 10 on two instances; of one it is known that a tenth was used.
-    let passed = |server: &Server| (0..9).filter(|_| server.check(plain).status == 200).count();
+    let passed = |server: &TestServer| (0..9).filter(|_| server.check(plain).status == 200).count();
     assert_eq!((passed(&one), passed(&other)), (3, 4));
     let denied = one.check(plain);
     assert_eq!((denied.status, &denied.json()["source"]), (429, &"local".into()));
     assert_eq!(denied.json()["limit"], 4);
-    until("an open breaker", || one.get("/readyz").json()["breaker"] == "open");
+    eventually("an open breaker", || one.get("/readyz").json()["breaker"] == "open");
     let ready = one.get("/readyz");
     assert_eq!((ready.status, &ready.json()["instances"]), (200, &2.into()));
     assert_eq!(ready.json()["instances_from"], "settings");
     let metrics = one.get("/metrics").body;
-    for wanted in [
+    for expected in [
         "tollgate_breaker_state 2\n",
         "tollgate_breaker_transitions_total 1\n",
         "tollgate_instances 2\n",
     ] {
-        assert!(metrics.contains(wanted), "{wanted}: {metrics}");
+        assert!(metrics.contains(expected), "{expected}: {metrics}");
     }
     let decided = r#"source="local""#;
     assert!(
@@ -344,10 +344,10 @@ fn a_local_rule_is_kept_by_a_share_while_the_store_is_away_and_all_of_it_is_told
     );
 
     // A lease that is taken here is released here; of one that the store has nobody knows.
-    let here = one.check(job).json()["lease"].as_str().expect("a lease").to_owned();
+    let local = one.check(job).json()["lease"].as_str().expect("a lease").to_owned();
     let lease = |lease: &str| format!("{{\"lease\":\"{lease}\"}}");
-    assert_eq!(one.post("/v1/renew", &lease(&here)).json()["renewed"], true);
-    assert_eq!(one.post("/v1/release", &lease(&here)).json()["released"], true);
+    assert_eq!(one.post("/v1/renew", &lease(&local)).json()["renewed"], true);
+    assert_eq!(one.post("/v1/release", &lease(&local)).json()["released"], true);
     for (path, body) in [
         ("/v1/release", lease(&shared)),
         ("/v1/renew", lease(&shared)),
@@ -364,7 +364,7 @@ fn a_local_rule_is_kept_by_a_share_while_the_store_is_away_and_all_of_it_is_told
 
     redis.revive();
     // It begins anew, and is charged what passed meanwhile.
-    until("a shared answer", || {
+    eventually("a shared answer", || {
         other.check(r#"{"kind":"plain","user":"v"}"#).json()["source"] == "shared"
     });
     let left = other.check(plain).json();
@@ -384,8 +384,8 @@ fn who_decides_is_switched_while_it_runs_and_without_the_store() {
             "store: {{ url: 'redis://127.0.0.1:1', instances: 1, mode: {mode} }}\nrules: [{{ id: r, limit: 100/h }}]\n"
         )
     };
-    let folder = Folder::with("tollgate.yaml", &settings("auto"));
-    let server = Server::start(&folder, &[]);
+    let folder = TestFolder::with("tollgate.yaml", &settings("auto"));
+    let server = TestServer::start(&folder, &[]);
     assert_eq!(server.check("{}").json()["source"], "local");
     folder.replace("tollgate.yaml", &settings("shared_only"));
     server.wait_for("took the changed rules", 1);

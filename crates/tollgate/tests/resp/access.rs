@@ -31,7 +31,7 @@ fn guarded() -> (Server, Arc<Keyring>) {
 fn nothing_is_answered_before_a_password_is_shown() {
     let (server, _) = guarded();
     let mut client = server.connect();
-    for words in [
+    for line in [
         "PING",
         "INFO",
         "CLIENT ID",
@@ -41,10 +41,10 @@ fn nothing_is_answered_before_a_password_is_shown() {
         "HELLO 3",
         "GET k",
     ] {
-        let said = client.ask(words);
-        assert!(said.starts_with("-NOAUTH "), "{words}: {said}");
+        let reply = client.ask(line);
+        assert!(reply.starts_with("-NOAUTH "), "{line}: {reply}");
     }
-    for words in [
+    for line in [
         "AUTH wrong",
         "AUTH default wrong",
         &format!("AUTH shop {PASSWORD}"),
@@ -52,8 +52,8 @@ fn nothing_is_answered_before_a_password_is_shown() {
         "HELLO 3 AUTH default wrong",
         "AUTH ''",
     ] {
-        let said = client.ask(words);
-        assert!(said.starts_with("-WRONGPASS "), "{words}: {said}");
+        let reply = client.ask(line);
+        assert!(reply.starts_with("-WRONGPASS "), "{line}: {reply}");
     }
     assert!(client.ask("PING").starts_with("-NOAUTH "));
 }
@@ -61,7 +61,7 @@ fn nothing_is_answered_before_a_password_is_shown() {
 #[test]
 fn a_password_and_a_token_open_the_door() {
     let (server, _) = guarded();
-    for words in [
+    for line in [
         format!("AUTH {PASSWORD}"),
         format!("AUTH default {PASSWORD}"),
         format!("AUTH {TOKEN}"),
@@ -69,7 +69,7 @@ fn a_password_and_a_token_open_the_door() {
         format!("AUTH shop {TOKEN}"),
     ] {
         let mut client = server.connect();
-        client.expect(&words, "+OK\r\n");
+        client.expect(&line, "+OK\r\n");
         client.expect("CL.THROTTLE k 15 30 60 0", "*5\r\n:0\r\n:16\r\n:16\r\n:-1\r\n:0\r\n");
     }
     let mut client = server.connect();
@@ -82,13 +82,13 @@ fn a_token_may_do_what_its_rights_say() {
     let mut client = server.connect();
     client.expect(&format!("AUTH {READER}"), "+OK\r\n");
     client.expect("PING", "+PONG\r\n");
-    for words in ["CL.THROTTLE k 1 1 1", "TOLLGATE.CHECK d 1"] {
-        let said = client.ask(words);
-        assert!(said.starts_with("-NOPERM this needs the right `check`"), "{said}");
+    for line in ["CL.THROTTLE k 1 1 1", "TOLLGATE.CHECK d 1"] {
+        let reply = client.ask(line);
+        assert!(reply.starts_with("-NOPERM this needs the right `check`"), "{reply}");
     }
     client.expect(&format!("AUTH {TOKEN}"), "+OK\r\n");
-    let said = client.ask("CL.THROTTLE k 1 1 1 -1");
-    assert!(said.starts_with("-NOPERM this needs the right `refund`"), "{said}");
+    let reply = client.ask("CL.THROTTLE k 1 1 1 -1");
+    assert!(reply.starts_with("-NOPERM this needs the right `refund`"), "{reply}");
     client.expect(&format!("AUTH {PASSWORD}"), "+OK\r\n");
     client.expect("CL.THROTTLE k 1 1 1 -1", "*5\r\n:0\r\n:2\r\n:2\r\n:-1\r\n:0\r\n");
 }

@@ -30,8 +30,8 @@ fn what_is_no_command_is_told_so_and_ends_the_connection() {
         ] {
             let mut client = server.connect();
             client.send(format!("PING\r\n{bytes}"));
-            let said = client.rest();
-            assert_eq!(said, format!("+PONG\r\n-ERR Protocol error: {expected}\r\n"));
+            let reply = client.rest();
+            assert_eq!(reply, format!("+PONG\r\n-ERR Protocol error: {expected}\r\n"));
         }
         server.connect().expect("PING", "+PONG\r\n");
     }
@@ -43,11 +43,11 @@ fn a_command_of_as_much_as_is_allowed_is_answered() {
         let mut client = server.connect();
         let (name, value) = ("n".repeat(256), "v".repeat(8 * 1024));
         let names: Vec<String> = (0..30).map(|number| format!("{number:02}{}", &name[2..])).collect();
-        let mut words = vec!["TOLLGATE.CHECK", "default", "1"];
+        let mut arguments = vec!["TOLLGATE.CHECK", "default", "1"];
         for name in &names {
-            words.extend([name.as_str(), &value]);
+            arguments.extend([name.as_str(), &value]);
         }
-        client.send(command(&words));
+        client.send(command(&arguments));
         assert_eq!(client.line(), "*6");
     }
 }
@@ -168,7 +168,7 @@ fn who_finds_no_room_gets_it_when_others_are_done() {
 #[test]
 fn replies_that_were_not_sent_are_nobody_elses() {
     let server = Server::start();
-    let mut stranger = server.connect();
+    let mut other = server.connect();
     let whole = command(&["ECHO", "not yours"]);
     for _ in 0..100 {
         let mut client = server.connect();
@@ -177,7 +177,7 @@ fn replies_that_were_not_sent_are_nobody_elses() {
         // The reply that is not read lets the system say that the client is gone, and the next ones cannot be sent.
         client.send(whole.repeat(100));
         drop(client);
-        stranger.expect("PING", "+PONG\r\n");
+        other.expect("PING", "+PONG\r\n");
     }
 }
 

@@ -14,7 +14,7 @@ const RULES: &str = "\
 fn a_verdict_is_six_elements() {
     for server in Server::both(RULES) {
         let mut client = server.connect();
-        for (words, expected) in [
+        for (arguments, expected) in [
             (
                 "default 1 user a",
                 "*6\r\n:0\r\n:2\r\n:1\r\n:-1\r\n:1800\r\n$4\r\nplan\r\n",
@@ -42,7 +42,7 @@ fn a_verdict_is_six_elements() {
             ("nowhere 1 user a", "*6\r\n:0\r\n:-1\r\n:-1\r\n:-1\r\n:-1\r\n$-1\r\n"),
             ("default 1", "*6\r\n:0\r\n:-1\r\n:-1\r\n:-1\r\n:-1\r\n$-1\r\n"),
         ] {
-            client.expect(&format!("TOLLGATE.CHECK {words}"), expected);
+            client.expect(&format!("TOLLGATE.CHECK {arguments}"), expected);
         }
         client.send("HELLO 3\r\n");
         while client.line() != "*0" {}
@@ -56,7 +56,7 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
     let server = Server::start_with(RULES, Default::default());
     let mut client = server.connect();
     let long = "n".repeat(257);
-    for (words, expected) in [
+    for (arguments, expected) in [
         (&[][..], "-ERR wrong number of arguments"),
         (&["default"], "-ERR wrong number of arguments"),
         (&["default", "1", "user"], "-ERR wrong number of arguments"),
@@ -71,9 +71,9 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
         (&["default", "1", &long, "a"], "-ERR the name of an attribute"),
         (&["", "1", "user", "a"], "-ERR a domain is"),
     ] {
-        client.send(command(&[&["TOLLGATE.CHECK"], words].concat()));
-        let said = client.line();
-        assert!(said.starts_with(expected), "{words:?}: {said}");
+        client.send(command(&[&["TOLLGATE.CHECK"], arguments].concat()));
+        let reply = client.line();
+        assert!(reply.starts_with(expected), "{arguments:?}: {reply}");
     }
     client.send("TOLLGATE.CHECK default 0 user a\r\n");
     assert_eq!(

@@ -20,16 +20,16 @@ pub(crate) fn run(command: &mut Command) -> String {
     let output = command
         .output()
         .unwrap_or_else(|error| panic!("{command:?}: {error}; scripts/clients installs it"));
-    let (said, complained) = (
+    let (stdout, stderr) = (
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr),
     );
-    assert!(output.status.success(), "{command:?}: {said}{complained}");
-    said.into_owned()
+    assert!(output.status.success(), "{command:?}: {stdout}{stderr}");
+    stdout.into_owned()
 }
 
 #[track_caller]
-fn converses(program: &str, name: &str) {
+fn runs_client(program: &str, name: &str) {
     for server in Server::both("") {
         let mut command = Command::new(program);
         command.arg(script(name)).arg(server.address.port().to_string());
@@ -40,17 +40,17 @@ fn converses(program: &str, name: &str) {
 
 #[test]
 fn redis_py_connects_and_calls() {
-    converses(folder().join("python/bin/python").to_str().unwrap(), "redis_py.py");
+    runs_client(folder().join("python/bin/python").to_str().unwrap(), "redis_py.py");
 }
 
 #[test]
 fn node_redis_connects_and_calls() {
-    converses("node", "node_redis.js");
+    runs_client("node", "node_redis.js");
 }
 
 #[test]
 fn ioredis_connects_and_calls() {
-    converses("node", "ioredis.js");
+    runs_client("node", "ioredis.js");
 }
 
 #[test]

@@ -16,11 +16,11 @@ fn what_the_page_shows_is_what_comes() {
     let mut played = 0;
     for console in consoles.map(|rest| rest.split_once("```").unwrap().0) {
         for exchange in console.split(PROMPT).skip(1) {
-            let (words, expected) = exchange.split_once('\n').unwrap();
+            let (arguments, expected) = exchange.split_once('\n').unwrap();
             let mut command = Command::new(folder().join("redis-cli"));
             command.args(["--no-raw", "-p", &server.address.port().to_string()]);
-            command.args(words.split(' '));
-            assert_eq!(run(&mut command).trim_end(), expected.trim_end(), "{words}");
+            command.args(arguments.split(' '));
+            assert_eq!(run(&mut command).trim_end(), expected.trim_end(), "{arguments}");
             played += 1;
         }
     }

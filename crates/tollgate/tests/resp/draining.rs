@@ -35,8 +35,8 @@ fn commands_that_the_store_takes_its_time_for_are_answered_too() {
     client.expect("PING", "+PONG\r\n");
     client.expect("PING", "+PONG\r\n");
     client.send("CL.THROTTLE k 15 30 60\r\n");
-    let said = client.rest();
-    assert!(said.starts_with("*5\r\n"), "{said:?}");
+    let reply = client.rest();
+    assert!(reply.starts_with("*5\r\n"), "{reply:?}");
     server.wait();
 }
 

@@ -31,7 +31,7 @@ fn hello_answers_in_the_protocol_that_it_asks_for() {
 fn what_clients_send_by_default_is_answered() {
     let server = Server::start();
     let mut client = server.connect();
-    for (words, expected) in [
+    for (line, expected) in [
         ("PING", "+PONG\r\n"),
         ("ping hello", "$5\r\nhello\r\n"),
         ("ECHO hello", "$5\r\nhello\r\n"),
@@ -57,7 +57,7 @@ fn what_clients_send_by_default_is_answered() {
             "-ERR AUTH was sent, and this server asks for no password\r\n",
         ),
     ] {
-        client.expect(words, expected);
+        client.expect(line, expected);
     }
     assert_eq!(server.connect().ask("CLIENT ID"), ":2");
     client.send("info\r\n");

@@ -19,7 +19,7 @@ impl Random {
 
 #[test]
 fn a_thousand_calls_cut_anywhere_are_answered_in_order() {
-    for (place, server) in Server::both("").into_iter().enumerate() {
+    for (index, server) in Server::both("").into_iter().enumerate() {
         for seed in 0..3 {
             let mut random = Random(seed);
             let mut bytes = Vec::new();
@@ -54,13 +54,13 @@ fn a_thousand_calls_cut_anywhere_are_answered_in_order() {
             let cuts = std::thread::spawn(move || {
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
-                    let most = if random.below(4) == 0 { 2_000 } else { 40 };
-                    let (part, behind) = rest.split_at(rest.len().min(1 + random.below(most) as usize));
+                    let max = if random.below(4) == 0 { 2_000 } else { 40 };
+                    let (part, behind) = rest.split_at(rest.len().min(1 + random.below(max) as usize));
                     sending.write_all(part).unwrap();
                     rest = behind;
                 }
             });
-            assert_eq!(client.read(expected.len()), expected, "store {place}, seed {seed}");
+            assert_eq!(client.read(expected.len()), expected, "store {index}, seed {seed}");
             cuts.join().unwrap();
         }
     }
@@ -72,8 +72,8 @@ fn calls_on_one_key_in_one_pipeline_are_decided_one_after_the_other() {
         let mut client = server.connect();
         client.send(command(&["CL.THROTTLE", "k", "4", "1", "60"]).repeat(6));
         let replies: Vec<Vec<i64>> = (0..6).map(|_| client.integers()).collect();
-        for (place, reply) in replies.iter().take(5).enumerate() {
-            assert_eq!(reply[..3], [0, 5, 4 - place as i64], "{replies:?}");
+        for (index, reply) in replies.iter().take(5).enumerate() {
+            assert_eq!(reply[..3], [0, 5, 4 - index as i64], "{replies:?}");
         }
         assert_eq!(replies[5][..3], [1, 5, 0], "{replies:?}");
         client.send(command(&["TOLLGATE.CHECK", "default", "1", "user", "u"]).repeat(4));
@@ -92,9 +92,9 @@ fn the_protocol_changes_between_two_commands_of_one_pipeline() {
     for server in Server::both("") {
         let mut client = server.connect();
         client.send("TOLLGATE.CHECK d 1\r\nHELLO 3\r\nTOLLGATE.CHECK d 1\r\nQUIT\r\n");
-        let said = client.rest();
+        let received = client.rest();
         let none = "*6\r\n:0\r\n:-1\r\n:-1\r\n:-1\r\n:-1\r\n";
-        assert!(said.starts_with(&format!("{none}$-1\r\n%7\r\n")), "{said}");
-        assert!(said.ends_with(&format!("*0\r\n{none}_\r\n+OK\r\n")), "{said}");
+        assert!(received.starts_with(&format!("{none}$-1\r\n%7\r\n")), "{received}");
+        assert!(received.ends_with(&format!("*0\r\n{none}_\r\n+OK\r\n")), "{received}");
     }
 }

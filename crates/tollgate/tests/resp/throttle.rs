@@ -99,8 +99,8 @@ fn every_call_is_answered_as_redis_cell_answers_it() {
     for server in Server::both("") {
         let mut client = server.connect();
         for (key, calls) in CALLS.iter().enumerate() {
-            for (words, expected) in *calls {
-                client.expect(&format!("CL.THROTTLE key-{key} {words}"), &reply(expected));
+            for (arguments, expected) in *calls {
+                client.expect(&format!("CL.THROTTLE key-{key} {arguments}"), &reply(expected));
             }
         }
     }
@@ -110,9 +110,9 @@ fn every_call_is_answered_as_redis_cell_answers_it() {
 fn calls_that_make_no_sense_are_refused_in_its_words_and_charge_nothing() {
     for server in Server::both("") {
         let mut client = server.connect();
-        for (words, expected) in REFUSED {
+        for (arguments, expected) in REFUSED {
             client.expect(
-                &format!("CL.THROTTLE {words}"),
+                &format!("CL.THROTTLE {arguments}"),
                 &format!("-Cell error: Store error: {expected}\r\n"),
             );
         }
@@ -188,8 +188,8 @@ fn while_the_store_is_away_calls_are_held_to_a_share_and_closed_rules_say_so() {
     client.expect("CL.THROTTLE other 0 1 10", &reply("0 1 0 -1 13"));
     client.send("CL.THROTTLE other 0 1 10\r\n");
     assert_eq!(client.integers()[0], 1, "it is refused");
-    let said = client.ask("TOLLGATE.CHECK default 1 key k");
-    assert!(said.starts_with("-ERR the store cannot be asked"), "{said}");
+    let reply = client.ask("TOLLGATE.CHECK default 1 key k");
+    assert!(reply.starts_with("-ERR the store cannot be asked"), "{reply}");
     client.expect("PING", "+PONG\r\n");
 }
 

@@ -1,14 +1,14 @@
 //! Three primaries with the slots between them, each with a replica.
 
-use super::process::over;
+use super::process::start_loaded;
 use crate::audit::{Except, audit, audit_except};
-use crate::bench::{Bench, Outage, Seen, Setup, share, stored_key, traffic};
+use crate::bench::{Harness, Outage, LoadResult, Setup, share, stored_key, traffic};
 use crate::envelope::over_admission;
-use crate::figures::Figures;
+use crate::figures::Measurements;
 use crate::load::{Sample, Traffic};
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::resp::{ask, info, script_calls};
+use crate::resp::{send_command, info, script_calls};
 use crate::space;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,20 +17,20 @@ use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// Each shard has a hot key of its own, with this rate and capacity, asked for ten times as often.
-const EACH: u64 = 30;
+const HOT_RATE: u64 = 30;
 const SHARDS: usize = 3;
 
 /// A bench whose hot user `n` lies on primary `n`.
-fn loaded(plan: &Plan, cluster: &Cluster) -> (Bench, crate::audit::Baseline) {
-    let mut setup = Setup::over(&cluster.url());
+fn start_loaded(plan: &Plan, cluster: &Cluster) -> (Harness, crate::audit::Baseline) {
+    let mut setup = Setup::two_nodes(&cluster.url());
     setup.rules = format!(
-        "rules:\n- {{ id: hot, when: {{ kind: hot }}, per: user, limit: {EACH}/s }}\n\
-         - {{ id: many, when: {{ kind: many }}, per: user, limit: {EACH}/s }}\n"
+        "rules:\n- {{ id: hot, when: {{ kind: hot }}, per: user, limit: {HOT_RATE}/s }}\n\
+         - {{ id: many, when: {{ kind: many }}, per: user, limit: {HOT_RATE}/s }}\n"
     );
     let users = one_on_each(plan, &setup, cluster);
     let users: Vec<&str> = users.iter().map(String::as_str).collect();
-    setup.traffic = traffic(&users, 10 * EACH as u32, 300);
-    over(plan, setup)
+    setup.traffic = traffic(&users, 10 * HOT_RATE as u32, 300);
+    start_loaded(plan, setup)
 }
 
 /// A user for each primary, the first whose slot is low enough to be moved away.
@@ -62,114 +62,114 @@ fn slot_of(node: &Node, cluster: &Cluster, user: &str) -> usize {
 fn primaries(cluster: &Cluster) -> Vec<u16> {
     let ports = cluster.servers.iter().map(Server::port);
     ports
-        .filter(|&port| ask(port, "ROLE").is_ok_and(|role| role[0] == "master"))
+        .filter(|&port| send_command(port, "ROLE").is_ok_and(|role| role[0] == "master"))
         .collect()
 }
 
-fn excess(seen: &Seen, shard: usize) -> f64 {
-    over_admission(seen.of(shard as u16), EACH, EACH)
+fn excess(result: &LoadResult, shard: usize) -> f64 {
+    over_admission(result.for_subject(shard as u16), HOT_RATE, HOT_RATE)
 }
 
 /// What may pass beyond the limit of a hot key whose shard is well: formula M4.
-fn allowance(seen: &Seen, shard: usize) -> f64 {
-    seen.allowance(shard as u16, EACH, 2)
+fn allowance(result: &LoadResult, shard: usize) -> f64 {
+    result.allowance(shard as u16, HOT_RATE, 2)
 }
 
 /// What may pass beyond the limit of a hot key here: formula M3.
 fn bound(outage: Outage) -> f64 {
     let seconds = (outage.back_us - outage.from_us) as f64 / 1e6;
-    EACH as f64 + EACH as f64 * seconds.min(1.0)
+    HOT_RATE as f64 + HOT_RATE as f64 * seconds.min(1.0)
 }
 
 /// Whether a sample is of a hot key on another shard than the first.
-fn is_elsewhere(sample: &Sample) -> bool {
+fn is_other_shard(sample: &Sample) -> bool {
     (1..SHARDS as u16).contains(&sample.subject)
 }
 
-pub(super) fn killed(plan: &Plan) -> Figures {
-    let mut figures = Figures::default();
+pub(super) fn killed(plan: &Plan) -> Measurements {
+    let mut measurements = Measurements::default();
     for coverage in plan.pick(&["no"][..], &["no", "yes"]) {
         let mut cluster = Cluster::start_with(ServerKind::Redis70, &["--cluster-require-full-coverage", coverage]);
-        let (mut bench, baseline) = loaded(plan, &cluster);
-        let from_us = bench.now_us();
+        let (mut harness, baseline) = start_loaded(plan, &cluster);
+        let from_us = harness.now_us();
         cluster.servers[0].kill();
         cluster.wait_until("led by the replica", |cluster| {
             cluster.has_line(3, "INFO replication", "role:master")
         });
         let outage = Outage {
             from_us,
-            back_us: bench.now_us(),
+            back_us: harness.now_us(),
         };
-        bench.pause(plan.seconds(3.0, 5.0));
-        let seen = bench.end_load();
-        audit(&mut figures, &mut bench, &seen, &baseline, (&primaries(&cluster), 0.0));
-        seen.common(&mut figures, plan, outage);
-        figures.at_most(
+        harness.pause(plan.seconds(3.0, 5.0));
+        let result = harness.end_load();
+        audit(&mut measurements, &mut harness, &result, &baseline, (&primaries(&cluster), 0.0));
+        result.common(&mut measurements, plan, outage);
+        measurements.at_most(
             "over-admission on the shard (M3 + M6)",
-            excess(&seen, 0),
+            excess(&result, 0),
             bound(outage) + 3.0,
         );
         if *coverage == "no" {
-            let others = seen
+            let others = result
                 .between(from_us, outage.back_us)
-                .filter(|sample| is_elsewhere(sample));
+                .filter(|sample| is_other_shard(sample));
             let shared = share(others, Sample::is_shared);
-            figures.share("share of other shards that the store decided", shared, (0.95, 0.999));
+            measurements.share("share of other shards that the store decided", shared, (0.95, 0.999));
         }
         for shard in 1..SHARDS {
             // With full coverage the others refuse as well, for as long.
             let (what, bound) = match *coverage {
-                "no" => ("over-admission on another shard (M4)", allowance(&seen, shard)),
+                "no" => ("over-admission on another shard (M4)", allowance(&result, shard)),
                 _ => ("over-admission on another shard (M3)", bound(outage)),
             };
-            figures.at_most(what, excess(&seen, shard), bound);
+            measurements.at_most(what, excess(&result, shard), bound);
         }
     }
-    figures
+    measurements
 }
 
-pub(super) fn failover(plan: &Plan) -> Figures {
+pub(super) fn failover(plan: &Plan) -> Measurements {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let (mut bench, baseline) = loaded(plan, &cluster);
-    let from_us = bench.now_us();
+    let (mut harness, baseline) = start_loaded(plan, &cluster);
+    let from_us = harness.now_us();
     cluster.command(3, "CLUSTER FAILOVER").unwrap();
     cluster.wait_until("led by the replica", |cluster| {
         cluster.has_line(3, "INFO replication", "role:master")
     });
-    bench.pause(plan.seconds(2.5, 5.0));
-    let seen = bench.end_load();
-    let mut figures = Figures::default();
-    audit(&mut figures, &mut bench, &seen, &baseline, (&primaries(&cluster), 0.0));
-    figures.none("requests that failed", seen.failed());
+    harness.pause(plan.seconds(2.5, 5.0));
+    let result = harness.end_load();
+    let mut measurements = Measurements::default();
+    audit(&mut measurements, &mut harness, &result, &baseline, (&primaries(&cluster), 0.0));
+    measurements.none("requests that failed", result.failed());
     let calls = script_calls(cluster.servers[3].port());
-    figures.at_least("calls of the new primary", calls as f64, 1.0);
-    let shared = seen.shared(from_us, seen.end_us());
-    figures.share("share decided by the store", shared, (0.95, 0.995));
-    figures.told(
+    measurements.at_least("calls of the new primary", calls as f64, 1.0);
+    let shared = result.shared(from_us, result.end_us());
+    measurements.share("share decided by the store", shared, (0.95, 0.995));
+    measurements.note(
         "share in the worst 200 ms",
-        seen.shared_at_worst(from_us, seen.end_us()),
+        result.shared_at_worst(from_us, result.end_us()),
     );
-    figures.quick(
+    measurements.latency_at_most(
         "without the store, from the first decision to the last",
-        Some(seen.time_without(from_us, seen.end_us())),
+        Some(result.time_without(from_us, result.end_us())),
         Duration::from_millis(200),
     );
     for shard in 0..SHARDS {
-        figures.at_most("over-admission (M4)", excess(&seen, shard), allowance(&seen, shard));
+        measurements.at_most("over-admission (M4)", excess(&result, shard), allowance(&result, shard));
     }
-    figures.quick("max", seen.latency(1.0, 0, seen.end_us()), Duration::from_millis(100));
-    figures
+    measurements.latency_at_most("max", result.latency(1.0, 0, result.end_us()), Duration::from_millis(100));
+    measurements
 }
 
-pub(super) fn resharded(plan: &Plan) -> Figures {
+pub(super) fn resharded(plan: &Plan) -> Measurements {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let (mut bench, baseline) = loaded(plan, &cluster);
+    let (mut harness, baseline) = start_loaded(plan, &cluster);
     let before = primaries(&cluster);
-    let from_us = bench.now_us();
+    let from_us = harness.now_us();
     let at = format!("127.0.0.1:{}", cluster.servers[0].port());
     let (source, target) = (cluster.id(0), cluster.id(1));
     let slots = plan.pick("500", "5000");
-    let words = [
+    let arguments = [
         "--cluster",
         "reshard",
         &at,
@@ -179,44 +179,44 @@ pub(super) fn resharded(plan: &Plan) -> Figures {
         &target,
     ];
     let more = ["--cluster-slots", slots, "--cluster-yes"];
-    space::must("redis-cli", &[&words[..], &more].concat());
-    let until_us = bench.pause(plan.seconds(1.0, 2.0));
-    let seen = bench.end_load();
-    let mut figures = Figures::default();
-    audit(&mut figures, &mut bench, &seen, &baseline, (&primaries(&cluster), 0.0));
-    figures.none("requests that failed", seen.failed());
-    let redirects = bench.metric("tollgate_store_redirects_total", "");
-    figures.at_least("redirects that were followed", redirects, 1.0);
-    figures.at_most("redirects, per request", redirects / seen.samples.len() as f64, 2.0);
-    let shared = seen.shared(from_us, until_us);
-    figures.share("share decided by the store", shared, (0.9, 0.95));
+    space::run_program("redis-cli", &[&arguments[..], &more].concat());
+    let until_us = harness.pause(plan.seconds(1.0, 2.0));
+    let result = harness.end_load();
+    let mut measurements = Measurements::default();
+    audit(&mut measurements, &mut harness, &result, &baseline, (&primaries(&cluster), 0.0));
+    measurements.none("requests that failed", result.failed());
+    let redirects = harness.metric("tollgate_store_redirects_total", "");
+    measurements.at_least("redirects that were followed", redirects, 1.0);
+    measurements.at_most("redirects, per request", redirects / result.samples.len() as f64, 2.0);
+    let shared = result.shared(from_us, until_us);
+    measurements.share("share decided by the store", shared, (0.9, 0.95));
     for shard in 0..SHARDS {
-        figures.told("passed without the store", seen.passed_locally(shard as u16));
-        figures.at_most("over-admission (M4)", excess(&seen, shard), allowance(&seen, shard));
+        measurements.note("passed without the store", result.allowed_locally(shard as u16));
+        measurements.at_most("over-admission (M4)", excess(&result, shard), allowance(&result, shard));
     }
-    figures.holds("the primaries are those that there were", primaries(&cluster) == before);
-    figures.quick("max", seen.latency(1.0, 0, seen.end_us()), Duration::from_millis(100));
-    figures.none("calls across slots", crossings(&cluster));
-    figures
+    measurements.holds("the primaries are those that there were", primaries(&cluster) == before);
+    measurements.latency_at_most("max", result.latency(1.0, 0, result.end_us()), Duration::from_millis(100));
+    measurements.none("calls across slots", crossings(&cluster));
+    measurements
 }
 
-pub(super) fn lost(plan: &Plan) -> Figures {
+pub(super) fn lost(plan: &Plan) -> Measurements {
     let mut cluster = Cluster::start(ServerKind::Redis70);
-    let (mut bench, baseline) = loaded(plan, &cluster);
-    let from_us = bench.now_us();
+    let (mut harness, baseline) = start_loaded(plan, &cluster);
+    let from_us = harness.now_us();
     cluster.servers[0].kill();
     cluster.servers[3].kill();
     let long = plan.seconds(3.0, 60.0);
-    let until_us = bench.pause(long);
-    let seen = bench.end_load();
-    let mut figures = Figures::default();
+    let until_us = harness.pause(long);
+    let result = harness.end_load();
+    let mut measurements = Measurements::default();
     let left = primaries(&cluster);
     // Its breaker stays open.
     audit_except(
         Except::Breakers,
-        &mut figures,
-        &mut bench,
-        &seen,
+        &mut measurements,
+        &mut harness,
+        &result,
         &baseline,
         (&left, 0.0),
     );
@@ -224,85 +224,85 @@ pub(super) fn lost(plan: &Plan) -> Figures {
         from_us,
         back_us: until_us,
     };
-    seen.away(&mut figures, outage);
-    let gone = |sample: &&Sample| sample.subject == 0;
-    let local = share(seen.between(from_us, until_us).filter(gone), Sample::is_fallback);
-    figures.at_least("share of the lost shard decided without the store", local, 0.9);
-    figures.at_most("over-admission on the lost shard (M3)", excess(&seen, 0), bound(outage));
+    result.during_outage(&mut measurements, outage);
+    let on_lost_shard = |sample: &&Sample| sample.subject == 0;
+    let local = share(result.between(from_us, until_us).filter(on_lost_shard), Sample::is_fallback);
+    measurements.at_least("share of the lost shard decided without the store", local, 0.9);
+    measurements.at_most("over-admission on the lost shard (M3)", excess(&result, 0), bound(outage));
     for shard in 1..SHARDS {
-        figures.at_most(
+        measurements.at_most(
             "over-admission on another shard (M4)",
-            excess(&seen, shard),
-            allowance(&seen, shard),
+            excess(&result, shard),
+            allowance(&result, shard),
         );
     }
-    let others = seen.between(from_us, until_us).filter(|sample| is_elsewhere(sample));
+    let others = result.between(from_us, until_us).filter(|sample| is_other_shard(sample));
     let shared = share(others, Sample::is_shared);
-    figures.share("share of other shards that the store decided", shared, (0.95, 0.999));
+    measurements.share("share of other shards that the store decided", shared, (0.95, 0.999));
     // As many in the last third as in the one before: the share does not fade.
     let admitted = |from: u64, to: u64| {
-        seen.between(from, to)
-            .filter(gone)
+        result.between(from, to)
+            .filter(on_lost_shard)
             .filter(|sample| sample.is_admitted())
             .count() as f64
     };
     let third = (until_us - from_us) / 3;
     let ratio = admitted(until_us - third, until_us) / admitted(until_us - 2 * third, until_us - third).max(1.0);
-    figures.at_least("admitted on the lost shard, last third to the one before", ratio, 0.8);
-    figures
+    measurements.at_least("admitted on the lost shard, last third to the one before", ratio, 0.8);
+    measurements
 }
 
-pub(super) fn several_slots(plan: &Plan) -> Figures {
+pub(super) fn several_slots(plan: &Plan) -> Measurements {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let mut setup = Setup::over(&cluster.url());
+    let mut setup = Setup::two_nodes(&cluster.url());
     setup.rules = "rules:\n- { id: ledger, limit: 1/day burst 50000, on_store_failure: open }\n\
                    - { id: each, per: user, limit: 3/s, on_store_failure: open }\n\
                    - { id: place, per: place, limit: 20/s, on_store_failure: open }\n"
         .to_owned();
     setup.store_settings = ", near_cache: false".to_owned();
     let next = |random: &mut Random| {
-        let (user, place) = (random.below(200), random.below(40));
+        let (user, location) = (random.below(200), random.below(40));
         (
             0,
-            format!(r#"{{"attributes":{{"user":"u{user}","place":"p{place}"}}}}"#),
+            format!(r#"{{"attributes":{{"user":"u{user}","place":"p{location}"}}}}"#),
         )
     };
     setup.traffic = Traffic {
         per_second: plan.pick(800, 2_000),
         next: Arc::new(next),
     };
-    let (mut bench, baseline) = over(plan, setup);
-    bench.pause(plan.seconds(3.5, 50.0));
-    let seen = bench.end_load();
-    bench.pause(Duration::from_millis(200));
-    let debits = super::process::debited(&bench);
-    let mut figures = Figures::default();
-    audit(&mut figures, &mut bench, &seen, &baseline, (&primaries(&cluster), 1.0));
-    figures.none("requests that failed", seen.failed());
-    figures.at_least(
+    let (mut harness, baseline) = start_loaded(plan, setup);
+    harness.pause(plan.seconds(3.5, 50.0));
+    let result = harness.end_load();
+    harness.pause(Duration::from_millis(200));
+    let debits = super::process::debited(&harness);
+    let mut measurements = Measurements::default();
+    audit(&mut measurements, &mut harness, &result, &baseline, (&primaries(&cluster), 1.0));
+    measurements.none("requests that failed", result.failed());
+    measurements.at_least(
         "requests under three limits",
-        seen.samples.len() as f64,
+        result.samples.len() as f64,
         plan.pick(3_000.0, 99_000.0),
     );
-    figures.none("calls across slots", crossings(&cluster));
-    let undone = bench.metric("tollgate_store_undone_total", "");
-    figures.at_least("charges taken back", undone, 1.0);
-    let admitted = seen
+    measurements.none("calls across slots", crossings(&cluster));
+    let compensated = harness.metric("tollgate_store_undone_total", "");
+    measurements.at_least("charges taken back", compensated, 1.0);
+    let admitted = result
         .samples
         .iter()
         .filter(|sample| sample.is_admitted() && sample.is_shared())
         .count() as f64;
-    let untold = seen.samples.iter().filter(|sample| sample.is_fallback()).count() as f64;
-    let stranded = bench.metric("tollgate_store_stranded_total", "");
-    if untold + stranded == 0.0 {
-        figures.none("charged beyond what passed", debits - admitted);
+    let unreported = result.samples.iter().filter(|sample| sample.is_fallback()).count() as f64;
+    let uncompensated = harness.metric("tollgate_store_stranded_total", "");
+    if unreported + uncompensated == 0.0 {
+        measurements.none("charged beyond what passed", debits - admitted);
     } else {
-        figures.at_most("charged beyond what passed", debits - admitted, untold + stranded);
-        figures.at_least("charged beyond what passed, from below", debits - admitted, -untold);
+        measurements.at_most("charged beyond what passed", debits - admitted, unreported + uncompensated);
+        measurements.at_least("charged beyond what passed, from below", debits - admitted, -unreported);
     }
-    let shared = 1.0 - untold / seen.samples.len() as f64;
-    figures.share("share decided by the store", shared, (0.95, 0.999));
-    figures
+    let shared = 1.0 - unreported / result.samples.len() as f64;
+    measurements.share("share decided by the store", shared, (0.95, 0.999));
+    measurements
 }
 
 /// Calls that named keys of several slots, as servers counted them.

@@ -2,7 +2,7 @@
 
 use crate::audit::{Baseline, audit};
 use crate::bench::{Outage, Setup};
-use crate::figures::Figures;
+use crate::figures::Measurements;
 use crate::plan::Plan;
 use crate::proxy::{Fault, Proxy};
 use std::time::Duration;
@@ -43,11 +43,11 @@ const CODES: [(&str, &str); 19] = [
 /// Those that a server is not to be asked again soon after.
 const CREDENTIALS: [&str; 3] = ["noauth", "wrongpass", "noperm"];
 
-pub(super) fn every_code(plan: &Plan) -> Figures {
+pub(super) fn every_code(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let runtime = crate::bench::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
-    let mut figures = Figures::default();
+    let mut measurements = Measurements::default();
     let (mut failed, mut audited, mut beyond, mut unnamed) = (0.0, 0, 0, Vec::new());
     // The slowest to be over it, of credentials and of all others.
     let mut slowest = [(Duration::ZERO, ""); 2];
@@ -55,30 +55,30 @@ pub(super) fn every_code(plan: &Plan) -> Figures {
         let mut counted = 0.0;
         for per_mille in [100, 1_000] {
             // Fresh nodes: a server that failed a moment ago is trusted more slowly, and that is not what is asked here.
-            let mut bench = Setup::over(&proxy.url()).start(plan);
-            bench.load();
-            let from_us = bench.pause(Duration::from_millis(700));
-            let baseline = Baseline::of(&bench);
-            let bites = proxy.bites();
+            let mut harness = Setup::two_nodes(&proxy.url()).start(plan);
+            harness.load();
+            let from_us = harness.pause(Duration::from_millis(700));
+            let baseline = Baseline::new(&harness);
+            let bites = proxy.injected();
             proxy.set(Fault::Refused(text, per_mille));
-            bench.pause(Duration::from_millis(700));
+            harness.pause(Duration::from_millis(700));
             proxy.set(Fault::None);
-            let back_us = bench.now_us();
+            let back_us = harness.now_us();
             assert!(
-                proxy.bites() > bites,
+                proxy.injected() > bites,
                 "{code} on {per_mille} per mille was put in nowhere"
             );
             let is_credential = CREDENTIALS.contains(&code);
-            bench.pause(Duration::from_millis(if is_credential { 3_000 } else { 1_200 }));
-            counted += bench.metric("tollgate_store_errors_total", &format!("\"{code}\""));
-            let seen = bench.end_load();
-            failed += seen.failed();
-            let mut audits = Figures::default();
-            audit(&mut audits, &mut bench, &seen, &baseline, (&[server.port()], 0.0));
+            harness.pause(Duration::from_millis(if is_credential { 3_000 } else { 1_200 }));
+            counted += harness.metric("tollgate_store_errors_total", &format!("\"{code}\""));
+            let result = harness.end_load();
+            failed += result.failed();
+            let mut audits = Measurements::default();
+            audit(&mut audits, &mut harness, &result, &baseline, (&[server.port()], 0.0));
             audited += usize::from(audits.counts_hold());
-            figures.0.extend(audits.failing_counts());
-            beyond += usize::from(seen.excess() > Outage { from_us, back_us }.excess());
-            let again = seen.shared_again(back_us).unwrap_or(Duration::MAX);
+            measurements.0.extend(audits.failing_counts());
+            beyond += usize::from(result.excess() > Outage { from_us, back_us }.excess());
+            let again = result.shared_again(back_us).unwrap_or(Duration::MAX);
             let slowest = &mut slowest[usize::from(is_credential)];
             *slowest = (*slowest).max((again, code));
         }
@@ -86,28 +86,28 @@ pub(super) fn every_code(plan: &Plan) -> Figures {
             unnamed.push(code);
         }
     }
-    figures.none("requests that failed", failed);
+    measurements.none("requests that failed", failed);
     let times = 2.0 * CODES.len() as f64;
-    figures.at_least("times that audits I1 to I8 hold", audited as f64, times);
-    figures.at_least("calls that were refused", proxy.bites() as f64, 38.0);
+    measurements.at_least("times that audits I1 to I8 hold", audited as f64, times);
+    measurements.at_least("calls that were refused", proxy.injected() as f64, 38.0);
     let [(again, code), (of_credentials, credential)] = slowest;
-    figures.quick(
+    measurements.latency_at_most(
         &format!("shared again, at the latest ({code})"),
         Some(again),
         Duration::from_millis(500),
     );
-    figures.within(
+    measurements.within(
         &format!("shared again at all ({code})"),
         Some(again),
         Duration::from_secs(1),
     );
     // Wrong credentials are tried once a second and no sooner.
     let what = format!("after wrong credentials, at the latest ({credential})");
-    figures.within(&what, Some(of_credentials), Duration::from_millis(1_500));
-    figures.none(
+    measurements.within(&what, Some(of_credentials), Duration::from_millis(1_500));
+    measurements.none(
         &format!("codes that are counted as something else {unnamed:?}"),
         unnamed.len() as f64,
     );
-    figures.none("times that more passed than M3 allows", beyond as f64);
-    figures
+    measurements.none("times that more passed than M3 allows", beyond as f64);
+    measurements
 }

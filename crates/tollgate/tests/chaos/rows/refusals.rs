@@ -1,13 +1,13 @@
 //! A server that is there and refuses: full, read-only, without replicas, with another password, crowded.
 
-use super::process::{over, settle};
+use super::process::{start_loaded, settle};
 use crate::audit::audit;
-use crate::bench::{Bench, CAPACITY, Outage, Setup, check};
-use crate::figures::Figures;
+use crate::bench::{Harness, CAPACITY, Outage, Setup, check};
+use crate::figures::Measurements;
 use crate::load::Traffic;
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::resp::{Asking, ask, ask_words, info, tell};
+use crate::resp::{RespClient, send_command, send_command_with, info, command_ok};
 use crate::space;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,43 +16,43 @@ use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// What holds while a server refuses with a code, from one command to another. All of them are asked for a user that had
 /// used up a limit before, too.
-fn refusing(plan: &Plan, server: &Server, code: &str, (begin, end): (&[&str], &[&str])) -> Figures {
-    let mut setup = Setup::over(&server.url());
+fn run_refusal(plan: &Plan, server: &Server, code: &str, (before, end): (&[&str], &[&str])) -> Measurements {
+    let mut setup = Setup::two_nodes(&server.url());
     setup
         .rules
         .push_str("- { id: spent, when: { kind: spent }, per: user, limit: 3/day }\n");
     setup.traffic = with_one_spent(setup.traffic);
-    let (mut bench, baseline) = over(plan, setup);
-    let from_us = bench.now_us();
-    for command in begin {
-        tell(server.port(), command);
+    let (mut harness, baseline) = start_loaded(plan, setup);
+    let from_us = harness.now_us();
+    for command in before {
+        command_ok(server.port(), command);
     }
-    bench.pause(Duration::from_secs(1));
-    let errors = bench.metric("tollgate_store_errors_total", &format!("\"{code}\""));
-    bench.pause(plan.seconds(1.0, 4.0));
+    harness.pause(Duration::from_secs(1));
+    let errors = harness.metric("tollgate_store_errors_total", &format!("\"{code}\""));
+    harness.pause(plan.seconds(1.0, 4.0));
     for command in end {
-        tell(server.port(), command);
+        command_ok(server.port(), command);
     }
     let outage = Outage {
         from_us,
-        back_us: bench.now_us(),
+        back_us: harness.now_us(),
     };
-    bench.pause(plan.seconds(2.5, 5.0));
-    let seen = bench.end_load();
-    let mut figures = Figures::default();
-    audit(&mut figures, &mut bench, &seen, &baseline, (&[server.port()], 1.0));
-    seen.common(&mut figures, plan, outage);
-    figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
-    figures.at_least(&format!("errors counted as `{code}` within a second"), errors, 1.0);
-    let spent = || seen.of(SPENT).filter(|sample| sample.sent_us > from_us);
-    figures.at_least(
+    harness.pause(plan.seconds(2.5, 5.0));
+    let result = harness.end_load();
+    let mut measurements = Measurements::default();
+    audit(&mut measurements, &mut harness, &result, &baseline, (&[server.port()], 1.0));
+    result.common(&mut measurements, plan, outage);
+    measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
+    measurements.at_least(&format!("errors counted as `{code}` within a second"), errors, 1.0);
+    let spent = || result.for_subject(SPENT).filter(|sample| sample.sent_us > from_us);
+    measurements.at_least(
         "times a user was asked for that had used up its limit",
         spent().count() as f64,
         10.0,
     );
     let passed = spent().filter(|sample| sample.is_admitted());
-    figures.none("times that one passed", passed.count() as f64);
-    figures
+    measurements.none("times that one passed", passed.count() as f64);
+    measurements
 }
 
 /// The subject of the user that has used up its limit.
@@ -70,110 +70,110 @@ fn with_one_spent(traffic: Traffic) -> Traffic {
     }
 }
 
-pub(super) fn full(plan: &Plan) -> Figures {
+pub(super) fn full(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let (begin, end) = (["CONFIG SET maxmemory 1mb"], ["CONFIG SET maxmemory 0"]);
-    refusing(plan, &server, "oom", (&begin, &end))
+    let (before, end) = (["CONFIG SET maxmemory 1mb"], ["CONFIG SET maxmemory 0"]);
+    run_refusal(plan, &server, "oom", (&before, &end))
 }
 
-pub(super) fn no_replicas(plan: &Plan) -> Figures {
+pub(super) fn no_replicas(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let (begin, end) = (
+    let (before, end) = (
         ["CONFIG SET min-replicas-to-write 1"],
         ["CONFIG SET min-replicas-to-write 0"],
     );
-    refusing(plan, &server, "noreplicas", (&begin, &end))
+    run_refusal(plan, &server, "noreplicas", (&before, &end))
 }
 
-pub(super) fn disk_full(plan: &Plan) -> Figures {
+pub(super) fn disk_full(plan: &Plan) -> Measurements {
     let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-disk", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     space::mount_small(&folder, 200 << 10);
     std::fs::write(folder.join("filler"), vec![0; 190 << 10]).unwrap();
     let server = Server::start_with(ServerKind::Redis70, &["--dir", &folder.to_string_lossy()]);
     // Only a server that is to save refuses when it cannot.
-    ask_words(server.port(), &["CONFIG", "SET", "save", "3600 1000000"]).unwrap();
-    let begin = ["BGSAVE"];
+    send_command_with(server.port(), &["CONFIG", "SET", "save", "3600 1000000"]).unwrap();
+    let before = ["BGSAVE"];
     let end = ["CONFIG SET stop-writes-on-bgsave-error no"];
-    let figures = refusing(plan, &server, "misconf", (&begin, &end));
+    let measurements = run_refusal(plan, &server, "misconf", (&before, &end));
     drop(server);
-    space::must("umount", &[&folder.to_string_lossy()]);
+    space::run_program("umount", &[&folder.to_string_lossy()]);
     let _ = std::fs::remove_dir(&folder);
-    figures
+    measurements
 }
 
-pub(super) fn evicted(plan: &Plan) -> Figures {
+pub(super) fn evicted(plan: &Plan) -> Measurements {
     let server = Server::start_with(
         ServerKind::Redis70,
         &["--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb"],
     );
-    let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
+    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
     let used = info(server.port(), "memory", "used_memory", None);
-    let from_us = bench.now_us();
+    let from_us = harness.now_us();
     // Room for some hundred keys more.
-    tell(server.port(), &format!("CONFIG SET maxmemory {}", used + 50_000));
-    let mut figures = Figures::default();
-    let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
-    figures.none("requests that failed", seen.failed());
-    figures.at_least(
+    command_ok(server.port(), &format!("CONFIG SET maxmemory {}", used + 50_000));
+    let mut measurements = Measurements::default();
+    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    measurements.none("requests that failed", result.failed());
+    measurements.at_least(
         "keys that were evicted",
         info(server.port(), "stats", "evicted_keys", None) as f64,
         1.0,
     );
-    let shared = seen.shared(from_us, seen.end_us());
-    figures.share("share decided by the store", shared, (0.95, 0.995));
-    let warned = bench
+    let shared = result.shared(from_us, result.end_us());
+    measurements.share("share decided by the store", shared, (0.95, 0.995));
+    let warned = harness
         .nodes
         .iter()
         .filter(|node| node.log().contains("allkeys-lru"))
         .count();
-    figures.at_least("nodes that warned of it", warned as f64, 2.0);
+    measurements.at_least("nodes that warned of it", warned as f64, 2.0);
     // The hot key is used all the time, so that it is hardly ever the one to go.
-    figures.at_most("over-admission of the hot key (M8)", seen.excess(), CAPACITY as f64);
-    figures
+    measurements.at_most("over-admission of the hot key (M8)", result.excess(), CAPACITY as f64);
+    measurements
 }
 
-pub(super) fn read_only(plan: &Plan) -> Figures {
+pub(super) fn read_only(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let other = Server::start(ServerKind::Redis70);
-    let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
-    let dials = bench.metric("tollgate_store_dials_total", "");
-    let from_us = bench.now_us();
-    tell(server.port(), &format!("REPLICAOF 127.0.0.1 {}", other.port()));
-    bench.pause(plan.seconds(2.0, 5.0));
-    tell(server.port(), "REPLICAOF NO ONE");
+    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
+    let connects = harness.metric("tollgate_store_dials_total", "");
+    let from_us = harness.now_us();
+    command_ok(server.port(), &format!("REPLICAOF 127.0.0.1 {}", other.port()));
+    harness.pause(plan.seconds(2.0, 5.0));
+    command_ok(server.port(), "REPLICAOF NO ONE");
     let outage = Outage {
         from_us,
-        back_us: bench.now_us(),
+        back_us: harness.now_us(),
     };
     let refused = info(server.port(), "errorstats", "errorstat_READONLY", Some("count"));
-    let dials = bench.metric("tollgate_store_dials_total", "") - dials + 2.0;
-    let mut figures = Figures::default();
-    let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
-    seen.common(&mut figures, plan, outage);
-    figures.quick(
+    let connects = harness.metric("tollgate_store_dials_total", "") - connects + 2.0;
+    let mut measurements = Measurements::default();
+    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    result.common(&mut measurements, plan, outage);
+    measurements.latency_at_most(
         "shared again",
-        seen.shared_again(outage.back_us),
+        result.shared_again(outage.back_us),
         Duration::from_millis(500),
     );
     // It took the other's data, which is none.
-    figures.at_most(
+    measurements.at_most(
         "over-admission (M3 + M8)",
-        seen.excess(),
+        result.excess(),
         outage.excess() + CAPACITY as f64,
     );
-    figures.at_least("calls that it refused", refused as f64, 1.0);
-    figures.at_most("refusals, per connection", refused as f64 / dials, 3.0);
-    figures
+    measurements.at_least("calls that it refused", refused as f64, 1.0);
+    measurements.at_most("refusals, per connection", refused as f64 / connects, 3.0);
+    measurements
 }
 
-pub(super) fn password(plan: &Plan) -> Figures {
-    let mut figures = Figures::default();
+pub(super) fn password(plan: &Plan) -> Measurements {
+    let mut measurements = Measurements::default();
     let (new, old) = (format!("{SECRET}-of-others"), SECRET);
     // A user of its own, and the one that all are who name none.
     password_of(
         plan,
-        &mut figures,
+        &mut measurements,
         &format!("lim:{SECRET}"),
         [
             &format!("ACL SETUSER lim on >{old} ~* &* +@all"),
@@ -184,7 +184,7 @@ pub(super) fn password(plan: &Plan) -> Figures {
     );
     password_of(
         plan,
-        &mut figures,
+        &mut measurements,
         &format!(":{SECRET}"),
         [
             &format!("CONFIG SET requirepass {old}"),
@@ -193,40 +193,40 @@ pub(super) fn password(plan: &Plan) -> Figures {
             &format!("CONFIG SET requirepass {old}"),
         ],
     );
-    figures
+    measurements
 }
 
 /// What holds while nodes, which are this user, have the wrong password: what sets it, changes it, has them give it again, and
 /// changes it back.
-fn password_of(plan: &Plan, figures: &mut Figures, user: &str, [set, change, kick, change_back]: [&str; 4]) {
+fn password_of(plan: &Plan, measurements: &mut Measurements, user: &str, [set, change, kick, change_back]: [&str; 4]) {
     let server = Server::start(ServerKind::Redis70);
     let port = server.port();
     // Whoever is in stays in.
-    let mut admin = Asking::connect(port).unwrap();
+    let mut admin = RespClient::connect(port).unwrap();
     let mut obey = |command: &str| {
         admin.send(command).unwrap();
-        admin.answer().unwrap().unwrap().join("\n")
+        admin.read_reply().unwrap().unwrap().join("\n")
     };
     obey(set);
-    let (mut bench, baseline) = over(plan, Setup::over(&format!("redis://{user}@127.0.0.1:{port}/")));
-    let from_us = bench.now_us();
+    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&format!("redis://{user}@127.0.0.1:{port}/")));
+    let from_us = harness.now_us();
     obey(change);
     obey(kick);
-    bench.pause(plan.seconds(2.0, 5.0));
-    let said = obey("INFO errorstats");
+    harness.pause(plan.seconds(2.0, 5.0));
+    let errorstats = obey("INFO errorstats");
     obey(change_back);
     let outage = Outage {
         from_us,
-        back_us: bench.now_us(),
+        back_us: harness.now_us(),
     };
-    bench.pause(plan.seconds(2.5, 5.0));
-    let seen = bench.end_load();
+    harness.pause(plan.seconds(2.5, 5.0));
+    let result = harness.end_load();
     // For the audit, which is nobody in particular.
     obey("CONFIG SET requirepass ");
-    audit(figures, &mut bench, &seen, &baseline, (&[port], 0.0));
-    seen.common(figures, plan, outage);
-    figures.at_most("over-admission (M3)", seen.excess(), outage.excess());
-    let attempts = said
+    audit(measurements, &mut harness, &result, &baseline, (&[port], 0.0));
+    result.common(measurements, plan, outage);
+    measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
+    let attempts = errorstats
         .lines()
         .find_map(|line| {
             line.strip_prefix("errorstat_WRONGPASS:count=")?
@@ -235,35 +235,35 @@ fn password_of(plan: &Plan, figures: &mut Figures, user: &str, [set, change, kic
                 .ok()
         })
         .unwrap_or(0.0);
-    figures.at_least("attempts with the wrong password", attempts, 1.0);
+    measurements.at_least("attempts with the wrong password", attempts, 1.0);
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
-    figures.at_most("such attempts, per node and second", attempts / 2.0 / seconds, 1.0);
-    let told = bench.nodes.iter().map(|node| {
-        let said = [
+    measurements.at_most("such attempts, per node and second", attempts / 2.0 / seconds, 1.0);
+    let leaks = harness.nodes.iter().map(|node| {
+        let outputs = [
             node.log(),
             node.get("/metrics").unwrap_or_default().1,
             node.get("/readyz").unwrap_or_default().1,
         ];
-        said.iter().filter(|said| said.contains(SECRET)).count()
+        outputs.iter().filter(|said| said.contains(SECRET)).count()
     });
-    figures.none("places that told the password", told.sum::<usize>() as f64);
+    measurements.none("places that told the password", leaks.sum::<usize>() as f64);
 }
 
-pub(super) fn crowded(plan: &Plan) -> Figures {
+pub(super) fn crowded(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let port = server.port();
-    let (mut bench, baseline) = over(plan, Setup::over(&server.url()));
-    let from_us = bench.now_us();
-    let mut admin = Asking::connect(port).unwrap();
+    let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
+    let from_us = harness.now_us();
+    let mut admin = RespClient::connect(port).unwrap();
     let mut order = |command: &str| {
         admin.send(command).unwrap();
-        admin.answer().unwrap().unwrap().join("\n")
+        admin.read_reply().unwrap().unwrap().join("\n")
     };
     // Fewer than there are: those stay, and nobody else is let in.
     order("CONFIG SET maxclients 1");
-    let turned_away = ask(port, "PING").is_err();
-    let crowded_us = bench.pause(plan.seconds(1.0, 3.0));
-    let dials = bench.metric("tollgate_store_dials_total", "");
+    let turned_away = send_command(port, "PING").is_err();
+    let crowded_us = harness.pause(plan.seconds(1.0, 3.0));
+    let connects = harness.metric("tollgate_store_dials_total", "");
     let clients = order("CLIENT LIST");
     let node = clients
         .lines()
@@ -272,42 +272,42 @@ pub(super) fn crowded(plan: &Plan) -> Figures {
         .and_then(|line| line.strip_prefix("id=")?.split(' ').next())
         .unwrap();
     order(&format!("CLIENT KILL ID {id}"));
-    let cut_us = bench.now_us();
-    bench.pause(plan.seconds(1.0, 3.0));
-    let dials = bench.metric("tollgate_store_dials_total", "") - dials;
+    let cut_us = harness.now_us();
+    harness.pause(plan.seconds(1.0, 3.0));
+    let connects = harness.metric("tollgate_store_dials_total", "") - connects;
     order("CONFIG SET maxclients 10000");
-    let back_us = bench.now_us();
-    let mut figures = Figures::default();
-    let seen = settle(plan, &mut figures, &mut bench, &baseline, &server);
-    figures.none("requests that failed", seen.failed());
-    let shared = seen.shared(from_us, crowded_us);
-    figures.share("share decided over the connections there were", shared, (0.95, 0.995));
-    figures.holds("another client is turned away", turned_away);
+    let back_us = harness.now_us();
+    let mut measurements = Measurements::default();
+    let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
+    measurements.none("requests that failed", result.failed());
+    let shared = result.shared(from_us, crowded_us);
+    measurements.share("share decided over the connections there were", shared, (0.95, 0.995));
+    measurements.holds("another client is turned away", turned_away);
     let outage = Outage {
         from_us: cut_us,
         back_us,
     };
-    seen.common(&mut figures, plan, outage);
+    result.common(&mut measurements, plan, outage);
     let seconds = (back_us - cut_us) as f64 / 1e6;
-    figures.at_most("attempts to connect, per second", dials / seconds, 10.0);
+    measurements.at_most("attempts to connect, per second", connects / seconds, 10.0);
     let cut = CAPACITY as f64 / 2.0 + 50.0 * seconds;
-    figures.at_most("over-admission (M4, one of two nodes)", seen.excess(), cut);
+    measurements.at_most("over-admission (M4, one of two nodes)", result.excess(), cut);
     // Nobody asks them for anything now: what they do is to connect.
     order("CONFIG SET maxclients 1");
     order("CLIENT KILL TYPE normal SKIPME yes");
-    let (began, spent) = (bench.now(), processing(&bench));
-    bench.pause(Duration::from_secs(3));
-    let (took, spent) = (bench.now() - began, processing(&bench) - spent);
+    let (started, spent) = (harness.now(), processing(&harness));
+    harness.pause(Duration::from_secs(3));
+    let (took, spent) = (harness.now() - started, processing(&harness) - spent);
     let percent = 100.0 * spent.as_secs_f64() / took.as_secs_f64() / 2.0;
-    figures.seldom("percent of a processor to connect, per node", percent, 2.0);
-    figures.at_most("percent of a processor to connect, at any time", percent, 10.0);
+    measurements.timed_at_most("percent of a processor to connect, per node", percent, 2.0);
+    measurements.at_most("percent of a processor to connect, at any time", percent, 10.0);
     order("CONFIG SET maxclients 10000");
-    figures
+    measurements
 }
 
 /// The time that nodes have had a processor.
-fn processing(bench: &Bench) -> Duration {
-    bench.nodes.iter().map(Node::processing).sum()
+fn processing(harness: &Harness) -> Duration {
+    harness.nodes.iter().map(Node::processing).sum()
 }
 
 const SECRET: &str = "canary-4711";
