@@ -32,13 +32,13 @@ struct Addresses {
 }
 
 /// What an attack came to.
-struct Outcome {
+struct AttackResult {
     name: &'static str,
     /// What the attackers have to say.
-    words: String,
+    description: String,
     grown_bytes: u64,
     length: Duration,
-    bystander: bystander::Seen,
+    bystander: bystander::BystanderResult,
 }
 
 /// The most that a server may grow by.
@@ -63,10 +63,10 @@ pub(crate) fn run(args: &Args) -> ExitCode {
                     outcome.bystander.answers,
                     outcome.bystander.slowest.as_secs_f64() * 1e3,
                     outcome.bystander.errors,
-                    outcome.words,
+                    outcome.description,
                 );
             }
-            match outcomes.iter().all(Outcome::is_fine) {
+            match outcomes.iter().all(AttackResult::is_within_bounds) {
                 true => ExitCode::SUCCESS,
                 false => ExitCode::FAILURE,
             }
@@ -78,15 +78,15 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-impl Outcome {
-    fn is_fine(&self) -> bool {
+impl AttackResult {
+    fn is_within_bounds(&self) -> bool {
         let bystander = &self.bystander;
         let served = bystander.answers >= ANSWERS_MIN * self.length.as_secs() && bystander.slowest <= SLOWEST_MAX;
         served && bystander.errors == 0 && self.grown_bytes < GROWTH_MAX
     }
 }
 
-fn attack_all(args: &Args) -> Result<Vec<Outcome>, String> {
+fn attack_all(args: &Args) -> Result<Vec<AttackResult>, String> {
     let files = rlimit::increase_nofile_limit(FILES).map_err(|error| format!("no more open files: {error}"))?;
     if files < FILES {
         return Err(format!("this needs {FILES} open files, and the system allows {files}"));
@@ -117,7 +117,7 @@ fn attack(
     program: &PathBuf,
     length: Duration,
     attackers: impl FnOnce(Addresses) -> Attack,
-) -> Result<Outcome, String> {
+) -> Result<AttackResult, String> {
     eprintln!("{name}");
     let at = Addresses {
         http: free_address()?,
@@ -136,14 +136,14 @@ fn attack(
     local.block_on(&runtime, async {
         let bystander = Bystander::connect(at.http, at.resp).await?;
         let before = server.resident()?;
-        let asking = tokio::task::spawn_local(bystander.ask(length));
+        let asking = tokio::task::spawn_local(bystander.run(length));
         let words = attackers(at).await;
         let bystander = asking.await.map_err(|error| format!("nobody else asked: {error}"))?;
-        Ok(Outcome {
+        Ok(AttackResult {
             name,
-            words,
+            description: words,
             length,
-            grown_bytes: server.most_resident()?.saturating_sub(before),
+            grown_bytes: server.peak_resident()?.saturating_sub(before),
             bystander,
         })
     })

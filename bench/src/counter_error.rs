@@ -35,7 +35,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let judge = Judge::new().expect("the limits of the simulation are in range");
+    let judge = Simulation::new().expect("the limits of the simulation are in range");
     let tallies: Vec<Tally> = WORKLOADS
         .iter()
         .map(|workload| simulate(workload, &judge, args))
@@ -104,15 +104,15 @@ const WORKLOADS: [Workload; 3] = [
 /// average) at exponential gaps of 50 ms.
 fn realistic(draw: &mut Draw, arrivals: &mut Vec<f64>) {
     const SHAPE: f64 = 1.16;
-    const LEAST: f64 = 0.01;
+    const INTERVAL_MIN_US: f64 = 0.01;
     const MOST: f64 = 100.0;
     const SESSION_US: f64 = 300e6;
     const PAUSE_US: f64 = 3_600e6;
     const PAGE: u64 = 5;
     const WITHIN_PAGE_US: f64 = 50e3;
 
-    let share_cut = (MOST / LEAST).powf(-SHAPE);
-    let x = LEAST * (share_cut + draw.unit() * (1.0 - share_cut)).powf(-1.0 / SHAPE);
+    let share_cut = (MOST / INTERVAL_MIN_US).powf(-SHAPE);
+    let x = INTERVAL_MIN_US * (share_cut + draw.unit() * (1.0 - share_cut)).powf(-1.0 / SHAPE);
     let page_gap_us = WINDOW_US * PAGE as f64 / (x * LIMIT as f64);
     let night = draw.unit();
     let pause =
@@ -198,7 +198,7 @@ impl Draw {
 }
 
 /// The limits that are compared.
-struct Judge {
+struct Simulation {
     /// Never refuses: it counts every request, and its estimate is read off what remains.
     meter: SlidingCounter,
     counter: SlidingCounter,
@@ -212,7 +212,7 @@ struct Tally {
     about: &'static str,
     sources: u64,
     requests: u64,
-    every: Wrong,
+    every: WrongDecisions,
     /// Requests whose exact count is within a fifth of the limit: where an estimate can be wrong at all, if it is good.
     near: u64,
     /// The sums of the relative differences of estimate and exact count: over all requests, and over those near the
@@ -222,7 +222,7 @@ struct Tally {
     /// The highest exact count that was wrongly allowed, and the lowest that was wrongly refused.
     highest_allowed: Option<u64>,
     lowest_refused: Option<u64>,
-    admitted: Wrong,
+    admitted: WrongDecisions,
     admitted_by_counter: u64,
     admitted_by_log: u64,
     most_admitted: u64,
@@ -232,16 +232,16 @@ struct Tally {
 
 /// Decisions unlike those of the exact count.
 #[derive(Default)]
-struct Wrong {
+struct WrongDecisions {
     allowed: u64,
     refused: u64,
 }
 
 /// The moments of one source's requests within the last window, counted plainly.
 #[derive(Default)]
-struct Exact(VecDeque<u64>);
+struct ExactWindow(VecDeque<u64>);
 
-impl Exact {
+impl ExactWindow {
     /// How many there were in `(now - window, now]`.
     fn count(&mut self, now_us: u64) -> u64 {
         while self.0.front().is_some_and(|&past_us| past_us + WINDOW.get() <= now_us) {
@@ -255,14 +255,14 @@ impl Exact {
     }
 }
 
-impl Wrong {
-    fn note(&mut self, allows: bool, exact_allows: bool) {
+impl WrongDecisions {
+    fn record(&mut self, allows: bool, exact_allows: bool) {
         self.allowed += u64::from(allows && !exact_allows);
         self.refused += u64::from(!allows && exact_allows);
     }
 }
 
-fn simulate(workload: &Workload, judge: &Judge, args: &Args) -> Tally {
+fn simulate(workload: &Workload, judge: &Simulation, args: &Args) -> Tally {
     let mut tally = Tally {
         name: workload.name,
         about: workload.about,
@@ -287,7 +287,7 @@ fn simulate(workload: &Workload, judge: &Judge, args: &Args) -> Tally {
     tally
 }
 
-impl Judge {
+impl Simulation {
     fn new() -> Result<Self, LimitError> {
         let rate = Rate::new(LIMIT, WINDOW)?;
         Ok(Self {
@@ -302,15 +302,15 @@ impl Judge {
     fn every_request_counts(&self, arrivals_us: &[u64], tally: &mut Tally) {
         let cost = Cost::new(SCALE).expect("the scale is a small cost");
         let mut state = None;
-        let mut exact = Exact::default();
+        let mut exact = ExactWindow::default();
         for &now_us in arrivals_us {
-            let remaining = ask(&self.meter, &mut state, cost, now_us).1;
+            let remaining = decide(&self.meter, &mut state, cost, now_us).1;
             let estimate = Rate::UNITS_MAX - remaining;
             let count = exact.count(now_us) + 1;
             exact.add(now_us);
 
             let (allows, exact_allows) = (estimate <= LIMIT * SCALE, count <= LIMIT);
-            tally.every.note(allows, exact_allows);
+            tally.every.record(allows, exact_allows);
             if allows && !exact_allows {
                 tally.highest_allowed = tally.highest_allowed.max(Some(count));
             }
@@ -329,17 +329,17 @@ impl Judge {
     /// The counter's decisions against the exact number of those it admitted itself; and how many a log admits.
     fn only_admitted_count(&self, arrivals_us: &[u64], tally: &mut Tally) {
         let (mut state, mut log_state) = (None, None);
-        let (mut by_counter, mut by_log) = (Exact::default(), Exact::default());
+        let (mut by_counter, mut by_log) = (ExactWindow::default(), ExactWindow::default());
         for &now_us in arrivals_us {
-            let (allows, _) = ask(&self.counter, &mut state, Cost::ONE, now_us);
-            tally.admitted.note(allows, by_counter.count(now_us) < LIMIT);
+            let (allows, _) = decide(&self.counter, &mut state, Cost::ONE, now_us);
+            tally.admitted.record(allows, by_counter.count(now_us) < LIMIT);
             if allows {
                 by_counter.add(now_us);
                 tally.admitted_by_counter += 1;
                 tally.most_admitted = tally.most_admitted.max(by_counter.count(now_us));
             }
 
-            let (log_allows, _) = ask(&self.log, &mut log_state, Cost::ONE, now_us);
+            let (log_allows, _) = decide(&self.log, &mut log_state, Cost::ONE, now_us);
             tally.log_differs += u64::from(log_allows != (by_log.count(now_us) < LIMIT));
             if log_allows {
                 by_log.add(now_us);
@@ -350,7 +350,7 @@ impl Judge {
 }
 
 /// One decision, kept if allowed: whether it was, and what remains.
-fn ask<A: Algorithm>(limit: &A, state: &mut Option<A::State>, cost: Cost, now_us: u64) -> (bool, u64) {
+fn decide<A: Algorithm>(limit: &A, state: &mut Option<A::State>, cost: Cost, now_us: u64) -> (bool, u64) {
     let step = limit.decide(state.as_ref(), cost, Now::new(Timestamp::from_micros(now_us)));
     let allowed = step.decision.is_allow();
     if allowed && let Some(next) = step.next {
@@ -375,7 +375,7 @@ enum Unit {
     Times,
 }
 
-const EVERY: &[Measure] = &[
+const EVERY_REQUEST_MEASURES: &[Measure] = &[
     Measure {
         name: "wrong decisions",
         key: "every_wrong_percent",
@@ -434,7 +434,7 @@ const EVERY: &[Measure] = &[
     },
 ];
 
-const ADMITTED: &[Measure] = &[
+const ADMITTED_MEASURES: &[Measure] = &[
     Measure {
         name: "wrong decisions",
         key: "admitted_wrong_percent",
@@ -536,12 +536,12 @@ fn print_table(tallies: &[Tally], seed: u64) {
     println!("Every request counts, as Cloudflare measured: the counter's estimate of all requests of a source in the");
     println!("last window against their exact number, each compared with the limit; shares are of all requests.");
     println!();
-    print_measures(tallies, EVERY);
+    print_measures(tallies, EVERY_REQUEST_MEASURES);
     println!();
     println!("Only admitted requests count, as Tollgate decides: the counter's decision against the exact number of");
     println!("requests that it admitted itself in the last window; shares are of all requests.");
     println!();
-    print_measures(tallies, ADMITTED);
+    print_measures(tallies, ADMITTED_MEASURES);
 }
 
 fn print_measures(tallies: &[Tally], measures: &[Measure]) {
@@ -578,7 +578,7 @@ fn print_json(tallies: &[Tally], seed: u64) {
                 "  {{\"workload\": \"{}\", \"requests\": {}, \"sources\": {}",
                 tally.name, tally.requests, tally.sources
             );
-            for measure in EVERY.iter().chain(ADMITTED) {
+            for measure in EVERY_REQUEST_MEASURES.iter().chain(ADMITTED_MEASURES) {
                 let value = (measure.value)(tally).map_or("null".to_owned(), |value| value.to_string());
                 let _ = write!(text, ", \"{}\": {value}", measure.key);
             }
@@ -598,7 +598,7 @@ mod tests {
     use super::*;
 
     fn short_run(workload: &Workload, seed: u64) -> Tally {
-        let judge = Judge::new().expect("in range");
+        let judge = Simulation::new().expect("in range");
         let args = Args {
             requests: 50_000,
             sources: 50,
@@ -623,7 +623,7 @@ mod tests {
         for workload in &WORKLOADS {
             let results = [4, 4].map(|seed| {
                 let tally = short_run(workload, seed);
-                let measures = EVERY.iter().chain(ADMITTED);
+                let measures = EVERY_REQUEST_MEASURES.iter().chain(ADMITTED_MEASURES);
                 measures.map(|measure| (measure.value)(&tally)).collect::<Vec<_>>()
             });
             assert_eq!(results[0], results[1], "{}", workload.name);

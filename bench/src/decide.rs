@@ -66,7 +66,7 @@ struct Timing {
 
 /// What every repetition of a case must answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Answer {
+enum Expected {
     Allow,
     Deny,
 }
@@ -75,7 +75,7 @@ const YARDSTICK: &str = "yardstick";
 const CLOCK: &str = "Instant::now()";
 const CAS: &str = "compare and swap";
 /// What "a few tens of nanoseconds" ends at.
-const MUCH_NS: f64 = 50.0;
+const OVERHEAD_MAX_NS: f64 = 50.0;
 /// How long one round of one case takes, at least.
 const ROUND: Duration = Duration::from_millis(2);
 const MINUTE: Micros = Micros::from_secs(60);
@@ -85,7 +85,7 @@ const START: Timestamp = Timestamp::from_micros(1_700_000_040_000_000);
 fn case(
     subject: &'static str,
     what: impl Into<String>,
-    answer: Answer,
+    answer: Expected,
     mut once: impl FnMut() -> bool + 'static,
 ) -> Case {
     let what = what.into();
@@ -93,7 +93,7 @@ fn case(
     let repeat = move |times| {
         let mut as_said = true;
         for _ in 0..times {
-            as_said &= once() == (answer == Answer::Allow);
+            as_said &= once() == (answer == Expected::Allow);
         }
         assert!(as_said, "{name}: not every answer was {answer:?}");
     };
@@ -126,11 +126,11 @@ fn cases() -> Result<Vec<Case>, LimitError> {
 fn yardsticks() -> Vec<Case> {
     let word = AtomicU64::new(0);
     vec![
-        case(YARDSTICK, CLOCK, Answer::Allow, || {
+        case(YARDSTICK, CLOCK, Expected::Allow, || {
             black_box(Instant::now());
             true
         }),
-        case(YARDSTICK, CAS, Answer::Allow, move || {
+        case(YARDSTICK, CAS, Expected::Allow, move || {
             let seen = word.load(Ordering::Relaxed);
             black_box(&word)
                 .compare_exchange(seen, seen + 1, Ordering::AcqRel, Ordering::Relaxed)
@@ -161,7 +161,7 @@ impl Subject {
 
     /// One decision as a store makes it: decide, and keep if allowed.
     #[inline]
-    fn ask(&mut self, cost: Cost) -> bool {
+    fn decide(&mut self, cost: Cost) -> bool {
         self.at = self.at + self.step;
         self.lease += 1;
         let now = black_box(Now::new(self.at));
@@ -176,7 +176,7 @@ impl Subject {
     /// Uses up a number of units first.
     fn charged(mut self, units: u64) -> Self {
         assert!(
-            self.ask(cost(units)),
+            self.decide(cost(units)),
             "a fresh key has room for what a case starts with"
         );
         self
@@ -185,7 +185,7 @@ impl Subject {
     /// Takes one unit, so many times.
     fn charged_one_by_one(mut self, times: u64) -> Self {
         for _ in 0..times {
-            assert!(self.ask(Cost::ONE), "a fresh key has room for what a case starts with");
+            assert!(self.decide(Cost::ONE), "a fresh key has room for what a case starts with");
         }
         self
     }
@@ -200,8 +200,8 @@ impl Subject {
         self
     }
 
-    fn asks(mut self, cost: Cost) -> impl FnMut() -> bool {
-        move || self.ask(cost)
+    fn decisions(mut self, cost: Cost) -> impl FnMut() -> bool {
+        move || self.decide(cost)
     }
 }
 
@@ -262,35 +262,35 @@ fn span(rate: Rate, units: u64) -> Micros {
 
 /// Limits whose units come back with time. Allowed: half full and used as fast as it comes back, so it stays half full.
 fn bucket_cases(make: Make) -> Result<Vec<Case>, LimitError> {
-    const ROOM: u64 = 1_000_000;
-    let at_half = |rate: Rate, room: u64| -> Result<_, LimitError> {
-        let (name, limit) = make(rate, room)?;
-        Ok((name, Subject::new(limit, span(rate, 1)).charged(room / 2)))
+    const CAPACITY: u64 = 1_000_000;
+    let at_half = |rate: Rate, capacity: u64| -> Result<_, LimitError> {
+        let (name, limit) = make(rate, capacity)?;
+        Ok((name, Subject::new(limit, span(rate, 1)).charged(capacity / 2)))
     };
-    let full = |rate: Rate, room: u64| -> Result<_, LimitError> {
-        let (name, limit) = make(rate, room)?;
-        Ok((name, Subject::new(limit, Micros::ZERO).charged(room)))
+    let full = |rate: Rate, capacity: u64| -> Result<_, LimitError> {
+        let (name, limit) = make(rate, capacity)?;
+        Ok((name, Subject::new(limit, Micros::ZERO).charged(capacity)))
     };
-    let (name, allowed) = at_half(even()?, ROOM)?;
-    let (_, five) = at_half(even()?, ROOM)?;
-    let (_, peeked) = at_half(even()?, ROOM)?;
-    let (_, allowed_uneven) = at_half(uneven()?, ROOM)?;
+    let (name, allowed) = at_half(even()?, CAPACITY)?;
+    let (_, five) = at_half(even()?, CAPACITY)?;
+    let (_, peeked) = at_half(even()?, CAPACITY)?;
+    let (_, allowed_uneven) = at_half(uneven()?, CAPACITY)?;
     let (_, denied) = full(even()?, 100)?;
     let (_, allowed_wide) = at_half(wide()?, wide()?.units())?;
     let (_, denied_wide) = full(wide()?, wide()?.units())?;
     Ok(vec![
-        case(name, "allowed", Answer::Allow, allowed.asks(Cost::ONE)),
+        case(name, "allowed", Expected::Allow, allowed.decisions(Cost::ONE)),
         case(
             name,
             "allowed, cost 5",
-            Answer::Allow,
-            five.stepping(span(even()?, 5)).asks(cost(5)),
+            Expected::Allow,
+            five.stepping(span(even()?, 5)).decisions(cost(5)),
         ),
-        case(name, "denied", Answer::Deny, denied.asks(Cost::ONE)),
-        case(name, "peek", Answer::Allow, peeked.asks(Cost::ZERO)),
-        case(name, "allowed, 7/s", Answer::Allow, allowed_uneven.asks(Cost::ONE)),
-        case(name, "allowed, wide", Answer::Allow, allowed_wide.asks(Cost::ONE)),
-        case(name, "denied, wide", Answer::Deny, denied_wide.asks(Cost::ONE)),
+        case(name, "denied", Expected::Deny, denied.decisions(Cost::ONE)),
+        case(name, "peek", Expected::Allow, peeked.decisions(Cost::ZERO)),
+        case(name, "allowed, 7/s", Expected::Allow, allowed_uneven.decisions(Cost::ONE)),
+        case(name, "allowed, wide", Expected::Allow, allowed_wide.decisions(Cost::ONE)),
+        case(name, "denied, wide", Expected::Deny, denied_wide.decisions(Cost::ONE)),
     ])
 }
 
@@ -324,23 +324,23 @@ fn window_cases(make: Make) -> Result<Vec<Case>, LimitError> {
         Ok(subject)
     };
     Ok(vec![
-        case(name, "allowed", Answer::Allow, allowed.asks(Cost::ONE)),
+        case(name, "allowed", Expected::Allow, allowed.decisions(Cost::ONE)),
         case(
             name,
             "allowed, cost 5",
-            Answer::Allow,
-            at_half(even()?)?.1.stepping(span(even()?, 10)).asks(cost(5)),
+            Expected::Allow,
+            at_half(even()?)?.1.stepping(span(even()?, 10)).decisions(cost(5)),
         ),
-        case(name, "denied", Answer::Deny, full(even()?)?.asks(Cost::ONE)),
-        case(name, "peek", Answer::Allow, peeked.asks(Cost::ZERO)),
-        case(name, "allowed, 7/s", Answer::Allow, allowed_uneven.asks(Cost::ONE)),
+        case(name, "denied", Expected::Deny, full(even()?)?.decisions(Cost::ONE)),
+        case(name, "peek", Expected::Allow, peeked.decisions(Cost::ZERO)),
+        case(name, "allowed, 7/s", Expected::Allow, allowed_uneven.decisions(Cost::ONE)),
         case(
             name,
             "allowed, wide",
-            Answer::Allow,
-            mid_window(wide()?)?.stepping(span(wide()?, 2)).asks(Cost::ONE),
+            Expected::Allow,
+            mid_window(wide()?)?.stepping(span(wide()?, 2)).decisions(Cost::ONE),
         ),
-        case(name, "denied, wide", Answer::Deny, full(wide()?)?.asks(Cost::ONE)),
+        case(name, "denied, wide", Expected::Deny, full(wide()?)?.decisions(Cost::ONE)),
     ])
 }
 
@@ -353,7 +353,7 @@ fn remaining(subject: &Subject) -> u64 {
 
 /// A token bucket asked by its own type: what the one match over all algorithms adds is the difference.
 fn direct_cases() -> Result<Vec<Case>, LimitError> {
-    fn asks(bucket: TokenBucket, used: u64, cost: Cost, step: Micros) -> impl FnMut() -> bool {
+    fn decisions(bucket: TokenBucket, used: u64, cost: Cost, step: Micros) -> impl FnMut() -> bool {
         let first = bucket.decide(None, self::cost(used), Now::new(START));
         let mut state = first.next;
         let mut at = START;
@@ -375,21 +375,21 @@ fn direct_cases() -> Result<Vec<Case>, LimitError> {
         case(
             NAME,
             "allowed",
-            Answer::Allow,
-            asks(half, 500_000, Cost::ONE, span(even()?, 1)),
+            Expected::Allow,
+            decisions(half, 500_000, Cost::ONE, span(even()?, 1)),
         ),
-        case(NAME, "denied", Answer::Deny, asks(full, 100, Cost::ONE, Micros::ZERO)),
+        case(NAME, "denied", Expected::Deny, decisions(full, 100, Cost::ONE, Micros::ZERO)),
         case(
             NAME,
             "peek",
-            Answer::Allow,
-            asks(half, 500_000, Cost::ZERO, span(even()?, 1)),
+            Expected::Allow,
+            decisions(half, 500_000, Cost::ZERO, span(even()?, 1)),
         ),
         case(
             NAME,
             "allowed, 7/s",
-            Answer::Allow,
-            asks(half_uneven, 500_000, Cost::ONE, span(uneven()?, 1)),
+            Expected::Allow,
+            decisions(half_uneven, 500_000, Cost::ONE, span(uneven()?, 1)),
         ),
     ])
 }
@@ -411,27 +411,27 @@ fn log_cases(limit: u64) -> Result<Vec<Case>, LimitError> {
     };
     let of = |what: &str| format!("{what}, limit {limit}");
     let mut cases = vec![
-        case(NAME, of("allowed, one leaves"), Answer::Allow, full().asks(Cost::ONE)),
-        case(NAME, of("denied"), Answer::Deny, standing_still().asks(Cost::ONE)),
+        case(NAME, of("allowed, one leaves"), Expected::Allow, full().decisions(Cost::ONE)),
+        case(NAME, of("denied"), Expected::Deny, standing_still().decisions(Cost::ONE)),
         case(
             NAME,
             of(&format!("denied, cost {half}")),
-            Answer::Deny,
-            standing_still().asks(cost(half)),
+            Expected::Deny,
+            standing_still().decisions(cost(half)),
         ),
         case(
             NAME,
             of("peek"),
-            Answer::Allow,
-            full().stepping(Micros::ZERO).asks(Cost::ZERO),
+            Expected::Allow,
+            full().stepping(Micros::ZERO).decisions(Cost::ZERO),
         ),
     ];
     if large > 1 {
         cases.push(case(
             NAME,
             of(&format!("allowed, cost {large}")),
-            Answer::Allow,
-            coarse().asks(cost(large)),
+            Expected::Allow,
+            coarse().decisions(cost(large)),
         ));
     }
     Ok(cases)
@@ -447,35 +447,35 @@ fn concurrency_cases(held: u64) -> Result<Vec<Case>, LimitError> {
         case(
             NAME,
             of("acquire, oldest lease runs out"),
-            Answer::Allow,
+            Expected::Allow,
             Subject::new(concurrency, spread)
                 .charged_one_by_one(held)
-                .asks(Cost::ONE),
+                .decisions(Cost::ONE),
         ),
         case(
             NAME,
             of("denied"),
-            Answer::Deny,
+            Expected::Deny,
             Subject::new(concurrency, Micros::ZERO)
                 .charged_one_by_one(held)
-                .asks(Cost::ONE),
+                .decisions(Cost::ONE),
         ),
         case(
             NAME,
             of("acquire and release the newest"),
-            Answer::Allow,
+            Expected::Allow,
             acquire_and_release(concurrency, 0),
         ),
         case(
             NAME,
             of("acquire and release the middle one"),
-            Answer::Allow,
+            Expected::Allow,
             acquire_and_release(concurrency, held / 2),
         ),
         case(
             NAME,
             of("acquire and release the oldest"),
-            Answer::Allow,
+            Expected::Allow,
             acquire_and_release(concurrency, held - 1),
         ),
     ])
@@ -486,7 +486,7 @@ fn acquire_and_release(concurrency: Concurrency, age: u64) -> impl FnMut() -> bo
     // The clock stands: leases of one moment keep their order, and none runs out while it is measured.
     let mut subject = Subject::new(concurrency, Micros::ZERO).charged_one_by_one(concurrency.slots() - 1);
     move || {
-        let allowed = subject.ask(Cost::ONE);
+        let allowed = subject.decide(Cost::ONE);
         let Some(State::Concurrency(ring)) = &subject.state else {
             return false;
         };
@@ -553,7 +553,7 @@ fn yardstick(timings: &[Timing], what: &str) -> f64 {
 fn above(timings: &[Timing]) -> impl Iterator<Item = &Timing> {
     timings
         .iter()
-        .filter(|timing| timing.subject != YARDSTICK && timing.median > MUCH_NS)
+        .filter(|timing| timing.subject != YARDSTICK && timing.median > OVERHEAD_MAX_NS)
 }
 
 fn print_table(timings: &[Timing], rounds: u32) {
@@ -582,9 +582,9 @@ fn print_table(timings: &[Timing], rounds: u32) {
     }
     println!();
     if above(timings).next().is_none() {
-        println!("No decision has a median above {MUCH_NS} ns.");
+        println!("No decision has a median above {OVERHEAD_MAX_NS} ns.");
     } else {
-        println!("Above {MUCH_NS} ns:");
+        println!("Above {OVERHEAD_MAX_NS} ns:");
         for timing in above(timings) {
             println!("- {}, {}: {:.1} ns", timing.subject, timing.what, timing.median);
         }
@@ -593,7 +593,7 @@ fn print_table(timings: &[Timing], rounds: u32) {
 
 /// By hand: all names are plain ASCII words of this file, so nothing needs escaping.
 fn print_json(timings: &[Timing], rounds: u32) {
-    println!("{{\"rounds\": {rounds}, \"above_ns\": {MUCH_NS}, \"cases\": [");
+    println!("{{\"rounds\": {rounds}, \"above_ns\": {OVERHEAD_MAX_NS}, \"cases\": [");
     let rows: Vec<String> = timings
         .iter()
         .map(|timing| {

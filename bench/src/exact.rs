@@ -11,10 +11,10 @@
 pub(crate) mod hammer;
 pub(crate) mod referee;
 
-use crate::redis::Which;
-use crate::redis::server::Watched;
+use crate::redis::ServerChoice;
+use crate::redis::server::WatchedServer;
 use hammer::{ALGORITHMS, Plan};
-use referee::Judged;
+use referee::ExactnessResult;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -25,8 +25,8 @@ use std::process::ExitCode;
 )]
 pub(crate) struct Args {
     /// The server.
-    #[arg(long, value_enum, default_value_t = Which::Redis)]
-    server: Which,
+    #[arg(long, value_enum, default_value_t = ServerChoice::Redis)]
+    server: ServerChoice,
     /// Only this algorithm; may be given several times.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ALGORITHMS))]
     algorithm: Vec<String>,
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 fn measure(args: &Args) -> Result<bool, String> {
-    let mut server = Watched::start(args.server.kind())?;
+    let mut server = WatchedServer::start(args.server.kind())?;
     let version = server.version()?;
     let chosen = |name: &&str| args.algorithm.is_empty() || args.algorithm.iter().any(|asked| asked == name);
     if !args.json {
@@ -79,21 +79,21 @@ fn measure(args: &Args) -> Result<bool, String> {
         let plan = Plan::soon(algorithm, args.per_second, args.callers, length);
         let children = plan.start(&server.url(), PROCESSES)?;
         let seen = plan.finish(children)?;
-        let judged = referee::judge(&plan, &seen)?;
+        let judged = referee::compare(&plan, &seen)?;
         let share = judged.admitted as f64 / judged.due as f64;
-        let Judged { admitted, due, beyond } = judged;
+        let ExactnessResult { admitted, due, beyond } = judged;
         if args.json {
             println!(
                 "{}",
                 json!({
-                    "algorithm": algorithm, "server": version, "asked": seen.asked, "asked_of_store": seen.shared,
+                    "algorithm": algorithm, "server": version, "asked": seen.sent, "asked_of_store": seen.shared,
                     "admitted": admitted, "due": due, "beyond": beyond,
                 })
             );
         } else {
             println!(
                 "| {algorithm} | {} | {} | {admitted} | {due} | {beyond} | {:.2} % |",
-                seen.asked,
+                seen.sent,
                 seen.shared,
                 share * 100.0
             );

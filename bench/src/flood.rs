@@ -32,7 +32,7 @@ pub(crate) struct Args {
 }
 
 /// How often the exhausted key is asked for, and the memory read.
-const EXHAUSTED_EVERY: u64 = 10_000;
+const EXHAUSTED_KEY_INTERVAL: u64 = 10_000;
 
 /// Longer than any decision, in nanoseconds: the last place of the histogram.
 const SLOTS: usize = 64 * STEPS;
@@ -44,7 +44,7 @@ const STEPS: usize = 16;
 struct Histogram {
     counts: Vec<u64>,
     all: u64,
-    most: u64,
+    max: u64,
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -65,29 +65,29 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     );
     let (mut let_through, mut most_bytes) = (0_u64, 0);
     let mut histogram = Histogram::new();
-    let mut begun = Instant::now();
+    let mut started = Instant::now();
     let mut name = *b"user:00000000000";
     for sent in 1..=args.keys {
         count_up(&mut name);
         let before = Instant::now();
         std::hint::black_box(limiter.check(&rule, name));
         histogram.add(before.elapsed());
-        if sent.is_multiple_of(EXHAUSTED_EVERY) {
+        if sent.is_multiple_of(EXHAUSTED_KEY_INTERVAL) {
             let_through += u64::from(limiter.check(&rule, "exhausted").is_allow());
             most_bytes = most_bytes.max(limiter.store().usage().bytes);
         }
         if sent.is_multiple_of(args.slice) || sent == args.keys {
-            let seconds = begun.elapsed().as_secs_f64();
+            let seconds = started.elapsed().as_secs_f64();
             let usage = limiter.store().usage();
             most_bytes = most_bytes.max(usage.bytes);
             line(sent, &usage, &histogram, seconds);
             histogram = Histogram::new();
-            begun = Instant::now();
+            started = Instant::now();
         }
     }
     println!(
         "the exhausted key was asked for {} times and let through {let_through} times; the store took at most {}",
-        args.keys / EXHAUSTED_EVERY,
+        args.keys / EXHAUSTED_KEY_INTERVAL,
         size(most_bytes as u64)
     );
     if let_through > 0 || most_bytes > args.max_memory {
@@ -106,7 +106,7 @@ fn line(sent: u64, usage: &MemoryUsage, histogram: &Histogram, seconds: f64) {
         histogram.at(500),
         histogram.at(990),
         histogram.at(999),
-        histogram.most / 1_000,
+        histogram.max / 1_000,
         usage.overflowed,
         histogram.all as f64 / seconds / 1e6,
     );
@@ -128,14 +128,14 @@ impl Histogram {
         Self {
             counts: vec![0; SLOTS],
             all: 0,
-            most: 0,
+            max: 0,
         }
     }
 
     fn add(&mut self, took: Duration) {
         let ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.all += 1;
-        self.most = self.most.max(ns);
+        self.max = self.max.max(ns);
         if let Some(count) = self.counts.get_mut(Self::slot(ns)) {
             *count += 1;
         }
@@ -168,10 +168,10 @@ impl Histogram {
         for (slot, count) in self.counts.iter().enumerate() {
             sum += count;
             if sum >= wanted {
-                return Self::top(slot).min(self.most);
+                return Self::top(slot).min(self.max);
             }
         }
-        self.most
+        self.max
     }
 }
 

@@ -10,7 +10,7 @@ mod keys;
 mod report;
 mod resident;
 
-use self::contestants::{ALL, ALLOWED, Contestant, DENIED, Numbers, RATELIMIT};
+use self::contestants::{ALL, ALLOWED, Peer, DENIED, Numbers, RATELIMIT};
 use self::keys::{Keys, RUN};
 use std::process::ExitCode;
 use std::sync::Barrier;
@@ -47,7 +47,7 @@ const BY_KEYS: &str = "by_keys";
 /// How long one contestant is timed for in one round, roughly: short, so that few rounds are interrupted.
 const ROUND: Duration = Duration::from_millis(20);
 /// The fewest rounds.
-const FEWEST: usize = 5;
+const ROUNDS_MIN: usize = 5;
 
 /// What is asked, and how.
 struct Case {
@@ -55,7 +55,7 @@ struct Case {
     keys: Keys,
     threads: usize,
     /// 16 keys at a time, where a library has a way to.
-    together: bool,
+    batched: bool,
     numbers: Numbers,
 }
 
@@ -65,7 +65,7 @@ const CASES: [Case; 7] = [
     case("uniform_1m", Keys::Uniform, 1, ALLOWED),
     case("zipf_1m_2t", Keys::Zipf, 2, ALLOWED),
     Case {
-        together: true,
+        batched: true,
         ..case("batch16_uniform_1m", Keys::Uniform, 1, ALLOWED)
     },
     case("hot_1t_denied", Keys::One, 1, DENIED),
@@ -77,7 +77,7 @@ const fn case(name: &'static str, keys: Keys, threads: usize, numbers: Numbers) 
         name,
         keys,
         threads,
-        together: false,
+        batched: false,
         numbers,
     }
 }
@@ -126,16 +126,16 @@ impl Case {
     fn measure(&self, time: Duration) -> CaseResult {
         progress(&format!("{}: filling", self.name));
         let sequences = self.keys.sequences(self.threads);
-        let mut players: Vec<Player> = ALL
+        let mut players: Vec<Participant> = ALL
             .iter()
             .filter(|&&(name, _)| name != RATELIMIT || self.keys == Keys::One)
-            .map(|&(name, make)| Player::new(self, name, make(self.numbers, self.keys.live())))
+            .map(|&(name, make)| Participant::new(self, name, make(self.numbers, self.keys.live())))
             .collect();
         for player in &mut players {
             player.calibrate(self, &sequences);
         }
         let rounds = (time.as_nanos() / (ROUND.as_nanos() * players.len() as u128)) as usize;
-        let rounds = rounds.max(FEWEST);
+        let rounds = rounds.max(ROUNDS_MIN);
         progress(&format!(
             "{}: {rounds} rounds of {} contestants",
             self.name,
@@ -158,9 +158,9 @@ impl Case {
 }
 
 /// A contestant in a case.
-struct Player {
+struct Participant {
     name: &'static str,
-    contestant: Box<dyn Contestant>,
+    peer: Box<dyn Peer>,
     /// How many runs of keys each thread asks for in a round.
     runs: usize,
     /// Where in its keys each thread goes on.
@@ -168,18 +168,18 @@ struct Player {
     rounds: Vec<f64>,
 }
 
-impl Player {
+impl Participant {
     /// With every key in its table.
-    fn new(case: &Case, name: &'static str, contestant: Box<dyn Contestant>) -> Self {
+    fn new(case: &Case, name: &'static str, peer: Box<dyn Peer>) -> Self {
         let mut key = String::new();
         for number in 0..case.keys.live() {
             keys::write_key(&mut key, number);
-            let taken = contestant.take(&key, case.numbers.used);
+            let taken = peer.take(&key, case.numbers.used);
             assert!(taken, "{name} had no room for a new key");
         }
         Self {
             name,
-            contestant,
+            peer,
             runs: 16,
             at: 0,
             rounds: Vec::new(),
@@ -201,7 +201,7 @@ impl Player {
 
     /// Nanoseconds per decision: from the first thread's start to the last one's end, over the decisions of all.
     fn round(&mut self, case: &Case, sequences: &[Vec<String>]) -> f64 {
-        let (contestant, from, runs) = (&*self.contestant, self.at, self.runs);
+        let (contestant, from, runs) = (&*self.peer, self.at, self.runs);
         self.at += runs;
         let ask = |keys: &[String]| {
             let mut allowed = 0;
@@ -211,10 +211,10 @@ impl Player {
                 .skip(from % (keys.len() / RUN))
                 .take(runs)
             {
-                allowed += if case.together {
-                    contestant.ask_together(keys)
+                allowed += if case.batched {
+                    contestant.check_batch(keys)
                 } else {
-                    contestant.ask(keys)
+                    contestant.check(keys)
                 };
             }
             let expected = if case.numbers.used < case.numbers.burst {
@@ -226,9 +226,9 @@ impl Player {
         };
         let took = match sequences {
             [keys] => {
-                let began = Instant::now();
+                let started = Instant::now();
                 ask(keys);
-                began.elapsed()
+                started.elapsed()
             }
             _ => wall_time(sequences, ask),
         };
@@ -241,9 +241,9 @@ fn wall_time(sequences: &[Vec<String>], ask: impl Fn(&[String]) + Sync) -> Durat
     let barrier = Barrier::new(sequences.len());
     let timed = |keys| {
         barrier.wait();
-        let began = Instant::now();
+        let started = Instant::now();
         ask(keys);
-        (began, Instant::now())
+        (started, Instant::now())
     };
     let timed = &timed;
     std::thread::scope(|scope| {

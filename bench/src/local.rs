@@ -4,8 +4,8 @@
 //! All take turns, round by round, and the medians of the rounds are reported: ratios within one run can be compared where
 //! nanoseconds cannot. The slowest hundredth is of single decisions, timed one by one.
 
-use crate::redis::Which;
-use crate::redis::server::Watched;
+use crate::redis::ServerChoice;
+use crate::redis::server::WatchedServer;
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) struct Args {
 const ROUND: Duration = Duration::from_millis(20);
 
 /// What was measured of one contestant.
-struct Measured {
+struct FallbackTiming {
     name: &'static str,
     /// Nanoseconds per decision, of each round.
     rounds: Vec<u64>,
@@ -64,37 +64,37 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 async fn measure(args: &Args) -> Result<(), String> {
     let memory = Arc::new(Memory::default());
-    let said = FallbackOptions {
+    let fallback_options = FallbackOptions {
         instances: Some(2),
         ..FallbackOptions::default()
     };
-    let well = Arc::new(Fallback::new(Arc::new(Memory::default()), said));
-    let away = Arc::new(without_a_store(said).await?);
+    let connected = Arc::new(Fallback::new(Arc::new(Memory::default()), fallback_options));
+    let unavailable = Arc::new(without_a_store(fallback_options).await?);
     let mut stores = [
-        Measured::new("memory"),
-        Measured::new("local, the store is there"),
-        Measured::new("local, the store is away"),
+        FallbackTiming::new("memory"),
+        FallbackTiming::new("local, the store is there"),
+        FallbackTiming::new("local, the store is away"),
     ];
     let (ours, theirs, lone) = (
         charges(&*memory, args.keys),
-        charges(&*well, args.keys),
-        charges(&*away, args.keys),
+        charges(&*connected, args.keys),
+        charges(&*unavailable, args.keys),
     );
     let books = (
         RuleLimiter::new(rules()?, memory.clone()),
-        RuleLimiter::new(rules()?, away.clone()),
+        RuleLimiter::new(rules()?, unavailable.clone()),
     );
     let names: Vec<String> = (0..args.keys).map(|key| format!("user-{key}")).collect();
-    let mut whole = [Measured::new("memory"), Measured::new("local, the store is away")];
+    let mut whole = [FallbackTiming::new("memory"), FallbackTiming::new("local, the store is away")];
     for _ in 0..args.rounds {
         stores[0]
             .round(|turn| settle(&*memory, at(&ours, turn), Source::Memory))
             .await;
         stores[1]
-            .round(|turn| settle(&*well, at(&theirs, turn), Source::Memory))
+            .round(|turn| settle(&*connected, at(&theirs, turn), Source::Memory))
             .await;
         stores[2]
-            .round(|turn| settle(&*away, at(&lone, turn), Source::Local))
+            .round(|turn| settle(&*unavailable, at(&lone, turn), Source::Local))
             .await;
         whole[0]
             .round(|turn| check(&books.0, at::<String>(&names, turn), Source::Memory))
@@ -110,10 +110,10 @@ async fn measure(args: &Args) -> Result<(), String> {
 }
 
 /// A store that was there, and of which it is known that it is not.
-async fn without_a_store(said: FallbackOptions) -> Result<Fallback<Redis>, String> {
-    let server = Watched::start(Which::Redis.kind())?;
+async fn without_a_store(fallback_options: FallbackOptions) -> Result<Fallback<Redis>, String> {
+    let server = WatchedServer::start(ServerChoice::Redis.kind())?;
     let options = Redis::options(&server.url()).map_err(|error| error.to_string())?;
-    let store = Fallback::new(Arc::new(options.open()), said);
+    let store = Fallback::new(Arc::new(options.open()), fallback_options);
     drop(server);
     let charge = charges(&store, 1);
     let from = Instant::now();
@@ -186,7 +186,7 @@ async fn check<S: Store>(book: &RuleLimiter<S>, user: &str, source: Source) {
     assert!(checked.verdict.allowed && checked.verdict.source == source);
 }
 
-impl Measured {
+impl FallbackTiming {
     fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -228,19 +228,19 @@ fn quantile(all: &mut [u64], percent: usize) -> u64 {
         .unwrap_or_default()
 }
 
-fn report(what: &str, all: &mut [Measured]) {
+fn report(what: &str, all: &mut [FallbackTiming]) {
     println!(
         "| {what} | ns, median of rounds | beside the first | p99 of single ones, ns | beside the first |\n|---|---:|---:|---:|---:|"
     );
     let first = all.first_mut().map(|first| (first.median(), first.slowest_hundredth()));
     let (median, slow) = first.unwrap_or((1, 1));
     for measured in all {
-        let (own, own_slow) = (measured.median(), measured.slowest_hundredth());
+        let (median_ns, p99_ns) = (measured.median(), measured.slowest_hundredth());
         println!(
-            "| {} | {own} | {:.2} | {own_slow} | {:.2} |",
+            "| {} | {median_ns} | {:.2} | {p99_ns} | {:.2} |",
             measured.name,
-            own as f64 / median as f64,
-            own_slow as f64 / slow as f64
+            median_ns as f64 / median as f64,
+            p99_ns as f64 / slow as f64
         );
     }
     println!();

@@ -50,11 +50,11 @@ enum Command {
     Servers(servers::Args),
     /// The endpoint that does nothing, as a server of its own.
     #[command(hide = true)]
-    ServeNothing {
+    ServeBaseline {
         /// Where it listens.
         address: std::net::SocketAddr,
         /// What it answers.
-        answer: servers::Answer,
+        answer: servers::BaselineAnswer,
     },
     /// Lets clients that mean harm loose on a server and watches its memory and how others are served.
     Abuse(abuse::Args),
@@ -78,7 +78,7 @@ fn main() -> std::process::ExitCode {
         Command::InProcess(args) => in_process::run(&args),
         Command::Local(args) => local::run(&args),
         Command::Servers(args) => servers::run(&args),
-        Command::ServeNothing { address, answer } => servers::serve_nothing(address, answer),
+        Command::ServeBaseline { address, answer } => servers::serve_nothing(address, answer),
         Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),
         Command::Redis(args) => redis::run(&args),

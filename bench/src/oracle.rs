@@ -37,14 +37,14 @@ struct Row {
 
 /// How many algorithms run at a time, and how often progress is told.
 const WORKERS: usize = 2;
-const TELL_EVERY: Duration = Duration::from_secs(3);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let chosen: Vec<&'static str> = Limit::ALGORITHMS
         .into_iter()
         .filter(|&name| args.algorithm.is_empty() || args.algorithm.iter().any(|asked| asked == name))
         .collect();
-    let mut rows = contest(&chosen, args.steps, args.seed);
+    let mut rows = compare(&chosen, args.steps, args.seed);
     rows.sort_by_key(|row| chosen.iter().position(|&name| name == row.algorithm));
     if args.json {
         for row in &rows {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Runs all algorithms, a few at a time, telling how far it has come.
-fn contest(chosen: &[&'static str], steps: u64, seed: u64) -> Vec<Row> {
+fn compare(chosen: &[&'static str], steps: u64, seed: u64) -> Vec<Row> {
     let next = AtomicUsize::new(0);
     let done = AtomicU64::new(0);
     let all = steps.saturating_mul(chosen.len() as u64);
@@ -93,9 +93,9 @@ fn contest(chosen: &[&'static str], steps: u64, seed: u64) -> Vec<Row> {
         }
         drop(sender);
         loop {
-            match receiver.recv_timeout(TELL_EVERY) {
+            match receiver.recv_timeout(PROGRESS_INTERVAL) {
                 Ok(row) => rows.push(row),
-                Err(RecvTimeoutError::Timeout) => tell(done.load(Ordering::Relaxed), all, rows.len(), chosen.len()),
+                Err(RecvTimeoutError::Timeout) => print_progress(done.load(Ordering::Relaxed), all, rows.len(), chosen.len()),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
@@ -107,7 +107,7 @@ fn contest(chosen: &[&'static str], steps: u64, seed: u64) -> Vec<Row> {
     clippy::print_stderr,
     reason = "progress is for the person who waits, not for the output"
 )]
-fn tell(steps: u64, all: u64, finished: usize, chosen: usize) {
+fn print_progress(steps: u64, all: u64, finished: usize, chosen: usize) {
     eprintln!("{steps} of {all} steps, {finished} of {chosen} algorithms done");
 }
 

@@ -48,21 +48,21 @@ const PASSES: usize = 4;
 struct Case {
     rules: usize,
     overrides: usize,
-    book: RuleLimiter,
-    attempts: Vec<Words>,
+    limiter: RuleLimiter,
+    attempts: Vec<AttributeValues>,
     plan_ns: Vec<f64>,
     check_ns: Vec<f64>,
 }
 
 /// The values of one attempt.
-struct Words {
+struct AttributeValues {
     endpoint: String,
     merchant: String,
     tier: &'static str,
 }
 
 /// What planning with each set of rules came to.
-pub(crate) struct Planned([Timing; SETS.len()]);
+pub(crate) struct PlanningReport([Timing; SETS.len()]);
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let planned = measure(args.rounds);
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     } else {
         print!("{}", planned.as_table());
     }
-    if planned.is_held() {
+    if planned.is_within_ratio() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 }
 
 /// Times every set of rules so many times.
-pub(crate) fn measure(rounds: u32) -> Planned {
+pub(crate) fn measure(rounds: u32) -> PlanningReport {
     let mut cases = SETS.map(|(rules, overrides)| Case::new(rules, overrides));
     for _ in 0..rounds {
         for case in &mut cases {
@@ -87,7 +87,7 @@ pub(crate) fn measure(rounds: u32) -> Planned {
         }
     }
     let base = cases.first().map(|case| case.plan_ns.clone()).unwrap_or_default();
-    Planned(cases.map(|case| Timing {
+    PlanningReport(cases.map(|case| Timing {
         rules: case.rules,
         overrides: case.overrides,
         // Of each round by itself: what slows one down slows down all of its round.
@@ -100,10 +100,10 @@ pub(crate) fn measure(rounds: u32) -> Planned {
 impl Case {
     fn new(rules: usize, overrides: usize) -> Self {
         let endpoints = rules / 2;
-        let book = RuleLimiter::new(two_tiers(endpoints, overrides), Arc::new(Memory::default()));
+        let limiter = RuleLimiter::new(two_tiers(endpoints, overrides), Arc::new(Memory::default()));
         let mut random = Random::new(7);
         let merchants = overrides.max(10_000) as u64;
-        let attempts = (0..ATTEMPTS).map(|_| Words {
+        let attempts = (0..ATTEMPTS).map(|_| AttributeValues {
             endpoint: endpoint(random.below(endpoints as u64) as usize),
             merchant: format!("m_{}", random.below(merchants)),
             tier: random.pick(&["free", "enterprise"]),
@@ -112,7 +112,7 @@ impl Case {
             rules,
             overrides,
             attempts: attempts.collect(),
-            book,
+            limiter,
             plan_ns: Vec::new(),
             check_ns: Vec::new(),
         }
@@ -124,7 +124,7 @@ impl Case {
         let begun = Instant::now();
         for words in std::iter::repeat_n(&self.attempts, PASSES).flatten() {
             words.attempt(|attempt| {
-                met += black_box(self.book.plan(attempt)).charges.len();
+                met += black_box(self.limiter.plan(attempt)).charges.len();
             });
         }
         self.plan_ns.push(nanos(begun));
@@ -132,14 +132,14 @@ impl Case {
         let begun = Instant::now();
         for words in std::iter::repeat_n(&self.attempts, PASSES).flatten() {
             words.attempt(|attempt| {
-                black_box(self.book.check_now(attempt));
+                black_box(self.limiter.check_now(attempt));
             });
         }
         self.check_ns.push(nanos(begun));
     }
 }
 
-impl Words {
+impl AttributeValues {
     fn attempt(&self, then: impl FnOnce(&Attempt<'_>)) {
         let attribute = |name, value: &'static str| Attribute {
             name,
@@ -215,9 +215,9 @@ impl Timing {
     }
 }
 
-impl Planned {
+impl PlanningReport {
     /// Whether no set takes longer than it may.
-    fn is_held(&self) -> bool {
+    fn is_within_ratio(&self) -> bool {
         self.0.iter().all(|timing| timing.ratio <= RATIO_MAX)
     }
 

@@ -20,10 +20,10 @@ pub(crate) use load::now_us;
 
 use crate::servers::process::{pin, pin_self};
 use clap::ValueEnum;
-use hammering::Hammered;
-use load::{Library, Load, Measured, Script};
+use hammering::HotKeyResult;
+use load::{Library, Load, Measurement, Script};
 use memory::Bytes;
-use server::Watched;
+use server::WatchedServer;
 use std::process::ExitCode;
 use std::time::Duration;
 use tollgate_limiter::testing::servers::ServerKind;
@@ -35,11 +35,11 @@ use tollgate_limiter::testing::servers::ServerKind;
 )]
 pub(crate) struct Args {
     /// The server.
-    #[arg(long, value_enum, default_value_t = Which::Redis)]
-    server: Which,
+    #[arg(long, value_enum, default_value_t = ServerChoice::Redis)]
+    server: ServerChoice,
     /// Only this part; may be given several times.
     #[arg(long, value_enum)]
-    only: Vec<Part>,
+    only: Vec<Section>,
     /// Measures the library on three primaries of a cluster beside one server alone, and nothing else.
     #[arg(long, conflicts_with = "only")]
     cluster: bool,
@@ -59,7 +59,7 @@ pub(crate) struct Args {
 
 /// A server to measure on.
 #[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum Which {
+pub(crate) enum ServerChoice {
     /// Redis 7.0.
     Redis,
     /// Redis 6.2.
@@ -70,35 +70,35 @@ pub(crate) enum Which {
 
 /// A part of the run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum Section {
     /// Decisions per processor second, and how long one caller waits.
     Speed,
     /// Bytes per key.
     Memory,
     /// Script calls under hammering callers.
-    Hammering,
+    HotKey,
 }
 
 /// Whose decisions are measured.
 struct Contestant {
     name: &'static str,
     load: Load,
-    rounds: Vec<Measured>,
+    rounds: Vec<Measurement>,
 }
 
 /// What was found.
-struct Found {
+struct RedisResults {
     server: String,
     contestants: Vec<Contestant>,
     bytes: Vec<Bytes>,
-    hammered: Option<Hammered>,
+    hot_key: Option<HotKeyResult>,
 }
 
 const ARTICLES_16: &str = "articles' token bucket, pipeline 16";
-const ARTICLES_ALONE: &str = "articles' token bucket, one caller";
-const OWN_1: &str = "Tollgate, 1 caller";
-const OWN_64: &str = "Tollgate, 64 callers";
-const OWN_512: &str = "Tollgate, 512 callers";
+const ARTICLES_UNPIPELINED: &str = "articles' token bucket, one caller";
+const TOLLGATE_1: &str = "Tollgate, 1 caller";
+const TOLLGATE_64: &str = "Tollgate, 64 callers";
+const TOLLGATE_512: &str = "Tollgate, 512 callers";
 
 /// As many connections have those who have one call, or one pipeline, under way on each.
 const CONNECTIONS: usize = 16;
@@ -116,36 +116,36 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-fn measure(args: &Args) -> Result<Found, String> {
+fn measure(args: &Args) -> Result<RedisResults, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let wanted = |part| args.only.is_empty() || args.only.contains(&part);
-    let mut server = Watched::start(args.server.kind())?;
-    let mut found = Found {
+    let mut server = WatchedServer::start(args.server.kind())?;
+    let mut found = RedisResults {
         server: server.version()?,
         contestants: Vec::new(),
         bytes: Vec::new(),
-        hammered: None,
+        hot_key: None,
     };
-    if wanted(Part::Hammering) {
+    if wanted(Section::HotKey) {
         eprintln!("four processes hammer one key");
-        found.hammered = Some(hammering::measure(&mut server)?);
+        found.hot_key = Some(hammering::measure(&mut server)?);
     }
     pin_self(1)?;
     pin(server.process_id(), 0)?;
     runtime.block_on(async {
-        if wanted(Part::Memory) {
+        if wanted(Section::Memory) {
             eprintln!("bytes per key");
             found.bytes = memory::measure(&mut server).await?;
         }
-        if wanted(Part::Speed) {
+        if wanted(Section::Speed) {
             found.contestants = contest(args, &mut server).await?;
         }
         Ok(found)
     })
 }
 
-async fn contest(args: &Args, server: &mut Watched) -> Result<Vec<Contestant>, String> {
+async fn contest(args: &Args, server: &mut WatchedServer) -> Result<Vec<Contestant>, String> {
     eprintln!("{} keys of each kind are made", args.keys);
     for script in Script::ALL {
         script.fill(server, args.keys)?;
@@ -179,10 +179,10 @@ fn contestants() -> Vec<Contestant> {
         (ARTICLES_16, script(bucket, CONNECTIONS, 16)),
         ("GCRA script, pipeline 1", script(Script::Gcra, CONNECTIONS, 1)),
         ("GCRA script, pipeline 16", script(Script::Gcra, CONNECTIONS, 16)),
-        (OWN_512, Load::Library { callers: 512 }),
-        (OWN_64, Load::Library { callers: 64 }),
-        (OWN_1, Load::Library { callers: 1 }),
-        (ARTICLES_ALONE, script(bucket, 1, 1)),
+        (TOLLGATE_512, Load::Library { callers: 512 }),
+        (TOLLGATE_64, Load::Library { callers: 64 }),
+        (TOLLGATE_1, Load::Library { callers: 1 }),
+        (ARTICLES_UNPIPELINED, script(bucket, 1, 1)),
     ];
     let contestant = |(name, load)| Contestant {
         name,
@@ -192,7 +192,7 @@ fn contestants() -> Vec<Contestant> {
     all.map(contestant).into_iter().collect()
 }
 
-impl Which {
+impl ServerChoice {
     pub(crate) const fn kind(self) -> ServerKind {
         match self {
             Self::Redis => ServerKind::Redis70,
@@ -204,14 +204,14 @@ impl Which {
 
 impl Contestant {
     /// The median of one figure over the rounds.
-    fn median(&self, figure: impl Fn(&Measured) -> f64) -> f64 {
+    fn median(&self, figure: impl Fn(&Measurement) -> f64) -> f64 {
         median(self.rounds.iter().map(figure).collect())
     }
 }
 
-impl Found {
+impl RedisResults {
     /// One's figure over another's, each round against the same round; the median.
-    fn ratio(&self, one: &str, other: &str, figure: fn(&Measured) -> f64) -> f64 {
+    fn ratio(&self, one: &str, other: &str, figure: fn(&Measurement) -> f64) -> f64 {
         let rounds = |name: &str| {
             let found = self.contestants.iter().find(|contestant| contestant.name == name);
             found.map_or(&[][..], |contestant| &contestant.rounds)

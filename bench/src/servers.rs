@@ -15,10 +15,10 @@ mod nothing;
 pub(crate) mod process;
 mod resp;
 
-pub(crate) use nothing::{Answer, serve as serve_nothing};
+pub(crate) use nothing::{BaselineAnswer, serve as serve_nothing};
 
-use crate::planning::{self, Planned};
-use load::{Load, Measured};
+use crate::planning::{self, PlanningReport};
+use load::{Load, Measurement};
 use process::{Server, pin_self};
 use serde_json::json;
 use std::fmt::Write as _;
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     keys: u64,
     /// Measures one way in, and not all.
     #[arg(long)]
-    only: Option<Way>,
+    only: Option<FrontEnd>,
     /// Prints JSON for machines instead of a table.
     #[arg(long)]
     json: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Args {
 
 /// Ways in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Way {
+enum FrontEnd {
     Http,
     Grpc,
     Resp,
@@ -67,20 +67,20 @@ struct Contestant {
     /// The path, and the body of a request for a key.
     path: &'static str,
     body: fn(u64) -> String,
-    rounds: Vec<Measured>,
+    rounds: Vec<Measurement>,
 }
 
 /// Where the programs are.
 struct Paths {
     tollgate: PathBuf,
     throttlecrab: PathBuf,
-    own: PathBuf,
+    this_binary: PathBuf,
     config: PathBuf,
 }
 
 const TOLLGATE: &str = "tollgate";
 const THROTTLECRAB: &str = "throttlecrab";
-const NOTHING: &str = "nothing";
+const BASELINE: &str = "nothing";
 const READY: &str = "ready-made answer";
 
 /// What of throttlecrab is compared with. The limits are those of [`RULES`].
@@ -108,20 +108,20 @@ fn run_each(args: &Args) -> Result<bool, String> {
     let mut tables = Vec::new();
     let mut all = serde_json::Map::new();
     let mut is_met = true;
-    if is_wanted(Way::Http) {
+    if is_wanted(FrontEnd::Http) {
         let contestants = measure(args, &paths)?;
         eprintln!("planning");
         let planned = planning::measure(planning::ROUNDS);
         tables.push(format!("{}\n{}", as_table(args, &contestants), planned.as_table()));
         all.insert("http".into(), as_json(&contestants, &planned));
     }
-    if is_wanted(Way::Grpc) {
+    if is_wanted(FrontEnd::Grpc) {
         let report = grpc::measure(args, &paths)?;
         is_met &= report.is_met();
         tables.push(report.as_table());
         all.insert("grpc".into(), report.as_json());
     }
-    if is_wanted(Way::Resp) {
+    if is_wanted(FrontEnd::Resp) {
         let report = resp::measure(args, &paths)?;
         is_met &= report.is_met();
         tables.push(report.as_table());
@@ -195,9 +195,9 @@ fn contestants() -> Vec<Contestant> {
             },
         ),
         contestant(
-            NOTHING,
+            BASELINE,
             |paths, address| {
-                let mut command = Command::new(&paths.own);
+                let mut command = Command::new(&paths.this_binary);
                 command.arg("serve-nothing").arg(address.to_string()).arg("empty");
                 command
             },
@@ -207,7 +207,7 @@ fn contestants() -> Vec<Contestant> {
         contestant(
             READY,
             |paths, address| {
-                let mut command = Command::new(&paths.own);
+                let mut command = Command::new(&paths.this_binary);
                 command.arg("serve-nothing").arg(address.to_string()).arg("ready");
                 command
             },
@@ -223,7 +223,7 @@ fn check_of(key: u64) -> String {
 
 impl Contestant {
     /// The median of one figure over the rounds.
-    fn median(&self, figure: fn(&Measured) -> f64) -> f64 {
+    fn median(&self, figure: fn(&Measurement) -> f64) -> f64 {
         let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
         figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
@@ -231,7 +231,7 @@ impl Contestant {
 }
 
 /// Tollgate's figure over another's, each round against the same round; the median.
-fn ratio(contestants: &[Contestant], other: &str, figure: fn(&Measured) -> f64) -> f64 {
+fn ratio(contestants: &[Contestant], other: &str, figure: fn(&Measurement) -> f64) -> f64 {
     let rounds = |name: &str| {
         let found = contestants.iter().find(|contestant| contestant.name == name);
         found.map_or(&[][..], |contestant| &contestant.rounds)
@@ -256,26 +256,26 @@ fn as_table(args: &Args, contestants: &[Contestant]) -> String {
             table,
             "| {} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.2}x |",
             contestant.name,
-            contestant.median(Measured::per_cpu_second),
-            contestant.median(Measured::per_second),
-            contestant.median(Measured::busy),
+            contestant.median(Measurement::per_cpu_second),
+            contestant.median(Measurement::per_second),
+            contestant.median(Measurement::busy),
             contestant.median(|measured| measured.p50_us),
             contestant.median(|measured| measured.p99_us),
-            ratio(contestants, contestant.name, Measured::per_cpu_second),
+            ratio(contestants, contestant.name, Measurement::per_cpu_second),
         );
     }
     table
 }
 
-fn as_json(contestants: &[Contestant], planned: &Planned) -> serde_json::Value {
+fn as_json(contestants: &[Contestant], planned: &PlanningReport) -> serde_json::Value {
     let servers: Vec<_> = contestants
         .iter()
         .map(|contestant| {
             json!({
                 "server": contestant.name,
-                "decisions_per_cpu_second": contestant.median(Measured::per_cpu_second),
-                "decisions_per_second": contestant.median(Measured::per_second),
-                "busy": contestant.median(Measured::busy),
+                "decisions_per_cpu_second": contestant.median(Measurement::per_cpu_second),
+                "decisions_per_second": contestant.median(Measurement::per_second),
+                "busy": contestant.median(Measurement::busy),
                 "p50_us": contestant.median(|measured| measured.p50_us),
                 "p99_us": contestant.median(|measured| measured.p99_us),
                 "errors": contestant.rounds.iter().map(|measured| measured.errors).sum::<u64>(),
@@ -285,9 +285,9 @@ fn as_json(contestants: &[Contestant], planned: &Planned) -> serde_json::Value {
     json!({
         "servers": servers,
         "ratios_per_cpu_second": {
-            THROTTLECRAB: ratio(contestants, THROTTLECRAB, Measured::per_cpu_second),
-            NOTHING: ratio(contestants, NOTHING, Measured::per_cpu_second),
-            READY: ratio(contestants, READY, Measured::per_cpu_second),
+            THROTTLECRAB: ratio(contestants, THROTTLECRAB, Measurement::per_cpu_second),
+            BASELINE: ratio(contestants, BASELINE, Measurement::per_cpu_second),
+            READY: ratio(contestants, READY, Measurement::per_cpu_second),
         },
         "p99_ratio": { THROTTLECRAB: ratio(contestants, THROTTLECRAB, |measured| measured.p99_us) },
         "planning": planned.as_json(),
@@ -311,7 +311,7 @@ fn paths() -> Result<Paths, String> {
     Ok(Paths {
         tollgate: built.join("tollgate"),
         throttlecrab,
-        own,
+        this_binary: own,
         config,
     })
 }

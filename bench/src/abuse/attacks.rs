@@ -50,8 +50,8 @@ async fn bomb(resp: SocketAddr, bytes: Vec<u8>, again: bool, until: Instant) -> 
             while stream.write_all(&bytes).await.is_ok() && again {}
             // What it says does not matter, only that it hangs up.
             if !again {
-                let mut said = [0; 512];
-                while stream.read(&mut said).await.is_ok_and(|length| length > 0) {}
+                let mut received = [0; 512];
+                while stream.read(&mut received).await.is_ok_and(|length| length > 0) {}
             }
         };
         let _ = timeout_at(until.into(), attack).await;
@@ -80,8 +80,8 @@ async fn drip(http: SocketAddr, until: Instant) -> bool {
     let Ok(mut stream) = TcpStream::connect(http).await else {
         return false;
     };
-    let begun = b"POST /v1/check HTTP/1.1\r\nhost: bench\r\nx-slow: ";
-    let mut sent = stream.write_all(begun).await;
+    let partial_head = b"POST /v1/check HTTP/1.1\r\nhost: bench\r\nx-slow: ";
+    let mut sent = stream.write_all(partial_head).await;
     while sent.is_ok() && Instant::now() < until {
         sleep(Duration::from_millis(500)).await;
         sent = stream.write_all(b"a").await;
@@ -105,9 +105,9 @@ pub(super) async fn resets(http: SocketAddr, length: Duration) -> String {
             if writing.write_all(&begun).await.is_err() {
                 return;
             }
-            for first in (1_u32..).step_by(2 * TOGETHER as usize) {
+            for first in (1_u32..).step_by(2 * STREAMS_PER_ROUND as usize) {
                 let mut bytes = Vec::new();
-                for number in 0..TOGETHER {
+                for number in 0..STREAMS_PER_ROUND {
                     let id = first + 2 * number;
                     // GET / of http://x, as indices of the static table and one literal.
                     bytes.extend(frame(1, 0b101, id, &[0x82, 0x86, 0x84, 0x41, 1, b'x']));
@@ -116,7 +116,7 @@ pub(super) async fn resets(http: SocketAddr, length: Duration) -> String {
                 if writing.write_all(&bytes).await.is_err() {
                     return;
                 }
-                streams += u64::from(TOGETHER);
+                streams += u64::from(STREAMS_PER_ROUND);
                 tokio::task::yield_now().await;
             }
         };
@@ -135,7 +135,7 @@ pub(super) async fn resets(http: SocketAddr, length: Duration) -> String {
     format!("{streams} streams on {connections} connections, one at a time")
 }
 
-const TOGETHER: u32 = 32;
+const STREAMS_PER_ROUND: u32 = 32;
 
 /// A frame of HTTP/2.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {

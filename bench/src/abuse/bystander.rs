@@ -12,7 +12,7 @@ pub(super) struct Bystander {
 
 /// How he was served.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct BystanderResult {
     pub(super) answers: u64,
     pub(super) errors: u64,
     pub(super) slowest: Duration,
@@ -21,9 +21,9 @@ pub(super) struct Seen {
 const CHECK: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: bench\r\ncontent-length: 17\r\n\r\n{\"attributes\":{}}";
 const CALL: &[u8] = b"CL.THROTTLE bystander 1000 1000 1\r\n";
 /// An answer that takes longer is none.
-const PATIENCE: Duration = Duration::from_secs(2);
-const EVERY: Duration = Duration::from_millis(5);
-const START_UP: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_millis(5);
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Bystander {
     pub(super) async fn connect(http: SocketAddr, resp: SocketAddr) -> Result<Self, String> {
@@ -35,32 +35,32 @@ impl Bystander {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        let waited = tokio::time::timeout(START_UP, connected).await;
+        let waited = tokio::time::timeout(STARTUP_TIMEOUT, connected).await;
         waited.map_err(|_| "the server did not come up".to_owned())
     }
 
     /// Asks again and again for so long.
-    pub(super) async fn ask(mut self, length: Duration) -> Seen {
-        let mut seen = Seen::default();
+    pub(super) async fn run(mut self, length: Duration) -> BystanderResult {
+        let mut seen = BystanderResult::default();
         let until = Instant::now() + length;
         while Instant::now() < until {
             for (stream, question, wanted) in [
                 (&mut self.http, CHECK, &b"HTTP/1.1 200"[..]),
                 (&mut self.resp, CALL, b"*5\r\n:0\r\n"),
             ] {
-                let asked = Instant::now();
+                let sent_at = Instant::now();
                 let mut answer = [0; 4096];
                 let exchange = async {
                     stream.write_all(question).await?;
                     stream.read(&mut answer).await
                 };
-                match tokio::time::timeout(PATIENCE, exchange).await {
+                match tokio::time::timeout(TIMEOUT, exchange).await {
                     Ok(Ok(_)) if answer.starts_with(wanted) => seen.answers += 1,
                     _ => seen.errors += 1,
                 }
-                seen.slowest = seen.slowest.max(asked.elapsed());
+                seen.slowest = seen.slowest.max(sent_at.elapsed());
             }
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(INTERVAL).await;
         }
         seen
     }

@@ -33,19 +33,19 @@ pub(crate) struct Plan {
 
 /// What the processes saw.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct HammerResult {
     /// When the store admitted, by its own clock.
     pub(crate) admitted: Vec<u64>,
     /// The last time that the store told.
     pub(crate) last: u64,
     /// How often somebody asked, and how often the store answered.
-    pub(crate) asked: u64,
+    pub(crate) sent: u64,
     pub(crate) shared: u64,
 }
 
 pub(crate) const ALGORITHMS: [&str; 4] = ["token_bucket", "gcra", "fixed_window", "sliding_log"];
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Plan {
     /// Begins on a whole second, late enough for all processes to be ready.
@@ -75,8 +75,8 @@ impl Plan {
     }
 
     /// Waits for the processes, and puts together what they saw.
-    pub(crate) fn finish(&self, children: Vec<Child>) -> Result<Seen, String> {
-        let mut all = Seen::default();
+    pub(crate) fn finish(&self, children: Vec<Child>) -> Result<HammerResult, String> {
+        let mut all = HammerResult::default();
         for child in children {
             let output = child.wait_with_output().map_err(|error| error.to_string())?;
             if !output.status.success() {
@@ -91,14 +91,14 @@ impl Plan {
     }
 }
 
-impl Seen {
+impl HammerResult {
     fn read(&mut self, line: &str) -> Option<()> {
         let (word, rest) = line.split_once(' ')?;
         let number: u64 = rest.parse().ok()?;
         match word {
             "admitted" => self.admitted.push(number),
             "last" => self.last = self.last.max(number),
-            "asked" => self.asked += number,
+            "asked" => self.sent += number,
             "shared" => self.shared += number,
             _ => return None,
         }
@@ -109,7 +109,7 @@ impl Seen {
         for now in &self.admitted {
             println!("admitted {now}");
         }
-        println!("last {}\nasked {}\nshared {}", self.last, self.asked, self.shared);
+        println!("last {}\nasked {}\nshared {}", self.last, self.sent, self.shared);
     }
 }
 
@@ -130,9 +130,9 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-async fn hammer(args: &Args) -> Result<Seen, String> {
+async fn hammer(args: &Args) -> Result<HammerResult, String> {
     let options = Redis::options(&args.url).map_err(|error| error.to_string())?;
-    let limiter = Limiter::new(options.deadline(PATIENCE).open());
+    let limiter = Limiter::new(options.deadline(TIMEOUT).open());
     limiter.store().diagnose().await?;
     let limit = limit(&args.algorithm, args.per_second).map_err(|error| error.to_string())?;
     // Every run has a counter of its own.
@@ -143,7 +143,7 @@ async fn hammer(args: &Args) -> Result<Seen, String> {
     for _ in 0..args.callers {
         let (limiter, rule, until_us) = (Limiter::clone(&limiter), Arc::clone(&rule), args.until_us);
         tasks.spawn(async move {
-            let mut seen = Seen::default();
+            let mut seen = HammerResult::default();
             while now_us() < until_us {
                 let ask = LimitCheck {
                     limit: &rule,
@@ -154,7 +154,7 @@ async fn hammer(args: &Args) -> Result<Seen, String> {
                 let outcome = settled.outcomes.into_iter().next();
                 let outcome = outcome.ok_or("a request was not answered")?;
                 let outcome = outcome.map_err(|error| format!("a request failed: {error}"))?;
-                seen.asked += 1;
+                seen.sent += 1;
                 if outcome.source == Source::Shared {
                     seen.shared += 1;
                     seen.last = seen.last.max(settled.now.as_micros());
@@ -168,12 +168,12 @@ async fn hammer(args: &Args) -> Result<Seen, String> {
             Ok::<_, String>(seen)
         });
     }
-    let mut all = Seen::default();
+    let mut all = HammerResult::default();
     while let Some(seen) = tasks.join_next().await {
         let seen = seen.map_err(|error| error.to_string())??;
         all.admitted.extend(seen.admitted);
         all.last = all.last.max(seen.last);
-        all.asked += seen.asked;
+        all.sent += seen.sent;
         all.shared += seen.shared;
     }
     Ok(all)

@@ -2,10 +2,10 @@
 //!
 //! Whole numbers throughout: units are counted in millionths.
 
-use super::hammer::{Plan, Seen};
+use super::hammer::{Plan, HammerResult};
 
 /// What came of a run.
-pub(crate) struct Judged {
+pub(crate) struct ExactnessResult {
     pub(crate) admitted: u64,
     /// What a limit that is always asked for more gives until the store last spoke.
     pub(crate) due: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Judged {
 
 const SECOND_US: u64 = 1_000_000;
 
-pub(crate) fn judge(plan: &Plan, seen: &Seen) -> Result<Judged, String> {
+pub(crate) fn compare(plan: &Plan, seen: &HammerResult) -> Result<ExactnessResult, String> {
     let moments = &seen.admitted;
     let first = *moments.first().ok_or("nothing was admitted")?;
     let lasted = seen.last.saturating_sub(first);
@@ -31,7 +31,7 @@ pub(crate) fn judge(plan: &Plan, seen: &Seen) -> Result<Judged, String> {
             beyond_envelope(moments, units, units),
         ),
     };
-    Ok(Judged {
+    Ok(ExactnessResult {
         admitted: moments.len() as u64,
         due,
         beyond,

@@ -41,18 +41,18 @@ pub(crate) const DENIED: Numbers = Numbers {
 
 /// A limiter under one limit.
 #[expect(clippy::ptr_arg, reason = "governor asks for the key as it keeps it")]
-pub(crate) trait Contestant: Sync {
+pub(crate) trait Peer: Sync {
     /// Takes so many units of a key. True if they were there.
     fn take(&self, key: &String, units: u32) -> bool;
 
     /// Takes one unit of each of the keys, one by one. How many were allowed?
-    fn ask(&self, keys: &[String]) -> usize {
+    fn check(&self, keys: &[String]) -> usize {
         keys.iter().filter(|key| self.take(key, 1)).count()
     }
 
     /// The same with many at a time, where the library has a way to.
-    fn ask_together(&self, keys: &[String]) -> usize {
-        self.ask(keys)
+    fn check_batch(&self, keys: &[String]) -> usize {
+        self.check(keys)
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) const ALL: [(&str, Make); 7] = [
 ];
 
 /// Makes a contestant for a limit and a number of keys to come.
-pub(crate) type Make = fn(Numbers, usize) -> Box<dyn Contestant>;
+pub(crate) type Make = fn(Numbers, usize) -> Box<dyn Peer>;
 
 pub(crate) const TOLLGATE: &str = "tollgate";
 /// Keeps no keys: one limiter is one bucket.
@@ -89,19 +89,19 @@ impl Tollgate {
     }
 }
 
-impl Contestant for Tollgate {
+impl Peer for Tollgate {
     fn take(&self, key: &String, units: u32) -> bool {
         let cost = Cost::new(units.into()).expect("the numbers are in range");
         self.limiter.check_cost(&self.rule, key, cost).is_allow()
     }
 
-    fn ask(&self, keys: &[String]) -> usize {
+    fn check(&self, keys: &[String]) -> usize {
         keys.iter()
             .filter(|key| self.limiter.check(&self.rule, key).is_allow())
             .count()
     }
 
-    fn ask_together(&self, keys: &[String]) -> usize {
+    fn check_batch(&self, keys: &[String]) -> usize {
         let mut allowed = 0;
         for keys in keys.chunks(16) {
             self.limiter.check_each(&self.rule, keys, |decision| {
@@ -125,13 +125,13 @@ fn governor_ahash(numbers: Numbers) -> Keyed<ahash::RandomState> {
     Governor::dashmap_with_hasher(quota(numbers), ahash::RandomState::new())
 }
 
-impl<S: BuildHasher + Clone + Sync> Contestant for Keyed<S> {
+impl<S: BuildHasher + Clone + Sync> Peer for Keyed<S> {
     fn take(&self, key: &String, units: u32) -> bool {
         let units = NonZeroU32::new(units).expect("a cost is at least one");
         matches!(self.check_key_n(key, units), Ok(Ok(_)))
     }
 
-    fn ask(&self, keys: &[String]) -> usize {
+    fn check(&self, keys: &[String]) -> usize {
         keys.iter().filter(|key| self.check_key(key).is_ok()).count()
     }
 }
@@ -152,7 +152,7 @@ impl Crab {
     }
 }
 
-impl Contestant for Crab {
+impl Peer for Crab {
     fn take(&self, key: &String, units: u32) -> bool {
         let Numbers { unit_s, burst, .. } = self.numbers;
         let now = SystemTime::now();
@@ -173,12 +173,12 @@ fn ratelimit(Numbers { unit_s, burst, .. }: Numbers) -> ratelimit::Ratelimiter {
         .expect("the numbers are in range")
 }
 
-impl Contestant for ratelimit::Ratelimiter {
+impl Peer for ratelimit::Ratelimiter {
     fn take(&self, _: &String, units: u32) -> bool {
         self.try_wait_n(units.into()).is_ok()
     }
 
-    fn ask(&self, keys: &[String]) -> usize {
+    fn check(&self, keys: &[String]) -> usize {
         keys.iter().filter(|_| self.try_wait().is_ok()).count()
     }
 }
@@ -207,7 +207,7 @@ impl Limitador {
     }
 }
 
-impl Contestant for Limitador {
+impl Peer for Limitador {
     fn take(&self, key: &String, units: u32) -> bool {
         let context = Context::from(HashMap::from([("user".to_owned(), key.clone())]));
         let result = self
@@ -241,7 +241,7 @@ impl BareMap {
     }
 }
 
-impl Contestant for BareMap {
+impl Peer for BareMap {
     fn take(&self, key: &String, units: u32) -> bool {
         let hash = self.hasher.hash_one(key.as_str());
         // By bits that choose neither the place in the table nor the tag there.

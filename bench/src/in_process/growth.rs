@@ -35,26 +35,26 @@ const SLIDING_LOG: &str = "sliding_log";
 const CONCURRENCY: &str = "concurrency";
 const ROUNDS: usize = 15;
 /// The most keys that are asked for; of more live ones this many, at random.
-const ASKED: usize = 1_000_000;
+const CHECKED_KEYS_MAX: usize = 1_000_000;
 /// As many entries are in a log.
 const LOGGED: usize = 8;
 const DAY: Duration = Duration::from_secs(86_400);
 const MINUTE: Micros = Micros::from_secs(60);
 /// As with the peers: so many that all are allowed, and so many used that no key is idle.
-const ROOM: u64 = 1_000_000_000;
+const CAPACITY: u64 = 1_000_000_000;
 const USED: u64 = 1_000_000;
 
 pub(crate) fn measure(quick: bool) -> Vec<Growth> {
-    let most = if quick { 1_000_000 } else { 10_000_000 };
-    let sizes = [1, 1_000, 100_000, most];
-    let cell = || Cell::new(ROOM - 1, 1, 1).expect("the numbers are in range");
+    let largest = if quick { 1_000_000 } else { 10_000_000 };
+    let sizes = [1, 1_000, 100_000, largest];
+    let cell = || Cell::new(CAPACITY - 1, 1, 1).expect("the numbers are in range");
     let mut rows = Vec::new();
-    rows.extend(grow("token_bucket", sizes, || TokenBucket::per_second(1).burst(ROOM)));
-    rows.extend(grow("gcra", sizes, || Gcra::per_second(1).burst(ROOM)));
-    rows.extend(grow("fixed_window", sizes, || FixedWindow::per_day(ROOM)));
-    rows.extend(grow("sliding_counter", sizes, || SlidingCounter::per_day(ROOM)));
+    rows.extend(grow("token_bucket", sizes, || TokenBucket::per_second(1).burst(CAPACITY)));
+    rows.extend(grow("gcra", sizes, || Gcra::per_second(1).burst(CAPACITY)));
+    rows.extend(grow("fixed_window", sizes, || FixedWindow::per_day(CAPACITY)));
+    rows.extend(grow("sliding_counter", sizes, || SlidingCounter::per_day(CAPACITY)));
     rows.extend(grow(SLIDING_LOG, sizes, || SlidingLog::per_minute(100)));
-    rows.extend(grow("leaky_bucket", sizes, || LeakyBucket::per_second(1).depth(ROOM)));
+    rows.extend(grow("leaky_bucket", sizes, || LeakyBucket::per_second(1).depth(CAPACITY)));
     rows.extend(grow(CONCURRENCY, sizes, || Concurrency::at_most(100).lease_ttl(DAY)));
     rows.extend(grow("cell", sizes, cell));
     rows
@@ -88,7 +88,7 @@ struct Subject {
     /// What is asked for, in order.
     keys: Vec<String>,
     at: usize,
-    ask: fn(&Self, &str) -> bool,
+    operation: fn(&Self, &str) -> bool,
     /// A clock moved by hand, and by how much for each question.
     clock: Clock,
     step: Micros,
@@ -100,10 +100,10 @@ impl Subject {
         // A run at least, so that few keys are asked for as many are.
         let keys = match live {
             1 => vec![key(0); RUN],
-            ..=ASKED => shuffled(live, 1),
+            ..=CHECKED_KEYS_MAX => shuffled(live, 1),
             _ => {
                 let mut random = Random::new(1);
-                (0..ASKED).map(|_| key(random.below(live as u64) as usize)).collect()
+                (0..CHECKED_KEYS_MAX).map(|_| key(random.below(live as u64) as usize)).collect()
             }
         };
         let clock = if algorithm == SLIDING_LOG {
@@ -114,14 +114,14 @@ impl Subject {
         let memory = Memory::options().max_memory(16 << 30).clock(clock.clone()).build();
         let limiter = Limiter::new(memory);
         let rule = limiter.limit("bench", limit).expect("the numbers are in range");
-        let distinct = live.min(ASKED) as u64;
+        let distinct = live.min(CHECKED_KEYS_MAX) as u64;
         let subject = Self {
             live,
             limiter,
             rule,
             keys,
             at: 0,
-            ask: match algorithm {
+            operation: match algorithm {
                 SLIDING_LOG => Self::move_clock_and_check,
                 CONCURRENCY => Self::acquire_and_release,
                 _ => Self::check,
@@ -172,17 +172,17 @@ impl Subject {
     }
 
     fn round(&mut self) {
-        let began = Instant::now();
-        let (mut asked, mut allowed) = (0, 0);
-        let (ask, runs) = (self.ask, self.keys.len() / RUN);
-        while began.elapsed() < ROUND {
+        let started = Instant::now();
+        let (mut checked, mut allowed) = (0, 0);
+        let (ask, runs) = (self.operation, self.keys.len() / RUN);
+        while started.elapsed() < ROUND {
             let keys = self.keys.chunks_exact(RUN).nth(self.at % runs).unwrap_or_default();
             allowed += keys.iter().filter(|key| ask(self, key)).count();
-            asked += keys.len();
+            checked += keys.len();
             self.at += 1;
         }
-        let ns = began.elapsed().as_nanos() as f64 / asked as f64;
-        assert_eq!(allowed, asked, "all decisions are to be allowed");
+        let ns = started.elapsed().as_nanos() as f64 / checked as f64;
+        assert_eq!(allowed, checked, "all decisions are to be allowed");
         self.rounds.push(ns);
     }
 }

@@ -19,8 +19,8 @@ pub(crate) fn print_json(cases: &[CaseResult], bytes_per_key: &[(&str, f64)], by
     println!("{report:#}");
 }
 
-fn object<'a>(figures: impl Iterator<Item = &'a (&'a str, f64)>) -> Value {
-    let entries = figures.map(|&(name, figure)| (name.to_owned(), rounded(Some(figure))));
+fn object<'a>(values: impl Iterator<Item = &'a (&'a str, f64)>) -> Value {
+    let entries = values.map(|&(name, figure)| (name.to_owned(), rounded(Some(figure))));
     Value::Object(entries.collect::<Map<_, _>>())
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn print_tables(cases: &[CaseResult], bytes_per_key: &[(&str, f64)], 
 fn print_cases(cases: &[CaseResult]) {
     println!("Nanoseconds per decision, and in brackets how many times those of Tollgate; medians of rounds in turn.");
     println!("Several threads: wall time over the decisions of all. Compare ratios within one run.");
-    println!("Allowed: {}. Denied: {}.", words(ALLOWED), words(DENIED));
+    println!("Allowed: {}. Denied: {}.", numbers_text(ALLOWED), numbers_text(DENIED));
     println!();
     let names = ALL.map(|(name, _)| name);
     println!("| case | {} |", names.join(" | "));
@@ -66,7 +66,7 @@ fn print_cases(cases: &[CaseResult]) {
     println!();
 }
 
-fn words(Numbers { unit_s, burst, used }: Numbers) -> String {
+fn numbers_text(Numbers { unit_s, burst, used }: Numbers) -> String {
     format!("one unit per {unit_s} s, burst {burst}, of which {used} used before")
 }
 

@@ -8,10 +8,10 @@ use std::process::{Command, ExitCode};
 /// Bytes per key of everyone who keeps keys.
 pub(crate) fn measure() -> Vec<(&'static str, f64)> {
     let keeping = ALL.iter().map(|&(name, _)| name).filter(|&name| name != RATELIMIT);
-    keeping.map(|name| (name, ask_child(name))).collect()
+    keeping.map(|name| (name, run_in_child(name))).collect()
 }
 
-fn ask_child(name: &str) -> f64 {
+fn run_in_child(name: &str) -> f64 {
     progress(&format!("bytes_per_key: {name}"));
     let program = std::env::current_exe().expect("a running program has a file");
     let child = Command::new(program).args(["in-process", "--memory", name]).output();

@@ -4,8 +4,8 @@
 //! how many three primaries decide in a second where each has a core of its own is three times that, as far as the load
 //! can ask.
 
-use super::load::{Library, Measured};
-use super::server::{cpu_seconds, in_words};
+use super::load::{Library, Measurement};
+use super::server::{cpu_seconds, error_text};
 use super::{Args, median};
 use crate::servers::process::{pin, pin_self};
 use redis::Connection;
@@ -23,13 +23,13 @@ struct Contestant {
     /// To each of the servers.
     watching: Vec<Connection>,
     library: Arc<Library>,
-    rounds: Vec<Measured>,
+    rounds: Vec<Measurement>,
     /// Before the first round.
     charges_and_calls: [u64; 2],
 }
 
 const CALLERS: usize = 512;
-const ALONE: &str = "one server";
+const SINGLE_SERVER: &str = "one server";
 /// How many tags the keys are spread over: the default, and what is advised from six primaries on.
 const TAGS: [u16; 2] = [64, 1_024];
 
@@ -51,13 +51,13 @@ pub(super) fn run(args: &Args) -> ExitCode {
 }
 
 async fn measure(args: &Args) -> Result<Vec<Contestant>, String> {
-    let alone = Server::start(args.server.kind());
+    let single = Server::start(args.server.kind());
     let cluster = Cluster::start_without_replicas(args.server.kind());
     pin_self(1)?;
-    for server in cluster.servers.iter().chain([&alone]) {
+    for server in cluster.servers.iter().chain([&single]) {
         pin(server.process_id(), 0)?;
     }
-    let mut contestants = vec![contestant(ALONE.to_owned(), &alone.url(), &[&alone], TAGS[0]).await?];
+    let mut contestants = vec![contestant(SINGLE_SERVER.to_owned(), &single.url(), &[&single], TAGS[0]).await?];
     let primaries: Vec<&Server> = cluster.servers.iter().collect();
     for tags in TAGS {
         let name = format!("{} primaries, {tags} tags", primaries.len());
@@ -80,8 +80,8 @@ async fn measure(args: &Args) -> Result<Vec<Contestant>, String> {
 async fn contestant(name: String, url: &str, servers: &[&Server], tags: u16) -> Result<Contestant, String> {
     let options = Redis::options(url).map_err(|error| error.to_string())?;
     let watch = |server: &&Server| {
-        let client = redis::Client::open(server.url()).map_err(in_words)?;
-        client.get_connection().map_err(in_words)
+        let client = redis::Client::open(server.url()).map_err(error_text)?;
+        client.get_connection().map_err(error_text)
     };
     Ok(Contestant {
         name,
@@ -102,7 +102,7 @@ impl Contestant {
         Ok(())
     }
 
-    fn median(&self, figure: impl Fn(&Measured) -> f64) -> f64 {
+    fn median(&self, figure: impl Fn(&Measurement) -> f64) -> f64 {
         median(self.rounds.iter().map(figure).collect())
     }
 
@@ -113,11 +113,11 @@ impl Contestant {
     }
 
     /// Its decisions per processor second over the first's, each round against the same round; the median.
-    fn beside(&self, first: &Self) -> f64 {
+    fn ratio_to(&self, first: &Self) -> f64 {
         let pairs = self.rounds.iter().zip(&first.rounds);
         median(
             pairs
-                .map(|(own, first)| own.per_cpu_second() / first.per_cpu_second())
+                .map(|(round, first)| round.per_cpu_second() / first.per_cpu_second())
                 .collect(),
         )
     }
@@ -131,9 +131,9 @@ fn print(args: &Args, contestants: &[Contestant]) {
             .map(|contestant| {
                 json!({
                     "who": contestant.name,
-                    "decisions_per_cpu_second": contestant.median(Measured::per_cpu_second),
-                    "x_one_server": contestant.beside(first),
-                    "decisions_per_second": contestant.median(Measured::per_second),
+                    "decisions_per_cpu_second": contestant.median(Measurement::per_cpu_second),
+                    "x_one_server": contestant.ratio_to(first),
+                    "decisions_per_second": contestant.median(Measurement::per_second),
                     "charges_per_call": contestant.charges_per_call(),
                     "p50_us": contestant.median(|measured| measured.p50_us),
                     "p99_us": contestant.median(|measured| measured.p99_us),
@@ -154,9 +154,9 @@ fn print(args: &Args, contestants: &[Contestant]) {
         println!(
             "| {} | {:.0} | {:.2} | {:.0} | {:.1} | {:.0} | {:.0} |",
             contestant.name,
-            contestant.median(Measured::per_cpu_second),
-            contestant.beside(first),
-            contestant.median(Measured::per_second),
+            contestant.median(Measurement::per_cpu_second),
+            contestant.ratio_to(first),
+            contestant.median(Measurement::per_second),
             contestant.charges_per_call(),
             contestant.median(|measured| measured.p50_us),
             contestant.median(|measured| measured.p99_us),

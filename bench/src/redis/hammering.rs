@@ -1,12 +1,12 @@
 //! One caller in each of four processes, at full speed against a limit of ten a second: how often the server is asked.
 
 use super::load::now_us;
-use super::server::Watched;
+use super::server::WatchedServer;
 use crate::exact::hammer::Plan;
 use crate::exact::{PROCESSES, referee};
 
 /// What came of it.
-pub(crate) struct Hammered {
+pub(crate) struct HotKeyResult {
     /// Calls of scripts and functions, without those of the first second.
     pub(crate) calls_per_second: f64,
     pub(crate) admitted: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Hammered {
 const PER_SECOND: u64 = 10;
 const SECONDS: u64 = 6;
 
-pub(crate) fn measure(server: &mut Watched) -> Result<Hammered, String> {
+pub(crate) fn measure(server: &mut WatchedServer) -> Result<HotKeyResult, String> {
     let plan = Plan::soon("token_bucket", PER_SECOND, 1, SECONDS * 1_000_000);
     let children = plan.start(&server.url(), PROCESSES)?;
     let mut calls = [0; 2];
@@ -29,8 +29,8 @@ pub(crate) fn measure(server: &mut Watched) -> Result<Hammered, String> {
     }
     let seen = plan.finish(children)?;
     let [first, last] = calls;
-    let judged = referee::judge(&plan, &seen)?;
-    Ok(Hammered {
+    let judged = referee::compare(&plan, &seen)?;
+    Ok(HotKeyResult {
         calls_per_second: (last - first) as f64 / (SECONDS - 1) as f64,
         admitted: judged.admitted,
         due: judged.due,

@@ -1,6 +1,6 @@
 //! Who asks: others' scripts over connections with a pipeline, or callers of the library.
 
-use super::server::{Watched, in_words};
+use super::server::{WatchedServer, error_text};
 use redis::aio::MultiplexedConnection;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -39,7 +39,7 @@ pub(crate) struct Library {
 
 /// What came of one turn.
 #[derive(Clone, Copy)]
-pub(crate) struct Measured {
+pub(crate) struct Measurement {
     decisions: u64,
     cpu_seconds: f64,
     seconds: f64,
@@ -54,7 +54,7 @@ const HOUR_US: u64 = 3_600_000_000;
 const FILL: &str = include_str!("fill.lua");
 
 /// Long enough for a machine that is busy: what is measured is not how errors are answered.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Script {
     pub(crate) const ALL: [Self; 2] = [Self::TokenBucket, Self::Gcra];
@@ -88,19 +88,19 @@ impl Script {
     }
 
     /// Makes all counters.
-    pub(crate) fn fill(self, server: &mut Watched, keys: u64) -> Result<(), String> {
+    pub(crate) fn fill(self, server: &mut WatchedServer, keys: u64) -> Result<(), String> {
         fill(server, if matches!(self, Self::Gcra) { "gcra" } else { "hash" }, keys)
     }
 }
 
 /// Makes keys of a kind, by the server itself.
-pub(crate) fn fill(server: &mut Watched, kind: &str, keys: u64) -> Result<(), String> {
+pub(crate) fn fill(server: &mut WatchedServer, kind: &str, keys: u64) -> Result<(), String> {
     const AT_ONCE: u64 = 1_000;
     for first in (0..keys).step_by(AT_ONCE as usize) {
         let last = (first + AT_ONCE).min(keys) - 1;
         let mut fill = redis::cmd("EVAL");
         fill.arg(FILL).arg(0).arg(kind).arg(first).arg(last).arg(now_us());
-        server.ask::<()>(&fill)?;
+        server.query::<()>(&fill)?;
     }
     Ok(())
 }
@@ -111,7 +111,7 @@ impl Library {
     }
 
     pub(crate) async fn open_with(options: RedisOptions) -> Result<Arc<Self>, String> {
-        let limiter = Limiter::new(options.deadline(PATIENCE).open());
+        let limiter = Limiter::new(options.deadline(TIMEOUT).open());
         limiter.store().diagnose().await?;
         let rule = limiter.limit("bench", TokenBucket::per_hour(BURST).burst(BURST));
         let rule = rule.map_err(|error| error.to_string())?;
@@ -158,12 +158,12 @@ impl Library {
         (keys, seed): (u64, u64),
         length: Duration,
         mut cpu: impl FnMut() -> Result<f64, String>,
-    ) -> Result<Measured, String> {
+    ) -> Result<Measurement, String> {
         let mut tasks = JoinSet::new();
-        let (begun, before) = (Instant::now(), cpu()?);
-        self.call(&mut tasks, callers, (keys, seed), (begun, length));
+        let (started, before) = (Instant::now(), cpu()?);
+        self.call(&mut tasks, callers, (keys, seed), (started, length));
         let took = gather(tasks).await?;
-        Ok(Measured::new(took, 1, begun.elapsed().as_secs_f64(), cpu()? - before))
+        Ok(Measurement::new(took, 1, started.elapsed().as_secs_f64(), cpu()? - before))
     }
 
     fn call(
@@ -171,11 +171,11 @@ impl Library {
         tasks: &mut JoinSet<Result<Vec<u32>, String>>,
         callers: usize,
         (keys, seed): (u64, u64),
-        (begun, length): (Instant, Duration),
+        (started, length): (Instant, Duration),
     ) {
         for number in 0..callers {
             let (library, mut random) = (Arc::clone(self), random(seed, number));
-            let mut turns = Turns::new(begun, length);
+            let mut turns = Turns::new(started, length);
             tasks.spawn(async move {
                 while turns.next() {
                     library.take(random.below(keys), Cost::ONE).await?;
@@ -187,8 +187,8 @@ impl Library {
 
     /// How many charges were settled, and by how many calls of the script.
     pub(crate) fn charges_and_calls(&self) -> [u64; 2] {
-        let figures = self.limiter.store().metrics();
-        [figures.charges.get(), figures.calls.get()]
+        let metrics = self.limiter.store().metrics();
+        [metrics.charges.get(), metrics.calls.get()]
     }
 }
 
@@ -201,44 +201,44 @@ impl Load {
     /// Asks for random keys for so long.
     pub(crate) async fn run(
         self,
-        server: &mut Watched,
+        server: &mut WatchedServer,
         library: &Arc<Library>,
         (keys, seed): (u64, u64),
         length: Duration,
-    ) -> Result<Measured, String> {
+    ) -> Result<Measurement, String> {
         let mut tasks = JoinSet::new();
-        let (begun, cpu, per_turn);
+        let (started, cpu, per_turn);
         match self {
             Self::Script {
                 script,
                 connections,
                 pipeline,
             } => {
-                let digest: String = server.ask(redis::cmd("SCRIPT").arg("LOAD").arg(script.text()))?;
-                let client = redis::Client::open(server.url()).map_err(in_words)?;
+                let digest: String = server.query(redis::cmd("SCRIPT").arg("LOAD").arg(script.text()))?;
+                let client = redis::Client::open(server.url()).map_err(error_text)?;
                 let mut lines = Vec::new();
                 for _ in 0..connections {
-                    lines.push(client.get_multiplexed_async_connection().await.map_err(in_words)?);
+                    lines.push(client.get_multiplexed_async_connection().await.map_err(error_text)?);
                 }
-                (begun, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, pipeline);
+                (started, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, pipeline);
                 for (number, line) in lines.into_iter().enumerate() {
                     let (digest, random) = (digest.clone(), random(seed, number));
-                    let turns = Turns::new(begun, length);
+                    let turns = Turns::new(started, length);
                     tasks.spawn(call(line, script, digest, pipeline, (keys, random), turns));
                 }
             }
             Self::Library { callers } => {
-                (begun, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, 1);
-                library.call(&mut tasks, callers, (keys, seed), (begun, length));
+                (started, cpu, per_turn) = (Instant::now(), server.cpu_seconds()?, 1);
+                library.call(&mut tasks, callers, (keys, seed), (started, length));
             }
         }
         let took = gather(tasks).await?;
-        let (seconds, cpu_seconds) = (begun.elapsed().as_secs_f64(), server.cpu_seconds()? - cpu);
-        Ok(Measured::new(took, per_turn, seconds, cpu_seconds))
+        let (seconds, cpu_seconds) = (started.elapsed().as_secs_f64(), server.cpu_seconds()? - cpu);
+        Ok(Measurement::new(took, per_turn, seconds, cpu_seconds))
     }
 }
 
-impl Measured {
+impl Measurement {
     fn new(mut took: Vec<u32>, per_turn: usize, seconds: f64, cpu_seconds: f64) -> Self {
         took.sort_unstable();
         let percentile = |percent| took.get(took.len() * percent / 100).copied().unwrap_or_default();
@@ -274,7 +274,7 @@ async fn call(
         for _ in 0..pipeline {
             pipe.add_command(script.call(&digest, random.below(keys)));
         }
-        let answers: Vec<[i64; 2]> = pipe.query_async(&mut line).await.map_err(in_words)?;
+        let answers: Vec<[i64; 2]> = pipe.query_async(&mut line).await.map_err(error_text)?;
         if answers.iter().any(|[allowed, _]| *allowed != 1) {
             return Err("a script refused a request within its limits".to_owned());
         }
@@ -290,9 +290,9 @@ struct Turns {
 }
 
 impl Turns {
-    fn new(begun: Instant, length: Duration) -> Self {
+    fn new(started: Instant, length: Duration) -> Self {
         Self {
-            until: begun + length,
+            until: started + length,
             last: None,
             took: Vec::new(),
         }

@@ -1,7 +1,7 @@
 //! Bytes per key: every algorithm beside a plain integer with a time to live, and the log beside a sorted set.
 
-use super::load::{PATIENCE, fill};
-use super::server::Watched;
+use super::load::{TIMEOUT, fill};
+use super::server::WatchedServer;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -20,7 +20,7 @@ pub(crate) struct Bytes {
     /// What the server counts more with the keys than without, for each.
     pub(crate) used: f64,
     /// What it says of one key.
-    pub(crate) told: u64,
+    pub(crate) reported: u64,
 }
 
 /// Keys of the short kinds, and of logs.
@@ -35,7 +35,7 @@ pub(crate) const TOKEN_BUCKET: &str = "token bucket";
 pub(crate) const GCRA: &str = "GCRA";
 pub(crate) const LOG: &str = "sliding log, full at 1,000";
 
-pub(crate) async fn measure(server: &mut Watched) -> Result<Vec<Bytes>, String> {
+pub(crate) async fn measure(server: &mut WatchedServer) -> Result<Vec<Bytes>, String> {
     let kinds: [(&'static str, Result<Limit, LimitError>); 8] = [
         (TOKEN_BUCKET, TokenBucket::per_hour(1_000).into_limit()),
         (GCRA, Gcra::per_hour(1_000).burst(1_000).into_limit()),
@@ -55,32 +55,32 @@ pub(crate) async fn measure(server: &mut Watched) -> Result<Vec<Bytes>, String> 
         rows.clear();
         let before = start(server)?;
         fill(server, "integer", KEYS)?;
-        rows.push(weigh(server, INTEGER, (KEYS, 1), before)?);
+        rows.push(measure_kind(server, INTEGER, (KEYS, 1), before)?);
     }
     for (kind, limit) in kinds {
         let limit = limit.map_err(|error| error.to_string())?;
         let before = start(server)?;
         take(&server.url(), limit, KEYS, 1).await?;
-        rows.push(weigh(server, kind, (KEYS, 1), before)?);
+        rows.push(measure_kind(server, kind, (KEYS, 1), before)?);
     }
     let log = SlidingLog::per_hour(FULL).into_limit();
     let before = start(server)?;
     take(&server.url(), log.map_err(|error| error.to_string())?, LOGS, FULL).await?;
-    rows.push(weigh(server, LOG, (LOGS, FULL), before)?);
+    rows.push(measure_kind(server, LOG, (LOGS, FULL), before)?);
     let before = start(server)?;
     fill(server, "sorted set", LOGS)?;
-    rows.push(weigh(server, "sorted set of 1,000", (LOGS, FULL), before)?);
+    rows.push(measure_kind(server, "sorted set of 1,000", (LOGS, FULL), before)?);
     server.clear()?;
     Ok(rows)
 }
 
-fn start(server: &mut Watched) -> Result<u64, String> {
+fn start(server: &mut WatchedServer) -> Result<u64, String> {
     server.clear()?;
     server.used_memory()
 }
 
-fn weigh(server: &mut Watched, kind: &'static str, (keys, requests): (u64, u64), before: u64) -> Result<Bytes, String> {
-    let there: u64 = server.ask(&redis::cmd("DBSIZE"))?;
+fn measure_kind(server: &mut WatchedServer, kind: &'static str, (keys, requests): (u64, u64), before: u64) -> Result<Bytes, String> {
+    let there: u64 = server.query(&redis::cmd("DBSIZE"))?;
     if there != keys {
         return Err(format!("{kind}: {there} keys instead of {keys}"));
     }
@@ -88,7 +88,7 @@ fn weigh(server: &mut Watched, kind: &'static str, (keys, requests): (u64, u64),
         kind,
         requests,
         used: server.used_memory()?.saturating_sub(before) as f64 / keys as f64,
-        told: server.memory_of_a_key()?,
+        reported: server.memory_of_a_key()?,
     })
 }
 
@@ -96,7 +96,7 @@ fn weigh(server: &mut Watched, kind: &'static str, (keys, requests): (u64, u64),
 async fn take(url: &str, limit: Limit, keys: u64, requests: u64) -> Result<(), String> {
     const CALLERS: u64 = 256;
     let options = Redis::options(url).map_err(|error| error.to_string())?;
-    let limiter = Limiter::new(options.deadline(PATIENCE).open());
+    let limiter = Limiter::new(options.deadline(TIMEOUT).open());
     let rule = Arc::new(limiter.limit("memory", limit).map_err(|error| error.to_string())?);
     let mut tasks = JoinSet::new();
     for first in 0..CALLERS.min(keys) {

@@ -1,15 +1,15 @@
 //! What was found, as tables for people and as JSON for machines, beside its goals.
 
-use super::load::Measured;
+use super::load::Measurement;
 use super::memory::{Bytes, GCRA, INTEGER, LOG, TOKEN_BUCKET};
-use super::{ARTICLES_16, ARTICLES_ALONE, Args, Found, OWN_1, OWN_64, OWN_512};
+use super::{ARTICLES_16, ARTICLES_UNPIPELINED, Args, RedisResults, TOLLGATE_1, TOLLGATE_64, TOLLGATE_512};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// A figure and what it is to be.
 struct Goal {
     name: &'static str,
-    figure: f64,
+    value: f64,
     bound: Bound,
 }
 
@@ -19,7 +19,7 @@ enum Bound {
     AtMost(f64),
 }
 
-pub(crate) fn print(args: &Args, found: &Found) -> ExitCode {
+pub(crate) fn print(args: &Args, found: &RedisResults) -> ExitCode {
     let goals = goals(found);
     if args.json {
         println!("{:#}", as_json(found, &goals));
@@ -36,18 +36,18 @@ pub(crate) fn print(args: &Args, found: &Found) -> ExitCode {
     }
 }
 
-fn goals(found: &Found) -> Vec<Goal> {
+fn goals(found: &RedisResults) -> Vec<Goal> {
     let mut goals = Vec::new();
-    let mut goal = |name, figure, bound| goals.push(Goal { name, figure, bound });
+    let mut goal = |name, figure, bound| goals.push(Goal { name, value: figure, bound });
     if !found.contestants.is_empty() {
-        let per_cpu = |own| found.ratio(own, ARTICLES_16, Measured::per_cpu_second);
-        let p50 = found.ratio(OWN_1, ARTICLES_ALONE, |measured| measured.p50_us);
+        let per_cpu = |contestant| found.ratio(contestant, ARTICLES_16, Measurement::per_cpu_second);
+        let p50 = found.ratio(TOLLGATE_1, ARTICLES_UNPIPELINED, |measured| measured.p50_us);
         goal(
             "512 callers, x the articles' script at pipeline 16",
-            per_cpu(OWN_512),
+            per_cpu(TOLLGATE_512),
             Bound::AtLeast(1.4),
         );
-        goal("64 callers, x the same", per_cpu(OWN_64), Bound::AtLeast(1.2));
+        goal("64 callers, x the same", per_cpu(TOLLGATE_64), Bound::AtLeast(1.2));
         goal("one caller, p50 x a bare call of the script", p50, Bound::AtMost(1.3));
     }
     let bytes = |kind| found.bytes.iter().find(|bytes| bytes.kind == kind);
@@ -66,7 +66,7 @@ fn goals(found: &Found) -> Vec<Goal> {
         );
         goal("sliding log, bytes per request", log.per_request(), Bound::AtMost(9.0));
     }
-    if let Some(hammered) = &found.hammered {
+    if let Some(hammered) = &found.hot_key {
         goal(
             "script calls per second under four hammering processes",
             hammered.calls_per_second,
@@ -86,7 +86,7 @@ fn goals(found: &Found) -> Vec<Goal> {
     goals
 }
 
-fn print_speed(args: &Args, found: &Found) {
+fn print_speed(args: &Args, found: &RedisResults) {
     if found.contestants.is_empty() {
         return;
     }
@@ -104,9 +104,9 @@ fn print_speed(args: &Args, found: &Found) {
         println!(
             "| {} | {:.0} | {:.2} | {:.0} | {:.0} | {:.0} |",
             contestant.name,
-            contestant.median(Measured::per_cpu_second),
-            found.ratio(contestant.name, ARTICLES_16, Measured::per_cpu_second),
-            contestant.median(Measured::per_second),
+            contestant.median(Measurement::per_cpu_second),
+            found.ratio(contestant.name, ARTICLES_16, Measurement::per_cpu_second),
+            contestant.median(Measurement::per_second),
             contestant.median(|measured| measured.p50_us),
             contestant.median(|measured| measured.p99_us),
         );
@@ -124,7 +124,7 @@ fn print_bytes(bytes: &[Bytes]) {
             1 => String::new(),
             _ => format!("{:.2}", row.per_request()),
         };
-        println!("| {} | {:.1} | {} | {per_request} |", row.kind, row.used, row.told);
+        println!("| {} | {:.1} | {} | {per_request} |", row.kind, row.used, row.reported);
     }
     println!();
 }
@@ -132,26 +132,26 @@ fn print_bytes(bytes: &[Bytes]) {
 fn print_goals(goals: &[Goal]) {
     println!("| goal | got | asked | |\n|---|---:|---:|---|");
     for goal in goals {
-        let asked = match goal.bound {
+        let expected = match goal.bound {
             Bound::AtLeast(least) => format!("at least {least}"),
             Bound::AtMost(most) => format!("at most {most}"),
         };
         let verdict = if goal.is_met() { "met" } else { "missed" };
-        println!("| {} | {:.2} | {asked} | {verdict} |", goal.name, goal.figure);
+        println!("| {} | {:.2} | {expected} | {verdict} |", goal.name, goal.value);
     }
     println!();
 }
 
-fn as_json(found: &Found, goals: &[Goal]) -> Value {
+fn as_json(found: &RedisResults, goals: &[Goal]) -> Value {
     let speed: Vec<Value> = found
         .contestants
         .iter()
         .map(|contestant| {
             json!({
                 "who": contestant.name,
-                "decisions_per_cpu_second": contestant.median(Measured::per_cpu_second),
-                "x_articles_pipeline_16": found.ratio(contestant.name, ARTICLES_16, Measured::per_cpu_second),
-                "decisions_per_second": contestant.median(Measured::per_second),
+                "decisions_per_cpu_second": contestant.median(Measurement::per_cpu_second),
+                "x_articles_pipeline_16": found.ratio(contestant.name, ARTICLES_16, Measurement::per_cpu_second),
+                "decisions_per_second": contestant.median(Measurement::per_second),
                 "p50_us": contestant.median(|measured| measured.p50_us),
                 "p99_us": contestant.median(|measured| measured.p99_us),
             })
@@ -165,7 +165,7 @@ fn as_json(found: &Found, goals: &[Goal]) -> Value {
                 "key": row.kind,
                 "requests": row.requests,
                 "used_memory": row.used,
-                "memory_usage": row.told,
+                "memory_usage": row.reported,
             })
         })
         .collect();
@@ -176,10 +176,10 @@ fn as_json(found: &Found, goals: &[Goal]) -> Value {
                 Bound::AtLeast(bound) => ("at_least", bound),
                 Bound::AtMost(bound) => ("at_most", bound),
             };
-            json!({ "goal": goal.name, "figure": goal.figure, way: bound, "met": goal.is_met() })
+            json!({ "goal": goal.name, "figure": goal.value, way: bound, "met": goal.is_met() })
         })
         .collect();
-    let hammered = found.hammered.as_ref().map(|hammered| {
+    let hammered = found.hot_key.as_ref().map(|hammered| {
         json!({
             "script_calls_per_second": hammered.calls_per_second,
             "admitted": hammered.admitted,
@@ -192,8 +192,8 @@ fn as_json(found: &Found, goals: &[Goal]) -> Value {
 impl Goal {
     fn is_met(&self) -> bool {
         match self.bound {
-            Bound::AtLeast(least) => self.figure >= least,
-            Bound::AtMost(most) => self.figure <= most,
+            Bound::AtLeast(least) => self.value >= least,
+            Bound::AtMost(most) => self.value <= most,
         }
     }
 }

@@ -5,7 +5,7 @@ use tollgate_limiter::testing::servers::{ServerKind, Server};
 
 /// The processor time that a server's process has used, in seconds.
 pub(crate) fn cpu_seconds(connection: &mut Connection) -> Result<f64, String> {
-    let info: String = redis::cmd("INFO").arg("cpu").query(connection).map_err(in_words)?;
+    let info: String = redis::cmd("INFO").arg("cpu").query(connection).map_err(error_text)?;
     let seconds = |name| field(&info, name).and_then(|value| value.parse::<f64>().ok());
     match (seconds("used_cpu_user"), seconds("used_cpu_sys")) {
         (Some(user), Some(system)) => Ok(user + system),
@@ -14,16 +14,16 @@ pub(crate) fn cpu_seconds(connection: &mut Connection) -> Result<f64, String> {
 }
 
 /// A server that is watched from a connection of its own.
-pub(crate) struct Watched {
+pub(crate) struct WatchedServer {
     server: Server,
     connection: Connection,
 }
 
-impl Watched {
+impl WatchedServer {
     pub(crate) fn start(kind: ServerKind) -> Result<Self, String> {
         let server = Server::start(kind);
-        let client = redis::Client::open(server.url()).map_err(in_words)?;
-        let connection = client.get_connection().map_err(in_words)?;
+        let client = redis::Client::open(server.url()).map_err(error_text)?;
+        let connection = client.get_connection().map_err(error_text)?;
         Ok(Self { server, connection })
     }
 
@@ -35,18 +35,18 @@ impl Watched {
         self.server.process_id()
     }
 
-    pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, String> {
-        command.query(&mut self.connection).map_err(in_words)
+    pub(crate) fn query<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> Result<T, String> {
+        command.query(&mut self.connection).map_err(error_text)
     }
 
     /// Forgets all keys.
     pub(crate) fn clear(&mut self) -> Result<(), String> {
-        self.ask(&redis::cmd("FLUSHALL"))
+        self.query(&redis::cmd("FLUSHALL"))
     }
 
     /// Its name and version.
     pub(crate) fn version(&mut self) -> Result<String, String> {
-        let info: String = self.ask(redis::cmd("INFO").arg("server"))?;
+        let info: String = self.query(redis::cmd("INFO").arg("server"))?;
         let known = |name| field(&info, name).map(str::to_owned);
         Ok(match known("valkey_version") {
             Some(version) => format!("Valkey {version}"),
@@ -61,20 +61,20 @@ impl Watched {
 
     /// What its data and buffers take, in bytes.
     pub(crate) fn used_memory(&mut self) -> Result<u64, String> {
-        let info: String = self.ask(redis::cmd("INFO").arg("memory"))?;
+        let info: String = self.query(redis::cmd("INFO").arg("memory"))?;
         let bytes = field(&info, "used_memory").and_then(|value| value.parse().ok());
         bytes.ok_or_else(|| "the server does not tell its memory".to_owned())
     }
 
     /// What one key takes, whichever the server picks.
     pub(crate) fn memory_of_a_key(&mut self) -> Result<u64, String> {
-        let key: Vec<u8> = self.ask(&redis::cmd("RANDOMKEY"))?;
-        self.ask(redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0))
+        let key: Vec<u8> = self.query(&redis::cmd("RANDOMKEY"))?;
+        self.query(redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0))
     }
 
     /// How many scripts and functions were called.
     pub(crate) fn script_calls(&mut self) -> Result<u64, String> {
-        let info: String = self.ask(redis::cmd("INFO").arg("commandstats"))?;
+        let info: String = self.query(redis::cmd("INFO").arg("commandstats"))?;
         let calls = |name| {
             let line = field(&info, name)?;
             line.split(',')
@@ -93,6 +93,6 @@ fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-pub(crate) fn in_words(error: redis::RedisError) -> String {
+pub(crate) fn error_text(error: redis::RedisError) -> String {
     format!("the server: {error}")
 }

@@ -4,7 +4,7 @@
 mod load;
 
 use self::load::{Call, Load};
-use super::load::Measured;
+use super::load::Measurement;
 use super::process::Server;
 use super::{Args, Paths, free_address};
 use serde_json::{Value, json};
@@ -17,11 +17,11 @@ struct Contestant {
     name: &'static str,
     start: fn(&Paths, SocketAddr) -> Command,
     call: Call,
-    rounds: Vec<Measured>,
+    rounds: Vec<Measurement>,
 }
 
 /// What all of them came to.
-pub(super) struct Report(Vec<Contestant>);
+pub(super) struct GrpcReport(Vec<Contestant>);
 
 /// What is asked of Tollgate per processor time, over throttlecrab-server.
 const GOAL: f64 = 1.1;
@@ -32,7 +32,7 @@ pub(super) const RULES: &str = "\
 - { id: logins, domain: shop, when: { generic_key: login }, per: remote_address, limit: 5/min }
 ";
 
-pub(super) fn measure(args: &Args, paths: &Paths) -> Result<Report, String> {
+pub(super) fn measure(args: &Args, paths: &Paths) -> Result<GrpcReport, String> {
     let mut contestants = contestants();
     for round in 1..=args.rounds {
         for contestant in &mut contestants {
@@ -48,7 +48,7 @@ pub(super) fn measure(args: &Args, paths: &Paths) -> Result<Report, String> {
             contestant.rounds.push(load.run(&server, args.seconds)?);
         }
     }
-    Ok(Report(contestants))
+    Ok(GrpcReport(contestants))
 }
 
 fn contestants() -> Vec<Contestant> {
@@ -112,7 +112,7 @@ fn entry(key: &str, value: &str) -> Vec<u8> {
     field(1, &entry)
 }
 
-impl Report {
+impl GrpcReport {
     /// Whether Tollgate does as much as is asked of it.
     pub(super) fn is_met(&self) -> bool {
         self.ratio() >= GOAL
@@ -137,9 +137,9 @@ impl Report {
                 table,
                 "| {} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} |",
                 contestant.name,
-                contestant.median(Measured::per_cpu_second),
-                contestant.median(Measured::per_second),
-                contestant.median(Measured::busy),
+                contestant.median(Measurement::per_cpu_second),
+                contestant.median(Measurement::per_second),
+                contestant.median(Measurement::busy),
                 contestant.median(|measured| measured.p50_us),
                 contestant.median(|measured| measured.p99_us),
             );
@@ -156,9 +156,9 @@ impl Report {
         let servers = self.0.iter().map(|contestant| {
             json!({
                 "server": contestant.name,
-                "decisions_per_cpu_second": contestant.median(Measured::per_cpu_second),
-                "decisions_per_second": contestant.median(Measured::per_second),
-                "busy": contestant.median(Measured::busy),
+                "decisions_per_cpu_second": contestant.median(Measurement::per_cpu_second),
+                "decisions_per_second": contestant.median(Measurement::per_second),
+                "busy": contestant.median(Measurement::busy),
                 "p50_us": contestant.median(|measured| measured.p50_us),
                 "p99_us": contestant.median(|measured| measured.p99_us),
                 "errors": contestant.rounds.iter().map(|measured| measured.errors).sum::<u64>(),
@@ -169,7 +169,7 @@ impl Report {
 }
 
 impl Contestant {
-    fn median(&self, figure: fn(&Measured) -> f64) -> f64 {
+    fn median(&self, figure: fn(&Measurement) -> f64) -> f64 {
         median(self.rounds.iter().map(figure))
     }
 }

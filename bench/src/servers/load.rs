@@ -19,7 +19,7 @@ pub(crate) struct Load {
 
 /// How a server bore it.
 #[derive(Clone, Copy)]
-pub(crate) struct Measured {
+pub(crate) struct Measurement {
     pub(crate) answers: u64,
     /// Answers that were not 200.
     pub(crate) errors: u64,
@@ -31,7 +31,7 @@ pub(crate) struct Measured {
 
 /// What one connection saw.
 #[derive(Default)]
-pub(crate) struct Seen {
+pub(crate) struct RequestLog {
     answers: u64,
     errors: u64,
     /// In nanoseconds.
@@ -46,7 +46,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 impl Load {
     /// Loads a server that has just been started.
-    pub(crate) fn run(&self, server: &Server, seconds: u64) -> Result<Measured, String> {
+    pub(crate) fn run(&self, server: &Server, seconds: u64) -> Result<Measurement, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
         let local = tokio::task::LocalSet::new();
@@ -58,7 +58,7 @@ impl Load {
             let mut seen = self.turn(Duration::from_secs(seconds)).await?;
             let seconds = begun.elapsed().as_secs_f64();
             let cpu_seconds = (server.cpu()? - cpu).as_secs_f64();
-            Ok(seen.measured(seconds, cpu_seconds))
+            Ok(seen.measurement(seconds, cpu_seconds))
         })
     }
 
@@ -72,7 +72,7 @@ impl Load {
         waited.map_err(|_| format!("no server at {} after {START_UP:?}", self.address))
     }
 
-    async fn turn(&self, length: Duration) -> Result<Seen, String> {
+    async fn turn(&self, length: Duration) -> Result<RequestLog, String> {
         let until = Instant::now() + length;
         let requests = Rc::new(Requests {
             head: format!(
@@ -85,10 +85,10 @@ impl Load {
         let tasks: Vec<_> = (0..self.connections)
             .map(|number| {
                 let random = Random(self.seed * 1_000_003 + number);
-                tokio::task::spawn_local(talk(self.address, Rc::clone(&requests), random, until))
+                tokio::task::spawn_local(exchange(self.address, Rc::clone(&requests), random, until))
             })
             .collect();
-        let mut all = Seen::default();
+        let mut all = RequestLog::default();
         for task in tasks {
             let seen = task.await.map_err(|error| format!("a connection was lost: {error}"))?;
             let seen = seen.map_err(|error| format!("a connection was lost: {error}"))?;
@@ -104,15 +104,15 @@ struct Requests {
     keys: u64,
 }
 
-async fn talk(
+async fn exchange(
     address: SocketAddr,
     requests: Rc<Requests>,
     mut random: Random,
     until: Instant,
-) -> std::io::Result<Seen> {
+) -> std::io::Result<RequestLog> {
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let mut seen = Seen::default();
+    let mut seen = RequestLog::default();
     let mut buffer = Vec::with_capacity(8 << 10);
     loop {
         let body = (requests.body)(random.next() % requests.keys);
@@ -156,7 +156,7 @@ fn is_whole(buffer: &[u8]) -> bool {
 
 const LENGTH: &[u8] = b"content-length:";
 
-impl Measured {
+impl Measurement {
     pub(crate) fn per_cpu_second(&self) -> f64 {
         self.answers as f64 / self.cpu_seconds
     }
@@ -171,7 +171,7 @@ impl Measured {
     }
 }
 
-impl Seen {
+impl RequestLog {
     /// Answers that came together, after so long.
     pub(crate) fn answered(&mut self, answers: u64, after: Duration, is_error: bool) {
         self.latencies.push(u32::try_from(after.as_nanos()).unwrap_or(u32::MAX));
@@ -186,9 +186,9 @@ impl Seen {
         self.latencies.extend(other.latencies);
     }
 
-    pub(crate) fn measured(&mut self, seconds: f64, cpu_seconds: f64) -> Measured {
+    pub(crate) fn measurement(&mut self, seconds: f64, cpu_seconds: f64) -> Measurement {
         self.latencies.sort_unstable();
-        Measured {
+        Measurement {
             answers: self.answers,
             errors: self.errors,
             seconds,

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 /// What it answers, always the same.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
-pub(crate) enum Answer {
+pub(crate) enum BaselineAnswer {
     /// A 200 without a body.
     Empty,
     /// What Tollgate answers to a check, byte for byte, ready-made: what its size alone costs.
@@ -20,12 +20,12 @@ pub(crate) enum Answer {
 }
 
 /// Answers everything with 200, until it is killed.
-pub(crate) fn serve(address: SocketAddr, answer: Answer) -> ExitCode {
+pub(crate) fn serve(address: SocketAddr, answer: BaselineAnswer) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let Ok(runtime) = runtime else { return ExitCode::from(2) };
     let (headers, body) = match answer {
-        Answer::Empty => (HeaderMap::new(), Bytes::new()),
-        Answer::Ready => ready(),
+        BaselineAnswer::Empty => (HeaderMap::new(), Bytes::new()),
+        BaselineAnswer::Ready => ready(),
     };
     runtime.block_on(async {
         let Ok(listener) = tokio::net::TcpListener::bind(address).await else {

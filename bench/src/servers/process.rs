@@ -43,7 +43,7 @@ impl Server {
     }
 
     /// The most that ever were.
-    pub(crate) fn most_resident(&self) -> Result<u64, String> {
+    pub(crate) fn peak_resident(&self) -> Result<u64, String> {
         self.status("VmHWM:")
     }
 

@@ -1,7 +1,7 @@
 //! `CL.THROTTLE` of Tollgate over the Redis protocol, beside throttlecrab-server's `THROTTLE` and what Redis itself takes for
 //! a `PING`: without pipelining and with 16 commands at a time, and the memory of a million keys.
 
-use super::load::Measured;
+use super::load::Measurement;
 use super::process::Server;
 use super::{Args, Paths, free_address};
 use serde_json::json;
@@ -21,11 +21,11 @@ struct Contestant {
     command: &'static [&'static str],
     reply_lines: usize,
     /// For each depth.
-    rounds: [Vec<Measured>; PIPELINES.len()],
+    rounds: [Vec<Measurement>; PIPELINES.len()],
 }
 
 /// Everything that was measured.
-pub(crate) struct Report {
+pub(crate) struct RespReport {
     contestants: Vec<Contestant>,
     /// Resident bytes for each key beyond those of the server without keys.
     bytes_per_key: f64,
@@ -48,7 +48,7 @@ const KEY: &str = "user:0000000000000000";
 const GOALS: [(&str, usize, f64); 3] = [(THROTTLECRAB, 0, 1.5), (THROTTLECRAB, 1, 7.0), (REDIS, 1, 0.5)];
 const BYTES_PER_KEY_MAX: f64 = 90.0;
 
-pub(super) fn measure(args: &Args, paths: &Paths) -> Result<Report, String> {
+pub(super) fn measure(args: &Args, paths: &Paths) -> Result<RespReport, String> {
     let mut contestants = contestants();
     for round in 1..=args.rounds {
         for contestant in &mut contestants {
@@ -73,7 +73,7 @@ pub(super) fn measure(args: &Args, paths: &Paths) -> Result<Report, String> {
     let server = Server::start(&mut (tollgate.start)(paths, address), 0)?;
     let load = tollgate.load(args, address, 16, 0);
     let bytes = load.fill(&server)?;
-    Ok(Report {
+    Ok(RespReport {
         bytes_per_key: bytes as f64 / args.keys as f64,
         contestants,
         connections: args.connections,
@@ -149,7 +149,7 @@ impl Contestant {
         }
     }
 
-    fn median(&self, pipeline: usize, figure: fn(&Measured) -> f64) -> f64 {
+    fn median(&self, pipeline: usize, figure: fn(&Measurement) -> f64) -> f64 {
         let rounds = self.rounds.get(pipeline).map_or(&[][..], Vec::as_slice);
         median(rounds.iter().map(figure).collect())
     }
@@ -160,7 +160,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-impl Report {
+impl RespReport {
     /// Tollgate's commands per second of processor time over another's, each round against the same round; the median.
     fn ratio(&self, other: &str, pipeline: usize) -> f64 {
         let rounds = |name: &str| {
@@ -200,9 +200,9 @@ impl Report {
                     table,
                     "| {} | {pipeline} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.2}x |",
                     contestant.name,
-                    contestant.median(place, Measured::per_cpu_second),
-                    contestant.median(place, Measured::per_second),
-                    contestant.median(place, Measured::busy),
+                    contestant.median(place, Measurement::per_cpu_second),
+                    contestant.median(place, Measurement::per_second),
+                    contestant.median(place, Measurement::busy),
                     contestant.median(place, |measured| measured.p50_us),
                     contestant.median(place, |measured| measured.p99_us),
                     self.ratio(contestant.name, place),
@@ -225,9 +225,9 @@ impl Report {
                 rows.push(json!({
                     "command": contestant.name,
                     "pipeline": pipeline,
-                    "per_cpu_second": contestant.median(place, Measured::per_cpu_second),
-                    "per_second": contestant.median(place, Measured::per_second),
-                    "busy": contestant.median(place, Measured::busy),
+                    "per_cpu_second": contestant.median(place, Measurement::per_cpu_second),
+                    "per_second": contestant.median(place, Measurement::per_second),
+                    "busy": contestant.median(place, Measurement::busy),
                     "p50_us": contestant.median(place, |measured| measured.p50_us),
                     "p99_us": contestant.median(place, |measured| measured.p99_us),
                     "ratio": self.ratio(contestant.name, place),

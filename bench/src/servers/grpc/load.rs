@@ -1,6 +1,6 @@
 //! The load: calls over HTTP/2 from one thread, several at a time on each of several connections.
 
-use super::super::load::{Measured, Random};
+use super::super::load::{Measurement, Random};
 use super::super::process::Server;
 use bytes::{BufMut, Bytes, BytesMut};
 use h2::client::{self, SendRequest};
@@ -31,7 +31,7 @@ pub(super) struct Load {
 
 /// What one stream of calls saw.
 #[derive(Default)]
-struct Seen {
+struct CallLog {
     errors: u64,
     /// In nanoseconds.
     latencies: Vec<u32>,
@@ -43,7 +43,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 impl Load {
     /// Loads a server that has just been started.
-    pub(super) fn run(&self, server: &Server, seconds: u64) -> Result<Measured, String> {
+    pub(super) fn run(&self, server: &Server, seconds: u64) -> Result<Measurement, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
         LocalSet::new().block_on(&runtime, async {
@@ -63,7 +63,7 @@ impl Load {
             let seconds = begun.elapsed().as_secs_f64();
             let cpu_seconds = (server.cpu()? - cpu).as_secs_f64();
             seen.latencies.sort_unstable();
-            Ok(Measured {
+            Ok(Measurement {
                 answers: seen.latencies.len() as u64,
                 errors: seen.errors,
                 seconds,
@@ -84,7 +84,7 @@ impl Load {
         waited.map_err(|_| format!("no server at {} after {START_UP:?}", self.address))
     }
 
-    async fn turn(&self, connections: &[SendRequest<Bytes>], length: Duration) -> Result<Seen, String> {
+    async fn turn(&self, connections: &[SendRequest<Bytes>], length: Duration) -> Result<CallLog, String> {
         let until = Instant::now() + length;
         let streams = (0..STREAMS).flat_map(|stream| {
             connections
@@ -98,7 +98,7 @@ impl Load {
                 tokio::task::spawn_local(calls(sender.clone(), self.call, (random, self.keys), until))
             })
             .collect();
-        let mut all = Seen::default();
+        let mut all = CallLog::default();
         for task in tasks {
             let seen = task.await.map_err(|error| format!("a connection was lost: {error}"))?;
             let seen = seen.map_err(|error| format!("a connection was lost: {error}"))?;
@@ -124,8 +124,8 @@ async fn calls(
     call: Call,
     (mut random, keys): (Random, u64),
     until: Instant,
-) -> Result<Seen, h2::Error> {
-    let mut seen = Seen::default();
+) -> Result<CallLog, h2::Error> {
+    let mut seen = CallLog::default();
     while Instant::now() < until {
         let message = (call.message)(random.next() % keys);
         let mut framed = BytesMut::with_capacity(5 + message.len());
@@ -164,7 +164,7 @@ fn status(headers: &HeaderMap) -> Option<&[u8]> {
     headers.get("grpc-status").map(|status| status.as_bytes())
 }
 
-impl Seen {
+impl CallLog {
     fn percentile(&self, percent: usize) -> f64 {
         let index = self.latencies.len() * percent / 100;
         f64::from(self.latencies.get(index).copied().unwrap_or(0)) / 1_000.0

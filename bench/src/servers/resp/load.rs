@@ -1,6 +1,6 @@
 //! The load: many connections from one thread, each with one write of so many commands under way.
 
-use crate::servers::load::{Measured, Random, Seen};
+use crate::servers::load::{Measurement, Random, RequestLog};
 use crate::servers::process::Server;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -41,7 +41,7 @@ struct Batch {
 
 impl Load {
     /// Loads a server that has just been started.
-    pub(super) fn run(&self, server: &Server, seconds: u64) -> Result<Measured, String> {
+    pub(super) fn run(&self, server: &Server, seconds: u64) -> Result<Measurement, String> {
         self.block_on(async {
             self.wait().await?;
             self.turn(WARM_UP).await?;
@@ -50,7 +50,7 @@ impl Load {
             let mut seen = self.turn(Duration::from_secs(seconds)).await?;
             let seconds = begun.elapsed().as_secs_f64();
             let cpu_seconds = (server.cpu()? - cpu).as_secs_f64();
-            Ok(seen.measured(seconds, cpu_seconds))
+            Ok(seen.measurement(seconds, cpu_seconds))
         })
     }
 
@@ -83,14 +83,14 @@ impl Load {
     }
 
     /// Every connection asks for random keys.
-    async fn turn(&self, length: Duration) -> Result<Seen, String> {
+    async fn turn(&self, length: Duration) -> Result<RequestLog, String> {
         let until = Instant::now() + length;
         let keys = Rc::new(self.keys);
         let tasks = (0..self.connections).map(|number| {
             let mut random = Random(self.seed * 1_000_003 + number);
             let keys = Rc::clone(&keys);
             let next = move || Some(random.next() % *keys);
-            tokio::task::spawn_local(talk(self.address, self.batch(self.pipeline), next, Some(until)))
+            tokio::task::spawn_local(exchange(self.address, self.batch(self.pipeline), next, Some(until)))
         });
         join(tasks.collect()).await
     }
@@ -102,7 +102,7 @@ impl Load {
         }
         let mut keys = 0..self.keys;
         let next = move || keys.next();
-        let task = tokio::task::spawn_local(talk(self.address, self.batch(FILL_PIPELINE), next, None));
+        let task = tokio::task::spawn_local(exchange(self.address, self.batch(FILL_PIPELINE), next, None));
         join(vec![task]).await.map(drop)
     }
 
@@ -120,8 +120,8 @@ impl Load {
 /// Few enough for a server that answers each with a write of its own.
 const FILL_PIPELINE: usize = 100;
 
-async fn join(tasks: Vec<tokio::task::JoinHandle<std::io::Result<Seen>>>) -> Result<Seen, String> {
-    let mut all = Seen::default();
+async fn join(tasks: Vec<tokio::task::JoinHandle<std::io::Result<RequestLog>>>) -> Result<RequestLog, String> {
+    let mut all = RequestLog::default();
     for task in tasks {
         let seen = task.await.map_err(|error| format!("a connection was lost: {error}"))?;
         all.add(seen.map_err(|error| format!("a connection was lost: {error}"))?);
@@ -129,15 +129,15 @@ async fn join(tasks: Vec<tokio::task::JoinHandle<std::io::Result<Seen>>>) -> Res
     Ok(all)
 }
 
-async fn talk(
+async fn exchange(
     address: SocketAddr,
     mut batch: Batch,
     mut next: impl FnMut() -> Option<u64>,
     until: Option<Instant>,
-) -> std::io::Result<Seen> {
+) -> std::io::Result<RequestLog> {
     let mut stream = TcpStream::connect(address).await?;
     stream.set_nodelay(true)?;
-    let mut seen = Seen::default();
+    let mut seen = RequestLog::default();
     let mut buffer = Vec::with_capacity(64 << 10);
     loop {
         for place in 0..batch.digits.len() {
