@@ -185,7 +185,10 @@ impl Subject {
     /// Takes one unit, so many times.
     fn charged_one_by_one(mut self, times: u64) -> Self {
         for _ in 0..times {
-            assert!(self.decide(Cost::ONE), "a fresh key has room for what a case starts with");
+            assert!(
+                self.decide(Cost::ONE),
+                "a fresh key has room for what a case starts with"
+            );
         }
         self
     }
@@ -288,8 +291,18 @@ fn bucket_cases(make: Make) -> Result<Vec<Case>, LimitError> {
         ),
         case(name, "denied", Expected::Deny, denied.decisions(Cost::ONE)),
         case(name, "peek", Expected::Allow, peeked.decisions(Cost::ZERO)),
-        case(name, "allowed, 7/s", Expected::Allow, allowed_uneven.decisions(Cost::ONE)),
-        case(name, "allowed, wide", Expected::Allow, allowed_wide.decisions(Cost::ONE)),
+        case(
+            name,
+            "allowed, 7/s",
+            Expected::Allow,
+            allowed_uneven.decisions(Cost::ONE),
+        ),
+        case(
+            name,
+            "allowed, wide",
+            Expected::Allow,
+            allowed_wide.decisions(Cost::ONE),
+        ),
         case(name, "denied, wide", Expected::Deny, denied_wide.decisions(Cost::ONE)),
     ])
 }
@@ -333,14 +346,24 @@ fn window_cases(make: Make) -> Result<Vec<Case>, LimitError> {
         ),
         case(name, "denied", Expected::Deny, full(even()?)?.decisions(Cost::ONE)),
         case(name, "peek", Expected::Allow, peeked.decisions(Cost::ZERO)),
-        case(name, "allowed, 7/s", Expected::Allow, allowed_uneven.decisions(Cost::ONE)),
+        case(
+            name,
+            "allowed, 7/s",
+            Expected::Allow,
+            allowed_uneven.decisions(Cost::ONE),
+        ),
         case(
             name,
             "allowed, wide",
             Expected::Allow,
             mid_window(wide()?)?.stepping(span(wide()?, 2)).decisions(Cost::ONE),
         ),
-        case(name, "denied, wide", Expected::Deny, full(wide()?)?.decisions(Cost::ONE)),
+        case(
+            name,
+            "denied, wide",
+            Expected::Deny,
+            full(wide()?)?.decisions(Cost::ONE),
+        ),
     ])
 }
 
@@ -378,7 +401,12 @@ fn direct_cases() -> Result<Vec<Case>, LimitError> {
             Expected::Allow,
             decisions(half, 500_000, Cost::ONE, span(even()?, 1)),
         ),
-        case(NAME, "denied", Expected::Deny, decisions(full, 100, Cost::ONE, Micros::ZERO)),
+        case(
+            NAME,
+            "denied",
+            Expected::Deny,
+            decisions(full, 100, Cost::ONE, Micros::ZERO),
+        ),
         case(
             NAME,
             "peek",
@@ -411,8 +439,18 @@ fn log_cases(limit: u64) -> Result<Vec<Case>, LimitError> {
     };
     let of = |what: &str| format!("{what}, limit {limit}");
     let mut cases = vec![
-        case(NAME, of("allowed, one leaves"), Expected::Allow, full().decisions(Cost::ONE)),
-        case(NAME, of("denied"), Expected::Deny, standing_still().decisions(Cost::ONE)),
+        case(
+            NAME,
+            of("allowed, one leaves"),
+            Expected::Allow,
+            full().decisions(Cost::ONE),
+        ),
+        case(
+            NAME,
+            of("denied"),
+            Expected::Deny,
+            standing_still().decisions(Cost::ONE),
+        ),
         case(
             NAME,
             of(&format!("denied, cost {half}")),

@@ -10,7 +10,7 @@ mod keys;
 mod report;
 mod resident;
 
-use self::contestants::{ALL, ALLOWED, Peer, DENIED, Numbers, RATELIMIT};
+use self::contestants::{ALL, ALLOWED, DENIED, Numbers, Peer, RATELIMIT};
 use self::keys::{Keys, RUN};
 use std::process::ExitCode;
 use std::sync::Barrier;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::yaml;
 use tollgate_limiter::core::{
     Charge, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, TokenBucket,
@@ -85,7 +85,10 @@ async fn measure(args: &Args) -> Result<(), String> {
         RuleLimiter::new(rules()?, unavailable.clone()),
     );
     let names: Vec<String> = (0..args.keys).map(|key| format!("user-{key}")).collect();
-    let mut whole = [FallbackTiming::new("memory"), FallbackTiming::new("local, the store is away")];
+    let mut whole = [
+        FallbackTiming::new("memory"),
+        FallbackTiming::new("local, the store is away"),
+    ];
     for _ in 0..args.rounds {
         stores[0]
             .round(|turn| settle(&*memory, at(&ours, turn), Source::Memory))

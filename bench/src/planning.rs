@@ -15,7 +15,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
 use tollgate_core::problem::Origin;
-use tollgate_core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
+use tollgate_core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
 use tollgate_core::testing::random::Random;
 use tollgate_core::{Cost, yaml};
 use tollgate_limiter::RuleLimiter;

@@ -2,7 +2,7 @@
 //!
 //! Whole numbers throughout: units are counted in millionths.
 
-use super::hammer::{Plan, HammerResult};
+use super::hammer::{HammerResult, Plan};
 
 /// What came of a run.
 pub(crate) struct ExactnessResult {

@@ -49,12 +49,16 @@ pub(crate) fn measure(quick: bool) -> Vec<Growth> {
     let sizes = [1, 1_000, 100_000, largest];
     let cell = || Cell::new(CAPACITY - 1, 1, 1).expect("the numbers are in range");
     let mut rows = Vec::new();
-    rows.extend(grow("token_bucket", sizes, || TokenBucket::per_second(1).burst(CAPACITY)));
+    rows.extend(grow("token_bucket", sizes, || {
+        TokenBucket::per_second(1).burst(CAPACITY)
+    }));
     rows.extend(grow("gcra", sizes, || Gcra::per_second(1).burst(CAPACITY)));
     rows.extend(grow("fixed_window", sizes, || FixedWindow::per_day(CAPACITY)));
     rows.extend(grow("sliding_counter", sizes, || SlidingCounter::per_day(CAPACITY)));
     rows.extend(grow(SLIDING_LOG, sizes, || SlidingLog::per_minute(100)));
-    rows.extend(grow("leaky_bucket", sizes, || LeakyBucket::per_second(1).depth(CAPACITY)));
+    rows.extend(grow("leaky_bucket", sizes, || {
+        LeakyBucket::per_second(1).depth(CAPACITY)
+    }));
     rows.extend(grow(CONCURRENCY, sizes, || Concurrency::at_most(100).lease_ttl(DAY)));
     rows.extend(grow("cell", sizes, cell));
     rows
@@ -103,7 +107,9 @@ impl Subject {
             ..=CHECKED_KEYS_MAX => shuffled(live, 1),
             _ => {
                 let mut random = Random::new(1);
-                (0..CHECKED_KEYS_MAX).map(|_| key(random.below(live as u64) as usize)).collect()
+                (0..CHECKED_KEYS_MAX)
+                    .map(|_| key(random.below(live as u64) as usize))
+                    .collect()
             }
         };
         let clock = if algorithm == SLIDING_LOG {

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tollgate_core::Cost;
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::limits::TokenBucket;
-use tollgate_limiter::store::redis::{RedisOptions, Redis};
+use tollgate_limiter::store::redis::{Redis, RedisOptions};
 use tollgate_limiter::{LimitCheck, Limiter, NamedLimit};
 
 /// Somebody whose decisions are measured.
@@ -163,7 +163,12 @@ impl Library {
         let (started, before) = (Instant::now(), cpu()?);
         self.call(&mut tasks, callers, (keys, seed), (started, length));
         let took = gather(tasks).await?;
-        Ok(Measurement::new(took, 1, started.elapsed().as_secs_f64(), cpu()? - before))
+        Ok(Measurement::new(
+            took,
+            1,
+            started.elapsed().as_secs_f64(),
+            cpu()? - before,
+        ))
     }
 
     fn call(

@@ -79,7 +79,12 @@ fn start(server: &mut WatchedServer) -> Result<u64, String> {
     server.used_memory()
 }
 
-fn measure_kind(server: &mut WatchedServer, kind: &'static str, (keys, requests): (u64, u64), before: u64) -> Result<Bytes, String> {
+fn measure_kind(
+    server: &mut WatchedServer,
+    kind: &'static str,
+    (keys, requests): (u64, u64),
+    before: u64,
+) -> Result<Bytes, String> {
     let there: u64 = server.query(&redis::cmd("DBSIZE"))?;
     if there != keys {
         return Err(format!("{kind}: {there} keys instead of {keys}"));

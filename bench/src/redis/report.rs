@@ -38,7 +38,13 @@ pub(crate) fn print(args: &Args, found: &RedisResults) -> ExitCode {
 
 fn goals(found: &RedisResults) -> Vec<Goal> {
     let mut goals = Vec::new();
-    let mut goal = |name, figure, bound| goals.push(Goal { name, value: figure, bound });
+    let mut goal = |name, figure, bound| {
+        goals.push(Goal {
+            name,
+            value: figure,
+            bound,
+        })
+    };
     if !found.contestants.is_empty() {
         let per_cpu = |contestant| found.ratio(contestant, ARTICLES_16, Measurement::per_cpu_second);
         let p50 = found.ratio(TOLLGATE_1, ARTICLES_UNPIPELINED, |measured| measured.p50_us);

@@ -1,7 +1,7 @@
 //! The server, and what it says of itself.
 
 use redis::{Connection, FromRedisValue};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// The processor time that a server's process has used, in seconds.
 pub(crate) fn cpu_seconds(connection: &mut Connection) -> Result<f64, String> {

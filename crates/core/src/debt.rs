@@ -4,7 +4,7 @@ mod packed;
 
 use crate::algorithm::{Mark, Receipt, Step};
 use crate::decision::{Cost, Decision};
-use crate::meter::{ExactTime, Meter, Pace, MeterResult};
+use crate::meter::{ExactTime, Meter, MeterResult, Pace};
 use crate::rate::PERIOD_MAX;
 use crate::time::{ClockReading, Micros, Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -144,7 +144,14 @@ impl<G: Fraction> Debt<G> {
     #[inline(always)]
     pub(crate) fn decide(debt: Option<&Self>, (meter, fraction): (&Meter, G), cost: Cost, now: Now) -> DebtStep<G> {
         // Kept even when the debt is done: a receipt from before may still come back.
-        let flags = debt.map_or(0, |debt| debt.flags() | if debt.fraction.same_pace(fraction) { 0 } else { HAS_MIXED_PACES });
+        let flags = debt.map_or(0, |debt| {
+            debt.flags()
+                | if debt.fraction.same_pace(fraction) {
+                    0
+                } else {
+                    HAS_MIXED_PACES
+                }
+        });
         let CurrentDebt { debt, now, repair } = Self::reconcile(debt, now);
         let (until, forgotten) = match &debt {
             None => (ExactTime::at(now), Timestamp::MAX),
@@ -393,7 +400,8 @@ mod tests {
         };
         let (sevenths, thirds) = (meter(7), meter(3));
         let now = Now::new(Timestamp::from_micros(1_700_000_000_000_000));
-        let decide = |debt, meter: &Meter, now| Debt::decide(debt, (meter, UnitFraction::new(meter.pace)), Cost::ONE, now);
+        let decide =
+            |debt, meter: &Meter, now| Debt::decide(debt, (meter, UnitFraction::new(meter.pace)), Cost::ONE, now);
         let first = decide(None, &sevenths, now).step.next.expect("allowed");
         let second = decide(Some(&first), &sevenths, now).step;
         // Its key was forgotten since, and a new one began under the other limit.
@@ -405,7 +413,10 @@ mod tests {
                 mark: Mark { frac, ..second.mark },
                 lease: LeaseId::default(),
             };
-            assert_eq!(other.undo((&thirds, UnitFraction::new(thirds.pace)), &receipt, later), None);
+            assert_eq!(
+                other.undo((&thirds, UnitFraction::new(thirds.pace)), &receipt, later),
+                None
+            );
         }
     }
 }

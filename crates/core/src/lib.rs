@@ -39,13 +39,13 @@ pub use algorithm::{
     token_bucket::TokenBucket,
 };
 pub use counter::Counter;
-pub use debt::{NanoFraction, TimeFraction, UnitFraction, Debt, PackedDebt};
+pub use debt::{Debt, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
 pub use decision::{Cost, CostTooLarge, Decision, Retry, Standing};
 pub use limit::{Change, Limit, State};
 pub use muldiv::muldiv;
 pub use rate::{LimitError, Rate};
 pub use ring::{Edit, Ring};
-pub use settle::{Charge, OnStoreFailure, ProposedCharge, Policy, Proposal, propose};
+pub use settle::{Charge, OnStoreFailure, Policy, Proposal, ProposedCharge, propose};
 pub use source::Source;
 pub use time::{Micros, Now, Timestamp};
 pub use words::StateNumbers;

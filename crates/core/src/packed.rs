@@ -4,7 +4,7 @@
 //! its slots. What is read back was written by others, so every number is checked.
 
 use crate::algorithm::{fixed_window, sliding_counter};
-use crate::debt::{NanoFraction, TimeFraction, UnitFraction, Debt};
+use crate::debt::{Debt, NanoFraction, TimeFraction, UnitFraction};
 use crate::limit::{Limit, State};
 use crate::ring::Ring;
 use crate::words::StateNumbers;
@@ -114,7 +114,11 @@ fn read<S: StateNumbers>(bytes: &[u8], widths: &[usize]) -> Option<S> {
     for &width in widths {
         numbers.push(pull(&mut rest, width)?);
     }
-    if rest.is_empty() { S::from_numbers(&numbers) } else { None }
+    if rest.is_empty() {
+        S::from_numbers(&numbers)
+    } else {
+        None
+    }
 }
 
 /// Appends the low bytes of a number.

@@ -152,7 +152,10 @@ mod tests {
         };
         assert_eq!((one.slots(), one.lease_ttl()), (1, minute));
         assert_eq!(portion_of(1, 4, FixedWindow::new(rate(7, minute)).into()).capacity(), 1);
-        assert_eq!(portion_of(1, 4, SlidingCounter::new(rate(9, minute)).into()).capacity(), 2);
+        assert_eq!(
+            portion_of(1, 4, SlidingCounter::new(rate(9, minute)).into()).capacity(),
+            2
+        );
         assert_eq!(
             portion_of(1, 4, Cell::new(99, 100, 60).expect("in range").into()).capacity(),
             25

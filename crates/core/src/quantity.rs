@@ -111,7 +111,9 @@ pub fn parse_rate(text: &str) -> Result<Rate, ValueError> {
             burst: None,
         } => Rate::new(units, period).map_err(|error| ValueError::new(error.to_string(), example)),
         Quota::Flow { .. } => Err(ValueError::new("a burst has no meaning here", example)),
-        Quota::Unlimited | Quota::Slots(_) => Err(ValueError::new(format!("`{}` is not a rate", excerpt(text)), example)),
+        Quota::Unlimited | Quota::Slots(_) => {
+            Err(ValueError::new(format!("`{}` is not a rate", excerpt(text)), example))
+        }
     }
 }
 
@@ -248,7 +250,8 @@ fn span(text: &str, number: &str, unit: &str, what: &str) -> Result<Micros, Valu
     let Some(size) = unit_of(unit) else {
         return Err(ValueError::new(wrong(), unit_hint(number, unit)));
     };
-    let number = parse_integer(number).ok_or_else(|| ValueError::new(wrong(), "write a whole number and a unit, like `30s`"))?;
+    let number =
+        parse_integer(number).ok_or_else(|| ValueError::new(wrong(), "write a whole number and a unit, like `30s`"))?;
     number
         .checked_mul(size)
         .filter(|us| *us <= Micros::MAX.get())

@@ -103,10 +103,7 @@ impl Rate {
     /// The same rate if it has at most `most` units, for algorithms that hold fewer.
     pub(crate) const fn at_most(self, max: u64) -> Result<Self, LimitError> {
         if self.units > max {
-            return Err(LimitError::Units {
-                given: self.units,
-                max,
-            });
+            return Err(LimitError::Units { given: self.units, max });
         }
         Ok(self)
     }
@@ -135,7 +132,10 @@ impl fmt::Display for LimitError {
             }
             Self::Burst { given } => write!(f, "a burst of {given} is out of range: give 1 to {}", Rate::UNITS_MAX),
             Self::Period { given } => {
-                write!(f, "a period of {given} is out of range: give {PERIOD_MIN} to {PERIOD_MAX}")
+                write!(
+                    f,
+                    "a period of {given} is out of range: give {PERIOD_MIN} to {PERIOD_MAX}"
+                )
             }
             Self::Fill { burst, rate } => write!(
                 f,

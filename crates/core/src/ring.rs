@@ -229,7 +229,13 @@ impl Shape {
     /// The shape of numbers that were read from outside, if rings have it.
     pub(crate) fn from_numbers(time_bits: u8, total_bits: u8, leased: bool) -> Option<Self> {
         let in_range = (1..=53).contains(&time_bits) && (1..=32).contains(&total_bits);
-        in_range.then(|| Self::new(time_bits.into(), total_bits.into(), if leased { LEASE_BYTES } else { 0 }))
+        in_range.then(|| {
+            Self::new(
+                time_bits.into(),
+                total_bits.into(),
+                if leased { LEASE_BYTES } else { 0 },
+            )
+        })
     }
 
     fn is_leased(self) -> bool {

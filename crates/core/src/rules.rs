@@ -23,17 +23,17 @@ mod verdict;
 
 pub use crate::settle::OnStoreFailure;
 pub use attempt::{Attempt, Attribute};
-pub use explain::{Explanation, RuleMatch, LimitTrace, MatchedRule, SkipReason, RuleTrace};
-pub use file::{RULES_MAX, ParsedRules, RulesParser, ParserOptions, holds_addresses};
+pub use explain::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
+pub use file::{ParsedRules, ParserOptions, RULES_MAX, RulesParser, holds_addresses};
 pub use forget::UnknownRule;
 pub use plan::{Line, Plan};
 pub use rule::{
-    LimitSelector, Condition, CounterId, CounterSpec, Dimension, Experiment, Mode, CostSource, Rule, RuleSet, Terms, Test, Variant,
-    Window, Windows,
+    Condition, CostSource, CounterId, CounterSpec, Dimension, Experiment, LimitSelector, Mode, Rule, RuleSet, Terms,
+    Test, Variant, Window, Windows,
 };
 pub use schema::SCHEMA;
 pub use terms::LimitOrigin;
-pub use verdict::{ChargeResult, WindowCount, Ruling, Verdict};
+pub use verdict::{ChargeResult, Ruling, Verdict, WindowCount};
 
 /// Rules of a text, for the tests of this module.
 #[cfg(test)]

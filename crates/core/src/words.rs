@@ -3,7 +3,7 @@
 //! Numbers come back from outside, so every one is checked: a state that no limit could have written is refused.
 
 use crate::algorithm::{LeaseId, fixed_window, sliding_counter};
-use crate::debt::{NanoFraction, TimeFraction, UnitFraction, Debt, Fraction, PackedDebt};
+use crate::debt::{Debt, Fraction, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
 use crate::rate::Rate;
 use crate::ring::{Ring, Run, Shape};
 use crate::time::{Now, Timestamp};
@@ -49,7 +49,12 @@ impl StateNumbers for Debt<UnitFraction> {
         let &[until, at, rest, parts, span] = numbers else {
             return None;
         };
-        Self::from_parts(until, at, rest, UnitFraction::from_numbers(checked_parts(parts)?, span)?)
+        Self::from_parts(
+            until,
+            at,
+            rest,
+            UnitFraction::from_numbers(checked_parts(parts)?, span)?,
+        )
     }
 }
 
@@ -74,7 +79,9 @@ impl StateNumbers for Debt<TimeFraction> {
     }
 
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
-        let &[until, at, rest, parts] = numbers else { return None };
+        let &[until, at, rest, parts] = numbers else {
+            return None;
+        };
         Self::from_parts(until, at, rest, TimeFraction::with_parts(checked_parts(parts)?))
     }
 }
@@ -181,6 +188,11 @@ impl StateNumbers for Ring {
                 lease: LeaseId(lease),
             })
         });
-        Self::from_runs(shape, checked_write_time(at)?, checked_units(total)?, runs.collect::<Option<Vec<Run>>>()?)
+        Self::from_runs(
+            shape,
+            checked_write_time(at)?,
+            checked_units(total)?,
+            runs.collect::<Option<Vec<Run>>>()?,
+        )
     }
 }

@@ -6,9 +6,9 @@
 mod node;
 mod syntax;
 
-pub use node::{Fields, MapKey, NodeKind, Node};
+pub use node::{Fields, MapKey, Node, NodeKind};
 
-use crate::problem::{Origin, Location, Problem, Problems};
+use crate::problem::{Location, Origin, Problem, Problems};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,7 +54,10 @@ struct OpenNode {
 
 enum Children {
     List(Vec<Node>),
-    Map { entries: Vec<(MapKey, Node)>, expecting: Expecting },
+    Map {
+        entries: Vec<(MapKey, Node)>,
+        expecting: Expecting,
+    },
 }
 
 /// What a map takes next.

@@ -88,7 +88,11 @@ fn two_limits_checked_together_keep_the_token_of_the_one_that_passes() {
             panic!("an outcome for each charge")
         };
         assert!(wide_charge.decision.is_allow(), "its own limit would let it pass");
-        assert_eq!(wide_charge.decision.standing().remaining, 999, "and still has what it had");
+        assert_eq!(
+            wide_charge.decision.standing().remaining,
+            999,
+            "and still has what it had"
+        );
         assert_eq!(narrow_charge.decision.retry(), Some(Retry::After(SECOND)));
         assert_eq!(wide_charge.change, None);
         assert_eq!(narrow_charge.change, None);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use tollgate_core::problem::{Origin, Problem};
-use tollgate_core::rules::{RulesParser, ParserOptions};
+use tollgate_core::rules::{ParserOptions, RulesParser};
 use tollgate_core::yaml;
 
 const PAGE: &str = include_str!("../../../docs/rules.md");

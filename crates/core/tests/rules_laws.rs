@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 use std::fmt::Write as _;
 use tollgate_core::problem::{Origin, Problem};
-use tollgate_core::rules::{Mode, ParsedRules, RulesParser, RuleSet, ParserOptions, envoy};
+use tollgate_core::rules::{Mode, ParsedRules, ParserOptions, RuleSet, RulesParser, envoy};
 use tollgate_core::{Limit, quantity, yaml};
 
 fn read(text: &str) -> Result<ParsedRules, Vec<Problem>> {

@@ -4,18 +4,18 @@ mod counted;
 mod together;
 mod token;
 
-pub use self::together::{ItemVerdict, InlineLimit, AttemptItem, CombinedVerdict, Direction};
+pub use self::together::{AttemptItem, CombinedVerdict, Direction, InlineLimit, ItemVerdict};
 
 use self::counted::HitCharge;
 use self::token::LeaseToken;
 use crate::store::memory::Memory;
-use crate::store::{HitOp, Hit, Settlement, Store, StoreError};
+use crate::store::{Hit, HitOp, Settlement, Store, StoreError};
 use crate::{join, lease};
 use std::collections::HashMap;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use tollgate_core::rules::{ChargeResult, Attempt, CounterId, Explanation, Line, Plan, RuleSet, UnknownRule, Verdict};
+use tollgate_core::rules::{Attempt, ChargeResult, CounterId, Explanation, Line, Plan, RuleSet, UnknownRule, Verdict};
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
 /// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
@@ -97,7 +97,11 @@ impl<S: Store> RuleLimiter<S> {
             };
         }
         let takes_lease = plan.charges.iter().any(takes_lease);
-        let lease = if takes_lease { lease::random_id() } else { LeaseId::default() };
+        let lease = if takes_lease {
+            lease::random_id()
+        } else {
+            LeaseId::default()
+        };
         let hit_charge = self.hit_charge(attempt, &plan, 0);
         let mut settlement = if plan.is_banned() {
             self.peek_attempt(&plan.charges, hit_charge.as_slice(), true).await
@@ -112,7 +116,9 @@ impl<S: Store> RuleLimiter<S> {
         }
         let holds_lease = takes_lease && verdict.allowed;
         CheckResult {
-            lease: holds_lease.then(|| self.lease_token(&plan, &settlement, lease)).flatten(),
+            lease: holds_lease
+                .then(|| self.lease_token(&plan, &settlement, lease))
+                .flatten(),
             verdict,
             invalid_costs,
             now: Some(settlement.now),
@@ -126,7 +132,9 @@ impl<S: Store> RuleLimiter<S> {
         let verdict = match &*plan.charges {
             [] => plan.verdict(S::SOURCE, []),
             charges => {
-                let peeked = self.peek_attempt(charges, hit_charge.as_slice(), plan.is_banned()).await;
+                let peeked = self
+                    .peek_attempt(charges, hit_charge.as_slice(), plan.is_banned())
+                    .await;
                 plan.verdict(S::SOURCE, charge_results(&peeked))
             }
         };
@@ -150,13 +158,24 @@ impl<S: Store> RuleLimiter<S> {
         let hit_charges = hit_charge.as_slice();
         let refunds = plan.charges.iter().enumerate().map(|(index, charge)| async move {
             if let Some(target) = counted::target_of(hit_charges, index) {
-                let settlement = self.store.hit(&[Hit { charge, counting: target }], HitOp::Decrement).await;
+                let settlement = self
+                    .store
+                    .hit(
+                        &[Hit {
+                            charge,
+                            counting: target,
+                        }],
+                        HitOp::Decrement,
+                    )
+                    .await;
                 return self::charge_results(&settlement).next().unwrap_or(ChargeResult::Failed);
             }
             // What is in flight is given back by releasing its lease; a refund only tells how the limit stands.
             let cost = if takes_lease(charge) { Cost::ZERO } else { charge.cost };
             let standing = self.store.refund(&Charge { cost, ..*charge }).await;
-            standing.map_or(ChargeResult::Failed, |(decision, source)| ChargeResult::Decided(decision, source))
+            standing.map_or(ChargeResult::Failed, |(decision, source)| {
+                ChargeResult::Decided(decision, source)
+            })
         });
         // All at once: an attempt that meets many limits would wait for each of them while the store is slow.
         let results = join::all(refunds).await;

@@ -21,7 +21,9 @@ pub mod testing;
 mod throttle;
 mod wait;
 
-pub use book::{CheckResult, ItemVerdict, ForgetError, InlineLimit, AttemptItem, RuleLimiter, CombinedVerdict, Direction};
+pub use book::{
+    AttemptItem, CheckResult, CombinedVerdict, Direction, ForgetError, InlineLimit, ItemVerdict, RuleLimiter,
+};
 pub use fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 pub use lease::Permit;
 pub use limiter::{LimitCheck, Limiter, NamedLimit};

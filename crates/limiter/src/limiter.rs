@@ -1,7 +1,7 @@
 //! The limiter a program embeds: rules made in code, and the questions it asks of them.
 
 use crate::limits::IntoLimit;
-use crate::store::memory::{Commit, ChargeOptions, Memory};
+use crate::store::memory::{ChargeOptions, Commit, Memory};
 use crate::store::{Settlement, Store};
 use std::fmt;
 use std::sync::Arc;
@@ -68,7 +68,12 @@ impl Limiter {
     /// Asks for one unit for each of the subjects, each on its own, and tells the answers in order.
     ///
     /// Faster than one by one: the places of several keys are fetched from memory together.
-    pub fn check_each<K: AsRef<[u8]>>(&self, limit: &NamedLimit, subjects: &[K], mut on_decision: impl FnMut(Decision)) {
+    pub fn check_each<K: AsRef<[u8]>>(
+        &self,
+        limit: &NamedLimit,
+        subjects: &[K],
+        mut on_decision: impl FnMut(Decision),
+    ) {
         for subjects in subjects.chunks(Memory::CHUNK) {
             let mut keys = [self.store.key(&limit.template, &[b""]); Memory::CHUNK];
             for (key, subject) in keys.iter_mut().zip(subjects) {
@@ -76,8 +81,9 @@ impl Limiter {
             }
             let keys = keys.get(..subjects.len()).unwrap_or_default();
             let options = limit.charge_options(Cost::ONE, LeaseId::default());
-            self.store
-                .settle_each(&limit.limit, keys, options, |decision| on_decision(limit.unless_shadow(decision)));
+            self.store.settle_each(&limit.limit, keys, options, |decision| {
+                on_decision(limit.unless_shadow(decision))
+            });
         }
     }
 
@@ -134,7 +140,9 @@ impl<S: Store> Limiter<S> {
 
     /// Asks all at one moment: every one is charged if every one passes, else none is.
     pub async fn settle(&self, checks: &[LimitCheck<'_, S>]) -> Settlement {
-        self.store.settle(&self.charges(checks), crate::lease::random_id()).await
+        self.store
+            .settle(&self.charges(checks), crate::lease::random_id())
+            .await
     }
 
     /// How all of them stand, without taking anything.
@@ -144,7 +152,8 @@ impl<S: Store> Limiter<S> {
 
     fn charges(&self, checks: &[LimitCheck<'_, S>]) -> Vec<Charge<S::Key>> {
         let charge = |check: &LimitCheck<'_, S>| {
-            check.limit
+            check
+                .limit
                 .charge(self.store.key(&check.limit.template, &[check.subject]), check.cost)
         };
         checks.iter().map(charge).collect()

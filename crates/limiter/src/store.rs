@@ -7,7 +7,7 @@ pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
 
-pub use self::hits::{HitOp, Hit};
+pub use self::hits::{Hit, HitOp};
 
 use std::fmt;
 use std::future::Future;
@@ -63,7 +63,11 @@ pub trait Store: Send + Sync {
 
     /// Takes back what was kept of a request that does not go on although none of its charges refuses, because others
     /// could not be decided. Its outcomes then tell how their keys stand.
-    fn compensate(&self, charges: &[Charge<Self::Key>], settlement: &mut Settlement) -> impl Future<Output = ()> + Send {
+    fn compensate(
+        &self,
+        charges: &[Charge<Self::Key>],
+        settlement: &mut Settlement,
+    ) -> impl Future<Output = ()> + Send {
         async move {
             let kept: Vec<usize> = settlement.kept_charges(charges).collect();
             for &index in kept.iter().rev() {

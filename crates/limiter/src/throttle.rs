@@ -49,7 +49,11 @@ impl<S: Store> ThrottleLimiter<S> {
             .store
             .settle(std::slice::from_ref(charge), LeaseId::default())
             .await;
-        let outcome = settlement.outcomes.into_iter().next().unwrap_or(Err(StoreError::InvalidReply));
+        let outcome = settlement
+            .outcomes
+            .into_iter()
+            .next()
+            .unwrap_or(Err(StoreError::InvalidReply));
         outcome.map(|outcome| throttle_reply(charge, &outcome))
     }
 

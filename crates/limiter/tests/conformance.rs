@@ -219,7 +219,10 @@ fn harness(mistake: Mistake) -> Harness<FaultyStore> {
 #[test]
 fn every_mistake_is_found_and_named() {
     for (mistake, step) in [
-        (Mistake::ChargesSettledSeparately, "several keys are charged together or not at all"),
+        (
+            Mistake::ChargesSettledSeparately,
+            "several keys are charged together or not at all",
+        ),
         (Mistake::DenialCharges, "a limit is counted down to nothing"),
         (Mistake::PeekCharges, "a peek takes nothing"),
         (Mistake::UndoDoesNothing, "undo takes one charge back"),
@@ -239,10 +242,7 @@ fn every_mistake_is_found_and_named() {
             .unwrap_or_else(|| format!("{mistake:?} is not found"));
         assert!(error.contains(step), "{mistake:?} is told as: {error}");
         let (prefix, got) = error.split_once("expected ").expect("what was expected");
-        assert!(
-            Limit::ALGORITHMS.iter().any(|name| prefix.starts_with(name)),
-            "{error}"
-        );
+        assert!(Limit::ALGORITHMS.iter().any(|name| prefix.starts_with(name)), "{error}");
         assert!(got.contains(", got "), "{error}");
     }
     block_on(conformance(&harness(Mistake::None))).expect("it is right");

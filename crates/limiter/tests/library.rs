@@ -149,7 +149,11 @@ fn waiting_keeps_to_the_rate() -> Result<(), LimitError> {
     ] {
         let before = limiter.store().now();
         for _ in 0..5 {
-            assert!(limiter.wait_blocking(&limit, "api", Cost::ONE, Duration::from_secs(10)).is_ok());
+            assert!(
+                limiter
+                    .wait_blocking(&limit, "api", Cost::ONE, Duration::from_secs(10))
+                    .is_ok()
+            );
         }
         // Four waits of half a millisecond each, by the limiter's own clock. How much longer is the machine's affair.
         assert!(limiter.store().now().since(before) >= Micros::from_millis(2));

@@ -139,7 +139,11 @@ fn settles_of_two_keys_in_opposite_orders_neither_deadlock_nor_charge_only_one()
             let bucket = bucket(&limiter, 150);
             let passed = AtomicU64::new(0);
             eight_threads(|number| {
-                let mut checks = [LimitCheck::one(&named, "a"), LimitCheck::one(&bucket, "b"), LimitCheck::one(&named, "c")];
+                let mut checks = [
+                    LimitCheck::one(&named, "a"),
+                    LimitCheck::one(&bucket, "b"),
+                    LimitCheck::one(&named, "c"),
+                ];
                 checks.rotate_left(number % 3);
                 if number % 2 == 0 {
                     checks.reverse();
@@ -244,7 +248,13 @@ fn a_sweep_gives_back_the_memory_of_keys_that_nobody_asks_for() {
 #[test]
 fn at_the_cap_exhausted_keys_stay_exhausted_and_new_ones_share_one_limit() {
     const CAP: usize = 128 << 10;
-    let limiter = Limiter::new(Memory::options().clock(manual_clock()).shards(8).max_memory(CAP).build());
+    let limiter = Limiter::new(
+        Memory::options()
+            .clock(manual_clock())
+            .shards(8)
+            .max_memory(CAP)
+            .build(),
+    );
     let named = bucket(&limiter, 3);
     let exhausted: Vec<String> = (0..200).map(|n| format!("exhausted {n}")).collect();
     for subject in &exhausted {
@@ -322,11 +332,20 @@ fn when_told_to_deny_new_keys_are_refused_until_there_is_room() {
 #[test]
 fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
     const CAP: usize = 64 << 10;
-    let limiter = Limiter::new(Memory::options().clock(manual_clock()).shards(1).max_memory(CAP).build());
+    let limiter = Limiter::new(
+        Memory::options()
+            .clock(manual_clock())
+            .shards(1)
+            .max_memory(CAP)
+            .build(),
+    );
     let named = bucket(&limiter, 1_000_000);
     for n in 0..5_000 {
         let subjects: Vec<String> = (0..7).map(|part| format!("new {n} {part}")).collect();
-        let checks: Vec<LimitCheck<'_>> = subjects.iter().map(|subject| LimitCheck::one(&named, subject)).collect();
+        let checks: Vec<LimitCheck<'_>> = subjects
+            .iter()
+            .map(|subject| LimitCheck::one(&named, subject))
+            .collect();
         assert!(limiter.check_all(&checks).allowed);
     }
     let usage = limiter.store().usage();
@@ -338,7 +357,9 @@ fn several_new_keys_of_one_request_keep_to_the_cap_and_share_as_one() {
         let named = limiter.limit("rule", limit).expect("in range");
         let passed = (0..20).filter(|n| {
             let (a, b) = (format!("a {n}"), format!("b {n}"));
-            limiter.check_all(&[LimitCheck::one(&named, &a), LimitCheck::one(&named, &b)]).allowed
+            limiter
+                .check_all(&[LimitCheck::one(&named, &a), LimitCheck::one(&named, &b)])
+                .allowed
         });
         assert_eq!(
             passed.count(),

@@ -44,7 +44,8 @@ fn limits() -> Vec<Limit> {
 }
 
 fn named_limits(limiter: &Limiter) -> Vec<NamedLimit> {
-    let named = |(index, limit): (usize, Limit)| limiter.limit(&format!("rule {index}"), limit).expect("a limit is one");
+    let named =
+        |(index, limit): (usize, Limit)| limiter.limit(&format!("rule {index}"), limit).expect("a limit is one");
     limits().into_iter().enumerate().map(named).collect()
 }
 
@@ -121,7 +122,10 @@ fn only_its_owner_can_read_it() {
     let (path, clock) = (Scratch::new("mode"), clock());
     fs::write(&path.0, "was here before, readable by all").expect("a scratch file can be written");
     fs::set_permissions(&path.0, fs::Permissions::from_mode(0o644)).expect("its mode can be set");
-    used_limiter(&clock).store().snapshot(&path.0).expect("it can be written");
+    used_limiter(&clock)
+        .store()
+        .snapshot(&path.0)
+        .expect("it can be written");
     let mode = fs::metadata(&path.0).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
 }
@@ -129,7 +133,10 @@ fn only_its_owner_can_read_it() {
 #[test]
 fn a_damaged_file_is_refused_wherever_it_is_damaged() {
     let (path, clock) = (Scratch::new("damaged"), clock());
-    used_limiter(&clock).store().snapshot(&path.0).expect("it can be written");
+    used_limiter(&clock)
+        .store()
+        .snapshot(&path.0)
+        .expect("it can be written");
     let whole = fs::read(&path.0).expect("it is there");
     let heading = b"tollgate snapshot 1\n".len();
     for offset in (0..whole.len()).step_by(7).chain(whole.len() - 20..whole.len()) {

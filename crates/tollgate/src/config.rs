@@ -16,15 +16,15 @@ mod store;
 mod web;
 
 pub use environment::variables;
-pub use layers::{DEFAULT_FILE, ConfigFile, Sources, RawSettings, read_text};
+pub use layers::{ConfigFile, DEFAULT_FILE, RawSettings, Sources, read_text};
 pub use ratelimit::merges_domains;
-pub use rules::{ConfigSnapshot, QUICKSTART, ConfigLoader, is_settings};
+pub use rules::{ConfigLoader, ConfigSnapshot, QUICKSTART, is_settings};
 pub use schema::schema;
-pub use store::{RatelimitCounterSettings, MemorySettings, RedisSettings, SnapshotPath, StoreSettings, StoreTls};
+pub use store::{MemorySettings, RatelimitCounterSettings, RedisSettings, SnapshotPath, StoreSettings, StoreTls};
 
 use self::reading::SettingsReader;
 use crate::server::envoy::CompatModes;
-use crate::server::http::{HttpLimits, Dialects, Forward, RetryAfter};
+use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::listen::Address;
 use crate::server::tls::TlsFiles;
 use crate::server::tokens::{Rights, Tokens};
@@ -137,7 +137,10 @@ impl SettingsReader<'_> {
         let server = self.server(find("server"), find("envoy_rules").is_some());
         let store = self.store(find("store"));
         let data_dir = match find("data_dir").and_then(|node| self.path(node, "a folder")) {
-            Some(path) => DataDir { path, is_configured: true },
+            Some(path) => DataDir {
+                path,
+                is_configured: true,
+            },
             None => DataDir {
                 path: self.base_dir().join("tollgate-data"),
                 is_configured: false,

@@ -1,6 +1,6 @@
 //! Takes changed rules and tokens while the server runs: a file that was written, replaced or linked elsewhere, or a signal.
 
-use crate::config::{ConfigLoader, StoreSettings, RawSettings};
+use crate::config::{ConfigLoader, RawSettings, StoreSettings};
 use crate::server::gate::Gate;
 use crate::server::store::AnyStore;
 use crate::server::tokens::Keyring;
@@ -84,7 +84,13 @@ struct Baseline<'a> {
     store: &'a StoreSettings,
 }
 
-fn reload(loader: &Mutex<ConfigLoader>, baseline: &Baseline<'_>, trigger: Trigger, gate: &Gate, keyring: Option<&Keyring>) {
+fn reload(
+    loader: &Mutex<ConfigLoader>,
+    baseline: &Baseline<'_>,
+    trigger: Trigger,
+    gate: &Gate,
+    keyring: Option<&Keyring>,
+) {
     let mut loader = loader.lock().unwrap_or_else(PoisonError::into_inner);
     let result = match trigger {
         Trigger::Interval => loader.load_if_changed(),
@@ -154,8 +160,16 @@ pub fn report_quarantined(gate: &Gate, quarantined: &[Problem]) {
 /// The errors among problems, each in one line, and of many the first.
 pub fn error_lines(problems: &[Problem]) -> Vec<String> {
     let errors: Vec<&Problem> = problems.iter().filter(|problem| problem.is_error()).collect();
-    let mut lines: Vec<String> = errors.iter().take(ERRORS_SHOWN_MAX).map(|problem| one_line(problem)).collect();
-    let more: usize = errors.iter().skip(ERRORS_SHOWN_MAX).map(|problem| problem.error_count()).sum();
+    let mut lines: Vec<String> = errors
+        .iter()
+        .take(ERRORS_SHOWN_MAX)
+        .map(|problem| one_line(problem))
+        .collect();
+    let more: usize = errors
+        .iter()
+        .skip(ERRORS_SHOWN_MAX)
+        .map(|problem| problem.error_count())
+        .sum();
     if more > 0 {
         lines.push(format!("and {more} more; `tollgate rules check` tells them all"));
     }

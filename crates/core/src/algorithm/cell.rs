@@ -5,7 +5,7 @@
 //! is the exact one.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{self, NanoFraction, Debt, NANOS};
+use crate::debt::{self, Debt, NANOS, NanoFraction};
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::meter::{ExactTime, Meter, Pace};
 use crate::muldiv::muldiv;

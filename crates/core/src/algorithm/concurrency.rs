@@ -3,7 +3,7 @@
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::rate::{PERIOD_MAX, LimitError, PERIOD_MIN};
+use crate::rate::{LimitError, PERIOD_MAX, PERIOD_MIN};
 use crate::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Shape};
 use crate::time::{ClockReading, Micros, Now, Timestamp};
 

@@ -1,7 +1,7 @@
 //! GCRA: one moment per key, the theoretical arrival time of the next request; early by more than the burst is denied.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{self, TimeFraction, Debt};
+use crate::debt::{self, Debt, TimeFraction};
 use crate::decision::{Cost, Decision};
 use crate::meter::Meter;
 use crate::rate::{LimitError, Rate};

@@ -4,7 +4,7 @@
 //! what comes out keeps a constant rate.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{UnitFraction, DebtStep, Debt};
+use crate::debt::{Debt, DebtStep, UnitFraction};
 use crate::decision::{Cost, Decision};
 use crate::meter::{ExactTime, Meter};
 use crate::rate::{LimitError, Rate};

@@ -3,7 +3,7 @@
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::rate::{LimitError, Rate};
-use crate::ring::{Add, Cut, Edit, LiveRuns, Ring, Run, RingView, Shape};
+use crate::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Run, Shape};
 use crate::time::{ClockReading, Micros, Now, Timestamp};
 
 /// A sliding window log.

@@ -1,7 +1,7 @@
 //! Token bucket: holds `burst` tokens, refills continuously at its rate, takes a cost if that many are there.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{UnitFraction, Debt};
+use crate::debt::{Debt, UnitFraction};
 use crate::decision::{Cost, Decision};
 use crate::meter::Meter;
 use crate::rate::{LimitError, Rate};

@@ -1,6 +1,6 @@
 //! A debt of units in as few bytes as its numbers need: for tables of many.
 
-use super::{UnitFraction, Debt, FLAGS};
+use super::{Debt, FLAGS, UnitFraction};
 use crate::rate::{PERIOD_MAX, Rate};
 use crate::time::{Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
@@ -49,7 +49,13 @@ impl PackedDebt {
 
 impl From<Debt<UnitFraction>> for PackedDebt {
     #[inline(always)]
-    fn from(Debt { until_us, at, fraction: grain }: Debt<UnitFraction>) -> Self {
+    fn from(
+        Debt {
+            until_us,
+            at,
+            fraction: grain,
+        }: Debt<UnitFraction>,
+    ) -> Self {
         let span = grain.span.get();
         Self {
             until: until_us | span >> SPAN_MIDDLE << UNTIL_BITS,
@@ -64,7 +70,8 @@ impl From<Debt<UnitFraction>> for PackedDebt {
 impl From<PackedDebt> for Debt<UnitFraction> {
     #[inline(always)]
     fn from(packed: PackedDebt) -> Self {
-        let span = packed.at >> AT_BITS << SPAN_TOP | packed.until >> UNTIL_BITS << SPAN_MIDDLE | u64::from(packed.span);
+        let span =
+            packed.at >> AT_BITS << SPAN_TOP | packed.until >> UNTIL_BITS << SPAN_MIDDLE | u64::from(packed.span);
         Self {
             until_us: low(packed.until, UNTIL_BITS),
             at: Timestamp::from_micros(low(packed.at, AT_BITS)),

@@ -32,7 +32,7 @@ pub use loading::parse;
 pub use near::{HitStats, near_threshold};
 pub use options::RatelimitOptions;
 pub use path::{StatPath, override_path};
-pub use tree::{Descriptors, DescriptorMatch, DescriptorLimit};
+pub use tree::{DescriptorLimit, DescriptorMatch, Descriptors};
 pub use unit::Unit;
 
 #[cfg(test)]

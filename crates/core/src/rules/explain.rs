@@ -132,7 +132,10 @@ impl RuleSet {
 }
 
 impl Rule {
-    fn trace<'r>(&'r self, builder: &mut TraceBuilder<'_, 'r, impl FnMut(CounterId, &[&[u8]]) -> String>) -> RuleMatch<'r> {
+    fn trace<'r>(
+        &'r self,
+        builder: &mut TraceBuilder<'_, 'r, impl FnMut(CounterId, &[&[u8]]) -> String>,
+    ) -> RuleMatch<'r> {
         let attempt = builder.attempt;
         let reasons = self.skip_reasons(attempt);
         let subject = match self.subject(attempt) {
@@ -199,7 +202,12 @@ impl Rule {
 
 impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
     /// How a rule applies to the subject of these parts, and what its rulings are.
-    fn matched_rule(&mut self, rule: &'r Rule, subject: Vec<(Cow<'r, str>, String)>, parts: &[&[u8]]) -> MatchedRule<'r> {
+    fn matched_rule(
+        &mut self,
+        rule: &'r Rule,
+        subject: Vec<(Cow<'r, str>, String)>,
+        parts: &[&[u8]],
+    ) -> MatchedRule<'r> {
         let variant = rule.variant_of(parts);
         let (terms, origin) = rule.selector(variant).terms(self.attempt);
         let is_of_rule = |ruling: &&Ruling<'r>| std::ptr::eq(ruling.rule, rule);
@@ -227,7 +235,11 @@ impl Condition {
         SkipReason::Condition {
             attribute: &self.attribute,
             expected: truncate(&self.test.to_string()),
-            actual: attempt.values(&self.attribute).take(VALUES_MAX).map(printable).collect(),
+            actual: attempt
+                .values(&self.attribute)
+                .take(VALUES_MAX)
+                .map(printable)
+                .collect(),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::envoy::{Descriptors, RatelimitOptions};
 use super::lint::lint;
 use super::rule::{CounterSpec, Rule, RuleSet};
 use crate::problem::{Location, Problem, Problems};
-use crate::yaml::{NodeKind, Node, excerpt};
+use crate::yaml::{Node, NodeKind, excerpt};
 use expressions::Expressions;
 pub use rule::holds_addresses;
 use std::collections::HashMap;

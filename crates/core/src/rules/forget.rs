@@ -52,9 +52,15 @@ impl RuleSet {
                 continue;
             }
             if rule.descriptor.is_some() {
-                if let Some((_, descriptor)) = descriptor_match.as_ref().filter(|(matched, _)| std::ptr::eq(*matched, rule)) {
+                if let Some((_, descriptor)) = descriptor_match
+                    .as_ref()
+                    .filter(|(matched, _)| std::ptr::eq(*matched, rule))
+                {
                     let name = descriptor.counter_name(attempt);
-                    found.push((key(CounterId(index), &descriptor.key_parts(attempt, &name)), &counter.limit));
+                    found.push((
+                        key(CounterId(index), &descriptor.key_parts(attempt, &name)),
+                        &counter.limit,
+                    ));
                 }
                 continue;
             }

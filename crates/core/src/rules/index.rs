@@ -98,7 +98,10 @@ impl Index {
                 Some(postings) => {
                     for (posting, proven) in postings {
                         let candidate = Candidate { rule: index, proven };
-                        attributes.entry(posting.attribute()).or_default().insert(posting, candidate);
+                        attributes
+                            .entry(posting.attribute())
+                            .or_default()
+                            .insert(posting, candidate);
                     }
                 }
             }

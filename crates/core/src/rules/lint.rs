@@ -1,7 +1,7 @@
 //! Rules that can be taken, but hardly say what was meant. Takes time linear in the rules, whatever they are like.
 
 use super::file::holds_addresses;
-use super::rule::{LimitSelector, Condition, Experiment, Mode, CostSource, Rule, Terms, Test, Window};
+use super::rule::{Condition, CostSource, Experiment, LimitSelector, Mode, Rule, Terms, Test, Window};
 use crate::Cost;
 use crate::limit::Limit;
 use crate::problem::Problem;
@@ -263,7 +263,10 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
     }
     let (limit, others) = (plain(rule)?, plain(other)?);
     let warn = |text: String, hint: &str| {
-        Some(Problem::warning(&rule.location, text).with_hint(format!("{hint} (`{}` is at {})", other.id, other.location)))
+        Some(
+            Problem::warning(&rule.location, text)
+                .with_hint(format!("{hint} (`{}` is at {})", other.id, other.location)),
+        )
     };
     match (limit, others) {
         (Terms::Unlimited, Terms::Banned) => warn(
@@ -314,7 +317,8 @@ fn plain(rule: &Rule) -> Option<&Terms> {
 
 fn is_same_cost(one: &Rule, other: &Rule) -> bool {
     let free_of_trial = one.experiment.is_none() && other.experiment.is_none();
-    free_of_trial && matches!((&one.cost_source, &other.cost_source), (CostSource::Fixed(one), CostSource::Fixed(other)) if one == other)
+    free_of_trial
+        && matches!((&one.cost_source, &other.cost_source), (CostSource::Fixed(one), CostSource::Fixed(other)) if one == other)
 }
 
 /// Whether whatever `strict` lets pass, `loose` does too.

@@ -58,7 +58,12 @@ impl RuleSet {
             }
         }
         if let Some((rule, found)) = self.match_descriptor(attempt) {
-            plan.add(rule, attempt, &found.key_parts(attempt, &found.counter_name(attempt)), &mut key);
+            plan.add(
+                rule,
+                attempt,
+                &found.key_parts(attempt, &found.counter_name(attempt)),
+                &mut key,
+            );
         }
         plan
     }

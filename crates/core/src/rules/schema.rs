@@ -8,7 +8,7 @@ mod tests {
     use super::*;
     use crate::problem::Origin;
     use crate::rules::file::{ALGORITHMS, CONDITION_KEYS, COST_KEYS, EXPERIMENT_KEYS, FILE_KEYS, RULE_KEYS};
-    use crate::yaml::{NodeKind, Node, parse};
+    use crate::yaml::{Node, NodeKind, parse};
 
     /// The value at a path of keys and numbers.
     fn at<'n>(node: &'n Node, path: &str) -> &'n Node {

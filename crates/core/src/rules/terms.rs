@@ -1,7 +1,7 @@
 //! Which of its limits a rule applies to an attempt, and what it charges.
 
 use super::attempt::Attempt;
-use super::rule::{By, LimitSelector, Overrides, CostSource, Rule, Terms};
+use super::rule::{By, CostSource, LimitSelector, Overrides, Rule, Terms};
 use super::subject::Value;
 use crate::decision::Cost;
 

@@ -131,7 +131,11 @@ impl<'r> Verdict<'r> {
             _ => None,
         });
         let delay = delays.max().unwrap_or(Micros::ZERO);
-        let source = rulings.iter().map(|ruling| ruling.source).max().unwrap_or(default_source);
+        let source = rulings
+            .iter()
+            .map(|ruling| ruling.source)
+            .max()
+            .unwrap_or(default_source);
         Self {
             allowed,
             nearest,
@@ -175,7 +179,13 @@ impl<'r> Line<'r> {
         let (decision, counted) = match (decision, &self.rule.descriptor) {
             (Some(decision), Some(descriptor)) if self.window.is_some() => {
                 let (decision, after) = descriptor.apply_limit(decision);
-                (Some(decision), after.map(|after| WindowCount { after, includes_attempt }))
+                (
+                    Some(decision),
+                    after.map(|after| WindowCount {
+                        after,
+                        includes_attempt,
+                    }),
+                )
             }
             (decision, _) => (decision, None),
         };

@@ -13,7 +13,7 @@ mod report;
 mod windows;
 
 pub use draw::LimitNumbers;
-pub use report::{OracleAnswer, Difference, OracleEvent, OracleReport};
+pub use report::{Difference, OracleAnswer, OracleEvent, OracleReport};
 
 use crate::algorithm::{Algorithm, LeaseId};
 use crate::decision::{Decision, Retry, Standing};
@@ -56,7 +56,9 @@ pub fn run_with_progress(
         Gcra::NAME => contest::run::<meters::GcraOracle>(Gcra::NAME, steps, seed, progress),
         Cell::NAME => contest::run::<cell::CellOracle>(Cell::NAME, steps, seed, progress),
         FixedWindow::NAME => contest::run::<windows::FixedWindowOracle>(FixedWindow::NAME, steps, seed, progress),
-        SlidingCounter::NAME => contest::run::<windows::SlidingCounterOracle>(SlidingCounter::NAME, steps, seed, progress),
+        SlidingCounter::NAME => {
+            contest::run::<windows::SlidingCounterOracle>(SlidingCounter::NAME, steps, seed, progress)
+        }
         SlidingLog::NAME => contest::run::<lists::SlidingLogOracle>(SlidingLog::NAME, steps, seed, progress),
         Concurrency::NAME => contest::run::<lists::ConcurrencyOracle>(Concurrency::NAME, steps, seed, progress),
         other => panic!("no algorithm is called {other:?}"),

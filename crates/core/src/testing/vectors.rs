@@ -153,7 +153,8 @@ pub enum ExpectedVerdict {
 pub fn parse(text: &str) -> Result<Vec<Scenario>, String> {
     let mut file = ScenarioParser::default();
     for (number, line) in (1..).zip(text.lines()) {
-        file.read(number, line).map_err(|error| format!("line {number}: {error}"))?;
+        file.read(number, line)
+            .map_err(|error| format!("line {number}: {error}"))?;
     }
     Ok(file.scenarios)
 }

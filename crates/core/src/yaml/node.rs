@@ -1,7 +1,7 @@
 //! Values with their places, and how they are read: what does not fit becomes a problem, and reading goes on.
 
 use super::excerpt;
-use crate::problem::{Location, Problem, Problems, ValueError, did_you_mean, closest_match};
+use crate::problem::{Location, Problem, Problems, ValueError, closest_match, did_you_mean};
 use std::borrow::Cow;
 
 /// A value and where it stands.
@@ -132,7 +132,12 @@ impl Node {
     }
 
     /// A whole number from `least` to `most`. Underscores may part its digits.
-    pub fn integer(&self, expected: &str, range: std::ops::RangeInclusive<u64>, problems: &mut Problems) -> Option<u64> {
+    pub fn integer(
+        &self,
+        expected: &str,
+        range: std::ops::RangeInclusive<u64>,
+        problems: &mut Problems,
+    ) -> Option<u64> {
         let text = self.text(expected, problems)?;
         let number = crate::quantity::parse_integer(text).filter(|number| range.contains(number));
         if number.is_none() {
@@ -218,7 +223,11 @@ impl Node {
 
     /// The problem of something else that stands here, and what to write instead.
     pub fn report_unexpected(&self, expected: &str, hint: &str, problems: &mut Problems) {
-        problems.error_with(&self.location, format!("expected {expected}, found {}", self.kind_name()), hint);
+        problems.error_with(
+            &self.location,
+            format!("expected {expected}, found {}", self.kind_name()),
+            hint,
+        );
     }
 }
 

@@ -25,15 +25,15 @@ pub(super) fn problem(location: &Location, error: &ScanError) -> Problem {
             Problem::error(location, "a `,` or a `]` is missing in a list").with_hint("a list is [one, two]")
         }
         Is::UnexpectedEofFlowMapping | Is::UnexpectedEofImplicitFlowMapping | Is::ExpectedFlowMappingSeparator => {
-            Problem::error(location, "a `,` or a `}` is missing in a map").with_hint("a map is { key: value, other: value }")
+            Problem::error(location, "a `,` or a `}` is missing in a map")
+                .with_hint("a map is { key: value, other: value }")
         }
         Is::MismatchedFlowCollectionEnd { open, close } => {
             Problem::error(location, format!("a `{open}` is closed by `{close}`"))
                 .with_hint(format!("close it with `{}`", closing_bracket(*open)))
         }
-        Is::SimpleKeyExpected | Is::InvalidSimpleKey => {
-            Problem::error(location, "a key without its `:`").with_hint("write `key: value`, with a space after the colon")
-        }
+        Is::SimpleKeyExpected | Is::InvalidSimpleKey => Problem::error(location, "a key without its `:`")
+            .with_hint("write `key: value`, with a space after the colon"),
         Is::ExpectedBlockMappingKey | Is::InvalidIndentation | Is::ExpectedBlockSequenceEntry => {
             Problem::error(location, "this does not line up with what stands above it")
                 .with_hint("keys of one map begin in the same column, and so do the dashes of one list")

@@ -35,7 +35,9 @@ fn numbers(limit: &Limit) -> (u64, u64, u64) {
 
 /// Every request that passes, with its limit, in turn.
 fn run(requests: &[LimitedRequest]) -> Vec<(u64, LimitedRequest)> {
-    let Some(first) = requests.first() else { return Vec::new() };
+    let Some(first) = requests.first() else {
+        return Vec::new();
+    };
     let (mut key, mut us) = (Key::new(first.limit), START);
     let mut admitted = Vec::new();
     for &request in requests {

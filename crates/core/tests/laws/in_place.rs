@@ -59,7 +59,13 @@ fn keep_one_algorithm(limits: Vec<Limit>) -> Vec<Limit> {
 /// Rates as the other laws use them, and the extremes.
 fn any_rate_at_all() -> impl Strategy<Value = Rate> {
     let longest = 366 * 86_400 * 1_000_000;
-    let units = prop_oneof![Just(1), Just(7), Just(999_999_937), Just(Rate::UNITS_MAX), 1..=Rate::UNITS_MAX];
+    let units = prop_oneof![
+        Just(1),
+        Just(7),
+        Just(999_999_937),
+        Just(Rate::UNITS_MAX),
+        1..=Rate::UNITS_MAX
+    ];
     let period = prop_oneof![
         Just(1_000),
         Just(1_000_003),

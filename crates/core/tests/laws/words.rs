@@ -3,7 +3,7 @@
 use crate::keys::{Key, any_limit, capacity, span};
 use crate::promise::used_key;
 use proptest::prelude::*;
-use tollgate_core::{NanoFraction, TimeFraction, UnitFraction, Debt, Limit, Ring, State, StateNumbers, algorithm};
+use tollgate_core::{Debt, Limit, NanoFraction, Ring, State, StateNumbers, TimeFraction, UnitFraction, algorithm};
 
 fn numbers_of(state: &State) -> Vec<u64> {
     let mut numbers = Vec::new();

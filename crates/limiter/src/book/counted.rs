@@ -1,7 +1,7 @@
 //! Charges that the store counts as envoyproxy/ratelimit does, beside those that it settles.
 
 use super::RuleLimiter;
-use crate::store::{HitOp, Hit, Settlement, Store, StoreError};
+use crate::store::{Hit, HitOp, Settlement, Store, StoreError};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -27,14 +27,21 @@ impl<S: Store> RuleLimiter<S> {
 
     /// Settles charges, and counts those that are counted. Neither waits for the other: what is counted is so in any case.
     #[inline]
-    pub(super) async fn settle(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge], lease: LeaseId) -> Settlement {
+    pub(super) async fn settle(
+        &self,
+        charges: &[Charge<S::Key>],
+        hit_charges: &[HitCharge],
+        lease: LeaseId,
+    ) -> Settlement {
         match hit_charges {
             [] => self.store.settle(charges, lease).await,
             // In a box: most stores never come here, and need not have room for it.
             _ => {
-                Box::pin(self.settle_with_hits(charges, hit_charges, HitOp::Increment, async |rest| {
-                    self.store.settle(rest, lease).await
-                }))
+                Box::pin(
+                    self.settle_with_hits(charges, hit_charges, HitOp::Increment, async |rest| {
+                        self.store.settle(rest, lease).await
+                    }),
+                )
                 .await
             }
         }
@@ -44,7 +51,12 @@ impl<S: Store> RuleLimiter<S> {
     pub(super) async fn peek(&self, charges: &[Charge<S::Key>], hit_charges: &[HitCharge]) -> Settlement {
         match hit_charges {
             [] => self.store.peek(charges).await,
-            _ => Box::pin(self.settle_with_hits(charges, hit_charges, HitOp::Get, async |rest| self.store.peek(rest).await)).await,
+            _ => {
+                Box::pin(self.settle_with_hits(charges, hit_charges, HitOp::Get, async |rest| {
+                    self.store.peek(rest).await
+                }))
+                .await
+            }
         }
     }
 
@@ -78,12 +90,18 @@ pub(super) fn target_of(hit_charges: &[HitCharge], index: usize) -> Option<&Coun
 pub(super) fn hits<'a, K>(charges: &'a [Charge<K>], hit_charges: &'a [HitCharge]) -> impl Iterator<Item = Hit<'a, K>> {
     hit_charges.iter().filter_map(|(index, counting_target)| {
         let charge = charges.get(*index)?;
-        Some(Hit { charge, counting: counting_target })
+        Some(Hit {
+            charge,
+            counting: counting_target,
+        })
     })
 }
 
 /// Those that are settled, and those that are counted.
-fn split_hits<'a, K: Copy>(charges: &'a [Charge<K>], hit_charges: &'a [HitCharge]) -> (Vec<Charge<K>>, Vec<Hit<'a, K>>) {
+fn split_hits<'a, K: Copy>(
+    charges: &'a [Charge<K>],
+    hit_charges: &'a [HitCharge],
+) -> (Vec<Charge<K>>, Vec<Hit<'a, K>>) {
     let indexed = charges.iter().enumerate();
     let rest = indexed.filter(|(index, _)| target_of(hit_charges, *index).is_none());
     (

@@ -1,10 +1,10 @@
 //! Several attempts of one request, settled as one: all of them go on, or none does.
 
 use super::{HitCharge, RuleLimiter, charge_results, takes_lease};
-use crate::store::{HitOp, Hit, Settlement, Store};
+use crate::store::{Hit, HitOp, Settlement, Store};
 use crate::{join, lease};
-use tollgate_core::rules::envoy::{LimitOverride, CounterTarget};
-use tollgate_core::rules::{ChargeResult, Attempt, WindowCount, Plan, Ruling, Verdict};
+use tollgate_core::rules::envoy::{CounterTarget, LimitOverride};
+use tollgate_core::rules::{Attempt, ChargeResult, Plan, Ruling, Verdict, WindowCount};
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
 
 /// One attempt of a request that makes several.
@@ -184,7 +184,12 @@ impl<S: Store> RuleLimiter<S> {
     }
 
     /// Gives the cost of a part back if the request goes on, and tells how its limits stand.
-    async fn refund_item<'r>(&self, item: &AttemptItem<'_>, mut plan: Plan<'r, S::Key>, allowed: bool) -> ItemVerdict<'r> {
+    async fn refund_item<'r>(
+        &self,
+        item: &AttemptItem<'_>,
+        mut plan: Plan<'r, S::Key>,
+        allowed: bool,
+    ) -> ItemVerdict<'r> {
         if !self.refund_applies(item, allowed) {
             for charge in &mut plan.charges {
                 *charge = charge.as_peek();
@@ -201,18 +206,31 @@ impl<S: Store> RuleLimiter<S> {
             false => Cost::ZERO,
         };
         let inline_limit = item.inline_limit.as_ref();
-        let Some((inline_limit, charge)) = inline_limit.and_then(|inline_limit| Some((inline_limit, self.inline_charge(attempt, inline_limit, cost)?))) else {
+        let Some((inline_limit, charge)) = inline_limit
+            .and_then(|inline_limit| Some((inline_limit, self.inline_charge(attempt, inline_limit, cost)?)))
+        else {
             return ItemVerdict::Inline(Some(Decision::banned(Cost::ZERO)), S::SOURCE, None);
         };
         let result = match self.inline_hit(attempt, inline_limit, 0) {
             Some((_, target)) => {
                 let (charge, target) = (&charge, &target);
-                let settlement = self.store.hit(&[Hit { charge, counting: target }], HitOp::Decrement).await;
+                let settlement = self
+                    .store
+                    .hit(
+                        &[Hit {
+                            charge,
+                            counting: target,
+                        }],
+                        HitOp::Decrement,
+                    )
+                    .await;
                 charge_results(&settlement).next().unwrap_or(ChargeResult::Failed)
             }
             None => {
                 let standing = self.store.refund(&charge).await;
-                standing.map_or(ChargeResult::Failed, |(decision, source)| ChargeResult::Decided(decision, source))
+                standing.map_or(ChargeResult::Failed, |(decision, source)| {
+                    ChargeResult::Decided(decision, source)
+                })
             }
         };
         self.inline_verdict(inline_limit, result).as_peek()
@@ -226,12 +244,20 @@ impl<S: Store> RuleLimiter<S> {
     }
 
     /// What the limits of each part say, as far as they were asked. The answers stand in the order of the parts.
-    fn item_verdicts<'r>(&self, planned: &[PlannedItem<'r, S::Key>], settlement: Option<&Settlement>) -> Vec<Option<ItemVerdict<'r>>> {
+    fn item_verdicts<'r>(
+        &self,
+        planned: &[PlannedItem<'r, S::Key>],
+        settlement: Option<&Settlement>,
+    ) -> Vec<Option<ItemVerdict<'r>>> {
         let mut results = settlement.into_iter().flat_map(charge_results);
         let each = planned.iter().map(|planned_item| match planned_item {
             PlannedItem::Rules(plan) => Some(ItemVerdict::Rules(plan.verdict(S::SOURCE, &mut results))),
-            PlannedItem::Inline(cost, InlineLimit::Banned) => Some(ItemVerdict::Inline(Some(Decision::banned(*cost)), S::SOURCE, None)),
-            PlannedItem::Inline(_, inline_limit) => Some(self.inline_verdict(inline_limit, results.next().unwrap_or(ChargeResult::Failed))),
+            PlannedItem::Inline(cost, InlineLimit::Banned) => {
+                Some(ItemVerdict::Inline(Some(Decision::banned(*cost)), S::SOURCE, None))
+            }
+            PlannedItem::Inline(_, inline_limit) => {
+                Some(self.inline_verdict(inline_limit, results.next().unwrap_or(ChargeResult::Failed)))
+            }
             PlannedItem::Refund(_) => None,
         });
         each.collect()
@@ -246,7 +272,14 @@ impl<S: Store> RuleLimiter<S> {
             ) => {
                 let (decision, after) = limit_override.apply_limit(decision);
                 let includes_attempt = matches!(result, ChargeResult::Decided(..));
-                ItemVerdict::Inline(Some(decision), source, after.map(|after| WindowCount { after, includes_attempt }))
+                ItemVerdict::Inline(
+                    Some(decision),
+                    source,
+                    after.map(|after| WindowCount {
+                        after,
+                        includes_attempt,
+                    }),
+                )
             }
             (ChargeResult::Decided(decision, source) | ChargeResult::Uncounted(decision, source), _) => {
                 ItemVerdict::Inline(Some(decision), source, None)
@@ -286,7 +319,9 @@ impl<S: Store> RuleLimiter<S> {
     /// How the charge of a limit that a caller brings is counted, if it is: at this place among all.
     fn inline_hit(&self, attempt: &Attempt<'_>, inline_limit: &InlineLimit, index: usize) -> Option<HitCharge> {
         match inline_limit {
-            InlineLimit::Override(limit_override) if self.store.takes_hits() && limit_override.policy() == Policy::Count => {
+            InlineLimit::Override(limit_override)
+                if self.store.takes_hits() && limit_override.policy() == Policy::Count =>
+            {
                 Some((index, CounterTarget::for_override(attempt, limit_override.requests())))
             }
             _ => None,
@@ -357,7 +392,8 @@ fn is_allowed(verdicts: &[Option<ItemVerdict<'_>>]) -> bool {
 impl ItemVerdict<'_> {
     /// Whether it is held to a quota.
     pub fn is_quota(&self) -> bool {
-        let is_quota_ruling = |ruling: &Ruling<'_>| ruling.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
+        let is_quota_ruling =
+            |ruling: &Ruling<'_>| ruling.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
         matches!(self, Self::Rules(verdict) if verdict.rulings.iter().any(is_quota_ruling))
     }
 

@@ -132,10 +132,10 @@ mod tests {
         #[test]
         fn a_token_is_read_as_it_was_written(
             lease in any::<u64>(),
-            lines in proptest::collection::vec((any::<u64>(), any::<[u8; Fingerprint::LENGTH]>()), 0..9),
+            counters in proptest::collection::vec((any::<u64>(), any::<[u8; Fingerprint::LENGTH]>()), 0..9),
         ) {
             let key = |bytes: &[u8; Fingerprint::LENGTH]| Fingerprint::read(bytes);
-            let lines = lines.iter().filter_map(|(tag, bytes)| Some((*tag, key(bytes)?))).collect();
+            let counters = counters.iter().filter_map(|(tag, bytes)| Some((*tag, key(bytes)?))).collect();
             let token = LeaseToken { lease: LeaseId(lease), counters };
             prop_assert_eq!(LeaseToken::parse(&token.to_text()), Some(token));
         }

@@ -71,7 +71,8 @@ async fn peek<S: Store>(model: &mut ReferenceModel<'_, S>) -> Result<(), String>
     let limit = model.shape().limit(UNITS, LONG)?;
     let (key, other) = (model.key("one", &limit), model.key("other", &limit));
     for _ in 0..3 {
-        model.peek(&[charge(key, &limit, UNITS)?, charge(other, &limit, 1)?])
+        model
+            .peek(&[charge(key, &limit, UNITS)?, charge(other, &limit, 1)?])
             .await?;
     }
     model.expect_remaining(key, &limit, UNITS).await?;

@@ -5,7 +5,7 @@ use super::{Harness, run};
 use crate::store::{Outcome, Settlement, Store, StoreError};
 use std::fmt::Debug;
 use tollgate_core::{
-    Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, OnStoreFailure, Policy, Receipt, Proposal,
+    Charge, Cost, Counter, Decision, LeaseId, Limit, Mark, Micros, Now, OnStoreFailure, Policy, Proposal, Receipt,
     State, Timestamp, propose,
 };
 
@@ -108,7 +108,11 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         self.settle_with_lease(charges, lease).await
     }
 
-    pub(super) async fn settle_with_lease(&mut self, charges: &[Charge<S::Key>], lease: LeaseId) -> Result<Settlement, String> {
+    pub(super) async fn settle_with_lease(
+        &mut self,
+        charges: &[Charge<S::Key>],
+        lease: LeaseId,
+    ) -> Result<Settlement, String> {
         let got = self.harness.store.settle(charges, lease).await;
         let expected = self.expected(charges, got.now);
         self.compare("settle", charges, &expected, &got, lease)?;
@@ -329,7 +333,13 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
         Ok(())
     }
 
-    fn compare_decisions(&mut self, call: &str, expected: Decision, got: Decision, inexact: bool) -> Result<(), String> {
+    fn compare_decisions(
+        &mut self,
+        call: &str,
+        expected: Decision,
+        got: Decision,
+        inexact: bool,
+    ) -> Result<(), String> {
         let units = |decision: Decision| {
             let standing = decision.standing();
             (decision.is_allow(), standing.limit, standing.remaining)
@@ -351,7 +361,9 @@ impl<'b, S: Store> ReferenceModel<'b, S> {
     }
 
     fn is_inexact(&self, key: S::Key) -> bool {
-        self.states.iter().any(|(known, reference)| *known == key && reference.inexact)
+        self.states
+            .iter()
+            .any(|(known, reference)| *known == key && reference.inexact)
     }
 
     fn state(&self, key: S::Key) -> Option<&State> {

@@ -16,11 +16,11 @@ mod notes;
 mod options;
 mod portions;
 
-use self::here::{LocalLimiter, FallbackLimit};
+use self::here::{FallbackLimit, LocalLimiter};
 use self::instances::Instances;
 use self::notes::KeyHistory;
 use super::memory::{Commit, Memory};
-use super::{HitOp, Hit, Outcome, Settlement, Source, Store, StoreError};
+use super::{Hit, HitOp, Outcome, Settlement, Source, Store, StoreError};
 use crate::fingerprint::Fingerprint;
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use tokio::time::timeout;
 use tollgate_core::{Charge, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt};
 
 pub use self::instances::InstanceCount;
-pub use self::options::{FallbackMetrics, StoreMode, FallbackOptions};
+pub use self::options::{FallbackMetrics, FallbackOptions, StoreMode};
 
 /// A shared store, and this instance behind it.
 #[derive(Debug)]
@@ -165,9 +165,14 @@ impl<S: Store> Fallback<S> {
         let local_settlement = self.local.memory.settle_all(&local_charges, commit, lease);
         if commit == Commit::Keep && !local_settlement.allowed {
             // Whoever waits does so for this long; it is taken back all the same.
-            let _ = timeout(self.local.compensation_timeout, self.inner.compensate(charges, settlement)).await;
+            let _ = timeout(
+                self.local.compensation_timeout,
+                self.inner.compensate(charges, settlement),
+            )
+            .await;
         }
-        for ((charge, (index, fallback)), outcome) in local_charges.iter().zip(indexes).zip(&local_settlement.outcomes) {
+        for ((charge, (index, fallback)), outcome) in local_charges.iter().zip(indexes).zip(&local_settlement.outcomes)
+        {
             let Ok(outcome) = outcome else { continue };
             let is_kept = charge.policy == Policy::Count || (local_settlement.allowed && outcome.decision.is_allow());
             if commit == Commit::Keep && is_kept && fallback.is_repaid() && repay == Repay::Yes {
@@ -177,7 +182,10 @@ impl<S: Store> Fallback<S> {
                 *slot = Ok(fallback.label(*outcome));
             }
         }
-        self.local.metrics.decided.fetch_add(local_charges.len() as u64, Ordering::Relaxed);
+        self.local
+            .metrics
+            .decided
+            .fetch_add(local_charges.len() as u64, Ordering::Relaxed);
         let is_allowed = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
             charge.policy == Policy::Shadow || outcome.is_ok_and(|outcome| outcome.decision.is_allow())
         };
@@ -295,7 +303,8 @@ impl<S: Store> Store for Fallback<S> {
             false => self.inner.peek(charges).await,
         };
         let dry_run = (Commit::DryRun, Repay::Yes);
-        self.decide_locally(charges, LeaseId::default(), dry_run, &mut settlement).await;
+        self.decide_locally(charges, LeaseId::default(), dry_run, &mut settlement)
+            .await;
         settlement
     }
 
@@ -310,8 +319,17 @@ impl<S: Store> Store for Fallback<S> {
         for outcome in settlement.outcomes.iter_mut().filter(|outcome| is_local(outcome)) {
             *outcome = Err(StoreError::Skipped);
         }
-        let _ = timeout(self.local.compensation_timeout, self.inner.compensate(charges, settlement)).await;
-        for (outcome, saved) in settlement.outcomes.iter_mut().zip(saved).filter(|(_, saved)| is_local(saved)) {
+        let _ = timeout(
+            self.local.compensation_timeout,
+            self.inner.compensate(charges, settlement),
+        )
+        .await;
+        for (outcome, saved) in settlement
+            .outcomes
+            .iter_mut()
+            .zip(saved)
+            .filter(|(_, saved)| is_local(saved))
+        {
             *outcome = saved;
         }
         self.compensate_locally(charges, settlement).await;
@@ -324,7 +342,9 @@ impl<S: Store> Store for Fallback<S> {
             false => self.inner.refund(charge).await,
         };
         match (refunded, self.local.fallback_limit(charge)) {
-            (Err(error), Some(FallbackLimit::Share(portion))) if is_unavailable(error) => self.local.refund(charge, portion).await,
+            (Err(error), Some(FallbackLimit::Share(portion))) if is_unavailable(error) => {
+                self.local.refund(charge, portion).await
+            }
             (refunded, _) => refunded,
         }
     }
@@ -387,7 +407,9 @@ impl<S: Store> Store for Fallback<S> {
             HitOp::Decrement => {
                 for (charge, outcome) in charges.iter().zip(&mut settlement.outcomes) {
                     let is_unanswered = outcome.is_err_and(is_unavailable);
-                    if let (true, Some(FallbackLimit::Share(portion))) = (is_unanswered, self.local.fallback_limit(charge)) {
+                    if let (true, Some(FallbackLimit::Share(portion))) =
+                        (is_unanswered, self.local.fallback_limit(charge))
+                    {
                         let refunded = self.local.refund(charge, portion).await;
                         *outcome = refunded.map(|(decision, source)| Outcome {
                             decision,

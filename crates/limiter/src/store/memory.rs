@@ -138,7 +138,13 @@ impl Memory {
 
     /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
     /// outcomes in order.
-    pub(crate) fn settle_each(&self, limit: &Limit, keys: &[Fingerprint], options: ChargeOptions, mut on_outcome: impl FnMut(Decision)) {
+    pub(crate) fn settle_each(
+        &self,
+        limit: &Limit,
+        keys: &[Fingerprint],
+        options: ChargeOptions,
+        mut on_outcome: impl FnMut(Decision),
+    ) {
         for keys in keys.chunks(Self::CHUNK) {
             let now = self.instant();
             with_kind!(limit, kind => {
@@ -259,7 +265,13 @@ impl Memory {
 
     /// Settles a charge that found no room, on the counter that all such keys of its limit share.
     #[cold]
-    fn settle_overflow<A: Kind, T: SettleOutput>(&self, kind: &A, limit: &Limit, options: ChargeOptions, now: Now) -> T {
+    fn settle_overflow<A: Kind, T: SettleOutput>(
+        &self,
+        kind: &A,
+        limit: &Limit,
+        options: ChargeOptions,
+        now: Now,
+    ) -> T {
         self.overflow.count(1);
         let key = self.secret.overflow_key(limit);
         let shards = A::shards(&self.tables);

@@ -48,22 +48,22 @@ mod turns;
 mod view;
 mod work;
 
-use self::call::{ScriptOp, ChargeReply};
+use self::call::{ChargeReply, ScriptOp};
 use self::envoy::RedisCounters;
 use self::nodes::Topology;
 use self::orphans::PendingLease;
-use self::work::{NodeReply, StoreContext, NodeRequest, receipt};
-use super::{HitOp, Hit, Outcome, Settlement, Source, Store, StoreError};
+use self::work::{NodeReply, NodeRequest, StoreContext, receipt};
+use super::{Hit, HitOp, Outcome, Settlement, Source, Store, StoreError};
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
 
-pub use self::breaker::{BreakerState, BreakerConfig, OpenFor};
+pub use self::breaker::{BreakerConfig, BreakerState, OpenFor};
 pub use self::envoy::RedisCountersOptions;
-pub use self::figures::{RedisMetrics, LastError};
+pub use self::figures::{LastError, RedisMetrics};
 pub use self::key::{RedisKey, RedisKeyTemplate};
-pub use self::options::{Functions, RedisOptions, ReadFrom, ClockSource, RedisTlsError, UrlError};
+pub use self::options::{ClockSource, Functions, ReadFrom, RedisOptions, RedisTlsError, UrlError};
 pub use self::survey::Diagnostics;
 
 /// A store on Redis or Valkey: one server, the one that sentinels name, or a cluster.
@@ -159,7 +159,13 @@ impl Redis {
     }
 
     /// Changes one counter, other than by charging it, and says what came of it.
-    async fn modify(&self, op: ScriptOp, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<ChargeReply, StoreError> {
+    async fn modify(
+        &self,
+        op: ScriptOp,
+        key: RedisKey,
+        limit: &Limit,
+        receipt: &Receipt,
+    ) -> Result<ChargeReply, StoreError> {
         let charge = self.single_charge(key, limit, receipt.cost);
         let reply = self.topology.send_one(NodeRequest::single(op, charge, *receipt)).await;
         // After the answer: what came before it must not be believed either.
@@ -192,7 +198,10 @@ impl Redis {
             ScriptOp::Settle => Some(PendingLease::new(&self.topology, charges, lease)),
             _ => None,
         };
-        let reply = self.topology.send_one(NodeRequest::new(op, charges.to_vec(), lease)).await;
+        let reply = self
+            .topology
+            .send_one(NodeRequest::new(op, charges.to_vec(), lease))
+            .await;
         if let Some(pending) = &mut pending {
             pending.resolve(&reply);
         }
@@ -240,7 +249,9 @@ impl Store for Redis {
     }
 
     async fn undo(&self, key: RedisKey, limit: &Limit, receipt: &Receipt) -> Result<(), StoreError> {
-        self.modify_standing(ScriptOp::Undo, key, limit, receipt).await.map(drop)
+        self.modify_standing(ScriptOp::Undo, key, limit, receipt)
+            .await
+            .map(drop)
     }
 
     async fn compensate(&self, charges: &[Charge<RedisKey>], settlement: &mut Settlement) {

@@ -1,6 +1,6 @@
 //! Starts a cluster: three primaries with the slots between them, each with a replica.
 
-use super::servers::{ServerKind, Server, free_port};
+use super::servers::{Server, ServerKind, free_port};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;

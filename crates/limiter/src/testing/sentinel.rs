@@ -1,6 +1,6 @@
 //! A primary with replicas, and sentinels that watch over it.
 
-use super::servers::{ServerKind, Server, folder, free_port};
+use super::servers::{Server, ServerKind, folder, free_port};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -47,8 +47,9 @@ impl SentinelGroup {
         servers.extend((0..2).map(|_| Server::start_with(kind, &settings)));
         let sentinels: Vec<Sentinel> = (0..3).map(|_| Sentinel::start(kind, port)).collect();
         for sentinel in &sentinels {
-            let is_complete =
-                |reply: &str| field(reply, "num-other-sentinels") == Some("2") && field(reply, "num-slaves") == Some("2");
+            let is_complete = |reply: &str| {
+                field(reply, "num-other-sentinels") == Some("2") && field(reply, "num-slaves") == Some("2")
+            };
             sentinel.wait_for(is_complete, "all the others");
         }
         let group = Self { servers, sentinels };
@@ -112,7 +113,10 @@ impl Subscription {
     pub fn has_message(&mut self) -> bool {
         let mut bytes = [0; 4_096];
         let received = |stream: &mut TcpStream| stream.read(&mut bytes).is_ok_and(|count| count > 0);
-        self.0.iter_mut().map(received).fold(false, |any, received| any | received)
+        self.0
+            .iter_mut()
+            .map(received)
+            .fold(false, |any, received| any | received)
     }
 }
 

@@ -6,7 +6,7 @@ use super::{attributes, stopped_store};
 use tollgate_limiter::conformance::block_on;
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleMatch};
-use tollgate_limiter::{ItemVerdict, AttemptItem, RuleLimiter, Direction};
+use tollgate_limiter::{AttemptItem, Direction, ItemVerdict, RuleLimiter};
 
 const FILE: &str = "
 domain: shop
@@ -162,7 +162,7 @@ fn only_the_descriptor_that_the_entries_lead_to_applies() {
 
 #[test]
 fn what_another_limit_replaces_is_not_given_back_either() {
-    use Direction::{Refund, Consume};
+    use Direction::{Consume, Refund};
     for strict in [false, true] {
         for (special, all) in [(Consume, Refund), (Refund, Consume), (Refund, Refund)] {
             let limiter = limiter(strict);

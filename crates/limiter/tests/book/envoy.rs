@@ -1,14 +1,14 @@
 //! Descriptors of envoyproxy/ratelimit in a rule book: counted as there, or strictly.
 
-use super::{attributes, stopped_store, render};
+use super::{attributes, render, stopped_store};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{LimitOverride, DescriptorFiles, RatelimitOptions, Unit};
-use tollgate_limiter::core::rules::{Attempt, RulesParser, ParserOptions};
+use tollgate_limiter::core::rules::envoy::{DescriptorFiles, LimitOverride, RatelimitOptions, Unit};
+use tollgate_limiter::core::rules::{Attempt, ParserOptions, RulesParser};
 use tollgate_limiter::core::{Cost, Micros, yaml};
-use tollgate_limiter::{ItemVerdict, InlineLimit, AttemptItem, RuleLimiter, Direction};
+use tollgate_limiter::{AttemptItem, Direction, InlineLimit, ItemVerdict, RuleLimiter};
 
 const FILE: &str = "
 domain: shop
@@ -212,7 +212,10 @@ fn check_descriptors(limiter: &RuleLimiter, descriptors: &[&str], times: usize) 
 fn a_limit_is_left_out_where_another_replaces_it() {
     for strict in [false, true] {
         assert_eq!(check_on_fresh_store(strict, &["all=x", "unknown=x"], 2), [true, false]);
-        assert_eq!(check_on_fresh_store(strict, &["all=x", "special=x"], 4), [true, true, true, false]);
+        assert_eq!(
+            check_on_fresh_store(strict, &["all=x", "special=x"], 4),
+            [true, true, true, false]
+        );
     }
 }
 
@@ -224,7 +227,11 @@ fn quotas_refuse_only_all_together() {
             [true, true, false],
             "{strict}"
         );
-        assert_eq!(check_on_fresh_store(strict, &["quota=x", "free=x"], 2), [true, false], "{strict}");
+        assert_eq!(
+            check_on_fresh_store(strict, &["quota=x", "free=x"], 2),
+            [true, false],
+            "{strict}"
+        );
         // What limits nothing always has room, and is no quota whatever is written.
         assert_eq!(
             check_on_fresh_store(strict, &["quota=x", "quota=free"], 2),
@@ -247,7 +254,11 @@ fn a_quota_of_nothing_leaves_it_to_the_others() {
             [true, true, false],
             "{strict}"
         );
-        assert_eq!(check_on_fresh_store(strict, &["quota=none", "unknown=x"], 1), [false], "{strict}");
+        assert_eq!(
+            check_on_fresh_store(strict, &["quota=none", "unknown=x"], 1),
+            [false],
+            "{strict}"
+        );
     }
     // Alone it refuses, and then what others took is given back.
     let (store, _) = stopped_store();
@@ -262,12 +273,22 @@ fn what_is_banned_keeps_others_from_being_charged_only_strictly() {
         let (store, _) = stopped_store();
         let limiter = RuleLimiter::new(parser(strict).finish().expect("sound descriptors").rules, store);
         assert_eq!(check_descriptors(&limiter, &["quota=large", "banned=x"], 1), [false]);
-        assert_eq!(check_descriptors(&limiter, &["quota=large", "unknown=x"], 2), left, "{strict}");
+        assert_eq!(
+            check_descriptors(&limiter, &["quota=large", "unknown=x"], 2),
+            left,
+            "{strict}"
+        );
     }
 }
 
 /// Whether one descriptor passes that may bring a limit along, how much is then left, and what its window holds.
-fn check_one(limiter: &RuleLimiter, entry: &str, direction: Direction, cost: u64, limit_override: Option<LimitOverride>) -> (bool, Option<u64>, Option<u64>) {
+fn check_one(
+    limiter: &RuleLimiter,
+    entry: &str,
+    direction: Direction,
+    cost: u64,
+    limit_override: Option<LimitOverride>,
+) -> (bool, Option<u64>, Option<u64>) {
     let item = AttemptItem {
         attempt: Attempt {
             domain: "shop",
@@ -312,7 +333,10 @@ fn a_limit_that_a_request_brings_is_counted_where_the_files_limit_is() {
         check_one(&limiter, "all=x", Consume, 1, limit_override(5, Unit::Minute)),
         (true, Some(3), Some(2))
     );
-    assert_eq!(check_one(&limiter, "all=x", Consume, 1, None), (false, Some(0), Some(3)));
+    assert_eq!(
+        check_one(&limiter, "all=x", Consume, 1, None),
+        (false, Some(0), Some(3))
+    );
     // Windows of another length, another value, and what no file knows have counters of their own.
     assert_eq!(
         check_one(&limiter, "all=x", Consume, 1, limit_override(5, Unit::Hour)),
@@ -327,7 +351,10 @@ fn a_limit_that_a_request_brings_is_counted_where_the_files_limit_is() {
         (true, Some(4), Some(1))
     );
     // What is counted together in the file is not here.
-    assert_eq!(check_one(&limiter, "path=/a/1", Consume, 2, None), (true, Some(0), Some(2)));
+    assert_eq!(
+        check_one(&limiter, "path=/a/1", Consume, 2, None),
+        (true, Some(0), Some(2))
+    );
     assert_eq!(
         check_one(&limiter, "path=/a/1", Consume, 1, limit_override(5, Unit::Minute)),
         (true, Some(4), Some(1))
@@ -352,23 +379,50 @@ fn strictly_a_limit_that_a_request_brings_takes_nothing_when_it_refuses() {
     let (store, _) = stopped_store();
     let limiter = RuleLimiter::new(parser(true).finish().expect("sound descriptors").rules, store);
     let limit_override = Some(LimitOverride::new(5, Unit::Minute, true));
-    assert_eq!(check_one(&limiter, "special=x", Direction::Consume, 2, None), (true, Some(1), None));
-    assert_eq!(check_one(&limiter, "special=x", Direction::Consume, 4, limit_override), (false, Some(3), None));
-    assert_eq!(check_one(&limiter, "special=x", Direction::Consume, 3, limit_override), (true, Some(0), None));
+    assert_eq!(
+        check_one(&limiter, "special=x", Direction::Consume, 2, None),
+        (true, Some(1), None)
+    );
+    assert_eq!(
+        check_one(&limiter, "special=x", Direction::Consume, 4, limit_override),
+        (false, Some(3), None)
+    );
+    assert_eq!(
+        check_one(&limiter, "special=x", Direction::Consume, 3, limit_override),
+        (true, Some(0), None)
+    );
 }
 
 #[test]
 fn what_is_given_back_is_taken_off_and_never_refused() {
     let (store, _) = stopped_store();
     let limiter = RuleLimiter::new(parser(false).finish().expect("sound descriptors").rules, store);
-    assert_eq!(check_one(&limiter, "all=x", Direction::Consume, 5, None), (false, Some(0), Some(5)));
+    assert_eq!(
+        check_one(&limiter, "all=x", Direction::Consume, 5, None),
+        (false, Some(0), Some(5))
+    );
     // Still beyond the limit.
-    assert_eq!(check_one(&limiter, "all=x", Direction::Refund, 3, None), (true, Some(0), Some(2)));
-    assert_eq!(check_one(&limiter, "all=x", Direction::Refund, 9, None), (true, Some(1), Some(0)));
+    assert_eq!(
+        check_one(&limiter, "all=x", Direction::Refund, 3, None),
+        (true, Some(0), Some(2))
+    );
+    assert_eq!(
+        check_one(&limiter, "all=x", Direction::Refund, 9, None),
+        (true, Some(1), Some(0))
+    );
     let limit_override = Some(LimitOverride::new(5, Unit::Minute, false));
-    assert_eq!(check_one(&limiter, "all=x", Direction::Consume, 7, limit_override), (false, Some(0), Some(7)));
-    assert_eq!(check_one(&limiter, "all=x", Direction::Refund, 1, limit_override), (true, Some(0), Some(6)));
-    assert_eq!(check_one(&limiter, "banned=x", Direction::Refund, 1, None), (true, Some(0), Some(0)));
+    assert_eq!(
+        check_one(&limiter, "all=x", Direction::Consume, 7, limit_override),
+        (false, Some(0), Some(7))
+    );
+    assert_eq!(
+        check_one(&limiter, "all=x", Direction::Refund, 1, limit_override),
+        (true, Some(0), Some(6))
+    );
+    assert_eq!(
+        check_one(&limiter, "banned=x", Direction::Refund, 1, None),
+        (true, Some(0), Some(0))
+    );
 }
 
 #[test]
@@ -376,7 +430,10 @@ fn a_limit_of_our_own_takes_nothing_when_it_refuses() {
     for strict in [false, true] {
         let exact = &["exact=x"][..];
         let results = check_sequence(strict, &[(exact, 2), (exact, 2), (exact, 1)]);
-        let starts: Vec<&str> = results.iter().filter_map(|answer| answer.split(" After").next()).collect();
+        let starts: Vec<&str> = results
+            .iter()
+            .filter_map(|answer| answer.split(" After").next())
+            .collect();
         assert_eq!(
             starts,
             [
@@ -395,10 +452,19 @@ fn a_limit_of_our_own_is_charged_only_if_the_request_goes_on_and_others_are_coun
     let (store, _) = stopped_store();
     let limiter = RuleLimiter::new(parser(false).finish().expect("sound descriptors").rules, store);
     // The window lets one pass, the bucket three.
-    assert_eq!(check_descriptors(&limiter, &["all=x", "exact=x"], 3), [true, false, false]);
-    assert_eq!(check_descriptors(&limiter, &["exact=x", "unknown=x"], 3), [true, true, false]);
+    assert_eq!(
+        check_descriptors(&limiter, &["all=x", "exact=x"], 3),
+        [true, false, false]
+    );
+    assert_eq!(
+        check_descriptors(&limiter, &["exact=x", "unknown=x"], 3),
+        [true, true, false]
+    );
     // The window is used up by what the bucket refuses.
-    assert_eq!(check_descriptors(&limiter, &["quota=large", "exact=x"], 2), [false, false]);
+    assert_eq!(
+        check_descriptors(&limiter, &["quota=large", "exact=x"], 2),
+        [false, false]
+    );
     assert_eq!(check_descriptors(&limiter, &["quota=large", "unknown=x"], 1), [false]);
 }
 
@@ -407,7 +473,13 @@ fn another_number_goes_on_counting_and_another_unit_begins_anew() {
     let (store, _) = stopped_store();
     let check = |file: &str| {
         let rules = parser_of(file, false).finish().expect("sound descriptors").rules;
-        check_one(&RuleLimiter::new(rules, Arc::clone(&store)), "all=x", Direction::Consume, 1, None)
+        check_one(
+            &RuleLimiter::new(rules, Arc::clone(&store)),
+            "all=x",
+            Direction::Consume,
+            1,
+            None,
+        )
     };
     let other = |limit: &str| FILE.replace("unit: minute, requests_per_unit: 1, name", limit);
     assert_eq!(check(FILE), (true, Some(0), Some(1)));

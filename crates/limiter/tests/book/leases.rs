@@ -64,7 +64,10 @@ fn a_lease_is_renewed_for_its_shortest_term() {
     clock.advance(Micros::from_secs(4));
     assert_eq!(block_on(limiter.renew(&lease)), Ok(Some(Micros::from_secs(5))));
     clock.advance(Micros::from_secs(4));
-    assert_eq!(check(&limiter, &["user=a"], 1).split(':').next(), Some("denied by user"));
+    assert_eq!(
+        check(&limiter, &["user=a"], 1).split(':').next(),
+        Some("denied by user")
+    );
     // A rule that is gone holds nothing; what is left of the lease goes on.
     let fewer = RuleLimiter::new(
         rules("rules:\n- { id: all, algorithm: concurrency, limit: 3, lease_ttl: 10s }\n"),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions, Verdict};
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser, Verdict};
 use tollgate_limiter::core::{Cost, Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;
 

@@ -1,6 +1,6 @@
 //! The two-tier example, walked through.
 
-use super::{attempt, attributes, limiter, check};
+use super::{attempt, attributes, check, limiter};
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Micros;
 
@@ -10,7 +10,9 @@ const PAYMENTS: &str = include_str!("../../../../examples/payments.yaml");
 fn count_allowed(limiter: &RuleLimiter, pairs: &[&str]) -> u32 {
     let attributes = attributes(pairs);
     let attempt = attempt(&attributes, 1);
-    (0..).take_while(|_| limiter.check_now(&attempt).verdict.allowed).count() as u32
+    (0..)
+        .take_while(|_| limiter.check_now(&attempt).verdict.allowed)
+        .count() as u32
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Whom counters are for: forgetting, giving back, explaining, and values that are just data.
 
-use super::{attempt, attributes, limiter, check, rules, stopped_store, render};
+use super::{attempt, attributes, check, limiter, render, rules, stopped_store};
 use proptest::prelude::*;
 use std::sync::Arc;
 use tollgate_limiter::RuleLimiter;
@@ -96,7 +96,11 @@ fn explaining_takes_nothing() {
     let after = block_on(limiter.explain(&attempt));
     assert_eq!(before.to_string(), after.to_string());
     assert!(before.verdict.allowed);
-    let matched: Vec<bool> = before.traces.iter().map(|story| story.rule_match.is_matched()).collect();
+    let matched: Vec<bool> = before
+        .traces
+        .iter()
+        .map(|story| story.rule_match.is_matched())
+        .collect();
     assert_eq!(matched, [true, true, false, true, false]);
     let RuleMatch::Matched(plan) = &before.traces[1].rule_match else {
         panic!("the plan applies")

@@ -1,12 +1,12 @@
 //! Rules over a cluster of which a part is away.
 
-use crate::site::{key, remaining, once, open_for, owner_of, until};
+use crate::site::{key, once, open_for, owner_of, remaining, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::Cost;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, ParserOptions};
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RulesParser};
 use tollgate_limiter::core::{Source, yaml};
 use tollgate_limiter::store::Store;
 use tollgate_limiter::testing::cluster::Cluster;
@@ -74,5 +74,11 @@ async fn a_rule_that_is_closed_costs_the_others_nothing() {
     assert_eq!(used().await, 2);
     assert_eq!(check("risky").await, (false, Source::Closed, 998));
     assert_eq!(used().await, 2);
-    assert_eq!((store.metrics().compensated_charges.get(), store.metrics().uncompensated_charges.get()), (1, 0));
+    assert_eq!(
+        (
+            store.metrics().compensated_charges.get(),
+            store.metrics().uncompensated_charges.get()
+        ),
+        (1, 0)
+    );
 }

@@ -1,13 +1,13 @@
 //! Servers that go, come and change places while they are asked.
 
-use crate::site::{Load, Rules, charge, key, remaining, once, open, open_for, owner_of, subject_on, until};
+use crate::site::{Load, Rules, charge, key, once, open, open_for, owner_of, remaining, subject_on, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::{LeaseId, Micros};
 use tollgate_limiter::store::{Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_waits_for_a_cluster_that_was_never_there_and_it_is_found_when_it_is() {
@@ -51,7 +51,10 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     let in_the_last_second = {
         let observed = load.times_of(|merchant| hit[merchant]);
         let last = observed.iter().max().copied().expect("some passed");
-        observed.iter().filter(|at| last.since(**at) < Micros::from_secs(1)).count() as u64
+        observed
+            .iter()
+            .filter(|at| last.since(**at) < Micros::from_secs(1))
+            .count() as u64
     };
     cluster.servers[victim].kill();
     // Whoever asks it waits no longer than for a part of what is measured.
@@ -133,7 +136,12 @@ async fn a_failover_on_purpose_loses_nothing() {
         until("all going on", async || load.passed() > before + 500).await;
     }
     let (observed, stores) = load.end().await;
-    assert!(observed.failed.is_empty(), "{} of {}", observed.failed.len(), observed.passed.len());
+    assert!(
+        observed.failed.is_empty(),
+        "{} of {}",
+        observed.failed.len(),
+        observed.passed.len()
+    );
     rules.audit(&stores[0], &observed, |_| true).await;
     let redirects: u64 = stores.iter().map(|store| store.metrics().redirects.get()).sum();
     assert!(redirects > 0, "nobody was sent elsewhere");
@@ -190,7 +198,10 @@ async fn a_charge_that_cannot_be_taken_back_is_counted_and_costs_its_key_just_th
     assert!(!settlement.allowed, "{settlement:?}");
     let denial = settlement.outcomes[1].expect("a decision");
     assert!(!denial.decision.is_allow());
-    until("a charge given up", async || store.metrics().uncompensated_charges.get() == 1).await;
+    until("a charge given up", async || {
+        store.metrics().uncompensated_charges.get() == 1
+    })
+    .await;
     cluster.servers[0].thaw();
     until("the server", async || {
         store.peek(&[charge(giving, &generous)]).await.outcomes[0].is_ok()
@@ -231,8 +242,17 @@ async fn whoever_leaves_before_the_answer_leaves_nothing_taken() {
     pending.abort();
     assert!(pending.await.is_err(), "it was still asking");
     cluster.servers[1].thaw();
-    until("it is given back", async || remaining(&store, giving, &generous).await == 10).await;
-    assert_eq!((store.metrics().compensated_charges.get(), store.metrics().uncompensated_charges.get()), (1, 0));
+    until("it is given back", async || {
+        remaining(&store, giving, &generous).await == 10
+    })
+    .await;
+    assert_eq!(
+        (
+            store.metrics().compensated_charges.get(),
+            store.metrics().uncompensated_charges.get()
+        ),
+        (1, 0)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

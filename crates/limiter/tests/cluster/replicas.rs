@@ -1,6 +1,6 @@
 //! Looks at the replicas of a cluster's primaries.
 
-use crate::site::{charge, key, remaining, once, open, owner_of, subject_on, until};
+use crate::site::{charge, key, once, open, owner_of, remaining, subject_on, until};
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
@@ -30,7 +30,10 @@ fn calls(cluster: &Cluster) -> [Vec<u64>; 2] {
         };
         (0..cluster.servers.len()).map(on).collect()
     };
-    [command_calls(["fcall", "evalsha"]), command_calls(["fcall_ro", "evalsha_ro"])]
+    [
+        command_calls(["fcall", "evalsha"]),
+        command_calls(["fcall_ro", "evalsha_ro"]),
+    ]
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -38,9 +41,15 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
     for kind in [ServerKind::Redis70, ServerKind::Valkey] {
         let mut cluster = Cluster::start(kind);
         let plain = open(&cluster);
-        assert_eq!(plain.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
+        assert_eq!(
+            plain.diagnose().await.expect("a cluster").warnings,
+            Vec::<String>::new()
+        );
         let store = open_reading_replicas(&cluster);
-        assert_eq!(store.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
+        assert_eq!(
+            store.diagnose().await.expect("a cluster").warnings,
+            Vec::<String>::new()
+        );
         let limit = once(10);
         let subjects = [0, 1, 2].map(|primary| subject_on(&cluster, &store, primary, ""));
         let keys = subjects.map(|subject| key(&store, "r", &limit, &[subject.as_bytes()]));
@@ -60,7 +69,10 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
         // Charges in several slots are looked at where each is.
         let peeks = keys.map(|key| charge(key, &limit));
         let cross_slot = store.peek(&peeks).await;
-        assert!(cross_slot.allowed && cross_slot.outcomes.iter().all(Result::is_ok), "{cross_slot:?}");
+        assert!(
+            cross_slot.allowed && cross_slot.outcomes.iter().all(Result::is_ok),
+            "{cross_slot:?}"
+        );
         let [wrote_then, peeked_after] = calls(&cluster);
         assert_eq!(wrote_then, wrote, "{kind:?}");
         assert_eq!(wrote[3..], [0; 3], "{kind:?}");
@@ -83,7 +95,10 @@ async fn looks_go_to_the_replicas_of_each_primary_and_charges_do_not() {
 async fn a_replica_that_takes_its_primarys_place_is_asked_for_everything() {
     let mut cluster = Cluster::start(ServerKind::Redis70);
     let store = open_reading_replicas(&cluster);
-    assert_eq!(store.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
+    assert_eq!(
+        store.diagnose().await.expect("a cluster").warnings,
+        Vec::<String>::new()
+    );
     let limit = once(10);
     let subject = subject_on(&cluster, &store, 1, "");
     let key = key(&store, "r", &limit, &[subject.as_bytes()]);

@@ -61,7 +61,10 @@ async fn a_ceiling_and_limits_of_merchants_hold_at_every_moment() {
         assert!(merchant_limit.len() > 80, "merchant {merchant} was refused too often");
         assert!(beyond_envelope(merchant_limit, 80, 80) <= 0, "merchant {merchant}");
     }
-    let undone: u64 = stores.iter().map(|store| store.metrics().compensated_charges.get()).sum();
+    let undone: u64 = stores
+        .iter()
+        .map(|store| store.metrics().compensated_charges.get())
+        .sum();
     assert!(undone > 100, "{undone} charges were taken back");
 }
 
@@ -80,7 +83,11 @@ async fn what_was_taken_is_what_passed() {
     assert_no_errors(&stores);
     assert!(observed.denied > 1_000, "{} refused", observed.denied);
     // All of it, but for what was on its way back in the end.
-    assert!((7_900..=8_000).contains(&observed.passed.len()), "{}", observed.passed.len());
+    assert!(
+        (7_900..=8_000).contains(&observed.passed.len()),
+        "{}",
+        observed.passed.len()
+    );
     for merchant in 0..rules.merchants {
         let merchant_limit = observed.passed.iter().filter(|(uses, ..)| *uses == merchant).count();
         assert!(merchant_limit <= 600, "merchant {merchant}: {merchant_limit}");

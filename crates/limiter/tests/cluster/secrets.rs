@@ -1,13 +1,13 @@
 //! A cluster that others may not listen to.
 
 use crate::papers::{TlsFiles, certificates};
-use crate::site::{charge, key, remaining, once, subject_on, until};
+use crate::site::{charge, key, once, remaining, subject_on, until};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{RedisOptions, ReadFrom, Redis};
+use tollgate_limiter::store::redis::{ReadFrom, Redis, RedisOptions};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::ServerKind;
 
@@ -68,7 +68,10 @@ async fn counters_are_kept_on_a_cluster_over_tls() {
     assert!(cluster.url().starts_with("rediss+cluster://"));
     let options = guarded.options(&certificate_files.authority, &certificate_files);
     let store = options.read_from(ReadFrom::Replica).open();
-    assert_eq!(store.diagnose().await.expect("a cluster").warnings, Vec::<String>::new());
+    assert_eq!(
+        store.diagnose().await.expect("a cluster").warnings,
+        Vec::<String>::new()
+    );
     let limit = once(10);
     let subjects = [0, 1, 2].map(|primary| subject_on(cluster, &store, primary, ""));
     let charges = subjects.map(|subject| charge(key(&store, "r", &limit, &[subject.as_bytes()]), &limit));

@@ -122,7 +122,10 @@ pub(crate) struct Load {
 
 impl Load {
     pub(crate) fn on(stores: Vec<Arc<Redis>>, tasks: usize, rules: Rules) -> Self {
-        let (stop, observed) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Observation::default())));
+        let (stop, observed) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(Mutex::new(Observation::default())),
+        );
         let mut running = Vec::new();
         for store in &stores {
             for number in 0..tasks {
@@ -132,7 +135,10 @@ impl Load {
                     while !stop.load(Ordering::Relaxed) {
                         merchant = (merchant * 7 + 1 + number) % rules.merchants;
                         let settlement = store.settle(&rules.charges(&store, merchant), LeaseId::default()).await;
-                        let denied = observed.lock().expect("no test panics with it").add(merchant, &settlement);
+                        let denied = observed
+                            .lock()
+                            .expect("no test panics with it")
+                            .add(merchant, &settlement);
                         if denied {
                             tokio::time::sleep(Duration::from_millis(2)).await;
                         }

@@ -1,6 +1,6 @@
 //! Slots on their way from one server to another.
 
-use crate::site::{Load, Rules, charge, key, remaining, once, open, owner_of, slot, until};
+use crate::site::{Load, Rules, charge, key, once, open, owner_of, remaining, slot, until};
 use std::sync::Arc;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
@@ -104,8 +104,8 @@ async fn a_slot_on_its_way_is_asked_for_at_both_ends() {
         let settlement = store.settle(&both, LeaseId::default()).await;
         let try_again = Err(StoreError::Server(RedisErrorCode::TryAgain));
         assert_eq!(settlement.outcomes, [try_again; 2], "{kind:?}");
-        for (key, remaining) in [(stays, 8), (target, 8), (comes, 9)] {
-            assert_eq!(remaining(&store, key, &limit).await, remaining, "{kind:?}");
+        for (key, expected) in [(stays, 8), (target, 8), (comes, 9)] {
+            assert_eq!(remaining(&store, key, &limit).await, expected, "{kind:?}");
         }
     }
 }

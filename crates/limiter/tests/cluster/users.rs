@@ -44,7 +44,8 @@ async fn what_is_documented_is_enough() {
             (Vec::new(), kind != ServerKind::Redis62)
         );
         let limit = once(1);
-        let cross_slot = ["a", "b", "c", "d"].map(|user_of| charge(key(&store, "r", &limit, &[user_of.as_bytes()]), &limit));
+        let cross_slot =
+            ["a", "b", "c", "d"].map(|user_of| charge(key(&store, "r", &limit, &[user_of.as_bytes()]), &limit));
         let settlement = store.settle(&cross_slot, LeaseId::default()).await;
         assert!(settlement.allowed, "{kind:?} {settlement:?}");
         let peeked = store.peek(&cross_slot).await;

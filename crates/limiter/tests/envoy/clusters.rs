@@ -1,6 +1,6 @@
 //! Keys of one request on several servers, and where sentinels say who is to be asked.
 
-use crate::site::{query, attempt, limiter, counters, entries, hit, check_all, rules, until};
+use crate::site::{attempt, check_all, counters, entries, hit, limiter, query, rules, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::RuleLimiter;
@@ -109,7 +109,10 @@ async fn of_a_cluster_only_what_is_away_is_decided_here() {
     for server in [4, 1] {
         cluster.servers[server].kill();
     }
-    until("an outage", async || hit(&limiter, &[&target], 0).await.2 == Source::Local).await;
+    until("an outage", async || {
+        hit(&limiter, &[&target], 0).await.2 == Source::Local
+    })
+    .await;
     let (allowed, remaining) = check_all(&limiter, &[&stays, &target]).await;
     assert_eq!((allowed, remaining), (true, vec![9, 7]));
     assert_eq!(hit(&limiter, &[&stays], 1).await, (true, 8, Source::Shared));

@@ -1,12 +1,12 @@
 //! Instances of both, on one key.
 
-use crate::site::{Other, query, limiter, counters, hit};
+use crate::site::{Other, counters, hit, limiter, query};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Micros, Source};
 use tollgate_limiter::store::redis::RedisCountersOptions;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const KEY: &str = "shop_year_x_1766016000";
 

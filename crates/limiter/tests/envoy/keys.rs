@@ -1,13 +1,13 @@
 //! What is written: names, commands and lifetimes.
 
-use crate::site::{Ear, query, attempt, limiter, calls, counters, entries, hit, check_all, keys, open, rules};
+use crate::site::{Ear, attempt, calls, check_all, counters, entries, hit, keys, limiter, open, query, rules};
 use std::sync::Arc;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::RuleMatch;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
 use tollgate_limiter::store::redis::RedisCountersOptions;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
-use tollgate_limiter::{InlineLimit, AttemptItem, RuleLimiter, Direction};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
+use tollgate_limiter::{AttemptItem, Direction, InlineLimit, RuleLimiter};
 
 /// Descriptors, the keys they are counted in, and the length of the window.
 const KEYS: [(&[&str], &str, u64); 18] = [
@@ -140,7 +140,8 @@ async fn what_is_given_back_or_forgotten_is_so_for_all() {
     assert_eq!(hit(&limiter, &["minute=x"], 1).await, (true, 1, Source::Shared));
     assert_eq!(limiter.forget(&attempt(&entries, 1), None).await.expect("a store"), 1);
     assert_eq!(
-        limiter.forget(&attempt(&entries, 1), Some("minute"))
+        limiter
+            .forget(&attempt(&entries, 1), Some("minute"))
             .await
             .expect("a store"),
         0
@@ -159,7 +160,10 @@ async fn what_is_given_back_or_forgotten_is_so_for_all() {
         .expect("one")
         .id();
     assert_eq!(
-        limiter.forget(&attempt(&shared, 1), Some(named)).await.expect("a store"),
+        limiter
+            .forget(&attempt(&shared, 1), Some(named))
+            .await
+            .expect("a store"),
         1
     );
 }
@@ -228,10 +232,16 @@ async fn a_limit_that_a_request_brings_is_counted_in_the_same_key() {
     let server = Server::start(ServerKind::Redis70);
     let limiter = limiter(&server.url(), counters());
     let with_override = |requests, unit| Some(InlineLimit::Override(LimitOverride::new(requests, unit, false)));
-    let request = async |entry: &str, hits, way, own| {
+    let request = async |entry: &str, hits, direction, inline_limit| {
         let entries = entries(&[entry]);
         let attempt = attempt(&entries, hits);
-        let combined = limiter.check_all(&[AttemptItem { attempt, direction, inline_limit }]).await;
+        let combined = limiter
+            .check_all(&[AttemptItem {
+                attempt,
+                direction,
+                inline_limit,
+            }])
+            .await;
         combined.allowed
     };
     // The file lets two of a minute pass, and what is brought along three more.

@@ -1,13 +1,13 @@
 //! What holds while the server is away.
 
-use crate::site::{query, attempt, counters, entries, hit, open, rules, until};
+use crate::site::{attempt, counters, entries, hit, open, query, rules, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Source;
-use tollgate_limiter::store::local::{Fallback, StoreMode, FallbackOptions};
+use tollgate_limiter::store::local::{Fallback, FallbackOptions, StoreMode};
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const KEY: &str = "shop_year_x_1766016000";
 

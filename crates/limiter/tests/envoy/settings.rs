@@ -1,10 +1,10 @@
 //! What can be set, as that one's environment does.
 
-use crate::site::{Ear, query, limiter, calls, counters, hit, check_all, keys};
+use crate::site::{Ear, calls, check_all, counters, hit, keys, limiter, query};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::{Micros, Source};
-use tollgate_limiter::store::redis::{RedisCountersOptions, Redis};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::store::redis::{Redis, RedisCountersOptions};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_of_a_second_are_counted_on_their_own_server() {

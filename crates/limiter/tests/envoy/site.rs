@@ -8,12 +8,12 @@ use std::time::Duration;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{RedisCountersOptions, Redis};
+use tollgate_limiter::store::redis::{Redis, RedisCountersOptions};
 use tollgate_limiter::testing::servers::Server;
-use tollgate_limiter::{CheckResult, AttemptItem, RuleLimiter, Direction};
+use tollgate_limiter::{AttemptItem, CheckResult, Direction, RuleLimiter};
 
 /// 2026-03-14 12:27:17 and a half: within a window of each length, and at the start of none.
 pub(crate) const NOW: Timestamp = Timestamp::from_micros(1_773_491_237_500_000);
@@ -98,7 +98,10 @@ pub(crate) fn counters() -> RedisCountersOptions {
 /// A store that counts so, with a deadline that a busy machine keeps.
 pub(crate) fn open(url: &str, counters: RedisCountersOptions) -> Redis {
     let options = Redis::options(url).expect("a URL");
-    options.deadline(Duration::from_secs(5)).ratelimit_counters(counters).open()
+    options
+        .deadline(Duration::from_secs(5))
+        .ratelimit_counters(counters)
+        .open()
 }
 
 pub(crate) fn limiter(url: &str, counters: RedisCountersOptions) -> RuleLimiter<Redis> {

@@ -69,7 +69,11 @@ async fn a_store_that_is_away_for_all_costs_little_and_no_more_on_return() {
     send_load(&fixture, &hot(), &mut passed, 10_000).await;
     fixture.cut_all(false);
     send_load(&fixture, &hot(), &mut passed, 3_000).await;
-    assert!(fixture.decided() > 15_000, "the fault did not bite: {}", fixture.decided());
+    assert!(
+        fixture.decided() > 15_000,
+        "the fault did not bite: {}",
+        fixture.decided()
+    );
     // M3 allows 200. What was known of a hot key is fresh, so nearly nothing is passed.
     assert!(passed.excess() <= 5.0, "{}", passed.excess());
     // Nor is anybody locked out: 95 of 100 of what is due.
@@ -81,7 +85,10 @@ async fn a_store_that_is_away_for_all_costs_little_and_no_more_on_return() {
 async fn a_key_that_nobody_has_seen_costs_at_most_its_burst_twice() {
     let (fixture, mut passed) = (Fixture::new(4, 4), Passed::default());
     // Another instance empties it just before, so those that are asked know nothing.
-    let emptied = fixture.shared.settle(&[fixture.charge(&hot(), "hot", 100)], LeaseId(1)).await;
+    let emptied = fixture
+        .shared
+        .settle(&[fixture.charge(&hot(), "hot", 100)], LeaseId(1))
+        .await;
     assert!(emptied.allowed);
     passed.0.extend([fixture.now_s(); 100]);
     fixture.cut_all(true);
@@ -102,7 +109,11 @@ async fn a_link_that_comes_and_goes_mints_nothing() {
         fixture.cut_all(false);
         send_load(&fixture, &hot(), &mut passed, 200).await;
     }
-    assert!(fixture.decided() > 9_000, "the fault did not bite: {}", fixture.decided());
+    assert!(
+        fixture.decided() > 9_000,
+        "the fault did not bite: {}",
+        fixture.decided()
+    );
     // 2B are promised, and if neither charged the other it would be more than 1,000. An instance that asks in vain lets one
     // unit pass each time before it dares to charge what it owes.
     assert!(passed.excess() <= 60.0, "{}", passed.excess());
@@ -148,7 +159,11 @@ async fn what_is_owed_is_not_risked_because_another_key_is_answered() {
     let limit: Limit = TokenBucket::new(rate(100, Micros::from_secs(1_000))).into();
     let fixture = Fixture::new(1, 1);
     let instance = &fixture.instances[0];
-    let settle = async |subject, cost| instance.settle(&[fixture.charge(&limit, subject, cost)], LeaseId(1)).await;
+    let settle = async |subject, cost| {
+        instance
+            .settle(&[fixture.charge(&limit, subject, cost)], LeaseId(1))
+            .await
+    };
     assert!(settle("u", 10).await.allowed);
     // Every second call is lost: those for `u`.
     fixture.drop_calls(0, 2);
@@ -196,7 +211,8 @@ async fn a_wiped_store_costs_a_burst() {
     send_load(&fixture, &hot(), &mut passed, 2_000).await;
     fixture.cut_all(true);
     send_load(&fixture, &hot(), &mut passed, 1_000).await;
-    fixture.shared
+    fixture
+        .shared
         .forget(fixture.key(&hot(), "hot"), &hot())
         .await
         .expect("memory answers");

@@ -34,7 +34,11 @@ async fn what_is_held_in_both_modes_together_is_at_most_the_limit_and_the_share(
     assert_eq!(fill(&fixture, 0, &limit, 100).await, 10);
     assert_eq!(fill(&fixture, 1, &limit, 200).await, 10);
     fixture.cut_all(false);
-    assert_eq!(fill(&fixture, 0, &limit, 300).await, 0, "the shared ones are still held");
+    assert_eq!(
+        fill(&fixture, 0, &limit, 300).await,
+        0,
+        "the shared ones are still held"
+    );
     fixture.clock.advance(TTL);
     assert_eq!(
         fill(&fixture, 1, &limit, 400).await,

@@ -2,11 +2,11 @@
 
 use crate::site::{Fixture, rate};
 use std::sync::Arc;
-use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
+use tollgate_core::rules::{Attempt, ParserOptions, RulesParser};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
 use tollgate_limiter::store::local::StoreMode;
 use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
-use tollgate_limiter::{Fingerprint, ItemVerdict, InlineLimit, AttemptItem, RuleLimiter, Direction};
+use tollgate_limiter::{AttemptItem, Direction, Fingerprint, InlineLimit, ItemVerdict, RuleLimiter};
 
 fn limit(units: u64) -> Limit {
     TokenBucket::new(rate(units, Micros::from_secs(1_000))).into()
@@ -21,7 +21,8 @@ const OPEN: OnStoreFailure = OnStoreFailure::Open { cap: None };
 /// What of a request was decided, and by whom.
 fn outcomes(settlement: &Settlement) -> Vec<Option<(bool, Source)>> {
     let outcomes = settlement.outcomes.iter().map(|outcome| outcome.ok());
-    outcomes.map(|outcome| outcome.map(|outcome| (outcome.decision.is_allow(), outcome.source)))
+    outcomes
+        .map(|outcome| outcome.map(|outcome| (outcome.decision.is_allow(), outcome.source)))
         .collect()
 }
 
@@ -150,7 +151,12 @@ async fn a_limit_that_a_caller_brings_is_closed_where_nothing_is_decided_here() 
     let mut fixture = Fixture::new(1, 2);
     fixture.cut_all(true);
     let store = Arc::new(fixture.instances.remove(0));
-    let rules = || RulesParser::new(ParserOptions::default()).finish().expect("no rules").rules;
+    let rules = || {
+        RulesParser::new(ParserOptions::default())
+            .finish()
+            .expect("no rules")
+            .rules
+    };
     let item = |direction| AttemptItem {
         attempt: Attempt {
             domain: Attempt::DOMAIN,
@@ -185,8 +191,18 @@ async fn a_cost_above_the_share_is_refused_and_one_unit_is_always_there() {
     fixture.cut_all(true);
     let store = &fixture.instances[0];
     let window: Limit = FixedWindow::new(rate(3, Micros::from_secs(1_000))).into();
-    assert!(store.settle(&[fixture.charge(&window, "u", 1)], LeaseId(1)).await.allowed);
-    assert!(!store.settle(&[fixture.charge(&window, "u", 1)], LeaseId(1)).await.allowed);
+    assert!(
+        store
+            .settle(&[fixture.charge(&window, "u", 1)], LeaseId(1))
+            .await
+            .allowed
+    );
+    assert!(
+        !store
+            .settle(&[fixture.charge(&window, "u", 1)], LeaseId(1))
+            .await
+            .allowed
+    );
     assert!(
         !store
             .settle(&[fixture.charge(&limit(80), "u", 11)], LeaseId(1))
@@ -259,7 +275,12 @@ async fn what_the_store_may_have_given_back_is_not_given_here_too() {
     assert!(unknown.settle(&[charge], LeaseId(1)).await.allowed);
     assert_eq!(unknown.refund(&charge).await, Err(StoreError::Timeout));
     for on_failure in [OPEN, OnStoreFailure::Closed] {
-        assert!(fixture.instances[0].refund(&with_on_failure(on_failure, charge)).await.is_err());
+        assert!(
+            fixture.instances[0]
+                .refund(&with_on_failure(on_failure, charge))
+                .await
+                .is_err()
+        );
     }
     fixture.set_mode(StoreMode::LocalOnly);
     let refunded = unknown.refund(&charge).await;

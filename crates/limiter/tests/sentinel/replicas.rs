@@ -6,7 +6,7 @@ use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{ReadFrom, Redis};
 use tollgate_limiter::testing::sentinel::SentinelGroup;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 fn peeks(server: &Server) -> u64 {
     crate::site::calls_by(server, &["fcall_ro", "evalsha_ro"])
@@ -18,7 +18,10 @@ async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
     let options = Redis::options(&watched.url()).expect("a URL");
     let options = options.deadline(Duration::from_secs(2)).near_cache(false);
     let store = options.read_from(ReadFrom::Replica).open();
-    assert_eq!(store.diagnose().await.expect("a primary").warnings, Vec::<String>::new());
+    assert_eq!(
+        store.diagnose().await.expect("a primary").warnings,
+        Vec::<String>::new()
+    );
     let charge = charge(&store, &limit());
     let peek = async || store.peek(&[charge]).await.outcomes[0].expect("an answer");
     // Both are connected to by now, or soon.

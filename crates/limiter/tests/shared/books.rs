@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::problem::Origin;
-use tollgate_core::rules::{Attempt, RulesParser, ParserOptions};
+use tollgate_core::rules::{Attempt, ParserOptions, RulesParser};
 use tollgate_core::{Cost, Source, yaml};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::ServerKind;
-use tollgate_limiter::{AttemptItem, RuleLimiter, Direction};
+use tollgate_limiter::{AttemptItem, Direction, RuleLimiter};
 
 const DEADLINE: Duration = Duration::from_secs(1);
 
@@ -41,7 +41,11 @@ async fn frozen() -> (Fixture, RuleLimiter<Redis>) {
     let limiter = RuleLimiter::new(rules, Arc::new(store));
     let from = Instant::now();
     while limiter.check(&attempt()).await.verdict.source != Source::Shared {
-        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", limiter.store().connection_error());
+        assert!(
+            from.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            limiter.store().connection_error()
+        );
         sleep(Duration::from_millis(5)).await;
     }
     fixture.server.freeze();

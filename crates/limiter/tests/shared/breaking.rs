@@ -4,9 +4,9 @@ use crate::site::{Fixture, every_limit, rate, settle};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Limit, Micros, TokenBucket};
-use tollgate_limiter::store::redis::{BreakerState, BreakerConfig, Functions, OpenFor, RedisOptions, Redis, RedisKey};
+use tollgate_limiter::store::redis::{BreakerConfig, BreakerState, Functions, OpenFor, Redis, RedisKey, RedisOptions};
 use tollgate_limiter::store::{Store, StoreError};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 fn limit() -> Limit {
     TokenBucket::new(rate(1_000_000, Micros::from_secs(3_600))).into()
@@ -29,7 +29,12 @@ async fn answering(fixture: &Fixture, options: RedisOptions) -> (Redis, RedisKey
 async fn until(store: &Redis, key: RedisKey, max: Duration) -> Duration {
     let from = Instant::now();
     while !settle(store, key, &limit(), 1).await.allowed {
-        assert!(from.elapsed() < max, "{:?} {:?}", store.connection_error(), store.breaker());
+        assert!(
+            from.elapsed() < max,
+            "{:?} {:?}",
+            store.connection_error(),
+            store.breaker()
+        );
         sleep(Duration::from_millis(1)).await;
     }
     from.elapsed()
@@ -158,7 +163,10 @@ async fn a_server_that_died_is_asked_again_when_it_is_back() {
     let connect_attempts = store.metrics().connect_attempts.get();
     sleep(Duration::from_secs(1)).await;
     let connect_attempts = store.metrics().connect_attempts.get() - connect_attempts;
-    assert!((3..=10).contains(&connect_attempts), "{connect_attempts} attempts in a second");
+    assert!(
+        (3..=10).contains(&connect_attempts),
+        "{connect_attempts} attempts in a second"
+    );
     fixture.server.revive();
     until(&store, key, Duration::from_secs(2)).await;
 }

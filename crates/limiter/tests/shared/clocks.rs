@@ -6,8 +6,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Charge, Counter, Limit, Micros, Timestamp};
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{Redis, RedisKey, ClockSource};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::store::redis::{ClockSource, Redis, RedisKey};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_limiter::testing::skew::Skew;
 
 /// Asks a server that hears it only after a while: what its clock showed before and after, and when it was decided.
@@ -37,7 +37,11 @@ async fn a_clock_of_ours_counts_within_the_tolerance_and_not_beyond() {
     };
     let (before, now, _) = decided(&fixture, client(Micros::from_secs(60))).await;
     assert!(now < before + half, "{:?} later", now.since(before));
-    for clock in [client(Micros::from_millis(50)), client(Micros::ZERO), ClockSource::Server] {
+    for clock in [
+        client(Micros::from_millis(50)),
+        client(Micros::ZERO),
+        ClockSource::Server,
+    ] {
         let (before, now, after) = decided(&fixture, clock).await;
         assert!(now > before + half && now <= after, "{:?} later", now.since(before));
     }

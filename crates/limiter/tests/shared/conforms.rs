@@ -13,7 +13,10 @@ fn conforms(kind: ServerKind, functions: Functions, near_cache: bool) {
         let store: Redis = fixture.options().functions(functions).near_cache(near_cache).open();
         let survey = store.diagnose().await.expect("a server");
         assert_eq!(survey.warnings, Vec::<String>::new());
-        assert_eq!(survey.is_function, functions != Functions::Off && kind != ServerKind::Redis62);
+        assert_eq!(
+            survey.is_function,
+            functions != Functions::Off && kind != ServerKind::Redis62
+        );
         let handle = Handle::current();
         let bench = Harness::new(store).with_threads(move |work| {
             let _inside = handle.enter();

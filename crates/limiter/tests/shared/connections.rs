@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::store::StoreError;
 use tollgate_limiter::store::redis::{Functions, Redis};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 fn limit() -> Limit {
     TokenBucket::new(rate(1_000_000, Micros::from_secs(3_600))).into()
@@ -20,7 +20,11 @@ async fn settle_until_allowed(fixture: &Fixture, store: &Redis) -> Duration {
     let key = fixture.counter(store, &limit(), "somebody");
     let from = Instant::now();
     while !settle(store, key, &limit(), 1).await.allowed {
-        assert!(from.elapsed() < Duration::from_secs(10), "{:?}", store.connection_error());
+        assert!(
+            from.elapsed() < Duration::from_secs(10),
+            "{:?}",
+            store.connection_error()
+        );
         sleep(Duration::from_millis(1)).await;
     }
     from.elapsed()
@@ -88,7 +92,11 @@ async fn heals(functions: Functions) {
     assert!(passed > 1_000, "{passed} passed");
     assert!(lost <= KILLS * TASKS, "{lost} lost");
     // Once to begin with, and once for each time.
-    assert!(store.metrics().connect_attempts.get() <= 1 + 2 * KILLS, "{:?}", store.metrics());
+    assert!(
+        store.metrics().connect_attempts.get() <= 1 + 2 * KILLS,
+        "{:?}",
+        store.metrics()
+    );
     fixture.audit();
 }
 

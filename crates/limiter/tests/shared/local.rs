@@ -9,10 +9,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::conformance::{Harness, conformance};
-use tollgate_limiter::store::local::{InstanceCount, Fallback, FallbackOptions};
+use tollgate_limiter::store::local::{Fallback, FallbackOptions, InstanceCount};
 use tollgate_limiter::store::redis::{BreakerState, Redis, RedisKey};
 use tollgate_limiter::store::{Source, Store};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const R: f64 = 100.0;
 const B: f64 = 100.0;
@@ -55,7 +55,11 @@ impl Load {
         for store in &instances {
             let from = Instant::now();
             while store.inner().connection_error().is_some() {
-                assert!(from.elapsed() < Duration::from_secs(5), "{:?}", store.inner().connection_error());
+                assert!(
+                    from.elapsed() < Duration::from_secs(5),
+                    "{:?}",
+                    store.inner().connection_error()
+                );
                 sleep(Duration::from_millis(5)).await;
             }
         }
@@ -108,7 +112,10 @@ async fn run_load(store: &Fallback<Redis>, key: RedisKey, is_over: &AtomicBool, 
 /// By how much the ideal was passed: in any interval of length t at most `B + r * t`. A decision lies between sending and
 /// receiving, so intervals are taken longer by the longest that any took.
 fn excess(observed: &[Observation]) -> f64 {
-    let longest = observed.iter().map(|observed| observed.received - observed.sent).fold(0.0, f64::max);
+    let longest = observed
+        .iter()
+        .map(|observed| observed.received - observed.sent)
+        .fold(0.0, f64::max);
     let (mut lowest, mut worst) = (f64::INFINITY, 0_f64);
     for (index, observed) in observed.iter().filter(|observed| observed.allowed).enumerate() {
         lowest = lowest.min(index as f64 - R * (observed.received - longest));
@@ -118,7 +125,8 @@ fn excess(observed: &[Observation]) -> f64 {
 }
 
 fn by(observed: &[Observation], source: Source, from: f64) -> usize {
-    observed.iter()
+    observed
+        .iter()
         .filter(|observed| observed.source == source && observed.sent >= from)
         .count()
 }
@@ -161,7 +169,10 @@ async fn a_killed_server_that_comes_back_empty_costs_what_is_promised() {
     // M3 with all that two instances may let pass, and a burst for what was lost with it (M8).
     assert!(x <= 300.0, "{x}");
     let late_local = by(&observed, Source::Local, back + 1.2);
-    assert!(late_local < 20, "{late_local} were not shared when the server was long back");
+    assert!(
+        late_local < 20,
+        "{late_local} were not shared when the server was long back"
+    );
     assert!(by(&observed, Source::Shared, back + 1.2) > 20);
     for store in &instances {
         assert_eq!(store.inner().breaker(), BreakerState::Closed);
@@ -185,7 +196,10 @@ async fn a_frozen_server_costs_what_is_promised_and_is_not_charged_for_those_who
     assert!(x <= 200.0, "{x}");
     assert!(by(&observed, Source::Local, back + 1.5) < 20);
     // Few waited: those who found out.
-    let slow = observed.iter().filter(|observed| observed.received - observed.sent > 0.008).count();
+    let slow = observed
+        .iter()
+        .filter(|observed| observed.received - observed.sent > 0.008)
+        .count();
     assert!(slow <= 100, "{slow} waited");
 }
 
@@ -288,7 +302,11 @@ async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
     server.revive();
     let from = Instant::now();
     while source().await != Source::Shared {
-        assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.inner().connection_error());
+        assert!(
+            from.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            store.inner().connection_error()
+        );
         sleep(Duration::from_millis(5)).await;
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{Counter, Limit, Micros};
-use tollgate_limiter::store::redis::{Functions, RedisOptions, Redis, RedisKey};
+use tollgate_limiter::store::redis::{Functions, Redis, RedisKey, RedisOptions};
 use tollgate_limiter::store::{Store, StoreError};
 
 /// What is said to the next call of the script, and then to all that follow.
@@ -156,14 +156,25 @@ async fn nonsense_is_an_error_and_not_the_end() {
         for _ in 0..2 {
             let from = Instant::now();
             let settlement = store.settle(&[charge(key, &limit, 1)], lease()).await;
-            assert!(settlement.outcomes[0].is_err() && !settlement.allowed, "{fields}: {settlement:?}");
-            assert!(from.elapsed() < Duration::from_secs(2), "{fields}: {:?}", from.elapsed());
+            assert!(
+                settlement.outcomes[0].is_err() && !settlement.allowed,
+                "{fields}: {settlement:?}"
+            );
+            assert!(
+                from.elapsed() < Duration::from_secs(2),
+                "{fields}: {:?}",
+                from.elapsed()
+            );
         }
         // From when it speaks sense, it is understood.
         fake.say(&[&encode_reply(NOW, 0, b"\x01")]);
         let from = Instant::now();
         while store.forget(key, &limit).await != Ok(true) {
-            assert!(from.elapsed() < Duration::from_secs(5), "{fields}: {:?}", store.connection_error());
+            assert!(
+                from.elapsed() < Duration::from_secs(5),
+                "{fields}: {:?}",
+                store.connection_error()
+            );
         }
     }
 }
@@ -205,7 +216,11 @@ async fn an_answer_of_another_length_is_none_and_bytes_at_random_harm_nobody() {
         fake.say(&[&encode_reply(NOW, 0, b"\x01")]);
         let from = Instant::now();
         while store.forget(key, &limit).await != Ok(true) {
-            assert!(from.elapsed() < Duration::from_secs(5), "{:?}", store.connection_error());
+            assert!(
+                from.elapsed() < Duration::from_secs(5),
+                "{:?}",
+                store.connection_error()
+            );
         }
     }
 }

@@ -55,7 +55,10 @@ async fn what_is_refused_nearby_the_store_refuses_too() {
                 let tollgate_core::Retry::After(wait) = wait else {
                     panic!("{limit:?}: {cost} passes, and was told {wait:?}")
                 };
-                assert!(settlement.now + wait <= peeked.now, "{limit:?}: {denied_with:?}, then {store:?}");
+                assert!(
+                    settlement.now + wait <= peeked.now,
+                    "{limit:?}: {denied_with:?}, then {store:?}"
+                );
             }
         }
         let is_leased = matches!(limit, Limit::Concurrency(_));
@@ -75,7 +78,11 @@ async fn what_is_given_back_here_can_be_taken_at_once() {
         exhaust(&store, key, &limit).await;
         let denied = settle(&store, key, &limit, 1).await;
         assert!(!denied.allowed);
-        assert_eq!(is_from_near_cache(&denied), !matches!(limit, Limit::Concurrency(_)), "{limit:?}");
+        assert_eq!(
+            is_from_near_cache(&denied),
+            !matches!(limit, Limit::Concurrency(_)),
+            "{limit:?}"
+        );
         if has_refunds && !matches!(limit, Limit::Concurrency(_)) {
             store.refund(&charge(key, &limit, 1)).await.expect("refunded");
             let again = settle(&store, key, &limit, 1).await;
@@ -127,7 +134,10 @@ async fn what_is_counted_although_refused_is_always_asked() {
     let before = store.metrics().calls.get();
     for _ in 0..5 {
         let settlement = store.settle(&[count], lease()).await;
-        assert!(!settlement.allowed && !is_from_near_cache(&settlement), "{settlement:?}");
+        assert!(
+            !settlement.allowed && !is_from_near_cache(&settlement),
+            "{settlement:?}"
+        );
     }
     // One that is refused and one that counts: the whole request is asked.
     let other = fixture.counter(&store, &limit, "other");

@@ -1,12 +1,12 @@
 //! Looks at replicas: asked only if that is wanted, only for what keeps nothing, and never waited for in vain.
 
-use crate::site::{Fixture, query, charge, every_limit, rate, settle};
+use crate::site::{Fixture, charge, every_limit, query, rate, settle};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{Functions, RedisOptions, ReadFrom, Redis, RedisKey};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::store::redis::{Functions, ReadFrom, Redis, RedisKey, RedisOptions};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// A replica that is there when this returns.
 fn follow(fixture: &Fixture, kind: ServerKind, settings: &[&str]) -> Fixture {
@@ -178,7 +178,11 @@ async fn a_replica_that_goes_or_falls_silent_leaves_looks_to_the_primary() {
 async fn a_replica_that_lost_its_primary_is_soon_not_asked() {
     for serves_stale in ["yes", "no"] {
         let fixture = Fixture::start(ServerKind::Redis70);
-        let replica = follow(&fixture, ServerKind::Redis70, &["--replica-serve-stale-data", serves_stale]);
+        let replica = follow(
+            &fixture,
+            ServerKind::Redis70,
+            &["--replica-serve-stale-data", serves_stale],
+        );
         let store = options(&fixture).open();
         assert_eq!(store.diagnose().await.expect("a server").warnings, Vec::<String>::new());
         let key = fixture.counter(&store, &limit(), "u");

@@ -1,6 +1,6 @@
 //! Connections that others may not read: certificates made for the test.
 
-use crate::papers::{Papers, papers};
+use crate::papers::{TlsFiles, certificates};
 use crate::site::{Fixture, charge, every_limit, lease};
 use std::fs;
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::Micros;
 use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::{RedisOptions, Redis, RedisTlsError};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::store::redis::{Redis, RedisOptions, RedisTlsError};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// A server that speaks TLS at a port of its own, and asks clients for a certificate or not. Its files end with it.
 struct Guarded {
@@ -19,7 +19,7 @@ struct Guarded {
 }
 
 impl Guarded {
-    fn start(certificates: &Papers, requires_client_cert: &str) -> Self {
+    fn start(certificates: &TlsFiles, requires_client_cert: &str) -> Self {
         let port = {
             let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
             listener.local_addr().expect("an address").port()
@@ -87,12 +87,12 @@ async fn works(guarded: &Guarded, options: RedisOptions) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_trusted_by_its_authority_only() {
-    let certificates = papers();
+    let certificates = certificates();
     let guarded = Guarded::start(&certificates, "no");
     let trusting = guarded.options().tls(Some(certificates.authority.as_bytes()), None);
     works(&guarded, trusting.expect("certificates")).await;
     // Neither what the system trusts nor another authority vouches for it.
-    let another = self::papers();
+    let another = self::certificates();
     let another = guarded.options().tls(Some(another.authority.as_bytes()), None);
     for options in [guarded.options(), another.expect("certificates")] {
         let error = error(&options.open()).await;
@@ -102,7 +102,7 @@ async fn a_server_is_trusted_by_its_authority_only() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_ask_for_a_certificate() {
-    let certificates = papers();
+    let certificates = certificates();
     let guarded = Guarded::start(&certificates, "yes");
     let authority = Some(certificates.authority.as_bytes());
     let (certificate, key) = &certificates.client;
@@ -116,7 +116,7 @@ async fn a_server_may_ask_for_a_certificate() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_certificate_is_refused_when_it_is_given() {
-    let (certificates, other) = (papers(), papers());
+    let (certificates, other) = (certificates(), certificates());
     let options = || Redis::options("rediss://127.0.0.1:1/").expect("a URL");
     let authority = certificates.authority.as_bytes();
     let (certificate, key) = (certificates.client.0.as_bytes(), certificates.client.1.as_bytes());
@@ -126,7 +126,10 @@ async fn what_is_no_certificate_is_refused_when_it_is_given() {
         (options().tls(Some(b"nothing"), None), RedisTlsError::Authority),
         (options().tls(Some(key), None), RedisTlsError::Authority),
         (options().tls(None, Some((key, key))), RedisTlsError::Client),
-        (options().tls(None, Some((certificate, certificate))), RedisTlsError::Client),
+        (
+            options().tls(None, Some((certificate, certificate))),
+            RedisTlsError::Client,
+        ),
         (
             options().tls(None, Some((certificate, other.client.1.as_bytes()))),
             RedisTlsError::Client,

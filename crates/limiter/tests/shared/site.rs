@@ -8,9 +8,9 @@ use tollgate_core::{
     Cell, Charge, Concurrency, Cost, Counter, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, OnStoreFailure,
     Policy, Rate, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
 };
-use tollgate_limiter::store::redis::{RedisOptions, Redis, RedisKey};
+use tollgate_limiter::store::redis::{Redis, RedisKey, RedisOptions};
 use tollgate_limiter::store::{Settlement, Store};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// A server, and the counters that a test has on it.
 pub(crate) struct Fixture {

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Concurrency, Limit, Micros, SlidingLog};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::store::{Settlement, Store, StoreError};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 type PendingSettle<'a> = Pin<Box<dyn Future<Output = Settlement> + Send + 'a>>;
 
@@ -65,7 +65,9 @@ async fn two_hundred_who_wait_go_in_two_calls() {
     let store = fixture.options().open();
     connected(&store).await;
     fixture.server.freeze();
-    let mut pending: Vec<PendingSettle> = (0..201).map(|subject| start_settle(&fixture, &store, &subject.to_string())).collect();
+    let mut pending: Vec<PendingSettle> = (0..201)
+        .map(|subject| start_settle(&fixture, &store, &subject.to_string()))
+        .collect();
     fixture.server.thaw();
     for pending in pending.drain(..) {
         assert!(pending.await.allowed);
@@ -217,7 +219,10 @@ async fn without_a_server_everybody_is_told_within_the_deadline() {
         let (outcome, took) = task.await.expect("a task that ends");
         let error = outcome.expect_err("there is nobody");
         assert!(
-            matches!(error, StoreError::Unavailable | StoreError::Timeout | StoreError::DeadlinePassed),
+            matches!(
+                error,
+                StoreError::Unavailable | StoreError::Timeout | StoreError::DeadlinePassed
+            ),
             "{error:?}"
         );
         assert!(took < deadline * 5, "{took:?}");

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
 use tollgate_limiter::store::redis::Functions;
 use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// The only warning that a survey of this server has.
 async fn warning(fixture: &Fixture) -> String {
@@ -73,7 +73,11 @@ async fn a_replica_is_warned_of_and_refuses() {
             .any(|warning| warning.contains("name its primary"));
         assert!(is_warned, "{:?}", survey.warnings);
         for (limit, error) in refusals(&replica, kind).await {
-            assert_eq!(error, StoreError::Server(RedisErrorCode::ReadOnly), "{kind:?} {limit:?}");
+            assert_eq!(
+                error,
+                StoreError::Server(RedisErrorCode::ReadOnly),
+                "{kind:?} {limit:?}"
+            );
         }
     }
 }
@@ -83,7 +87,10 @@ async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
     let mut primary = Server::start(ServerKind::Redis70);
     primary.kill();
     let port = primary.port().to_string();
-    let fixture = Fixture::on(Server::start_with(ServerKind::Redis70, &["--replicaof", "127.0.0.1", &port]));
+    let fixture = Fixture::on(Server::start_with(
+        ServerKind::Redis70,
+        &["--replicaof", "127.0.0.1", &port],
+    ));
     let store = fixture
         .options()
         .functions(Functions::Off)
@@ -102,7 +109,11 @@ async fn a_server_that_takes_no_writes_is_not_dialled_for_each_call() {
     fixture.query::<()>(&["REPLICAOF", "NO", "ONE"]);
     let from = Instant::now();
     while !store.settle(&[charge(key, &limit, 1)], lease()).await.allowed {
-        assert!(from.elapsed() < Duration::from_secs(3), "{:?}", store.connection_error());
+        assert!(
+            from.elapsed() < Duration::from_secs(3),
+            "{:?}",
+            store.connection_error()
+        );
     }
 }
 
@@ -112,7 +123,8 @@ async fn a_server_without_memory_says_so() {
         let fixture = Fixture::on(Server::start_with(kind, &["--maxmemory-policy", "noeviction"]));
         // The script is loaded while there is room for it.
         fixture.options().open().diagnose().await.expect("a server");
-        fixture.options()
+        fixture
+            .options()
             .functions(Functions::Off)
             .open()
             .diagnose()
@@ -120,7 +132,11 @@ async fn a_server_without_memory_says_so() {
             .expect("a server");
         fixture.query::<()>(&["CONFIG", "SET", "maxmemory", "100kb"]);
         for (limit, error) in refusals(&fixture, kind).await {
-            assert_eq!(error, StoreError::Server(RedisErrorCode::OutOfMemory), "{kind:?} {limit:?}");
+            assert_eq!(
+                error,
+                StoreError::Server(RedisErrorCode::OutOfMemory),
+                "{kind:?} {limit:?}"
+            );
         }
     }
 }

@@ -4,9 +4,9 @@ use crate::site::{Fixture, charge, every_limit, lease};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
-use tollgate_limiter::store::redis::{Functions, RedisOptions, Redis};
+use tollgate_limiter::store::redis::{Functions, Redis, RedisOptions};
 use tollgate_limiter::store::{Store, StoreError};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const PASSWORD: &str = "k4rp-im-teich";
 
@@ -183,7 +183,10 @@ async fn who_may_do_only_what_envoyproxy_ratelimit_does_is_told_what_is_needed()
         let fixture = Fixture::start(kind);
         make_user(&fixture, &["+ping", "+incrby", "+expire", "+get", "+del"], None);
         let store = options(&fixture, PASSWORD).deadline(Duration::from_millis(200)).open();
-        for text in [connection_error(&store).await, store.diagnose().await.expect_err("no script")] {
+        for text in [
+            connection_error(&store).await,
+            store.diagnose().await.expect_err("no script"),
+        ] {
             assert!(
                 text.contains("+script|load") && text.contains("docs/redis.md"),
                 "{text}"
@@ -223,6 +226,9 @@ async fn a_server_that_repeats_what_it_was_told_is_not_repeated() {
         let url = format!("redis://tollgate:s3cret@127.0.0.1:{}/", server.port());
         let store = Redis::options(&url).expect("a URL").open();
         let connection_error = connection_error(&store).await;
-        assert!(!connection_error.contains("s3cret") && connection_error.contains("HELLO"), "{connection_error}");
+        assert!(
+            !connection_error.contains("s3cret") && connection_error.contains("HELLO"),
+            "{connection_error}"
+        );
     }
 }

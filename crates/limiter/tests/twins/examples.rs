@@ -2,7 +2,7 @@
 
 use crate::lives::TimelineRun;
 use std::collections::HashMap;
-use tollgate_core::testing::life::{TimelineAction, EventResult, TimelineEvent, KeepOrDrop};
+use tollgate_core::testing::life::{EventResult, KeepOrDrop, TimelineAction, TimelineEvent};
 use tollgate_core::testing::vectors::{self, ChargeOp, Scenario};
 use tollgate_core::{Change, LeaseId, Limit, Micros, Now, Receipt, State};
 
@@ -32,7 +32,9 @@ pub(crate) fn run_scenario(scenario: &Scenario) -> Vec<TimelineRun> {
                     }
                 }
                 vectors::Action::Refund { cost, .. } => TimelineAction::Refund(*cost),
-                vectors::Action::Charge { op: charge_op, name, .. } => {
+                vectors::Action::Charge {
+                    op: charge_op, name, ..
+                } => {
                     let receipt = *key.charges.get(name).expect("a charge named above");
                     match charge_op {
                         ChargeOp::Undo => TimelineAction::Undo(receipt),
@@ -42,8 +44,11 @@ pub(crate) fn run_scenario(scenario: &Scenario) -> Vec<TimelineRun> {
                 }
             };
             let result = key.carry_out(act, now);
-            if let (vectors::Action::Decide { name: Some(name), .. }, TimelineAction::Decide { cost, lease, .. }, EventResult::Step(step)) =
-                (&step.action, act, &result)
+            if let (
+                vectors::Action::Decide { name: Some(name), .. },
+                TimelineAction::Decide { cost, lease, .. },
+                EventResult::Step(step),
+            ) = (&step.action, act, &result)
             {
                 let mark = step.mark;
                 key.charges.insert(name.clone(), Receipt { cost, mark, lease });

@@ -3,11 +3,11 @@
 use crate::examples;
 use redis::Connection;
 use std::fmt::Write;
-use tollgate_core::testing::life::{TimelineAction, EventResult, TimelineEvent, KeepOrDrop, Timeline};
+use tollgate_core::testing::life::{EventResult, KeepOrDrop, Timeline, TimelineAction, TimelineEvent};
 use tollgate_core::testing::random::Random;
 use tollgate_core::testing::vectors;
 use tollgate_core::{Change, Decision, LeaseId, Limit, Retry, State, lua};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// Steps of each algorithm on each server. The documented long run sets it to a million.
 const STEPS: u64 = match option_env!("TOLLGATE_TWIN_STEPS") {
@@ -96,7 +96,8 @@ fn a_twin_that_is_a_little_off_is_found_out() {
         assert_eq!(right_script.matches(right).count(), 1, "`{right}` stands there once");
         let wrong_script = right_script.replace(right, wrong);
         let mut seeds = Random::new(7);
-        let mismatch = (0..100).any(|_| compare(&mut connection, &wrong_script, &live(algorithm, seeds.next())).is_err());
+        let mismatch =
+            (0..100).any(|_| compare(&mut connection, &wrong_script, &live(algorithm, seeds.next())).is_err());
         assert!(mismatch, "{algorithm}: nobody notices `{wrong}` for `{right}`");
     }
 }
@@ -250,7 +251,11 @@ fn compare(connection: &mut Connection, script: &str, run: &[TimelineRun]) -> Re
 
 fn write_step(input: &mut String, happening: &TimelineEvent) {
     let TimelineEvent {
-        limit, now, slack, action: act, ..
+        limit,
+        now,
+        slack,
+        action: act,
+        ..
     } = happening;
     let halves = |lease: LeaseId| [lease.0 & 0xffff_ffff, lease.0 >> 32];
     let (act, [a, b, c, d], [low, high]) = match *act {

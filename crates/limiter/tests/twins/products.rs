@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{lua, muldiv};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// What a script tells of a quotient that a double does not hold.
 const END: u64 = 1 << 53;

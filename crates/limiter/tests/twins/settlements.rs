@@ -7,9 +7,9 @@ use tollgate_core::testing::random::Random;
 use tollgate_core::{
     Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, propose,
 };
-use tollgate_limiter::store::redis::call::{ScriptReply, Call, CallTiming, ScriptOp, ChargeReply};
+use tollgate_limiter::store::redis::call::{Call, CallTiming, ChargeReply, ScriptOp, ScriptReply};
 use tollgate_limiter::store::redis::script::{FUNCTION, LIBRARY, SCRIPT};
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// Requests on each server.
 const REQUESTS: u64 = 20_000;

@@ -1,7 +1,7 @@
 //! What the commands that ask a running server have in common: the attempt as it is typed, and the answer as it is shown.
 
-use super::client::{ServerResponse, OutputFormat, ServerArgs};
-use super::{EXIT_OK, EXIT_ERROR, fail};
+use super::client::{OutputFormat, ServerArgs, ServerResponse};
+use super::{EXIT_ERROR, EXIT_OK, fail};
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 use std::io::Write;

@@ -1,7 +1,7 @@
 //! `tollgate check`: may this attempt go on?
 
 use super::ask::{CheckArgs, exit_code};
-use super::client::{ServerResponse, OutputFormat};
+use super::client::{OutputFormat, ServerResponse};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::process::ExitCode;

@@ -54,20 +54,27 @@ pub(crate) enum OutputFormat {
 
 impl ServerArgs {
     /// Posts JSON to a path of the server and waits for the answer.
-    pub(crate) fn post(&self, path: &str, body: &serde_json::Value, format: OutputFormat) -> Result<ServerResponse, ClientError> {
+    pub(crate) fn post(
+        &self,
+        path: &str,
+        body: &serde_json::Value,
+        format: OutputFormat,
+    ) -> Result<ServerResponse, ClientError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| ClientError(format!("cannot start: {error}")))?;
         runtime.block_on(async {
             let request = self.exchange(path, body.to_string(), format);
-            tokio::time::timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(|_| {
-                Err(ClientError(format!(
-                    "{} did not answer within {} seconds; is it a tollgate?",
-                    self.url,
-                    REQUEST_TIMEOUT.as_secs()
-                )))
-            })
+            tokio::time::timeout(REQUEST_TIMEOUT, request)
+                .await
+                .unwrap_or_else(|_| {
+                    Err(ClientError(format!(
+                        "{} did not answer within {} seconds; is it a tollgate?",
+                        self.url,
+                        REQUEST_TIMEOUT.as_secs()
+                    )))
+                })
         })
     }
 
@@ -121,7 +128,8 @@ impl ServerArgs {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let interrupted = |error: &dyn fmt::Display| ClientError(format!("{} broke off: {error}; is it a tollgate?", self.url));
+        let interrupted =
+            |error: &dyn fmt::Display| ClientError(format!("{} broke off: {error}; is it a tollgate?", self.url));
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| interrupted(&error))?;
@@ -129,7 +137,10 @@ impl ServerArgs {
         tokio::spawn(async move {
             let _ = connection.await;
         });
-        let response = sender.send_request(request).await.map_err(|error| interrupted(&error))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .map_err(|error| interrupted(&error))?;
         let status = response.status();
         let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX)
             .collect()

@@ -19,10 +19,14 @@ pub(crate) struct Explain {
 impl Explain {
     pub(crate) fn run(self) -> ExitCode {
         // The text for people is the server's: it knows the rules.
-        self.args
-            .send("/v1/explain", [("cost", json!(self.cost))], OutputFormat::Text, |response| {
+        self.args.send(
+            "/v1/explain",
+            [("cost", json!(self.cost))],
+            OutputFormat::Text,
+            |response| {
                 let text = String::from_utf8_lossy(&response.body).trim_end().to_owned();
                 (response.status.is_success()).then_some((text, ExitCode::from(EXIT_OK)))
-            })
+            },
+        )
     }
 }

@@ -140,7 +140,10 @@ fn import_envoy(files: &[PathBuf]) -> ExitCode {
     }
 }
 
-fn parse_file(path: &Path, parse: fn(&Arc<Origin>) -> Result<yaml::Node, Vec<Problem>>) -> Result<yaml::Node, Vec<Problem>> {
+fn parse_file(
+    path: &Path,
+    parse: fn(&Arc<Origin>) -> Result<yaml::Node, Vec<Problem>>,
+) -> Result<yaml::Node, Vec<Problem>> {
     let origin = read_text(path).map_err(|problem| vec![problem])?;
     parse(&origin)
 }

@@ -17,8 +17,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tollgate::config::{Config, ConfigSnapshot, ConfigLoader, Sources, variables};
-use tollgate::reload::{Reloader, error_lines, report_quarantined, one_line};
+use tollgate::config::{Config, ConfigLoader, ConfigSnapshot, Sources, variables};
+use tollgate::reload::{Reloader, error_lines, one_line, report_quarantined};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
@@ -146,7 +146,9 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     gate.advance_phase(Phase::Ready);
     banner::print(front_ends.bound(), &config, &sample);
 
-    let result = front_ends.run(&gate, &mut signals, &reload_requested, config.drain).await;
+    let result = front_ends
+        .run(&gate, &mut signals, &reload_requested, config.drain)
+        .await;
     for task in [Some(watcher), Some(maintenance), certificates].into_iter().flatten() {
         task.abort();
     }

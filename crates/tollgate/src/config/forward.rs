@@ -10,7 +10,8 @@ use tollgate_limiter::core::yaml::{Fields, Node};
 impl SettingsReader<'_> {
     pub(super) fn forward(&mut self, fields: &Fields<'_>) -> Option<Forward> {
         let find = |key| fields.find(key).filter(|node: &&Node| !node.is_null());
-        let (forward_auth, attribute_map, proxies) = (find("forward_auth"), find("attributes"), find("trusted_proxies"));
+        let (forward_auth, attribute_map, proxies) =
+            (find("forward_auth"), find("attributes"), find("trusted_proxies"));
         let gateway = forward_auth.and_then(|node| self.gateway(node));
         let attributes = match attribute_map {
             Some(node) => self.attributes(node),
@@ -35,11 +36,15 @@ impl SettingsReader<'_> {
             trusted_proxies: trusted_proxies?,
         };
         if let (None, Some(node)) = (proxies, forward_auth)
-            && forward.attributes.iter().any(|(_, part)| *part == RequestField::ClientIp)
+            && forward
+                .attributes
+                .iter()
+                .any(|(_, part)| *part == RequestField::ClientIp)
         {
             let text = "nobody is trusted to name clients, so every request has the address of its gateway";
             let hint = "write the addresses of the gateways: `trusted_proxies: [127.0.0.1]`; `[]` if this is meant";
-            self.problems.push(Problem::warning(&node.location, text).with_hint(hint));
+            self.problems
+                .push(Problem::warning(&node.location, text).with_hint(hint));
         }
         Some(forward)
     }
@@ -76,7 +81,8 @@ impl SettingsReader<'_> {
                     name.text
                 );
                 let hint = "who has one has millions: call it `ip`, or `client_ip`, and `ipv6_prefix` holds for it";
-                self.problems.push(Problem::warning(&name.location, text).with_hint(hint));
+                self.problems
+                    .push(Problem::warning(&name.location, text).with_hint(hint));
             }
             attributes.push((name.text.clone(), part));
         }

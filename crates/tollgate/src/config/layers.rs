@@ -5,8 +5,8 @@ use super::ratelimit::RatelimitEnv;
 use super::reading::without_snippet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
-use tollgate_limiter::core::yaml::{self, MapKey, NodeKind, Node};
+use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
+use tollgate_limiter::core::yaml::{self, MapKey, Node, NodeKind};
 
 /// Where settings come from.
 #[derive(Clone, Debug, Default)]
@@ -383,7 +383,9 @@ mod tests {
     fn text_at(raw: &RawSettings, path: &[&str]) -> Option<String> {
         let mut node = &raw.root;
         for name in path {
-            let NodeKind::Map(entries) = &node.kind else { return None };
+            let NodeKind::Map(entries) = &node.kind else {
+                return None;
+            };
             node = &entries.iter().find(|(key, _)| &*key.text == *name)?.1;
         }
         node.scalar().map(str::to_owned)

@@ -9,9 +9,9 @@ pub(super) use self::names::is_known;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
+use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{MapKey, NodeKind, Node};
+use tollgate_limiter::core::yaml::{MapKey, Node, NodeKind};
 
 /// What the variables come to.
 #[derive(Debug)]
@@ -98,7 +98,9 @@ impl<'v> EnvReader<'v> {
             if !matches!(target.kind, NodeKind::Map(_)) {
                 target.kind = NodeKind::Map(Vec::new());
             }
-            let NodeKind::Map(entries) = &mut target.kind else { return };
+            let NodeKind::Map(entries) = &mut target.kind else {
+                return;
+            };
             let at = match entries.iter().position(|(key, _)| &*key.text == *part) {
                 Some(at) => at,
                 None => {

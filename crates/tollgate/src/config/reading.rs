@@ -3,7 +3,7 @@
 use super::layers::RawSettings;
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_limiter::core::problem::{Origin, Location, Problems};
+use tollgate_limiter::core::problem::{Location, Origin, Problems};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::Node;
 

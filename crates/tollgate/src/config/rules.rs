@@ -10,17 +10,17 @@ pub(super) use self::envoy::RatelimitRules;
 
 use self::apart::LastGood;
 use self::seen::FileStamps;
-use super::layers::{Sources, RawSettings, read_text};
+use super::layers::{RawSettings, Sources, read_text};
 use super::reading::without_snippet;
 use super::{Config, KEYS};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tollgate_limiter::core::problem::{Origin, Location, Problem, Problems};
+use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
 use tollgate_limiter::core::rules::envoy::DescriptorFiles;
-use tollgate_limiter::core::rules::{self, Attempt, RulesParser, RuleSet};
-use tollgate_limiter::core::yaml::{self, NodeKind, Node};
+use tollgate_limiter::core::rules::{self, Attempt, RuleSet, RulesParser};
+use tollgate_limiter::core::yaml::{self, Node, NodeKind};
 
 /// Settings and rules that can be read again and again.
 #[derive(Debug)]
@@ -143,7 +143,10 @@ impl ConfigLoader {
         }
         let (files, quarantined) = self.last_good.substitute(&texts.files);
         let snapshot = SourceTexts { files, ..texts.clone() }.load()?;
-        Ok(ConfigSnapshot { quarantined, ..snapshot })
+        Ok(ConfigSnapshot {
+            quarantined,
+            ..snapshot
+        })
     }
 
     /// What a look at the files shows now.
@@ -395,7 +398,9 @@ fn may_hold_secret(line: &str) -> bool {
 
 /// Whether a file is meant as settings, not as rules alone: it has a key that only settings have.
 pub fn is_settings(root: &Node) -> bool {
-    let NodeKind::Map(entries) = &root.kind else { return false };
+    let NodeKind::Map(entries) = &root.kind else {
+        return false;
+    };
     let is_setting = |key: &str| key != "rules" && KEYS.contains(&key);
     entries.iter().any(|(key, _)| is_setting(&key.text))
 }

@@ -72,7 +72,10 @@ mod tests {
                 "/$defs/settings/properties/forward_auth/properties/gateway/enum",
                 &Gateway::NAMES.map(|(name, _)| name),
             ),
-            ("/$defs/settings/properties/envoy_rules/oneOf/2/properties", &RATELIMIT_KEYS),
+            (
+                "/$defs/settings/properties/envoy_rules/oneOf/2/properties",
+                &RATELIMIT_KEYS,
+            ),
             (
                 "/$defs/settings/properties/envoy_rules/oneOf/2/properties/counters/properties",
                 &store::COUNTERS,

@@ -7,7 +7,7 @@ use crate::server::tls::TlsFiles;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Location, Problem};
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{NodeKind, Node};
+use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 /// The section as it is meant.
 #[derive(Default)]
@@ -54,7 +54,11 @@ impl SettingsReader<'_> {
             if let Some(node) = find(key)
                 && self.address(node).is_some()
             {
-                self.unsupported(&node.location, what, &format!("take it out, or write `{key}: {DISABLED}`"));
+                self.unsupported(
+                    &node.location,
+                    what,
+                    &format!("take it out, or write `{key}: {DISABLED}`"),
+                );
             }
         }
         if let Some(node) = find("tls") {
@@ -69,14 +73,20 @@ impl SettingsReader<'_> {
 
     /// Whoever can be reached from other machines must know whom he answers. Tells the listeners that are open all the same,
     /// because envoyproxy/ratelimit's are.
-    pub(super) fn check_exposure(&mut self, server: &ServerSettings, has_tokens: bool, has_password: bool) -> Vec<&'static str> {
+    pub(super) fn check_exposure(
+        &mut self,
+        server: &ServerSettings,
+        has_tokens: bool,
+        has_password: bool,
+    ) -> Vec<&'static str> {
         let requires_client_certificates = server.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         let mut exposed = Vec::new();
         if has_tokens {
             return exposed;
         }
-        let has_client_certificates =
-            |name: &str| requires_client_certificates && server.tls_only.as_ref().is_none_or(|only| only.contains(&name));
+        let has_client_certificates = |name: &str| {
+            requires_client_certificates && server.tls_only.as_ref().is_none_or(|only| only.contains(&name))
+        };
         let password = "set a password (`auth: { resp_password: … }`), or ";
         let listeners = [
             ("http", &server.http, false, ""),
@@ -185,7 +195,9 @@ impl SettingsReader<'_> {
 
     /// The listeners that have TLS, if it is not all of them.
     fn tls_only(&mut self, node: &Node) -> Option<Vec<&'static str>> {
-        let NodeKind::Map(entries) = &node.kind else { return None };
+        let NodeKind::Map(entries) = &node.kind else {
+            return None;
+        };
         let (_, only) = entries.iter().find(|(key, _)| &*key.text == "only")?;
         let names = only.one_or_more().iter();
         names

@@ -12,7 +12,7 @@ use super::reading::{SettingsReader, without_snippet};
 use std::path::PathBuf;
 use tollgate_limiter::core::problem::Location;
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{Fields, NodeKind, Node};
+use tollgate_limiter::core::yaml::{Fields, Node, NodeKind};
 use tollgate_limiter::store::memory::Overflow;
 use tollgate_limiter::store::redis::Redis;
 
@@ -74,7 +74,12 @@ impl SettingsReader<'_> {
                 Some(StoreKind::Memory) | None => default,
             };
         };
-        let known: Vec<&str> = COMMON_KEYS.iter().chain(&MEMORY_KEYS).chain(&REDIS_KEYS).copied().collect();
+        let known: Vec<&str> = COMMON_KEYS
+            .iter()
+            .chain(&MEMORY_KEYS)
+            .chain(&REDIS_KEYS)
+            .copied()
+            .collect();
         let Some(fields) = node.fields("`store`", &known, &mut self.problems) else {
             return default;
         };

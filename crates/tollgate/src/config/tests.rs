@@ -8,7 +8,7 @@ use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::{Micros, yaml};
 use tollgate_limiter::store::local;
 use tollgate_limiter::store::memory::Overflow;
-use tollgate_limiter::store::redis::{BreakerConfig, Functions, OpenFor, ReadFrom, ClockSource};
+use tollgate_limiter::store::redis::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom};
 
 /// The settings of a text, and everything that is said of them.
 fn read(text: &str) -> (Option<Config>, String) {
@@ -340,7 +340,10 @@ fn a_shared_store_is_as_it_is_written() {
     let StoreSettings::Redis(redis) = accepted("store: redis://user:hunter2@h:6379/3").store else {
         panic!("a shared store");
     };
-    assert_eq!((redis.deadline, redis.clock), (Duration::from_millis(10), ClockSource::Server));
+    assert_eq!(
+        (redis.deadline, redis.clock),
+        (Duration::from_millis(10), ClockSource::Server)
+    );
     assert_eq!((&*redis.prefix, redis.tags, redis.near_cache), ("tg", 64, true));
     assert_eq!(redis.read_from, ReadFrom::Primary);
     let StoreSettings::Redis(redis) = accepted(
@@ -528,7 +531,13 @@ fn tls_may_be_for_some_listeners_only_and_the_others_must_be_guarded_otherwise()
         "{messages}"
     );
     let (config, messages) = read(&format!("server: {{ tls: {} }}", tls(", only: [grcp]")));
-    assert!(config.is_none() && messages.contains("did you mean `grpc`?"), "{messages}");
+    assert!(
+        config.is_none() && messages.contains("did you mean `grpc`?"),
+        "{messages}"
+    );
     let (config, messages) = read("server: { debug: 0.0.0.0:1 }");
-    assert!(config.is_none() && messages.contains("can reach 0.0.0.0:1,"), "{messages}");
+    assert!(
+        config.is_none() && messages.contains("can reach 0.0.0.0:1,"),
+        "{messages}"
+    );
 }

@@ -227,7 +227,7 @@ mod tests {
     use tokio::net::TcpStream;
     use tokio::task::coop::{consume_budget, has_budget_remaining};
     use tokio::time::sleep;
-    use tollgate_limiter::core::rules::{RulesParser, ParserOptions};
+    use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
     use tollgate_limiter::store::memory::Memory;
 
     const WAIT: Duration = Duration::from_millis(20);

@@ -8,12 +8,12 @@ mod metadata;
 mod reply;
 pub mod request;
 
-use self::request::{RlsRequest, InvalidRequest};
+use self::request::{InvalidRequest, RlsRequest};
 use super::gate::Gate;
 use super::headers::Dialects;
 use super::telemetry::Protocol;
 
-pub use self::compat::{RatelimitCompat, HeaderNames, CompatModes};
+pub use self::compat::{CompatModes, HeaderNames, RatelimitCompat};
 
 pub use self::messages::envoy::config::core::v3::HeaderValue;
 pub use self::messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
@@ -86,7 +86,8 @@ async fn respond(
     let dialects = if is_ratelimit_domain { Dialects::NONE } else { dialects };
     let mut response = reply::encode_response(request, &rls_request.items, &combined, dialects);
     if is_ratelimit_domain {
-        gate.compat().apply(&mut response, &combined, &gate.metrics().ratelimit.calls);
+        gate.compat()
+            .apply(&mut response, &combined, &gate.metrics().ratelimit.calls);
     }
     if rules.descriptors().options.metadata && !rules.has_domain(&request.domain) {
         response.dynamic_metadata = Some(metadata::dynamic_metadata(request, &combined));

@@ -2,7 +2,7 @@
 
 use super::envoy::RatelimitCompat;
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
-use super::telemetry::{Protocol, RatelimitCounts, Metrics, MetricNames, RuleCounts, ThrottleTally, Telemetry};
+use super::telemetry::{MetricNames, Metrics, Protocol, RatelimitCounts, RuleCounts, Telemetry, ThrottleTally};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,9 @@ use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Charge, Cost, Micros};
 use tollgate_limiter::store::StoreError;
-use tollgate_limiter::{self as limiter, CheckResult, Fingerprint, ItemVerdict, ForgetError, AttemptItem, CombinedVerdict, Direction};
+use tollgate_limiter::{
+    self as limiter, AttemptItem, CheckResult, CombinedVerdict, Direction, Fingerprint, ForgetError, ItemVerdict,
+};
 
 /// The rules in force, their store, and what is counted of them.
 pub struct Gate {
@@ -132,7 +134,8 @@ impl Gate {
     /// Takes other rules, all at once. Counters go on where rules stay the same.
     pub fn install_rules(&self, rules: RuleSet) {
         let metrics = self.telemetry.metrics();
-        self.active_rules.store(Arc::new(ActiveRules::new(rules, &self.store, metrics)));
+        self.active_rules
+            .store(Arc::new(ActiveRules::new(rules, &self.store, metrics)));
         self.rules_error.store(None);
         metrics.reloads.add(1);
         metrics.rules_installed.add(1);
@@ -236,12 +239,18 @@ impl RulesSnapshot<'_> {
         let Gate {
             telemetry, stopwatch, ..
         } = self.gate;
-        let ActiveRules { limiter, counts, ratelimit } = &**self.active_rules;
+        let ActiveRules {
+            limiter,
+            counts,
+            ratelimit,
+        } = &**self.active_rules;
         let started = stopwatch.start();
         let result = limiter.check(attempt).await;
         let metrics = telemetry.metrics();
         metrics.seconds.add(stopwatch.elapsed_ns(started));
-        metrics.decisions.add(counts, limiter.rules(), &result.verdict, self.protocol);
+        metrics
+            .decisions
+            .add(counts, limiter.rules(), &result.verdict, self.protocol);
         let allowed = result.verdict.allowed;
         metrics
             .ratelimit
@@ -258,7 +267,11 @@ impl RulesSnapshot<'_> {
         let Gate {
             telemetry, stopwatch, ..
         } = self.gate;
-        let ActiveRules { limiter, counts, ratelimit } = &**self.active_rules;
+        let ActiveRules {
+            limiter,
+            counts,
+            ratelimit,
+        } = &**self.active_rules;
         let started = stopwatch.start();
         let combined = limiter.check_all(items).await;
         let metrics = telemetry.metrics();
@@ -268,10 +281,14 @@ impl RulesSnapshot<'_> {
                 (Direction::Consume, ItemVerdict::Rules(verdict)) => {
                     metrics.decisions.add(counts, limiter.rules(), verdict, self.protocol);
                     let allowed = combined.allowed;
-                    metrics.ratelimit.add(ratelimit, limiter.rules(), &item.attempt, verdict, allowed);
+                    metrics
+                        .ratelimit
+                        .add(ratelimit, limiter.rules(), &item.attempt, verdict, allowed);
                 }
                 (Direction::Consume, ItemVerdict::Inline(_, source, _)) => {
-                    metrics.decisions.add_inline(item_verdict.is_allow(), *source, self.protocol);
+                    metrics
+                        .decisions
+                        .add_inline(item_verdict.is_allow(), *source, self.protocol);
                     if limiter.rules().descriptors().has_domain(item.attempt.domain) {
                         metrics
                             .ratelimit
@@ -308,7 +325,9 @@ impl RulesSnapshot<'_> {
         let ActiveRules { limiter, ratelimit, .. } = &**self.active_rules;
         let verdict = limiter.refund(attempt).await;
         let metrics = self.gate.telemetry.metrics();
-        metrics.ratelimit.add_refund(ratelimit, limiter.rules(), attempt, &verdict);
+        metrics
+            .ratelimit
+            .add_refund(ratelimit, limiter.rules(), attempt, &verdict);
         verdict
     }
 

@@ -31,7 +31,11 @@ impl<T, N: Fn(usize)> SensorIo<T, N> {
 
 impl<T: AsyncRead + Unpin, N: Fn(usize) + Unpin> AsyncRead for SensorIo<T, N> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, on_read: note, prefix: again } = self.get_mut();
+        let Self {
+            stream,
+            on_read: note,
+            prefix: again,
+        } = self.get_mut();
         if !again.is_empty() {
             let (head, rest) = again.split_at(again.len().min(buffer.remaining()));
             buffer.put_slice(head);

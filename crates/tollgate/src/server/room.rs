@@ -153,9 +153,7 @@ impl Reservation<'_> {
 
     fn assigned_id(&mut self) -> u64 {
         let next_id = &self.budget.next_id;
-        *self
-            .id
-            .get_or_insert_with(|| next_id.fetch_add(1, Ordering::Relaxed))
+        *self.id.get_or_insert_with(|| next_id.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -228,7 +226,8 @@ mod tests {
     fn one_of_those_who_are_half_through_goes_on_at_a_time() {
         let budget = MemoryBudget::new(100, 10);
         let cx = Context::from_waker(Waker::noop());
-        let (mut one, mut other, mut reads_nothing) = (budget.reservation(), budget.reservation(), budget.reservation());
+        let (mut one, mut other, mut reads_nothing) =
+            (budget.reservation(), budget.reservation(), budget.reservation());
         for reservation in [&mut one, &mut other, &mut reads_nothing] {
             reservation.resize(60);
         }

@@ -8,7 +8,7 @@ use tollgate_limiter::store::StoreError;
 use tollgate_limiter::store::local::{Fallback, StoreMode};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::{self as limiter, CheckResult, ForgetError, AttemptItem, RuleLimiter, CombinedVerdict};
+use tollgate_limiter::{self as limiter, AttemptItem, CheckResult, CombinedVerdict, ForgetError, RuleLimiter};
 
 /// A server that other instances share, and this instance while that is away.
 pub type SharedStore = Fallback<Redis>;

@@ -111,7 +111,9 @@ impl Tls {
             tokio::time::sleep(Self::RELOAD_INTERVAL).await;
             let tls = Arc::clone(&self);
             match tokio::task::spawn_blocking(move || tls.reload_if_changed()).await {
-                Ok(TlsReload::Reloaded) => tracing::info!(file = %self.files.certificate.display(), "certificates reloaded"),
+                Ok(TlsReload::Reloaded) => {
+                    tracing::info!(file = %self.files.certificate.display(), "certificates reloaded")
+                }
                 Ok(TlsReload::Failed(error)) => {
                     tracing::error!(%error, "changed certificates cannot be used; the old ones stay");
                 }
@@ -166,7 +168,9 @@ impl FileContents {
                     .map_err(|error| TlsError::new(path, error))?;
                 match &files.client_names {
                     None => builder.with_client_cert_verifier(verifier),
-                    Some(names) => builder.with_client_cert_verifier(Arc::new(ClientNameVerifier::new(verifier, names.clone()))),
+                    Some(names) => {
+                        builder.with_client_cert_verifier(Arc::new(ClientNameVerifier::new(verifier, names.clone())))
+                    }
                 }
             }
             _ => builder.with_no_client_auth(),

@@ -39,7 +39,13 @@ pub(crate) enum Except {
 
 /// Audits I1 to I8, with the load over. `servers` are those that have keys, `long` is how many keys may live longer than
 /// a minute and two windows.
-pub(crate) fn audit(all: &mut Measurements, harness: &mut Harness, result: &LoadResult, baseline: &Baseline, servers: (&[u16], f64)) {
+pub(crate) fn audit(
+    all: &mut Measurements,
+    harness: &mut Harness,
+    result: &LoadResult,
+    baseline: &Baseline,
+    servers: (&[u16], f64),
+) {
     audit_except(Except::Nothing, all, harness, result, baseline, servers);
 }
 
@@ -93,7 +99,8 @@ pub(crate) fn audit_except(
         Except::Counts => "audits I1 to I7",
     };
     all.holds(what, measurements.counts_hold());
-    all.0.extend(measurements.0.into_iter().filter(|measurement| !measurement.passed));
+    all.0
+        .extend(measurements.0.into_iter().filter(|measurement| !measurement.passed));
 }
 
 /// How often a node has panicked, and once more if it is dead.

@@ -26,7 +26,13 @@ impl Measurements {
     pub(crate) fn panicked(message: &str) -> Self {
         let mut measurements = Self::default();
         let message = message.lines().next().unwrap_or_default();
-        measurements.push(Kind::Count, "came to its end", message.to_owned(), "yes".to_owned(), false);
+        measurements.push(
+            Kind::Count,
+            "came to its end",
+            message.to_owned(),
+            "yes".to_owned(),
+            false,
+        );
         measurements
     }
 

@@ -77,7 +77,8 @@ fn run_with_retries(row: &Row, plan: &Plan) -> Measurements {
         last = outcome.unwrap_or_else(|panic| {
             let message = panic.downcast_ref::<String>().map(String::as_str);
             Measurements::panicked(
-                message.or_else(|| panic.downcast_ref::<&str>().copied())
+                message
+                    .or_else(|| panic.downcast_ref::<&str>().copied())
                     .unwrap_or("a panic"),
             )
         });

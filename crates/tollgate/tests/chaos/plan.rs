@@ -38,7 +38,11 @@ impl Plan {
         };
         let mut arguments = arguments.iter();
         while let Some(word) = arguments.next() {
-            let mut value = || arguments.next().ok_or_else(|| format!("{word} needs a value\n\n{HELP}"));
+            let mut value = || {
+                arguments
+                    .next()
+                    .ok_or_else(|| format!("{word} needs a value\n\n{HELP}"))
+            };
             match word.as_str() {
                 "--full" => plan.pace = Pace::Full,
                 "--list" => plan.lists = true,

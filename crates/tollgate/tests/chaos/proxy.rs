@@ -63,7 +63,11 @@ struct ProxyState {
 
 /// What follows on a connection: a reply of the server to a command, or one of our own.
 enum Next {
-    Reply { is_call: bool, call: u64, received_at: Instant },
+    Reply {
+        is_call: bool,
+        call: u64,
+        received_at: Instant,
+    },
     Injected(Vec<u8>),
 }
 
@@ -153,12 +157,20 @@ impl ProxyState {
             let now = *fault.borrow();
             match now {
                 Fault::Refused(text, per_mille) if is_call && self.should_inject(per_mille) => {
-                    next.send(Next::Injected(format!("-{text}\r\n").into_bytes())).await.ok()?;
+                    next.send(Next::Injected(format!("-{text}\r\n").into_bytes()))
+                        .await
+                        .ok()?;
                 }
                 _ => {
                     self.commands.fetch_add(1, Ordering::Relaxed);
                     let received_at = Instant::now();
-                    next.send(Next::Reply { is_call, call, received_at }).await.ok()?;
+                    next.send(Next::Reply {
+                        is_call,
+                        call,
+                        received_at,
+                    })
+                    .await
+                    .ok()?;
                     server.write_all(&command).await.ok()?;
                 }
             }
@@ -179,7 +191,11 @@ impl ProxyState {
                     client.write_all(&reply).await.ok()?;
                     continue;
                 }
-                Next::Reply { is_call, call, received_at } => (is_call, call, received_at),
+                Next::Reply {
+                    is_call,
+                    call,
+                    received_at,
+                } => (is_call, call, received_at),
             };
             let mut reply = frame(&mut server, &mut bytes).await?;
             fault.wait_for(|fault| *fault != Fault::Silent).await.ok()?;

@@ -82,12 +82,16 @@ pub(crate) fn send_command_with(port: u16, arguments: &[&str]) -> RespReply {
 /// The same for one that must be obeyed.
 pub(crate) fn command_ok(port: u16, command: &str) -> String {
     let reply = send_command(port, command);
-    reply.unwrap_or_else(|refusal| panic!("{command}: {refusal}")).join("\n")
+    reply
+        .unwrap_or_else(|refusal| panic!("{command}: {refusal}"))
+        .join("\n")
 }
 
 /// A number in what `INFO` says of a section: behind `name:`, or behind `field=` in that line.
 pub(crate) fn info(port: u16, section: &str, name: &str, field: Option<&str>) -> u64 {
-    let reply = send_command(port, &format!("INFO {section}")).unwrap_or_default().join("\n");
+    let reply = send_command(port, &format!("INFO {section}"))
+        .unwrap_or_default()
+        .join("\n");
     let line = reply.lines().find_map(|line| line.strip_prefix(&format!("{name}:")));
     let number = line.and_then(|line| match field {
         Some(field) => line.split(',').find_map(|part| part.strip_prefix(&format!("{field}="))),

@@ -19,7 +19,7 @@ mod http;
 mod resp;
 mod site;
 
-use doors::{PROTOCOLS, TestVerdict, TestAttempt, check, forward, gateway_view};
+use doors::{PROTOCOLS, TestAttempt, TestVerdict, check, forward, gateway_view};
 use site::TestServer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ use tollgate_limiter::core::Timestamp;
 use tollgate_limiter::store::local::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// Each of them counts by door, so that the doors do not see each other's counters. What is given back by the clock while
 /// the test runs is less than one.

@@ -11,7 +11,7 @@ use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::AnyStore;
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{RulesParser, ParserOptions};
+use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
 use tollgate_limiter::core::yaml;
 
 /// What a gateway hands on of its clients' requests: each attribute in a header of its name.

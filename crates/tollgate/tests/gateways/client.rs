@@ -17,7 +17,14 @@ pub(crate) struct GatewayResponse {
 
 /// Sends one request from an address of this machine, 127.0.0.`from`, and reads the answer. None if nobody answers.
 /// `headers` are lines, each with its end.
-pub(crate) fn send(runtime: &Runtime, from: u8, to: u16, line: &str, headers: &str, body: &str) -> Option<GatewayResponse> {
+pub(crate) fn send(
+    runtime: &Runtime,
+    from: u8,
+    to: u16,
+    line: &str,
+    headers: &str,
+    body: &str,
+) -> Option<GatewayResponse> {
     let stream = runtime.block_on(async {
         let socket = TcpSocket::new_v4()?;
         socket.bind((Ipv4Addr::new(127, 0, 0, from), 0).into())?;

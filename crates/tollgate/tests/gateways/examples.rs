@@ -95,14 +95,23 @@ fn gateways_show_their_token_whatever_clients_show() {
         let fixture = GatewayFixture::start(&example, Tokens::Required);
         for forged in ["", "X-Tollgate-Token: forged\r\nAuthorization: Bearer forged\r\n"] {
             let response = fixture.send(2, "GET /", forged, "");
-            assert_eq!(response.status, 200, "{}: {response:?} {}", example.name, fixture.logs());
+            assert_eq!(
+                response.status,
+                200,
+                "{}: {response:?} {}",
+                example.name,
+                fixture.logs()
+            );
             // It is between gateway and server, and the service gets what is the client's.
             assert!(
                 !response.body.contains("0123456789abcdef"),
                 "{}: {response:?}",
                 example.name
             );
-            assert_eq!(response.body.contains("authorization: Bearer forged"), !forged.is_empty());
+            assert_eq!(
+                response.body.contains("authorization: Bearer forged"),
+                !forged.is_empty()
+            );
         }
     }
 }

@@ -58,7 +58,13 @@ fn a_server_that_is_healthy_with_rules_only_serves_when_they_have_come() {
         .build()
         .unwrap();
     let mut watching = Client::connect(&runtime, server.address);
-    let mut body = runtime.block_on(async { watching.begin(WATCH, &request_for("ratelimit")).await.unwrap().into_body() });
+    let mut body = runtime.block_on(async {
+        watching
+            .begin(WATCH, &request_for("ratelimit"))
+            .await
+            .unwrap()
+            .into_body()
+    });
     let mut next = || runtime.block_on(async { body.frame().await.unwrap().unwrap().into_data().unwrap() });
     let mut status = |service| client.call(CHECK, &request_for(service)).message.to_vec();
     assert_eq!(next()[5..], NOT_SERVING);

@@ -166,7 +166,10 @@ fn a_limit_that_is_brought_along_holds_instead_of_the_rules_on_its_own_counter()
     let response = client.ask(&asks([with("a", 15, hour(20))]));
     assert_eq!(codes(&response), (Code::Ok, vec![(Code::Ok, 5)]));
     let limit = response.statuses[0].current_limit.as_ref().unwrap();
-    assert_eq!((limit.requests_per_unit, limit.unit(), &*limit.name), (20, Unit::Hour, ""));
+    assert_eq!(
+        (limit.requests_per_unit, limit.unit(), &*limit.name),
+        (20, Unit::Hour, "")
+    );
     assert_eq!(response.statuses[0].duration_until_reset.unwrap().seconds, 2_700);
     // The rule's counter, and another subject's, are apart.
     assert_eq!(codes(&client.ask(&asks([tenant("a")]))).1, [(Code::Ok, 9)]);

@@ -16,7 +16,7 @@ use tollgate::server::store::AnyStore;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{RulesParser, RuleSet, ParserOptions};
+use tollgate_limiter::core::rules::{ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;
 
@@ -72,7 +72,10 @@ impl Server {
     pub(crate) fn start_without_rules() -> Self {
         let clock = Clock::manual(Timestamp::from_micros(NOW_S * 1_000_000));
         let store = Arc::new(Memory::options().clock(clock.clone()).build());
-        let gate = Gate::new(RulesParser::new(ParserOptions::default()).finish().unwrap().rules, store);
+        let gate = Gate::new(
+            RulesParser::new(ParserOptions::default()).finish().unwrap().rules,
+            store,
+        );
         gate.compat().set_modes(CompatModes {
             healthy_with_rules: true,
             ..CompatModes::default()

@@ -11,7 +11,7 @@ use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::Timestamp;
 use tollgate_limiter::store::local::Fallback;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::testing::servers::{ServerKind, Server as Process};
+use tollgate_limiter::testing::servers::{Server as Process, ServerKind};
 
 const RULES: &str = "- { id: tenant, per: tenant, limit: 10/day }\n\
                      - { id: shut, per: shut, limit: 10/day, on_store_failure: closed }\n\

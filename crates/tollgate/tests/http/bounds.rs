@@ -10,7 +10,13 @@ const SHORT: Duration = Duration::from_millis(40);
 const LONG: Duration = Duration::from_secs(3_600);
 
 fn bounded(bounds: HttpLimits) -> Server {
-    Server::start_with(RULES, HttpSettings { limits: bounds, ..settings() })
+    Server::start_with(
+        RULES,
+        HttpSettings {
+            limits: bounds,
+            ..settings()
+        },
+    )
 }
 
 #[test]

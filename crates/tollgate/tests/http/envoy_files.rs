@@ -2,11 +2,11 @@
 
 use crate::server::{Server, settings};
 use serde_json::{Value, json};
-use tollgate::server::envoy::{HeaderNames, CompatModes};
+use tollgate::server::envoy::{CompatModes, HeaderNames};
 use tollgate::server::gate::Phase;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
-use tollgate_limiter::core::rules::{RulesParser, ParserOptions};
+use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
 use tollgate_limiter::core::yaml;
 
 const FILE: &str = r#"

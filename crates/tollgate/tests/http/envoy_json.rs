@@ -54,7 +54,10 @@ fn a_request_is_answered_as_over_grpc() {
         json!({ "code": "OVER_LIMIT", "currentLimit": limit, "durationUntilReset": "6s" })
     );
     let back = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "isNegativeHits": true, "hitsAddend": "3" }))] });
-    assert_eq!(should_rate_limit(&mut client, &back).1["statuses"][0]["limitRemaining"], 10);
+    assert_eq!(
+        should_rate_limit(&mut client, &back).1["statuses"][0]["limitRemaining"],
+        10
+    );
     let with_limit = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "limit": { "requestsPerUnit": 3, "unit": "DAY" } }))] });
     assert_eq!(
         should_rate_limit(&mut client, &with_limit).1["statuses"][0]["currentLimit"],
@@ -143,6 +146,12 @@ fn lists_that_are_too_long_are_refused_and_take_nothing() {
         assert_eq!((status, answer["field"].as_str()), (400, Some(field)), "{answer}");
     }
     let peek = json!({ "domain": "default", "descriptors": [tenant("a", json!({ "hitsAddend": 0 }))] });
-    assert_eq!(should_rate_limit(&mut client, &peek).1["statuses"][0]["limitRemaining"], 10);
-    assert_eq!(should_rate_limit(&mut client, &of(&[vec![0; 56], vec![64; 8]].concat())).0, 200);
+    assert_eq!(
+        should_rate_limit(&mut client, &peek).1["statuses"][0]["limitRemaining"],
+        10
+    );
+    assert_eq!(
+        should_rate_limit(&mut client, &of(&[vec![0; 56], vec![64; 8]].concat())).0,
+        200
+    );
 }

@@ -200,7 +200,10 @@ fn a_peer_that_is_not_trusted_has_its_own_address_whatever_it_says() {
         let mut client = server.connect();
         for (turn, expected) in [(1, 200), (2, 200), (3, 429), (4, 429)] {
             let forged = format!("X-Forwarded-For: 192.0.2.{turn}\r\nX-Real-IP: 192.0.2.{turn}\r\n");
-            assert_eq!(request(&mut client, "GET /v1/forward/default", &forged).status, expected);
+            assert_eq!(
+                request(&mut client, "GET /v1/forward/default", &forged).status,
+                expected
+            );
         }
     }
 }
@@ -255,8 +258,12 @@ fn without_a_gateway_in_the_settings_there_is_nothing_to_ask() {
 fn a_gateway_shows_its_own_token_and_its_clients_do_not_matter() {
     let (gateway, reader) = ("token-of-the-gateway", "token-of-the-reader!");
     let mut tokens = Tokens::default();
-    tokens.add("gateway", TokenSecret::Plain(gateway), Rights::CHECK).unwrap();
-    tokens.add("reader", TokenSecret::Plain(reader), Rights::METRICS).unwrap();
+    tokens
+        .add("gateway", TokenSecret::Plain(gateway), Rights::CHECK)
+        .unwrap();
+    tokens
+        .add("reader", TokenSecret::Plain(reader), Rights::METRICS)
+        .unwrap();
     let settings = HttpSettings {
         tokens: Some(Arc::new(Keyring::new(tokens))),
         ..settings_for(Gateway::Traefik)

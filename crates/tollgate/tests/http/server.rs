@@ -12,7 +12,7 @@ use tollgate::server::http::{self, HttpSettings, RetryAfter};
 use tollgate::server::listen::{Address, Listener};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{RulesParser, RuleSet, ParserOptions};
+use tollgate_limiter::core::rules::{ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;
 

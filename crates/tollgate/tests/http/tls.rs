@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tollgate::server::http::HttpSettings;
-use tollgate::server::tls::{TlsReload, Tls};
+use tollgate::server::tls::{Tls, TlsReload};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 
@@ -52,7 +52,10 @@ fn who_trusts_the_authority_is_served() {
     folder.sign(&ours);
     let (server, _) = serve(Tls::load(folder.files(None)).unwrap());
     assert_eq!(request(&server, &client(&ours, None, &[])).as_deref(), Ok(OK));
-    assert_eq!(request(&server, &client(&ours, None, &[b"http/1.1"])).as_deref(), Ok(OK));
+    assert_eq!(
+        request(&server, &client(&ours, None, &[b"http/1.1"])).as_deref(),
+        Ok(OK)
+    );
     assert!(request(&server, &client(&other, None, &[])).is_err());
     // Plain HTTP is not answered.
     let mut plain = server.connect();
@@ -89,11 +92,17 @@ fn a_changed_certificate_is_taken_and_a_broken_one_is_not() {
     folder.sign(&second);
     let new_key = fs::read(folder.0.join("server.key")).unwrap();
     fs::write(folder.0.join("server.key"), key).unwrap();
-    assert!(matches!(tls.reload_if_changed(), TlsReload::Failed(_) | TlsReload::Unchanged | TlsReload::Reloaded));
+    assert!(matches!(
+        tls.reload_if_changed(),
+        TlsReload::Failed(_) | TlsReload::Unchanged | TlsReload::Reloaded
+    ));
     assert!(serves(&first) && !serves(&second));
     fs::write(folder.0.join("server.key"), new_key).unwrap();
     // The server looks by itself, too: whoever was first, the new one is in use.
-    assert!(matches!(tls.reload_if_changed(), TlsReload::Reloaded | TlsReload::Unchanged));
+    assert!(matches!(
+        tls.reload_if_changed(),
+        TlsReload::Reloaded | TlsReload::Unchanged
+    ));
     while !serves(&second) {}
     assert!(!serves(&first));
     fs::write(folder.0.join("server.pem"), "no certificate").unwrap();

@@ -31,7 +31,10 @@ fn every_command_has_help_with_an_example_that_begins_with_it() {
             .split("Example")
             .nth(1)
             .unwrap_or_else(|| panic!("{args:?} has no example: {stdout}"));
-        assert!(example.contains(&format!("\n  tollgate {}", args.join(" "))), "{stdout}");
+        assert!(
+            example.contains(&format!("\n  tollgate {}", args.join(" "))),
+            "{stdout}"
+        );
     }
 }
 
@@ -57,7 +60,10 @@ fn check_tells_by_its_exit_code_and_in_words() {
     assert!(stdout.starts_with("allowed by plan: 1 of 2 left"), "{stdout}");
     let (code, stdout, _) = cli(&["check", subject, "endpoint=/v1", "--cost", "2"]);
     assert_eq!(code, Some(1));
-    assert!(stdout.starts_with("denied by plan: 1 of 2 left, ask again in "), "{stdout}");
+    assert!(
+        stdout.starts_with("denied by plan: 1 of 2 left, ask again in "),
+        "{stdout}"
+    );
     let (code, stdout, _) = cli(&["check", subject, "endpoint=/v1", "--cost", "2", "--json"]);
     assert_eq!(code, Some(1));
     let body: serde_json::Value = serde_json::from_str(&stdout).expect("one JSON value");
@@ -272,7 +278,10 @@ fn files_of_one_domain_are_sound_where_domains_are_merged() {
     }
     let args = ["rules", "check", "user.yaml", "path.yaml"];
     let (code, stdout, _) = run(&folder, &args);
-    assert!(code == Some(1) && stdout.contains("duplicate domain 'shop'"), "{stdout}");
+    assert!(
+        code == Some(1) && stdout.contains("duplicate domain 'shop'"),
+        "{stdout}"
+    );
     let (code, stdout, _) = run(&folder, &[&args[..], &["--merge-domains"]].concat());
     assert!(code == Some(0) && stdout.contains("2 files: sound"), "{stdout}");
     for (value, code) in [("true", 0), ("false", 1)] {

@@ -3,7 +3,7 @@
 use crate::running::{TestFolder, TestServer};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
+use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 const FILE: &str = "domain: shop\ndescriptors:\n- key: user\n  rate_limit: { unit: year, requests_per_unit: 30 }\n- key: path\n  rate_limit: { unit: second, requests_per_unit: 1000 }\n";
 

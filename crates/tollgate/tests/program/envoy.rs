@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
+use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 /// It all, running. The first to go is Envoy.
 struct EnvoySetup {
@@ -99,9 +99,11 @@ fn run(folder: &TestFolder, example_dir: &str, service: u16, grpc_port: u16) -> 
     let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
     let port = port.expect("there are free ports").port();
     let ports = [("8000", port), ("3000", service), ("8081", grpc_port)];
-    let text = ports.iter().fold(example(example_dir, "envoy.yaml"), |text, (known, port)| {
-        text.replace(&format!("port_value: {known} "), &format!("port_value: {port} "))
-    });
+    let text = ports
+        .iter()
+        .fold(example(example_dir, "envoy.yaml"), |text, (known, port)| {
+            text.replace(&format!("port_value: {known} "), &format!("port_value: {port} "))
+        });
     folder.write("envoy.yaml", &text);
     let log = fs::File::create(folder.path().join("envoy.log")).expect("there is room for a log");
     let envoy = Command::new(program())
@@ -218,7 +220,9 @@ fn limits(args: &[&str]) {
 
     // Of sixty at once exactly three pass.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..60).map(|_| scope.spawn(|| setup.get("/login", "").status)).collect();
+        let clients: Vec<_> = (0..60)
+            .map(|_| scope.spawn(|| setup.get("/login", "").status))
+            .collect();
         clients
             .into_iter()
             .map(|client| client.join().expect("no client panics"))

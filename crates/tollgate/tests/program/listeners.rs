@@ -26,7 +26,10 @@ fn with_tls() -> (TestFolder, TestServer, String) {
     folder.write("server.pem", &certificate.pem());
     folder.write("server.key", &key.serialize_pem());
     let server = TestServer::start(&folder, &[]);
-    let line = server.banner.lines().find_map(|line| line.strip_prefix("http: https://"));
+    let line = server
+        .banner
+        .lines()
+        .find_map(|line| line.strip_prefix("http: https://"));
     let (_, port) = line
         .and_then(|address| address.rsplit_once(':'))
         .expect("it says where it listens");

@@ -1,7 +1,7 @@
 //! What the pages under `docs/` say of the server, held against a running one.
 
 use crate::running::{Response, TestFolder, TestServer};
-use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
+use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 const HTTP: &str = include_str!("../../../../docs/http.md");
 const METRICS: &str = include_str!("../../../../docs/metrics.md");

@@ -14,7 +14,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 use tollgate::server::envoy::rate_limit_response::Code;
 use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
-use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
+use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 /// What its log says each time changed files are taken, or are not.
 const RELOADED: &str = "took the changed rules";

@@ -183,11 +183,11 @@ impl TestServer {
     /// Waits until the log holds this text so many times.
     pub(crate) fn wait_for(&self, text: &str, times: usize) {
         let (log, more) = &*self.log;
-        let text = log.lock().expect("no reader panics");
-        let (text, waited) = more
-            .wait_timeout_while(text, TIMEOUT, |log| log.matches(text).count() < times)
+        let contents = log.lock().expect("no reader panics");
+        let (contents, waited) = more
+            .wait_timeout_while(contents, TIMEOUT, |log| log.matches(text).count() < times)
             .expect("no reader panics");
-        assert!(!waited.timed_out(), "`{text}` never came {times} times: {text}");
+        assert!(!waited.timed_out(), "`{text}` never came {times} times: {contents}");
     }
 
     pub(crate) fn log(&self) -> String {

@@ -119,12 +119,12 @@ fn a_client_that_never_ends_its_request_does_not_keep_it_from_stopping() {
 fn a_port_that_is_taken_is_one_clear_message() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
-    let (code, stdout, stderr) = run(&TestFolder::new(), &["serve", "--set", &format!("server.http={address}")]);
-    assert_eq!((code, stdout.as_str()), (Some(2), ""));
-    assert!(
-        stderr.contains(&format!("cannot listen on {address}")),
-        "{stderr}"
+    let (code, stdout, stderr) = run(
+        &TestFolder::new(),
+        &["serve", "--set", &format!("server.http={address}")],
     );
+    assert_eq!((code, stdout.as_str()), (Some(2), ""));
+    assert!(stderr.contains(&format!("cannot listen on {address}")), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
 }
 
@@ -223,10 +223,7 @@ fn off_loopback_it_does_not_start_until_it_knows_whom_to_answer() {
     assert_eq!(check(&["--token", "0123456789abcdef"]).0, Some(0));
     let (code, _, stderr) = check(&[]);
     assert_eq!(code, Some(2));
-    assert!(
-        stderr.contains("401") && stderr.contains("--token"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("401") && stderr.contains("--token"), "{stderr}");
     let (code, _, stderr) = run(
         &folder,
         &["forget", "user=x", "--url", &at_home, "--token", "0123456789abcdef"],

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::time::Duration;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
-use tollgate_limiter::testing::servers::{ServerKind, Server as Redis};
+use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 /// An instance over the store at this address, with a deadline that a busy machine keeps.
 fn instance(folder: &TestFolder, store: &str) -> TestServer {
@@ -85,7 +85,10 @@ fn a_server_that_starts_while_no_sentinel_answers_knows_the_primary() {
     }
     let second = instance(&folder, &sentinels.url());
     let verdict = second.check(r#"{"user":"u"}"#).json();
-    assert_eq!((&verdict["source"], &verdict["remaining"]), (&"shared".into(), &98.into()));
+    assert_eq!(
+        (&verdict["source"], &verdict["remaining"]),
+        (&"shared".into(), &98.into())
+    );
     let ready = second.get("/readyz").body;
     assert!(ready.contains("no sentinel answers"), "{ready}");
 }
@@ -281,7 +284,10 @@ fn it_starts_without_the_store_and_tells_no_secret() {
     );
     assert_eq!(server.check("{}").json()["source"], "open");
     server.wait_for("the store cannot be reached", 1);
-    let redis = Redis::start_with(ServerKind::Redis70, &["--port", &free.to_string(), "--requirepass", "other"]);
+    let redis = Redis::start_with(
+        ServerKind::Redis70,
+        &["--port", &free.to_string(), "--requirepass", "other"],
+    );
     std::thread::park_timeout(Duration::from_millis(1_500));
     drop(redis);
     let all = format!(

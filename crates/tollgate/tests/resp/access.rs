@@ -101,7 +101,9 @@ fn a_token_that_holds_no_more_opens_nothing_any_more() {
     shop.expect(&format!("AUTH {TOKEN}"), "+OK\r\n");
     other.expect(&format!("AUTH {PASSWORD}"), "+OK\r\n");
     let mut without = Tokens::default();
-    without.add("reader", TokenSecret::Plain(READER), Rights::METRICS).unwrap();
+    without
+        .add("reader", TokenSecret::Plain(READER), Rights::METRICS)
+        .unwrap();
     assert!(tokens.replace(without));
     assert!(shop.ask("PING").starts_with("-NOAUTH "));
     other.expect("PING", "+PONG\r\n");

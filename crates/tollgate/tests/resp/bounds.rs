@@ -184,7 +184,9 @@ fn replies_that_were_not_sent_are_nobody_elses() {
 /// One on the embedded store and one on Redis, both with a password.
 fn guarded(command_timeout: Duration) -> [Server; 2] {
     let mut tokens = Tokens::default();
-    tokens.add("default", TokenSecret::Plain(PASSWORD), Rights::ALL).unwrap();
+    tokens
+        .add("default", TokenSecret::Plain(PASSWORD), Rights::ALL)
+        .unwrap();
     let settings = RespSettings {
         password: Some(Arc::new(Keyring::new(tokens))),
         command_timeout,

@@ -13,7 +13,7 @@ use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::AnyStore;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::{RulesParser, RuleSet, ParserOptions};
+use tollgate_limiter::core::rules::{ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::local::Fallback;
 use tollgate_limiter::store::memory::Memory;

@@ -1,6 +1,6 @@
 //! A limit that a request brings along, in a domain of these files.
 
-use super::compile::{counting_limit, apply_limit};
+use super::compile::{apply_limit, counting_limit};
 use super::unit::Unit;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::Decision;
@@ -78,6 +78,9 @@ impl RuleSet {
         {
             return None;
         }
-        Some(key(window.counter, &found.key_parts(attempt, &found.counter_name(attempt))))
+        Some(key(
+            window.counter,
+            &found.key_parts(attempt, &found.counter_name(attempt)),
+        ))
     }
 }

@@ -3,14 +3,15 @@
 
 use super::id::rule_id;
 use super::path::{PathLevel, StatPath};
-use super::tree::{DescriptorLevel, Descriptors, DescriptorLimit, DescriptorNode};
+use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::limit::Limit;
 use crate::muldiv::muldiv;
 use crate::rate::Rate;
 use crate::rules::rule::{
-    LimitSelector, Condition, CounterId, CounterSpec, Dimension, Mode, CostSource, Rule, Terms, Test, Variant, Window, Windows,
+    Condition, CostSource, CounterId, CounterSpec, Dimension, LimitSelector, Mode, Rule, Terms, Test, Variant, Window,
+    Windows,
 };
 use crate::settle::OnStoreFailure;
 use crate::yaml;

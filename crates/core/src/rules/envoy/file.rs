@@ -4,16 +4,18 @@
 use super::exact::{self, NATIVE_KEYS};
 use super::lint::lint;
 use super::loading::read_value;
-use super::tree::{DescriptorLevel, Descriptors, DescriptorLimit, DescriptorNode as Descriptor};
+use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode as Descriptor, Descriptors};
 use super::unit::Unit;
 use super::wildcard::Pattern;
 use crate::problem::{Problem, Problems, did_you_mean};
-use crate::yaml::{Fields, NodeKind, Node, excerpt};
+use crate::yaml::{Fields, Node, NodeKind, excerpt};
 use std::collections::hash_map::Entry;
 
 /// Whether a file is one of envoyproxy/ratelimit and not one of ours: it has descriptors.
 pub fn is_descriptor_file(node: &Node) -> bool {
-    let NodeKind::Map(entries) = &node.kind else { return false };
+    let NodeKind::Map(entries) = &node.kind else {
+        return false;
+    };
     let has = |name: &str| entries.iter().any(|(key, _)| &*key.text == name);
     has("descriptors") && !has("rules")
 }
@@ -116,7 +118,8 @@ impl DescriptorFiles {
         let (key, value) = (text("key"), text("value"));
         if key.is_empty() {
             let hint = "add one: `key: remote_address`; it is the key of an entry that Envoy sends";
-            self.problems.error_with(&node.location, "descriptor has empty key", hint);
+            self.problems
+                .error_with(&node.location, "descriptor has empty key", hint);
             return;
         }
         let name = if value.is_empty() {
@@ -162,7 +165,11 @@ impl DescriptorFiles {
     }
 
     fn parse_limit(&mut self, node: &Node, descriptor: &Fields<'_>) -> Option<DescriptorLimit> {
-        let fields = node.fields("a rate_limit", &[&KEYS[..], &NATIVE_KEYS].concat(), &mut Problems::new())?;
+        let fields = node.fields(
+            "a rate_limit",
+            &[&KEYS[..], &NATIVE_KEYS].concat(),
+            &mut Problems::new(),
+        )?;
         self.warn_misplaced(&fields, &LIMIT_KEYS, "a rate_limit");
         self.limits += 1;
         if self.limits > LIMITS_MAX {
@@ -288,7 +295,8 @@ impl DescriptorFiles {
             if let Some((key, _)) = fields.entry(key) {
                 let text = format!("`{}` means nothing in {what}, and is read over", key.text);
                 let hint = format!("{what} has {}", meaningful.join(", "));
-                self.problems.push(Problem::warning(&key.location, text).with_hint(hint));
+                self.problems
+                    .push(Problem::warning(&key.location, text).with_hint(hint));
             }
         }
     }
@@ -308,7 +316,8 @@ impl DescriptorFiles {
                     format!("config error, unknown key '{}'", excerpt(&key.text))
                 };
                 let known = || KEYS.into_iter().chain(native_keys.iter().copied());
-                self.problems.error_with(&key.location, text, did_you_mean(&key.text, known));
+                self.problems
+                    .error_with(&key.location, text, did_you_mean(&key.text, known));
             } else if &*key.text != "metadata" {
                 let native_keys: &[&str] = if &*key.text == "rate_limit" { &NATIVE_KEYS } else { &[] };
                 self.check_value(value, native_keys);

@@ -1,7 +1,7 @@
 //! Files of envoyproxy/ratelimit as rules of our own, with comments where they do not mean the same.
 
 use super::id::unique_id;
-use super::tree::{DescriptorLevel, Descriptors, DescriptorLimit, DescriptorNode};
+use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors};
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -71,14 +71,23 @@ impl Writer<'_> {
         }
     }
 
-    fn render_rule(&mut self, level: &DescriptorLevel, node: &DescriptorNode, limit: &DescriptorLimit, path: &DescriptorPath) {
+    fn render_rule(
+        &mut self,
+        level: &DescriptorLevel,
+        node: &DescriptorNode,
+        limit: &DescriptorLimit,
+        path: &DescriptorPath,
+    ) {
         let mut rule = format!("\n- id: {}", yaml_text(&self.id(limit, path)));
         if let Some(domain) = self.domain {
             let _ = write!(rule, "\n  domain: {}", yaml_text(domain));
         }
         let list = |parts: Vec<String>| parts.join(", ");
         if !path.when.is_empty() {
-            let when = path.when.iter().map(|(key, value)| format!("{}: {value}", yaml_text(key)));
+            let when = path
+                .when
+                .iter()
+                .map(|(key, value)| format!("{}: {value}", yaml_text(key)));
             let _ = write!(rule, "\n  when: {{ {} }}", list(when.collect()));
         }
         if !path.per.is_empty() {

@@ -1,7 +1,7 @@
 //! What can be read and is hardly meant.
 
 use super::compile::is_reportable;
-use super::tree::{DescriptorLevel, Descriptors, DescriptorNode};
+use super::tree::{DescriptorLevel, DescriptorNode, Descriptors};
 use super::wildcard::Pattern;
 use crate::problem::{Problem, Problems};
 use crate::yaml::excerpt;
@@ -61,7 +61,8 @@ fn warn_ambiguous_keys(level: &DescriptorLevel, problems: &mut Problems) {
                     excerpt(value)
                 );
                 problems.push(
-                    Problem::warning(&node.location, text).with_hint("keys and values are joined by `_`; choose another key"),
+                    Problem::warning(&node.location, text)
+                        .with_hint("keys and values are joined by `_`; choose another key"),
                 );
             }
         }
@@ -71,10 +72,7 @@ fn warn_ambiguous_keys(level: &DescriptorLevel, problems: &mut Problems) {
 /// Nodes below a key alone that requests with a value of its own never come to: there is no way back.
 fn warn_unreachable_children(level: &DescriptorLevel, problems: &mut Problems) {
     for valued in level.nodes.iter().filter(|node| node.has_value) {
-        let any = level
-            .by_name
-            .get(&valued.key)
-            .and_then(|&index| level.nodes.get(index));
+        let any = level.by_name.get(&valued.key).and_then(|&index| level.nodes.get(index));
         // One without anything is meant as an exception.
         let is_exception = valued.limit.is_none() && valued.children.nodes.is_empty();
         let Some(any) = any.filter(|_| !is_exception) else {
@@ -92,7 +90,8 @@ fn warn_unreachable_children(level: &DescriptorLevel, problems: &mut Problems) {
                 excerpt(&unreached.name),
                 excerpt(&any.name)
             );
-            problems.push(Problem::warning(&valued.location, text).with_hint("repeat it here if it is meant for them too"));
+            problems
+                .push(Problem::warning(&valued.location, text).with_hint("repeat it here if it is meant for them too"));
         }
     }
 }
@@ -106,7 +105,8 @@ fn warn_unreportable_names(level: &DescriptorLevel, problems: &mut Problems) {
             excerpt(&limit.name)
         );
         problems.push(
-            Problem::warning(&limit.location, text).with_hint("use letters, digits and spaces, without quotes and backslashes"),
+            Problem::warning(&limit.location, text)
+                .with_hint("use letters, digits and spaces, without quotes and backslashes"),
         );
     }
 }

@@ -29,7 +29,13 @@ pub fn near_threshold(limit: u32, share: f32) -> u64 {
 impl HitStats {
     /// What `hits` add to the statistics of a limit that decided so of them. `counted` is what its window then holds, where
     /// what is refused is counted too; `passes` whether everything that their request met let it pass.
-    pub fn from_decision(decision: &Decision, counted: Option<WindowCount>, hits: u64, near_share: f32, allowed: bool) -> Self {
+    pub fn from_decision(
+        decision: &Decision,
+        counted: Option<WindowCount>,
+        hits: u64,
+        near_share: f32,
+        allowed: bool,
+    ) -> Self {
         let standing = decision.standing();
         let limit = u32::try_from(standing.limit).unwrap_or(u32::MAX);
         let after = match counted {
@@ -133,8 +139,12 @@ mod tests {
             (11, true, (1, 0, 0)),
             (12, false, (1, 0, 0)),
         ] {
-            let counted = Some(WindowCount { after, includes_attempt });
-            let HitStats { over, near, within } = HitStats::from_decision(&Decision::allow(standing), counted, 1, 0.8, false);
+            let counted = Some(WindowCount {
+                after,
+                includes_attempt,
+            });
+            let HitStats { over, near, within } =
+                HitStats::from_decision(&Decision::allow(standing), counted, 1, 0.8, false);
             assert_eq!((over, near, within), expected, "{after} {includes_attempt}");
         }
     }

@@ -1,6 +1,6 @@
 //! Which limit a descriptor meets, under which name it is counted, and what is said of files that cannot be used.
 
-use super::{Descriptors, DescriptorFiles, Unit};
+use super::{DescriptorFiles, Descriptors, Unit};
 use crate::problem::Origin;
 use crate::rules::Attribute;
 use crate::yaml;
@@ -311,7 +311,10 @@ fn what_cannot_be_used_is_told_in_the_words_its_users_know() {
         ),
     ] {
         let problems = read(false, &[text]).expect_err(text);
-        assert!(problems.iter().any(|problem| problem == expected), "{text}\n{problems:?}");
+        assert!(
+            problems.iter().any(|problem| problem == expected),
+            "{text}\n{problems:?}"
+        );
     }
     let file = format!("domain: d\ndescriptors: [{{ key: a, {limit} }}]");
     let other = format!("domain: d\ndescriptors: [{{ key: b, {limit} }}]");
@@ -569,7 +572,7 @@ fn rules_of_several_domains_name_theirs() {
 
 #[test]
 fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
-    use crate::rules::{ChargeResult, Attempt, RulesParser, ParserOptions};
+    use crate::rules::{Attempt, ChargeResult, ParserOptions, RulesParser};
     use crate::{Cost, Decision, Limit, Micros, Source, Standing};
     use std::num::NonZeroU64;
 

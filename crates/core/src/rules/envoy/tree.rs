@@ -128,7 +128,11 @@ impl DescriptorLevel {
         let composite_key = composite_key(entry);
         let exact = self.by_name.get(&*composite_key);
         let index = exact.copied().or_else(|| {
-            let fits = |node: &DescriptorNode| node.pattern.as_ref().is_some_and(|pattern| pattern.matches(&composite_key));
+            let fits = |node: &DescriptorNode| {
+                node.pattern
+                    .as_ref()
+                    .is_some_and(|pattern| pattern.matches(&composite_key))
+            };
             self.nodes.iter().position(fits)
         });
         let index = index.or_else(|| self.by_name.get(entry.name).copied());

@@ -1,5 +1,5 @@
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::rules::{ChargeResult, Attempt, attributes, sample};
+use crate::rules::{Attempt, ChargeResult, attributes, sample};
 use crate::source::Source;
 use crate::time::Micros;
 
@@ -27,7 +27,10 @@ fn explain(pairs: &[(&str, &[u8])], decision: Decision) -> String {
         cost: Cost::ONE,
     };
     let plan = rules.plan(&attempt, |_, _| ());
-    let answers = plan.charges.iter().map(|_| ChargeResult::Decided(decision, Source::Memory));
+    let answers = plan
+        .charges
+        .iter()
+        .map(|_| ChargeResult::Decided(decision, Source::Memory));
     let verdict = plan.verdict(Source::Memory, answers);
     let key = |counter: crate::rules::CounterId, per: &[&[u8]]| format!("k{}{}", counter.index(), per.len());
     rules.explain(&attempt, verdict, key).to_string()

@@ -1,6 +1,6 @@
 //! An explanation in words, and for each rule what would have to change.
 
-use super::{Explanation, RuleMatch, LimitTrace, MatchedRule, SkipReason, RuleTrace};
+use super::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::Limit;
 use crate::rules::rule::{Terms, Test, Variant};
@@ -96,7 +96,13 @@ impl fmt::Display for LimitTrace<'_> {
         let ruling = &self.ruling;
         match ruling.window {
             None => write!(f, "{}", RulingText(ruling))?,
-            Some(window) => write!(f, "{}: {}; {}", window.name(), LimitText(window.limit()), RulingText(ruling))?,
+            Some(window) => write!(
+                f,
+                "{}: {}; {}",
+                window.name(),
+                LimitText(window.limit()),
+                RulingText(ruling)
+            )?,
         }
         match &self.key {
             Some(key) => write!(f, "; key {key}"),
@@ -110,14 +116,24 @@ impl fmt::Display for SkipReason<'_> {
         match self {
             Self::Disabled => write!(f, "it is disabled"),
             Self::Domain { actual: was } => write!(f, "it is of another domain than `{was}`"),
-            Self::Condition { attribute, expected: wanted, actual: was } if was.is_empty() => {
+            Self::Condition {
+                attribute,
+                expected: wanted,
+                actual: was,
+            } if was.is_empty() => {
                 write!(f, "`{attribute}` is not there, wanted {wanted}")
             }
-            Self::Condition { attribute, expected: wanted, actual: was } => {
+            Self::Condition {
+                attribute,
+                expected: wanted,
+                actual: was,
+            } => {
                 write!(f, "`{attribute}` is `{}`, wanted {wanted}", was.join("`, `"))
             }
             Self::MissingAttribute { attribute } => write!(f, "`{attribute}` is not there, and it counts by it"),
-            Self::Descriptor { matched_rule: Some(other) } => write!(f, "the entries lead to `{other}`"),
+            Self::Descriptor {
+                matched_rule: Some(other),
+            } => write!(f, "the entries lead to `{other}`"),
             Self::Descriptor { matched_rule: None } => write!(f, "the entries lead to no limit"),
         }
     }
@@ -129,7 +145,11 @@ impl RuleTrace<'_> {
     pub fn suggestions(&self) -> Vec<String> {
         match &self.rule_match {
             RuleMatch::Skipped(reasons) => reasons.iter().map(|reason| self.suggestion(reason)).collect(),
-            RuleMatch::Matched(matched) => matched.limits.iter().filter_map(|limit| matched.suggestion(limit)).collect(),
+            RuleMatch::Matched(matched) => matched
+                .limits
+                .iter()
+                .filter_map(|limit| matched.suggestion(limit))
+                .collect(),
         }
     }
 
@@ -137,9 +157,15 @@ impl RuleTrace<'_> {
         match reason {
             SkipReason::Disabled => "give the rule the mode enforce or shadow".to_owned(),
             SkipReason::Domain { .. } => format!("ask in domain `{}`", self.rule.domain()),
-            SkipReason::Condition { attribute, expected: wanted, .. } => format!("`{attribute}` would have to be {wanted}"),
+            SkipReason::Condition {
+                attribute,
+                expected: wanted,
+                ..
+            } => format!("`{attribute}` would have to be {wanted}"),
             SkipReason::MissingAttribute { attribute } => format!("give `{attribute}`"),
-            SkipReason::Descriptor { .. } => "send the entries that its file has, in their order and no others".to_owned(),
+            SkipReason::Descriptor { .. } => {
+                "send the entries that its file has, in their order and no others".to_owned()
+            }
         }
     }
 }
@@ -243,7 +269,11 @@ impl fmt::Display for Test {
         let list = |f: &mut fmt::Formatter<'_>, alternatives: &mut dyn Iterator<Item = String>| {
             let alternatives: Vec<String> = alternatives.take(LISTED_MAX + 1).collect();
             let shown = alternatives.get(..LISTED_MAX).unwrap_or(&alternatives);
-            let more = if alternatives.len() > LISTED_MAX { " or others" } else { "" };
+            let more = if alternatives.len() > LISTED_MAX {
+                " or others"
+            } else {
+                ""
+            };
             write!(f, "{}{more}", shown.join(" or "))
         };
         match self {

@@ -29,7 +29,10 @@ impl Expressions {
     pub(super) fn compile(&mut self, text: &str) -> Result<Regex, ValueError> {
         if text.len() > EXPRESSION_BYTES_MAX {
             return Err(ValueError::new(
-                format!("the expression has {} bytes, more than {EXPRESSION_BYTES_MAX}", text.len()),
+                format!(
+                    "the expression has {} bytes, more than {EXPRESSION_BYTES_MAX}",
+                    text.len()
+                ),
                 "write a list of values or globs instead",
             ));
         }

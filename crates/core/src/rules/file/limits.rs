@@ -3,12 +3,14 @@
 use super::method::{AlgorithmOptions, ParsedLimit};
 use crate::limit::Limit;
 use crate::problem::{Location, Problem, Problems};
-use crate::quantity::{period_name, parse_quota};
-use crate::rules::rule::{By, LimitSelector, CounterId, CounterSpec, Dimension, Overrides, Terms, Variant, Window, Windows};
+use crate::quantity::{parse_quota, period_name};
+use crate::rules::rule::{
+    By, CounterId, CounterSpec, Dimension, LimitSelector, Overrides, Terms, Variant, Window, Windows,
+};
 use crate::rules::short::SmallBytes;
 use crate::rules::subject::Value;
 use crate::time::Micros;
-use crate::yaml::{MapKey, NodeKind, Node, excerpt};
+use crate::yaml::{MapKey, Node, NodeKind, excerpt};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -114,7 +116,10 @@ impl LimitsParser<'_, '_> {
         let errors = self.problems.error_count();
         let limit = self.parse_terms(fields.limit);
         let by = fields.by.map(|node| self.parse_by(node));
-        let overrides = fields.overrides.map(|node| self.parse_overrides(node)).unwrap_or_default();
+        let overrides = fields
+            .overrides
+            .map(|node| self.parse_overrides(node))
+            .unwrap_or_default();
         if self.problems.error_count() > errors {
             return None;
         }
@@ -295,7 +300,14 @@ struct OverrideSets<'n> {
 }
 
 impl<'n> OverrideSets<'n> {
-    fn add(&mut self, index: u32, item: &'n Node, subjects: &OverrideSubjects<'n>, terms: &Terms, limits: &mut LimitsParser<'_, '_>) {
+    fn add(
+        &mut self,
+        index: u32,
+        item: &'n Node,
+        subjects: &OverrideSubjects<'n>,
+        terms: &Terms,
+        limits: &mut LimitsParser<'_, '_>,
+    ) {
         let combinations = subjects
             .iter()
             .try_fold(1_usize, |product, (_, values)| product.checked_mul(values.len()));

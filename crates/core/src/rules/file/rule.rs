@@ -1,14 +1,14 @@
 //! One rule.
 
-use super::limits::{Counters, LimitsParser, LimitFields};
+use super::limits::{Counters, LimitFields, LimitsParser};
 use super::method::{AlgorithmOptions, OPTIONS};
 use super::{RulesParser, parse_domain, parse_name};
 use crate::decision::Cost;
 use crate::problem::{Problem, Problems};
 use crate::quantity;
-use crate::rules::rule::{Dimension, Experiment, Mode, CostSource, Rule, Variant};
+use crate::rules::rule::{CostSource, Dimension, Experiment, Mode, Rule, Variant};
 use crate::settle::OnStoreFailure;
-use crate::yaml::{Fields, MapKey, NodeKind, Node, excerpt};
+use crate::yaml::{Fields, MapKey, Node, NodeKind, excerpt};
 use std::sync::Arc;
 
 /// The keys of a rule.
@@ -79,7 +79,10 @@ impl RulesParser {
         }
         // Of a rule without a readable id all other faults are told too.
         let id = id.unwrap_or_else(|| "?".into());
-        let when = fields.find("when").map(|node| self.parse_when(node)).unwrap_or_default();
+        let when = fields
+            .find("when")
+            .map(|node| self.parse_when(node))
+            .unwrap_or_default();
         let ipv6_prefix = self.parse_ipv6_prefix(&fields);
         let per = self.parse_per(&fields, ipv6_prefix);
         let cost_source = parse_cost_source(&fields, &mut self.problems);
@@ -175,7 +178,8 @@ impl RulesParser {
         let mut per: Vec<Dimension> = Vec::with_capacity(items.len().min(DIMENSIONS_MAX));
         for item in items {
             let text = item.text("the name of an attribute, or a list of them", problems);
-            let Some(attribute) = text.and_then(|text| parse_name("an attribute", text, &item.location, problems)) else {
+            let Some(attribute) = text.and_then(|text| parse_name("an attribute", text, &item.location, problems))
+            else {
                 continue;
             };
             if per.len() >= DIMENSIONS_MAX {
@@ -204,7 +208,9 @@ impl RulesParser {
                     &node.location,
                     "`ipv6_prefix` has no effect: no attribute of `per` or `overrides` holds addresses",
                 )
-                .with_hint("an attribute does if one of the words of its name is ip, ipv6, addr or address: `client_ip`"),
+                .with_hint(
+                    "an attribute does if one of the words of its name is ip, ipv6, addr or address: `client_ip`",
+                ),
             );
         }
         per.into()

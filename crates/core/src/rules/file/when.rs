@@ -4,7 +4,7 @@ use super::RulesParser;
 use crate::network::Networks;
 use crate::problem::ValueError;
 use crate::rules::rule::{Condition, Test};
-use crate::yaml::{NodeKind, Node, excerpt};
+use crate::yaml::{Node, NodeKind, excerpt};
 
 /// The keys of a condition that is a map.
 pub(in crate::rules) const CONDITION_KEYS: [&str; 3] = ["regex", "cidr", "present"];

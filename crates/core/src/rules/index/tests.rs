@@ -97,7 +97,10 @@ fn every_rule_that_is_met_is_found_in_order_and_no_other() {
             matched += expected.len();
         }
     }
-    assert!(matched > 20_000, "only {matched} rules were met: too few to tell anything");
+    assert!(
+        matched > 20_000,
+        "only {matched} rules were met: too few to tell anything"
+    );
 }
 
 #[test]

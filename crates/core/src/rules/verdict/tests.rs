@@ -11,7 +11,7 @@ rules:
 - { id: o, limit: 10/s, on_store_failure: open }
 ";
 
-fn verdict(rules: &RuleSet, cost: Cost, results: &[ChargeResult]) -> String {
+fn verdict_text(rules: &RuleSet, cost: Cost, results: &[ChargeResult]) -> String {
     let attempt = Attempt {
         domain: Attempt::DOMAIN,
         attributes: &[],
@@ -99,7 +99,7 @@ fn the_nearest_limit_speaks() {
         // The least exact source, a shadow's too.
         ([allow(5), allow(4), overflown, allow(9)], "allowed b overflow 0us"),
     ] {
-        assert_eq!(verdict(&rules, Cost::ONE, &answers), expected, "{answers:?}");
+        assert_eq!(verdict_text(&rules, Cost::ONE, &answers), expected, "{answers:?}");
     }
 }
 
@@ -117,7 +117,7 @@ fn a_rule_without_its_store_does_as_it_says() {
         ([Failed, Failed, Failed, Failed], "denied b closed 0us"),
         ([never, Failed, Failed, Failed], "denied a closed 0us"),
     ] {
-        assert_eq!(verdict(&rules, Cost::ONE, &answers), expected, "{answers:?}");
+        assert_eq!(verdict_text(&rules, Cost::ONE, &answers), expected, "{answers:?}");
     }
 }
 
@@ -130,7 +130,7 @@ fn a_limit_that_was_not_asked_for_has_no_ruling() {
         other => other,
     };
     let answers = [Skipped, Skipped, Skipped, near];
-    assert_eq!(verdict(&rules, Cost::ONE, &answers), "denied o near 0us");
+    assert_eq!(verdict_text(&rules, Cost::ONE, &answers), "denied o near 0us");
     let attempt = Attempt {
         domain: Attempt::DOMAIN,
         attributes: &[],
@@ -158,21 +158,21 @@ fn bans_and_rules_without_limit_need_no_store() {
     };
     let verdict = ban.plan(&attempt, |_, _| ()).verdict(Source::Memory, [allow(3)]);
     assert_eq!(verdict.nearest().and_then(|ruling| ruling.decision), Some(never));
-    assert_eq!(verdict(&ban, Cost::ONE, &[allow(3)]), "denied ban memory 0us");
+    assert_eq!(verdict_text(&ban, Cost::ONE, &[allow(3)]), "denied ban memory 0us");
     assert_eq!(
-        verdict(&ban, Cost::ONE, &[deny(Retry::Unknown)]),
+        verdict_text(&ban, Cost::ONE, &[deny(Retry::Unknown)]),
         "denied ban memory 0us"
     );
     assert_eq!(
-        verdict(&ban, Cost::ZERO, &[allow(3)]),
+        verdict_text(&ban, Cost::ZERO, &[allow(3)]),
         "allowed ban memory 0us",
         "looking is allowed"
     );
 
     let shadow = sample("rules:\n- { id: z, limit: 10/s }\n- { id: ban, limit: 0/s, mode: shadow }\n");
-    assert_eq!(verdict(&shadow, Cost::ONE, &[allow(3)]), "allowed z memory 0us");
+    assert_eq!(verdict_text(&shadow, Cost::ONE, &[allow(3)]), "allowed z memory 0us");
     let free = sample("rules:\n- { id: free, limit: unlimited }\n");
-    assert_eq!(verdict(&free, Cost::ONE, &[]), "allowed - memory 0us");
+    assert_eq!(verdict_text(&free, Cost::ONE, &[]), "allowed - memory 0us");
     let none = sample("rules: []\n");
-    assert_eq!(verdict(&none, Cost::ONE, &[]), "allowed - memory 0us");
+    assert_eq!(verdict_text(&none, Cost::ONE, &[]), "allowed - memory 0us");
 }

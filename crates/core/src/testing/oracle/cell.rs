@@ -1,6 +1,6 @@
 //! The referee of `Cell`: what `CL.THROTTLE` is documented to compute, in signed nanoseconds.
 
-use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, MeterCharge, retry_after, narrow};
+use super::{LimitNumbers, MeterCharge, Oracle, OracleDecision, UndoScope, narrow, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::Retry;
 
@@ -134,7 +134,11 @@ impl Oracle for CellOracle {
         let tat = match held.last {
             Some((id, without)) if id == work.id => without.max(nanos(now)),
             _ => {
-                let starts_at = if held.has_refund { nanos(work.taken_at) } else { work.starts_at };
+                let starts_at = if held.has_refund {
+                    nanos(work.taken_at)
+                } else {
+                    work.starts_at
+                };
                 let undone = (starts_at + work.duration - nanos(now)).min(work.duration);
                 if undone <= 0 {
                     return false;

@@ -1,7 +1,7 @@
 //! The contest: one key lives under a limit and under its referee, and every answer of the two is compared.
 
 use super::draw::{self, LimitNumbers};
-use super::report::{OracleAnswer, Difference, OracleEvent, OracleReport};
+use super::report::{Difference, OracleAnswer, OracleEvent, OracleReport};
 use super::{Oracle, OracleDecision, UndoScope};
 use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::decision::{Cost, Decision, Retry};
@@ -302,7 +302,14 @@ impl<R: Oracle> OracleRun<R> {
         }
         for (at, promise) in [(moment - 1, false), (moment, true)] {
             self.now = at;
-            let (expected, _) = self.decide(cost, if promise { KeepOrDrop::IfAllowed } else { KeepOrDrop::Never })?;
+            let (expected, _) = self.decide(
+                cost,
+                if promise {
+                    KeepOrDrop::IfAllowed
+                } else {
+                    KeepOrDrop::Never
+                },
+            )?;
             let kept = expected.decision.is_allow();
             self.compare(OracleAnswer::PromiseKept(kept), OracleAnswer::PromiseKept(promise))?;
         }
@@ -371,7 +378,10 @@ impl<R: Oracle> OracleRun<R> {
         };
         // With nothing to give back, a key may still be moved to the time of a clock that was set back, or be left.
         let is_written = returned || (stepped && change.is_some());
-        self.compare(OracleAnswer::Written(change.is_some()), OracleAnswer::Written(is_written))?;
+        self.compare(
+            OracleAnswer::Written(change.is_some()),
+            OracleAnswer::Written(is_written),
+        )?;
         self.report.steps += 1;
         self.report.returns += u64::from(returned);
         if is_written {

@@ -1,6 +1,6 @@
 //! Referees of the exact meters: a level that sinks (token and leaky bucket) and an arrival time (GCRA).
 
-use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, MeterCharge, retry_after, narrow};
+use super::{LimitNumbers, MeterCharge, Oracle, OracleDecision, UndoScope, narrow, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::{Decision, Retry};
 use crate::time::Micros;

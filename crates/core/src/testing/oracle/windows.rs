@@ -45,7 +45,10 @@ impl FixedWindowOracle {
     /// The window at `now`: the stored one while it lasts and holds anything, else an empty one.
     fn window(&self, now: u64) -> Window {
         match self.held {
-            Some(held) if held.used > 0 && now < self.end(&held) => Window { written_at: now, ..held },
+            Some(held) if held.used > 0 && now < self.end(&held) => Window {
+                written_at: now,
+                ..held
+            },
             _ => Window {
                 due: aligned_end(now, self.numbers.period),
                 used: 0,
@@ -122,8 +125,13 @@ impl Oracle for FixedWindowOracle {
     }
 
     fn fresh_at(&self) -> Option<u64> {
-        self.held
-            .map(|held| if held.used > 0 { self.end(&held) } else { held.written_at })
+        self.held.map(|held| {
+            if held.used > 0 {
+                self.end(&held)
+            } else {
+                held.written_at
+            }
+        })
     }
 }
 

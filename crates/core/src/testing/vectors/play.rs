@@ -1,6 +1,6 @@
 //! Plays worked examples against the limits of this crate, as a store with one key would.
 
-use super::{Action, ExpectedDecision, Expected, ChargeOp, ScenarioStep, ExpectedVerdict, parse};
+use super::{Action, ChargeOp, Expected, ExpectedDecision, ExpectedVerdict, ScenarioStep, parse};
 use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::{Cell, Change, Cost, Decision, Limit, Micros, Now, Retry, State};
 use std::collections::HashMap;

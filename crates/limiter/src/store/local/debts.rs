@@ -4,7 +4,7 @@
 //! Each payment is a request of its own. So it refuses nobody who could pass beside it, and takes nothing if it is refused:
 //! what could not be paid is owed on. It is only as much as time has not given back here since.
 
-use super::{LocalLimiter, Fallback};
+use super::{Fallback, LocalLimiter};
 use crate::store::{Key, Settlement, Store, StoreError};
 use futures_util::future::{join, join_all};
 use std::slice::from_ref;

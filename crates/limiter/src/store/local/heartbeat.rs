@@ -1,7 +1,7 @@
 //! Instances count each other: each holds a lease of one concurrency limit in the store, and renews it for as long as it
 //! lives. How many are held is how many there are.
 
-use super::{LocalLimiter, InstanceCount, Fallback, StoreMode};
+use super::{Fallback, InstanceCount, LocalLimiter, StoreMode};
 use crate::store::{Store, StoreError};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};

@@ -1,7 +1,7 @@
 //! What this instance knows and decides by itself.
 
 use super::instances::Instances;
-use super::notes::{KeyRecord, KeyHistory};
+use super::notes::{KeyHistory, KeyRecord};
 use super::options::{FallbackMetrics, StoreMode};
 use super::portions::PortionRatio;
 use crate::fingerprint::{Fingerprint, MemoryKeyTemplate};
@@ -157,7 +157,8 @@ impl LocalLimiter {
     pub(super) fn learn<K: Key>(&self, charges: &[Charge<K>], settlement: &Settlement) {
         for (charge, outcome) in charges.iter().zip(&settlement.outcomes) {
             if outcome.is_err_and(|error| !error.is_definite()) {
-                self.history.with(self.key(&charge.key), |record| record.outcome_unknown = true);
+                self.history
+                    .with(self.key(&charge.key), |record| record.outcome_unknown = true);
             }
         }
         self.learn_standings(charges, settlement);
@@ -172,7 +173,8 @@ impl LocalLimiter {
                 && !matches!(charge.limit, Limit::Concurrency(_))
             {
                 let at = *now.get_or_insert_with(|| self.memory.now());
-                self.history.learn(self.key(&charge.key), outcome.decision.standing(), at);
+                self.history
+                    .learn(self.key(&charge.key), outcome.decision.standing(), at);
             }
         }
     }

@@ -59,7 +59,11 @@ impl Memory {
         let shards = A::shards(&self.tables);
         let is_vacant = |key| matches!(shards.lock(shards.index_of(key)).find(key), Lookup::Vacant(_));
         let is_overflowing = self.overflow.charges() > 0 && is_vacant(key);
-        let key = if is_overflowing { self.secret.overflow_key(limit) } else { key };
+        let key = if is_overflowing {
+            self.secret.overflow_key(limit)
+        } else {
+            key
+        };
         self.modify_key(kind, key, lease, change)
     }
 

@@ -6,9 +6,9 @@ use super::table::{Entry, Table};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Guard;
 use tollgate_core::{
-    Algorithm, NanoFraction, TimeFraction, UnitFraction, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra,
-    LeakyBucket, LeaseId, Limit, Mark, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, Step, Timestamp, TokenBucket,
-    StateNumbers, algorithm,
+    Algorithm, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit,
+    Mark, NanoFraction, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, StateNumbers, Step, TimeFraction, Timestamp,
+    TokenBucket, UnitFraction, algorithm,
 };
 
 /// The tables of every algorithm.
@@ -390,7 +390,7 @@ macro_rules! timed {
             }
 
             fn begin_entry(&self, change: Self::Change, lease: LeaseId, budget: &Budget) -> Timed<$state> {
-                let state = self.begin(change, lease);
+                let state = self.start(change, lease);
                 let heap: fn(&$state) -> usize = $heap;
                 budget.take(heap(&state));
                 Timed {

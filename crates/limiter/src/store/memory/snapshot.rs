@@ -16,7 +16,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use tollgate_core::{
-    Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, Timestamp, TokenBucket, StateNumbers,
+    Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, StateNumbers, Timestamp, TokenBucket,
 };
 
 /// Why a snapshot could not be written or read.
@@ -121,7 +121,11 @@ impl MemoryOptions {
 }
 
 /// Every live key of one algorithm: a line of numbers each, and a zero behind the last.
-fn write_kind<A: Kind<Entry: StateNumbers>>(tables: &Tables, now: Timestamp, out: &mut SnapshotWriter) -> Result<usize, SnapshotError> {
+fn write_kind<A: Kind<Entry: StateNumbers>>(
+    tables: &Tables,
+    now: Timestamp,
+    out: &mut SnapshotWriter,
+) -> Result<usize, SnapshotError> {
     let (shards, mut keys, mut numbers) = (A::shards(tables), 0, Vec::new());
     for index in 0..shards.created() {
         let mut records = Vec::new();
@@ -141,7 +145,11 @@ fn write_kind<A: Kind<Entry: StateNumbers>>(tables: &Tables, now: Timestamp, out
     Ok(keys)
 }
 
-fn read_kind<A: Kind<Entry: StateNumbers>>(memory: &Memory, now: Timestamp, file: &mut SnapshotReader) -> Result<(), SnapshotError> {
+fn read_kind<A: Kind<Entry: StateNumbers>>(
+    memory: &Memory,
+    now: Timestamp,
+    file: &mut SnapshotReader,
+) -> Result<(), SnapshotError> {
     let (shards, mut numbers) = (A::shards(&memory.tables), Vec::new());
     loop {
         let count = file.number()?;

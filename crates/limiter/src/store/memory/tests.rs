@@ -76,7 +76,9 @@ fn a_thread_that_waited_long_for_its_lock_hands_nothing_out_twice() {
     let at = |ms| Timestamp::from_micros(1_770_854_400_000_000) + Micros::from_millis(ms);
     let clock = Clock::manual(at(5_000));
     let limiter = Limiter::new(Memory::options().clock(clock.clone()).build());
-    let limit = limiter.limit("one", TokenBucket::per_second(1)).expect("a limit is one");
+    let limit = limiter
+        .limit("one", TokenBucket::per_second(1))
+        .expect("a limit is one");
     assert!(limiter.check(&limit, "a").is_allow());
     // Its time was read five seconds before the charge that got in first.
     clock.set(at(0));

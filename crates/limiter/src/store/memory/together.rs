@@ -57,8 +57,14 @@ impl Memory {
 
     /// Settles charges of which some found no room.
     #[cold]
-    pub(super) fn settle_with_overflow(&self, charges: &[Charge<Fingerprint>], overflowing: &[bool], lease: LeaseId) -> Settlement {
-        self.overflow.count(overflowing.iter().filter(|&&overflowing| overflowing).count());
+    pub(super) fn settle_with_overflow(
+        &self,
+        charges: &[Charge<Fingerprint>],
+        overflowing: &[bool],
+        lease: LeaseId,
+    ) -> Settlement {
+        self.overflow
+            .count(overflowing.iter().filter(|&&overflowing| overflowing).count());
         let is_overflowing = |key| {
             charges
                 .iter()

@@ -4,7 +4,7 @@
 //! all parts, and one to take back. A charge that cannot be taken back, because its server went away in between, stays: its
 //! key lacks those units until they come back by themselves.
 
-use super::call::{ScriptOp, ChargeReply};
+use super::call::{ChargeReply, ScriptOp};
 use super::key::RedisKey;
 use super::nodes::Topology;
 use super::orphans::PendingLease;
@@ -44,7 +44,9 @@ impl Topology {
             .runtime
             .spawn(async move { topology.settle_groups(op, &owned, lease).await });
         let joined = task.await;
-        joined.unwrap_or_else(|_| failed_settlement(self.context().clock.now(), charges.len(), StoreError::ConnectionLost))
+        joined.unwrap_or_else(|_| {
+            failed_settlement(self.context().clock.now(), charges.len(), StoreError::ConnectionLost)
+        })
     }
 
     async fn settle_groups(self: &Arc<Self>, op: ScriptOp, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settlement {
@@ -109,13 +111,18 @@ impl Topology {
             .iter()
             .map(|compensation| NodeRequest::single(ScriptOp::Undo, compensation.charge, compensation.receipt));
         let (topology, requests) = (Arc::clone(self), requests.collect::<Vec<_>>());
-        let undo_task = self.context().runtime.spawn(async move { topology.undo(requests).await });
+        let undo_task = self
+            .context()
+            .runtime
+            .spawn(async move { topology.undo(requests).await });
         let Ok(Ok(standings)) = timeout_at(deadline.instant, undo_task).await else {
             return;
         };
         for (compensation, standings) in compensations.iter().zip(standings) {
             for index in &compensation.indexes {
-                standings.into_iter().for_each(|standings| settlement.update_standing(*index, standings));
+                standings
+                    .into_iter()
+                    .for_each(|standings| settlement.update_standing(*index, standings));
             }
         }
     }
@@ -137,10 +144,14 @@ impl Topology {
             };
             count.add(1);
             match reply {
-                Ok(NodeReply::Script(_, charge_replies)) => charge_replies.into_iter().find_map(|charge_replies| match charge_replies {
-                    ChargeReply::Charge { decision, .. } => Some(decision),
-                    ChargeReply::ForeignValue | ChargeReply::Cleared(_) => None,
-                }),
+                Ok(NodeReply::Script(_, charge_replies)) => {
+                    charge_replies
+                        .into_iter()
+                        .find_map(|charge_replies| match charge_replies {
+                            ChargeReply::Charge { decision, .. } => Some(decision),
+                            ChargeReply::ForeignValue | ChargeReply::Cleared(_) => None,
+                        })
+                }
                 Ok(NodeReply::NearCache(_)) | Err(_) => None,
             }
         });
@@ -148,7 +159,13 @@ impl Topology {
     }
 
     /// Tells how keys stand that would have been charged, had nobody refused.
-    async fn refresh_standings(&self, charges: &[Charge<RedisKey>], kept: &[usize], settlement: &mut Settlement, deadline: Deadline) {
+    async fn refresh_standings(
+        &self,
+        charges: &[Charge<RedisKey>],
+        kept: &[usize],
+        settlement: &mut Settlement,
+        deadline: Deadline,
+    ) {
         let indexed_charges = kept.iter().filter_map(|index| Some((*index, charges.get(*index)?)));
         let (indexes, peeks): (Vec<usize>, Vec<NodeRequest>) = indexed_charges
             .filter(|(_, charge)| charge.policy != Policy::Count)
@@ -187,7 +204,11 @@ fn groups(charges: &[Charge<RedisKey>]) -> Vec<SlotGroup> {
 
 /// What is to be given back of the charges at these places, which passed. Those of one key stand as one: the last of them
 /// says where. Whoever took nothing behind another charge of its key is told anew with it.
-fn compensations(charges: &[Charge<RedisKey>], kept: &[usize], outcomes: &[Result<Outcome, StoreError>]) -> Vec<Compensation> {
+fn compensations(
+    charges: &[Charge<RedisKey>],
+    kept: &[usize],
+    outcomes: &[Result<Outcome, StoreError>],
+) -> Vec<Compensation> {
     let mut compensations: Vec<Compensation> = Vec::new();
     for &index in kept {
         let (Some(charge), Some(Ok(outcome))) = (charges.get(index), outcomes.get(index)) else {
@@ -197,7 +218,10 @@ fn compensations(charges: &[Charge<RedisKey>], kept: &[usize], outcomes: &[Resul
             continue;
         }
         let receipt = outcome.receipt;
-        match compensations.iter_mut().find(|compensation| compensation.charge.key == charge.key) {
+        match compensations
+            .iter_mut()
+            .find(|compensation| compensation.charge.key == charge.key)
+        {
             Some(compensation) => {
                 if charge.cost > Cost::ZERO {
                     compensation.receipt = Receipt {

@@ -318,7 +318,8 @@ impl Machine {
                 }
             }
         }
-        let too_many_failed = *calls >= CALLS_MIN && failed.saturating_mul(100) >= calls.saturating_mul(FAILED_PERCENT_MAX);
+        let too_many_failed =
+            *calls >= CALLS_MIN && failed.saturating_mul(100) >= calls.saturating_mul(FAILED_PERCENT_MAX);
         self.consecutive.0 >= self.config.failures || too_many_failed
     }
 

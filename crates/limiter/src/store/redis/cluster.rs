@@ -1,13 +1,13 @@
 //! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
 
 use super::line::{Failure, value_text};
-use super::link::{EndpointSource, Connector, error_text, is_auth_error};
-use super::node::{Node, KeyScope};
+use super::link::{Connector, EndpointSource, error_text, is_auth_error};
+use super::node::{KeyScope, Node};
 use super::replicas::Replicas;
 use super::servers::{ConnectOptions, Endpoint};
 use super::supervised;
 use super::view::{AddressBy, ClusterNodes};
-use super::work::{Deadline, NodeResult, Routing, NodeReply, StoreContext, NodeRequest};
+use super::work::{Deadline, NodeReply, NodeRequest, NodeResult, Routing, StoreContext};
 use super::{Functions, ReadFrom};
 use crate::store::{RedisErrorCode, StoreError};
 use futures_util::future::join_all;
@@ -130,7 +130,11 @@ impl Cluster {
         });
         let weak = Arc::downgrade(&cluster);
         let run_refresh = move || run_refresh(Weak::clone(&weak));
-        supervised::spawn_supervised(&cluster.context.runtime, Arc::clone(&cluster.context.metrics), run_refresh);
+        supervised::spawn_supervised(
+            &cluster.context.runtime,
+            Arc::clone(&cluster.context.metrics),
+            run_refresh,
+        );
         cluster
     }
 
@@ -139,7 +143,11 @@ impl Cluster {
     }
 
     /// Does works of one mode, each where its slot is.
-    pub(super) async fn send(&self, requests: &[NodeRequest], deadline: Deadline) -> Vec<Result<NodeReply, StoreError>> {
+    pub(super) async fn send(
+        &self,
+        requests: &[NodeRequest],
+        deadline: Deadline,
+    ) -> Vec<Result<NodeReply, StoreError>> {
         let mut groups: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
         let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::Unavailable.into())).collect();
         for (index, request) in requests.iter().enumerate() {
@@ -170,7 +178,12 @@ impl Cluster {
     }
 
     /// Goes where a server says that it is to be asked: each such word is heeded once. None of them has done anything.
-    async fn follow_redirects(&self, request: &NodeRequest, mut result: NodeResult, deadline: Deadline) -> Result<NodeReply, StoreError> {
+    async fn follow_redirects(
+        &self,
+        request: &NodeRequest,
+        mut result: NodeResult,
+        deadline: Deadline,
+    ) -> Result<NodeReply, StoreError> {
         let (mut moved_followed, mut ask_followed, mut retried_solo) = (false, false, false);
         loop {
             let Failure { error, redirect } = match result {
@@ -198,7 +211,10 @@ impl Cluster {
                 return Err(error);
             };
             self.context.metrics.redirects.add(1);
-            let again = NodeRequest { routing, ..request.clone() };
+            let again = NodeRequest {
+                routing,
+                ..request.clone()
+            };
             result = node
                 .send(vec![again], deadline)
                 .await
@@ -249,7 +265,10 @@ impl Cluster {
     pub(super) async fn slot_owner(&self, slot: u16, deadline: Deadline) -> Option<Arc<Node>> {
         self.wait_for_first_map(deadline).await;
         let map = self.read();
-        let endpoint = map.redirected.get(&slot).or_else(|| ClusterNodes::owner(&map.views, slot))?;
+        let endpoint = map
+            .redirected
+            .get(&slot)
+            .or_else(|| ClusterNodes::owner(&map.views, slot))?;
         match map.nodes.get(endpoint) {
             Some(member) if member.in_use => Some(Arc::clone(&member.node)),
             _ => {
@@ -494,7 +513,11 @@ const fn suggests_stale_map(error: StoreError) -> bool {
             | StoreError::ConnectionLost
             | StoreError::BreakerOpen
             | StoreError::Server(
-                RedisErrorCode::ReadOnly | RedisErrorCode::ClusterDown | RedisErrorCode::MasterDown | RedisErrorCode::Moved | RedisErrorCode::Ask
+                RedisErrorCode::ReadOnly
+                    | RedisErrorCode::ClusterDown
+                    | RedisErrorCode::MasterDown
+                    | RedisErrorCode::Moved
+                    | RedisErrorCode::Ask
             )
     )
 }

@@ -8,13 +8,13 @@ mod ask;
 mod over;
 mod window;
 
-use self::ask::{CounterRequest, CounterCommand};
+use self::ask::{CounterCommand, CounterRequest};
 use self::over::OverLimitCache;
 use super::nodes::Topology;
 use super::work::Deadline;
-use super::{RedisOptions, Redis};
+use super::{Redis, RedisOptions};
 use crate::clock::Clock;
-use crate::store::{HitOp, Hit, Outcome, Settlement, Source, StoreError};
+use crate::store::{Hit, HitOp, Outcome, Settlement, Source, StoreError};
 use std::sync::Arc;
 use tollgate_core::Timestamp;
 use tollgate_core::rules::envoy::CounterTarget;
@@ -108,7 +108,12 @@ type Counts = Vec<Result<u64, StoreError>>;
 
 impl Redis {
     /// Counts as envoyproxy/ratelimit does.
-    pub(super) async fn hit_counters<K: Sync>(&self, counters: &RedisCounters, hits: &[Hit<'_, K>], op: HitOp) -> Settlement {
+    pub(super) async fn hit_counters<K: Sync>(
+        &self,
+        counters: &RedisCounters,
+        hits: &[Hit<'_, K>],
+        op: HitOp,
+    ) -> Settlement {
         let now = counters.clock.now();
         let batch = HitBatch {
             keys: hits
@@ -139,7 +144,11 @@ impl Redis {
     }
 
     /// Clears the key of the window that runs.
-    pub(super) async fn forget_counter<K: Sync>(&self, counters: &RedisCounters, hit: &Hit<'_, K>) -> Result<bool, StoreError> {
+    pub(super) async fn forget_counter<K: Sync>(
+        &self,
+        counters: &RedisCounters,
+        hit: &Hit<'_, K>,
+    ) -> Result<bool, StoreError> {
         let now = counters.clock.now();
         let batch = HitBatch {
             keys: vec![counters.key(hit.counting, hit.window_start(now))],
@@ -160,7 +169,11 @@ impl Redis {
     }
 
     /// Counts all, except what is known to be over its limit; and where one of them is, with `stop_when_over` nothing else.
-    async fn increment<K: Sync>(&self, counters: &RedisCounters, batch: &HitBatch<'_, K>) -> Vec<Result<Outcome, StoreError>> {
+    async fn increment<K: Sync>(
+        &self,
+        counters: &RedisCounters,
+        batch: &HitBatch<'_, K>,
+    ) -> Vec<Result<Outcome, StoreError>> {
         let over_limit: Vec<bool> = batch.keys.iter().map(|key| counters.is_over(key)).collect();
         let mut increments: Vec<u64> = batch.hits.iter().map(|hit| hit.charge.cost.get()).collect();
         if counters.stops_when_over && over_limit.contains(&true) {
@@ -192,7 +205,13 @@ impl Redis {
             })
             .await;
         let mut outcomes = Vec::with_capacity(batch.hits.len());
-        for ((((hit, key), count), is_over), increment) in batch.hits.iter().zip(&batch.keys).zip(counts).zip(over_limit).zip(increments)
+        for ((((hit, key), count), is_over), increment) in batch
+            .hits
+            .iter()
+            .zip(&batch.keys)
+            .zip(counts)
+            .zip(over_limit)
+            .zip(increments)
         {
             let max = u64::from(hit.counting.limit);
             if is_over {
@@ -252,7 +271,12 @@ impl Redis {
         unless_failed(&counted, remaining.into_iter().map(|remaining| remaining.map(unsigned)))
     }
 
-    async fn counts<K: Sync>(&self, counters: &RedisCounters, batch: &HitBatch<'_, K>, command: impl Fn(usize, u64) -> CounterCommand) -> Counts {
+    async fn counts<K: Sync>(
+        &self,
+        counters: &RedisCounters,
+        batch: &HitBatch<'_, K>,
+        command: impl Fn(usize, u64) -> CounterCommand,
+    ) -> Counts {
         let counts = self.signed_counts(counters, batch, command).await;
         counts.into_iter().map(|count| count.map(unsigned)).collect()
     }
@@ -271,14 +295,19 @@ impl Redis {
             let unit = hit.unit();
             let request = match command(index, unit) {
                 CounterCommand::Skip => continue,
-                command => CounterRequest { key: key.clone(), command },
+                command => CounterRequest {
+                    key: key.clone(),
+                    command,
+                },
             };
             match counters.per_second.is_some() && unit == 1 {
                 true => per_second.push((index, request)),
                 false => primary.push((index, request)),
             }
         }
-        let second_topology = counters.per_second_store().map(|per_second_store| &per_second_store.topology);
+        let second_topology = counters
+            .per_second_store()
+            .map(|per_second_store| &per_second_store.topology);
         let (primary, per_second) = futures_util::future::join(
             execute_at(Some(&self.topology), primary, batch.deadline),
             execute_at(second_topology, per_second, batch.deadline),
@@ -306,7 +335,10 @@ async fn execute_at(
         return Vec::new();
     };
     let (indexes, requests): (Vec<usize>, Vec<CounterRequest>) = requests.into_iter().unzip();
-    indexes.into_iter().zip(topology.execute(&requests, deadline).await).collect()
+    indexes
+        .into_iter()
+        .zip(topology.execute(&requests, deadline).await)
+        .collect()
 }
 
 impl<K> HitBatch<'_, K> {
@@ -336,7 +368,10 @@ fn unless_failed<A: Copy, B>(
 }
 
 /// The same where the later step puts back what was too much: what was taken off is, also if that could not be done.
-fn restore(decremented: &[Result<i64, StoreError>], after: Vec<Result<i64, StoreError>>) -> Vec<Result<i64, StoreError>> {
+fn restore(
+    decremented: &[Result<i64, StoreError>],
+    after: Vec<Result<i64, StoreError>>,
+) -> Vec<Result<i64, StoreError>> {
     let both = decremented.iter().zip(after);
     both.map(|(decremented, after)| decremented.map(|remaining| after.unwrap_or(remaining)))
         .collect()

@@ -71,7 +71,10 @@ impl RedisMetrics {
     pub(super) fn count(&self, error: StoreError, now: Timestamp) {
         let index = match error {
             StoreError::Server(error_code) => LOCAL_ERRORS.len() + error_code as usize,
-            local => LOCAL_ERRORS.iter().position(|other| *other == local).unwrap_or_default(),
+            local => LOCAL_ERRORS
+                .iter()
+                .position(|other| *other == local)
+                .unwrap_or_default(),
         };
         if let (Some(count), Some(last)) = (self.errors.get(index), self.last.get(index)) {
             count.add(1);

@@ -245,7 +245,8 @@ mod tests {
         let again = RedisKeyspace::new("tg", 64, None);
         let other = RedisKeyspace::new("tg", 64, Some(b"secret"));
         let text_in = |keyspace: &RedisKeyspace| {
-            keyspace.text(keyspace.key(&keyspace.template(&counter("plan", &limit)), &[b"m_1"]))
+            keyspace
+                .text(keyspace.key(&keyspace.template(&counter("plan", &limit)), &[b"m_1"]))
                 .to_string()
         };
         assert_eq!(text_in(&again), text);

@@ -3,7 +3,7 @@
 use super::offset::ClockOffset;
 use super::script::{FUNCTION, LIBRARY, PEEK_FUNCTION, SCRIPT};
 use super::servers::Endpoint;
-use super::{RedisMetrics, Functions};
+use super::{Functions, RedisMetrics};
 use crate::clock::Clock;
 use crate::store::{RedisErrorCode, StoreError};
 use redis::aio::MultiplexedConnection;
@@ -120,13 +120,18 @@ impl ScriptConnection {
     }
 
     /// Runs the script once for each call, all in one write. Where the server does not know it any more, it is sent along.
-    pub(super) async fn run(&mut self, calls: &[ScriptCall<'_>], metrics: &RedisMetrics) -> Vec<Result<Vec<u8>, Failure>> {
+    pub(super) async fn run(
+        &mut self,
+        calls: &[ScriptCall<'_>],
+        metrics: &RedisMetrics,
+    ) -> Vec<Result<Vec<u8>, Failure>> {
         metrics.calls.add(calls.len() as u64);
         let all: Vec<&ScriptCall<'_>> = calls.iter().collect();
         let script_ref = self.script_ref.clone();
         let (command, script) = script_ref.call(self.access_mode);
         let mut results = self.send(command, script, &all).await;
-        let unknown = |result: &Result<Vec<u8>, Failure>| result.as_ref().is_err_and(|failure| is_unknown(failure.error));
+        let unknown =
+            |result: &Result<Vec<u8>, Failure>| result.as_ref().is_err_and(|failure| is_unknown(failure.error));
         if results.iter().any(unknown) {
             metrics.script_loads.add(1);
             // For the calls to come. If it fails, they bring the script themselves, as these do.
@@ -214,7 +219,8 @@ impl ScriptConnection {
         match reply {
             Value::ServerError(error) => {
                 let (code, details) = (error_code(&error), error.details().unwrap_or_default());
-                let not_an_integer = details.starts_with("value is not an integer") || details.contains("would overflow");
+                let not_an_integer =
+                    details.starts_with("value is not an integer") || details.contains("would overflow");
                 Err(Failure {
                     error: match code {
                         RedisErrorCode::Other if not_an_integer => StoreError::ForeignValue,
@@ -293,7 +299,10 @@ async fn load_script(connection: &mut MultiplexedConnection) -> Result<ScriptRef
 }
 
 /// A replica has the functions of its primary, and nothing can be loaded there.
-async fn load_function(connection: &mut MultiplexedConnection, access_mode: AccessMode) -> Result<ScriptRef, RedisError> {
+async fn load_function(
+    connection: &mut MultiplexedConnection,
+    access_mode: AccessMode,
+) -> Result<ScriptRef, RedisError> {
     let mut list = redis::cmd("FUNCTION");
     list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
     let known: Vec<Value> = list.query_async(connection).await?;
@@ -336,7 +345,10 @@ impl From<StoreError> for Failure {
 
 /// Whether the server does not know the script.
 const fn is_unknown(error: StoreError) -> bool {
-    matches!(error, StoreError::Server(RedisErrorCode::NoScript | RedisErrorCode::NoFunction))
+    matches!(
+        error,
+        StoreError::Server(RedisErrorCode::NoScript | RedisErrorCode::NoFunction)
+    )
 }
 
 fn classify(error: &RedisError) -> StoreError {

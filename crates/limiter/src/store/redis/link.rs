@@ -1,10 +1,10 @@
 //! The way to one server: a connection, dialled and dialled again whenever it breaks.
 
-use super::line::{ScriptConnection, AccessMode, value_text};
+use super::line::{AccessMode, ScriptConnection, value_text};
 use super::node::KeyScope;
 use super::sentinel::Sentinels;
 use super::servers::{ConnectOptions, Endpoint};
-use super::{RedisMetrics, Functions};
+use super::{Functions, RedisMetrics};
 use crate::clock::Clock;
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
@@ -96,7 +96,9 @@ impl Connector {
             functions,
             clock,
             deadline,
-            step_timeout: deadline.saturating_mul(CONNECT_TIMEOUT_FACTOR).clamp(CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX),
+            step_timeout: deadline
+                .saturating_mul(CONNECT_TIMEOUT_FACTOR)
+                .clamp(CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX),
             connection: watch::Sender::new(None),
             disconnected_since: Mutex::new(Instant::now()),
             was_connected: AtomicBool::new(false),
@@ -268,7 +270,9 @@ impl Connector {
 
     async fn try_connect(self: &Arc<Self>) -> Result<ScriptConnection, String> {
         let connect_options = match &self.source {
-            EndpointSource::Fixed(connect_options) | EndpointSource::Replica(connect_options, _) => connect_options.clone(),
+            EndpointSource::Fixed(connect_options) | EndpointSource::Replica(connect_options, _) => {
+                connect_options.clone()
+            }
             EndpointSource::Sentinel(sentinels) => sentinels.primary().await?,
         };
         *self.target() = connect_options.endpoint();
@@ -286,7 +290,10 @@ impl Connector {
 
     /// Connects. In the place of a connection that did well, a second attempt is made beside the first if that takes longer than
     /// is usual: what was lost on its way to a server that is there would be waited for.
-    async fn connect_hedged(self: &Arc<Self>, connect_options: &ConnectOptions) -> Result<ScriptConnection, RedisError> {
+    async fn connect_hedged(
+        self: &Arc<Self>,
+        connect_options: &ConnectOptions,
+    ) -> Result<ScriptConnection, RedisError> {
         let mut first = pin!(self.connect_to(connect_options));
         if !self.was_connected() || self.attempts.load(Ordering::Relaxed) > 1 {
             return first.await;
@@ -331,7 +338,11 @@ impl Connector {
     }
 
     /// A connection, and nothing more.
-    async fn handshake(self: &Arc<Self>, connect_options: &ConnectOptions, number: u64) -> Result<MultiplexedConnection, RedisError> {
+    async fn handshake(
+        self: &Arc<Self>,
+        connect_options: &ConnectOptions,
+        number: u64,
+    ) -> Result<MultiplexedConnection, RedisError> {
         let connector = Arc::downgrade(self);
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -445,7 +456,11 @@ impl Drop for ConnectTask {
 /// Dials until there is a connection, or nobody wants one any more.
 async fn run_connect_task(task: ConnectTask) {
     let connector = loop {
-        let Some((delay, retry_now)) = task.0.upgrade().map(|connector| (connector.backoff(), Arc::clone(&connector.retry_now))) else {
+        let Some((delay, retry_now)) = task
+            .0
+            .upgrade()
+            .map(|connector| (connector.backoff(), Arc::clone(&connector.retry_now)))
+        else {
             return;
         };
         if !delay.is_zero() {

@@ -78,7 +78,13 @@ impl NearCache {
     }
 
     /// Learns what became of a charge, one of those of a request.
-    pub(super) fn record(&self, charge: &Charge<RedisKey>, request: &[Charge<RedisKey>], reply: &ChargeReply, round_trip: RoundTrip) {
+    pub(super) fn record(
+        &self,
+        charge: &Charge<RedisKey>,
+        request: &[Charge<RedisKey>],
+        reply: &ChargeReply,
+        round_trip: RoundTrip,
+    ) {
         let ChargeReply::Charge { decision, state, .. } = reply else {
             return;
         };
@@ -109,7 +115,8 @@ impl NearCache {
         self.with(charge.key, |entries| {
             // Replies may come in another order than they were decided in. What is not believed any more counts for
             // nothing, or a clock that was set back would keep news out until it is where it was.
-            let is_later = |known: &Entry| known.round_trip.now > round_trip.now && known.is_current(round_trip.received);
+            let is_later =
+                |known: &Entry| known.round_trip.now > round_trip.now && known.is_current(round_trip.received);
             if entries.get(&charge.key).is_some_and(is_later) {
                 return;
             }

@@ -4,16 +4,16 @@
 
 use super::ClockSource;
 use super::breaker::{Breaker, BreakerState, CallResult};
-use super::call::{ScriptReply, Call, CallTiming as Timing, ScriptOp, ChargeReply};
+use super::call::{Call, CallTiming as Timing, ChargeReply, ScriptOp, ScriptReply};
 use super::key::RedisKey;
-use super::line::{Failure, ScriptConnection, ScriptCall};
+use super::line::{Failure, ScriptCall, ScriptConnection};
 use super::link::Connector;
 use super::near::RoundTrip;
 use super::probe;
-use super::reach::{WritePermit, CallGuard};
+use super::reach::{CallGuard, WritePermit};
 use super::replicas::Replicas;
 use super::turns::BatchQueue;
-use super::work::{Deadline, NodeResult, Routing, NodeReply, StoreContext, NodeRequest};
+use super::work::{Deadline, NodeReply, NodeRequest, NodeResult, Routing, StoreContext};
 use crate::clock;
 use crate::store::{RedisErrorCode, StoreError};
 use redis::{Cmd, Value};
@@ -83,7 +83,12 @@ struct BatchCall {
 
 impl Node {
     /// A server at the other end of `link`.
-    pub(super) fn new(connector: Arc<Connector>, context: Arc<StoreContext>, scope: KeyScope, replicas: Option<Replicas>) -> Arc<Self> {
+    pub(super) fn new(
+        connector: Arc<Connector>,
+        context: Arc<StoreContext>,
+        scope: KeyScope,
+        replicas: Option<Replicas>,
+    ) -> Arc<Self> {
         let node = Arc::new_cyclic(|weak_self| Self {
             connector,
             breaker: Breaker::new(context.breaker_config, context.deadline),
@@ -127,11 +132,15 @@ impl Node {
             });
             if let Ok((charge_replies, _)) = &charge_replies {
                 self.context.metrics.charges.add(charge_replies.len() as u64);
-                for _ in charge_replies.iter().filter(|reply| **reply == ChargeReply::ForeignValue) {
+                for _ in charge_replies
+                    .iter()
+                    .filter(|reply| **reply == ChargeReply::ForeignValue)
+                {
                     self.context.count_error(StoreError::ForeignValue);
                 }
             }
-            let mut charge_replies = charge_replies.map(|(charge_replies, round_trip)| (charge_replies.into_iter(), round_trip));
+            let mut charge_replies =
+                charge_replies.map(|(charge_replies, round_trip)| (charge_replies.into_iter(), round_trip));
             for &index in &batch.requests {
                 let (Some(request), Some(result)) = (requests.get(index), results.get_mut(index)) else {
                     continue;
@@ -287,7 +296,10 @@ impl Node {
         });
         let calls: Vec<ScriptCall<'_>> = calls.collect();
         let keepalive_on = timing.not_after.map(|_| connection.connection());
-        let replies = match self.reply_before(until, keepalive_on, connection.run(&calls, metrics)).await {
+        let replies = match self
+            .reply_before(until, keepalive_on, connection.run(&calls, metrics))
+            .await
+        {
             Ok(replies) => replies,
             Err(error) => vec![Err(error.into()); batched.len()],
         };

@@ -4,7 +4,7 @@ use super::breaker::BreakerState;
 use super::cluster::Cluster;
 use super::key::RedisKey;
 use super::node::Node;
-use super::work::{Deadline, NodeReply, StoreContext, NodeRequest};
+use super::work::{Deadline, NodeReply, NodeRequest, StoreContext};
 use crate::store::StoreError;
 use std::sync::Arc;
 use tollgate_core::{Charge, Timestamp};
@@ -34,17 +34,22 @@ impl Topology {
     }
 
     /// Does works of one mode, each where its keys are.
-    pub(super) async fn send(&self, requests: Vec<NodeRequest>, deadline: Deadline) -> Vec<Result<NodeReply, StoreError>> {
+    pub(super) async fn send(
+        &self,
+        requests: Vec<NodeRequest>,
+        deadline: Deadline,
+    ) -> Vec<Result<NodeReply, StoreError>> {
         match self {
             Self::One(node) => {
                 let results = node.read(requests, deadline).await.into_iter();
-                results.map(|result| {
-                    result.map_err(|failure| {
-                        node.context.count_error(failure.error);
-                        failure.error
+                results
+                    .map(|result| {
+                        result.map_err(|failure| {
+                            node.context.count_error(failure.error);
+                            failure.error
+                        })
                     })
-                })
-                .collect()
+                    .collect()
             }
             Self::Cluster(cluster) => cluster.send(&requests, deadline).await,
         }

@@ -6,9 +6,9 @@ use super::cluster::Cluster;
 use super::envoy::{RedisCounters, RedisCountersOptions};
 use super::figures::RedisMetrics;
 use super::key::RedisKeyspace;
-use super::link::{EndpointSource, Connector};
+use super::link::{Connector, EndpointSource};
 use super::near::NearCache;
-use super::node::{Node, KeyScope};
+use super::node::{KeyScope, Node};
 use super::nodes::Topology;
 use super::replicas::Replicas;
 use super::sentinel::Sentinels;
@@ -139,7 +139,9 @@ impl RedisOptions {
             if !connect_options.is_tls() {
                 return Err(RedisTlsError::NoTls);
             }
-            connect_options.with_tls_certificates(tls_certificates.clone()).map_err(|_| RedisTlsError::Authority)
+            connect_options
+                .with_tls_certificates(tls_certificates.clone())
+                .map_err(|_| RedisTlsError::Authority)
         })?;
         Ok(Self { url, ..self })
     }
@@ -268,7 +270,11 @@ impl RedisOptions {
             Topology::One(Node::new(connector, context, KeyScope::All, replicas))
         };
         let topology = match self.url {
-            StoreUrl::One(connect_options) => single(EndpointSource::Fixed(connect_options.clone()), connect_options, Arc::clone(&context)),
+            StoreUrl::One(connect_options) => single(
+                EndpointSource::Fixed(connect_options.clone()),
+                connect_options,
+                Arc::clone(&context),
+            ),
             StoreUrl::Sentinel {
                 sentinels,
                 connect_options,
@@ -277,11 +283,19 @@ impl RedisOptions {
             } => {
                 let last_known = self.last_primary.as_deref();
                 let sentinels = Sentinels::new(sentinels, connect_options, name, primary.clone(), last_known);
-                single(EndpointSource::Sentinel(Arc::new(sentinels)), primary, Arc::clone(&context))
+                single(
+                    EndpointSource::Sentinel(Arc::new(sentinels)),
+                    primary,
+                    Arc::clone(&context),
+                )
             }
-            StoreUrl::Cluster { seeds, connect_options } => {
-                Topology::Cluster(Cluster::new(seeds, connect_options, functions, read_from, Arc::clone(&context)))
-            }
+            StoreUrl::Cluster { seeds, connect_options } => Topology::Cluster(Cluster::new(
+                seeds,
+                connect_options,
+                functions,
+                read_from,
+                Arc::clone(&context),
+            )),
         };
         Redis {
             warnings: Mutex::default(),

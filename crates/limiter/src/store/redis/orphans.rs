@@ -78,7 +78,9 @@ impl OrphanedLease {
     async fn release(mut self, deadline: Duration) {
         sleep(deadline).await;
         for _ in 0..ATTEMPTS {
-            let Some(topology) = self.topology.upgrade() else { return };
+            let Some(topology) = self.topology.upgrade() else {
+                return;
+            };
             let mut remaining = Vec::new();
             for charge in self.charges.drain(..) {
                 let charge = Charge {
@@ -86,7 +88,11 @@ impl OrphanedLease {
                     ..charge
                 };
                 let released = topology
-                    .send_one(NodeRequest::single(ScriptOp::Release, charge, receipt(Cost::ZERO, self.lease)))
+                    .send_one(NodeRequest::single(
+                        ScriptOp::Release,
+                        charge,
+                        receipt(Cost::ZERO, self.lease),
+                    ))
                     .await;
                 if released.is_err() {
                     remaining.push(charge);

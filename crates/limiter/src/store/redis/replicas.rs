@@ -5,11 +5,11 @@
 //! there is no connection to it, or it does not hear its primary, it is not asked.
 
 use super::line::value_text;
-use super::link::{EndpointSource, Connector, check_replica_link, role_command};
-use super::node::{Node, KeyScope};
+use super::link::{Connector, EndpointSource, check_replica_link, role_command};
+use super::node::{KeyScope, Node};
 use super::servers::{ConnectOptions, Endpoint};
 use super::supervised;
-use super::work::{Deadline, NodeResult, Routing, NodeRequest};
+use super::work::{Deadline, NodeRequest, NodeResult, Routing};
 use super::{Functions, ReadFrom, call::ScriptOp};
 use futures_util::future::join_all;
 use redis::Value;
@@ -108,7 +108,9 @@ impl Replicas {
     /// Leaves those that do not hear their primary any more. They are dialled until they do.
     async fn check_links(&self) {
         let checks = self.all().into_iter().map(|(_, node)| async move {
-            let Some(mut connection) = node.connector.current() else { return };
+            let Some(mut connection) = node.connector.current() else {
+                return;
+            };
             let role = timeout(TIMEOUT, connection.query(&role_command())).await;
             let is_healthy = matches!(&role, Ok(Ok(role)) if check_replica_link(role).is_ok());
             if !is_healthy {

@@ -56,7 +56,13 @@ const PROMOTION_TTL: Duration = Duration::from_secs(5);
 
 impl Sentinels {
     /// `kept`: what another with the same sentinels [has told](Self::named) before.
-    pub(super) fn new(endpoints: Vec<Endpoint>, connect_options: ConnectOptions, name: String, primary: ConnectOptions, last_known: Option<&str>) -> Self {
+    pub(super) fn new(
+        endpoints: Vec<Endpoint>,
+        connect_options: ConnectOptions,
+        name: String,
+        primary: ConnectOptions,
+        last_known: Option<&str>,
+    ) -> Self {
         let sentinels = Self {
             endpoints,
             // What they announce comes as messages either way, and old ones speak no other.
@@ -102,7 +108,10 @@ impl Sentinels {
             match reply {
                 Ok(Some(Ok(report))) => self.record(report),
                 Ok(Some(Err(error))) => {
-                    last_error = format!("a sentinel answers: {}", error_text(&error, self.connect_options.password()));
+                    last_error = format!(
+                        "a sentinel answers: {}",
+                        error_text(&error, self.connect_options.password())
+                    );
                     // One that is away is told of by the system, and not by itself.
                     answered_with_error |= !error.is_io_error();
                 }
@@ -164,7 +173,8 @@ impl Sentinels {
             let (sentinels, weak) = (Arc::clone(self), Arc::downgrade(connector));
             let connect_options = self.connect_options.to(endpoint);
             let subscribe = move || {
-                let (sentinels, connector, connect_options) = (Arc::clone(&sentinels), Weak::clone(&weak), connect_options.clone());
+                let (sentinels, connector, connect_options) =
+                    (Arc::clone(&sentinels), Weak::clone(&weak), connect_options.clone());
                 async move {
                     while connector.strong_count() > 0 {
                         // Whatever went wrong, it is asked again soon. When all are away, what is connected stays.
@@ -191,8 +201,14 @@ impl Sentinels {
         loop {
             // First, whenever it announces something, and whenever it was silent: an announcement does not say how well
             // informed it is, and one may have been missed.
-            self.record(timeout(TIMEOUT, query_sentinel(connect_options, &self.name)).await.map_err(timed_out)??);
-            let Some(connector) = connector.upgrade() else { return Ok(()) };
+            self.record(
+                timeout(TIMEOUT, query_sentinel(connect_options, &self.name))
+                    .await
+                    .map_err(timed_out)??,
+            );
+            let Some(connector) = connector.upgrade() else {
+                return Ok(());
+            };
             if let Some(endpoint) = self.current_primary() {
                 connector.switch_to(&endpoint);
             }
@@ -260,7 +276,9 @@ mod tests {
     fn what_was_kept_is_believed_until_a_sentinel_speaks() {
         let last_known = |last_known: &str| sentinels(Some(last_known));
         assert_eq!(
-            last_known("mymaster h:26379 10.0.0.1:4\n").current_primary().map(|endpoint| endpoint.port),
+            last_known("mymaster h:26379 10.0.0.1:4\n")
+                .current_primary()
+                .map(|endpoint| endpoint.port),
             Some(4)
         );
         for useless in [
@@ -279,7 +297,10 @@ mod tests {
         assert!(sentinels.uses_last_known());
         sentinels.record(report(5, 0));
         assert!(!sentinels.uses_last_known());
-        assert_eq!(sentinels.known_primary().as_deref(), Some("mymaster h:26379 10.0.0.1:5"));
+        assert_eq!(
+            sentinels.known_primary().as_deref(),
+            Some("mymaster h:26379 10.0.0.1:5")
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -57,8 +57,10 @@ impl StoreUrl {
             None => (String::new(), authority),
         };
         let list: Vec<&str> = endpoints.split(',').map(str::trim).collect();
-        let parse_at = |user: &str, endpoint: &str, db: &str| ConnectOptions::parse(&format!("{scheme}://{user}{endpoint}/{db}"));
-        let endpoint = |endpoint: &&str| parse_at("", endpoint, "").and_then(|connect_options| connect_options.endpoint());
+        let parse_at =
+            |user: &str, endpoint: &str, db: &str| ConnectOptions::parse(&format!("{scheme}://{user}{endpoint}/{db}"));
+        let endpoint =
+            |endpoint: &&str| parse_at("", endpoint, "").and_then(|connect_options| connect_options.endpoint());
         let endpoints: Vec<Endpoint> = list.iter().map(endpoint).collect::<Option<_>>()?;
         let first = list.first()?;
         if topology == "cluster" {
@@ -77,7 +79,10 @@ impl StoreUrl {
     }
 
     /// The same with each way of reaching one of them changed.
-    pub(super) fn map_connect_options<E>(self, mut change: impl FnMut(ConnectOptions) -> Result<ConnectOptions, E>) -> Result<Self, E> {
+    pub(super) fn map_connect_options<E>(
+        self,
+        mut change: impl FnMut(ConnectOptions) -> Result<ConnectOptions, E>,
+    ) -> Result<Self, E> {
         Ok(match self {
             Self::One(connect_options) => Self::One(change(connect_options)?),
             Self::Sentinel {
@@ -177,7 +182,9 @@ impl ConnectOptions {
     pub(super) fn endpoint(&self) -> Option<Endpoint> {
         let (name, port) = match self.settings.addr() {
             ConnectionAddr::Tcp(name, port) => (name, port),
-            ConnectionAddr::TcpTls { host: endpoint, port, .. } => (endpoint, port),
+            ConnectionAddr::TcpTls {
+                host: endpoint, port, ..
+            } => (endpoint, port),
             _ => return None,
         };
         Some(Endpoint {
@@ -252,7 +259,8 @@ mod tests {
         );
         assert_eq!((connect_options.password(), primary.password()), (None, Some("hush")));
         assert_eq!(primary.settings.redis_settings().db(), 3);
-        let Some(StoreUrl::Cluster { seeds, connect_options }) = StoreUrl::parse("rediss+cluster://:hush@h1:7000,[::1]:7001")
+        let Some(StoreUrl::Cluster { seeds, connect_options }) =
+            StoreUrl::parse("rediss+cluster://:hush@h1:7000,[::1]:7001")
         else {
             panic!("a cluster");
         };

@@ -89,7 +89,8 @@ impl Redis {
     }
 
     fn connection_error_text(&self) -> String {
-        self.connection_error().unwrap_or_else(|| "the server did not answer".to_owned())
+        self.connection_error()
+            .unwrap_or_else(|| "the server did not answer".to_owned())
     }
 
     /// All that have counters, and in a cluster what they are called.

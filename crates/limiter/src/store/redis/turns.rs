@@ -6,8 +6,8 @@
 
 use super::call::ScriptOp;
 use super::line::Failure;
-use super::node::{Node, KeyScope};
-use super::work::{Deadline, NodeResult, NodeReply, NodeRequest};
+use super::node::{KeyScope, Node};
+use super::work::{Deadline, NodeReply, NodeRequest, NodeResult};
 use crate::store::{Settlement, StoreError};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
@@ -92,10 +92,17 @@ impl Node {
         let mut results = self.call(&all, deadline, deadline.instant).await;
         // Nothing was done, and there is time left: the server's clock was set, and now we know.
         if results.iter().any(is_deadline_passed) && self.context.clock.now() < deadline.local {
-            let expired = results.iter().zip(&all).filter(|(result, _)| is_deadline_passed(result));
+            let expired = results
+                .iter()
+                .zip(&all)
+                .filter(|(result, _)| is_deadline_passed(result));
             let expired: Vec<&NodeRequest> = expired.map(|(_, request)| *request).collect();
             let resend = self.call(&expired, deadline, deadline.instant).await;
-            for (result, resend) in results.iter_mut().filter(|result| is_deadline_passed(result)).zip(resend) {
+            for (result, resend) in results
+                .iter_mut()
+                .filter(|result| is_deadline_passed(result))
+                .zip(resend)
+            {
                 *result = resend;
             }
         }
@@ -103,7 +110,11 @@ impl Node {
     }
 
     /// Goes if no call is under way, else waits for the next.
-    fn enqueue<'n>(self: &'n Arc<Self>, requests: Vec<NodeRequest>, deadline: Deadline) -> Result<BatchRole<'n>, StoreError> {
+    fn enqueue<'n>(
+        self: &'n Arc<Self>,
+        requests: Vec<NodeRequest>,
+        deadline: Deadline,
+    ) -> Result<BatchRole<'n>, StoreError> {
         let now = deadline.local - Micros::from(self.context.deadline);
         let mut queue = self.queue();
         if queue.in_flight.is_none_or(|call| call.overdue_at <= now) {
@@ -208,7 +219,8 @@ impl Node {
             let result = if item.deadline.local <= now.max(expired_before) {
                 Some(Err(StoreError::DeadlinePassed.into()))
             } else {
-                self.near_denial(&item.request, now).map(|settlement| Ok(NodeReply::NearCache(settlement)))
+                self.near_denial(&item.request, now)
+                    .map(|settlement| Ok(NodeReply::NearCache(settlement)))
             };
             match result {
                 Some(result) => drop(item.reply.send(result)),
@@ -267,7 +279,10 @@ impl Drop for LeaderGuard<'_> {
 
 /// Makes calls until nobody waits.
 async fn drain_queue(node: Arc<Node>, generation: u64) {
-    let _guard = LeaderGuard { node: &node, generation };
+    let _guard = LeaderGuard {
+        node: &node,
+        generation,
+    };
     while let Some(batch) = node.next_batch(generation) {
         node.send_batch(batch).await;
     }

@@ -74,7 +74,9 @@ impl ClusterNodes {
     /// Who follows a primary, as any of them says.
     pub(super) fn replicas(views: &[Self], primary: &Endpoint) -> Vec<Endpoint> {
         let replica_links = views.iter().flat_map(|view| &view.replica_links);
-        let replicas = replica_links.filter(|(_, link_primary)| link_primary == primary).map(|(endpoint, _)| endpoint.clone());
+        let replicas = replica_links
+            .filter(|(_, link_primary)| link_primary == primary)
+            .map(|(endpoint, _)| endpoint.clone());
         let mut replicas: Vec<Endpoint> = replicas.collect();
         replicas.sort_by_key(ToString::to_string);
         replicas.dedup();

@@ -1,11 +1,11 @@
 //! What is asked of servers, and what all of a store's servers know.
 
 use super::breaker::BreakerConfig;
-use super::call::{ScriptOp, ChargeReply};
-use super::key::{RedisKeyspace, RedisKey};
+use super::call::{ChargeReply, ScriptOp};
+use super::key::{RedisKey, RedisKeyspace};
 use super::line::Failure;
 use super::near::NearCache;
-use super::{RedisMetrics, ClockSource};
+use super::{ClockSource, RedisMetrics};
 use crate::clock::Clock;
 use crate::store::{Settlement, StoreError};
 use std::sync::Arc;

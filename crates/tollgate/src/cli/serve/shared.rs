@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, timeout};
 use tollgate::server::store::SharedStore;
 use tollgate_limiter::store::local::StoreMode;
-use tollgate_limiter::store::redis::{Redis, Diagnostics};
+use tollgate_limiter::store::redis::{Diagnostics, Redis};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
@@ -74,7 +74,11 @@ impl ErrorLog {
             let (reported, polls) = self.reported.entry(code).or_insert((0, ERROR_LOG_INTERVAL));
             *polls = polls.saturating_add(1);
             if count > *reported && *polls >= ERROR_LOG_INTERVAL {
-                tracing::warn!(code, requests = count - *reported, "the store could not answer requests");
+                tracing::warn!(
+                    code,
+                    requests = count - *reported,
+                    "the store could not answer requests"
+                );
                 (*reported, *polls) = (count, 0);
             }
         }
@@ -88,7 +92,9 @@ impl ErrorLog {
 fn log_mode(mode: StoreMode) {
     match mode {
         StoreMode::Auto => {}
-        StoreMode::SharedOnly => tracing::warn!("`mode: shared_only`: while the store is away, `local` rules are closed"),
+        StoreMode::SharedOnly => {
+            tracing::warn!("`mode: shared_only`: while the store is away, `local` rules are closed")
+        }
         StoreMode::LocalOnly => {
             tracing::warn!("`mode: local_only`: the store is not asked, every rule is decided by its share");
         }
@@ -102,7 +108,10 @@ async fn run_diagnostics(store: &Redis) -> bool {
 
 /// The same before the first request, which does not wait for a store that is away.
 pub(super) async fn initial_diagnostics(store: &Redis) -> bool {
-    match (timeout(INITIAL_TIMEOUT, store.diagnose()).await, store.connection_error()) {
+    match (
+        timeout(INITIAL_TIMEOUT, store.diagnose()).await,
+        store.connection_error(),
+    ) {
         (Ok(diagnostics), _) => log_diagnostics(diagnostics),
         (Err(_), Some(error)) => log_diagnostics(Err(error)),
         // It is there, and only the look takes long.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use tollgate::config::{DataDir, StoreSettings};
 use tollgate::data_dir::{DirLock, LockError};
-use tollgate::server::store::{SharedStore, AnyStore};
+use tollgate::server::store::{AnyStore, SharedStore};
 
 /// A store that is open.
 pub(super) enum OpenStore {
@@ -125,7 +125,9 @@ fn open_primary_file(folder: &Path) -> Result<(Option<DirLock>, Option<PrimaryFi
 /// That another server holds it.
 pub(super) fn lock_data_dir(data_dir: &DataDir, is_needed: bool) -> Result<Option<DirLock>, String> {
     if is_needed || (data_dir.is_configured && data_dir.path.is_dir()) {
-        return DirLock::acquire(&data_dir.path).map(Some).map_err(|error| error.to_string());
+        return DirLock::acquire(&data_dir.path)
+            .map(Some)
+            .map_err(|error| error.to_string());
     }
     Ok(None)
 }

@@ -1,7 +1,7 @@
 //! Where it listens, and with which certificates.
 
 use super::EnvReader;
-use tollgate_limiter::core::yaml::{NodeKind, Node};
+use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 impl EnvReader<'_> {
     pub(super) fn server(&mut self) {
@@ -16,7 +16,11 @@ impl EnvReader<'_> {
             None => self.listen("grpc", ("GRPC_HOST", "GRPC_PORT"), 8081),
         }
         // It had none, and on many machines a second Redis is at the usual port.
-        self.put(&["server", "resp"], super::RUNTIME_ROOT, NodeKind::Text("disabled".into()));
+        self.put(
+            &["server", "resp"],
+            super::RUNTIME_ROOT,
+            NodeKind::Text("disabled".into()),
+        );
         if self.flag("GRPC_SERVER_USE_TLS") == Some(true) {
             self.tls();
         }
@@ -49,7 +53,11 @@ impl EnvReader<'_> {
         } else {
             port
         };
-        self.put(&["server", key], variable, NodeKind::Text(format!("{address}:{number}").into()));
+        self.put(
+            &["server", key],
+            variable,
+            NodeKind::Text(format!("{address}:{number}").into()),
+        );
     }
 
     /// Only gRPC had TLS: probes go to the HTTP port without.

@@ -1,8 +1,8 @@
 //! Variable by variable what it comes to, and what is said of those that come to nothing.
 
-use crate::config::{Config, Sources, StoreSettings, RawSettings};
+use crate::config::{Config, RawSettings, Sources, StoreSettings};
 use tollgate_limiter::core::problem::Problem;
-use tollgate_limiter::core::yaml::{NodeKind, Node};
+use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 fn sources(variables: &[(&str, &str)]) -> Sources {
     let root = [("RUNTIME_ROOT", "/data")];
@@ -34,7 +34,9 @@ fn value_at(settings: &RawSettings, path: &str) -> Option<String> {
     }
     let mut node = &settings.root;
     for name in path.split('.') {
-        let NodeKind::Map(entries) = &node.kind else { return None };
+        let NodeKind::Map(entries) = &node.kind else {
+            return None;
+        };
         node = &entries.iter().find(|(key, _)| &*key.text == name)?.1;
     }
     Some(text(node))
@@ -227,10 +229,7 @@ fn only_grpc_has_the_certificates_that_were_for_grpc() {
     // Whoever must show a certificate is known; the other two ports are as open as they were.
     let text = text_of(&warnings);
     assert!(!text.contains("0.0.0.0:8081"), "{text}");
-    assert!(
-        text.contains("0.0.0.0:8080") && text.contains("0.0.0.0:6070"),
-        "{text}"
-    );
+    assert!(text.contains("0.0.0.0:8080") && text.contains("0.0.0.0:6070"), "{text}");
 }
 
 #[test]
@@ -370,7 +369,13 @@ fn without_its_root_none_of_it_is_a_setting() {
     let settings = sources.read().expect("nothing of it is read");
     assert!(settings.static_settings().is_empty() && settings.ratelimit_origins.is_empty());
     sources.variables.push(("RUNTIME_ROOT".into(), String::new()));
-    assert!(sources.read().expect("an empty one is none").static_settings().is_empty());
+    assert!(
+        sources
+            .read()
+            .expect("an empty one is none")
+            .static_settings()
+            .is_empty()
+    );
 }
 
 #[test]

@@ -2,12 +2,12 @@
 
 use super::setting;
 use crate::config::RawSettings;
-use crate::server::envoy::{HeaderNames, CompatModes};
+use crate::server::envoy::{CompatModes, HeaderNames};
 use hyper::header::HeaderName;
 use tollgate_limiter::core::problem::{Problem, Problems, ValueError};
 use tollgate_limiter::core::quantity::parse_share;
 use tollgate_limiter::core::rules::envoy::RatelimitOptions;
-use tollgate_limiter::core::yaml::{NodeKind, Node};
+use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 /// The setting.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use super::{RedisSettings, StoreSettings};
 use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::problem::{Problem, ValueError};
 use tollgate_limiter::core::quantity;
-use tollgate_limiter::core::yaml::{Fields, NodeKind, Node};
+use tollgate_limiter::core::yaml::{Fields, Node, NodeKind};
 use tollgate_limiter::store::redis::RedisCountersOptions;
 
 /// How they are kept.
@@ -74,7 +74,8 @@ impl SettingsReader<'_> {
             StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_envoy_counters(counters)),
             memory @ StoreSettings::Memory(_) => {
                 if let Some(node) = setting.filter(|_| counters != RatelimitCounterSettings::default()) {
-                    let unused = Problem::warning(&node.location, "nobody else can count in the memory of this program");
+                    let unused =
+                        Problem::warning(&node.location, "nobody else can count in the memory of this program");
                     self.problems
                         .push(unused.with_hint("take it out, or name a Redis server under `store`"));
                 }
@@ -114,8 +115,11 @@ impl SettingsReader<'_> {
             StoreSettings::Redis(second) => Some(Box::new(second)),
             StoreSettings::Memory(_) => {
                 let hint = "write `redis://host:6379`, or leave it out: then all windows are counted in `store`";
-                self.problems
-                    .error_with(&super::without_snippet(&node.location), "this is not a Redis server", hint);
+                self.problems.error_with(
+                    &super::without_snippet(&node.location),
+                    "this is not a Redis server",
+                    hint,
+                );
                 None
             }
         }

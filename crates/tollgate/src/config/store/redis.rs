@@ -9,7 +9,7 @@ use tollgate_limiter::core::problem::ValueError;
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
 use tollgate_limiter::store::local::{self, StoreMode};
-use tollgate_limiter::store::redis::{BreakerConfig, Functions, OpenFor, RedisOptions, ReadFrom, Redis, ClockSource};
+use tollgate_limiter::store::redis::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom, Redis, RedisOptions};
 
 /// How a store on a Redis or Valkey server is to be.
 #[derive(Clone, PartialEq, Eq)]
@@ -176,7 +176,10 @@ impl SettingsReader<'_> {
         redis.sentinel_password = password.map(str::to_owned);
         redis.tls = find("tls").and_then(|node| self.store_tls(node));
         let problems = &mut self.problems;
-        let clocks = [("server", ClockSource::Server), ("client", ClockSource::Client { skew_tolerance })];
+        let clocks = [
+            ("server", ClockSource::Server),
+            ("client", ClockSource::Client { skew_tolerance }),
+        ];
         if let Some(time) = find("clock").and_then(|node| node.keyword("a clock", &clocks, problems)) {
             redis.clock = time;
         }
@@ -194,7 +197,8 @@ impl SettingsReader<'_> {
         if let Some(near_cache) = find("near_cache").and_then(|node| node.flag(problems)) {
             redis.near_cache = near_cache;
         }
-        if let Some(read_from) = find("read_from").and_then(|node| node.keyword("a server to read from", &READ_FROM, problems))
+        if let Some(read_from) =
+            find("read_from").and_then(|node| node.keyword("a server to read from", &READ_FROM, problems))
         {
             redis.read_from = read_from;
         }
@@ -219,7 +223,8 @@ impl SettingsReader<'_> {
             }
         }
         let problems = &mut self.problems;
-        if let Some(mode) = find("mode").and_then(|node| node.keyword("a value of `mode`", &StoreMode::NAMES, problems)) {
+        if let Some(mode) = find("mode").and_then(|node| node.keyword("a value of `mode`", &StoreMode::NAMES, problems))
+        {
             redis.fallback.mode = mode;
         }
         if let Some(node) = find("instances").filter(|node| node.scalar() != Some("auto")) {

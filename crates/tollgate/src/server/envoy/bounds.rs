@@ -165,7 +165,10 @@ mod tests {
 
     #[test]
     fn what_is_announced_in_two_bytes_is_counted_before_it_is_made() {
-        assert_eq!(check_bounds(&[0x12, 0].repeat(8_192)), Err(BoundsError::Descriptors(8_192)));
+        assert_eq!(
+            check_bounds(&[0x12, 0].repeat(8_192)),
+            Err(BoundsError::Descriptors(8_192))
+        );
         let entries = [0x0a, 0].repeat(100);
         let message = [&[0x12, 200, 1][..], &entries].concat();
         assert_eq!(check_bounds(&message), Err(BoundsError::Entries(0)));

@@ -6,7 +6,7 @@ use super::{HeaderValue, RateLimitResponse};
 use crate::server::telemetry::CallCounts;
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
-use tollgate_limiter::{ItemVerdict, CombinedVerdict};
+use tollgate_limiter::{CombinedVerdict, ItemVerdict};
 
 /// The modes in force.
 #[derive(Debug, Default)]
@@ -71,7 +71,11 @@ impl HeaderNames {
         let is_over_limit = |(status, verdict): &(&DescriptorStatus, &ItemVerdict<'_>)| {
             status.code() == Code::OverLimit && !verdict.is_quota() && status.current_limit.is_some()
         };
-        let over_limit = statuses.iter().zip(verdicts).rfind(is_over_limit).map(|(status, _)| status);
+        let over_limit = statuses
+            .iter()
+            .zip(verdicts)
+            .rfind(is_over_limit)
+            .map(|(status, _)| status);
         let limited = statuses.iter().filter(|status| status.current_limit.is_some());
         let Some(status) = over_limit.or_else(|| limited.min_by_key(|status| status.limit_remaining)) else {
             return Vec::new();

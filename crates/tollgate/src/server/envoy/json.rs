@@ -41,7 +41,9 @@ pub fn read(body: &[u8]) -> Result<RateLimitRequest, JsonError> {
             "domain" => request.domain = text(value, at)?,
             "descriptors" => {
                 remaining = ALL_ENTRIES_MAX;
-                request.descriptors = elements(value, at, DESCRIPTORS_MAX, |value, at| descriptor(value, at, &mut remaining))?;
+                request.descriptors = elements(value, at, DESCRIPTORS_MAX, |value, at| {
+                    descriptor(value, at, &mut remaining)
+                })?;
             }
             "hitsAddend" => request.hits_addend = u32_number(value, at)?,
             _ => return Err(unknown_member(at)),

@@ -6,7 +6,7 @@ use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
 use std::collections::btree_map::Entry;
 use tollgate_limiter::core::yaml::{self, Node};
-use tollgate_limiter::{ItemVerdict, CombinedVerdict};
+use tollgate_limiter::{CombinedVerdict, ItemVerdict};
 
 /// All of it, as envoyproxy/ratelimit writes it.
 pub(super) fn dynamic_metadata(request: &RateLimitRequest, combined: &CombinedVerdict<'_>) -> Struct {

@@ -2,12 +2,12 @@
 
 use super::rate_limit_response::{Code, DescriptorStatus, RateLimit, rate_limit::Unit};
 use super::{HeaderValue, RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use crate::server::headers::{self, Dialects, HeaderPolicy, HeaderInput, seconds_ceil};
+use crate::server::headers::{self, Dialects, HeaderInput, HeaderPolicy, seconds_ceil};
 use prost_types::Duration;
 use std::str;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 use tollgate_limiter::core::{Cost, Decision, Limit, Micros, Retry, Source, Timestamp};
-use tollgate_limiter::{ItemVerdict, AttemptItem, CombinedVerdict};
+use tollgate_limiter::{AttemptItem, CombinedVerdict, ItemVerdict};
 
 /// Whether it is refused only because the store could not be asked and a rule says `closed`. If it is over another limit, of
 /// this descriptor or of the next, that is the answer: an error many let pass.

@@ -7,7 +7,7 @@ use std::fmt;
 use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
 use tollgate_limiter::core::{Cost, Micros, Rate, TokenBucket};
-use tollgate_limiter::{InlineLimit, AttemptItem, Direction};
+use tollgate_limiter::{AttemptItem, Direction, InlineLimit};
 
 /// The most descriptors of one request: gateways make one for each of their rules that fits.
 pub const DESCRIPTORS_MAX: usize = 64;
@@ -53,7 +53,8 @@ pub fn attributes(request: &RateLimitRequest) -> Result<Vec<Attribute<'_>>, Inva
     let count = request.descriptors.iter().map(|descriptor| descriptor.entries.len());
     let mut attributes = Vec::with_capacity(count.sum());
     for (index, descriptor) in request.descriptors.iter().enumerate() {
-        check_descriptor(descriptor).map_err(|what| InvalidRequest(format!("descriptor {index}, counted from 0, {what}").into()))?;
+        check_descriptor(descriptor)
+            .map_err(|what| InvalidRequest(format!("descriptor {index}, counted from 0, {what}").into()))?;
         attributes.extend(descriptor.entries.iter().map(|entry| Attribute {
             name: &entry.key,
             value: entry.value.as_bytes(),

@@ -4,7 +4,7 @@ use super::gathered::coalesce;
 use super::inline::InlineExecutor;
 use super::service::GrpcService;
 use super::settings::GrpcSettings;
-use crate::server::accept::{Wakeups, ShutdownStage, Wakeup, idle_grace, tls_handshake};
+use crate::server::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
 use crate::server::heard::SensorIo;
 use crate::server::listen::Stream;
 use hyper::server::conn::http2::Builder;

@@ -4,9 +4,11 @@ mod deadline;
 
 use self::deadline::{requested_timeout, run_within};
 use super::settings::GrpcSettings;
-use super::unary::{MESSAGE_BYTES_MAX, ReplyBody, read, error_response, message_budget, encode};
+use super::unary::{MESSAGE_BYTES_MAX, ReplyBody, encode, error_response, message_budget, read};
 use crate::server::envoy::request::is_refund;
-use crate::server::envoy::{self, CLOSED, FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RlsError, NO_RULES};
+use crate::server::envoy::{
+    self, CLOSED, FILE_DESCRIPTOR_SET, NO_RULES, RateLimitRequest, RateLimitResponse, RlsError,
+};
 use crate::server::gate::Gate;
 use crate::server::room::MemoryBudget;
 use crate::server::telemetry::Protocol;

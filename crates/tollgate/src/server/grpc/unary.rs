@@ -30,7 +30,11 @@ pub(super) fn message_budget() -> MemoryBudget {
 ///
 /// # Errors
 /// What is no such message, what is too long, what there is no room for, and what `check` refuses of its bytes.
-pub(super) async fn read<M, B>(body: B, budget: &MemoryBudget, check: impl Fn(&[u8]) -> Result<(), Status>) -> Result<M, Status>
+pub(super) async fn read<M, B>(
+    body: B,
+    budget: &MemoryBudget,
+    check: impl Fn(&[u8]) -> Result<(), Status>,
+) -> Result<M, Status>
 where
     M: Message + Default,
     B: Body<Data = Bytes, Error: Display>,
@@ -199,7 +203,11 @@ mod tests {
         }
         let long = framed(MESSAGE_BYTES_MAX + 1);
         for piece in [1_000, 16 << 10, usize::MAX >> 1] {
-            assert_eq!(sent(&long, piece, &budget).await, Err(tonic::Code::OutOfRange), "{piece}");
+            assert_eq!(
+                sent(&long, piece, &budget).await,
+                Err(tonic::Code::OutOfRange),
+                "{piece}"
+            );
         }
     }
 
@@ -208,7 +216,8 @@ mod tests {
         let budget = MemoryBudget::new(30_000, FREE_BYTES);
         let mut others = budget.reservation();
         others.resize(FREE_BYTES + 10_000);
-        let [small, large, larger] = [FREE_BYTES - FRAME_HEAD_BYTES, FREE_BYTES + 10_000, FREE_BYTES + 25_000].map(framed);
+        let [small, large, larger] =
+            [FREE_BYTES - FRAME_HEAD_BYTES, FREE_BYTES + 10_000, FREE_BYTES + 25_000].map(framed);
         assert!(sent(&small, 1_000, &budget).await.is_ok());
         assert!(sent(&large, 1_000, &budget).await.is_ok());
         assert_eq!(sent(&larger, 1_000, &budget).await, Err(tonic::Code::ResourceExhausted));

@@ -48,7 +48,9 @@ impl HeaderPolicy<'_> {
     /// cost that can never pass.
     pub(crate) fn effective_window(&self) -> Option<Micros> {
         match (self.quota, self.retry) {
-            (PolicyQuota::Concurrent { .. } | PolicyQuota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => None,
+            (PolicyQuota::Concurrent { .. } | PolicyQuota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => {
+                None
+            }
             (_, Some(Retry::After(wait))) => Some(wait),
             (PolicyQuota::Window { window_s, .. }, None) => Some(match self.estimated_over {
                 Some(window) => self.next_unit_after(window),
@@ -219,7 +221,10 @@ mod tests {
             let rate = Rate::new(units, Micros::from_millis(period_ms)).unwrap();
             let bucket = TokenBucket::new(rate).with_burst(burst).unwrap();
             let (units, window_s) = quota;
-            assert_eq!(PolicyQuota::from_limit(Some(&bucket.into())), PolicyQuota::Window { units, window_s });
+            assert_eq!(
+                PolicyQuota::from_limit(Some(&bucket.into())),
+                PolicyQuota::Window { units, window_s }
+            );
         }
         let rate = Rate::new(7, Micros::from_millis(1_500)).unwrap();
         let window = PolicyQuota::from_limit(Some(&FixedWindow::new(rate).into()));

@@ -51,8 +51,12 @@ impl IntoIterator for HeaderRanges {
 }
 
 /// Writes the headers of all dialects in use to the end of `buffer`.
-pub(crate) fn write<'a, I>(dialects: Dialects, input: &HeaderInput<'a, I>, buffer: &mut Vec<u8>, ranges: &mut HeaderRanges)
-where
+pub(crate) fn write<'a, I>(
+    dialects: Dialects,
+    input: &HeaderInput<'a, I>,
+    buffer: &mut Vec<u8>,
+    ranges: &mut HeaderRanges,
+) where
     I: Iterator<Item = HeaderPolicy<'a>> + Clone,
 {
     let HeaderInput {

@@ -6,7 +6,7 @@ use super::forward::DenyStatus;
 use super::problem::{NO_STORE, PROBLEM_JSON};
 use super::retry_after::retry_after;
 use super::settings::HttpSettings;
-use crate::server::headers::{self, HeaderPolicy, PolicyQuota, HeaderInput};
+use crate::server::headers::{self, HeaderInput, HeaderPolicy, PolicyQuota};
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -35,7 +35,11 @@ pub(super) fn check_response(settings: &HttpSettings, check: &CheckResponse<'_>)
 }
 
 /// The answer to a gateway. Allowed: exactly 200, and nothing in it. Refused: as a check, or with 403.
-pub(super) fn gateway_response(settings: &HttpSettings, check: &CheckResponse<'_>, deny_status: DenyStatus) -> Response<Full<Bytes>> {
+pub(super) fn gateway_response(
+    settings: &HttpSettings,
+    check: &CheckResponse<'_>,
+    deny_status: DenyStatus,
+) -> Response<Full<Bytes>> {
     let status = match (status(check.verdict), deny_status) {
         (StatusCode::OK, _) => StatusCode::OK,
         (_, DenyStatus::Forbidden) => StatusCode::FORBIDDEN,
@@ -75,8 +79,8 @@ fn with_status(settings: &HttpSettings, check: &CheckResponse<'_>, status: Statu
     } else {
         fields.insert(CONTENT_TYPE, PROBLEM_JSON);
         fields.insert(CACHE_CONTROL, NO_STORE);
-        if let Some(after) =
-            longest_wait(check.verdict).and_then(|wait| retry_after(settings.retry_after, wait, check.now, jitter_fraction()))
+        if let Some(after) = longest_wait(check.verdict)
+            .and_then(|wait| retry_after(settings.retry_after, wait, check.now, jitter_fraction()))
             && let Ok(value) = HeaderValue::try_from(after)
         {
             fields.insert(RETRY_AFTER, value);
@@ -103,7 +107,12 @@ fn status(verdict: &Verdict<'_>) -> StatusCode {
     }
 }
 
-fn rate_headers(settings: &HttpSettings, check: &CheckResponse<'_>, buffer: &mut Vec<u8>, ranges: &mut headers::HeaderRanges) {
+fn rate_headers(
+    settings: &HttpSettings,
+    check: &CheckResponse<'_>,
+    buffer: &mut Vec<u8>,
+    ranges: &mut headers::HeaderRanges,
+) {
     let rulings = &check.verdict.rulings;
     if let Some(nearest) = check.verdict.nearest().and_then(HeaderPolicy::from_ruling) {
         let input = HeaderInput {

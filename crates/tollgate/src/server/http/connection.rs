@@ -3,8 +3,8 @@
 use super::opening::{HttpVersion, sniff};
 use super::routes::HttpService;
 use super::settings::HttpLimits;
-use super::watch::{IdleState, Activity, IdleMonitor};
-use crate::server::accept::{Wakeups, ShutdownStage, Wakeup, idle_grace, tls_handshake};
+use super::watch::{Activity, IdleMonitor, IdleState};
+use crate::server::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
 use crate::server::heard::SensorIo;
 use crate::server::listen::Stream;
 use hyper::server::conn::{http1, http2};
@@ -37,8 +37,12 @@ pub(super) async fn serve(stream: Stream, service: Arc<HttpService>, stage: chan
     }
 }
 
-async fn serve_connection<T>(stream: T, peer: IpAddr, service: &Arc<HttpService>, stage: channel::Receiver<ShutdownStage>)
-where
+async fn serve_connection<T>(
+    stream: T,
+    peer: IpAddr,
+    service: &Arc<HttpService>,
+    stage: channel::Receiver<ShutdownStage>,
+) where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let activity = Arc::new(Activity::default());
@@ -62,7 +66,7 @@ where
     // One per connection, so that requests on two of them do not count in the same place.
     let local_service = Arc::new(Arc::clone(service));
     let in_flight = Arc::clone(&activity);
-    let service = service_fn(move |request: Request<Incoming>| {
+    let handler = service_fn(move |request: Request<Incoming>| {
         let guard = activity.start_request(request.version() == Version::HTTP_2);
         let routed = local_service.route(request, peer);
         let service = Arc::clone(&local_service);
@@ -71,12 +75,15 @@ where
     let io = TokioIo::new(stream);
     match version {
         HttpVersion::Http1 => {
-            let mut connection = pin!(http1_builder(&limits).serve_connection(io, service));
+            let mut connection = pin!(http1_builder(&limits).serve_connection(io, handler));
             match run_until_idle(connection.as_mut(), &mut monitor, &stage).await {
                 ConnectionEnd::Finished(ended) => log_end(ended),
                 ConnectionEnd::TimedOut => {}
                 ConnectionEnd::Stopping => {
-                    if drain_connection(connection.as_mut(), service, stage.clone()).await.is_none() {
+                    if drain_connection(connection.as_mut(), service, stage.clone())
+                        .await
+                        .is_none()
+                    {
                         connection.as_mut().graceful_shutdown();
                         finish(connection, &in_flight, service, stage).await;
                     }
@@ -85,7 +92,7 @@ where
         }
         // Apart: what it needs would be kept for those who speak HTTP/1, too.
         HttpVersion::Http2 => {
-            let mut connection = Box::pin(http2_builder(&limits).serve_connection(io, service));
+            let mut connection = Box::pin(http2_builder(&limits).serve_connection(io, handler));
             match run_until_idle(connection.as_mut(), &mut monitor, &stage).await {
                 ConnectionEnd::Finished(ended) => log_end(ended),
                 ConnectionEnd::TimedOut => {}
@@ -147,7 +154,11 @@ async fn run_until_idle<F: Future>(
 
 /// Goes on for a moment while the server stops, because a request may be under way already: what is answered now says that
 /// the connection ends, and then it does. None if there was none.
-async fn drain_connection<F: Future>(connection: Pin<&mut F>, service: &HttpService, mut stage: channel::Receiver<ShutdownStage>) -> Option<F::Output> {
+async fn drain_connection<F: Future>(
+    connection: Pin<&mut F>,
+    service: &HttpService,
+    mut stage: channel::Receiver<ShutdownStage>,
+) -> Option<F::Output> {
     tokio::select! {
         ended = timeout(idle_grace(service.settings.drain), connection) => ended.ok(),
         _ = stage.wait_for(|stage| *stage == ShutdownStage::Aborting) => None,

@@ -3,7 +3,7 @@
 use super::answer;
 use super::problem::{NO_STORE, ProblemDetails};
 use crate::server::envoy::rate_limit_response::Code;
-use crate::server::envoy::{CLOSED, RateLimitRequest, RlsError, NO_RULES, should_rate_limit, json};
+use crate::server::envoy::{CLOSED, NO_RULES, RateLimitRequest, RlsError, json, should_rate_limit};
 use crate::server::gate::Gate;
 use crate::server::headers::Dialects;
 use crate::server::telemetry::Protocol;

@@ -2,7 +2,7 @@
 
 use super::answer::{self, CheckResponse};
 use super::json::{boolean, integer, string};
-use tollgate_limiter::core::rules::{Explanation, RuleMatch, LimitOrigin, MatchedRule, SkipReason, RuleTrace, Terms};
+use tollgate_limiter::core::rules::{Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms};
 use tollgate_limiter::core::{Cost, Timestamp};
 
 /// `{"verdict":{…},"rules":[…]}`: what a check would answer, and then every rule.
@@ -107,7 +107,11 @@ fn skip_reason(out: &mut Vec<u8>, reason: &SkipReason<'_>) {
             out.extend_from_slice(b"{\"reason\":\"domain\",\"was\":");
             string(out, was.as_bytes());
         }
-        SkipReason::Condition { attribute, expected: wanted, actual: was } => {
+        SkipReason::Condition {
+            attribute,
+            expected: wanted,
+            actual: was,
+        } => {
             out.extend_from_slice(b"{\"reason\":\"condition\",\"attribute\":");
             string(out, attribute.as_bytes());
             out.extend_from_slice(b",\"wanted\":");

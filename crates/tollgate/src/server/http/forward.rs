@@ -98,7 +98,12 @@ impl Forward {
     ///
     /// # Errors
     /// A part that is said twice: no gateway does, and which of them holds would be a guess.
-    pub fn extract<'a>(&'a self, head: &'a Parts, rest: &'a str, peer: IpAddr) -> Result<ExtractedAttributes<'a>, ProblemDetails> {
+    pub fn extract<'a>(
+        &'a self,
+        head: &'a Parts,
+        rest: &'a str,
+        peer: IpAddr,
+    ) -> Result<ExtractedAttributes<'a>, ProblemDetails> {
         let original = OriginalRequest::new(self.gateway, head, rest);
         let mut extracted = Vec::with_capacity(self.attributes.len());
         for (name, source) in &self.attributes {
@@ -169,7 +174,11 @@ impl<'p> ForwardPath<'p> {
             None => (suffix, ""),
         };
         let domain = original::decode_segment(domain)?;
-        (!domain.is_empty()).then_some(Self { domain, rest, deny_status })
+        (!domain.is_empty()).then_some(Self {
+            domain,
+            rest,
+            deny_status,
+        })
     }
 }
 

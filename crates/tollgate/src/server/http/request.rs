@@ -110,7 +110,9 @@ impl<'a> CheckRequest<'a> {
                 "domain" => set_once(&mut domain, &name, parse_string(&name, value, NAME_BYTES_MAX)?)?,
                 "attributes" => set_once(&mut attributes, &name, parse_attributes(value)?)?,
                 "cost" if form == Form::Attempt => set_once(&mut cost, &name, parse_cost(value)?)?,
-                "rule" if form == Form::Subject => set_once(&mut rule, &name, parse_string(&name, value, NAME_BYTES_MAX)?)?,
+                "rule" if form == Form::Subject => {
+                    set_once(&mut rule, &name, parse_string(&name, value, NAME_BYTES_MAX)?)?
+                }
                 _ if form == Form::Attempt => return Err(unknown(&name, "domain, attributes and cost")),
                 _ => return Err(unknown(&name, "domain, attributes and rule")),
             }
@@ -173,7 +175,10 @@ impl Eq for Attributes<'_> {}
 
 fn parse_attributes<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>, ProblemDetails> {
     if !value.get().starts_with('{') {
-        return Err(ProblemDetails::for_field("attributes", "must be an object of names and values"));
+        return Err(ProblemDetails::for_field(
+            "attributes",
+            "must be an object of names and values",
+        ));
     }
     let members = Members::read(value.get()).map_err(|problem| ProblemDetails {
         field: Some("attributes".into()),
@@ -204,7 +209,12 @@ fn parse_attributes<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>
             Some(b'"') => unquoted(json).map_err(|detail| ProblemDetails::for_field(field(), detail))?,
             // A number or a boolean is its text: `1.0` and `1` are different values.
             Some(b'-' | b'0'..=b'9' | b't' | b'f') => Cow::Borrowed(json),
-            _ => return Err(ProblemDetails::for_field(field(), "must be a string, a number or a boolean")),
+            _ => {
+                return Err(ProblemDetails::for_field(
+                    field(),
+                    "must be a string, a number or a boolean",
+                ));
+            }
         };
         if value.len() > VALUE_BYTES_MAX {
             return Err(ProblemDetails::for_field(
@@ -224,7 +234,9 @@ fn parse_cost(value: &RawValue) -> Result<Cost, ProblemDetails> {
         .all(|byte| byte.is_ascii_digit())
         .then(|| digits.parse().ok());
     let cost = units.flatten().and_then(|units| Cost::new(units).ok());
-    cost.ok_or_else(|| ProblemDetails::for_field("cost", format!("must be a whole number from 0 to {}", Cost::MAX.get())))
+    cost.ok_or_else(|| {
+        ProblemDetails::for_field("cost", format!("must be a whole number from 0 to {}", Cost::MAX.get()))
+    })
 }
 
 fn parse_string<'a>(name: &str, value: &'a RawValue, bytes_max: usize) -> Result<Text<'a>, ProblemDetails> {
@@ -233,7 +245,10 @@ fn parse_string<'a>(name: &str, value: &'a RawValue, bytes_max: usize) -> Result
     }
     let text = unquoted(value.get()).map_err(|detail| ProblemDetails::for_field(name, detail))?;
     if text.len() > bytes_max {
-        return Err(ProblemDetails::for_field(name, format!("has more than {bytes_max} bytes")));
+        return Err(ProblemDetails::for_field(
+            name,
+            format!("has more than {bytes_max} bytes"),
+        ));
     }
     Ok(text)
 }
@@ -283,7 +298,8 @@ struct Members<'a> {
 
 impl<'a> Members<'a> {
     fn read(json: &'a str) -> Result<Self, ProblemDetails> {
-        serde_json::from_str(json).map_err(|error| ProblemDetails::bad_request(format!("this is not an object in JSON: {error}")))
+        serde_json::from_str(json)
+            .map_err(|error| ProblemDetails::bad_request(format!("this is not an object in JSON: {error}")))
     }
 }
 

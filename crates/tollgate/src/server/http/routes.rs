@@ -2,7 +2,7 @@
 
 mod bodies;
 
-use self::bodies::{IncomingBody, BodyBytes, read, body_budget};
+use self::bodies::{BodyBytes, IncomingBody, body_budget, read};
 use super::answer::{self, CheckResponse};
 use super::forward::ForwardPath;
 use super::problem::ProblemDetails;
@@ -187,7 +187,11 @@ impl HttpService {
         Ok(answer::gateway_response(&self.settings, &response, target.deny_status))
     }
 
-    async fn check(&self, incoming: IncomingBody, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn check(
+        &self,
+        incoming: IncomingBody,
+        guard: &RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let body = self.body(incoming, guard).await?;
         let check_request = request::attempt(&body)?;
         let attributes = check_request.attributes();
@@ -232,7 +236,11 @@ impl HttpService {
         }
     }
 
-    async fn batch(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn batch(
+        &self,
+        request: Request<Incoming>,
+        guard: &RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let limits = &self.settings.limits;
         let body = read(
             request.into(),
@@ -265,7 +273,11 @@ impl HttpService {
         Ok(answer::json(out))
     }
 
-    async fn refund(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn refund(
+        &self,
+        request: Request<Incoming>,
+        guard: &RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let body = self.body(request.into(), guard).await?;
         let check_request = request::attempt(&body)?;
         let attributes = check_request.attributes();
@@ -283,12 +295,18 @@ impl HttpService {
         Ok(answer::json(out))
     }
 
-    async fn forget(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn forget(
+        &self,
+        request: Request<Incoming>,
+        guard: &RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let body = self.body(request.into(), guard).await?;
         let check_request = request::subject(&body)?;
         let attributes = check_request.attributes();
         let snapshot = self.gate.snapshot(Protocol::Http);
-        let forgotten = snapshot.forget(&check_request.attempt(&attributes), check_request.rule()).await;
+        let forgotten = snapshot
+            .forget(&check_request.attempt(&attributes), check_request.rule())
+            .await;
         let forgotten = forgotten.map_err(|error| match error {
             ForgetError::Unknown(unknown) => ProblemDetails::for_field("rule", unknown.to_string()),
             ForgetError::Store(error) => store_unavailable(error, "some counters may be cleared; ask again"),
@@ -300,7 +318,11 @@ impl HttpService {
         Ok(answer::json(out))
     }
 
-    async fn release(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn release(
+        &self,
+        request: Request<Incoming>,
+        guard: &RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let body = self.body(request.into(), guard).await?;
         let lease = request::lease(&body)?;
         let released = self.gate.snapshot(Protocol::Http).release(&lease).await;
@@ -317,11 +339,16 @@ impl HttpService {
         Ok(answer::json(out))
     }
 
-    async fn renew(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn renew(
+        &self,
+        request: Request<Incoming>,
+        guard: &RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let body = self.body(request.into(), guard).await?;
         let lease = request::lease(&body)?;
         let renewed = self.gate.snapshot(Protocol::Http).renew(&lease).await;
-        let renewed = renewed.map_err(|error| store_unavailable(error, "the lease lasts as long as it would have; ask again"))?;
+        let renewed =
+            renewed.map_err(|error| store_unavailable(error, "the lease lasts as long as it would have; ask again"))?;
         let Some(term) = renewed else {
             return Err(ProblemDetails::new(
                 StatusCode::NOT_FOUND,
@@ -335,7 +362,11 @@ impl HttpService {
         Ok(answer::json(out))
     }
 
-    async fn explain(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn explain(
+        &self,
+        request: Request<Incoming>,
+        guard: &RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let wants_text = wants_text(request.headers());
         let body = self.body(request.into(), guard).await?;
         let check_request = request::attempt(&body)?;
@@ -350,7 +381,11 @@ impl HttpService {
         Ok(answer::json(explain::encode(&explanation)))
     }
 
-    async fn rls(&self, request: Request<Incoming>, guard: &RequestGuard) -> Result<Response<Full<Bytes>>, ProblemDetails> {
+    async fn rls(
+        &self,
+        request: Request<Incoming>,
+        guard: &RequestGuard,
+    ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let headers = request.headers().clone();
         let body = self.body(request.into(), guard).await?;
         let rls_request = envoy_json::read(&body)?;
@@ -363,7 +398,13 @@ impl HttpService {
     /// What is said of a path that nothing is at.
     fn not_found_detail(&self, path: &str) -> String {
         let gateway_paths = if self.is_debug() { &[][..] } else { &forward::PATHS };
-        let paths = || self.routes.iter().map(|(known, ..)| known).chain(gateway_paths).copied();
+        let paths = || {
+            self.routes
+                .iter()
+                .map(|(known, ..)| known)
+                .chain(gateway_paths)
+                .copied()
+        };
         match paths().find(|known| path.trim_end_matches('/') == *known || path.strip_prefix("/v1") == Some(*known)) {
             Some(similar) => format!("there is nothing at this path; did you mean {similar}?"),
             None => format!(
@@ -375,7 +416,14 @@ impl HttpService {
 
     async fn body(&self, incoming: IncomingBody, guard: &RequestGuard) -> Result<BodyBytes<'_>, ProblemDetails> {
         let limits = &self.settings.limits;
-        read(incoming, &self.body_budget, limits.body_bytes, limits.body_timeout, guard).await
+        read(
+            incoming,
+            &self.body_budget,
+            limits.body_bytes,
+            limits.body_timeout,
+            guard,
+        )
+        .await
     }
 }
 

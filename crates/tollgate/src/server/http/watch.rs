@@ -159,7 +159,11 @@ impl IdleMonitor {
             self.activity.timed_out_body.store(reading, Ordering::Relaxed);
             return IdleState::BodyTimeout;
         }
-        if self.is_expired(now) { IdleState::Expired } else { IdleState::Active }
+        if self.is_expired(now) {
+            IdleState::Expired
+        } else {
+            IdleState::Active
+        }
     }
 
     fn is_expired(&mut self, now: Instant) -> bool {

@@ -4,8 +4,8 @@ use super::RespService;
 use super::check::{self, Check};
 use super::decode::{Arguments, DecodeError, decode};
 use super::session::{Command, Session};
-use super::throttle::{ThrottleOp, STORE_ERROR, Throttle};
-use super::write::{RespVersion, ReplyWriter};
+use super::throttle::{STORE_ERROR, Throttle, ThrottleOp};
+use super::write::{ReplyWriter, RespVersion};
 use crate::server::telemetry::Protocol;
 use futures_util::future::join_all;
 use std::pin::pin;
@@ -42,7 +42,11 @@ pub(super) fn run_inline(
             Err(error) => break Err(error),
         }
         let command = session.parse_command(arguments.all());
-        if let Ok(Command::Throttle(Throttle { key, params: terms, op: quantity })) = &command
+        if let Ok(Command::Throttle(Throttle {
+            key,
+            params: terms,
+            op: quantity,
+        })) = &command
             && let (ThrottleOp::Consume(cost), 0) = (*quantity, terms.excess)
         {
             batch.charges.push(throttles.charge(key, terms.cell, cost));
@@ -99,7 +103,11 @@ impl ReplyBatch {
 }
 
 /// The same for a store that is asked over a network: all at once, so that they go there together.
-pub(super) async fn run_pipelined(service: &RespService, session: &mut Session, input: &[u8]) -> (Vec<u8>, Result<usize, DecodeError>) {
+pub(super) async fn run_pipelined(
+    service: &RespService,
+    session: &mut Session,
+    input: &[u8],
+) -> (Vec<u8>, Result<usize, DecodeError>) {
     let mut arguments = Arguments::new();
     let mut pending = Vec::new();
     let mut used = 0;
@@ -161,7 +169,11 @@ impl PendingReply<'_> {
         let mut replies = ReplyWriter(&mut bytes);
         match self {
             Self::Ready(bytes) => return bytes,
-            Self::Throttle(Throttle { key, params: terms, op: quantity }) => {
+            Self::Throttle(Throttle {
+                key,
+                params: terms,
+                op: quantity,
+            }) => {
                 let reply = match quantity {
                     ThrottleOp::Consume(cost) => service.gate.throttle(key, terms.cell, cost, Protocol::Resp).await,
                     ThrottleOp::Refund(cost) => service.gate.throttles().refund(key, terms.cell, cost).await,

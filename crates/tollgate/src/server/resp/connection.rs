@@ -6,10 +6,10 @@
 use super::answers::{ReplyBatch, run_inline, run_pipelined};
 use super::decode::{Arguments, DecodeError, decode};
 use super::session::Session;
-use super::watch::{ProgressMark, WaitingFor, IdleMonitor};
+use super::watch::{IdleMonitor, ProgressMark, WaitingFor};
 use super::write::ReplyWriter;
 use super::{FREE_BYTES, RespService};
-use crate::server::accept::{Wakeups, ShutdownStage, Wakeup, idle_grace, tls_handshake};
+use crate::server::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
 use crate::server::listen::Stream;
 use crate::server::room::{Progress, Reservation};
 use crate::server::store::AnyThrottle;
@@ -91,7 +91,10 @@ where
 
 /// Goes on for a moment while the server stops, because commands may be under way already; then sends what was answered and
 /// hangs up.
-async fn drain_connection<T: AsyncRead + AsyncWrite + Unpin>(connection: &mut RespConnection<'_, T>, service: &RespService) {
+async fn drain_connection<T: AsyncRead + AsyncWrite + Unpin>(
+    connection: &mut RespConnection<'_, T>,
+    service: &RespService,
+) {
     let until = Instant::now() + idle_grace(service.settings.drain);
     while let Ok(outcome) = timeout_at(until, poll_fn(|cx| connection.poll(cx))).await {
         // What has come is decided and answered, however long the store takes: some of it may be charged already.
@@ -247,7 +250,11 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
                 // Who leaves much with us is heard again when there is room, or when it is its turn to finish a command; the others
                 // go on, in smaller steps.
                 if self.reservation.exceeds_free() {
-                    let half = if self.out.is_empty() { Progress::Partial } else { Progress::Complete };
+                    let half = if self.out.is_empty() {
+                        Progress::Partial
+                    } else {
+                        Progress::Complete
+                    };
                     ready!(self.reservation.poll_capacity(cx, half));
                 }
                 read_max = SHORT_READ_BYTES;

@@ -2,9 +2,9 @@
 
 use super::check::Check;
 use super::settings::RespSettings;
-use super::throttle::{self, ThrottleParams, Throttle};
-use super::write::{RespVersion, ErrorReply, ReplyWriter, Escaped};
-use crate::server::tokens::{TokenDigest, Rights, Tokens};
+use super::throttle::{self, Throttle, ThrottleParams};
+use super::write::{ErrorReply, Escaped, ReplyWriter, RespVersion};
+use crate::server::tokens::{Rights, TokenDigest, Tokens};
 use std::sync::Arc;
 
 /// One client's side of a conversation.
@@ -159,7 +159,10 @@ impl Session {
             (b"CLIENT", [subcommand, arguments @ ..]) => self.client(subcommand, arguments, replies)?,
             (b"AUTH" | b"CLIENT" | b"ECHO" | b"PING" | b"RESET" | b"SELECT", _) => {
                 let name = name.to_ascii_lowercase();
-                return Err(format!("ERR wrong number of arguments for '{}' command", Escaped(&name)));
+                return Err(format!(
+                    "ERR wrong number of arguments for '{}' command",
+                    Escaped(&name)
+                ));
             }
             _ => return Err(format!("ERR unknown command '{}'", Escaped(name))),
         }
@@ -167,7 +170,12 @@ impl Session {
     }
 
     /// Takes a password: the one of the settings, or a token.
-    fn authenticate(&mut self, user: Option<&[u8]>, password: &[u8], settings: &RespSettings) -> Result<(), ErrorReply> {
+    fn authenticate(
+        &mut self,
+        user: Option<&[u8]>,
+        password: &[u8],
+        settings: &RespSettings,
+    ) -> Result<(), ErrorReply> {
         if !settings.requires_auth() {
             return Err("ERR AUTH was sent, and this server asks for no password".into());
         }
@@ -240,7 +248,12 @@ impl Session {
         Ok(())
     }
 
-    fn client(&mut self, subcommand: &[u8], arguments: &[&[u8]], replies: &mut ReplyWriter<'_>) -> Result<(), ErrorReply> {
+    fn client(
+        &mut self,
+        subcommand: &[u8],
+        arguments: &[&[u8]],
+        replies: &mut ReplyWriter<'_>,
+    ) -> Result<(), ErrorReply> {
         let upper = subcommand.to_ascii_uppercase();
         match (&*upper, arguments) {
             (b"ID", []) => replies.integer(self.id),

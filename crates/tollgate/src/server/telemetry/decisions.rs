@@ -112,7 +112,11 @@ impl Decisions {
 
     /// Counts a verdict: once for the check, and once for each rule it met.
     pub(crate) fn add(&self, counts: &RuleCounts, rules: &RuleSet, verdict: &Verdict<'_>, protocol: Protocol) {
-        let result = if verdict.allowed { ResultLabel::Allow } else { ResultLabel::Deny };
+        let result = if verdict.allowed {
+            ResultLabel::Allow
+        } else {
+            ResultLabel::Deny
+        };
         self.checks.add(result, verdict.source, protocol);
         // The windows of a rule stand side by side; it denies if one of them does.
         for windows in verdict.rulings.chunk_by(|one, next| ptr::eq(one.rule, next.rule)) {

@@ -173,9 +173,19 @@ impl RatelimitStats {
             };
             let window_stats = |ruling: &Ruling<'_>| {
                 let decision = ruling.decision.as_ref()?;
-                Some(HitStats::from_decision(decision, ruling.counted, hits, counts.near_share, allowed))
+                Some(HitStats::from_decision(
+                    decision,
+                    ruling.counted,
+                    hits,
+                    counts.near_share,
+                    allowed,
+                ))
             };
-            let hit_stats = windows.iter().filter_map(window_stats).reduce(merge_windows).unwrap_or_default();
+            let hit_stats = windows
+                .iter()
+                .filter_map(window_stats)
+                .reduce(merge_windows)
+                .unwrap_or_default();
             let is_cached = windows
                 .iter()
                 .any(|ruling| ruling.source == Source::Near && !ruling.is_allow());
@@ -193,7 +203,13 @@ impl RatelimitStats {
     }
 
     /// Counts what a limit came to that a descriptor brought along.
-    pub(crate) fn add_override(&self, counts: &RatelimitCounts, attempt: &Attempt<'_>, item_verdict: &ItemVerdict<'_>, allowed: bool) {
+    pub(crate) fn add_override(
+        &self,
+        counts: &RatelimitCounts,
+        attempt: &Attempt<'_>,
+        item_verdict: &ItemVerdict<'_>,
+        allowed: bool,
+    ) {
         let ItemVerdict::Inline(decision, source, window_count) = item_verdict else {
             return;
         };

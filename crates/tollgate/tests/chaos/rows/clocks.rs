@@ -1,13 +1,13 @@
 //! Clocks that are set: the server's, and the nodes'.
 
-use super::process::{start_loaded, settle};
+use super::process::{settle, start_loaded};
 use crate::audit::{audit, is_too_long, ttls_ms};
 use crate::bench::{CAPACITY, RATE, Setup, stored_key};
 use crate::figures::Measurements;
 use crate::plan::Plan;
 use std::collections::HashSet;
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_limiter::testing::skew::Skew;
 
 pub(super) fn server(plan: &Plan) -> Measurements {
@@ -23,7 +23,11 @@ pub(super) fn server(plan: &Plan) -> Measurements {
         result.excess(),
         1.0,
     );
-    measurements.at_most("a minute forward: over-admission (M11)", result.excess(), CAPACITY as f64);
+    measurements.at_most(
+        "a minute forward: over-admission (M11)",
+        result.excess(),
+        CAPACITY as f64,
+    );
 
     let skew = Skew::none();
     let server = Server::start_skewed(ServerKind::Redis70, &skew);
@@ -94,10 +98,19 @@ pub(super) fn nodes(plan: &Plan) -> Measurements {
     harness.pause(plan.seconds(2.0, 4.0));
     let result = harness.end_load();
     let mut measurements = Measurements::default();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&[server.port()], 0.0));
+    audit(
+        &mut measurements,
+        &mut harness,
+        &result,
+        &baseline,
+        (&[server.port()], 0.0),
+    );
     measurements.none("requests that failed", result.failed());
     measurements.at_most("over-admission (M4)", result.excess(), result.allowance(0, RATE, 2));
-    let longest = result.for_subject(0).filter_map(|sample| sample.response?.retry_after_ms).max();
+    let longest = result
+        .for_subject(0)
+        .filter_map(|sample| sample.response?.retry_after_ms)
+        .max();
     // One unit comes back in 10 ms.
     measurements.within(
         "longest time to wait that was told",

@@ -2,26 +2,26 @@
 
 use super::process::start_loaded;
 use crate::audit::{Except, audit, audit_except};
-use crate::bench::{Harness, Outage, LoadResult, Setup, share, stored_key, traffic};
+use crate::bench::{Harness, LoadResult, Outage, Setup, share, stored_key, traffic};
 use crate::envelope::over_admission;
 use crate::figures::Measurements;
 use crate::load::{Sample, Traffic};
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::resp::{send_command, info, script_calls};
+use crate::resp::{info, script_calls, send_command};
 use crate::space;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
 use tollgate_limiter::testing::cluster::Cluster;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// Each shard has a hot key of its own, with this rate and capacity, asked for ten times as often.
 const HOT_RATE: u64 = 30;
 const SHARDS: usize = 3;
 
 /// A bench whose hot user `n` lies on primary `n`.
-fn start_loaded(plan: &Plan, cluster: &Cluster) -> (Harness, crate::audit::Baseline) {
+fn start_loaded_cluster(plan: &Plan, cluster: &Cluster) -> (Harness, crate::audit::Baseline) {
     let mut setup = Setup::two_nodes(&cluster.url());
     setup.rules = format!(
         "rules:\n- {{ id: hot, when: {{ kind: hot }}, per: user, limit: {HOT_RATE}/s }}\n\
@@ -90,7 +90,7 @@ pub(super) fn killed(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     for coverage in plan.pick(&["no"][..], &["no", "yes"]) {
         let mut cluster = Cluster::start_with(ServerKind::Redis70, &["--cluster-require-full-coverage", coverage]);
-        let (mut harness, baseline) = start_loaded(plan, &cluster);
+        let (mut harness, baseline) = start_loaded_cluster(plan, &cluster);
         let from_us = harness.now_us();
         cluster.servers[0].kill();
         cluster.wait_until("led by the replica", |cluster| {
@@ -102,7 +102,13 @@ pub(super) fn killed(plan: &Plan) -> Measurements {
         };
         harness.pause(plan.seconds(3.0, 5.0));
         let result = harness.end_load();
-        audit(&mut measurements, &mut harness, &result, &baseline, (&primaries(&cluster), 0.0));
+        audit(
+            &mut measurements,
+            &mut harness,
+            &result,
+            &baseline,
+            (&primaries(&cluster), 0.0),
+        );
         result.common(&mut measurements, plan, outage);
         measurements.at_most(
             "over-admission on the shard (M3 + M6)",
@@ -130,7 +136,7 @@ pub(super) fn killed(plan: &Plan) -> Measurements {
 
 pub(super) fn failover(plan: &Plan) -> Measurements {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, &cluster);
+    let (mut harness, baseline) = start_loaded_cluster(plan, &cluster);
     let from_us = harness.now_us();
     cluster.command(3, "CLUSTER FAILOVER").unwrap();
     cluster.wait_until("led by the replica", |cluster| {
@@ -139,7 +145,13 @@ pub(super) fn failover(plan: &Plan) -> Measurements {
     harness.pause(plan.seconds(2.5, 5.0));
     let result = harness.end_load();
     let mut measurements = Measurements::default();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&primaries(&cluster), 0.0));
+    audit(
+        &mut measurements,
+        &mut harness,
+        &result,
+        &baseline,
+        (&primaries(&cluster), 0.0),
+    );
     measurements.none("requests that failed", result.failed());
     let calls = script_calls(cluster.servers[3].port());
     measurements.at_least("calls of the new primary", calls as f64, 1.0);
@@ -157,13 +169,17 @@ pub(super) fn failover(plan: &Plan) -> Measurements {
     for shard in 0..SHARDS {
         measurements.at_most("over-admission (M4)", excess(&result, shard), allowance(&result, shard));
     }
-    measurements.latency_at_most("max", result.latency(1.0, 0, result.end_us()), Duration::from_millis(100));
+    measurements.latency_at_most(
+        "max",
+        result.latency(1.0, 0, result.end_us()),
+        Duration::from_millis(100),
+    );
     measurements
 }
 
 pub(super) fn resharded(plan: &Plan) -> Measurements {
     let cluster = Cluster::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, &cluster);
+    let (mut harness, baseline) = start_loaded_cluster(plan, &cluster);
     let before = primaries(&cluster);
     let from_us = harness.now_us();
     let at = format!("127.0.0.1:{}", cluster.servers[0].port());
@@ -183,7 +199,13 @@ pub(super) fn resharded(plan: &Plan) -> Measurements {
     let until_us = harness.pause(plan.seconds(1.0, 2.0));
     let result = harness.end_load();
     let mut measurements = Measurements::default();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&primaries(&cluster), 0.0));
+    audit(
+        &mut measurements,
+        &mut harness,
+        &result,
+        &baseline,
+        (&primaries(&cluster), 0.0),
+    );
     measurements.none("requests that failed", result.failed());
     let redirects = harness.metric("tollgate_store_redirects_total", "");
     measurements.at_least("redirects that were followed", redirects, 1.0);
@@ -195,14 +217,18 @@ pub(super) fn resharded(plan: &Plan) -> Measurements {
         measurements.at_most("over-admission (M4)", excess(&result, shard), allowance(&result, shard));
     }
     measurements.holds("the primaries are those that there were", primaries(&cluster) == before);
-    measurements.latency_at_most("max", result.latency(1.0, 0, result.end_us()), Duration::from_millis(100));
+    measurements.latency_at_most(
+        "max",
+        result.latency(1.0, 0, result.end_us()),
+        Duration::from_millis(100),
+    );
     measurements.none("calls across slots", crossings(&cluster));
     measurements
 }
 
 pub(super) fn lost(plan: &Plan) -> Measurements {
     let mut cluster = Cluster::start(ServerKind::Redis70);
-    let (mut harness, baseline) = start_loaded(plan, &cluster);
+    let (mut harness, baseline) = start_loaded_cluster(plan, &cluster);
     let from_us = harness.now_us();
     cluster.servers[0].kill();
     cluster.servers[3].kill();
@@ -226,9 +252,16 @@ pub(super) fn lost(plan: &Plan) -> Measurements {
     };
     result.during_outage(&mut measurements, outage);
     let on_lost_shard = |sample: &&Sample| sample.subject == 0;
-    let local = share(result.between(from_us, until_us).filter(on_lost_shard), Sample::is_fallback);
+    let local = share(
+        result.between(from_us, until_us).filter(on_lost_shard),
+        Sample::is_fallback,
+    );
     measurements.at_least("share of the lost shard decided without the store", local, 0.9);
-    measurements.at_most("over-admission on the lost shard (M3)", excess(&result, 0), bound(outage));
+    measurements.at_most(
+        "over-admission on the lost shard (M3)",
+        excess(&result, 0),
+        bound(outage),
+    );
     for shard in 1..SHARDS {
         measurements.at_most(
             "over-admission on another shard (M4)",
@@ -236,12 +269,15 @@ pub(super) fn lost(plan: &Plan) -> Measurements {
             allowance(&result, shard),
         );
     }
-    let others = result.between(from_us, until_us).filter(|sample| is_other_shard(sample));
+    let others = result
+        .between(from_us, until_us)
+        .filter(|sample| is_other_shard(sample));
     let shared = share(others, Sample::is_shared);
     measurements.share("share of other shards that the store decided", shared, (0.95, 0.999));
     // As many in the last third as in the one before: the share does not fade.
     let admitted = |from: u64, to: u64| {
-        result.between(from, to)
+        result
+            .between(from, to)
             .filter(on_lost_shard)
             .filter(|sample| sample.is_admitted())
             .count() as f64
@@ -277,7 +313,13 @@ pub(super) fn several_slots(plan: &Plan) -> Measurements {
     harness.pause(Duration::from_millis(200));
     let debits = super::process::debited(&harness);
     let mut measurements = Measurements::default();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&primaries(&cluster), 1.0));
+    audit(
+        &mut measurements,
+        &mut harness,
+        &result,
+        &baseline,
+        (&primaries(&cluster), 1.0),
+    );
     measurements.none("requests that failed", result.failed());
     measurements.at_least(
         "requests under three limits",
@@ -297,7 +339,11 @@ pub(super) fn several_slots(plan: &Plan) -> Measurements {
     if unreported + uncompensated == 0.0 {
         measurements.none("charged beyond what passed", debits - admitted);
     } else {
-        measurements.at_most("charged beyond what passed", debits - admitted, unreported + uncompensated);
+        measurements.at_most(
+            "charged beyond what passed",
+            debits - admitted,
+            unreported + uncompensated,
+        );
         measurements.at_least("charged beyond what passed, from below", debits - admitted, -unreported);
     }
     let shared = 1.0 - unreported / result.samples.len() as f64;

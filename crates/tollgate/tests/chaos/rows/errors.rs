@@ -6,7 +6,7 @@ use crate::figures::Measurements;
 use crate::plan::Plan;
 use crate::proxy::{Fault, Proxy};
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// What servers say, and what it is counted as.
 const CODES: [(&str, &str); 19] = [

@@ -1,20 +1,20 @@
 //! The network between nodes and server: reset, silent, slow, lossy, lying, cut for some, on and off.
 
-use super::process::{start_loaded, settle, under_admission};
+use super::process::{settle, start_loaded, under_admission};
 use crate::audit::audit;
-use crate::bench::{Harness, CAPACITY, OTHERS, Outage, RATE, Setup, check, traffic, wait_until};
+use crate::bench::{CAPACITY, Harness, OTHERS, Outage, RATE, Setup, check, traffic, wait_until};
 use crate::figures::Measurements;
 use crate::load::{NodeResponse, Sample, Traffic};
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::proxy::{Fault, Proxy, Corruption};
+use crate::proxy::{Corruption, Fault, Proxy};
 use crate::resp::script_calls;
 use crate::space;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 pub(super) fn reset(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
@@ -34,7 +34,11 @@ pub(super) fn reset(plan: &Plan) -> Measurements {
     result.common(&mut measurements, plan, outage);
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
-    measurements.at_most("attempts to connect, per node and second", connects / 2.0 / seconds, 10.0);
+    measurements.at_most(
+        "attempts to connect, per node and second",
+        connects / 2.0 / seconds,
+        10.0,
+    );
     for gaps_ms in gaps_ms {
         // More than what looking at them from outside makes of equal ones.
         measurements.at_least(
@@ -196,7 +200,13 @@ pub(super) fn spoiled(plan: &Plan) -> Measurements {
     let (mut harness, baseline) = start_loaded(plan, setup);
     let from_us = harness.now_us();
     let before: Vec<f64> = harness.nodes.iter().map(Node::resident).collect();
-    for spoil in [Corruption::Cut, Corruption::Type, Corruption::Giant, Corruption::Drop, Corruption::Late] {
+    for spoil in [
+        Corruption::Cut,
+        Corruption::Type,
+        Corruption::Giant,
+        Corruption::Drop,
+        Corruption::Late,
+    ] {
         proxy.set(Fault::Reply(spoil, 20));
         harness.pause(plan.seconds(1.0, 12.0));
     }
@@ -208,7 +218,13 @@ pub(super) fn spoiled(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     harness.pause(plan.seconds(2.5, 5.0));
     let result = harness.end_load();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&[server.port()], 0.0));
+    audit(
+        &mut measurements,
+        &mut harness,
+        &result,
+        &baseline,
+        (&[server.port()], 0.0),
+    );
     measurements.none("requests that failed", result.failed());
     measurements.within(
         "shared again",
@@ -280,7 +296,9 @@ pub(super) fn partitioned(plan: &Plan) -> Measurements {
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
     let bound = (CAPACITY as f64 + RATE as f64 * seconds) / 2.0;
     measurements.at_most("over-admission (M4)", result.excess(), bound);
-    let other = result.between(from_us, outage.back_us).filter(|sample| sample.node == 1);
+    let other = result
+        .between(from_us, outage.back_us)
+        .filter(|sample| sample.node == 1);
     let shared = crate::bench::share(other, Sample::is_shared);
     measurements.share("share of the other node that the store decided", shared, (0.95, 0.99));
     measurements
@@ -324,7 +342,11 @@ pub(super) fn flapping(plan: &Plan) -> Measurements {
         result.latency(0.999, 0, result.end_us()),
         Duration::from_millis(20),
     );
-    measurements.latency_at_most("max", result.latency(1.0, 0, result.end_us()), Duration::from_millis(50));
+    measurements.latency_at_most(
+        "max",
+        result.latency(1.0, 0, result.end_us()),
+        Duration::from_millis(50),
+    );
     measurements.at_most("over-admission in all (2 B)", result.excess(), 2.0 * CAPACITY as f64);
     measurements.at_most("changes of the breaker, per node", changes / 2.0, 10.0);
     let requests = result.between(from_us, outage.back_us).count() as f64;

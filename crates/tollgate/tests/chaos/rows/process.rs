@@ -1,12 +1,12 @@
 //! The server as a process: killed, frozen, restarted, wiped, busy.
 
 use crate::audit::{Baseline, audit};
-use crate::bench::{Harness, CAPACITY, FALLBACK_SHARE, Outage, RATE, LoadResult, Setup, pause};
+use crate::bench::{CAPACITY, FALLBACK_SHARE, Harness, LoadResult, Outage, RATE, Setup, pause};
 use crate::figures::Measurements;
 use crate::plan::Plan;
-use crate::resp::{RespClient, send_command, info, script_calls, command_ok};
+use crate::resp::{RespClient, command_ok, info, script_calls, send_command};
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// A bench over one server, loaded for the control phase.
 pub(super) fn start_loaded(plan: &Plan, setup: Setup) -> (Harness, Baseline) {
@@ -53,7 +53,11 @@ pub(super) fn killed(plan: &Plan) -> Measurements {
         outage.excess() + CAPACITY as f64,
     );
     let seconds = (outage.back_us - from_us) as f64 / 1e6;
-    measurements.at_most("attempts to connect, per node and second", connects / 2.0 / seconds, 10.0);
+    measurements.at_most(
+        "attempts to connect, per node and second",
+        connects / 2.0 / seconds,
+        10.0,
+    );
     under_admission(&mut measurements, &result, outage);
     measurements
 }
@@ -87,7 +91,13 @@ pub(super) fn frozen(plan: &Plan) -> Measurements {
     harness.pause(plan.seconds(2.5, 5.0));
     let result = harness.end_load();
     let debits = debited(&harness);
-    audit(&mut measurements, &mut harness, &result, &baseline, (&[server.port()], 1.0));
+    audit(
+        &mut measurements,
+        &mut harness,
+        &result,
+        &baseline,
+        (&[server.port()], 1.0),
+    );
     result.common(&mut measurements, plan, outage);
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     result.noticed(&mut measurements, outage);
@@ -234,8 +244,8 @@ pub(super) fn stalled(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
     result.common(&mut measurements, plan, Outage { from_us, back_us });
-    let busy =
-        harness.metric("tollgate_store_errors_total", "busy") + harness.metric("tollgate_store_errors_total", "timeout");
+    let busy = harness.metric("tollgate_store_errors_total", "busy")
+        + harness.metric("tollgate_store_errors_total", "timeout");
     measurements.at_least("calls that the server had no time for", busy, 1.0);
     // Two stretches of local shares: the stalls with the sleep behind them, and the script.
     let stalls = Outage {

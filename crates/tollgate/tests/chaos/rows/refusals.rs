@@ -1,18 +1,18 @@
 //! A server that is there and refuses: full, read-only, without replicas, with another password, crowded.
 
-use super::process::{start_loaded, settle};
+use super::process::{settle, start_loaded};
 use crate::audit::audit;
-use crate::bench::{Harness, CAPACITY, Outage, Setup, check};
+use crate::bench::{CAPACITY, Harness, Outage, Setup, check};
 use crate::figures::Measurements;
 use crate::load::Traffic;
 use crate::node::Node;
 use crate::plan::Plan;
-use crate::resp::{RespClient, send_command, send_command_with, info, command_ok};
+use crate::resp::{RespClient, command_ok, info, send_command, send_command_with};
 use crate::space;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// What holds while a server refuses with a code, from one command to another. All of them are asked for a user that had
 /// used up a limit before, too.
@@ -40,7 +40,13 @@ fn run_refusal(plan: &Plan, server: &Server, code: &str, (before, end): (&[&str]
     harness.pause(plan.seconds(2.5, 5.0));
     let result = harness.end_load();
     let mut measurements = Measurements::default();
-    audit(&mut measurements, &mut harness, &result, &baseline, (&[server.port()], 1.0));
+    audit(
+        &mut measurements,
+        &mut harness,
+        &result,
+        &baseline,
+        (&[server.port()], 1.0),
+    );
     result.common(&mut measurements, plan, outage);
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     measurements.at_least(&format!("errors counted as `{code}` within a second"), errors, 1.0);

@@ -5,9 +5,9 @@ use crate::audit::audit;
 use crate::bench::{RATE, Setup};
 use crate::figures::Measurements;
 use crate::plan::{Pace, Plan};
-use crate::resp::{info, command_ok};
+use crate::resp::{command_ok, info};
 use std::time::Duration;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 pub(super) fn flushed(plan: &Plan) -> Measurements {
     let kinds: &[ServerKind] = match plan.pace {
@@ -46,7 +46,11 @@ fn flush_scripts(plan: &Plan, measurements: &mut Measurements, kind: ServerKind,
     let loads = harness.metric("tollgate_store_script_loads_total", "") - loads;
     let connects = harness.metric("tollgate_store_dials_total", "") - connects;
     // Redis 6.2 counts all commands about scripts together.
-    let flushes_counted = if kind == ServerKind::Redis62 { f64::from(flushes) } else { 0.0 };
+    let flushes_counted = if kind == ServerKind::Redis62 {
+        f64::from(flushes)
+    } else {
+        0.0
+    };
     let sent = loads_sent(&server) - sent - flushes_counted;
     let until_us = harness.pause(plan.seconds(0.5, 1.0));
     let result = harness.end_load();
@@ -63,7 +67,11 @@ fn flush_scripts(plan: &Plan, measurements: &mut Measurements, kind: ServerKind,
     );
     let shared = result.shared(from_us, until_us);
     measurements.share(&name("share decided by the store"), shared, (0.95, 0.999));
-    measurements.at_most(&name("over-admission (M4)"), result.excess(), result.allowance(0, RATE, 2));
+    measurements.at_most(
+        &name("over-admission (M4)"),
+        result.excess(),
+        result.allowance(0, RATE, 2),
+    );
     let passed = result
         .samples
         .iter()

@@ -5,10 +5,10 @@ use crate::audit::{Baseline, audit};
 use crate::bench::{CAPACITY, Outage, RATE, Setup, wait_until};
 use crate::figures::Measurements;
 use crate::plan::Plan;
-use crate::resp::{send_command, script_calls};
+use crate::resp::{script_calls, send_command};
 use std::time::Duration;
 use tollgate_limiter::testing::sentinel::SentinelGroup;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// What passes beyond the limit because the new primary has not heard of it: replication here takes milliseconds.
 const UNREPORTED_MAX: f64 = 7.0;
@@ -52,7 +52,11 @@ pub(super) fn failover(plan: &Plan) -> Measurements {
         again,
         Duration::from_millis(500),
     );
-    measurements.at_most("over-admission (M3 + M6)", result.excess(), outage.excess() + UNREPORTED_MAX);
+    measurements.at_most(
+        "over-admission (M3 + M6)",
+        result.excess(),
+        outage.excess() + UNREPORTED_MAX,
+    );
     measurements
 }
 

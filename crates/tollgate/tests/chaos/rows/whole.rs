@@ -2,7 +2,7 @@
 
 use super::process::start_loaded;
 use crate::audit::{Baseline, Except, audit_except, broken};
-use crate::bench::{Harness, RATE, LoadResult, Setup, check, pause, runtime, traffic, wait_until};
+use crate::bench::{Harness, LoadResult, RATE, Setup, check, pause, runtime, traffic, wait_until};
 use crate::figures::Measurements;
 use crate::load::{Load, Sample, Traffic};
 use crate::node::Node;
@@ -10,7 +10,7 @@ use crate::plan::Plan;
 use crate::resp::command_ok;
 use std::time::Duration;
 use tokio::time::Instant;
-use tollgate_limiter::testing::servers::{ServerKind, Server};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const MIB: f64 = 1_048_576.0;
 
@@ -88,7 +88,8 @@ fn flooded(plan: &Plan, measurements: &mut Measurements, node: &mut Node, (store
         (control * 2).max(Duration::from_millis(2)),
     );
     measurements.none(&name("panics and dead nodes (I5)"), broken(node));
-    let requests = statuses.len() + baseline_checks + times.len() + checks as usize + 1_000 * (WARM + batches - failed) as usize;
+    let requests =
+        statuses.len() + baseline_checks + times.len() + checks as usize + 1_000 * (WARM + batches - failed) as usize;
     let counted = node.metric("tollgate_checks_total", "");
     measurements.none(
         &name("verdicts counted and not seen, or seen and not counted (I8)"),
@@ -259,7 +260,12 @@ fn slots(measurements: &mut Measurements, harness: &mut Harness) {
 }
 
 /// The server is away and comes back with the nodes waiting for it.
-fn herd(plan: &Plan, measurements: &mut Measurements, harness: &mut Harness, (mut server, baseline): (Server, &Baseline)) {
+fn herd(
+    plan: &Plan,
+    measurements: &mut Measurements,
+    harness: &mut Harness,
+    (mut server, baseline): (Server, &Baseline),
+) {
     harness.load();
     harness.pause(Duration::from_secs(1));
     server.kill();
@@ -277,7 +283,14 @@ fn herd(plan: &Plan, measurements: &mut Measurements, harness: &mut Harness, (mu
     let keys: f64 = command_ok(server.port(), "DBSIZE").parse().unwrap();
     measurements.at_least("keys there again", keys, 1.0);
     let servers = [server.port()];
-    audit_except(Except::Counts, measurements, harness, &result, baseline, (&servers, 0.0));
+    audit_except(
+        Except::Counts,
+        measurements,
+        harness,
+        &result,
+        baseline,
+        (&servers, 0.0),
+    );
 }
 
 /// Decisions while the breaker is open, beside the same load on a store in memory, in turns.
@@ -314,7 +327,14 @@ pub(super) fn against_memory(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     for ((harness, result), baseline) in [&mut away, &mut memory].into_iter().zip(&all).zip(&baselines) {
         // There is no server whose keys could be looked at, and the breaker is to be open.
-        audit_except(Except::Breakers, &mut measurements, harness, result, baseline, (&[], 0.0));
+        audit_except(
+            Except::Breakers,
+            &mut measurements,
+            harness,
+            result,
+            baseline,
+            (&[], 0.0),
+        );
     }
     let median = |mut all: Vec<Duration>| {
         all.sort_unstable();

@@ -57,7 +57,12 @@ impl CounterRequest {
 
 impl Node {
     /// Does all of it on this server. `is_asking`: it is only about to have their slots.
-    async fn execute(&self, requests: &[&CounterRequest], is_asking: bool, deadline: Deadline) -> Vec<Result<i64, Failure>> {
+    async fn execute(
+        &self,
+        requests: &[&CounterRequest],
+        is_asking: bool,
+        deadline: Deadline,
+    ) -> Vec<Result<i64, Failure>> {
         let commands = requests.iter().map(|request| request.commands());
         let commands: Vec<Vec<Cmd>> = match is_asking {
             false => commands.collect(),
@@ -96,7 +101,11 @@ fn count(reply: Value) -> Result<i64, Failure> {
 
 impl Topology {
     /// Does all of it, each on the server that has its key.
-    pub(super) async fn execute(&self, requests: &[CounterRequest], deadline: Deadline) -> Vec<Result<i64, StoreError>> {
+    pub(super) async fn execute(
+        &self,
+        requests: &[CounterRequest],
+        deadline: Deadline,
+    ) -> Vec<Result<i64, StoreError>> {
         let results = match self {
             Self::One(node) => {
                 let requests: Vec<&CounterRequest> = requests.iter().collect();
@@ -104,7 +113,8 @@ impl Topology {
             }
             Self::Cluster(cluster) => cluster.execute(requests, deadline).await,
         };
-        results.into_iter()
+        results
+            .into_iter()
             .map(|result| result.map_err(|failure| failure.error))
             .collect()
     }
@@ -142,7 +152,12 @@ impl Cluster {
     }
 
     /// Goes where a server says that the slot is, or is about to be: each is heeded once. Neither has done anything.
-    async fn follow_counter_redirects(&self, request: &CounterRequest, mut result: Result<i64, Failure>, deadline: Deadline) -> Result<i64, Failure> {
+    async fn follow_counter_redirects(
+        &self,
+        request: &CounterRequest,
+        mut result: Result<i64, Failure>,
+        deadline: Deadline,
+    ) -> Result<i64, Failure> {
         let (mut moved_followed, mut ask_followed) = (false, false);
         loop {
             let failure = match result {

@@ -189,7 +189,9 @@ fn what_counts_although_refused_and_what_only_watches_is_not_refused_here() {
     assert!(cache.denial(&[with(Policy::Shadow)], round_trip.received).is_none());
     // Another charge of the request that is not known: nobody asked for it.
     let other = Charge { key: key(2), ..one };
-    let denial = cache.denial(&[other, one], round_trip.received).expect("one is refused");
+    let denial = cache
+        .denial(&[other, one], round_trip.received)
+        .expect("one is refused");
     assert_eq!(denial.outcomes[0], Err(StoreError::Skipped));
     assert!(denial.outcomes[1].is_ok());
 }

@@ -21,7 +21,11 @@ pub(super) fn walk(
         return Err(type_error(at, expected));
     }
     let mut error = None;
-    let result = Walk { visit, error: &mut error }.deserialize(&mut serde_json::Deserializer::from_str(value.get()));
+    let result = Walk {
+        visit,
+        error: &mut error,
+    }
+    .deserialize(&mut serde_json::Deserializer::from_str(value.get()));
     match (error, result) {
         (Some(error), _) => Err(error),
         (None, Ok(())) => Ok(()),

@@ -77,7 +77,12 @@ fn lines(dialect: &str, policies: &[HeaderPolicy<'static>]) -> String {
     // Behind something else, as in an answer to a pipelined request.
     let mut buffer = b"before".to_vec();
     let mut ranges = HeaderRanges::default();
-    write(Dialects::from_names([dialect]).unwrap(), &input, &mut buffer, &mut ranges);
+    write(
+        Dialects::from_names([dialect]).unwrap(),
+        &input,
+        &mut buffer,
+        &mut ranges,
+    );
     let value = |range: Range<usize>| HeaderValue::from_bytes(&buffer[range]).unwrap();
     let headers: HeaderMap = ranges
         .into_iter()

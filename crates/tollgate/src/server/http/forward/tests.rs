@@ -26,9 +26,15 @@ fn the_domain_is_the_first_segment_whatever_follows_it() {
         ("/v1/forward/api", Some(("api", "", DenyStatus::Plain))),
         ("/v1/forward-403/api", Some(("api", "", DenyStatus::Forbidden))),
         ("/v1/forward/api/", Some(("api", "/", DenyStatus::Plain))),
-        ("/v1/forward/api/v1/items", Some(("api", "/v1/items", DenyStatus::Plain))),
+        (
+            "/v1/forward/api/v1/items",
+            Some(("api", "/v1/items", DenyStatus::Plain)),
+        ),
         ("/v1/forward/api//other", Some(("api", "//other", DenyStatus::Plain))),
-        ("/v1/forward/api/../other", Some(("api", "/../other", DenyStatus::Plain))),
+        (
+            "/v1/forward/api/../other",
+            Some(("api", "/../other", DenyStatus::Plain)),
+        ),
         ("/v1/forward/api%2Fv2/x", Some(("api/v2", "/x", DenyStatus::Plain))),
         ("/v1/forward/%C3%A9t%c3%a9", Some(("été", "", DenyStatus::Plain))),
         ("/v1/forward/{domain}", Some(("{domain}", "", DenyStatus::Plain))),
@@ -88,7 +94,9 @@ fn rules_see_what_the_settings_name_and_nothing_else() {
         headers.append(name, HeaderValue::from_static(value));
     }
     let head = head(headers);
-    let seen = forward.extract(&head, "/ignored", "127.0.0.1".parse().unwrap()).unwrap();
+    let seen = forward
+        .extract(&head, "/ignored", "127.0.0.1".parse().unwrap())
+        .unwrap();
     let of = |name: &'static str, value: &'static str| Attribute {
         name,
         value: value.as_bytes(),

@@ -4,7 +4,7 @@
 //! to say about it. So nothing here is an answer but what both would read alike; a property holds the two together. It
 //! earns its place with a fifth of the instructions of the other, which were a sixth of all that a check took.
 
-use super::{ATTRIBUTES_MAX, CheckRequest, Attributes, NAME_BYTES_MAX, VALUE_BYTES_MAX};
+use super::{ATTRIBUTES_MAX, Attributes, CheckRequest, NAME_BYTES_MAX, VALUE_BYTES_MAX};
 use std::borrow::Cow;
 use tollgate_limiter::core::Cost;
 use tollgate_limiter::core::rules::{Attempt, Attribute};

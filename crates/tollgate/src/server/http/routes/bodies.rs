@@ -58,7 +58,10 @@ pub(super) async fn read<'r>(
     timeout: Duration,
     guard: &RequestGuard,
 ) -> Result<BodyBytes<'r>, ProblemDetails> {
-    let IncomingBody { body, expects_continue: asks_first } = incoming;
+    let IncomingBody {
+        body,
+        expects_continue: asks_first,
+    } = incoming;
     let declared = body.size_hint().lower();
     if declared > bytes_max as u64 {
         if !asks_first && declared <= DISCARD_BYTES_MAX as u64 {

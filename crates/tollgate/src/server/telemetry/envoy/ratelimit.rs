@@ -71,7 +71,11 @@ impl RatelimitStats {
                 *sum += cell.load(Ordering::Relaxed);
             }
         }
-        for (stat, (name, help)) in STATS.iter().enumerate().filter(|(_, (name, _))| EXPORTED.contains(name)) {
+        for (stat, (name, help)) in STATS
+            .iter()
+            .enumerate()
+            .filter(|(_, (name, _))| EXPORTED.contains(name))
+        {
             let name = format!("ratelimit_service_rate_limit_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, UNTYPED)?;
             for (labels, sums) in &sums {

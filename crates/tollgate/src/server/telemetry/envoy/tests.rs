@@ -7,11 +7,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{LimitOverride, DescriptorFiles, RatelimitOptions, Unit};
-use tollgate_limiter::core::rules::{Attempt, Attribute, RulesParser, RuleSet, ParserOptions};
+use tollgate_limiter::core::rules::envoy::{DescriptorFiles, LimitOverride, RatelimitOptions, Unit};
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Cost, yaml};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::{InlineLimit, AttemptItem, Direction};
+use tollgate_limiter::{AttemptItem, Direction, InlineLimit};
 
 const FILE: &str = "
 domain: shop
@@ -139,7 +139,12 @@ fn the_share_that_is_near_can_be_set() {
 fn strictly_all_that_is_refused_is_beyond_the_limit() {
     let gate = gate(strict());
     assert!(check(&gate, "shop", Direction::Consume, &[("user=a", 9)]));
-    assert!(!check(&gate, "shop", Direction::Consume, &[("user=a", 4), ("user=vip", 9)]));
+    assert!(!check(
+        &gate,
+        "shop",
+        Direction::Consume,
+        &[("user=a", 4), ("user=vip", 9)]
+    ));
     assert_eq!(
         stats_of(&gate, "shop.user"),
         ["near_limit: 1", "over_limit: 4", "total_hits: 13", "within_limit: 9"]
@@ -255,8 +260,16 @@ fn a_check_through_any_door_counts_once() {
 #[test]
 fn values_that_came_stand_in_names_where_the_file_says_so() {
     let gate = gate(RatelimitOptions::default());
-    check(&gate, "shop", Direction::Consume, &[("told=a|b", 1), ("ip=10.0.0.1", 1)]);
-    assert_eq!(stats_of(&gate, "shop.told_a_b")[1..], ["total_hits: 1", "within_limit: 1"]);
+    check(
+        &gate,
+        "shop",
+        Direction::Consume,
+        &[("told=a|b", 1), ("ip=10.0.0.1", 1)],
+    );
+    assert_eq!(
+        stats_of(&gate, "shop.told_a_b")[1..],
+        ["total_hits: 1", "within_limit: 1"]
+    );
     assert_eq!(
         stats_of(&gate, "shop.ip_10_0_0_1")[1..],
         ["total_hits: 1", "within_limit: 1"]
@@ -272,7 +285,10 @@ fn names_that_come_with_requests_are_bounded() {
     }
     let long = "x".repeat(super::NAME_BYTES_MAX);
     check(&gate, "shop", Direction::Consume, &[(&format!("told={long}"), 1)]);
-    assert_eq!(stats_of(&gate, "shop.__other__")[1..], ["total_hits: 6", "within_limit: 6"]);
+    assert_eq!(
+        stats_of(&gate, "shop.__other__")[1..],
+        ["total_hits: 6", "within_limit: 6"]
+    );
     let text = gate.ratelimit_stats();
     assert_eq!(text.matches("shop.told_").count(), max * super::STATS.len());
     // One that is known goes on, and the names of the file have their own places.
@@ -282,7 +298,10 @@ fn names_that_come_with_requests_are_bounded() {
     // After other rules as well.
     gate.install_rules(rules(FILE, RatelimitOptions::default()));
     check(&gate, "shop", Direction::Consume, &[("told=new", 1), ("user=a", 1)]);
-    assert_eq!(stats_of(&gate, "shop.__other__")[1..], ["total_hits: 7", "within_limit: 7"]);
+    assert_eq!(
+        stats_of(&gate, "shop.__other__")[1..],
+        ["total_hits: 7", "within_limit: 7"]
+    );
     assert_eq!(stats_of(&gate, "shop.user"), ["total_hits: 2", "within_limit: 2"]);
 }
 
@@ -323,7 +342,10 @@ fn the_same_figures_are_series() {
         assert!(text.contains(line), "{line} {text}");
     }
     let native = Gate::new(
-        RulesParser::new(ParserOptions::default()).finish().expect("no rules").rules,
+        RulesParser::new(ParserOptions::default())
+            .finish()
+            .expect("no rules")
+            .rules,
         Arc::new(Memory::default()),
     );
     assert!(!native.metrics_text().contains("tollgate_envoy"));
