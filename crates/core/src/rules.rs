@@ -5,20 +5,16 @@
 //! - [`Plan::verdict`] makes one [`Verdict`] of what the store answers.
 
 mod attempt;
-pub mod envoy;
 mod explain;
 mod few;
 mod file;
 mod forget;
-mod index;
 mod lint;
 mod matching;
+mod model;
 mod plan;
-mod rule;
+pub mod ratelimit;
 mod schema;
-mod short;
-mod subject;
-mod terms;
 mod verdict;
 
 pub use crate::settle::OnStoreFailure;
@@ -26,13 +22,12 @@ pub use attempt::{Attempt, Attribute};
 pub use explain::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
 pub use file::{ParsedRules, ParserOptions, RULES_MAX, RulesParser, holds_addresses};
 pub use forget::UnknownRule;
-pub use plan::{Line, Plan};
-pub use rule::{
-    Condition, CostSource, CounterId, CounterSpec, Dimension, Experiment, LimitSelector, Mode, Rule, RuleSet, Terms,
-    Test, Variant, Window, Windows,
+pub use model::{
+    Condition, CostSource, CounterId, CounterSpec, Dimension, Experiment, LimitOrigin, LimitSelector, Mode, Rule,
+    RuleSet, Terms, Test, Variant, Window, Windows,
 };
+pub use plan::{Line, Plan};
 pub use schema::SCHEMA;
-pub use terms::LimitOrigin;
 pub use verdict::{ChargeResult, Ruling, Verdict, WindowCount};
 
 /// Rules of a text, for the tests of this module.

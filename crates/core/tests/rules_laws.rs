@@ -4,16 +4,16 @@
 use proptest::prelude::*;
 use std::fmt::Write as _;
 use tollgate_core::problem::{Origin, Problem};
-use tollgate_core::rules::{Mode, ParsedRules, ParserOptions, RuleSet, RulesParser, envoy};
+use tollgate_core::rules::{Mode, ParsedRules, ParserOptions, RuleSet, RulesParser, ratelimit};
 use tollgate_core::{Limit, quantity, yaml};
 
 fn read(text: &str) -> Result<ParsedRules, Vec<Problem>> {
     let node = yaml::parse(&Origin::new("any.yaml", text))?;
     let mut reader = RulesParser::new(ParserOptions::default());
-    if envoy::is_descriptor_file(&node) {
-        let mut files = envoy::DescriptorFiles::new(false);
+    if ratelimit::is_descriptor_file(&node) {
+        let mut files = ratelimit::DescriptorFiles::new(false);
         files.add_file(&node);
-        reader.set_descriptors(files.finish()?.0, envoy::RatelimitOptions::default());
+        reader.set_descriptors(files.finish()?.0, ratelimit::RatelimitOptions::default());
     } else {
         reader.add_file(&node);
     }

@@ -6,7 +6,6 @@
 //! - [`store::Store`] is what keeps counters; [`store::memory::Memory`] is the embedded one.
 //! - [`conformance`] is what every store must pass.
 
-mod book;
 pub mod clock;
 pub mod conformance;
 mod fingerprint;
@@ -14,6 +13,7 @@ mod join;
 mod lease;
 mod limiter;
 pub mod limits;
+mod rule_limiter;
 pub mod store;
 mod sync;
 #[cfg(feature = "testing")]
@@ -21,12 +21,12 @@ pub mod testing;
 mod throttle;
 mod wait;
 
-pub use book::{
-    AttemptItem, CheckResult, CombinedVerdict, Direction, ForgetError, InlineLimit, ItemVerdict, RuleLimiter,
-};
 pub use fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 pub use lease::Permit;
 pub use limiter::{LimitCheck, Limiter, NamedLimit};
+pub use rule_limiter::{
+    AttemptItem, CheckResult, CombinedVerdict, Direction, ForgetError, InlineLimit, ItemVerdict, RuleLimiter,
+};
 pub use throttle::ThrottleLimiter;
 pub use tollgate_core as core;
 

@@ -1,13 +1,13 @@
 //! Why an attempt is answered as it is: every rule, met or not, with what it looked at and what it found.
 //!
-//! Here as data, for machines; [`words`] makes sentences of it.
+//! Here as data, for machines; [`text`] makes sentences of it.
 
-mod words;
+mod text;
 
 use super::attempt::Attempt;
-use super::envoy::DescriptorMatch;
-use super::rule::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, Variant};
-use super::terms::LimitOrigin;
+use super::model::LimitOrigin;
+use super::model::{Condition, CounterId, Dimension, Mode, Rule, RuleSet, Terms, Variant};
+use super::ratelimit::DescriptorMatch;
 use super::verdict::{Ruling, Verdict};
 use crate::decision::Cost;
 use std::borrow::Cow;
@@ -246,7 +246,7 @@ impl Condition {
 
 impl Dimension {
     /// A value as it is counted; a network of addresses with its length.
-    fn printable(&self, value: &super::subject::Value<'_>) -> String {
+    fn printable(&self, value: &super::matching::Value<'_>) -> String {
         let text = printable(value.bytes());
         match self.ipv6_prefix {
             Some(prefix) if prefix < 128 && value.is_ipv6() => format!("{text}/{prefix}"),

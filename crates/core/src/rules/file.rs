@@ -4,16 +4,16 @@
 //! its algorithm in `file/method.rs`. A key is added there, in the schema and in `docs/rules.md`; tests hold the three
 //! together.
 
+pub(super) mod algorithm;
 mod expressions;
 mod limits;
-pub(super) mod method;
 mod rule;
 mod when;
 
 use super::attempt::Attempt;
-use super::envoy::{Descriptors, RatelimitOptions};
 use super::lint::lint;
-use super::rule::{CounterSpec, Rule, RuleSet};
+use super::model::{CounterSpec, Rule, RuleSet};
+use super::ratelimit::{Descriptors, RatelimitOptions};
 use crate::problem::{Location, Problem, Problems};
 use crate::yaml::{Node, NodeKind, excerpt};
 use expressions::Expressions;
@@ -22,7 +22,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 #[cfg(test)]
 pub(super) use {
-    method::ALGORITHMS,
+    algorithm::ALGORITHMS,
     rule::{COST_KEYS, EXPERIMENT_KEYS, RULE_KEYS},
     when::CONDITION_KEYS,
 };

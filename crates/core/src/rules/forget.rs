@@ -1,7 +1,7 @@
 //! Which counters a subject has, whatever it attempts.
 
 use super::attempt::Attempt;
-use super::rule::{CounterId, Rule, RuleSet};
+use super::model::{CounterId, Rule, RuleSet};
 use crate::limit::Limit;
 use crate::problem::closest_match;
 use crate::yaml::excerpt;

@@ -1,7 +1,7 @@
 //! Rules that can be taken, but hardly say what was meant. Takes time linear in the rules, whatever they are like.
 
 use super::file::holds_addresses;
-use super::rule::{Condition, CostSource, Experiment, LimitSelector, Mode, Rule, Terms, Test, Window};
+use super::model::{Condition, CostSource, Experiment, LimitSelector, Mode, Rule, Terms, Test, Window};
 use crate::Cost;
 use crate::limit::Limit;
 use crate::problem::Problem;

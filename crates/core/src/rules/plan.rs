@@ -1,9 +1,9 @@
 //! What an attempt is to be charged for.
 
 use super::attempt::Attempt;
-use super::index::Candidate;
-use super::rule::{CounterId, Mode, Rule, RuleSet, Terms, Variant, Window};
-use super::terms::CostValidity;
+use super::matching::Candidate;
+use super::model::CostValidity;
+use super::model::{CounterId, Mode, Rule, RuleSet, Terms, Variant, Window};
 use crate::decision::Cost;
 use crate::settle::{Charge, Policy};
 

@@ -1,7 +1,7 @@
 //! One answer out of many decisions.
 
+use super::model::{Mode, Rule, Terms, Variant, Window};
 use super::plan::{Line, Plan};
-use super::rule::{Mode, Rule, Terms, Variant, Window};
 use crate::decision::{Decision, Retry};
 use crate::settle::OnStoreFailure;
 use crate::source::Source;

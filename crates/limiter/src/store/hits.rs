@@ -1,7 +1,7 @@
 //! Charges that are counted as envoyproxy/ratelimit does: a number in a key of one window, whatever is refused.
 
 use tollgate_core::Charge;
-use tollgate_core::rules::envoy::CounterTarget;
+use tollgate_core::rules::ratelimit::CounterTarget;
 
 /// One charge, and how it is counted.
 #[derive(Debug)]

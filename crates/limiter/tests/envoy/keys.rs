@@ -4,7 +4,7 @@ use crate::site::{Ear, attempt, calls, check_all, counters, entries, hit, keys, 
 use std::sync::Arc;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::RuleMatch;
-use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
+use tollgate_limiter::core::rules::ratelimit::{LimitOverride, Unit};
 use tollgate_limiter::store::redis::RedisCountersOptions;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_limiter::{AttemptItem, Direction, InlineLimit, RuleLimiter};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
+use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
 use tollgate_limiter::store::Store;

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tollgate::config::{ConfigLoader, Sources, is_settings, merges_domains, read_text, schema, variables};
 use tollgate_limiter::core::problem::{Origin, Problem, Problems, Severity};
-use tollgate_limiter::core::rules::{self, RulesParser, envoy};
+use tollgate_limiter::core::rules::{self, RulesParser, ratelimit};
 use tollgate_limiter::core::yaml;
 
 /// What can be typed after `tollgate rules`.
@@ -68,10 +68,10 @@ impl Rules {
 fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
     let mut problems = Problems::new();
     let mut reader = RulesParser::new(rules::ParserOptions::default());
-    let mut envoy = envoy::DescriptorFiles::new(merges_domains);
+    let mut envoy = ratelimit::DescriptorFiles::new(merges_domains);
     for path in files {
         match parse_file(path, yaml::parse) {
-            Ok(root) if envoy::is_descriptor_file(&root) => envoy.add_file(&root),
+            Ok(root) if ratelimit::is_descriptor_file(&root) => envoy.add_file(&root),
             Ok(root) if is_settings(&root) => {
                 let sources = Sources {
                     file: Some(path.clone()),
@@ -108,9 +108,9 @@ fn check(files: &[PathBuf], merges_domains: bool, json: bool) -> ExitCode {
 /// Prints the rules on stdout and what is odd about the files on stderr, so that one can be kept.
 fn import_envoy(files: &[PathBuf]) -> ExitCode {
     let mut problems = Problems::new();
-    let mut envoy = envoy::DescriptorFiles::new(true);
+    let mut envoy = ratelimit::DescriptorFiles::new(true);
     for path in files {
-        match parse_file(path, envoy::parse) {
+        match parse_file(path, ratelimit::parse) {
             Ok(root) => envoy.add_file(&root),
             Err(found) => problems.extend(found),
         }

@@ -18,7 +18,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
-use tollgate_limiter::core::rules::envoy::DescriptorFiles;
+use tollgate_limiter::core::rules::ratelimit::DescriptorFiles;
 use tollgate_limiter::core::rules::{self, Attempt, RuleSet, RulesParser};
 use tollgate_limiter::core::yaml::{self, Node, NodeKind};
 
@@ -296,7 +296,7 @@ impl SourceTexts {
         for (format, file) in &self.files {
             let parse = match format {
                 RulesFormat::Native => yaml::parse,
-                RulesFormat::Ratelimit => rules::envoy::parse,
+                RulesFormat::Ratelimit => rules::ratelimit::parse,
             };
             let file = file.as_ref().map_err(|problem| vec![problem.clone()]);
             match (format, file.and_then(parse)) {

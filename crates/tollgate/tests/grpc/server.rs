@@ -15,7 +15,7 @@ use tollgate::server::listen::{Address, Listener};
 use tollgate::server::store::AnyStore;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
+use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Timestamp, yaml};
 use tollgate_limiter::store::memory::Memory;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tollgate::server::envoy::{CompatModes, HeaderNames};
 use tollgate::server::gate::Phase;
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{DescriptorFiles, RatelimitOptions};
+use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
 use tollgate_limiter::core::yaml;
 

@@ -1,14 +1,14 @@
 //! The limits of a rule: the one for all, those by an attribute, those of single subjects.
 
-use super::method::{AlgorithmOptions, ParsedLimit};
+use super::algorithm::{AlgorithmOptions, ParsedLimit};
 use crate::limit::Limit;
 use crate::problem::{Location, Problem, Problems};
 use crate::quantity::{parse_quota, period_name};
-use crate::rules::rule::{
+use crate::rules::matching::Value;
+use crate::rules::model::SmallBytes;
+use crate::rules::model::{
     By, CounterId, CounterSpec, Dimension, LimitSelector, Overrides, Terms, Variant, Window, Windows,
 };
-use crate::rules::short::SmallBytes;
-use crate::rules::subject::Value;
 use crate::time::Micros;
 use crate::yaml::{MapKey, Node, NodeKind, excerpt};
 use std::collections::HashMap;

@@ -1,12 +1,12 @@
 //! One rule.
 
+use super::algorithm::{AlgorithmOptions, OPTIONS};
 use super::limits::{Counters, LimitFields, LimitsParser};
-use super::method::{AlgorithmOptions, OPTIONS};
 use super::{RulesParser, parse_domain, parse_name};
 use crate::decision::Cost;
 use crate::problem::{Problem, Problems};
 use crate::quantity;
-use crate::rules::rule::{CostSource, Dimension, Experiment, Mode, Rule, Variant};
+use crate::rules::model::{CostSource, Dimension, Experiment, Mode, Rule, Variant};
 use crate::settle::OnStoreFailure;
 use crate::yaml::{Fields, MapKey, Node, NodeKind, excerpt};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use super::RulesParser;
 use crate::network::Networks;
 use crate::problem::ValueError;
-use crate::rules::rule::{Condition, Test};
+use crate::rules::model::{Condition, Test};
 use crate::yaml::{Node, NodeKind, excerpt};
 
 /// The keys of a condition that is a map.

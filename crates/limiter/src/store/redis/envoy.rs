@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::store::{Hit, HitOp, Outcome, Settlement, Source, StoreError};
 use std::sync::Arc;
 use tollgate_core::Timestamp;
-use tollgate_core::rules::envoy::CounterTarget;
+use tollgate_core::rules::ratelimit::CounterTarget;
 
 /// How counters of envoyproxy/ratelimit are kept. The defaults are that one's.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@ use super::{RuleFile, RulesFormat};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Problem};
-use tollgate_limiter::core::rules::envoy::{DescriptorFiles, parse};
+use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, parse};
 
 /// Of each file the last text that was sound by itself.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@ use crate::server::envoy::{CompatModes, HeaderNames};
 use hyper::header::HeaderName;
 use tollgate_limiter::core::problem::{Problem, Problems, ValueError};
 use tollgate_limiter::core::quantity::parse_share;
-use tollgate_limiter::core::rules::envoy::RatelimitOptions;
+use tollgate_limiter::core::rules::ratelimit::RatelimitOptions;
 use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 /// The setting.

@@ -4,7 +4,7 @@ use super::rate_limit_descriptor::RateLimitOverride;
 use super::{RateLimitDescriptor, RateLimitRequest, RateLimitUnit};
 use std::borrow::Cow;
 use std::fmt;
-use tollgate_limiter::core::rules::envoy::{LimitOverride, Unit};
+use tollgate_limiter::core::rules::ratelimit::{LimitOverride, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, RuleSet};
 use tollgate_limiter::core::{Cost, Micros, Rate, TokenBucket};
 use tollgate_limiter::{AttemptItem, Direction, InlineLimit};

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::CONTENT_TYPE;
 use hyper::{Method, Response, StatusCode};
-use tollgate_limiter::core::rules::envoy::DescriptorLimit;
+use tollgate_limiter::core::rules::ratelimit::DescriptorLimit;
 
 /// What is asked of the debug port.
 pub(super) const ROUTES: [RouteEntry; 3] = [

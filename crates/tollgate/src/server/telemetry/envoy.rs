@@ -19,7 +19,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use tollgate_limiter::ItemVerdict;
-use tollgate_limiter::core::rules::envoy::{HitStats, override_path};
+use tollgate_limiter::core::rules::ratelimit::{HitStats, override_path};
 use tollgate_limiter::core::rules::{Attempt, Mode, RuleSet, Ruling, Verdict};
 use tollgate_limiter::core::{Decision, Source};
 

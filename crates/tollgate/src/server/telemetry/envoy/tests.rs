@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::problem::Origin;
-use tollgate_limiter::core::rules::envoy::{DescriptorFiles, LimitOverride, RatelimitOptions, Unit};
+use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, LimitOverride, RatelimitOptions, Unit};
 use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Cost, yaml};
 use tollgate_limiter::store::memory::Memory;

@@ -1,0 +1,222 @@
+//! Whether the attributes of an attempt are what a rule wants.
+
+use crate::rules::attempt::Attempt;
+use crate::rules::model::{Condition, Rule, Test};
+use std::net::IpAddr;
+
+impl Rule {
+    /// Whether all its conditions hold. Domain and mode are not looked at.
+    #[cfg(test)]
+    pub(crate) fn holds(&self, attempt: &Attempt<'_>) -> bool {
+        self.when.iter().all(|condition| condition.holds(attempt))
+    }
+
+    /// The same where the condition at the place `proven` is known to hold.
+    #[inline]
+    pub(crate) fn holds_except(&self, proven: u32, attempt: &Attempt<'_>) -> bool {
+        let mut conditions = self.when.iter().zip(0..);
+        conditions.all(|(condition, index)| index == proven || condition.holds(attempt))
+    }
+}
+
+impl Condition {
+    /// Whether it holds: for an attribute of several values, whether it does for one of them.
+    #[inline]
+    pub(crate) fn holds(&self, attempt: &Attempt<'_>) -> bool {
+        let mut values = attempt.values(&self.attribute);
+        match values.next() {
+            None => self.test.accepts_absence(),
+            Some(first) => self.test.accepts(first) || values.any(|value| self.test.accepts(value)),
+        }
+    }
+}
+
+impl Test {
+    /// Whether a value is what it wants.
+    pub(crate) fn accepts(&self, value: &[u8]) -> bool {
+        match self {
+            Self::OneOf(values) => values.binary_search_by(|wanted| wanted.as_bytes().cmp(value)).is_ok(),
+            Self::Glob(parts) => glob(parts, value),
+            Self::Any(tests) => tests.iter().any(|test| test.accepts(value)),
+            Self::Regex(regex) => regex.is_match(value),
+            Self::Cidr(networks) => parse_address(value).is_some_and(|address| networks.contains(address)),
+            Self::Present(wanted) => *wanted,
+        }
+    }
+
+    /// Whether it wants that there is no value.
+    pub(crate) fn accepts_absence(&self) -> bool {
+        match self {
+            Self::Present(wanted) => !wanted,
+            Self::Any(tests) => tests.iter().any(Self::accepts_absence),
+            Self::OneOf(_) | Self::Glob(_) | Self::Regex(_) | Self::Cidr(_) => false,
+        }
+    }
+}
+
+/// An address as people write it, and nothing else: no port, no zone.
+pub(crate) fn parse_address(value: &[u8]) -> Option<IpAddr> {
+    std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Whether `value` is the parts in order, with anything between them. Takes time linear in both: the first part must
+/// begin it, the last end it, and each of the others may as well be the first that is found.
+fn glob(parts: &[Box<str>], value: &[u8]) -> bool {
+    let Some((first, rest)) = parts.split_first() else {
+        return false;
+    };
+    let Some((last, middle)) = rest.split_last() else {
+        return first.as_bytes() == value;
+    };
+    let within = value
+        .strip_prefix(first.as_bytes())
+        .and_then(|value| value.strip_suffix(last.as_bytes()));
+    let Some(mut within) = within else { return false };
+    for part in middle {
+        match after(within, part.as_bytes()) {
+            Some(rest) => within = rest,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// What comes after the first `part` in `text`, by the method of Knuth, Morris and Pratt: a text made to be nearly the
+/// part over and over is gone through once all the same.
+fn after<'t>(text: &'t [u8], part: &[u8]) -> Option<&'t [u8]> {
+    // For each beginning of the part, the longest shorter beginning it ends with.
+    let mut fallback: Vec<usize> = Vec::with_capacity(part.len());
+    let mut matched = 0;
+    for (place, byte) in part.iter().enumerate() {
+        if place > 0 {
+            matched = advance(part, &fallback, matched, *byte);
+        }
+        fallback.push(matched);
+    }
+    let mut matched = 0;
+    if part.is_empty() {
+        return Some(text);
+    }
+    for (place, byte) in text.iter().enumerate() {
+        matched = advance(part, &fallback, matched, *byte);
+        if matched == part.len() {
+            return text.get(place + 1..);
+        }
+    }
+    None
+}
+
+/// How much of the part is matched after one more byte.
+fn advance(part: &[u8], fallback: &[usize], mut matched: usize, byte: u8) -> usize {
+    loop {
+        if part.get(matched) == Some(&byte) {
+            return matched + 1;
+        }
+        match matched.checked_sub(1).and_then(|last| fallback.get(last)) {
+            Some(&shorter) => matched = shorter,
+            None => return 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::Cost;
+    use crate::rules::Attribute;
+    use proptest::prelude::*;
+
+    fn parts(glob: &str) -> Test {
+        Test::Glob(glob.split('*').map(Box::from).collect())
+    }
+
+    fn holds(test: Test, values: &[&str]) -> bool {
+        let condition = Condition {
+            attribute: "a".into(),
+            test,
+        };
+        let attributes: Vec<Attribute<'_>> = values
+            .iter()
+            .map(|value| Attribute {
+                name: "a",
+                value: value.as_bytes(),
+            })
+            .collect();
+        condition.holds(&Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost: Cost::ONE,
+        })
+    }
+
+    fn one_of(values: &[&str]) -> Test {
+        Test::OneOf(values.iter().copied().map(Box::from).collect())
+    }
+
+    fn cidr(networks: &[&str]) -> Test {
+        Test::Cidr(
+            networks
+                .iter()
+                .map(|network| network.parse().expect("a network"))
+                .collect(),
+        )
+    }
+
+    fn regex(text: &str) -> Test {
+        Test::Regex(Box::new(regex::bytes::Regex::new(text).expect("an expression")))
+    }
+
+    #[test]
+    fn a_condition_holds_for_what_it_says() {
+        for (test, values, expected) in [
+            (one_of(&["x", "y"]), &["y"][..], true),
+            (one_of(&["x", "y"]), &["z"], false),
+            (one_of(&["x"]), &["z", "x"], true),
+            (one_of(&["x"]), &[], false),
+            (parts("/v1/*"), &["/v1/charges"], true),
+            (parts("/v1/*"), &["/v1/"], true),
+            (parts("/v1/*"), &["/v1"], false),
+            (parts("*.png"), &["a.png"], true),
+            (parts("a*a"), &["a"], false),
+            (parts("a*a"), &["aa"], true),
+            (parts("*ab*ab*"), &["abab"], true),
+            (parts("*ab*ab*"), &["aab"], false),
+            (parts("*aab*"), &["aaaab"], true),
+            (parts("*"), &[""], true),
+            (parts("*"), &[], false),
+            (regex("^m_[0-9]+$"), &["m_42"], true),
+            (regex("^m_[0-9]+$"), &["m_x"], false),
+            (cidr(&["10.0.0.0/8"]), &["10.1.2.3"], true),
+            (cidr(&["10.0.0.0/8"]), &["::ffff:10.1.2.3"], true),
+            (cidr(&["::/0"]), &["::ffff:10.1.2.3"], false),
+            (cidr(&["10.0.0.0/8"]), &["11.1.2.3"], false),
+            (cidr(&["10.0.0.0/8"]), &["10.1.2.3:80"], false),
+            (cidr(&["2001:db8::/32"]), &["2001:db8:1::1"], true),
+            (cidr(&["0.0.0.0/0"]), &["2001:db8:1::1"], false),
+            (Test::Present(true), &["x"], true),
+            (Test::Present(true), &[], false),
+            (Test::Present(false), &["x"], false),
+            (Test::Present(false), &[], true),
+            (Test::Any(Box::new([one_of(&["x"]), parts("y*")])), &["yes"], true),
+            (Test::Any(Box::new([one_of(&["x"]), parts("y*")])), &["no"], false),
+            (Test::Any(Box::new([one_of(&["x"]), Test::Present(false)])), &[], true),
+        ] {
+            let shown = format!("{test:?} of {values:?}");
+            assert_eq!(holds(test, values), expected, "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_long_value_made_to_nearly_fit_takes_no_longer() {
+        let part = format!("*{}b*", "a".repeat(20_000));
+        assert!(!holds(parts(&part), &[&"a".repeat(4_000_000)]));
+    }
+
+    proptest! {
+        #[test]
+        fn a_glob_is_what_the_same_regular_expression_is(glob in "[ab*]{0,8}", value in "[ab]{0,12}") {
+            let expression = format!("^(?s-u:{})$", glob.replace('*', ".*"));
+            prop_assert_eq!(holds(parts(&glob), &[&value]), holds(regex(&expression), &[&value]));
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Finds the rules an attempt may meet without trying them all.
+//!
+//! Every rule hangs on hooks that an attempt must touch to meet it: the exact values of one of its conditions, the
+//! beginning of a glob, or an attribute that has to be there. Of all its conditions the one is taken whose hooks the fewest
+//! rules could use, so the rules that an attempt touches and does not meet stay few. What is touched is then tested in full.
+
+use crate::rules::attempt::Attempt;
+use crate::rules::few::Few;
+use crate::rules::model::SmallBytes;
+use crate::rules::model::{Mode, Rule, Test};
+use std::collections::HashMap;
+
+/// The rules that are asked, by domain.
+#[derive(Debug)]
+pub(crate) struct Index {
+    /// Sorted by name.
+    domains: Box<[(Box<str>, Domain)]>,
+}
+
+/// The rules of one domain.
+#[derive(Debug, Default)]
+struct Domain {
+    /// Nothing needs to be there for these.
+    always: Vec<Candidate>,
+    /// By the attribute they hang on, sorted by name.
+    attributes: Vec<(Box<str>, Postings)>,
+}
+
+/// The rules that hang on one attribute. The maps are keyed with a secret of their own: values are chosen by callers.
+#[derive(Debug, Default)]
+struct Postings {
+    /// It must be there.
+    present: Vec<Candidate>,
+    /// It must be this.
+    exact: CandidatesByBytes,
+    /// It must begin with this: for each length of a beginning, the beginnings.
+    prefixes: Vec<(usize, CandidatesByBytes)>,
+}
+
+/// The rules that hang on values, or on beginnings of one length. Two of a kind, a ceiling and a limit by subject, is what
+/// most endpoints have: they stand in place, as short values do.
+type CandidatesByBytes = HashMap<SmallBytes, Few<Candidate, 2>>;
+
+/// One thing an attempt must touch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Posting<'r> {
+    Exact(&'r str, &'r [u8]),
+    Prefix(&'r str, &'r [u8]),
+    Present(&'r str),
+}
+
+/// A rule that was touched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Candidate {
+    /// Its place in the list of all rules.
+    pub(crate) rule: u32,
+    /// The place of the condition that holds because its hook was touched, or [`Candidate::UNPROVEN`]. With thousands of
+    /// rules, testing it again would mostly be waiting for memory.
+    pub(crate) proven: u32,
+}
+
+impl Candidate {
+    /// Every condition is to be tested.
+    pub(crate) const UNPROVEN: u32 = u32::MAX;
+}
+
+/// The rules that were touched. Few attempts touch more.
+pub(crate) type Candidates = Few<Candidate, 16>;
+
+impl Index {
+    pub(crate) fn new(rules: &[Rule]) -> Self {
+        let active = || {
+            rules
+                .iter()
+                .zip(0_u32..)
+                .filter(|(rule, _)| rule.mode != Mode::Disabled && rule.descriptor.is_none())
+        };
+        let mut posting_sizes: HashMap<(&str, Posting<'_>), usize> = HashMap::new();
+        for (rule, _) in active() {
+            for (posting, _) in posting_sets(rule).into_iter().flatten() {
+                *posting_sizes.entry((&rule.domain, posting)).or_default() += 1;
+            }
+        }
+        let mut domains: HashMap<&str, (Vec<Candidate>, HashMap<&str, Postings>)> = HashMap::new();
+        for (rule, index) in active() {
+            let (always, attributes) = domains.entry(&rule.domain).or_default();
+            let selectivity = |postings: &PostingSet<'_>| {
+                let sizes = postings
+                    .iter()
+                    .map(|(posting, _)| posting_sizes.get(&(&*rule.domain, *posting)).copied());
+                (sizes.max(), postings.iter().map(|(posting, _)| posting.breadth()).max())
+            };
+            match posting_sets(rule).into_iter().min_by_key(selectivity) {
+                None => always.push(Candidate {
+                    rule: index,
+                    proven: Candidate::UNPROVEN,
+                }),
+                Some(postings) => {
+                    for (posting, proven) in postings {
+                        let candidate = Candidate { rule: index, proven };
+                        attributes
+                            .entry(posting.attribute())
+                            .or_default()
+                            .insert(posting, candidate);
+                    }
+                }
+            }
+        }
+        let mut domains: Vec<(Box<str>, Domain)> = domains
+            .into_iter()
+            .map(|(name, (always, attributes))| (name.into(), Domain::new(always, attributes)))
+            .collect();
+        domains.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Self {
+            domains: domains.into(),
+        }
+    }
+
+    pub(crate) fn has_domain(&self, domain: &str) -> bool {
+        sorted_find(&self.domains, domain).is_some()
+    }
+
+    /// All rules that `attempt` could meet, and few others, in the order they are written. One that is touched more than
+    /// once stands there as often.
+    #[inline]
+    pub(crate) fn candidates(&self, attempt: &Attempt<'_>) -> Candidates {
+        let mut found = Candidates::new();
+        let Some(domain) = sorted_find(&self.domains, attempt.domain) else {
+            return found;
+        };
+        found.extend(&domain.always);
+        for attribute in attempt.attributes {
+            if let Some(postings) = sorted_find(&domain.attributes, attribute.name) {
+                postings.probe(attribute.value, &mut found);
+            }
+        }
+        found.as_mut_slice().sort_unstable();
+        found
+    }
+}
+
+impl Domain {
+    fn new(always: Vec<Candidate>, attributes: HashMap<&str, Postings>) -> Self {
+        let mut attributes: Vec<(Box<str>, Postings)> = attributes
+            .into_iter()
+            .map(|(name, postings)| (name.into(), postings))
+            .collect();
+        attributes.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        Self { always, attributes }
+    }
+}
+
+impl Postings {
+    fn insert(&mut self, posting: Posting<'_>, candidate: Candidate) {
+        let list = match posting {
+            Posting::Present(_) => {
+                self.present.push(candidate);
+                return;
+            }
+            Posting::Exact(_, value) => self.exact.entry(value.into()).or_default(),
+            Posting::Prefix(_, prefix) => {
+                let index = self.prefixes.iter().position(|(length, _)| *length == prefix.len());
+                let index = index.unwrap_or_else(|| {
+                    self.prefixes.push((prefix.len(), HashMap::new()));
+                    self.prefixes.len() - 1
+                });
+                let (_, by_prefix) = self.prefixes.get_mut(index).expect("its length was found or added");
+                by_prefix.entry(prefix.into()).or_default()
+            }
+        };
+        list.push(candidate);
+    }
+
+    #[inline]
+    fn probe(&self, value: &[u8], found: &mut Candidates) {
+        found.extend(&self.present);
+        if !self.exact.is_empty()
+            && let Some(rules) = self.exact.get(value)
+        {
+            found.extend(rules.as_slice());
+        }
+        for (length, by_prefix) in &self.prefixes {
+            if let Some(rules) = value.get(..*length).and_then(|prefix| by_prefix.get(prefix)) {
+                found.extend(rules.as_slice());
+            }
+        }
+    }
+}
+
+impl<'r> Posting<'r> {
+    const fn attribute(&self) -> &'r str {
+        match self {
+            Self::Exact(name, _) | Self::Prefix(name, _) | Self::Present(name) => name,
+        }
+    }
+
+    /// How many values touch it: where equally many rules could use two hooks, the tighter one is better.
+    const fn breadth(&self) -> u8 {
+        match self {
+            Self::Exact(..) => 0,
+            Self::Prefix(..) => 1,
+            Self::Present(_) => 2,
+        }
+    }
+}
+
+/// The hooks of one demand of a rule: an attempt that meets it touches one of them. Beside each the condition that is then
+/// known to hold, if it is.
+type PostingSet<'r> = Vec<(Posting<'r>, u32)>;
+
+/// Every demand of a rule that can be hung up.
+fn posting_sets(rule: &Rule) -> Vec<PostingSet<'_>> {
+    let conditions = rule.when.iter().zip(0..).filter_map(|(condition, index)| {
+        let mut set = Vec::new();
+        postings_of(&condition.attribute, &condition.test, index, &mut set).then_some(set)
+    });
+    let dimensions = rule
+        .per
+        .iter()
+        .map(|dimension| vec![(Posting::Present(&dimension.attribute), Candidate::UNPROVEN)]);
+    conditions.chain(dimensions).collect()
+}
+
+/// Adds the hooks of one test of the condition at `place`. False if an attribute that is not there passes it.
+fn postings_of<'r>(attribute: &'r str, test: &'r Test, index: u32, set: &mut PostingSet<'r>) -> bool {
+    match test {
+        Test::OneOf(values) => {
+            set.extend(
+                values
+                    .iter()
+                    .map(|value| (Posting::Exact(attribute, value.as_bytes()), index)),
+            );
+        }
+        Test::Glob(parts) => set.push(match &**parts {
+            [prefix, rest @ ..] if !prefix.is_empty() => {
+                let is_all = matches!(rest, [end] if end.is_empty());
+                let proven = if is_all { index } else { Candidate::UNPROVEN };
+                (Posting::Prefix(attribute, prefix.as_bytes()), proven)
+            }
+            _ => (Posting::Present(attribute), Candidate::UNPROVEN),
+        }),
+        Test::Any(tests) => return tests.iter().all(|test| postings_of(attribute, test, index, set)),
+        Test::Present(true) => set.push((Posting::Present(attribute), index)),
+        Test::Regex(_) | Test::Cidr(_) => set.push((Posting::Present(attribute), Candidate::UNPROVEN)),
+        Test::Present(false) => return false,
+    }
+    true
+}
+
+/// Looks a name up. Names are the rules', few and not a caller's choice, so sorted is faster than hashed.
+#[inline]
+fn sorted_find<'i, T>(sorted: &'i [(Box<str>, T)], name: &str) -> Option<&'i T> {
+    let index = sorted.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;
+    sorted.get(index).map(|(_, found)| found)
+}
+
+#[cfg(test)]
+mod tests;

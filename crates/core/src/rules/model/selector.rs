@@ -1,0 +1,187 @@
+//! Which of its limits a rule applies to an attempt, and what it charges.
+
+use crate::decision::Cost;
+use crate::rules::attempt::Attempt;
+use crate::rules::matching::Value;
+use crate::rules::model::{By, CostSource, LimitSelector, Overrides, Rule, Terms};
+
+/// Why these terms and no others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LimitOrigin<'r> {
+    /// The rule's `limit`.
+    Limit,
+    /// What `by` says for a value of an attribute.
+    By {
+        /// The attribute.
+        attribute: &'r str,
+        /// Its value.
+        value: &'r [u8],
+    },
+    /// The override at this place of the rule's list, counted from zero.
+    Override(u32),
+}
+
+/// The most combinations of values that overrides naming several attributes are looked up for. An attribute has several
+/// values rarely, and two such attributes in one override more rarely still.
+const COMBINATIONS_MAX: usize = 256;
+
+impl LimitSelector {
+    /// The first override that fits, else what `by` says, else `limit`.
+    #[inline]
+    pub(crate) fn terms<'r>(&'r self, attempt: &Attempt<'_>) -> (&'r Terms, LimitOrigin<'r>) {
+        let mut first: Option<(u32, &Terms)> = None;
+        for overrides in &self.overrides {
+            if let Some(found) = overrides.find(attempt)
+                && first.is_none_or(|(index, _)| found.0 < index)
+            {
+                first = Some(found);
+            }
+        }
+        if let Some((index, terms)) = first {
+            return (terms, LimitOrigin::Override(index));
+        }
+        match self.by.as_ref().and_then(|by| by.find(attempt)) {
+            Some(found) => found,
+            None => (&self.limit, LimitOrigin::Limit),
+        }
+    }
+}
+
+impl By {
+    fn find<'r>(&'r self, attempt: &Attempt<'_>) -> Option<(&'r Terms, LimitOrigin<'r>)> {
+        let mut values = attempt.values(&self.attribute);
+        let index = values.find_map(|value| self.values.binary_search_by(|known| (**known).cmp(value)).ok())?;
+        let (value, terms) = (self.values.get(index)?, self.terms.as_slice().get(index)?);
+        let attribute = &self.attribute;
+        Some((terms, LimitOrigin::By { attribute, value }))
+    }
+}
+
+impl Overrides {
+    /// The first that fits, and its place. For an attribute of several values one that fits is enough.
+    fn find(&self, attempt: &Attempt<'_>) -> Option<(u32, &Terms)> {
+        let find_terms = |values: &[Value<'_>]| {
+            let found = match values {
+                [value] => self.terms.get(value.bytes()),
+                values => {
+                    let values: Vec<&[u8]> = values.iter().map(Value::bytes).collect();
+                    self.terms.get(&*Self::key(&values))
+                }
+            };
+            found.map(|(index, terms)| (*index, terms))
+        };
+        let index_of = |(index, _): &(u32, &Terms)| *index;
+        if let [dimension] = &*self.attributes {
+            return attempt
+                .values(&dimension.attribute)
+                .filter_map(|value| find_terms(&[dimension.value(value)]))
+                .min_by_key(index_of);
+        }
+        let mut combinations: Vec<Vec<Value<'_>>> = vec![Vec::new()];
+        for dimension in &self.attributes {
+            let longer = combinations.iter().flat_map(|values| {
+                attempt.values(&dimension.attribute).map(|value| {
+                    let mut values = values.clone();
+                    values.push(dimension.value(value));
+                    values
+                })
+            });
+            combinations = longer.take(COMBINATIONS_MAX).collect();
+        }
+        combinations
+            .iter()
+            .filter_map(|values| find_terms(values))
+            .min_by_key(index_of)
+    }
+}
+
+impl Rule {
+    /// What an attempt is charged, and whether its attribute said something that is no price. Of descriptors every hit is.
+    #[inline]
+    pub(crate) fn cost(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {
+        match self.descriptor {
+            None => self.cost_source.resolve(attempt),
+            Some(_) => (attempt.cost, CostValidity::Valid),
+        }
+    }
+}
+
+impl CostSource {
+    /// What an attempt is charged, and whether its attribute said something that is no price.
+    #[inline]
+    pub(crate) fn resolve(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {
+        let times = attempt.cost.get();
+        match self {
+            Self::Fixed(cost) => (cost.times(times), CostValidity::Valid),
+            Self::Attribute { name, default } => match attempt.value(name) {
+                None => (default.times(times), CostValidity::Valid),
+                Some(text) => match parse_cost(text) {
+                    Some(units) => (Cost::ONE.times(units).times(times), CostValidity::Valid),
+                    None => (default.times(times), CostValidity::Invalid),
+                },
+            },
+        }
+    }
+}
+
+/// Whether a cost attribute was there and was no whole number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CostValidity {
+    Valid,
+    Invalid,
+}
+
+/// Digits and nothing else; as much as fits.
+fn parse_cost(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0_u64, |number, byte| {
+        byte.is_ascii_digit()
+            .then(|| number.saturating_mul(10).saturating_add(u64::from(byte - b'0')))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Attribute;
+
+    #[test]
+    fn a_price_is_a_whole_number_or_the_default() {
+        let source = CostSource::Attribute {
+            name: "points".into(),
+            default: Cost::new(3).expect("in range"),
+        };
+        let too_much = Cost::MAX.get() + 1;
+        for (points, times, expected) in [
+            (Some("7"), 1, (7, CostValidity::Valid)),
+            (Some("007"), 2, (14, CostValidity::Valid)),
+            (Some("0"), 5, (0, CostValidity::Valid)),
+            (Some("7"), 0, (0, CostValidity::Valid)),
+            (None, 2, (6, CostValidity::Valid)),
+            (Some("-7"), 2, (6, CostValidity::Invalid)),
+            (Some("7.5"), 1, (3, CostValidity::Invalid)),
+            (Some("1e3"), 1, (3, CostValidity::Invalid)),
+            (Some("+7"), 1, (3, CostValidity::Invalid)),
+            (Some(" 7"), 1, (3, CostValidity::Invalid)),
+            (Some(""), 1, (3, CostValidity::Invalid)),
+            (Some("1000000000"), 1, (Cost::MAX.get(), CostValidity::Valid)),
+            (Some("1000000000"), 2, (too_much, CostValidity::Valid)),
+            (Some("99999999999999999999999999"), 1, (too_much, CostValidity::Valid)),
+            (Some("99999999999999999999999999"), 0, (0, CostValidity::Valid)),
+        ] {
+            let attributes = points.map(|points| Attribute {
+                name: "points",
+                value: points.as_bytes(),
+            });
+            let attempt = Attempt {
+                domain: Attempt::DOMAIN,
+                attributes: attributes.as_slice(),
+                cost: Cost::new(times).expect("in range"),
+            };
+            let (cost, validity) = source.resolve(&attempt);
+            assert_eq!((cost.get(), validity), expected, "{points:?} times {times}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Makes rules of descriptors, so that they are planned, settled and told like all others. What differs is how one is
+//! found, and that it may count what it refuses.
+
+use super::id::rule_id;
+use super::stat_path::{PathLevel, StatPath};
+use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors};
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::limit::Limit;
+use crate::muldiv::muldiv;
+use crate::rate::Rate;
+use crate::rules::model::{
+    Condition, CostSource, CounterId, CounterSpec, Dimension, LimitSelector, Mode, Rule, Terms, Test, Variant, Window,
+    Windows,
+};
+use crate::settle::OnStoreFailure;
+use crate::yaml;
+use std::collections::HashSet;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+
+/// What a rule keeps of the descriptor it was made of.
+#[derive(Debug)]
+pub struct Descriptor {
+    /// The name others replace it by; empty if it has none.
+    pub name: Box<str>,
+    /// The names of those that do not hold where it does.
+    pub replaces: Box<[Box<str>]>,
+    /// It refuses only together with all others of its kind. What limits nothing is none of them, whatever is written: it
+    /// would always have room.
+    pub is_quota: bool,
+    /// The name of its statistics.
+    pub path: StatPath,
+    /// What is told to whoever it lets pass, a map.
+    pub metadata: Option<yaml::Node>,
+    /// How much passes in a window, where what is refused is counted too.
+    pub(crate) counts: Option<u32>,
+}
+
+/// More than is ever counted, and what answers of the shared store still have room for: a window of so many never refuses,
+/// and so all hits stay in it.
+const UNCAPPED: u64 = (1 << 32) - 1;
+const UNCAPPED_DIVISOR: NonZeroU64 = NonZeroU64::new(UNCAPPED).expect("more than nothing");
+
+impl Descriptor {
+    /// The name as answers tell it, or nothing if it cannot stand there.
+    pub fn report_name(&self) -> &str {
+        if is_reportable(&self.name) { &self.name } else { "" }
+    }
+
+    /// What is held against the store in place of `limit`: where what is refused counts too, a window that takes all.
+    pub(crate) fn counting_limit(&self, limit: &Limit) -> Limit {
+        match self.counts {
+            Some(_) => counting_limit(limit),
+            None => *limit,
+        }
+    }
+
+    /// What was counted, as a decision, and where what is refused is counted too, the count.
+    pub(crate) fn apply_limit(&self, decision: Decision) -> (Decision, Option<u64>) {
+        match self.counts {
+            None => (decision, None),
+            Some(requests) => {
+                let (decision, counted) = apply_limit(requests, decision);
+                (decision, Some(counted))
+            }
+        }
+    }
+}
+
+/// Whether a name can be told: Envoy writes it into a header between quotes, as it comes.
+pub(super) fn is_reportable(name: &str) -> bool {
+    name.bytes()
+        .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
+}
+
+/// A window that takes all, as long as this one.
+pub(super) const fn counting_limit(limit: &Limit) -> Limit {
+    match limit {
+        Limit::FixedWindow(window) => {
+            Limit::FixedWindow(FixedWindow::new(Rate::for_hits(UNCAPPED, window.rate().period())))
+        }
+        _ => *limit,
+    }
+}
+
+/// What was counted, as a decision under a limit: refused beyond it, and not at it. Beside it the count.
+pub(super) fn apply_limit(requests: u32, decision: Decision) -> (Decision, u64) {
+    let requests = u64::from(requests);
+    let counted = *decision.standing();
+    let used = counted.limit.saturating_sub(counted.remaining);
+    // Whoever counts for a share of the window holds it against the same share.
+    let share = match counted.limit {
+        UNCAPPED => requests,
+        part => muldiv(requests, part, UNCAPPED_DIVISOR).0.max(requests.min(1)),
+    };
+    let standing = Standing {
+        limit: requests,
+        remaining: share.saturating_sub(used),
+        ..counted
+    };
+    // As if others had used up their shares.
+    let count = (requests - share).saturating_add(used);
+    if used > share || !decision.is_allow() {
+        let retry = Retry::After(standing.reset_after);
+        return (Decision::Deny { standing, retry }, count);
+    }
+    (Decision::allow(standing), count)
+}
+
+impl Descriptors {
+    /// Adds a rule for each of its limits.
+    pub(in crate::rules) fn compile(&mut self, rules: &mut Vec<Rule>, counters: &mut Vec<CounterSpec>) {
+        let strict = self.options.strict;
+        let mut domains: Vec<_> = self.domains.iter_mut().collect();
+        domains.sort_by_key(|(name, _)| *name);
+        for (domain, level) in domains {
+            let mut compiler = Compiler {
+                domain,
+                strict,
+                ids: HashSet::new(),
+                rules,
+                counters,
+            };
+            compiler.compile_level(level, &DescriptorPath::default());
+        }
+    }
+}
+
+/// What leads to a node.
+#[derive(Clone, Default)]
+struct DescriptorPath {
+    names: Vec<Box<str>>,
+    levels: Vec<PathLevel>,
+    when: Vec<(Arc<str>, Box<str>)>,
+    per: Vec<Arc<str>>,
+}
+
+struct Compiler<'c> {
+    domain: &'c str,
+    strict: bool,
+    ids: HashSet<String>,
+    rules: &'c mut Vec<Rule>,
+    counters: &'c mut Vec<CounterSpec>,
+}
+
+impl Compiler<'_> {
+    fn compile_level(&mut self, level: &mut DescriptorLevel, path: &DescriptorPath) {
+        for node in &mut level.nodes {
+            let mut path = path.clone();
+            path.add(node);
+            if let Some(limit) = &mut node.limit {
+                limit.rule = u32::try_from(self.rules.len()).unwrap_or(u32::MAX);
+                let rule = self.compile_rule(limit, &path);
+                self.rules.push(rule);
+            }
+            self.compile_level(&mut node.children, &path);
+        }
+    }
+
+    fn compile_rule(&mut self, limit: &DescriptorLimit, path: &DescriptorPath) -> Rule {
+        let id = rule_id(&path.names, &mut self.ids);
+        let terms = match limit.rate {
+            None => match &limit.native {
+                Some(native) => self.window(&id, native.limit),
+                None => Terms::Unlimited,
+            },
+            // Where all is counted, what a ban refuses is too.
+            Some((0, _)) if self.strict => Terms::Banned,
+            Some((requests, unit)) => {
+                let window = FixedWindow::new(Rate::for_hits(requests.into(), unit.period()));
+                self.window(&id, Limit::FixedWindow(window))
+            }
+        };
+        let condition = |(key, value): &(Arc<str>, Box<str>)| Condition {
+            attribute: Arc::clone(key),
+            test: match value.contains('*') {
+                true => Test::Glob(value.split('*').map(Box::from).collect()),
+                false => Test::OneOf([value.clone()].into()),
+            },
+        };
+        let dimension = |key: &Arc<str>| Dimension {
+            attribute: Arc::clone(key),
+            ipv6_prefix: None,
+        };
+        let descriptor = Descriptor {
+            name: limit.name.clone(),
+            replaces: limit.replaces.clone(),
+            is_quota: limit.quota && !matches!(terms, Terms::Unlimited),
+            path: StatPath::new(self.domain, &path.levels, limit.detailed),
+            metadata: limit.metadata.clone(),
+            counts: limit.rate.filter(|_| !self.strict).map(|(requests, _)| requests),
+        };
+        Rule {
+            when: path.when.iter().map(condition).collect(),
+            per: path.per.iter().map(dimension).collect(),
+            cost_source: CostSource::Fixed(Cost::ONE),
+            experiment: None,
+            mode: if limit.shadow { Mode::Shadow } else { Mode::Enforce },
+            selector: LimitSelector {
+                overrides: Box::default(),
+                by: None,
+                limit: terms,
+            },
+            id: id.into(),
+            domain: self.domain.into(),
+            on_store_failure: OnStoreFailure::Local,
+            location: limit.location.clone(),
+            descriptor: Some(Box::new(descriptor)),
+        }
+    }
+
+    fn window(&mut self, id: &str, limit: Limit) -> Terms {
+        let counter = CounterId(u32::try_from(self.counters.len()).unwrap_or(u32::MAX));
+        let name: Arc<str> = id.into();
+        self.counters.push(CounterSpec {
+            domain: self.domain.into(),
+            name: Arc::clone(&name),
+            variant: Variant::Control,
+            limit,
+            rule: u32::try_from(self.rules.len()).unwrap_or(u32::MAX),
+        });
+        Terms::Limited(Windows::One(Window {
+            name,
+            limit: Arc::new(limit),
+            counter,
+        }))
+    }
+}
+
+impl DescriptorPath {
+    /// Whoever comes here has this key, with this value if there is one, and is counted by it unless all are counted
+    /// together.
+    fn add(&mut self, node: &DescriptorNode) {
+        let key: Arc<str> = (*node.key).into();
+        self.names.push(node.name.clone());
+        self.levels.push(PathLevel::new(node));
+        if let Some(value) = node.value() {
+            self.when.push((Arc::clone(&key), value.into()));
+        }
+        if !node.is_for_all() && !self.per.contains(&key) {
+            self.per.push(key);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The lengths of windows that files of envoyproxy/ratelimit know.
+
+use crate::time::Micros;
+
+/// The length of a window. A month is 30 days and a year 365, whatever the calendar says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "each is what it is called")]
+pub enum Unit {
+    Second,
+    Minute,
+    Hour,
+    Day,
+    Week,
+    Month,
+    Year,
+}
+
+impl Unit {
+    /// All of them, the shortest first.
+    pub const ALL: [Self; 7] = [
+        Self::Second,
+        Self::Minute,
+        Self::Hour,
+        Self::Day,
+        Self::Week,
+        Self::Month,
+        Self::Year,
+    ];
+
+    /// By its name, however that is written.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|unit| unit.name().eq_ignore_ascii_case(name))
+    }
+
+    /// As it is written where it is shown.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Second => "SECOND",
+            Self::Minute => "MINUTE",
+            Self::Hour => "HOUR",
+            Self::Day => "DAY",
+            Self::Week => "WEEK",
+            Self::Month => "MONTH",
+            Self::Year => "YEAR",
+        }
+    }
+
+    /// As rules of our own write it.
+    pub(in crate::rules::ratelimit) const fn rule_text(self) -> &'static str {
+        match self {
+            Self::Second => "s",
+            Self::Minute => "min",
+            Self::Hour => "h",
+            Self::Day => "day",
+            Self::Week => "week",
+            Self::Month => "30day",
+            Self::Year => "365day",
+        }
+    }
+
+    /// How long it is.
+    pub const fn seconds(self) -> u32 {
+        match self {
+            Self::Second => 1,
+            Self::Minute => 60,
+            Self::Hour => 3_600,
+            Self::Day => 86_400,
+            Self::Week => 604_800,
+            Self::Month => 2_592_000,
+            Self::Year => 31_536_000,
+        }
+    }
+
+    /// The same, as limits count.
+    pub fn period(self) -> Micros {
+        Micros::from_secs(self.seconds().into())
+    }
+}

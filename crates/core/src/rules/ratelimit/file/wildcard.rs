@@ -1,0 +1,86 @@
+//! Patterns of values: a star is any run of characters, an empty one too.
+
+/// A pattern with at least one star.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::rules::ratelimit) struct Pattern {
+    text: Box<str>,
+}
+
+impl Pattern {
+    /// The pattern that a text is, if there is a star in it.
+    pub(in crate::rules::ratelimit) fn new(text: &str) -> Option<Self> {
+        text.contains('*').then(|| Self { text: text.into() })
+    }
+
+    /// Whether a text fits: it begins with what stands before the first star, ends with what stands behind the last, and
+    /// what stands between stars is found in it from left to right.
+    pub(in crate::rules::ratelimit) fn matches(&self, text: &str) -> bool {
+        let (Some((first, rest)), Some((_, last))) = (self.text.split_once('*'), self.text.rsplit_once('*')) else {
+            return false;
+        };
+        let Some(middle) = text.strip_prefix(first).and_then(|text| text.strip_suffix(last)) else {
+            return false;
+        };
+        let between = rest.strip_suffix(last).unwrap_or(rest);
+        let mut rest_of_text = middle;
+        for part in between.split('*') {
+            match rest_of_text.find(part) {
+                Some(found) => rest_of_text = rest_of_text.get(found + part.len()..).unwrap_or_default(),
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Whether everything that fits `other` fits this one too: its stars can only stand under a star of this one.
+    pub(in crate::rules::ratelimit) fn covers(&self, other: &Self) -> bool {
+        self.matches(&other.text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_star_is_any_run_of_characters() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("*", "anything", true),
+            ("path_/v1/*", "path_/v1/", true),
+            ("path_/v1/*", "path_/v1/charges", true),
+            ("path_/v1/*", "path_/v2/charges", false),
+            ("*.png", "a.png", true),
+            ("*.png", ".png", true),
+            ("*.png", "a.pn", false),
+            ("a*b", "ab", true),
+            ("a*b", "axxb", true),
+            ("a*b", "a", false),
+            ("aa*aa", "aaa", false),
+            ("aa*aa", "aaaa", true),
+            ("a*b*c", "a1b2c", true),
+            ("a*b*c", "abc", true),
+            ("a*b*c", "ac", false),
+            ("a*bb*b", "abb", false),
+            ("a*bb*b", "abbb", true),
+            ("a**b", "ab", true),
+            ("ü*", "über", true),
+        ] {
+            let pattern = Pattern::new(pattern).unwrap();
+            assert_eq!(pattern.matches(text), expected, "{} {text}", pattern.text);
+        }
+        assert_eq!(Pattern::new("plain"), None);
+    }
+
+    #[test]
+    fn a_wider_pattern_covers_a_narrower_one() {
+        let covers = |one: &str, other: &str| Pattern::new(one).unwrap().covers(&Pattern::new(other).unwrap());
+        assert!(covers("a*", "ab*"));
+        assert!(covers("a*", "a*"));
+        assert!(covers("*", "a*b"));
+        assert!(covers("a*c", "ab*bc"));
+        assert!(!covers("ab*", "a*"));
+        assert!(!covers("a*c", "a*"));
+        assert!(!covers("a*b*c", "a*c"));
+    }
+}

@@ -1,0 +1,76 @@
+//! Rule books over the embedded store, as front ends use them.
+
+mod descriptors;
+mod leases;
+mod model;
+mod payments;
+mod ratelimit;
+mod subjects;
+
+use std::sync::Arc;
+use tollgate_limiter::RuleLimiter;
+use tollgate_limiter::clock::Clock;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser, Verdict};
+use tollgate_limiter::core::{Cost, Timestamp, yaml};
+use tollgate_limiter::store::memory::Memory;
+
+fn rules(text: &str) -> RuleSet {
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&yaml::parse(&Origin::new("rules.yaml", text)).expect("yaml"));
+    reader.finish().expect("sound rules").rules
+}
+
+fn stopped_store() -> (Arc<Memory>, Clock) {
+    // A whole minute, so that windows begin here.
+    let clock = Clock::manual(Timestamp::from_micros(1_770_854_400_000_000));
+    (Arc::new(Memory::options().clock(clock.clone()).build()), clock)
+}
+
+fn limiter(text: &str) -> (RuleLimiter, Clock) {
+    let (store, clock) = stopped_store();
+    (RuleLimiter::new(rules(text), store), clock)
+}
+
+/// Attributes written as `name=value`.
+fn attributes<'a>(pairs: &[&'a str]) -> Vec<Attribute<'a>> {
+    pairs
+        .iter()
+        .map(|pair| {
+            let (name, value) = pair.split_once('=').expect("name=value");
+            let value = value.as_bytes();
+            Attribute { name, value }
+        })
+        .collect()
+}
+
+fn attempt<'a>(attributes: &'a [Attribute<'a>], cost: u64) -> Attempt<'a> {
+    Attempt {
+        domain: Attempt::DOMAIN,
+        attributes,
+        cost: Cost::new(cost).expect("in range"),
+    }
+}
+
+fn check(limiter: &RuleLimiter, pairs: &[&str], cost: u64) -> String {
+    render(&limiter.check_now(&attempt(&attributes(pairs), cost)).verdict)
+}
+
+/// The answer, the rule that speaks, and of each limit what remains; a refusal with its wait.
+fn render(verdict: &Verdict<'_>) -> String {
+    let answer = if verdict.allowed { "allowed" } else { "denied" };
+    let nearest = verdict.nearest().map_or("-", |ruling| ruling.name);
+    let mut text = format!("{answer} by {nearest}:");
+    for ruling in &verdict.rulings {
+        match ruling.decision {
+            None => text.push_str(&format!(" {} free", ruling.name)),
+            Some(decision) => {
+                text.push_str(&format!(" {} {}", ruling.name, decision.standing().remaining));
+                if let Some(retry) = decision.retry() {
+                    text.push_str(&format!(" {retry:?}"));
+                }
+            }
+        }
+    }
+    text
+}
