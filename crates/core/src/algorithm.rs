@@ -10,7 +10,7 @@ pub mod sliding_log;
 pub mod token_bucket;
 
 use crate::decision::{Cost, Decision};
-use crate::time::{Micros, Now, Timestamp};
+use crate::units::time::{Micros, Now, Timestamp};
 
 /// One way to limit. Its parameters are `self`; it reads nothing else, so the same question has the same answer.
 ///

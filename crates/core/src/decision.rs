@@ -1,6 +1,6 @@
 //! What is asked of a limit and what it answers.
 
-use crate::time::Micros;
+use crate::units::time::Micros;
 use std::fmt;
 
 /// How many units one request takes. Zero looks without taking.

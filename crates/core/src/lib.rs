@@ -10,42 +10,31 @@
 //! - [`Counter`] says which charges share a counter.
 
 pub mod algorithm;
-mod counter;
-mod debt;
 mod decision;
 mod limit;
 pub mod lua;
-mod meter;
-mod muldiv;
-pub mod network;
-mod packed;
-mod portion;
-pub mod problem;
-pub mod quantity;
-mod rate;
-mod ring;
 pub mod rules;
 mod settle;
-mod source;
+mod state;
 #[cfg(feature = "testing")]
 pub mod testing;
-mod time;
-mod words;
-pub mod yaml;
+pub mod text;
+mod units;
 
 pub use algorithm::{
     Algorithm, LeaseId, Mark, Receipt, Step, cell::Cell, concurrency::Concurrency, fixed_window::FixedWindow,
     gcra::Gcra, leaky_bucket::LeakyBucket, sliding_counter::SlidingCounter, sliding_log::SlidingLog,
     token_bucket::TokenBucket,
 };
-pub use counter::Counter;
-pub use debt::{Debt, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
 pub use decision::{Cost, CostTooLarge, Decision, Retry, Standing};
 pub use limit::{Change, Limit, State};
-pub use muldiv::muldiv;
-pub use rate::{LimitError, Rate};
-pub use ring::{Edit, Ring};
+pub use settle::counter::Counter;
+pub use settle::source::Source;
 pub use settle::{Charge, OnStoreFailure, Policy, Proposal, ProposedCharge, propose};
-pub use source::Source;
-pub use time::{Micros, Now, Timestamp};
-pub use words::StateNumbers;
+pub use state::debt::{Debt, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
+pub use state::numbers::StateNumbers;
+pub use state::ring::{Edit, Ring};
+pub use text::{network, problem, quantity, yaml};
+pub use units::muldiv::muldiv;
+pub use units::rate::{LimitError, Rate};
+pub use units::time::{Micros, Now, Timestamp};

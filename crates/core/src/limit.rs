@@ -7,10 +7,10 @@ use crate::algorithm::{
     token_bucket, token_bucket::TokenBucket,
 };
 use crate::decision::Cost;
-use crate::muldiv::muldiv;
-use crate::rate::Rate;
-use crate::ring::{Edit, Ring};
-use crate::time::{Micros, Now, Timestamp};
+use crate::state::ring::{Edit, Ring};
+use crate::units::muldiv::muldiv;
+use crate::units::rate::Rate;
+use crate::units::time::{Micros, Now, Timestamp};
 use std::num::NonZeroU64;
 
 /// One limit: an algorithm and its numbers.

@@ -1,9 +1,12 @@
 //! Settling one request under several limits: it passes only if all pass, and then all are charged; else none is.
 
+pub(crate) mod counter;
+pub(crate) mod source;
+
 use crate::algorithm::{Mark, Step};
 use crate::decision::{Cost, Decision, Standing};
 use crate::limit::{Change, Limit};
-use crate::rate::Rate;
+use crate::units::rate::Rate;
 
 /// One limit that a request meets, and what it costs there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
 //! What is written of a key can be read again, whatever happened to the key.
 
 use tollgate_core::Limit;
-use tollgate_core::testing::life::Timeline;
 use tollgate_core::testing::random::Random;
+use tollgate_core::testing::timeline::Timeline;
 
 /// Lives in which a clock near the epoch is set back behind it, and in which a log is emptied before its clock is set back.
 const SEEDS: [u64; 2] = [4_912_838_792_830_128_920, 5_392_698_474_001_522_387];

@@ -5,12 +5,12 @@
 //! is the exact one.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{self, Debt, NANOS, NanoFraction};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::meter::{ExactTime, Meter, Pace};
-use crate::muldiv::muldiv;
-use crate::rate::{LimitError, Rate};
-use crate::time::{Micros, Now, Timestamp};
+use crate::state::debt::{self, Debt, NANOS, NanoFraction};
+use crate::state::meter::{ExactTime, Meter, Pace};
+use crate::units::muldiv::muldiv;
+use crate::units::rate::{LimitError, Rate};
+use crate::units::time::{Micros, Now, Timestamp};
 use std::num::NonZeroU64;
 
 /// What `CL.THROTTLE key max_burst count period` limits by.

@@ -3,9 +3,9 @@
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::rate::{LimitError, PERIOD_MAX, PERIOD_MIN};
-use crate::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Shape};
-use crate::time::{ClockReading, Micros, Now, Timestamp};
+use crate::state::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Shape};
+use crate::units::rate::{LimitError, PERIOD_MAX, PERIOD_MIN};
+use crate::units::time::{ClockReading, Micros, Now, Timestamp};
 
 /// A concurrency limit.
 ///

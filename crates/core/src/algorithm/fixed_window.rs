@@ -2,8 +2,8 @@
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::rate::Rate;
-use crate::time::{Micros, Now, Timestamp};
+use crate::units::rate::Rate;
+use crate::units::time::{Micros, Now, Timestamp};
 
 /// A fixed window.
 ///

@@ -1,11 +1,11 @@
 //! GCRA: one moment per key, the theoretical arrival time of the next request; early by more than the burst is denied.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{self, Debt, TimeFraction};
 use crate::decision::{Cost, Decision};
-use crate::meter::Meter;
-use crate::rate::{LimitError, Rate};
-use crate::time::{Now, Timestamp};
+use crate::state::debt::{self, Debt, TimeFraction};
+use crate::state::meter::Meter;
+use crate::units::rate::{LimitError, Rate};
+use crate::units::time::{Now, Timestamp};
 
 /// The generic cell rate algorithm.
 ///

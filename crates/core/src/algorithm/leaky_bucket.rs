@@ -4,11 +4,11 @@
 //! what comes out keeps a constant rate.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{Debt, DebtStep, UnitFraction};
 use crate::decision::{Cost, Decision};
-use crate::meter::{ExactTime, Meter};
-use crate::rate::{LimitError, Rate};
-use crate::time::{Now, Timestamp};
+use crate::state::debt::{Debt, DebtStep, UnitFraction};
+use crate::state::meter::{ExactTime, Meter};
+use crate::units::rate::{LimitError, Rate};
+use crate::units::time::{Now, Timestamp};
 
 /// A leaky bucket.
 ///

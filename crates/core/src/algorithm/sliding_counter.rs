@@ -3,9 +3,9 @@
 use super::fixed_window::window_end;
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::muldiv::muldiv;
-use crate::rate::Rate;
-use crate::time::{Micros, Now, Timestamp};
+use crate::units::muldiv::muldiv;
+use crate::units::rate::Rate;
+use crate::units::time::{Micros, Now, Timestamp};
 use std::num::NonZeroU64;
 
 /// A sliding window counter.

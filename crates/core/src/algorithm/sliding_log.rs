@@ -2,9 +2,9 @@
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::rate::{LimitError, Rate};
-use crate::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Run, Shape};
-use crate::time::{ClockReading, Micros, Now, Timestamp};
+use crate::state::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Run, Shape};
+use crate::units::rate::{LimitError, Rate};
+use crate::units::time::{ClockReading, Micros, Now, Timestamp};
 
 /// A sliding window log.
 ///

@@ -1,11 +1,11 @@
 //! Token bucket: holds `burst` tokens, refills continuously at its rate, takes a cost if that many are there.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
-use crate::debt::{Debt, UnitFraction};
 use crate::decision::{Cost, Decision};
-use crate::meter::Meter;
-use crate::rate::{LimitError, Rate};
-use crate::time::{Now, Timestamp};
+use crate::state::debt::{Debt, UnitFraction};
+use crate::state::meter::Meter;
+use crate::units::rate::{LimitError, Rate};
+use crate::units::time::{Now, Timestamp};
 
 /// A token bucket.
 ///

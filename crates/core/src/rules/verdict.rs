@@ -4,8 +4,8 @@ use super::model::{Mode, Rule, Terms, Variant, Window};
 use super::plan::{Line, Plan};
 use crate::decision::{Decision, Retry};
 use crate::settle::OnStoreFailure;
-use crate::source::Source;
-use crate::time::Micros;
+use crate::settle::source::Source;
+use crate::units::time::Micros;
 
 /// What a store says of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,19 +5,19 @@
 //! random life of a key and stops at the first answer they do not share.
 
 mod cell;
-mod contest;
-pub(super) mod draw;
+mod compare;
+pub(super) mod generate;
 mod lists;
 mod meters;
 mod report;
 mod windows;
 
-pub use draw::LimitNumbers;
+pub use generate::LimitNumbers;
 pub use report::{Difference, OracleAnswer, OracleEvent, OracleReport};
 
 use crate::algorithm::{Algorithm, LeaseId};
 use crate::decision::{Decision, Retry, Standing};
-use crate::time::Micros;
+use crate::units::time::Micros;
 use crate::{Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 
 /// Leads an algorithm and its referee through `steps` random steps; the same seed is the same steps.
@@ -51,16 +51,16 @@ pub fn run_with_progress(
     progress: impl FnMut(&OracleReport),
 ) -> Result<OracleReport, Box<Difference>> {
     match algorithm {
-        TokenBucket::NAME => contest::run::<meters::BucketOracle>(TokenBucket::NAME, steps, seed, progress),
-        LeakyBucket::NAME => contest::run::<meters::BucketOracle>(LeakyBucket::NAME, steps, seed, progress),
-        Gcra::NAME => contest::run::<meters::GcraOracle>(Gcra::NAME, steps, seed, progress),
-        Cell::NAME => contest::run::<cell::CellOracle>(Cell::NAME, steps, seed, progress),
-        FixedWindow::NAME => contest::run::<windows::FixedWindowOracle>(FixedWindow::NAME, steps, seed, progress),
+        TokenBucket::NAME => compare::run::<meters::BucketOracle>(TokenBucket::NAME, steps, seed, progress),
+        LeakyBucket::NAME => compare::run::<meters::BucketOracle>(LeakyBucket::NAME, steps, seed, progress),
+        Gcra::NAME => compare::run::<meters::GcraOracle>(Gcra::NAME, steps, seed, progress),
+        Cell::NAME => compare::run::<cell::CellOracle>(Cell::NAME, steps, seed, progress),
+        FixedWindow::NAME => compare::run::<windows::FixedWindowOracle>(FixedWindow::NAME, steps, seed, progress),
         SlidingCounter::NAME => {
-            contest::run::<windows::SlidingCounterOracle>(SlidingCounter::NAME, steps, seed, progress)
+            compare::run::<windows::SlidingCounterOracle>(SlidingCounter::NAME, steps, seed, progress)
         }
-        SlidingLog::NAME => contest::run::<lists::SlidingLogOracle>(SlidingLog::NAME, steps, seed, progress),
-        Concurrency::NAME => contest::run::<lists::ConcurrencyOracle>(Concurrency::NAME, steps, seed, progress),
+        SlidingLog::NAME => compare::run::<lists::SlidingLogOracle>(SlidingLog::NAME, steps, seed, progress),
+        Concurrency::NAME => compare::run::<lists::ConcurrencyOracle>(Concurrency::NAME, steps, seed, progress),
         other => panic!("no algorithm is called {other:?}"),
     }
 }

@@ -25,9 +25,9 @@
 //! - A `cell` limit is written as in `CL.THROTTLE` (max_burst, count, period in seconds), and a line may give the five
 //!   integers of the reply instead of the answer.
 
-mod play;
+mod run;
 
-pub use play::check;
+pub use run::check;
 
 use crate::{
     Cell, Concurrency, Cost, FixedWindow, Gcra, LeakyBucket, Limit, Micros, Rate, Retry, SlidingCounter, SlidingLog,

@@ -4,9 +4,9 @@
 mod clock;
 mod edits;
 mod envelope;
-mod giving_back;
-mod in_place;
 mod keys;
-mod promise;
-mod together;
-mod words;
+mod refund_and_undo;
+mod several_limits;
+mod standings;
+mod state_numbers;
+mod take_one;

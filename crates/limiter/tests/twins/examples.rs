@@ -2,7 +2,7 @@
 
 use crate::lives::TimelineRun;
 use std::collections::HashMap;
-use tollgate_core::testing::life::{EventResult, KeepOrDrop, TimelineAction, TimelineEvent};
+use tollgate_core::testing::timeline::{EventResult, KeepOrDrop, TimelineAction, TimelineEvent};
 use tollgate_core::testing::vectors::{self, ChargeOp, Scenario};
 use tollgate_core::{Change, LeaseId, Limit, Micros, Now, Receipt, State};
 

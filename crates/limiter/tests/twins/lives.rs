@@ -3,7 +3,7 @@
 use crate::examples;
 use redis::Connection;
 use std::fmt::Write;
-use tollgate_core::testing::life::{EventResult, KeepOrDrop, Timeline, TimelineAction, TimelineEvent};
+use tollgate_core::testing::timeline::{EventResult, KeepOrDrop, Timeline, TimelineAction, TimelineEvent};
 use tollgate_core::testing::random::Random;
 use tollgate_core::testing::vectors;
 use tollgate_core::{Change, Decision, LeaseId, Limit, Retry, State, lua};

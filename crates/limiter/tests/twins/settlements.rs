@@ -2,7 +2,7 @@
 
 use redis::Connection;
 use std::collections::HashMap;
-use tollgate_core::testing::life::Timeline;
+use tollgate_core::testing::timeline::Timeline;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{
     Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, propose,

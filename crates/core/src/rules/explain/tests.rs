@@ -1,7 +1,7 @@
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::rules::{Attempt, ChargeResult, attributes, sample};
-use crate::source::Source;
-use crate::time::Micros;
+use crate::settle::source::Source;
+use crate::units::time::Micros;
 
 const RULES: &str = r#"
 rules:

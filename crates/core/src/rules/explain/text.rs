@@ -6,7 +6,7 @@ use crate::limit::Limit;
 use crate::rules::model::LimitOrigin;
 use crate::rules::model::{Terms, Test, Variant};
 use crate::rules::verdict::{Ruling, Verdict};
-use crate::source::Source;
+use crate::settle::source::Source;
 use std::fmt;
 
 /// As a person reads it: the answer first, then rule by rule.

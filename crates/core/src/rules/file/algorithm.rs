@@ -7,8 +7,8 @@ use crate::algorithm::{
 use crate::limit::Limit;
 use crate::problem::{Problems, ValueError};
 use crate::quantity::{Quota, parse_duration};
-use crate::rate::{LimitError, Rate};
-use crate::time::Micros;
+use crate::units::rate::{LimitError, Rate};
+use crate::units::time::Micros;
 use crate::yaml::Fields;
 
 /// How a rule limits.

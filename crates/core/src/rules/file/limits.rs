@@ -9,7 +9,7 @@ use crate::rules::model::SmallBytes;
 use crate::rules::model::{
     By, CounterId, CounterSpec, Dimension, LimitSelector, Overrides, Terms, Variant, Window, Windows,
 };
-use crate::time::Micros;
+use crate::units::time::Micros;
 use crate::yaml::{MapKey, Node, NodeKind, excerpt};
 use std::collections::HashMap;
 use std::sync::Arc;

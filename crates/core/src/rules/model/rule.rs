@@ -1,6 +1,6 @@
 //! Rules as they are meant: checked, complete, immutable. What stands here cannot be wrong any more.
 
-use crate::counter::Counter;
+use crate::settle::counter::Counter;
 use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::network::Networks;

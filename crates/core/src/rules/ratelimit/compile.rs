@@ -7,8 +7,8 @@ use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors}
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::limit::Limit;
-use crate::muldiv::muldiv;
-use crate::rate::Rate;
+use crate::units::muldiv::muldiv;
+use crate::units::rate::Rate;
 use crate::rules::model::{
     Condition, CostSource, CounterId, CounterSpec, Dimension, LimitSelector, Mode, Rule, Terms, Test, Variant, Window,
     Windows,

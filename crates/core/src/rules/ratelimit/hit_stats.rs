@@ -101,7 +101,7 @@ impl HitStats {
 mod tests {
     use super::*;
     use crate::decision::Standing;
-    use crate::time::Micros;
+    use crate::units::time::Micros;
 
     #[test]
     fn hits_are_sorted_by_how_near_the_limit_they_were() {

@@ -5,10 +5,10 @@ use super::file::Unit;
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::Decision;
 use crate::limit::Limit;
-use crate::rate::Rate;
 use crate::rules::attempt::Attempt;
 use crate::rules::model::{CounterId, RuleSet, Terms};
 use crate::settle::Policy;
+use crate::units::rate::Rate;
 
 /// So much passes in a window, whatever the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::{LimitNumbers, MeterCharge, Oracle, OracleDecision, UndoScope, narrow, retry_after};
 use crate::algorithm::LeaseId;
 use crate::decision::{Decision, Retry};
-use crate::time::Micros;
+use crate::units::time::Micros;
 
 /// A token bucket or a leaky one: a level in units times period, which sinks by `units` every microsecond.
 #[derive(Clone, Copy, Debug)]

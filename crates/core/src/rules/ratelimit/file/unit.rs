@@ -1,6 +1,6 @@
 //! The lengths of windows that files of envoyproxy/ratelimit know.
 
-use crate::time::Micros;
+use crate::units::time::Micros;
 
 /// The length of a window. A month is 30 days and a year 365, whatever the calendar says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

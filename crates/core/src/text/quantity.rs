@@ -1,9 +1,9 @@
 //! Quantities as people write them: `500ms`, `100/min burst 200`, `10%`, `1GiB`. Each refusal says what to write.
 
-use crate::problem::{ValueError, closest_match};
-use crate::rate::Rate;
-use crate::time::Micros;
-use crate::yaml::excerpt;
+use crate::text::problem::{ValueError, closest_match};
+use crate::text::yaml::excerpt;
+use crate::units::rate::Rate;
+use crate::units::time::Micros;
 
 /// A limit as it is written, before an algorithm takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

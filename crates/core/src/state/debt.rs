@@ -4,9 +4,9 @@ mod packed;
 
 use crate::algorithm::{Mark, Receipt, Step};
 use crate::decision::{Cost, Decision};
-use crate::meter::{ExactTime, Meter, MeterResult, Pace};
-use crate::rate::PERIOD_MAX;
-use crate::time::{ClockReading, Micros, Now, Timestamp};
+use crate::state::meter::{ExactTime, Meter, MeterResult, Pace};
+use crate::units::rate::PERIOD_MAX;
+use crate::units::time::{ClockReading, Micros, Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
 pub use self::packed::PackedDebt;

@@ -8,7 +8,7 @@ mod syntax;
 
 pub use node::{Fields, MapKey, Node, NodeKind};
 
-use crate::problem::{Location, Origin, Problem, Problems};
+use crate::text::problem::{Location, Origin, Problem, Problems};
 use granit_parser::{Event, Marker, Parser, ScalarStyle, Span};
 use std::collections::HashMap;
 use std::sync::Arc;

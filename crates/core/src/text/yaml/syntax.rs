@@ -1,7 +1,7 @@
 //! What is wrong with a text as YAML, in words that say what to do.
 
 use super::DEPTH_MAX;
-use crate::problem::{Location, Problem};
+use crate::text::problem::{Location, Problem};
 use granit_parser::{ErrorKind, ScanError};
 
 /// The problem behind a refusal of the parser.

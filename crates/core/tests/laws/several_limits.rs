@@ -1,7 +1,7 @@
 //! Several limits at once: all are charged, or none.
 
 use crate::keys::{Key, START, any_divisible, any_limit, capacity, now, units};
-use crate::promise::used_key;
+use crate::standings::used_key;
 use proptest::prelude::*;
 use tollgate_core::{Charge, LeaseId, OnStoreFailure, Policy, Proposal, propose};
 

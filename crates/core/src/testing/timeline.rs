@@ -1,12 +1,12 @@
 //! The life of one key at random: what happens to it, and what the core makes of it. For whoever must do the same.
 
-use super::oracle::draw;
+use super::oracle::generate;
 use super::random::Random;
 use crate::algorithm::{LeaseId, Receipt, Step};
 use crate::decision::Cost;
 use crate::limit::{Change, Limit, State};
 use crate::testing::oracle::LimitNumbers;
-use crate::time::{Micros, Now, Timestamp};
+use crate::units::time::{Micros, Now, Timestamp};
 use std::collections::VecDeque;
 
 /// A key from its first request on. The same seed is the same life.
@@ -98,7 +98,7 @@ impl Timeline {
             .find(|name| *name == algorithm)
             .expect("the name of an algorithm");
         let mut random = Random::new(seed);
-        let numbers = draw::random_numbers(algorithm, &mut random);
+        let numbers = generate::random_numbers(algorithm, &mut random);
         let start = match random.below(8) {
             0 | 1 => 10 * numbers.period + 20_000_000 + random.below(1_000_000),
             2 => random.below(3_000_000),
@@ -107,7 +107,7 @@ impl Timeline {
         };
         Self {
             algorithm,
-            limit: draw::build_limit(algorithm, numbers),
+            limit: generate::build_limit(algorithm, numbers),
             numbers,
             state: None,
             now: start,
@@ -133,8 +133,8 @@ impl Timeline {
             return None;
         }
         if self.random.one_in(50) {
-            self.numbers = draw::edit_numbers(self.algorithm, self.numbers, &mut self.random);
-            self.limit = draw::build_limit(self.algorithm, self.numbers);
+            self.numbers = generate::edit_numbers(self.algorithm, self.numbers, &mut self.random);
+            self.limit = generate::build_limit(self.algorithm, self.numbers);
         }
         let action = self.next_action();
         let now = Now::new(Timestamp::from_micros(self.now)).with_slack(Micros::new(self.slack));
@@ -236,9 +236,9 @@ impl Timeline {
             6 => self.remaining + 1,
             7 => self.remaining / 2,
             8 => random.below(limit + 2),
-            9 => draw::log_uniform(random, limit),
+            9 => generate::log_uniform(random, limit),
             10 => limit + random.below(2),
-            _ => draw::log_uniform(random, 1_000_000_000),
+            _ => generate::log_uniform(random, 1_000_000_000),
         };
         Cost::new(cost.clamp(1, 1_000_000_000)).expect("clamped to what a cost can be")
     }
@@ -259,7 +259,7 @@ impl Timeline {
             4 | 5 => self.now + random.below(period / 8 + 2),
             6 => self.now + random.below(period + 1),
             7 if random.one_in(3) => self.now + random.below(3 * period),
-            7 => self.now + draw::log_uniform(random, period),
+            7 => self.now + generate::log_uniform(random, period),
             8 if random.one_in(3) => self.now + random.below(fill + 2),
             // A seam, and a microsecond to either side.
             9 => (self.now / period + 1) * period - 1 + random.below(3),

@@ -1,10 +1,10 @@
 //! A part of a limit: what one of several instances may let pass on its own.
 
 use crate::limit::Limit;
-use crate::meter::gcd;
-use crate::muldiv::muldiv;
-use crate::rate::{PERIOD_MAX, Rate};
-use crate::time::Micros;
+use crate::state::meter::gcd;
+use crate::units::muldiv::muldiv;
+use crate::units::rate::{PERIOD_MAX, Rate};
+use crate::units::time::Micros;
 use crate::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use std::num::NonZeroU64;
 

@@ -4,10 +4,10 @@
 //! its slots. What is read back was written by others, so every number is checked.
 
 use crate::algorithm::{fixed_window, sliding_counter};
-use crate::debt::{Debt, NanoFraction, TimeFraction, UnitFraction};
 use crate::limit::{Limit, State};
-use crate::ring::Ring;
-use crate::words::StateNumbers;
+use crate::state::debt::{Debt, NanoFraction, TimeFraction, UnitFraction};
+use crate::state::numbers::StateNumbers;
+use crate::state::ring::Ring;
 
 /// Bytes of the numbers of each kind of state.
 const UNIT_DEBT: &[usize] = &[7, 7, 4, 4, 6];

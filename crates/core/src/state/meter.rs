@@ -5,9 +5,9 @@
 
 use crate::algorithm::Mark;
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::muldiv::muldiv;
-use crate::rate::{FILL_TIME_MAX, LimitError, Rate};
-use crate::time::Timestamp;
+use crate::units::muldiv::muldiv;
+use crate::units::rate::{FILL_TIME_MAX, LimitError, Rate};
+use crate::units::time::Timestamp;
 use std::num::NonZeroU64;
 
 /// A time in whole microseconds and `frac` parts of one. How many parts make one is known by the [`Pace`] it goes with.
@@ -302,7 +302,7 @@ pub(crate) fn gcd(a: u64, b: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Micros;
+    use crate::units::time::Micros;
 
     fn meter(units: u64, period: Micros, burst: u64) -> Result<Meter, LimitError> {
         Rate::new(units, period).and_then(|rate| Meter::new(rate, burst))

@@ -3,10 +3,10 @@
 //! Numbers come back from outside, so every one is checked: a state that no limit could have written is refused.
 
 use crate::algorithm::{LeaseId, fixed_window, sliding_counter};
-use crate::debt::{Debt, Fraction, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
-use crate::rate::Rate;
-use crate::ring::{Ring, Run, Shape};
-use crate::time::{Now, Timestamp};
+use crate::state::debt::{Debt, Fraction, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
+use crate::state::ring::{Ring, Run, Shape};
+use crate::units::rate::Rate;
+use crate::units::time::{Now, Timestamp};
 use std::num::NonZeroU32;
 
 /// A state that can be written as numbers and read again.

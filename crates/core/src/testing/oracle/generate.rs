@@ -1,7 +1,7 @@
 //! What a contest is played with: limits at random, and new numbers for them.
 
 use crate::testing::random::Random;
-use crate::time::Micros;
+use crate::units::time::Micros;
 use crate::{
     Algorithm, Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, Limit, Rate, SlidingCounter, SlidingLog, TokenBucket,
 };

@@ -1,7 +1,7 @@
 //! Networks of addresses as people write them, and which addresses lie in them.
 
-use crate::problem::{Problems, ValueError};
-use crate::yaml::{Node, excerpt};
+use crate::text::problem::{Problems, ValueError};
+use crate::text::yaml::{Node, excerpt};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 

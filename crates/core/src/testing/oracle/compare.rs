@@ -1,13 +1,13 @@
 //! The contest: one key lives under a limit and under its referee, and every answer of the two is compared.
 
-use super::draw::{self, LimitNumbers};
+use super::generate::{self, LimitNumbers};
 use super::report::{Difference, OracleAnswer, OracleEvent, OracleReport};
 use super::{Oracle, OracleDecision, UndoScope};
 use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::decision::{Cost, Decision, Retry};
 use crate::limit::{Change, Limit, State};
 use crate::testing::random::Random;
-use crate::time::{Micros, Now, Timestamp};
+use crate::units::time::{Micros, Now, Timestamp};
 use std::collections::VecDeque;
 
 /// Leads both through random steps until there are enough or they differ.
@@ -75,8 +75,8 @@ const END: u64 = 4_000_000_000_000_000;
 impl<R: Oracle> OracleRun<R> {
     fn new(report: OracleReport, seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let numbers = draw::random_numbers(report.algorithm, &mut random);
-        let limit = draw::build_limit(report.algorithm, numbers);
+        let numbers = generate::random_numbers(report.algorithm, &mut random);
+        let limit = generate::build_limit(report.algorithm, numbers);
         let slack = random.pick(&[1_000_000, 1_000_000, 1_000_000, 0, 5_000, 10_000_000]);
         let early = 10 * numbers.period + 20_000_000;
         let start = if random.one_in(4) {
@@ -122,7 +122,7 @@ impl<R: Oracle> OracleRun<R> {
             4 | 5 => self.now + random.below(period / 8 + 2),
             6 => self.now + random.below(period + 1),
             7 if random.one_in(3) => self.now + random.below(3 * period),
-            7 => self.now + draw::log_uniform(random, period),
+            7 => self.now + generate::log_uniform(random, period),
             8 if random.one_in(3) => self.now + random.below(fill + 2),
             // A seam, and a microsecond to either side.
             9 => (self.now / period + 1) * period - 1 + random.below(3),
@@ -201,9 +201,9 @@ impl<R: Oracle> OracleRun<R> {
             6 => self.remaining + 1,
             7 => self.remaining / 2,
             8 => random.below(limit + 2),
-            9 => draw::log_uniform(random, limit),
+            9 => generate::log_uniform(random, limit),
             10 => limit + random.below(2),
-            _ => draw::log_uniform(random, 1_000_000_000),
+            _ => generate::log_uniform(random, 1_000_000_000),
         };
         cost.clamp(1, 1_000_000_000)
     }
@@ -397,8 +397,8 @@ impl<R: Oracle> OracleRun<R> {
 
     /// The limit gets other numbers, and both say at once what the key is worth under them.
     fn edit(&mut self) -> Result<(), Box<Difference>> {
-        self.numbers = draw::edit_numbers(self.report.algorithm, self.numbers, &mut self.random);
-        self.limit = draw::build_limit(self.report.algorithm, self.numbers);
+        self.numbers = generate::edit_numbers(self.report.algorithm, self.numbers, &mut self.random);
+        self.limit = generate::build_limit(self.report.algorithm, self.numbers);
         self.oracle.edit(self.numbers);
         self.report.edits += 1;
         self.log_event(OracleEvent::Edit(self.numbers));

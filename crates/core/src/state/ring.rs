@@ -5,8 +5,8 @@
 //! window and the limit: five bytes a run for 100 per minute, eight for nearly all limits, nine at the far end.
 
 use crate::algorithm::LeaseId;
-use crate::packed;
-use crate::time::{Micros, Now, Timestamp};
+use crate::state::packed;
+use crate::units::time::{Micros, Now, Timestamp};
 
 /// The runs of one key, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]

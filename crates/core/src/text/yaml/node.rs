@@ -1,7 +1,7 @@
 //! Values with their places, and how they are read: what does not fit becomes a problem, and reading goes on.
 
 use super::excerpt;
-use crate::problem::{Location, Problem, Problems, ValueError, closest_match, did_you_mean};
+use crate::text::problem::{Location, Problem, Problems, ValueError, closest_match, did_you_mean};
 use std::borrow::Cow;
 
 /// A value and where it stands.
@@ -139,7 +139,7 @@ impl Node {
         problems: &mut Problems,
     ) -> Option<u64> {
         let text = self.text(expected, problems)?;
-        let number = crate::quantity::parse_integer(text).filter(|number| range.contains(number));
+        let number = crate::text::quantity::parse_integer(text).filter(|number| range.contains(number));
         if number.is_none() {
             problems.error_with(
                 &self.location,

@@ -1,6 +1,6 @@
 //! Rates as people write them (`100 per minute`), and what makes a limit refusable.
 
-use crate::time::Micros;
+use crate::units::time::Micros;
 use std::fmt;
 
 /// `units` per `period`, both in range.

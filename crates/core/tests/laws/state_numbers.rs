@@ -1,7 +1,7 @@
 //! A state written as numbers is the same state; numbers that no limit wrote are refused or harmless.
 
 use crate::keys::{Key, any_limit, capacity, span};
-use crate::promise::used_key;
+use crate::standings::used_key;
 use proptest::prelude::*;
 use tollgate_core::{Debt, Limit, NanoFraction, Ring, State, StateNumbers, TimeFraction, UnitFraction, algorithm};
 

@@ -1,8 +1,8 @@
 //! A debt of units in as few bytes as its numbers need: for tables of many.
 
 use super::{Debt, FLAGS, UnitFraction};
-use crate::rate::{PERIOD_MAX, Rate};
-use crate::time::{Now, Timestamp};
+use crate::units::rate::{PERIOD_MAX, Rate};
+use crate::units::time::{Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
 /// A [`Debt`] of units in 28 bytes instead of 32, at home at any fourth byte.

@@ -1,7 +1,7 @@
 //! Refund and undo: what is given back was taken, and not more.
 
 use crate::keys::{Key, any_bucket, any_cell, any_limit, any_log, any_queue, any_window, capacity, requests, span};
-use crate::promise::used_key;
+use crate::standings::used_key;
 use proptest::prelude::*;
 use tollgate_core::Limit;
 

@@ -1,0 +1,6 @@
+//! Text written by people: YAML with locations, quantities, networks, and the problems found in them.
+
+pub mod network;
+pub mod problem;
+pub mod quantity;
+pub mod yaml;
