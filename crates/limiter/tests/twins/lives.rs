@@ -3,8 +3,8 @@
 use crate::examples;
 use redis::Connection;
 use std::fmt::Write;
-use tollgate_core::testing::timeline::{EventResult, KeepOrDrop, Timeline, TimelineAction, TimelineEvent};
 use tollgate_core::testing::random::Random;
+use tollgate_core::testing::timeline::{EventResult, KeepOrDrop, Timeline, TimelineAction, TimelineEvent};
 use tollgate_core::testing::vectors;
 use tollgate_core::{Change, Decision, LeaseId, Limit, Retry, State, lua};
 use tollgate_limiter::testing::servers::{Server, ServerKind};

@@ -2,8 +2,8 @@
 
 use redis::Connection;
 use std::collections::HashMap;
-use tollgate_core::testing::timeline::Timeline;
 use tollgate_core::testing::random::Random;
+use tollgate_core::testing::timeline::Timeline;
 use tollgate_core::{
     Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, propose,
 };
