@@ -1,6 +1,5 @@
 //! Rules as they are meant: checked, complete, immutable. What stands here cannot be wrong any more.
 
-use crate::settle::counter::Counter;
 use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::network::Networks;
@@ -9,6 +8,7 @@ use crate::rules::matching::Index;
 use crate::rules::model::SmallBytes;
 use crate::rules::ratelimit::{Descriptor, Descriptors};
 use crate::settle::OnStoreFailure;
+use crate::settle::counter::Counter;
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;

@@ -7,13 +7,13 @@ use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors}
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::decision::{Cost, Decision, Retry, Standing};
 use crate::limit::Limit;
-use crate::units::muldiv::muldiv;
-use crate::units::rate::Rate;
 use crate::rules::model::{
     Condition, CostSource, CounterId, CounterSpec, Dimension, LimitSelector, Mode, Rule, Terms, Test, Variant, Window,
     Windows,
 };
 use crate::settle::OnStoreFailure;
+use crate::units::muldiv::muldiv;
+use crate::units::rate::Rate;
 use crate::yaml;
 use std::collections::HashSet;
 use std::num::NonZeroU64;
