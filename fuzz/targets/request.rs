@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use tollgate::server::http::request;
+use tollgate::server::http::api::request;
 
 fuzz_target!(|body: &[u8]| {
     for asked in [request::attempt(body), request::subject(body)].into_iter().flatten() {

@@ -25,8 +25,8 @@ pub use store::{MemorySettings, RatelimitCounterSettings, RedisSettings, Snapsho
 use self::reading::SettingsReader;
 use crate::server::envoy::CompatModes;
 use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
-use crate::server::listen::Address;
-use crate::server::tls::TlsFiles;
+use crate::server::net::listen::Address;
+use crate::server::net::tls::TlsFiles;
 use crate::server::tokens::{Rights, Tokens};
 use std::path::PathBuf;
 use std::time::Duration;

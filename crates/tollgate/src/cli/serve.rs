@@ -22,8 +22,8 @@ use tollgate::reload::{Reloader, error_lines, one_line, report_quarantined};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
+use tollgate::server::net::tls::Tls;
 use tollgate::server::resp::{self, RespSettings};
-use tollgate::server::tls::Tls;
 use tollgate::server::tokens::Keyring;
 use tollgate_limiter::core::problem::Problem;
 

@@ -2,8 +2,8 @@
 
 use super::reading::SettingsReader;
 use crate::server::http::HttpLimits;
-use crate::server::listen::Address;
-use crate::server::tls::TlsFiles;
+use crate::server::net::listen::Address;
+use crate::server::net::tls::TlsFiles;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Location, Problem};
 use tollgate_limiter::core::quantity;

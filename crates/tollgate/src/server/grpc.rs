@@ -1,8 +1,8 @@
 //! The gRPC front end: Envoy's rate limit service, health, reflection.
 
+mod coalesced_io;
 mod connection;
-mod gathered;
-mod inline;
+mod inline_executor;
 mod service;
 mod settings;
 mod unary;
@@ -10,9 +10,9 @@ mod unary;
 pub use self::settings::GrpcSettings;
 
 use self::service::GrpcService;
-use super::accept::{ConnectionLimits, accept};
 use super::gate::Gate;
-use super::listen::Listener;
+use super::net::accept::{ConnectionLimits, accept};
+use super::net::listen::Listener;
 use std::pin::pin;
 use std::sync::Arc;
 use tonic_health::ServingStatus;

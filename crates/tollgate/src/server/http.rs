@@ -1,32 +1,25 @@
 //! The HTTP front end: the check API, forward-auth, health, metrics.
 
-mod answer;
+pub mod api;
 mod auth;
 mod connection;
 mod debug;
 mod envoy_json;
-mod explain;
 pub mod forward;
 mod json;
-mod opening;
-mod problem;
-mod ready;
-pub mod request;
-mod retry_after;
-mod routes;
+mod problem_details;
 pub mod settings;
-mod watch;
 
 pub use super::headers::{Dialect, DialectError, Dialects};
+pub use api::OPENAPI;
 pub use forward::{Forward, Gateway, RequestField};
-pub use problem::ProblemDetails;
-pub use routes::OPENAPI;
+pub use problem_details::ProblemDetails;
 pub use settings::{HttpLimits, HttpSettings, RetryAfter, RetryAfterFormat};
 
-use super::accept::{ConnectionLimits, accept};
 use super::gate::Gate;
-use super::listen::Listener;
-use routes::HttpService;
+use super::net::accept::{ConnectionLimits, accept};
+use super::net::listen::Listener;
+use api::HttpService;
 use std::sync::Arc;
 
 /// Answers requests on `listener` until `shutdown` comes to an end, and then drains: it accepts no more connections,
@@ -34,7 +27,7 @@ use std::sync::Arc;
 ///
 /// Trouble with a connection ends that connection, and trouble with accepting is waited out.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: HttpSettings, shutdown: impl Future<Output = ()>) {
-    serve_routes(listener, gate, settings, shutdown, &routes::ROUTES).await;
+    serve_routes(listener, gate, settings, shutdown, &api::ROUTES).await;
 }
 
 /// The same for the debug port: what the limits of envoyproxy/ratelimit's files are, and what was counted.
@@ -52,7 +45,7 @@ async fn serve_routes(
     gate: Arc<Gate>,
     settings: HttpSettings,
     shutdown: impl Future<Output = ()>,
-    routes: &'static [routes::RouteEntry],
+    routes: &'static [api::RouteEntry],
 ) {
     let limits = ConnectionLimits {
         connections: settings.limits.connections,

@@ -1,21 +1,21 @@
 //! The front end for the Redis protocol: `CL.THROTTLE` for any Redis client, and `TOLLGATE.CHECK`.
 
-mod answers;
 mod check;
 mod connection;
 pub mod decode;
+mod execute;
+mod reply_writer;
 mod session;
 mod settings;
 mod throttle;
 mod watch;
-mod write;
 
 pub use settings::RespSettings;
 
-use super::accept::{ConnectionLimits, accept};
 use super::gate::Gate;
-use super::listen::Listener;
-use super::room::MemoryBudget;
+use super::net::accept::{ConnectionLimits, accept};
+use super::net::listen::Listener;
+use super::net::memory_budget::MemoryBudget;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

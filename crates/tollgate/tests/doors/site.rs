@@ -6,7 +6,7 @@ use tokio::runtime::Runtime;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, Forward, Gateway, HttpSettings, RequestField};
-use tollgate::server::listen::{Address, Listener};
+use tollgate::server::net::listen::{Address, Listener};
 use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::AnyStore;
 use tollgate_limiter::core::network::Networks;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::net::UnixStream;
 use tollgate::server::envoy::RateLimitRequest;
 use tollgate::server::grpc::{self, GrpcSettings};
-use tollgate::server::listen::{Address, Listener};
+use tollgate::server::net::listen::{Address, Listener};
 use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 const RULES: &str = "- { id: x, limit: 10/min }\n";

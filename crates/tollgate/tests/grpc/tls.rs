@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tollgate::server::envoy::rate_limit_response::Code;
 use tollgate::server::grpc::GrpcSettings;
-use tollgate::server::tls::{Tls, TlsFiles, TlsReload};
+use tollgate::server::net::tls::{Tls, TlsFiles, TlsReload};
 
 fn serve(tls: Arc<Tls>) -> Server {
     let settings = GrpcSettings {

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::http::{self, HttpSettings, RetryAfter};
-use tollgate::server::listen::{Address, Listener};
+use tollgate::server::net::listen::{Address, Listener};
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{ParserOptions, RuleSet, RulesParser};

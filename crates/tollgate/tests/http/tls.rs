@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tollgate::server::http::HttpSettings;
-use tollgate::server::tls::{Tls, TlsReload};
+use tollgate::server::net::tls::{Tls, TlsReload};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
-use tollgate::server::tls::TlsFiles;
+use tollgate::server::net::tls::TlsFiles;
 
 /// A folder that goes with the test.
 pub(crate) struct Folder(pub(crate) PathBuf);

@@ -8,7 +8,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tollgate::server::gate::{Gate, Phase};
-use tollgate::server::listen::{Address, Listener};
+use tollgate::server::net::listen::{Address, Listener};
 use tollgate::server::resp::{self, RespSettings};
 use tollgate::server::store::AnyStore;
 use tollgate_limiter::clock::Clock;

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tollgate::config::Config;
-use tollgate::server::listen::Address;
+use tollgate::server::net::listen::Address;
 use tollgate_limiter::core::rules::{Attempt, RuleSet, Test};
 
 /// A first check to try, one that meets a rule.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tollgate::server::gate::{Gate, Phase};
-use tollgate::server::listen::{Address, Listener};
+use tollgate::server::net::listen::{Address, Listener};
 
 /// Front ends that listen, and those that answer.
 pub(super) struct FrontEnds {

@@ -1,12 +1,12 @@
 //! One connection, from accepting to its end.
 
-use super::gathered::coalesce;
-use super::inline::InlineExecutor;
+use super::coalesced_io::coalesce;
+use super::inline_executor::InlineExecutor;
 use super::service::GrpcService;
 use super::settings::GrpcSettings;
-use crate::server::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
-use crate::server::heard::SensorIo;
-use crate::server::listen::Stream;
+use crate::server::net::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
+use crate::server::net::listen::Stream;
+use crate::server::net::sensor_io::SensorIo;
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper::{Request, Response, body::Incoming};

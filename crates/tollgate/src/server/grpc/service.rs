@@ -10,7 +10,7 @@ use crate::server::envoy::{
     self, CLOSED, FILE_DESCRIPTOR_SET, NO_RULES, RateLimitRequest, RateLimitResponse, RlsError,
 };
 use crate::server::gate::Gate;
-use crate::server::room::MemoryBudget;
+use crate::server::net::memory_budget::MemoryBudget;
 use crate::server::telemetry::Protocol;
 use crate::server::tokens::Rights;
 use hyper::body::Incoming;

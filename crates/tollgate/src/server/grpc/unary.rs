@@ -1,6 +1,6 @@
 //! One message in, one message out: how gRPC puts them into HTTP/2. Calls of Envoy take this way and no other.
 
-use crate::server::room::MemoryBudget;
+use crate::server::net::memory_budget::MemoryBudget;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use hyper::body::{Body, Frame, SizeHint};
 use hyper::header::{CONTENT_TYPE, HeaderValue};

@@ -1,6 +1,6 @@
 //! Whether a request may do what it asks.
 
-use super::problem::ProblemDetails;
+use super::problem_details::ProblemDetails;
 use crate::server::tokens::{Caller, Rights, Tokens, single_header};
 use hyper::header::{HeaderName, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};

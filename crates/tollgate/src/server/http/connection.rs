@@ -1,12 +1,14 @@
 //! One connection, from accepting to its end.
 
-use super::opening::{HttpVersion, sniff};
-use super::routes::HttpService;
+mod sniff;
+
+use self::sniff::{HttpVersion, sniff};
+use super::api::HttpService;
 use super::settings::HttpLimits;
-use super::watch::{Activity, IdleMonitor, IdleState};
-use crate::server::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
-use crate::server::heard::SensorIo;
-use crate::server::listen::Stream;
+use crate::server::net::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
+use crate::server::net::idle::{Activity, IdleMonitor, IdleState};
+use crate::server::net::listen::Stream;
+use crate::server::net::sensor_io::SensorIo;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Version, body::Incoming};

@@ -1,6 +1,6 @@
 //! What is known from envoyproxy/ratelimit: `/healthcheck`, and on the debug port `/rlconfig` and `/stats`, as plain text.
 
-use super::routes::{PLAIN_TEXT, Route, RouteEntry};
+use super::api::{PLAIN_TEXT, Route, RouteEntry};
 use crate::server::gate::{Gate, Phase};
 use crate::server::telemetry::Protocol;
 use crate::server::tokens::Rights;

@@ -1,7 +1,7 @@
 //! `POST /json`: Envoy's request as JSON, for gateways that speak HTTP and not gRPC.
 
-use super::answer;
-use super::problem::{NO_STORE, ProblemDetails};
+use super::api::response;
+use super::problem_details::{NO_STORE, ProblemDetails};
 use crate::server::envoy::rate_limit_response::Code;
 use crate::server::envoy::{CLOSED, NO_RULES, RateLimitRequest, RlsError, json, should_rate_limit};
 use crate::server::gate::Gate;
@@ -32,7 +32,7 @@ pub(super) async fn respond(
         Err(RlsError::Closed) => return Err(undecided(gate, CLOSED)),
         Err(RlsError::NoRules) => return Err(undecided(gate, NO_RULES)),
     };
-    let mut response = answer::json(json::encode(&rls_response).to_string().into_bytes());
+    let mut response = response::json(json::encode(&rls_response).to_string().into_bytes());
     if rls_response.overall_code() == Code::OverLimit {
         *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
         response.headers_mut().insert(CACHE_CONTROL, NO_STORE);

@@ -4,12 +4,12 @@
 //! gateway's configuration writes, the cost is one, and what rules look at is read as the settings say.
 
 mod client_address;
-mod original;
+mod original_request;
 
 pub use client_address::client_address;
 
-use self::original::OriginalRequest;
-use super::problem::ProblemDetails;
+use self::original_request::OriginalRequest;
+use super::problem_details::ProblemDetails;
 use hyper::header::HeaderName;
 use hyper::http::request::Parts;
 use std::borrow::Cow;
@@ -173,7 +173,7 @@ impl<'p> ForwardPath<'p> {
             Some(at) => suffix.split_at(at),
             None => (suffix, ""),
         };
-        let domain = original::decode_segment(domain)?;
+        let domain = original_request::decode_segment(domain)?;
         (!domain.is_empty()).then_some(Self {
             domain,
             rest,

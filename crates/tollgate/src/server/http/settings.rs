@@ -2,7 +2,7 @@
 
 use super::forward::Forward;
 use crate::server::headers::Dialects;
-use crate::server::tls::Tls;
+use crate::server::net::tls::Tls;
 use crate::server::tokens::{Keyring, Rights};
 use std::sync::Arc;
 use std::time::Duration;

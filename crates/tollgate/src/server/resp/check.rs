@@ -1,6 +1,6 @@
 //! `TOLLGATE.CHECK domain cost k v [k v …]`: an attempt held against the rules.
 
-use super::write::{ErrorReply, Escaped, ReplyWriter, RespVersion};
+use super::reply_writer::{ErrorReply, Escaped, ReplyWriter, RespVersion};
 use tollgate_limiter::core::algorithm::cell::reply_seconds;
 use tollgate_limiter::core::rules::{Attempt, Attribute, Verdict};
 use tollgate_limiter::core::{Cost, Retry};

@@ -3,15 +3,15 @@
 //! What arrives is read into memory of the thread, decided and answered in one go; only what is left over, half a command
 //! or replies that the client does not read, is kept with the connection.
 
-use super::answers::{ReplyBatch, run_inline, run_pipelined};
 use super::decode::{Arguments, DecodeError, decode};
+use super::execute::{ReplyBatch, run_inline, run_pipelined};
+use super::reply_writer::ReplyWriter;
 use super::session::Session;
 use super::watch::{IdleMonitor, ProgressMark, WaitingFor};
-use super::write::ReplyWriter;
 use super::{FREE_BYTES, RespService};
-use crate::server::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
-use crate::server::listen::Stream;
-use crate::server::room::{Progress, Reservation};
+use crate::server::net::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
+use crate::server::net::listen::Stream;
+use crate::server::net::memory_budget::{Progress, Reservation};
 use crate::server::store::AnyThrottle;
 use std::cell::RefCell;
 use std::future::poll_fn;

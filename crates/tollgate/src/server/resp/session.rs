@@ -1,9 +1,9 @@
 //! What is known of one client, and the commands that are answered at once.
 
 use super::check::Check;
+use super::reply_writer::{ErrorReply, Escaped, ReplyWriter, RespVersion};
 use super::settings::RespSettings;
 use super::throttle::{self, Throttle, ThrottleParams};
-use super::write::{ErrorReply, Escaped, ReplyWriter, RespVersion};
 use crate::server::tokens::{Rights, TokenDigest, Tokens};
 use std::sync::Arc;
 

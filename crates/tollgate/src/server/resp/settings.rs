@@ -1,6 +1,6 @@
 //! What can be set about the front end for the Redis protocol. The defaults are those of the documentation.
 
-use crate::server::tls::Tls;
+use crate::server::net::tls::Tls;
 use crate::server::tokens::Keyring;
 use std::sync::Arc;
 use std::time::Duration;

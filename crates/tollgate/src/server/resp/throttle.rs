@@ -1,6 +1,6 @@
 //! `CL.THROTTLE`: what is asked, out of its arguments.
 
-use super::write::{ErrorReply, Escaped};
+use super::reply_writer::{ErrorReply, Escaped};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::{Cell, Cost, LimitError};
 

@@ -1,12 +1,12 @@
 //! An explanation as JSON.
 
-use super::answer::{self, CheckResponse};
-use super::json::{boolean, integer, string};
+use super::response::{self, CheckResponse};
+use crate::server::http::json::{boolean, integer, string};
 use tollgate_limiter::core::rules::{Explanation, LimitOrigin, MatchedRule, RuleMatch, RuleTrace, SkipReason, Terms};
 use tollgate_limiter::core::{Cost, Timestamp};
 
 /// `{"verdict":{…},"rules":[…]}`: what a check would answer, and then every rule.
-pub(super) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
+pub(in crate::server::http) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
     let mut out = Vec::with_capacity(BYTES);
     out.extend_from_slice(b"{\"verdict\":");
     let response = CheckResponse {
@@ -15,7 +15,7 @@ pub(super) fn encode(explanation: &Explanation<'_>) -> Vec<u8> {
         cost: Cost::ZERO,
         now: Timestamp::EPOCH,
     };
-    answer::write_body(&mut out, &response);
+    response::write_body(&mut out, &response);
     out.extend_from_slice(b",\"rules\":");
     array(&mut out, &explanation.traces, rule_trace);
     out.push(b'}');
@@ -72,7 +72,7 @@ fn matched_rule(out: &mut Vec<u8>, trace: &RuleTrace<'_>, matched: &MatchedRule<
     out.extend_from_slice(b",\"limits\":");
     array(out, &matched.limits, |out, limit| {
         out.push(b'{');
-        answer::write_ruling(out, &limit.ruling);
+        response::write_ruling(out, &limit.ruling);
         out.extend_from_slice(b",\"algorithm\":");
         string_or_null(out, limit.ruling.window.map(|window| window.limit().algorithm()));
         out.extend_from_slice(b",\"key\":");

@@ -1,7 +1,7 @@
 //! The elements of a batch, each as it is written. What one of them means is not told here.
 
 use super::BATCH_MAX;
-use crate::server::http::problem::ProblemDetails;
+use crate::server::http::problem_details::ProblemDetails;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;

@@ -1,17 +1,22 @@
 //! What is answered where.
 
-mod bodies;
+mod body;
+mod explain;
+mod ready;
+pub mod request;
+pub(super) mod response;
+mod retry_after;
 
-use self::bodies::{BodyBytes, IncomingBody, body_budget, read};
-use super::answer::{self, CheckResponse};
+use self::body::{BodyBytes, IncomingBody, body_budget, read};
+use self::response::CheckResponse;
 use super::forward::ForwardPath;
-use super::problem::ProblemDetails;
+use super::problem_details::ProblemDetails;
 use super::settings::HttpSettings;
-use super::watch::RequestGuard;
-use super::{auth, debug, envoy_json, explain, forward, json, ready, request};
+use super::{auth, debug, envoy_json, forward, json};
 use crate::server::envoy::request::is_refund;
 use crate::server::gate::{Gate, Phase};
-use crate::server::room::MemoryBudget;
+use crate::server::net::idle::RequestGuard;
+use crate::server::net::memory_budget::MemoryBudget;
 use crate::server::telemetry::{Protocol, Telemetry};
 use crate::server::tokens::Rights;
 use bytes::Bytes;
@@ -28,7 +33,7 @@ use tollgate_limiter::core::{Cost, Timestamp};
 use tollgate_limiter::store::StoreError;
 
 /// The description of this API that machines read.
-pub const OPENAPI: &str = include_str!("openapi.json");
+pub const OPENAPI: &str = include_str!("api/openapi.json");
 
 /// What every connection of one listener shares.
 #[derive(Debug)]
@@ -184,7 +189,11 @@ impl HttpService {
             cost: attempt.cost,
             now: checked.now.unwrap_or(Timestamp::EPOCH),
         };
-        Ok(answer::gateway_response(&self.settings, &response, target.deny_status))
+        Ok(response::gateway_response(
+            &self.settings,
+            &response,
+            target.deny_status,
+        ))
     }
 
     async fn check(
@@ -204,7 +213,7 @@ impl HttpService {
             cost: attempt.cost,
             now: checked.now.unwrap_or(Timestamp::EPOCH),
         };
-        Ok(answer::check_response(&self.settings, &response))
+        Ok(response::check_response(&self.settings, &response))
     }
 
     /// Everything, though checks have a shorter way.
@@ -225,11 +234,11 @@ impl HttpService {
             Route::Explain => self.explain(request, guard).await,
             Route::Forward => self.forward(&request.into_parts().0, peer).await,
             Route::Rls => self.rls(request, guard).await,
-            Route::Healthz => Ok(answer::json(b"{\"status\":\"alive\"}".to_vec())),
+            Route::Healthz => Ok(response::json(b"{\"status\":\"alive\"}".to_vec())),
             Route::Readyz => Ok(ready::readiness(&self.gate)),
             Route::Healthcheck => Ok(debug::health(&self.gate)),
             Route::Metrics => Ok(metrics(&self.gate)),
-            Route::OpenApi => Ok(answer::json(OPENAPI.into())),
+            Route::OpenApi => Ok(response::json(OPENAPI.into())),
             Route::DebugIndex => Ok(debug::index()),
             Route::RlConfig => Ok(debug::limits(&self.gate)),
             Route::Stats => Ok(debug::stats(&self.gate)),
@@ -267,10 +276,10 @@ impl HttpService {
                 cost: attempt.cost,
                 now: checked.now.unwrap_or(Timestamp::EPOCH),
             };
-            answer::write_body(&mut out, &response);
+            response::write_body(&mut out, &response);
         }
         out.push(b']');
-        Ok(answer::json(out))
+        Ok(response::json(out))
     }
 
     async fn refund(
@@ -291,8 +300,8 @@ impl HttpService {
             now: Timestamp::EPOCH,
         };
         let mut out = Vec::with_capacity(ELEMENT_BYTES);
-        answer::write_body(&mut out, &response);
-        Ok(answer::json(out))
+        response::write_body(&mut out, &response);
+        Ok(response::json(out))
     }
 
     async fn forget(
@@ -315,7 +324,7 @@ impl HttpService {
         out.extend_from_slice(b"{\"forgotten\":");
         json::integer(&mut out, forgotten);
         out.push(b'}');
-        Ok(answer::json(out))
+        Ok(response::json(out))
     }
 
     async fn release(
@@ -336,7 +345,7 @@ impl HttpService {
         out.extend_from_slice(b"{\"released\":");
         json::boolean(&mut out, released);
         out.push(b'}');
-        Ok(answer::json(out))
+        Ok(response::json(out))
     }
 
     async fn renew(
@@ -359,7 +368,7 @@ impl HttpService {
         out.extend_from_slice(b"{\"renewed\":true,\"expires_in_ms\":");
         json::integer(&mut out, term.as_millis_ceil());
         out.push(b'}');
-        Ok(answer::json(out))
+        Ok(response::json(out))
     }
 
     async fn explain(
@@ -378,7 +387,7 @@ impl HttpService {
             response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
             return Ok(response);
         }
-        Ok(answer::json(explain::encode(&explanation)))
+        Ok(response::json(explain::encode(&explanation)))
     }
 
     async fn rls(

@@ -2,9 +2,9 @@
 //! nothing is larger than what was sent.
 
 mod elements;
-mod plain;
+mod fast_path;
 
-use super::problem::ProblemDetails;
+use crate::server::http::problem_details::ProblemDetails;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use std::borrow::Cow;
@@ -71,7 +71,7 @@ pub fn batch(body: &[u8]) -> Result<Vec<CheckRequest<'_>>, ProblemDetails> {
 }
 
 fn parse_attempt(json: &str) -> Result<CheckRequest<'_>, ProblemDetails> {
-    match plain::attempt(json) {
+    match fast_path::attempt(json) {
         Some(request) => Ok(request),
         None => CheckRequest::read(json, Form::Attempt),
     }

@@ -1,7 +1,7 @@
 //! The head of a connection's first request, waited for in little room: what serves requests takes ten times as much, and is
 //! made when there is one. So whoever connects and is slow costs no more than what he sends and a task.
 
-use crate::server::heard::SensorIo;
+use crate::server::net::sensor_io::SensorIo;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum HttpVersion {
+pub(in crate::server::http) enum HttpVersion {
     Http1,
     Http2,
 }
@@ -19,7 +19,7 @@ pub(super) enum HttpVersion {
 ///
 /// # Errors
 /// Those of the stream.
-pub(super) async fn sniff<T, N>(stream: &mut SensorIo<T, N>) -> io::Result<HttpVersion>
+pub(in crate::server::http) async fn sniff<T, N>(stream: &mut SensorIo<T, N>) -> io::Result<HttpVersion>
 where
     T: AsyncRead + Unpin,
     N: Fn(usize) + Unpin,

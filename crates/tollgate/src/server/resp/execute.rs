@@ -3,9 +3,9 @@
 use super::RespService;
 use super::check::{self, Check};
 use super::decode::{Arguments, DecodeError, decode};
+use super::reply_writer::{ReplyWriter, RespVersion};
 use super::session::{Command, Session};
 use super::throttle::{STORE_ERROR, Throttle, ThrottleOp};
-use super::write::{ReplyWriter, RespVersion};
 use crate::server::telemetry::Protocol;
 use futures_util::future::join_all;
 use std::pin::pin;

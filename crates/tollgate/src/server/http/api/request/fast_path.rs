@@ -155,7 +155,7 @@ const ATTRIBUTES_TYPICAL: usize = 4;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::http::request::Form;
+    use crate::server::http::api::request::Form;
     use proptest::prelude::*;
 
     /// What both readers make of it: the plain one the same as the other, or nothing.

@@ -7,7 +7,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Tells `note` how many bytes came, each time that some do.
 #[derive(Debug)]
-pub(super) struct SensorIo<T, N> {
+pub(in crate::server) struct SensorIo<T, N> {
     stream: T,
     on_read: N,
     /// What was read and is to be read again.
@@ -15,7 +15,7 @@ pub(super) struct SensorIo<T, N> {
 }
 
 impl<T, N: Fn(usize)> SensorIo<T, N> {
-    pub(super) fn new(stream: T, on_read: N) -> Self {
+    pub(in crate::server) fn new(stream: T, on_read: N) -> Self {
         Self {
             stream,
             on_read,
@@ -24,7 +24,7 @@ impl<T, N: Fn(usize)> SensorIo<T, N> {
     }
 
     /// Lets these bytes be read before all others.
-    pub(super) fn push_back(&mut self, bytes: Vec<u8>) {
+    pub(in crate::server) fn push_back(&mut self, bytes: Vec<u8>) {
         self.prefix = bytes;
     }
 }

@@ -4,7 +4,7 @@
 //! rule for `/v1/charges` would not be met by `/v1/%63harges`.
 
 use super::Gateway;
-use crate::server::http::problem::ProblemDetails;
+use crate::server::http::problem_details::ProblemDetails;
 use hyper::header::{HOST, HeaderName};
 use hyper::http::request::Parts;
 use std::borrow::Cow;

@@ -2,11 +2,11 @@
 
 mod body;
 
-use super::forward::DenyStatus;
-use super::problem::{NO_STORE, PROBLEM_JSON};
 use super::retry_after::retry_after;
-use super::settings::HttpSettings;
 use crate::server::headers::{self, HeaderInput, HeaderPolicy, PolicyQuota};
+use crate::server::http::forward::DenyStatus;
+use crate::server::http::problem_details::{NO_STORE, PROBLEM_JSON};
+use crate::server::http::settings::HttpSettings;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
@@ -15,27 +15,30 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 use tollgate_limiter::core::{Cost, Micros, Retry, Timestamp};
 
-pub(super) use body::{write as write_body, write_ruling};
+pub(in crate::server::http) use body::{write as write_body, write_ruling};
 
 /// What a verdict is told together with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CheckResponse<'a> {
-    pub(super) verdict: &'a Verdict<'a>,
+pub(in crate::server::http) struct CheckResponse<'a> {
+    pub(in crate::server::http) verdict: &'a Verdict<'a>,
     /// What the attempt holds of concurrency limits.
-    pub(super) lease: Option<&'a str>,
+    pub(in crate::server::http) lease: Option<&'a str>,
     /// What was asked for.
-    pub(super) cost: Cost,
+    pub(in crate::server::http) cost: Cost,
     /// The store's time when it was decided.
-    pub(super) now: Timestamp,
+    pub(in crate::server::http) now: Timestamp,
 }
 
 /// The answer to a check: 200, 429 if it is denied, 503 if it could not be judged and a rule refuses that.
-pub(super) fn check_response(settings: &HttpSettings, check: &CheckResponse<'_>) -> Response<Full<Bytes>> {
+pub(in crate::server::http) fn check_response(
+    settings: &HttpSettings,
+    check: &CheckResponse<'_>,
+) -> Response<Full<Bytes>> {
     with_status(settings, check, status(check.verdict))
 }
 
 /// The answer to a gateway. Allowed: exactly 200, and nothing in it. Refused: as a check, or with 403.
-pub(super) fn gateway_response(
+pub(in crate::server::http) fn gateway_response(
     settings: &HttpSettings,
     check: &CheckResponse<'_>,
     deny_status: DenyStatus,
@@ -93,7 +96,7 @@ fn with_status(settings: &HttpSettings, check: &CheckResponse<'_>, status: Statu
 }
 
 /// JSON that is nothing but JSON.
-pub(super) fn json(body: Vec<u8>) -> Response<Full<Bytes>> {
+pub(in crate::server::http) fn json(body: Vec<u8>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, JSON);
     response

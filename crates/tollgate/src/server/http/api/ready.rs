@@ -1,8 +1,8 @@
 //! Whether requests should be sent here, and what is wrong if anything is.
 
-use super::answer;
-use super::json::{boolean, integer, string};
+use super::response;
 use crate::server::gate::{Gate, Phase};
+use crate::server::http::json::{boolean, integer, string};
 use crate::server::store::AnyStore;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -12,7 +12,7 @@ use tollgate_limiter::store::redis::Redis;
 
 /// 200 when requests should be sent here, 503 while starting or draining. A broken edit of the rules is told, and does not
 /// count: those before it are in force. Nor does a store that is away: rules say what then holds.
-pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
+pub(in crate::server::http) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
     let phase = gate.phase();
     let mut out = Vec::with_capacity(256);
     out.extend_from_slice(b"{\"status\":");
@@ -69,7 +69,7 @@ pub(super) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
         }
     }
     out.push(b'}');
-    let mut response = answer::json(out);
+    let mut response = response::json(out);
     if phase != Phase::Ready {
         *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
     }

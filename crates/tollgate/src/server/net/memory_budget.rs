@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 /// Room for so many bytes beyond what each connection has free.
 #[derive(Debug)]
-pub(super) struct MemoryBudget {
+pub(in crate::server) struct MemoryBudget {
     max_bytes: usize,
     free_bytes: usize,
     reserved: AtomicUsize,
@@ -24,7 +24,7 @@ pub(super) struct MemoryBudget {
 
 /// What one client has taken.
 #[derive(Debug)]
-pub(super) struct Reservation<'r> {
+pub(in crate::server) struct Reservation<'r> {
     budget: &'r MemoryBudget,
     reserved_bytes: usize,
     /// Its number, once it has waited.
@@ -33,14 +33,14 @@ pub(super) struct Reservation<'r> {
 
 /// Whether a client that waits for room has sent a half of something, and is done when the other half is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(in crate::server) enum Progress {
     Partial,
     Complete,
 }
 
 impl MemoryBudget {
     /// Room for `most` bytes. Each share holds `free` of its own that do not count.
-    pub(super) fn new(max_bytes: usize, free_bytes: usize) -> Self {
+    pub(in crate::server) fn new(max_bytes: usize, free_bytes: usize) -> Self {
         Self {
             max_bytes,
             free_bytes,
@@ -52,7 +52,7 @@ impl MemoryBudget {
         }
     }
 
-    pub(super) const fn reservation(&self) -> Reservation<'_> {
+    pub(in crate::server) const fn reservation(&self) -> Reservation<'_> {
         Reservation {
             budget: self,
             reserved_bytes: 0,
@@ -61,7 +61,7 @@ impl MemoryBudget {
     }
 
     /// Whether all of it is taken.
-    pub(super) fn is_exhausted(&self) -> bool {
+    pub(in crate::server) fn is_exhausted(&self) -> bool {
         self.reserved.load(Ordering::SeqCst) >= self.max_bytes
     }
 
@@ -86,7 +86,7 @@ impl MemoryBudget {
 
 impl Reservation<'_> {
     /// Notes that the client holds so many bytes. False if they are more than there is room for; they are noted all the same.
-    pub(super) fn resize(&mut self, bytes: usize) -> bool {
+    pub(in crate::server) fn resize(&mut self, bytes: usize) -> bool {
         let needed = bytes.saturating_sub(self.budget.free_bytes);
         if needed > self.reserved_bytes {
             let growth = needed - self.reserved_bytes;
@@ -105,12 +105,12 @@ impl Reservation<'_> {
     }
 
     /// Whether the client holds more than what is free to it.
-    pub(super) const fn exceeds_free(&self) -> bool {
+    pub(in crate::server) const fn exceeds_free(&self) -> bool {
         self.reserved_bytes > 0
     }
 
     /// Waits until not all room is taken, or, who is `half` through something, until it is its turn all the same.
-    pub(super) fn poll_capacity(&mut self, cx: &Context<'_>, progress: Progress) -> Poll<()> {
+    pub(in crate::server) fn poll_capacity(&mut self, cx: &Context<'_>, progress: Progress) -> Poll<()> {
         if progress == Progress::Complete {
             self.end_exemption();
         }

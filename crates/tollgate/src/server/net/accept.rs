@@ -1,9 +1,9 @@
 //! Connections, for every front end alike: accepted while there is room, ended when the server stops.
 
-use super::addresses::{ConnectionsPerIp, limited_address};
-use super::gate::{Gate, Phase};
 use super::listen::{Listener, Stream};
+use super::per_ip::{ConnectionsPerIp, limited_address};
 use super::tls::Tls;
+use crate::server::gate::{Gate, Phase};
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 
 /// How far the server is on its way to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ShutdownStage {
+pub(in crate::server) enum ShutdownStage {
     /// Serving.
     Running,
     /// Answering what is in flight.
@@ -27,13 +27,13 @@ pub(super) enum ShutdownStage {
 
 /// What connections are held to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ConnectionLimits {
+pub(in crate::server) struct ConnectionLimits {
     /// At a time.
-    pub(super) connections: usize,
+    pub(in crate::server) connections: usize,
     /// At a time from one address of another machine.
-    pub(super) per_address: usize,
+    pub(in crate::server) per_address: usize,
     /// How long they may take when the server stops.
-    pub(super) drain: Duration,
+    pub(in crate::server) drain: Duration,
 }
 
 /// Lets `converse` have each connection on `listener`, at most so many at a time, until `shutdown` comes to an end. Then
@@ -41,7 +41,7 @@ pub(super) struct ConnectionLimits {
 ///
 /// At the cap of connections the next ones wait in the system's queue until one ends: a client that was let in is served. At
 /// the cap of one address its next ones are closed, so that they do not stand in the way of others.
-pub(super) async fn accept<C>(
+pub(in crate::server) async fn accept<C>(
     listener: Listener,
     gate: &Arc<Gate>,
     limits: ConnectionLimits,
@@ -125,7 +125,7 @@ async fn accept_from<C>(
 }
 
 /// How long a connection without a request is kept when the server stops: one may be under way already.
-pub(super) fn idle_grace(drain: Duration) -> Duration {
+pub(in crate::server) fn idle_grace(drain: Duration) -> Duration {
     Duration::from_secs(1).min(drain / 2)
 }
 
@@ -139,7 +139,7 @@ const WARN_INTERVAL: Duration = Duration::from_secs(60);
 const ACCEPT_GRACE: Duration = Duration::from_millis(20);
 
 /// TLS with a client, unless it takes longer than `within` or the server has stopped.
-pub(super) async fn tls_handshake(
+pub(in crate::server) async fn tls_handshake(
     stream: Stream,
     tls: &Tls,
     handshake_timeout: Duration,
@@ -163,7 +163,7 @@ pub(super) async fn tls_handshake(
 }
 
 /// Why a conversation is looked at.
-pub(super) enum Wakeup<T> {
+pub(in crate::server) enum Wakeup<T> {
     /// It came to something.
     Ready(T),
     /// It is time to look whether it goes on.
@@ -174,14 +174,14 @@ pub(super) enum Wakeup<T> {
 
 /// What is still to be waited for beside a conversation. Waiting for a change of the stage takes a lock that all connections
 /// share, and waiting for a time some work, so each is done once; then a glance tells.
-pub(super) struct Wakeups {
-    pub(super) idle_check: bool,
+pub(in crate::server) struct Wakeups {
+    pub(in crate::server) idle_check: bool,
     stage: bool,
 }
 
 impl Wakeups {
     /// All of it.
-    pub(super) const fn new() -> Self {
+    pub(in crate::server) const fn new() -> Self {
         Self {
             idle_check: true,
             stage: true,
@@ -189,7 +189,7 @@ impl Wakeups {
     }
 
     /// The next turn of a conversation.
-    pub(super) fn poll<T>(
+    pub(in crate::server) fn poll<T>(
         &mut self,
         cx: &mut Context<'_>,
         connection: Poll<T>,
@@ -221,7 +221,7 @@ impl Wakeups {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::listen::Address;
+    use crate::server::net::listen::Address;
     use std::future::{pending, poll_fn};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;

@@ -1,8 +1,8 @@
 //! TLS: certificates read from files, and read again when the files change.
 
-mod names;
+mod client_names;
 
-use self::names::ClientNameVerifier;
+use self::client_names::ClientNameVerifier;
 use arc_swap::ArcSwap;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};

@@ -4,7 +4,7 @@
 //! looked at every few seconds, and whoever has not come further since the time allowed is cut off, late by one look at
 //! most.
 
-use super::settings::HttpLimits;
+use crate::server::http::HttpLimits;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 /// What happens on one connection.
 #[derive(Debug, Default)]
-pub(super) struct Activity {
+pub(in crate::server) struct Activity {
     /// Requests that have begun, wrapping.
     started: AtomicU32,
     /// Requests that have ended, wrapping.
@@ -32,7 +32,7 @@ pub(super) struct Activity {
 
 /// A request on its way.
 #[derive(Debug)]
-pub(super) struct RequestGuard {
+pub(in crate::server) struct RequestGuard {
     activity: Arc<Activity>,
     number: u32,
     is_multiplexed: bool,
@@ -40,7 +40,7 @@ pub(super) struct RequestGuard {
 
 /// What a look comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IdleState {
+pub(in crate::server) enum IdleState {
     /// All is well.
     Active,
     /// A body has had its time: its request is to be polled, and sees it.
@@ -51,7 +51,7 @@ pub(super) enum IdleState {
 
 /// Looks at a pulse.
 #[derive(Debug)]
-pub(super) struct IdleMonitor {
+pub(in crate::server) struct IdleMonitor {
     activity: Arc<Activity>,
     limits: HttpLimits,
     /// Requests that had ended when it last looked.
@@ -66,17 +66,17 @@ pub(super) struct IdleMonitor {
 
 impl Activity {
     /// Bytes came.
-    pub(super) fn record_bytes(&self) {
+    pub(in crate::server) fn record_bytes(&self) {
         self.bytes_pending.store(true, Ordering::Relaxed);
     }
 
     /// Whether a request is on its way.
-    pub(super) fn has_requests(&self) -> bool {
+    pub(in crate::server) fn has_requests(&self) -> bool {
         self.started.load(Ordering::Relaxed) != self.ended.load(Ordering::Relaxed)
     }
 
     /// A request begins; it ends when the beat is dropped.
-    pub(super) fn start_request(self: &Arc<Self>, is_multiplexed: bool) -> RequestGuard {
+    pub(in crate::server) fn start_request(self: &Arc<Self>, is_multiplexed: bool) -> RequestGuard {
         let before = self.started.fetch_add(1, Ordering::Relaxed);
         self.bytes_pending.store(false, Ordering::Relaxed);
         if is_multiplexed {
@@ -92,7 +92,7 @@ impl Activity {
 
 impl RequestGuard {
     /// Whether others may be on their way beside it.
-    pub(super) const fn is_multiplexed(&self) -> bool {
+    pub(in crate::server) const fn is_multiplexed(&self) -> bool {
         self.is_multiplexed
     }
 
@@ -100,7 +100,7 @@ impl RequestGuard {
     ///
     /// The requests of a plain connection are polled with it, so the watch can tell them that their time is up. Those of
     /// a multiplexed one run on their own and have a timer each.
-    pub(super) async fn read_body<T>(&self, timeout: Duration, body: impl Future<Output = T>) -> Option<T> {
+    pub(in crate::server) async fn read_body<T>(&self, timeout: Duration, body: impl Future<Output = T>) -> Option<T> {
         if self.is_multiplexed {
             // A timer takes room, which the others should not carry.
             return Box::pin(tokio::time::timeout(timeout, body)).await.ok();
@@ -128,7 +128,7 @@ impl Drop for RequestGuard {
 }
 
 impl IdleMonitor {
-    pub(super) fn new(activity: Arc<Activity>, limits: HttpLimits, now: Instant) -> Self {
+    pub(in crate::server) fn new(activity: Arc<Activity>, limits: HttpLimits, now: Instant) -> Self {
         Self {
             activity,
             limits,
@@ -140,7 +140,7 @@ impl IdleMonitor {
     }
 
     /// How long to wait before looking again: a quarter of the time that is allowed.
-    pub(super) fn check_interval(&self) -> Duration {
+    pub(in crate::server) fn check_interval(&self) -> Duration {
         let HttpLimits {
             header_timeout,
             idle_timeout,
@@ -151,7 +151,7 @@ impl IdleMonitor {
     }
 
     /// Whether the client, or a body, has had its time.
-    pub(super) fn check(&mut self, now: Instant) -> IdleState {
+    pub(in crate::server) fn check(&mut self, now: Instant) -> IdleState {
         let reading = self.activity.reading_body.load(Ordering::Relaxed);
         if reading == 0 || reading != self.reading.0 {
             self.reading = (reading, now);

@@ -1,8 +1,8 @@
 //! Bodies of requests: all of them, within a size, a time, and the room that all have together.
 
-use crate::server::http::problem::ProblemDetails;
-use crate::server::http::watch::RequestGuard;
-use crate::server::room::{MemoryBudget, Reservation};
+use crate::server::http::problem_details::ProblemDetails;
+use crate::server::net::idle::RequestGuard;
+use crate::server::net::memory_budget::{MemoryBudget, Reservation};
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// Connections by the address they come from.
 #[derive(Debug)]
-pub(super) struct ConnectionsPerIp {
+pub(in crate::server) struct ConnectionsPerIp {
     max: usize,
     /// Only those that have some, so that there are never more than connections.
     open: Mutex<HashMap<IpAddr, usize>>,
@@ -14,11 +14,11 @@ pub(super) struct ConnectionsPerIp {
 
 /// One connection among those of its address. It ends with this.
 #[derive(Debug)]
-pub(super) struct IpPermit(Option<(Arc<ConnectionsPerIp>, IpAddr)>);
+pub(in crate::server) struct IpPermit(Option<(Arc<ConnectionsPerIp>, IpAddr)>);
 
 impl ConnectionsPerIp {
     /// At most so many connections of one address.
-    pub(super) fn new(max: usize) -> Arc<Self> {
+    pub(in crate::server) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
             open: Mutex::default(),
@@ -26,7 +26,7 @@ impl ConnectionsPerIp {
     }
 
     /// A place for a connection, unless its address has as many as it may. Who has no address that counts always gets one.
-    pub(super) fn acquire(self: &Arc<Self>, address: Option<IpAddr>) -> Option<IpPermit> {
+    pub(in crate::server) fn acquire(self: &Arc<Self>, address: Option<IpAddr>) -> Option<IpPermit> {
         let Some(address) = address else {
             return Some(IpPermit(None));
         };
@@ -55,7 +55,7 @@ impl Drop for IpPermit {
 
 /// The address that a connection counts for. This machine counts for none: a gateway beside the server, or a mesh that brings
 /// everybody's connections from here, is not one client. Of IPv6 it is the network, for a client has all addresses of it.
-pub(super) fn limited_address(address: IpAddr) -> Option<IpAddr> {
+pub(in crate::server) fn limited_address(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
         address if address.is_loopback() => None,
         IpAddr::V6(address) => {

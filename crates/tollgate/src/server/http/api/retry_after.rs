@@ -1,7 +1,7 @@
 //! When to come back.
 
-use super::settings::{RetryAfter, RetryAfterFormat};
 use crate::server::headers::seconds_ceil;
+use crate::server::http::settings::{RetryAfter, RetryAfterFormat};
 use std::time::{Duration, UNIX_EPOCH};
 use tollgate_limiter::core::{Micros, Retry, Timestamp};
 
