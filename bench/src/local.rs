@@ -17,7 +17,7 @@ use tollgate_limiter::core::yaml;
 use tollgate_limiter::core::{
     Charge, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, TokenBucket,
 };
-use tollgate_limiter::store::local::{Fallback, FallbackOptions};
+use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::{BreakerState, Redis};
 use tollgate_limiter::store::{Source, Store};

@@ -22,14 +22,14 @@
 //! says `compensated`. A store that needs a runtime of its own calls [`conformance`] inside it and enters it on other
 //! threads by [`Bench::on_threads`].
 
+mod contention;
+mod reference;
 mod run;
 mod samples;
 mod steps;
-mod together;
-mod twin;
 
+use self::reference::ReferenceModel;
 use self::samples::Shape;
-use self::twin::ReferenceModel;
 use crate::store::Store;
 use std::fmt;
 use std::sync::Arc;
@@ -90,8 +90,8 @@ pub async fn conformance<S: Store + 'static>(harness: &Harness<S>) -> Result<Con
         report.answers += model.answers();
     }
     for shape in Shape::ALL {
-        report.concurrent += together::one_key(harness, shape).await?;
-        report.concurrent += together::reversed_key_order(harness, shape).await?;
+        report.concurrent += contention::one_key(harness, shape).await?;
+        report.concurrent += contention::reversed_key_order(harness, shape).await?;
     }
     Ok(report)
 }

@@ -1,8 +1,8 @@
 //! What a store is: it keeps what the core decides, all charges of a request at one moment.
 
-mod hits;
 #[cfg(feature = "redis")]
-pub mod local;
+pub mod fallback;
+mod hits;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;

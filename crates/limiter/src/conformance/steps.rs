@@ -1,7 +1,7 @@
 //! What one caller after the other must see of a store, for one algorithm.
 
+use super::reference::{ReferenceModel, charge, charge_as};
 use super::samples::{LONG, SHORT, Shape, UNITS};
-use super::twin::{ReferenceModel, charge, charge_as};
 use crate::store::Store;
 use tollgate_core::{Cost, LeaseId, Limit, Micros, Policy, Retry};
 

@@ -5,22 +5,22 @@
 //! and cannot deadlock. Idle keys are swept out a few slots at a time behind new keys.
 
 mod budget;
-mod give_back;
-mod kinds;
+mod capacity;
+mod modify;
 mod options;
+mod output;
 mod overflow;
-mod room;
 mod shards;
 mod snapshot;
 mod table;
-mod together;
-mod told;
+mod table_kind;
+mod transaction;
 
 use self::budget::Budget;
-use self::kinds::{Kind, Tables, with_kind};
+use self::output::SettleOutput;
 use self::overflow::{OverflowCounters, denial};
 use self::table::{Lookup, Table};
-use self::told::SettleOutput;
+use self::table_kind::{Kind, Tables, with_kind};
 use super::{Outcome, Settlement, Source, Store, StoreError};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
@@ -33,7 +33,7 @@ use tollgate_core::{
 pub use self::options::{MemoryOptions, MemoryUsage};
 pub use self::overflow::Overflow;
 pub use self::snapshot::SnapshotError;
-pub(crate) use self::together::Commit;
+pub(crate) use self::transaction::Commit;
 
 /// The embedded store.
 #[derive(Debug)]
@@ -102,7 +102,7 @@ impl Memory {
     #[inline(always)]
     pub(crate) fn settle_one<T: SettleOutput>(&self, key: Fingerprint, limit: &Limit, options: ChargeOptions) -> T {
         with_kind!(limit, kind => {
-            let shards = kinds::shards_of(kind, &self.tables);
+            let shards = table_kind::shards_of(kind, &self.tables);
             let table = shards.lock(shards.index_of(key));
             // The clock is read while memory answers.
             table.prefetch(key);
@@ -149,7 +149,7 @@ impl Memory {
             let now = self.instant();
             with_kind!(limit, kind => {
                 // Only asks for the places of all, and then waits for memory once and not for each key.
-                let shards = kinds::shards_of(kind, &self.tables);
+                let shards = table_kind::shards_of(kind, &self.tables);
                 for &key in keys {
                     shards.lock(shards.index_of(key)).prefetch(key);
                 }
@@ -167,7 +167,7 @@ impl Memory {
             if charges.len() > 1 {
                 for Charge { key, limit, .. } in charges {
                     with_kind!(limit, kind => {
-                        let shards = kinds::shards_of(kind, &self.tables);
+                        let shards = table_kind::shards_of(kind, &self.tables);
                         shards.lock(shards.index_of(*key)).prefetch(*key);
                     });
                 }
@@ -181,7 +181,7 @@ impl Memory {
                 };
                 let limit = &charge.limit;
                 on_outcome(with_kind!(limit, kind => {
-                    let shards = kinds::shards_of(kind, &self.tables);
+                    let shards = table_kind::shards_of(kind, &self.tables);
                     let table = shards.lock(shards.index_of(charge.key));
                     self.settle_locked((kind, limit), table, charge.key, options, now)
                 }));

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::conformance::{Harness, conformance};
-use tollgate_limiter::store::local::{Fallback, FallbackOptions, InstanceCount};
+use tollgate_limiter::store::fallback::{Fallback, FallbackOptions, InstanceCount};
 use tollgate_limiter::store::redis::{BreakerState, Redis, RedisKey};
 use tollgate_limiter::store::{Source, Store};
 use tollgate_limiter::testing::servers::{Server, ServerKind};

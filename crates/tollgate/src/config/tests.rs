@@ -6,7 +6,7 @@ use crate::server::http::{Gateway, RequestField, RetryAfterFormat};
 use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::{Micros, yaml};
-use tollgate_limiter::store::local;
+use tollgate_limiter::store::fallback;
 use tollgate_limiter::store::memory::Overflow;
 use tollgate_limiter::store::redis::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom};
 
@@ -293,7 +293,7 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
     };
     assert_eq!(
         (redis.breaker, redis.fallback),
-        (BreakerConfig::default(), local::FallbackOptions::default())
+        (BreakerConfig::default(), fallback::FallbackOptions::default())
     );
     let StoreSettings::Redis(other) = accepted(
         "store: { url: 'redis://h', deadline: 20ms, decision_deadline: 30ms, instances: 3, fallback_share: 50%, \
@@ -309,12 +309,12 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
         open_for: OpenFor::Fixed(Micros::from_secs(30)),
     };
     assert_eq!(other.breaker, breaking);
-    let fallback = local::FallbackOptions {
+    let fallback = fallback::FallbackOptions {
         share_millionths: 500_000,
         instances: Some(3),
-        mode: local::StoreMode::LocalOnly,
+        mode: fallback::StoreMode::LocalOnly,
         compensation_timeout: Duration::from_millis(10),
-        ..local::FallbackOptions::default()
+        ..fallback::FallbackOptions::default()
     };
     assert_eq!(other.fallback, fallback);
     assert!(!redis.differs_only_in_mode(&other));

@@ -5,7 +5,7 @@ use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Cost, Micros, Source};
 use tollgate_limiter::store::StoreError;
-use tollgate_limiter::store::local::{Fallback, StoreMode};
+use tollgate_limiter::store::fallback::{Fallback, StoreMode};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::{self as limiter, AttemptItem, CheckResult, CombinedVerdict, ForgetError, RuleLimiter};

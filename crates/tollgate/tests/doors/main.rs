@@ -27,7 +27,7 @@ use std::time::Duration;
 use tollgate::server::store::AnyStore;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::Timestamp;
-use tollgate_limiter::store::local::Fallback;
+use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Server, ServerKind};

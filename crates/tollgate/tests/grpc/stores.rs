@@ -9,7 +9,7 @@ use tollgate::server::envoy::RateLimitResponse;
 use tollgate::server::envoy::rate_limit_response::Code;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::Timestamp;
-use tollgate_limiter::store::local::Fallback;
+use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Server as Process, ServerKind};
 

@@ -15,7 +15,7 @@ use tollgate_limiter::clock::Clock;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Timestamp, yaml};
-use tollgate_limiter::store::local::Fallback;
+use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers;

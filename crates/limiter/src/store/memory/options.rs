@@ -2,8 +2,8 @@
 
 use super::Memory;
 use super::budget::Budget;
-use super::kinds::Tables;
 use super::overflow::{Overflow, OverflowCounters};
+use super::table_kind::Tables;
 use crate::clock::Clock;
 use crate::fingerprint::HashSecret;
 use std::sync::atomic::AtomicU64;

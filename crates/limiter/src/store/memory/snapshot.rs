@@ -4,8 +4,8 @@
 //! and a keyed sum over all of it. It is written beside its name and moved there, readable by its owner alone, because
 //! who has the secret can choose keys that meet. A file that is damaged, or not ours, is refused and changes nothing.
 
-use super::kinds::{Kind, Tables};
 use super::table::{Entry, Table};
+use super::table_kind::{Kind, Tables};
 use super::{Memory, MemoryOptions};
 use crate::fingerprint::{Fingerprint, HashSecret};
 use siphasher::sip128::{Hasher128, SipHasher13};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_limiter::core::problem::ValueError;
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
-use tollgate_limiter::store::local::{self, StoreMode};
+use tollgate_limiter::store::fallback::{self, StoreMode};
 use tollgate_limiter::store::redis::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom, Redis, RedisOptions};
 
 /// How a store on a Redis or Valkey server is to be.
@@ -33,7 +33,7 @@ pub struct RedisSettings {
     /// When a server is left alone, and for how long.
     pub breaker: BreakerConfig,
     /// What this instance does while the server is away.
-    pub fallback: local::FallbackOptions,
+    pub fallback: fallback::FallbackOptions,
     /// Whom to trust and who we are, over TLS.
     pub tls: Option<StoreTls>,
     sentinel_password: Option<String>,
@@ -64,7 +64,7 @@ impl RedisSettings {
             near_cache: true,
             read_from: ReadFrom::Primary,
             breaker: BreakerConfig::default(),
-            fallback: local::FallbackOptions::default(),
+            fallback: fallback::FallbackOptions::default(),
             tls: None,
             sentinel_password: None,
             key_secret: None,

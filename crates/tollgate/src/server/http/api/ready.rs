@@ -7,7 +7,7 @@ use crate::server::store::AnyStore;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
-use tollgate_limiter::store::local::InstanceCount;
+use tollgate_limiter::store::fallback::InstanceCount;
 use tollgate_limiter::store::redis::Redis;
 
 /// 200 when requests should be sent here, 503 while starting or draining. A broken edit of the rules is told, and does not

@@ -1,8 +1,8 @@
 //! Giving back and lengthening what was taken: leases, receipts, refunds.
 
 use super::Memory;
-use super::kinds::Kind;
 use super::table::Lookup;
+use super::table_kind::Kind;
 use crate::fingerprint::Fingerprint;
 use tollgate_core::{LeaseId, Limit, Micros, Now};
 

@@ -1,6 +1,6 @@
 //! Leases of concurrency limits, taken and given back with the store and without it.
 
-use crate::site::Fixture;
+use crate::fixture::Fixture;
 use tollgate_core::{Concurrency, LeaseId, Limit, Micros};
 use tollgate_limiter::store::{Source, Store};
 

@@ -1,9 +1,9 @@
 //! Several charges at one moment: all of a request, or none.
 
 use super::Memory;
-use super::kinds::{self, Kind, with_kind};
 use super::overflow::denial;
 use super::table::Lookup;
+use super::table_kind::{self, Kind, with_kind};
 use crate::fingerprint::Fingerprint;
 use crate::store::{Outcome, Settlement, Source};
 use tollgate_core::{Charge, Cost, LeaseId, Mark, Policy, Receipt, propose};
@@ -35,13 +35,13 @@ impl Memory {
     }
 
     /// For each charge whether its key is new and there is no room for it.
-    pub(super) fn overflowing(&self, charges: &[Charge<Fingerprint>], locked: &mut kinds::Held<'_>) -> Vec<bool> {
+    pub(super) fn overflowing(&self, charges: &[Charge<Fingerprint>], locked: &mut table_kind::Held<'_>) -> Vec<bool> {
         let now = self.instant();
         let mut new: Vec<(usize, usize, Fingerprint)> = Vec::new();
         let mut overflowing = Vec::with_capacity(charges.len());
         for charge in charges {
             let is_overflowing = with_kind!(&charge.limit, kind => {
-                let (order, index) = kinds::order(&self.tables, kind, charge.key);
+                let (order, index) = table_kind::order(&self.tables, kind, charge.key);
                 let table = locked.table_mut(kind, charge.key);
                 let is_new = matches!(table.find(charge.key), Lookup::Vacant(_)) && charge.cost > Cost::ZERO;
                 if is_new && !new.contains(&(order, index, charge.key)) {
@@ -83,7 +83,7 @@ impl Memory {
             .collect();
         let mut locked = self.tables.lock_all(&redirected);
         let now = self.instant();
-        let has_capacity = |charge: &Charge<Fingerprint>, locked: &mut kinds::Held<'_>| with_kind!(&charge.limit, kind => self.has_overflow_counter(locked.table_mut(kind, charge.key), charge.key, now));
+        let has_capacity = |charge: &Charge<Fingerprint>, locked: &mut table_kind::Held<'_>| with_kind!(&charge.limit, kind => self.has_overflow_counter(locked.table_mut(kind, charge.key), charge.key, now));
         let moved = || {
             charges
                 .iter()
@@ -130,7 +130,7 @@ impl Memory {
     pub(super) fn settle_with_locks(
         &self,
         charges: &[Charge<Fingerprint>],
-        locked: &mut kinds::Held<'_>,
+        locked: &mut table_kind::Held<'_>,
         commit: Commit,
         lease: LeaseId,
     ) -> Settlement {
@@ -138,7 +138,7 @@ impl Memory {
         let now = self.instant();
         let proposal = propose(
             charges,
-            |charge, cost| with_kind!(&charge.limit, kind => kinds::decide(kind, locked.table(kind, charge.key), charge.key, cost, now)),
+            |charge, cost| with_kind!(&charge.limit, kind => table_kind::decide(kind, locked.table(kind, charge.key), charge.key, cost, now)),
         );
         let mut outcomes = Vec::with_capacity(charges.len());
         for (charge, outcome) in charges.iter().zip(proposal.charges) {

@@ -1,9 +1,9 @@
 //! What this instance knows and decides by itself.
 
 use super::instances::Instances;
-use super::notes::{KeyHistory, KeyRecord};
+use super::key_history::{KeyHistory, KeyRecord};
 use super::options::{FallbackMetrics, StoreMode};
-use super::portions::PortionRatio;
+use super::portion_cache::PortionRatio;
 use crate::fingerprint::{Fingerprint, MemoryKeyTemplate};
 use crate::store::memory::{ChargeOptions, Memory};
 use crate::store::{Key, Outcome, Settlement, Source, Store, StoreError};

@@ -8,17 +8,17 @@
 //! Leases of concurrency limits stay where they were taken: one that was taken here can be released and renewed here, also
 //! when the store is back.
 
-mod debts;
 mod heartbeat;
-mod here;
 mod instances;
-mod notes;
+mod key_history;
+mod local_limiter;
 mod options;
-mod portions;
+mod portion_cache;
+mod repayment;
 
-use self::here::{FallbackLimit, LocalLimiter};
 use self::instances::Instances;
-use self::notes::KeyHistory;
+use self::key_history::KeyHistory;
+use self::local_limiter::{FallbackLimit, LocalLimiter};
 use super::memory::{Commit, Memory};
 use super::{Hit, HitOp, Outcome, Settlement, Source, Store, StoreError};
 use crate::fingerprint::Fingerprint;

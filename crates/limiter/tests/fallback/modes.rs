@@ -1,10 +1,10 @@
 //! What rules say of a store that is away, alone and together, and who decides.
 
-use crate::site::{Fixture, rate};
+use crate::fixture::{Fixture, rate};
 use std::sync::Arc;
 use tollgate_core::rules::{Attempt, ParserOptions, RulesParser};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
-use tollgate_limiter::store::local::StoreMode;
+use tollgate_limiter::store::fallback::StoreMode;
 use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
 use tollgate_limiter::{AttemptItem, Direction, Fingerprint, InlineLimit, ItemVerdict, RuleLimiter};
 

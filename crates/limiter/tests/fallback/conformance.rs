@@ -1,10 +1,10 @@
 //! While the store is well, a store with a local limiter behind it is a store as any other.
 
-use crate::site::START;
+use crate::fixture::START;
 use std::sync::Arc;
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::conformance::{Harness, conformance};
-use tollgate_limiter::store::local::{Fallback, FallbackOptions};
+use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
 
 #[tokio::test]

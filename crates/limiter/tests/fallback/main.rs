@@ -9,7 +9,7 @@
 )]
 
 mod bounds;
-mod conforms;
+mod conformance;
+mod fixture;
 mod leases;
 mod modes;
-mod site;

@@ -2,7 +2,7 @@
 //!
 //! What passed is held against the ideal: in any interval of length t at most `B + r * t`. The most it is passed by is `X`.
 
-use crate::site::{Fixture, rate};
+use crate::fixture::{Fixture, rate};
 use tollgate_core::{
     Cell, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit, Micros, Retry, SlidingCounter, SlidingLog,
     TokenBucket,

@@ -7,7 +7,7 @@ use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Receipt, Timestamp,
 };
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::store::local::{Fallback, FallbackOptions, StoreMode};
+use tollgate_limiter::store::fallback::{Fallback, FallbackOptions, StoreMode};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};

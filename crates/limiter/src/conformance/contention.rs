@@ -2,7 +2,7 @@
 
 use super::run::{block_on, threads};
 use super::samples::{LONG, Shape};
-use super::{Harness, twin::charge};
+use super::{Harness, reference::charge};
 use crate::store::{Settlement, Store};
 use std::fmt::Debug;
 use std::sync::Arc;
