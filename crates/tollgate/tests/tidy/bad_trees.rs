@@ -1,4 +1,6 @@
-//! What the rules say to files made up for them.
+//! Made-up files that break the rules: a rule that never finds anything is no wall.
+
+mod vocabulary;
 
 use crate::repository::File;
 use crate::rules::{
@@ -8,10 +10,10 @@ use crate::rules::{
 
 #[test]
 fn an_algorithm_without_its_examples_or_its_twin_or_these_without_it_are_noticed() {
-    let folder = |names: &[&str], complaints: &[&str]| {
+    let folder = |names: &[&str], violations: &[&str]| {
         let paths: Vec<String> = names.iter().map(|name| format!("{ALGORITHMS}{name}")).collect();
         let files: Vec<(&str, &str)> = paths.iter().map(|path| (path.as_str(), "")).collect();
-        says(algorithm_files, &files, complaints);
+        finds(algorithm_files, &files, violations);
     };
     folder(&["gcra.rs", "gcra.txt", "gcra.lua", "gcra/ring.rs"], &[]);
     folder(
@@ -38,7 +40,7 @@ fn an_algorithm_without_its_examples_or_its_twin_or_these_without_it_are_noticed
 #[test]
 fn a_call_to_the_server_outside_of_settle_is_noticed() {
     let [call, _] = SERVER_CALLS;
-    says(
+    finds(
         server_calls,
         &[
             ("crates/limiter/src/store/settle.lua", call),
@@ -49,23 +51,23 @@ fn a_call_to_the_server_outside_of_settle_is_noticed() {
             ),
         ],
         &[&format!(
-            "crates/core/src/algorithm/gcra.lua:2: `{call}`: only settle.lua talks to the server"
+            "crates/core/src/algorithm/gcra.lua:2: `{call}`: only settle.lua calls the server"
         )],
     );
 }
 
 #[test]
 fn a_dependency_through_a_wall_is_noticed() {
-    let manifests = |core: &str, limiter: &str, complaints: &[&str]| {
+    let manifests = |core: &str, limiter: &str, violations: &[&str]| {
         let files = [("crates/core/Cargo.toml", core), ("crates/limiter/Cargo.toml", limiter)];
-        says(dependencies, &files, complaints);
+        finds(dependencies, &files, violations);
     };
     manifests(
         "[dependencies]\n# rand = \"0.9\"\n[dev-dependencies]\nproptest.workspace = true\n",
         "[dependencies]\ntollgate-core.workspace = true\n",
         &[],
     );
-    let argue = "argue its place and add it to the list in the tidy test";
+    let argue = "argue for it and add it to the list in the tidy test";
     for core in [
         "[dependencies]\ntokio = \"1\"\n",
         "[dependencies]\ntokio.workspace = true\n",
@@ -86,21 +88,21 @@ fn a_dependency_through_a_wall_is_noticed() {
             "crates/limiter/Cargo.toml: depends on `clap`, which belongs to the product",
         ],
     );
-    says(
+    finds(
         dependencies,
         &[("crates/limiter/Cargo.toml", "")],
-        &["crates/core/Cargo.toml: is missing, and its wall with it"],
+        &["crates/core/Cargo.toml: is missing, and its list with it"],
     );
 }
 
 #[test]
 fn untidy_files_are_noticed() {
-    says(
+    finds(
         module_files,
         &[("crates/core/src/rules/mod.rs", ""), ("crates/core/src/rules.rs", "")],
-        &["crates/core/src/rules/mod.rs: name the file after the module and put it beside the folder"],
+        &["crates/core/src/rules/mod.rs: name the file after the module and put it next to the folder"],
     );
-    says(
+    finds(
         white_space,
         &[
             ("a.rs", "fn a() {}\n"),
@@ -117,7 +119,7 @@ fn untidy_files_are_noticed() {
             "scripts/d:1: ends with white space",
         ],
     );
-    says(
+    finds(
         titles,
         &[
             ("one.md", "# One\n\n```sh\n# a comment\n```\n## Part\n"),
@@ -129,7 +131,7 @@ fn untidy_files_are_noticed() {
             "two.md: has 2 titles, should have one",
         ],
     );
-    says(
+    finds(
         lengths,
         &[
             ("a.rs", &"\n".repeat(700)),
@@ -138,7 +140,7 @@ fn untidy_files_are_noticed() {
         ],
         &["b.rs: has 701 lines; at 700 it holds more than one idea"],
     );
-    says(
+    finds(
         top_level,
         &[
             ("crates/core/src/lib.rs", ""),
@@ -147,14 +149,14 @@ fn untidy_files_are_noticed() {
             ("tmp/b", ""),
         ],
         &[
-            "notes.md: is not in the list of what lies at the top",
-            "tmp: is not in the list of what lies at the top",
+            "notes.md: is not in the list of top-level entries",
+            "tmp: is not in the list of top-level entries",
         ],
     );
 }
 
 #[test]
-fn banned_words_are_noticed_wherever_they_stand() {
+fn unfinished_code_and_machine_paths_are_noticed_everywhere() {
     for (rule, needles) in [
         (unfinished as Rule, &UNFINISHED[..]),
         (machine_paths as Rule, &MACHINE_PATHS[..]),
@@ -165,21 +167,21 @@ fn banned_words_are_noticed_wherever_they_stand() {
                     path: path.into(),
                     text: format!("good\nbad: {needle}x\n"),
                 }];
-                let complaints = rule(&files);
+                let violations = rule(&files);
                 assert!(
-                    complaints
+                    violations
                         .iter()
-                        .any(|complaint| complaint.starts_with(&format!("{path}:2: `{needle}`")))
+                        .any(|violation| violation.starts_with(&format!("{path}:2: `{needle}`")))
                 );
             }
         }
-        says(rule, &[("a.rs", "a good line\n")], &[]);
+        finds(rule, &[("a.rs", "a good line\n")], &[]);
     }
 }
 
 #[test]
 fn an_import_between_front_ends_is_noticed_however_it_is_written() {
-    let file = |path: &str, source: &str, complaints: &[&str]| says(imports, &[(path, source)], complaints);
+    let file = |path: &str, source: &str, violations: &[&str]| finds(imports, &[(path, source)], violations);
     let http = "crates/tollgate/src/server/http.rs";
     for source in [
         "use crate::server::gate::Gate;",
@@ -196,10 +198,10 @@ fn an_import_between_front_ends_is_noticed_however_it_is_written() {
         "use super::grpc;",
         "fn f() { super::super::grpc::serve() }",
     ] {
-        let complaint = "`http` imports `grpc`; what they share belongs to the gate";
-        file(http, source, &[&format!("{http}: {complaint}")]);
+        let violation = "`http` imports `grpc`; what they share belongs to the gate";
+        file(http, source, &[&format!("{http}: {violation}")]);
         let below = "crates/tollgate/src/server/http/decode.rs";
-        file(below, source, &[&format!("{below}: {complaint}")]);
+        file(below, source, &[&format!("{below}: {violation}")]);
         file("crates/tollgate/src/server.rs", source, &[]);
     }
     let admin = "use crate::server::admin::Session;";
@@ -209,8 +211,8 @@ fn an_import_between_front_ends_is_noticed_however_it_is_written() {
     }
 }
 
-/// The rule says exactly this about these files.
-fn says(rule: Rule, files: &[(&str, &str)], complaints: &[&str]) {
+/// The rule finds exactly these violations in these files.
+fn finds(rule: Rule, files: &[(&str, &str)], violations: &[&str]) {
     let files: Vec<File> = files
         .iter()
         .map(|(path, text)| File {
@@ -218,5 +220,5 @@ fn says(rule: Rule, files: &[(&str, &str)], complaints: &[&str]) {
             text: (*text).into(),
         })
         .collect();
-    assert_eq!(rule(&files), complaints);
+    assert_eq!(rule(&files), violations);
 }

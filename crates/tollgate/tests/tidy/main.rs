@@ -1,14 +1,16 @@
-//! The repository held to its own rules: the walls that neither a manifest nor a lint can keep.
+//! The tidy test: rules about the repository that neither a manifest nor a lint can keep.
 //!
-//! A rule is a pure function from files to complaints. Here each rule is shown the repository; in `bad_trees` it is
-//! shown made-up files that break it, because a rule that never complains is no wall.
+//! A rule is a pure function from files to violations. Here each rule runs over the repository; in `bad_trees` it runs
+//! over made-up files that break it. Exceptions stand in `exceptions.rs`, each with its reason.
 
 mod bad_trees;
+mod exceptions;
 mod repository;
 mod rules;
+mod source;
 
 use repository::repository;
-use rules::Rule;
+use rules::{Rule, tree, vocabulary};
 
 #[test]
 fn every_algorithm_has_its_files_side_by_side() {
@@ -16,7 +18,7 @@ fn every_algorithm_has_its_files_side_by_side() {
 }
 
 #[test]
-fn only_settle_talks_to_the_server() {
+fn only_settle_calls_the_server() {
     check(rules::server_calls);
 }
 
@@ -65,12 +67,42 @@ fn nothing_strays_at_the_top() {
     check(rules::top_level);
 }
 
-/// Shows the repository to a rule and panics with all it has to say.
+#[test]
+fn names_use_the_words_of_the_field() {
+    check(vocabulary::names);
+}
+
+#[test]
+fn text_for_users_has_no_banned_words() {
+    check(vocabulary::texts);
+}
+
+#[test]
+fn a_public_type_has_a_name_of_its_own() {
+    check(vocabulary::public_types);
+}
+
+#[test]
+fn no_doc_comment_opens_with_a_question_word() {
+    check(vocabulary::doc_openings);
+}
+
+#[test]
+fn no_folder_has_too_many_files() {
+    check(tree::folder_sizes);
+}
+
+#[test]
+fn the_code_map_names_every_file() {
+    check(tree::code_map);
+}
+
+/// Runs a rule over the repository and panics with all violations.
 fn check(rule: Rule) {
-    let complaints = rule(&repository());
+    let violations = rule(&repository());
     assert!(
-        complaints.is_empty(),
+        violations.is_empty(),
         "the repository breaks its own rules:\n{}\n",
-        complaints.join("\n")
+        violations.join("\n")
     );
 }

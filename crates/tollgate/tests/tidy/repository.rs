@@ -1,16 +1,16 @@
-//! The files the rules look at.
+//! The files the rules check.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A file by its path from the root, with `/` between the parts. What is not text has none.
+/// A file by its path from the root, with `/` between the parts. A file that is not UTF-8 has an empty text.
 pub(crate) struct File {
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
-/// The files git tracks; without git, or outside of a clone, all that is there but what git would ignore.
+/// The files git tracks; without git or outside a clone, all files except those git would ignore.
 pub(crate) fn repository() -> Vec<File> {
     let root = root();
     let paths = tracked(&root).unwrap_or_else(|| walk(&root));
@@ -70,7 +70,7 @@ fn walk(root: &Path) -> Vec<String> {
     paths
 }
 
-/// What `.gitignore` lists, and git itself.
+/// The entries of `.gitignore`, and git itself.
 const IGNORED: [&str; 3] = [".git", "target", "tollgate-data"];
 
 #[test]

@@ -1,8 +1,11 @@
-//! The rules, one function each. What they allow and ban is listed at the end.
+//! The rules, one function each. The lists of what they allow and ban stand at the end.
+
+pub(crate) mod tree;
+pub(crate) mod vocabulary;
 
 use crate::repository::File;
 
-/// Looks at files and says what is wrong with them, a line each.
+/// Checks files and returns their violations, one line each.
 pub(crate) type Rule = fn(&[File]) -> Vec<String>;
 
 /// Algorithm X is `X.rs`, `X.txt` and `X.lua`.
@@ -15,90 +18,90 @@ pub(crate) fn algorithm_files(files: &[File]) -> Vec<String> {
     let mut names: Vec<&str> = named.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();
     names.dedup();
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for name in names {
         for kind in ALGORITHM_KINDS {
             if !named.contains(&(name, kind)) {
-                complaints.push(format!(
+                violations.push(format!(
                     "{ALGORITHMS}{name}.{kind}: is missing; an algorithm is {}",
                     ALGORITHM_KINDS.join(" + ")
                 ));
             }
         }
     }
-    complaints
+    violations
 }
 
-/// The twins of the algorithms are pure; documents may speak of calls, and benches hold scripts to compare with.
+/// The twins of the algorithms are pure. Documents may mention calls, and benches contain the scripts of peers.
 pub(crate) fn server_calls(files: &[File]) -> Vec<String> {
     let is_free = |path: &str| path.ends_with("/settle.lua") || path.starts_with("bench/") || extension(path) == "md";
     find(
         files.iter().filter(|file| !is_free(&file.path)),
         &SERVER_CALLS,
-        "only settle.lua talks to the server",
+        "only settle.lua calls the server",
     )
 }
 
-/// The dependencies a crate links, held to its wall. What only its tests use is its own affair.
+/// The dependencies a crate links, checked against its list. Dependencies of tests only are not checked.
 pub(crate) fn dependencies(files: &[File]) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for (path, wall) in MANIFESTS {
         let Some(manifest) = files.iter().find(|file| file.path == path) else {
-            complaints.push(format!("{path}: is missing, and its wall with it"));
+            violations.push(format!("{path}: is missing, and its list with it"));
             continue;
         };
         for name in linked_crates(&manifest.text) {
             match wall {
-                Wall::Only(allowed) if !allowed.contains(&name) => complaints.push(format!(
-                    "{path}: depends on `{name}`; argue its place and add it to the list in the tidy test"
+                Wall::Only(allowed) if !allowed.contains(&name) => violations.push(format!(
+                    "{path}: depends on `{name}`; argue for it and add it to the list in the tidy test"
                 )),
                 Wall::Never(banned) if banned.contains(&name) => {
-                    complaints.push(format!("{path}: depends on `{name}`, which belongs to the product"));
+                    violations.push(format!("{path}: depends on `{name}`, which belongs to the product"));
                 }
                 Wall::Only(_) | Wall::Never(_) => {}
             }
         }
     }
-    complaints
+    violations
 }
 
-/// `foo.rs` beside `foo/`, so that an editor's tabs have names.
+/// `foo.rs` next to `foo/`, so that the tabs of an editor have names.
 pub(crate) fn module_files(files: &[File]) -> Vec<String> {
     files
         .iter()
         .filter(|file| file.path.ends_with("/mod.rs"))
         .map(|file| {
             format!(
-                "{}: name the file after the module and put it beside the folder",
+                "{}: name the file after the module and put it next to the folder",
                 file.path
             )
         })
         .collect()
 }
 
-/// No tabs, nothing after the last word of a line, one newline at the end.
+/// No tabs, no trailing white space, one newline at the end.
 pub(crate) fn white_space(files: &[File]) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for file in files.iter().filter(|file| is_written_by_hand(&file.path)) {
         // Not `lines()`: it would swallow a carriage return.
         for (number, line) in (1..).zip(file.text.split('\n')) {
             if line.contains('\t') {
-                complaints.push(format!("{}:{number}: has a tab", file.path));
+                violations.push(format!("{}:{number}: has a tab", file.path));
             }
             if line.ends_with(char::is_whitespace) {
-                complaints.push(format!("{}:{number}: ends with white space", file.path));
+                violations.push(format!("{}:{number}: ends with white space", file.path));
             }
         }
         if !file.text.is_empty() && (!file.text.ends_with('\n') || file.text.ends_with("\n\n")) {
-            complaints.push(format!("{}: does not end with exactly one newline", file.path));
+            violations.push(format!("{}: does not end with exactly one newline", file.path));
         }
     }
-    complaints
+    violations
 }
 
 /// One line begins with a single `#`, not counting those in code.
 pub(crate) fn titles(files: &[File]) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for file in files.iter().filter(|file| extension(&file.path) == "md") {
         let mut in_code = false;
         let mut count = 0;
@@ -110,10 +113,10 @@ pub(crate) fn titles(files: &[File]) -> Vec<String> {
             }
         }
         if count != 1 {
-            complaints.push(format!("{}: has {count} titles, should have one", file.path));
+            violations.push(format!("{}: has {count} titles, should have one", file.path));
         }
     }
-    complaints
+    violations
 }
 
 /// A Rust file of one idea is well below [`LINES_MAX`].
@@ -132,19 +135,19 @@ pub(crate) fn lengths(files: &[File]) -> Vec<String> {
         .collect()
 }
 
-/// What is known to be missing is mended or written down where it is tracked, not in the code.
+/// Known gaps are fixed or tracked as issues, not marked in the code.
 pub(crate) fn unfinished(files: &[File]) -> Vec<String> {
     find(files.iter(), &UNFINISHED, "finish it or take it out")
 }
 
-/// What names a folder of one machine is wrong on every other.
+/// A path that names a folder of one machine is wrong on every other.
 pub(crate) fn machine_paths(files: &[File]) -> Vec<String> {
     find(files.iter(), &MACHINE_PATHS, "is a path of one machine")
 }
 
-/// Front ends go to the gate and never to each other; the admin front end is nobody's library.
+/// Front ends call the gate and never each other; nothing imports the admin front end.
 pub(crate) fn imports(files: &[File]) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for file in files {
         let Some(inside) = file.path.strip_prefix(PRODUCT) else {
             continue;
@@ -155,17 +158,17 @@ pub(crate) fn imports(files: &[File]) -> Vec<String> {
             .unwrap_or_default();
         for part in server_parts_named_in(&file.text) {
             if FRONT_ENDS.contains(&home) && FRONT_ENDS.contains(&part) && home != part {
-                complaints.push(format!(
+                violations.push(format!(
                     "{}: `{home}` imports `{part}`; what they share belongs to the gate",
                     file.path
                 ));
             }
             if part == ADMIN && home != ADMIN {
-                complaints.push(format!("{}: imports `{ADMIN}`, which nothing may", file.path));
+                violations.push(format!("{}: imports `{ADMIN}`, which nothing may", file.path));
             }
         }
     }
-    complaints
+    violations
 }
 
 /// The root holds what [`TOP_LEVEL`] lists and nothing else.
@@ -179,25 +182,25 @@ pub(crate) fn top_level(files: &[File]) -> Vec<String> {
     strays.dedup();
     strays
         .into_iter()
-        .map(|entry| format!("{entry}: is not in the list of what lies at the top"))
+        .map(|entry| format!("{entry}: is not in the list of top-level entries"))
         .collect()
 }
 
-/// Every line that holds one of the needles, with what is wrong about it.
+/// Every line that contains one of the needles, with the reason it is wrong.
 fn find<'a>(files: impl Iterator<Item = &'a File>, needles: &[&str], wrong: &str) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for file in files {
         for (number, line) in (1..).zip(file.text.lines()) {
             for needle in needles.iter().filter(|needle| line.contains(**needle)) {
-                complaints.push(format!("{}:{number}: `{needle}`: {wrong}", file.path));
+                violations.push(format!("{}:{number}: `{needle}`: {wrong}", file.path));
             }
         }
     }
-    complaints
+    violations
 }
 
-/// The names in every table of a manifest called `dependencies`, of one target or of all.
-/// A renamed crate counts under the name it was published with as well.
+/// The crates in every `dependencies` table of a manifest, for one target or for all.
+/// A renamed crate also counts under its published name.
 fn linked_crates(manifest: &str) -> Vec<&str> {
     let mut names = Vec::new();
     let mut in_table = false;
@@ -241,7 +244,7 @@ fn server_parts_named_in(source: &str) -> Vec<&str> {
     parts
 }
 
-/// The first name of each member of a group whose opening brace was just read; groups within it are passed over.
+/// The first name of each member of a group whose opening brace was just read; nested groups are skipped.
 fn group_members(group: &str) -> Vec<&str> {
     let mut members = Vec::new();
     let mut depth = 0;
@@ -270,25 +273,29 @@ fn extension(path: &str) -> &str {
     path.rsplit_once('.').map_or("", |(_, extension)| extension)
 }
 
+fn file_name(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, name)| name)
+}
+
 fn is_written_by_hand(path: &str) -> bool {
     path.starts_with("scripts/")
         || path.starts_with(".ci/")
         || ["rs", "lua", "txt", "md", "toml", "sh"].contains(&extension(path))
 }
 
-/// What a manifest may list under its dependencies.
+/// The dependencies a manifest may list.
 enum Wall {
     Only(&'static [&'static str]),
     Never(&'static [&'static str]),
 }
 
 const MANIFESTS: [(&str, Wall); 2] = [
-    // Decides, from its arguments alone. Each name added here needs its argument beside it.
+    // Decides from its arguments alone. Each name added here needs a reason.
     (
         "crates/core/Cargo.toml",
         Wall::Only(&["granit-parser", "ipnet", "regex"]),
     ),
-    // Remembers: whoever embeds it gets no server, no command line and no database.
+    // Embeddable: it brings no server, no command line and no database.
     (
         "crates/limiter/Cargo.toml",
         Wall::Never(&["axum", "tonic", "clap", "sqlx"]),
