@@ -9,12 +9,12 @@
 //! Ends with code 1 if anything passed beyond a limit, or less than 99 % of what was due.
 
 pub(crate) mod hammer;
-pub(crate) mod referee;
+pub(crate) mod oracle;
 
 use crate::redis::ServerChoice;
 use crate::redis::server::WatchedServer;
 use hammer::{ALGORITHMS, Plan};
-use referee::ExactnessResult;
+use oracle::ExactnessResult;
 use serde_json::json;
 use std::process::ExitCode;
 
@@ -79,7 +79,7 @@ fn measure(args: &Args) -> Result<bool, String> {
         let plan = Plan::soon(algorithm, args.per_second, args.callers, length);
         let children = plan.start(&server.url(), PROCESSES)?;
         let seen = plan.finish(children)?;
-        let judged = referee::compare(&plan, &seen)?;
+        let judged = oracle::compare(&plan, &seen)?;
         let share = judged.admitted as f64 / judged.due as f64;
         let ExactnessResult { admitted, due, beyond } = judged;
         if args.json {

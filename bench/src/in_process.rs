@@ -4,14 +4,14 @@
 //! busy with falls on all alike, and ratios within one run can be compared where nanoseconds cannot. Every answer is
 //! checked, so that a case cannot silently measure something other than its name.
 
-mod contestants;
 mod growth;
 mod keys;
+mod peers;
 mod report;
 mod resident;
 
-use self::contestants::{ALL, ALLOWED, DENIED, Numbers, Peer, RATELIMIT};
 use self::keys::{Keys, RUN};
+use self::peers::{ALL, ALLOWED, DENIED, Numbers, Peer, RATELIMIT};
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};

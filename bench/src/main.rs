@@ -78,7 +78,7 @@ fn main() -> std::process::ExitCode {
         Command::InProcess(args) => in_process::run(&args),
         Command::Local(args) => local::run(&args),
         Command::Servers(args) => servers::run(&args),
-        Command::ServeBaseline { address, answer } => servers::serve_nothing(address, answer),
+        Command::ServeBaseline { address, answer } => servers::serve_baseline(address, answer),
         Command::Abuse(args) => abuse::run(&args),
         Command::Planning(args) => planning::run(&args),
         Command::Redis(args) => redis::run(&args),

@@ -10,7 +10,7 @@
 //! What is compared is decisions per second of the server's own processor time. Ends with code 1 if a goal is missed.
 
 mod cluster;
-mod hammering;
+mod hot_key;
 mod load;
 mod memory;
 mod report;
@@ -20,7 +20,7 @@ pub(crate) use load::now_us;
 
 use crate::servers::process::{pin, pin_self};
 use clap::ValueEnum;
-use hammering::HotKeyResult;
+use hot_key::HotKeyResult;
 use load::{Library, Load, Measurement, Script};
 use memory::Bytes;
 use server::WatchedServer;
@@ -129,7 +129,7 @@ fn measure(args: &Args) -> Result<RedisResults, String> {
     };
     if wanted(Section::HotKey) {
         eprintln!("four processes hammer one key");
-        found.hot_key = Some(hammering::measure(&mut server)?);
+        found.hot_key = Some(hot_key::measure(&mut server)?);
     }
     pin_self(1)?;
     pin(server.process_id(), 0)?;

@@ -9,13 +9,13 @@
 //! Every server runs alone on the first core, the load on the second, and all take turns several times in one run. What
 //! is compared is decisions per second of the server's own processor time: it does not depend on how strong the load is.
 
+mod baseline;
 mod grpc;
 mod load;
-mod nothing;
 pub(crate) mod process;
 mod resp;
 
-pub(crate) use nothing::{BaselineAnswer, serve as serve_nothing};
+pub(crate) use baseline::{BaselineAnswer, serve as serve_baseline};
 
 use crate::planning::{self, PlanningReport};
 use load::{Load, Measurement};
@@ -198,7 +198,7 @@ fn contestants() -> Vec<Contestant> {
             BASELINE,
             |paths, address| {
                 let mut command = Command::new(&paths.this_binary);
-                command.arg("serve-nothing").arg(address.to_string()).arg("empty");
+                command.arg("serve-baseline").arg(address.to_string()).arg("empty");
                 command
             },
             "/v1/check",
@@ -208,7 +208,7 @@ fn contestants() -> Vec<Contestant> {
             READY,
             |paths, address| {
                 let mut command = Command::new(&paths.this_binary);
-                command.arg("serve-nothing").arg(address.to_string()).arg("ready");
+                command.arg("serve-baseline").arg(address.to_string()).arg("ready");
                 command
             },
             "/v1/check",

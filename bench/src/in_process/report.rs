@@ -1,8 +1,8 @@
 //! What was measured, as tables for people and as JSON for machines.
 
 use super::CaseResult;
-use super::contestants::{ALL, ALLOWED, DENIED, Numbers, TOLLGATE};
 use super::growth::{Growth, NOTES};
+use super::peers::{ALL, ALLOWED, DENIED, Numbers, TOLLGATE};
 use serde_json::{Map, Value, json};
 
 pub(crate) fn print_json(cases: &[CaseResult], bytes_per_key: &[(&str, f64)], by_keys: &[Growth]) {

@@ -1,7 +1,7 @@
 //! Resident bytes per key: each contestant in a process of its own, so that nobody's memory is counted for another.
 
-use super::contestants::{ALL, ALLOWED, RATELIMIT};
 use super::keys::{MANY, write_key};
+use super::peers::{ALL, ALLOWED, RATELIMIT};
 use super::progress;
 use std::process::{Command, ExitCode};
 

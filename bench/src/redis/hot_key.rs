@@ -3,7 +3,7 @@
 use super::load::now_us;
 use super::server::WatchedServer;
 use crate::exact::hammer::Plan;
-use crate::exact::{PROCESSES, referee};
+use crate::exact::{PROCESSES, oracle};
 
 /// What came of it.
 pub(crate) struct HotKeyResult {
@@ -29,7 +29,7 @@ pub(crate) fn measure(server: &mut WatchedServer) -> Result<HotKeyResult, String
     }
     let seen = plan.finish(children)?;
     let [first, last] = calls;
-    let judged = referee::compare(&plan, &seen)?;
+    let judged = oracle::compare(&plan, &seen)?;
     Ok(HotKeyResult {
         calls_per_second: (last - first) as f64 / (SECONDS - 1) as f64,
         admitted: judged.admitted,
