@@ -12,4 +12,37 @@ pub(crate) struct Exception {
     pub(crate) reason: &'static str,
 }
 
-pub(crate) const ALL: &[Exception] = &[];
+pub(crate) const ALL: &[Exception] = &[
+    not_yet("names", "crates/"),
+    not_yet("names", "bench/"),
+    not_yet("names", "examples/"),
+    not_yet("texts", "crates/"),
+    not_yet("texts", "bench/"),
+    not_yet("texts", "docs/"),
+    not_yet("public_types", "crates/"),
+    not_yet("doc_openings", "crates/"),
+    not_yet("doc_openings", "bench/"),
+    not_yet("folder_sizes", "crates/"),
+    not_yet("code_map", "crates/"),
+];
+
+/// A part of the tree that is still being rewritten.
+const fn not_yet(rule: &'static str, path: &'static str) -> Exception {
+    Exception {
+        rule,
+        path,
+        what: "",
+        reason: "is being rewritten",
+    }
+}
+
+/// The violations that no exception covers.
+pub(crate) fn excepted(violations: Vec<String>, rule: &str) -> Vec<String> {
+    let covers = |exception: &Exception, violation: &str| {
+        exception.rule == rule && violation.starts_with(exception.path) && violation.contains(exception.what)
+    };
+    violations
+        .into_iter()
+        .filter(|violation| !ALL.iter().any(|exception| covers(exception, violation)))
+        .collect()
+}

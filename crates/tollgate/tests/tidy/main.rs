@@ -69,37 +69,45 @@ fn nothing_strays_at_the_top() {
 
 #[test]
 fn names_use_the_words_of_the_field() {
-    check(vocabulary::names);
+    check_except("names", vocabulary::names);
 }
 
 #[test]
 fn text_for_users_has_no_banned_words() {
-    check(vocabulary::texts);
+    check_except("texts", vocabulary::texts);
 }
 
 #[test]
 fn a_public_type_has_a_name_of_its_own() {
-    check(vocabulary::public_types);
+    check_except("public_types", vocabulary::public_types);
 }
 
 #[test]
 fn no_doc_comment_opens_with_a_question_word() {
-    check(vocabulary::doc_openings);
+    check_except("doc_openings", vocabulary::doc_openings);
 }
 
 #[test]
 fn no_folder_has_too_many_files() {
-    check(tree::folder_sizes);
+    check_except("folder_sizes", tree::folder_sizes);
 }
 
 #[test]
 fn the_code_map_names_every_file() {
-    check(tree::code_map);
+    check_except("code_map", tree::code_map);
 }
 
 /// Runs a rule over the repository and panics with all violations.
 fn check(rule: Rule) {
-    let violations = rule(&repository());
+    report(&rule(&repository()));
+}
+
+/// The same, without the violations that stay.
+fn check_except(name: &str, rule: Rule) {
+    report(&exceptions::excepted(rule(&repository()), name));
+}
+
+fn report(violations: &[String]) {
     assert!(
         violations.is_empty(),
         "the repository breaks its own rules:\n{}\n",

@@ -3,7 +3,6 @@
 //! A word is banned because it says nothing an engineer would search for, or because the glossary has another one for the idea.
 
 use super::{extension, file_name};
-use crate::exceptions::{self, Exception};
 use crate::repository::File;
 use crate::source::{Kind, Token, tokens, without_tests};
 
@@ -36,7 +35,7 @@ pub(crate) fn names(files: &[File]) -> Vec<String> {
             }
         }
     }
-    excepted(violations, "names")
+    violations
 }
 
 /// What a user or a reader of the documentation sees has none of the banned words and phrases.
@@ -59,7 +58,7 @@ pub(crate) fn texts(files: &[File]) -> Vec<String> {
             found(1, &file.text);
         }
     }
-    excepted(violations, "texts")
+    violations
 }
 
 /// A public type has a name no other public type has, whatever the crate.
@@ -77,7 +76,7 @@ pub(crate) fn public_types(files: &[File]) -> Vec<String> {
         }
     }
     named.sort();
-    let violations = named
+    named
         .chunk_by(|(one, _), (other, _)| one == other)
         .filter(|types| types.len() > 1)
         .map(|types| {
@@ -87,8 +86,8 @@ pub(crate) fn public_types(files: &[File]) -> Vec<String> {
                 paths.join(", "),
                 types[0].0
             )
-        });
-    excepted(violations.collect(), "public_types")
+        })
+        .collect()
 }
 
 /// A doc comment opens with a noun phrase or a verb, never with a question word.
@@ -105,7 +104,7 @@ pub(crate) fn doc_openings(files: &[File]) -> Vec<String> {
             }
         }
     }
-    excepted(violations, "doc_openings")
+    violations
 }
 
 /// The names a file defines, with their lines: items, fields and variants; not locals and parameters.
@@ -259,17 +258,6 @@ fn is_shared_name(path: &str, name: &str) -> bool {
     path == "crates/limiter/src/limits.rs"
         // Every algorithm has its `State`.
         || (name == "State" && path.starts_with(crate::rules::ALGORITHMS))
-}
-
-/// The violations that no exception covers.
-fn excepted(violations: Vec<String>, rule: &str) -> Vec<String> {
-    let covers = |exception: &Exception, violation: &str| {
-        exception.rule == rule && violation.starts_with(exception.path) && violation.contains(exception.what)
-    };
-    violations
-        .into_iter()
-        .filter(|violation| !exceptions::ALL.iter().any(|exception| covers(exception, violation)))
-        .collect()
 }
 
 const GENERATED: &str = "crates/tollgate/src/proto/";
