@@ -1,6 +1,6 @@
 //! What can be typed after `tollgate`, and what each command answers to the shell.
 
-mod ask;
+mod args;
 mod check;
 mod client;
 mod explain;

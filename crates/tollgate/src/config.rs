@@ -8,21 +8,23 @@ mod environment;
 mod forward;
 mod layers;
 mod ratelimit;
-mod reading;
+mod reader;
+mod response_headers;
 mod rules;
 mod schema;
 mod server;
 mod store;
-mod web;
 
 pub use environment::variables;
 pub use layers::{ConfigFile, DEFAULT_FILE, RawSettings, Sources, read_text};
 pub use ratelimit::merges_domains;
-pub use rules::{ConfigLoader, ConfigSnapshot, QUICKSTART, is_settings};
 pub use schema::schema;
 pub use store::{MemorySettings, RatelimitCounterSettings, RedisSettings, SnapshotPath, StoreSettings, StoreTls};
 
-use self::reading::SettingsReader;
+pub(crate) use self::reader::without_snippet;
+pub(crate) use self::rules::RatelimitRules;
+
+use self::reader::SettingsReader;
 use crate::server::envoy::CompatModes;
 use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;
@@ -31,6 +33,7 @@ use crate::server::tokens::{Rights, Tokens};
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Problems};
+use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 /// All settings as they are meant, but the rules: those change while a server runs.
 #[derive(Clone, Debug)]
@@ -193,6 +196,15 @@ impl SettingsReader<'_> {
     }
 }
 
+/// Whether a file is meant as settings, not as rules alone: it has a key that only settings have.
+pub fn is_settings(root: &Node) -> bool {
+    let NodeKind::Map(entries) = &root.kind else {
+        return false;
+    };
+    let is_setting = |key: &str| key != "rules" && KEYS.contains(&key);
+    entries.iter().any(|(key, _)| is_setting(&key.text))
+}
+
 /// Every setting there is.
 const KEYS: [&str; 17] = [
     "server",
@@ -231,7 +243,7 @@ const LEVELS: [(&str, tracing::level_filters::LevelFilter); 6] = {
 const DRAIN: Duration = Duration::from_secs(10);
 const DRAIN_MAX: Duration = Duration::from_secs(3_600);
 /// What one customer of a network usually gets.
-const IPV6_PREFIX: u8 = 64;
+pub(crate) const IPV6_PREFIX: u8 = 64;
 
 #[cfg(test)]
 mod tests;

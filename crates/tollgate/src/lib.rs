@@ -3,4 +3,5 @@
 pub mod config;
 pub mod data_dir;
 pub mod reload;
+pub mod rule_source;
 pub mod server;

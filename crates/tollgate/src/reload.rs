@@ -1,6 +1,7 @@
 //! Takes changed rules and tokens while the server runs: a file that was written, replaced or linked elsewhere, or a signal.
 
-use crate::config::{ConfigLoader, RawSettings, StoreSettings};
+use crate::config::{RawSettings, StoreSettings};
+use crate::rule_source::ConfigLoader;
 use crate::server::gate::Gate;
 use crate::server::store::AnyStore;
 use crate::server::tokens::Keyring;

@@ -1,6 +1,6 @@
 //! `tollgate check`: may this attempt go on?
 
-use super::ask::{CheckArgs, exit_code};
+use super::args::{CheckArgs, exit_code};
 use super::client::{OutputFormat, ServerResponse};
 use serde_json::{Value, json};
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! `tollgate explain`: why would this attempt be allowed or denied?
 
 use super::EXIT_OK;
-use super::ask::CheckArgs;
+use super::args::CheckArgs;
 use super::client::OutputFormat;
 use serde_json::json;
 use std::process::ExitCode;

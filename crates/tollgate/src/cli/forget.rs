@@ -1,7 +1,7 @@
 //! `tollgate forget`: clears the counters of one subject.
 
 use super::EXIT_OK;
-use super::ask::CheckArgs;
+use super::args::CheckArgs;
 use super::client::OutputFormat;
 use serde_json::{Value, json};
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! `tollgate rules`: checks what is written, without a server.
 
 use super::EXIT_OK;
-use super::ask::print;
+use super::args::print;
 use clap::Subcommand;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -9,7 +9,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use tollgate::config::{ConfigLoader, Sources, is_settings, merges_domains, read_text, schema, variables};
+use tollgate::config::{Sources, is_settings, merges_domains, read_text, schema, variables};
+use tollgate::rule_source::ConfigLoader;
 use tollgate_limiter::core::problem::{Origin, Problem, Problems, Severity};
 use tollgate_limiter::core::rules::{self, RulesParser, ratelimit};
 use tollgate_limiter::core::yaml;

@@ -1,24 +1,25 @@
 //! `tollgate serve`: settings and rules are read, everything is put together, and then it answers until it is told to stop.
 
 mod banner;
-mod files;
-mod fronts;
+mod front_ends;
 mod log;
-mod memory;
-mod primary;
-mod shared;
+mod memory_store;
+mod open_files;
+mod primary_file;
+mod shared_store;
 mod signals;
 mod store;
 
-use self::fronts::FrontEnds;
+use self::front_ends::FrontEnds;
 use self::signals::Signals;
 use super::{EXIT_OK, fail};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tollgate::config::{Config, ConfigLoader, ConfigSnapshot, Sources, variables};
+use tollgate::config::{Config, Sources, variables};
 use tollgate::reload::{Reloader, error_lines, one_line, report_quarantined};
+use tollgate::rule_source::{ConfigLoader, ConfigSnapshot};
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
@@ -101,7 +102,7 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     if front_ends.bound().is_empty() {
         return Err("no front end is left to listen".into());
     }
-    files::raise_limit(config.limits.connections);
+    open_files::raise_limit(config.limits.connections);
     let mut signals = Signals::listen().map_err(|error| format!("cannot listen to signals: {error}"))?;
     let sample = banner::SampleCheck::for_rules(&rules);
     let gate = Arc::new(Gate::new(rules, store.counters()));

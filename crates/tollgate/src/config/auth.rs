@@ -1,7 +1,7 @@
 //! `auth`: callers' tokens, what each may do, and the password of the Redis protocol.
 
 use super::layers::read_text;
-use super::reading::{SettingsReader, without_snippet};
+use super::reader::{SettingsReader, without_snippet};
 use crate::server::tokens::{Rights, TokenError, TokenSecret, Tokens};
 use tollgate_limiter::core::problem::{Problem, Problems, closest_match};
 use tollgate_limiter::core::yaml::{self, Node};

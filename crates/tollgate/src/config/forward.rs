@@ -1,6 +1,6 @@
 //! `forward_auth`, `attributes` and `trusted_proxies`: what is read from requests that a gateway asks about.
 
-use super::reading::SettingsReader;
+use super::reader::SettingsReader;
 use crate::server::http::{Forward, Gateway, RequestField};
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::problem::Problem;

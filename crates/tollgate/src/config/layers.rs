@@ -2,7 +2,7 @@
 //! still knows where it was written. Below all of them may be the environment of envoyproxy/ratelimit.
 
 use super::ratelimit::RatelimitEnv;
-use super::reading::without_snippet;
+use super::reader::without_snippet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
@@ -125,6 +125,15 @@ impl RawSettings {
             ratelimit_origins: Vec::new(),
             notes: Vec::new(),
         }
+    }
+
+    /// A setting at the top level, unless it is null.
+    pub(crate) fn setting(&self, name: &str) -> Option<&Node> {
+        let NodeKind::Map(entries) = &self.root.kind else {
+            return None;
+        };
+        let (_, node) = entries.iter().find(|(key, _)| &*key.text == name)?;
+        (!node.is_null()).then_some(node)
     }
 
     /// Whether a place is in the environment of envoyproxy/ratelimit.

@@ -1,6 +1,6 @@
 //! `server`: where front ends listen, with which certificates, and what clients may use up.
 
-use super::reading::SettingsReader;
+use super::reader::SettingsReader;
 use crate::server::http::HttpLimits;
 use crate::server::net::listen::Address;
 use crate::server::net::tls::TlsFiles;

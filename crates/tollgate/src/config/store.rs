@@ -8,7 +8,7 @@ pub(super) use self::envoy::COUNTERS;
 pub use self::envoy::RatelimitCounterSettings;
 pub use self::redis::{RedisSettings, StoreTls};
 
-use super::reading::{SettingsReader, without_snippet};
+use super::reader::{SettingsReader, without_snippet};
 use std::path::PathBuf;
 use tollgate_limiter::core::problem::Location;
 use tollgate_limiter::core::quantity;

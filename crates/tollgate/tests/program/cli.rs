@@ -1,6 +1,6 @@
 //! The program as a shell meets it: what was typed, the code it ends with, what it says and where.
 
-use crate::running::{TestFolder, TestServer, run, tollgate};
+use crate::test_server::{TestFolder, TestServer, run, tollgate};
 use Stream::{Stderr, Stdout};
 
 #[test]
@@ -94,7 +94,7 @@ fn check_tells_by_its_exit_code_and_in_words() {
 #[test]
 fn the_server_to_ask_may_stand_in_the_environment() {
     let (folder, server) = limited();
-    let output = crate::running::tollgate(&folder, &["check", "merchant=x"])
+    let output = crate::test_server::tollgate(&folder, &["check", "merchant=x"])
         .env("TOLLGATE_URL", server.url())
         .output();
     assert_eq!(output.expect("the program can be run").status.code(), Some(0));

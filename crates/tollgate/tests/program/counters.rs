@@ -1,6 +1,6 @@
 //! Counters that a server shares with envoyproxy/ratelimit, whose part is played by the bytes that one sends.
 
-use crate::running::{TestFolder, TestServer};
+use crate::test_server::{TestFolder, TestServer};
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};

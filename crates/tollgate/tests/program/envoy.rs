@@ -1,7 +1,7 @@
 //! A real Envoy in front of a real service, asking a real server over gRPC, from exactly the files that are shipped, with
 //! other ports put in.
 
-use crate::running::{TestFolder, TestServer, tollgate};
+use crate::test_server::{TestFolder, TestServer, tollgate};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

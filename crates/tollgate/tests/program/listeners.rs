@@ -1,6 +1,6 @@
 //! The other ways in than plain TCP, each from the program that listens to the program that asks.
 
-use crate::running::{TestFolder, TestServer, run, tollgate};
+use crate::test_server::{TestFolder, TestServer, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::io::{Read, Write};
 use std::net::TcpStream;

@@ -2,12 +2,12 @@
 
 mod cli;
 mod counters;
+mod docs;
 mod envoy;
 mod listeners;
-mod pages;
 mod ratelimit;
 mod reload;
 mod resp;
-mod running;
 mod serve;
-mod shared;
+mod shared_store;
+mod test_server;

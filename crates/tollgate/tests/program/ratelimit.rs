@@ -1,6 +1,6 @@
 //! In the place of envoyproxy/ratelimit: started by nothing but its environment and a folder of its files.
 
-use crate::running::{Response, TestFolder, TestServer, tollgate};
+use crate::test_server::{Response, TestFolder, TestServer, tollgate};
 use bytes::{BufMut, Bytes, BytesMut};
 use http_body_util::{BodyExt, Full};
 use hyper::Request;

@@ -1,6 +1,6 @@
 //! Rules that change under a running server.
 
-use crate::running::{TestFolder, TestServer};
+use crate::test_server::{TestFolder, TestServer};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,6 @@
 //! The Redis protocol, from the program that listens to a client that people use.
 
-use crate::running::{TestFolder, TestServer, run, tollgate};
+use crate::test_server::{TestFolder, TestServer, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use std::path::Path;
 use std::process::Command;

@@ -1,6 +1,6 @@
 //! `tollgate serve`: up, asked, stopped; and everything that keeps it from starting.
 
-use crate::running::{Response, TestFolder, TestServer, run, tollgate};
+use crate::test_server::{Response, TestFolder, TestServer, run, tollgate};
 use std::io::Write;
 use std::net::TcpListener;
 

@@ -1,7 +1,7 @@
 //! The store of a server, from its opening to its closing.
 
-use super::primary::PrimaryFile;
-use super::{memory, shared};
+use super::primary_file::PrimaryFile;
+use super::{memory_store, shared_store};
 use std::path::Path;
 use std::sync::Arc;
 use tollgate::config::{DataDir, StoreSettings};
@@ -11,7 +11,7 @@ use tollgate::server::store::{AnyStore, SharedStore};
 /// A store that is open.
 pub(super) enum OpenStore {
     /// The embedded one.
-    Memory(memory::MemoryHandle),
+    Memory(memory_store::MemoryHandle),
     /// The shared one.
     Redis {
         store: Arc<SharedStore>,
@@ -29,7 +29,7 @@ impl OpenStore {
     /// What keeps it from being opened.
     pub(super) fn open(settings: &StoreSettings, data_dir: &DataDir) -> Result<Self, String> {
         match settings {
-            StoreSettings::Memory(memory) => Ok(Self::Memory(memory::MemoryHandle::open(memory, data_dir)?)),
+            StoreSettings::Memory(memory) => Ok(Self::Memory(memory_store::MemoryHandle::open(memory, data_dir)?)),
             StoreSettings::Redis(redis) => {
                 let options = redis.options()?;
                 // A folder that nobody named may be anybody's: two servers may be started beside each other.
@@ -86,18 +86,18 @@ impl OpenStore {
         let store = self.counters();
         let is_diagnosed = match &store {
             AnyStore::Memory(_) => true,
-            AnyStore::Redis(shared) => shared::initial_diagnostics(shared.inner()).await,
+            AnyStore::Redis(shared) => shared_store::initial_diagnostics(shared.inner()).await,
         };
         async move {
             match store {
-                AnyStore::Memory(memory) => memory::sweep(memory).await,
+                AnyStore::Memory(memory) => memory_store::sweep(memory).await,
                 AnyStore::Redis(shared) => {
                     let primary_file_task = async {
                         if let Some(primary) = primary {
                             primary.keep_current(shared.inner()).await;
                         }
                     };
-                    tokio::join!(shared::watch(&shared, is_diagnosed), primary_file_task);
+                    tokio::join!(shared_store::watch(&shared, is_diagnosed), primary_file_task);
                 }
             }
         }

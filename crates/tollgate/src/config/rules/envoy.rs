@@ -1,6 +1,5 @@
 //! `envoy_rules`: files of envoyproxy/ratelimit, and how they are meant.
 
-use super::setting;
 use crate::config::RawSettings;
 use crate::server::envoy::{CompatModes, HeaderNames};
 use hyper::header::HeaderName;
@@ -11,24 +10,24 @@ use tollgate_limiter::core::yaml::{Node, NodeKind};
 
 /// The setting.
 #[derive(Default)]
-pub(in crate::config) struct RatelimitRules<'w> {
-    pub(super) files: &'w [Node],
-    pub(super) merges_domains: bool,
+pub(crate) struct RatelimitRules<'w> {
+    pub(crate) files: &'w [Node],
+    pub(crate) merges_domains: bool,
     /// Every limit is a quota.
-    pub(super) quotas: bool,
+    pub(crate) quotas: bool,
     /// A server starts though the files cannot be used, and takes them when they can.
-    pub(super) may_be_missing: bool,
+    pub(crate) may_be_missing: bool,
     /// A file that cannot be used does not keep the others from being taken.
-    pub(super) isolates_files: bool,
+    pub(crate) isolates_files: bool,
     /// How requests are answered.
-    pub(in crate::config) modes: CompatModes,
-    pub(super) options: RatelimitOptions,
+    pub(crate) modes: CompatModes,
+    pub(crate) options: RatelimitOptions,
 }
 
 impl<'w> RatelimitRules<'w> {
     /// As it is written: files, or a map.
-    pub(in crate::config) fn read(settings: &'w RawSettings, problems: &mut Problems) -> Self {
-        let Some(node) = setting(settings, "envoy_rules") else {
+    pub(crate) fn read(settings: &'w RawSettings, problems: &mut Problems) -> Self {
+        let Some(node) = settings.setting("envoy_rules") else {
             return Self::default();
         };
         let NodeKind::Map(_) = node.kind else {
@@ -115,7 +114,7 @@ fn header_name(text: &str) -> Result<String, ValueError> {
 }
 
 /// The keys of `envoy_rules`.
-pub(in crate::config) const RATELIMIT_KEYS: [&str; 14] = [
+pub(crate) const RATELIMIT_KEYS: [&str; 14] = [
     "files",
     "strict",
     "merge_domains",

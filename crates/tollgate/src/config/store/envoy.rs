@@ -1,6 +1,6 @@
 //! `envoy_rules.counters`: how counters of envoyproxy/ratelimit are kept, where the store is a Redis server.
 
-use super::super::reading::SettingsReader;
+use super::super::reader::SettingsReader;
 use super::{RedisSettings, StoreSettings};
 use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::problem::{Problem, ValueError};

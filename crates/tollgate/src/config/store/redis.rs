@@ -1,6 +1,6 @@
 //! A store on a Redis or Valkey server.
 
-use super::super::reading::SettingsReader;
+use super::super::reader::SettingsReader;
 use super::RatelimitCounterSettings;
 use std::fmt;
 use std::path::PathBuf;

@@ -1,6 +1,6 @@
 //! What answers over HTTP look like.
 
-use super::reading::SettingsReader;
+use super::reader::SettingsReader;
 use crate::server::http::{Dialect, Dialects, RetryAfter, RetryAfterFormat};
 use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::Node;

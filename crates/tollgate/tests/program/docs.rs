@@ -1,6 +1,6 @@
 //! What the pages under `docs/` say of the server, held against a running one.
 
-use crate::running::{Response, TestFolder, TestServer};
+use crate::test_server::{Response, TestFolder, TestServer};
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 const HTTP: &str = include_str!("../../../../docs/http.md");

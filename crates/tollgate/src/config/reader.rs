@@ -75,7 +75,7 @@ impl<'w> SettingsReader<'w> {
 }
 
 /// The same place without its text: for values that no log should repeat.
-pub(super) fn without_snippet(location: &Location) -> Location {
+pub(crate) fn without_snippet(location: &Location) -> Location {
     Location {
         origin: Origin::new(location.origin.name.clone(), ""),
         ..location.clone()
