@@ -7,6 +7,7 @@
 //! - [`conformance`] is what every store must pass.
 
 pub mod clock;
+mod compat;
 pub mod conformance;
 mod fingerprint;
 mod join;

@@ -20,51 +20,35 @@
 //! # }
 //! ```
 
-mod apart;
-mod breaker;
-pub mod call;
-mod cluster;
-mod envoy;
-mod figures;
+pub(crate) mod connection;
+mod diagnostics;
 mod key;
-mod line;
-mod link;
-mod near;
-mod node;
-mod nodes;
-mod offset;
+mod lease_reaper;
+mod metrics;
+mod near_cache;
+pub(crate) mod node;
 mod options;
-mod orphans;
-mod probe;
-mod reach;
-mod replicas;
 pub mod script;
-mod sentinel;
-mod servers;
-mod slots;
-mod supervised;
-mod survey;
-mod turns;
-mod view;
-mod work;
+mod supervise;
+pub(crate) mod topology;
 
-use self::call::{ChargeReply, ScriptOp};
-use self::envoy::RedisCounters;
-use self::nodes::Topology;
-use self::orphans::PendingLease;
-use self::work::{NodeReply, NodeRequest, StoreContext, receipt};
+use self::lease_reaper::PendingLease;
+use self::node::request::{NodeReply, NodeRequest, StoreContext, receipt};
+use self::script::call::{ChargeReply, ScriptOp};
+use self::topology::Topology;
 use super::{Hit, HitOp, Outcome, Settlement, Source, Store, StoreError};
+use crate::compat::redis_counters::RedisCounters;
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
 
-pub use self::breaker::{BreakerConfig, BreakerState, OpenFor};
-pub use self::envoy::RedisCountersOptions;
-pub use self::figures::{LastError, RedisMetrics};
+pub use self::diagnostics::Diagnostics;
 pub use self::key::{RedisKey, RedisKeyTemplate};
+pub use self::metrics::{LastError, RedisMetrics};
+pub use self::node::breaker::{BreakerConfig, BreakerState, OpenFor};
 pub use self::options::{ClockSource, Functions, ReadFrom, RedisOptions, RedisTlsError, UrlError};
-pub use self::survey::Diagnostics;
+pub use crate::compat::redis_counters::RedisCountersOptions;
 
 /// A store on Redis or Valkey: one server, the one that sentinels name, or a cluster.
 ///
@@ -75,8 +59,8 @@ pub use self::survey::Diagnostics;
 /// of them refuses, what the others have taken is taken back.
 #[derive(Debug)]
 pub struct Redis {
-    context: Arc<StoreContext>,
-    topology: Arc<Topology>,
+    pub(crate) context: Arc<StoreContext>,
+    pub(crate) topology: Arc<Topology>,
     /// What a survey had to say.
     warnings: Mutex<Vec<String>>,
     /// Counters of envoyproxy/ratelimit, if they are kept here.

@@ -1,6 +1,6 @@
 //! Servers that go, come and change places while they are asked.
 
-use crate::site::{Load, Rules, charge, key, once, open, open_for, owner_of, remaining, subject_on, until};
+use crate::fixture::{Load, Rules, charge, key, once, open, open_for, owner_of, remaining, subject_on, until};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;

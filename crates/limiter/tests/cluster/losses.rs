@@ -1,6 +1,6 @@
 //! What is forgotten when a primary of a cluster is, and how much more than a limit then passes.
 
-use crate::site::{charge, key, once, open_for, subject_on};
+use crate::fixture::{charge, key, once, open_for, subject_on};
 use std::time::Duration;
 use tollgate_core::{Charge, LeaseId};
 use tollgate_limiter::store::Store;

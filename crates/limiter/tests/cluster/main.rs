@@ -3,15 +3,15 @@
 #![allow(clippy::expect_used, reason = "a test that cannot be set up has failed")]
 #![allow(clippy::indexing_slicing, reason = "a missing element fails the test")]
 
-mod books;
-mod conforms;
+mod conformance;
+mod cross_slot_load;
 mod faults;
+mod fixture;
 mod losses;
-#[path = "../shared/papers.rs"]
-mod papers;
 mod replicas;
-mod rush;
+mod rule_limiters;
 mod secrets;
-mod site;
 mod slots;
+#[path = "../redis/tls_certificates.rs"]
+mod tls_certificates;
 mod users;

@@ -1,6 +1,6 @@
 //! Looks at the replicas of a cluster's primaries.
 
-use crate::site::{charge, key, once, open, owner_of, remaining, subject_on, until};
+use crate::fixture::{charge, key, once, open, owner_of, remaining, subject_on, until};
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;

@@ -1,7 +1,7 @@
 //! A cluster that others may not listen to.
 
-use crate::papers::{TlsFiles, certificates};
-use crate::site::{charge, key, once, remaining, subject_on, until};
+use crate::fixture::{charge, key, once, remaining, subject_on, until};
+use crate::tls_certificates::{TlsFiles, certificates};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;

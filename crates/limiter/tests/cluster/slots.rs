@@ -1,6 +1,6 @@
 //! Slots on their way from one server to another.
 
-use crate::site::{Load, Rules, charge, key, once, open, owner_of, remaining, slot, until};
+use crate::fixture::{Load, Rules, charge, key, once, open, owner_of, remaining, slot, until};
 use std::sync::Arc;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};

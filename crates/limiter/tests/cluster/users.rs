@@ -1,6 +1,6 @@
 //! What a user of the servers must be allowed to do, and what an operator is told.
 
-use crate::site::{charge, key, once, open};
+use crate::fixture::{charge, key, once, open};
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;

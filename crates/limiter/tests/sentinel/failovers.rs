@@ -1,6 +1,6 @@
 //! Primaries that go, stand still and come back.
 
-use crate::site::{Load, Observation, calls, charge, connection, is_primary, limit, open, until, used};
+use crate::fixture::{Load, Observation, calls, charge, connection, is_primary, limit, open, until, used};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::{LeaseId, Micros};

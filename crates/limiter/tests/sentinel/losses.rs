@@ -1,7 +1,7 @@
 //! What is forgotten when a primary is, and how much more than a limit then passes: never more than the bounds that
 //! docs/redis.md states.
 
-use crate::site::{charge, connection, is_primary, once, open, take, until};
+use crate::fixture::{charge, connection, is_primary, once, open, take, until};
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::redis::Redis;
@@ -104,7 +104,7 @@ async fn a_primary_that_must_have_replicas_refuses_when_it_has_lost_them() {
     }
     let options = Redis::options(&watched.servers[0].url()).expect("a URL");
     let cut_off = options.deadline(DEADLINE).near_cache(false).open();
-    let limit = crate::site::limit();
+    let limit = crate::fixture::limit();
     until("a primary that knows its replicas", || {
         let info: String = redis::cmd("INFO")
             .arg("replication")

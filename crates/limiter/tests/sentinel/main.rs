@@ -6,8 +6,8 @@
     reason = "a test that cannot be set up has failed"
 )]
 
-mod conforms;
+mod conformance;
 mod failovers;
+mod fixture;
 mod losses;
 mod replicas;
-mod site;

@@ -1,6 +1,6 @@
 //! Looks at the replicas of whoever is the primary.
 
-use crate::site::{charge, is_primary, limit, role, until};
+use crate::fixture::{charge, is_primary, limit, role, until};
 use std::time::Duration;
 use tollgate_core::LeaseId;
 use tollgate_limiter::store::Store;
@@ -9,7 +9,7 @@ use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 fn peeks(server: &Server) -> u64 {
-    crate::site::calls_by(server, &["fcall_ro", "evalsha_ro"])
+    crate::fixture::calls_by(server, &["fcall_ro", "evalsha_ro"])
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -31,7 +31,7 @@ async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
             peek().await;
         }
     }
-    let wrote = crate::site::calls(&watched.servers[0]);
+    let wrote = crate::fixture::calls(&watched.servers[0]);
     let before = [0, 1, 2].map(|server| peeks(&watched.servers[server]));
     for _ in 0..100 {
         peek().await;
@@ -41,9 +41,9 @@ async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
         [after[0] - before[0], after[1] - before[1], after[2] - before[2]],
         [0, 50, 50]
     );
-    assert_eq!(crate::site::calls(&watched.servers[0]), wrote);
+    assert_eq!(crate::fixture::calls(&watched.servers[0]), wrote);
     assert_eq!(
-        crate::site::calls(&watched.servers[1]) + crate::site::calls(&watched.servers[2]),
+        crate::fixture::calls(&watched.servers[1]) + crate::fixture::calls(&watched.servers[2]),
         0
     );
     watched.servers[0].kill();
@@ -65,10 +65,10 @@ async fn looks_go_to_all_replicas_in_turn_and_follow_a_failover() {
         }
     }
     // It may have been the primary for a moment, when sentinels did not agree at once.
-    let wrote = crate::site::calls(other);
+    let wrote = crate::fixture::calls(other);
     let before = peeks(other);
     while peeks(other) < before + 10 {
         peek().await;
     }
-    assert_eq!(crate::site::calls(other), wrote);
+    assert_eq!(crate::fixture::calls(other), wrote);
 }

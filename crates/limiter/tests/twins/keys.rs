@@ -5,8 +5,8 @@ use tollgate_core::{
     Charge, Cost, FixedWindow, Gcra, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Rate, SlidingLog, Timestamp,
     TokenBucket,
 };
-use tollgate_limiter::store::redis::call::{Call, CallTiming, ChargeReply, ScriptOp, ScriptReply};
 use tollgate_limiter::store::redis::script::SCRIPT;
+use tollgate_limiter::store::redis::script::call::{Call, CallTiming, ChargeReply, ScriptOp, ScriptReply};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 fn connect(server: &Server) -> Connection {

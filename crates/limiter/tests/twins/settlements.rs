@@ -7,7 +7,7 @@ use tollgate_core::testing::timeline::Timeline;
 use tollgate_core::{
     Charge, Cost, LeaseId, Limit, Micros, Now, OnStoreFailure, Policy, Receipt, State, Timestamp, propose,
 };
-use tollgate_limiter::store::redis::call::{Call, CallTiming, ChargeReply, ScriptOp, ScriptReply};
+use tollgate_limiter::store::redis::script::call::{Call, CallTiming, ChargeReply, ScriptOp, ScriptReply};
 use tollgate_limiter::store::redis::script::{FUNCTION, LIBRARY, SCRIPT};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 

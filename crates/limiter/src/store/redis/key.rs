@@ -4,8 +4,8 @@
 //! subject into one slot of a cluster: it is made from the first value the subject is counted by. With a secret nobody who
 //! does not know it can tell where a subject's counters are.
 
-use super::slots::slot;
 use crate::store::Key;
+use crate::store::redis::topology::slots::slot;
 use std::fmt;
 use tollgate_core::Counter;
 
@@ -24,7 +24,7 @@ pub struct RedisKeyTemplate {
 
 /// Makes keys, and puts them into words.
 #[derive(Clone)]
-pub(super) struct RedisKeyspace {
+pub(crate) struct RedisKeyspace {
     prefix: Box<str>,
     tags: u16,
     secret: [u8; 32],
@@ -33,17 +33,17 @@ pub(super) struct RedisKeyspace {
 
 /// A key in words.
 #[derive(Clone, Copy)]
-pub(super) struct KeyText {
+pub(crate) struct KeyText {
     bytes: [u8; Self::LENGTH_MAX],
     length: usize,
 }
 
 impl RedisKeyspace {
     /// The longest prefix.
-    pub(super) const PREFIX_MAX: usize = 32;
+    pub(crate) const PREFIX_MAX: usize = 32;
 
     /// Keys that begin with `prefix`, at most [`Keys::PREFIX_MOST`] bytes long, over `tags` tags.
-    pub(super) fn new(prefix: &str, tags: u16, secret: Option<&[u8]>) -> Self {
+    pub(crate) fn new(prefix: &str, tags: u16, secret: Option<&[u8]>) -> Self {
         let secret = *blake3::hash(secret.unwrap_or_default()).as_bytes();
         Self {
             prefix: prefix.into(),
@@ -53,7 +53,7 @@ impl RedisKeyspace {
         }
     }
 
-    pub(super) fn template(&self, counter: &Counter<'_>) -> RedisKeyTemplate {
+    pub(crate) fn template(&self, counter: &Counter<'_>) -> RedisKeyTemplate {
         let mut hasher = blake3::Hasher::new_keyed(&self.secret);
         let identity = Counter { per: &[], ..*counter };
         identity.write(|piece| {
@@ -64,7 +64,7 @@ impl RedisKeyspace {
         }
     }
 
-    pub(super) fn key(&self, template: &RedisKeyTemplate, per: &[&[u8]]) -> RedisKey {
+    pub(crate) fn key(&self, template: &RedisKeyTemplate, per: &[&[u8]]) -> RedisKey {
         let mut hasher = blake3::Hasher::new_keyed(&template.key);
         for value in per {
             hasher.update(&(value.len() as u64).to_le_bytes());
@@ -82,18 +82,18 @@ impl RedisKeyspace {
     }
 
     /// A key of this tag that no counter has: for finding out how its server does.
-    pub(super) fn probe_key(&self, tag: u16) -> RedisKey {
+    pub(crate) fn probe_key(&self, tag: u16) -> RedisKey {
         let [hash, _] = split_hash(blake3::keyed_hash(&self.tag_secret, b"probe").as_bytes());
         RedisKey { tag, hash }
     }
 
     /// The slot of each tag, in a cluster.
-    pub(super) fn slots(&self) -> Box<[u16]> {
+    pub(crate) fn slots(&self) -> Box<[u16]> {
         (0..self.tags).map(|tag| slot(decimal(tag, &mut [0; 5]))).collect()
     }
 
     /// The key as the server knows it.
-    pub(super) fn text(&self, key: RedisKey) -> KeyText {
+    pub(crate) fn text(&self, key: RedisKey) -> KeyText {
         let mut text = KeyText {
             bytes: [0; KeyText::LENGTH_MAX],
             length: 0,
@@ -134,12 +134,12 @@ impl fmt::Display for KeyText {
 
 impl RedisKey {
     /// The number between the braces.
-    pub(super) const fn tag(&self) -> u16 {
+    pub(crate) const fn tag(&self) -> u16 {
         self.tag
     }
 
     /// A number that spreads keys evenly.
-    pub(super) const fn shard_hash(&self) -> usize {
+    pub(crate) const fn shard_hash(&self) -> usize {
         u128::from_le_bytes(self.hash) as usize
     }
 }

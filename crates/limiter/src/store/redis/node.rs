@@ -2,19 +2,24 @@
 //!
 //! On a cluster each call of the script holds keys of one tag; those that go together are sent in one write all the same.
 
-use super::ClockSource;
-use super::breaker::{Breaker, BreakerState, CallResult};
-use super::call::{Call, CallTiming as Timing, ChargeReply, ScriptOp, ScriptReply};
-use super::key::RedisKey;
-use super::line::{Failure, ScriptCall, ScriptConnection};
-use super::link::Connector;
-use super::near::RoundTrip;
-use super::probe;
-use super::reach::{CallGuard, WritePermit};
-use super::replicas::Replicas;
-use super::turns::BatchQueue;
-use super::work::{Deadline, NodeReply, NodeRequest, NodeResult, Routing, StoreContext};
+pub(crate) mod batcher;
+pub(crate) mod breaker;
+pub(crate) mod in_flight;
+mod probe;
+pub(crate) mod request;
+
 use crate::clock;
+use crate::store::redis::ClockSource;
+use crate::store::redis::connection::connector::Connector;
+use crate::store::redis::connection::{Failure, ScriptCall, ScriptConnection};
+use crate::store::redis::key::RedisKey;
+use crate::store::redis::near_cache::RoundTrip;
+use crate::store::redis::node::batcher::BatchQueue;
+use crate::store::redis::node::breaker::{Breaker, BreakerState, CallResult};
+use crate::store::redis::node::in_flight::{CallGuard, WritePermit};
+use crate::store::redis::node::request::{Deadline, NodeReply, NodeRequest, NodeResult, Routing, StoreContext};
+use crate::store::redis::script::call::{Call, CallTiming as Timing, ChargeReply, ScriptOp, ScriptReply};
+use crate::store::redis::topology::replicas::Replicas;
 use crate::store::{RedisErrorCode, StoreError};
 use redis::{Cmd, Value};
 use std::collections::HashMap;
@@ -24,40 +29,40 @@ use tokio::time::{Instant, timeout_at};
 use tollgate_core::{Charge, Timestamp};
 
 /// The most charges of one call: more would keep the server from others for too long.
-pub(super) const CHARGES_PER_CALL_MAX: usize = 128;
+pub(crate) const CHARGES_PER_CALL_MAX: usize = 128;
 
 /// The most that go in one write where it holds a call for each tag.
 const CHARGES_PER_WRITE_MAX: usize = 256;
 
 /// One server.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) connector: Arc<Connector>,
-    pub(super) context: Arc<StoreContext>,
+pub(crate) struct Node {
+    pub(crate) connector: Arc<Connector>,
+    pub(crate) context: Arc<StoreContext>,
     /// Who may be looked at in its place.
-    pub(super) replicas: Option<Replicas>,
-    pub(super) breaker: Breaker,
+    pub(crate) replicas: Option<Replicas>,
+    pub(crate) breaker: Breaker,
     /// The tag that was asked for last: a probe asks for the same.
-    pub(super) last_tag: AtomicU16,
+    pub(crate) last_tag: AtomicU16,
     /// What went wrong last.
     last_error: Mutex<Option<StoreError>>,
     /// One more than the number of the connection whose failure was noted last.
-    pub(super) last_reported: AtomicU64,
+    pub(crate) last_reported: AtomicU64,
     /// How many writes are under way that do not go in turns.
     writes_in_flight: AtomicUsize,
     /// Whether somebody looks later if there is a connection by then.
-    pub(super) recheck_scheduled: AtomicBool,
+    pub(crate) recheck_scheduled: AtomicBool,
     /// Whether a call is waited for whose caller has left.
-    pub(super) follow_up_running: AtomicBool,
+    pub(crate) follow_up_running: AtomicBool,
     /// For what goes on in the background.
-    pub(super) weak_self: Weak<Self>,
-    pub(super) scope: KeyScope,
-    pub(super) queue: Mutex<BatchQueue>,
+    pub(crate) weak_self: Weak<Self>,
+    pub(crate) scope: KeyScope,
+    pub(crate) queue: Mutex<BatchQueue>,
 }
 
 /// What one call of the script may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyScope {
+pub(crate) enum KeyScope {
     /// Any keys.
     All,
     /// Keys of one tag: those of another may lie in another slot.
@@ -66,7 +71,7 @@ pub(super) enum KeyScope {
 
 impl KeyScope {
     /// How many charges go together at most.
-    pub(super) const fn charges_max(self) -> usize {
+    pub(crate) const fn charges_max(self) -> usize {
         match self {
             Self::All => CHARGES_PER_CALL_MAX,
             Self::OneTag => CHARGES_PER_WRITE_MAX,
@@ -83,7 +88,7 @@ struct BatchCall {
 
 impl Node {
     /// A server at the other end of `link`.
-    pub(super) fn new(
+    pub(crate) fn new(
         connector: Arc<Connector>,
         context: Arc<StoreContext>,
         scope: KeyScope,
@@ -109,7 +114,7 @@ impl Node {
     }
 
     /// Why it is not asked, if it is not.
-    pub(super) fn error(&self) -> Option<String> {
+    pub(crate) fn error(&self) -> Option<String> {
         self.connector.error().or_else(|| {
             let last_error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
             let is_closed = self.breaker.state() == BreakerState::Closed;
@@ -119,7 +124,7 @@ impl Node {
 
     /// Makes the calls for works, in one write. They do nothing if they begin after the first of them has given
     /// up, and are waited for until the last of them has.
-    pub(super) async fn call(&self, requests: &[&NodeRequest], first: Deadline, until: Instant) -> Vec<NodeResult> {
+    pub(crate) async fn call(&self, requests: &[&NodeRequest], first: Deadline, until: Instant) -> Vec<NodeResult> {
         let calls = self.group_calls(requests);
         let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::InvalidReply.into())).collect();
         let mut guard = CallGuard::new(self, until);
@@ -159,7 +164,7 @@ impl Node {
     }
 
     /// Sends commands other than the script, in one write and at once, and gives what is answered to each.
-    pub(super) async fn send_all(&self, commands: &[&Cmd], deadline: Deadline) -> Vec<Result<Value, Failure>> {
+    pub(crate) async fn send_all(&self, commands: &[&Cmd], deadline: Deadline) -> Vec<Result<Value, Failure>> {
         let failed = |error: StoreError| vec![Err(error.into()); commands.len()];
         let Some(_permit) = WritePermit::try_acquire(&self.writes_in_flight) else {
             return failed(StoreError::Overloaded);
@@ -195,7 +200,7 @@ impl Node {
 
     /// Notes how a call went, on its connection if there was one. A connection that does not answer, or not with an answer,
     /// is given up: what came next on it could be taken for the answer to something else.
-    pub(super) fn record<T>(&self, replies: &[Result<T, Failure>], connection: Option<&ScriptConnection>) {
+    pub(crate) fn record<T>(&self, replies: &[Result<T, Failure>], connection: Option<&ScriptConnection>) {
         let errors = || replies.iter().filter_map(|reply| reply.as_ref().err());
         if let Some(failure) = errors().next() {
             *self.last_error.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure.error);
@@ -327,7 +332,7 @@ impl Node {
         replies.into_iter().map(|reply| reply.map(with_round_trip)).collect()
     }
 
-    fn with_key_text(&self, charge: &Charge<RedisKey>) -> Charge<super::key::KeyText> {
+    fn with_key_text(&self, charge: &Charge<RedisKey>) -> Charge<crate::store::redis::key::KeyText> {
         Charge {
             key: self.context.keyspace.text(charge.key),
             limit: charge.limit,
@@ -340,7 +345,7 @@ impl Node {
 
 /// How a call went, if that says anything of the server: it did well if it did any of what it was asked. That a slot is
 /// elsewhere, or that nobody has it, or what one key holds, says nothing.
-pub(super) fn call_result<T>(replies: &[Result<T, Failure>]) -> Option<CallResult> {
+pub(crate) fn call_result<T>(replies: &[Result<T, Failure>]) -> Option<CallResult> {
     let results = replies.iter().filter_map(|reply| match reply {
         Ok(_) => Some(CallResult::Ok),
         Err(Failure { error, .. }) if *error == StoreError::Unavailable => Some(CallResult::Unreachable),

@@ -1,20 +1,20 @@
 //! How a shared store is to be.
 
-use super::Redis;
-use super::breaker::BreakerConfig;
-use super::cluster::Cluster;
-use super::envoy::{RedisCounters, RedisCountersOptions};
-use super::figures::RedisMetrics;
-use super::key::RedisKeyspace;
-use super::link::{Connector, EndpointSource};
-use super::near::NearCache;
-use super::node::{KeyScope, Node};
-use super::nodes::Topology;
-use super::replicas::Replicas;
-use super::sentinel::Sentinels;
-use super::servers::StoreUrl;
-use super::work::StoreContext;
 use crate::clock::Clock;
+use crate::compat::redis_counters::{RedisCounters, RedisCountersOptions};
+use crate::store::redis::Redis;
+use crate::store::redis::connection::connector::{Connector, EndpointSource};
+use crate::store::redis::connection::endpoint::StoreUrl;
+use crate::store::redis::key::RedisKeyspace;
+use crate::store::redis::metrics::RedisMetrics;
+use crate::store::redis::near_cache::NearCache;
+use crate::store::redis::node::breaker::BreakerConfig;
+use crate::store::redis::node::request::StoreContext;
+use crate::store::redis::node::{KeyScope, Node};
+use crate::store::redis::topology::Topology;
+use crate::store::redis::topology::cluster::Cluster;
+use crate::store::redis::topology::replicas::Replicas;
+use crate::store::redis::topology::sentinel::Sentinels;
 use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -91,7 +91,7 @@ pub enum RedisTlsError {
 pub struct UrlError;
 
 impl RedisOptions {
-    pub(super) fn new(url: &str) -> Result<Self, UrlError> {
+    pub(crate) fn new(url: &str) -> Result<Self, UrlError> {
         Ok(Self {
             url: StoreUrl::parse(url).ok_or(UrlError)?,
             last_primary: None,

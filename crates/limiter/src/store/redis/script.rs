@@ -1,9 +1,11 @@
 //! The text of the script, joined when this crate is compiled.
 
+pub mod call;
+
 use tollgate_core::lua::TWINS;
 
 /// Talks to the server.
-const SETTLE: &str = include_str!("settle.lua");
+const SETTLE: &str = include_str!("script/settle.lua");
 
 /// The script, for `SCRIPT LOAD` and `EVALSHA`.
 pub const SCRIPT: &str = text(&concat::<{ length(&SCRIPT_PARTS) }>(&SCRIPT_PARTS));

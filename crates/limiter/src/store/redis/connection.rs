@@ -1,0 +1,364 @@
+//! One connection with the script at its other end.
+
+pub(crate) mod clock_offset;
+pub(crate) mod connector;
+pub(crate) mod endpoint;
+
+use crate::clock::Clock;
+use crate::store::redis::connection::clock_offset::ClockOffset;
+use crate::store::redis::connection::endpoint::Endpoint;
+use crate::store::redis::script::{FUNCTION, LIBRARY, PEEK_FUNCTION, SCRIPT};
+use crate::store::redis::{Functions, RedisMetrics};
+use crate::store::{RedisErrorCode, StoreError};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisError, ServerError, Value};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tollgate_core::Timestamp;
+
+/// An open connection with the script at its other end.
+#[derive(Clone)]
+pub(crate) struct ScriptConnection {
+    connection: MultiplexedConnection,
+    script_ref: ScriptRef,
+    access_mode: AccessMode,
+    id: u64,
+    /// Whom it leads to. Nothing if that is a socket.
+    endpoint: Option<Endpoint>,
+    /// What its server's clock shows. Another connection may lead to another server.
+    clock_offset: Arc<Mutex<ClockOffset>>,
+}
+
+/// A call of the script, ready to be sent.
+#[derive(Debug)]
+pub(crate) struct ScriptCall<'c> {
+    pub(crate) keys: &'c [Vec<u8>],
+    pub(crate) arguments: [Vec<u8>; 2],
+    /// Whether it is for a server that is only about to have the slot.
+    pub(crate) is_asking: bool,
+}
+
+/// Why something was not done.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) error: StoreError,
+    /// Who is to be asked instead, as the server says.
+    pub(crate) redirect: Option<Endpoint>,
+}
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AccessMode {
+    /// Everything: it leads to a server that takes writes.
+    ReadWrite,
+    /// Only to look: it leads to a replica, and the server lets nothing else be done.
+    ReadOnly,
+}
+
+/// How the script is called.
+#[derive(Clone)]
+enum ScriptRef {
+    /// By its digest.
+    Script(Arc<str>),
+    /// By its name.
+    Function,
+}
+
+impl ScriptConnection {
+    /// A connection as it should be: the script is there, and the server has told its time.
+    pub(crate) async fn open(
+        mut connection: MultiplexedConnection,
+        endpoint: Option<Endpoint>,
+        id: u64,
+        functions: Functions,
+        access_mode: AccessMode,
+        clock: &Clock,
+    ) -> Result<Self, RedisError> {
+        let script_ref = match functions {
+            Functions::Off => load_script(&mut connection).await?,
+            Functions::On => load_function(&mut connection, access_mode).await?,
+            Functions::Auto => match load_function(&mut connection, access_mode).await {
+                Ok(script_ref) => script_ref,
+                Err(_) => load_script(&mut connection).await?,
+            },
+        };
+        if access_mode == AccessMode::ReadOnly {
+            check_read_only(&mut connection, &script_ref).await?;
+        }
+        Ok(Self {
+            clock_offset: Arc::new(Mutex::new(fetch_time(&mut connection, clock).await)),
+            endpoint,
+            connection,
+            script_ref,
+            access_mode,
+            id,
+        })
+    }
+
+    /// Whom it leads to. Nothing if that is a socket.
+    pub(crate) const fn endpoint(&self) -> Option<&Endpoint> {
+        self.endpoint.as_ref()
+    }
+
+    /// The connection alone.
+    pub(crate) fn connection(&self) -> MultiplexedConnection {
+        self.connection.clone()
+    }
+
+    /// Which connection this is.
+    pub(crate) const fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// The earliest that the server's clock may show when ours shows `ours`. Nothing if it has told nothing.
+    pub(crate) fn server_time(&self, ours: Timestamp) -> Option<Timestamp> {
+        self.clock_offset().server_time(ours)
+    }
+
+    /// Learns from a reply what its server's clock showed.
+    pub(crate) fn record_time(&self, sent: Timestamp, received: Timestamp, server: Timestamp) {
+        self.clock_offset().record(sent, received, server);
+    }
+
+    fn clock_offset(&self) -> MutexGuard<'_, ClockOffset> {
+        self.clock_offset.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs the script once for each call, all in one write. Where the server does not know it any more, it is sent along.
+    pub(crate) async fn run(
+        &mut self,
+        calls: &[ScriptCall<'_>],
+        metrics: &RedisMetrics,
+    ) -> Vec<Result<Vec<u8>, Failure>> {
+        metrics.calls.add(calls.len() as u64);
+        let all: Vec<&ScriptCall<'_>> = calls.iter().collect();
+        let script_ref = self.script_ref.clone();
+        let (command, script) = script_ref.call(self.access_mode);
+        let mut results = self.send(command, script, &all).await;
+        let unknown =
+            |result: &Result<Vec<u8>, Failure>| result.as_ref().is_err_and(|failure| is_unknown(failure.error));
+        if results.iter().any(unknown) {
+            metrics.script_loads.add(1);
+            // For the calls to come. If it fails, they bring the script themselves, as these do.
+            let _ = match &self.script_ref {
+                ScriptRef::Script(_) => load_script(&mut self.connection).await,
+                ScriptRef::Function => load_function(&mut self.connection, self.access_mode).await,
+            };
+            let resend = results.iter().zip(&all).filter(|(result, _)| unknown(result));
+            let resend: Vec<&ScriptCall<'_>> = resend.map(|(_, call)| *call).collect();
+            let command = match self.access_mode {
+                AccessMode::ReadWrite => "EVAL",
+                AccessMode::ReadOnly => "EVAL_RO",
+            };
+            let replies = self.send(command, SCRIPT, &resend).await;
+            for (result, reply) in results.iter_mut().filter(|result| unknown(result)).zip(replies) {
+                *result = reply;
+            }
+        }
+        results
+    }
+
+    /// Calls the script by this command and name, for each call.
+    async fn send(&mut self, command: &str, script: &str, calls: &[&ScriptCall<'_>]) -> Vec<Result<Vec<u8>, Failure>> {
+        let encode = |call: &ScriptCall<'_>| {
+            let mut cmd = redis::cmd(command);
+            cmd.arg(script).arg(call.keys.len());
+            for key in call.keys {
+                cmd.arg(key.as_slice());
+            }
+            for argument in &call.arguments {
+                cmd.arg(argument.as_slice());
+            }
+            cmd
+        };
+        if let [call] = calls
+            && !call.is_asking
+        {
+            let reply = self.connection.send_packed_command(&encode(call)).await;
+            return vec![
+                reply
+                    .map_err(|error| classify(&error).into())
+                    .and_then(|value| self.read_bytes(value)),
+            ];
+        }
+        let mut pipe = redis::pipe();
+        for call in calls {
+            if call.is_asking {
+                pipe.cmd("ASKING");
+            }
+            pipe.add_command(encode(call));
+        }
+        let count = calls.len() + calls.iter().filter(|call| call.is_asking).count();
+        let mut replies = match self.connection.send_packed_commands(&pipe, 0, count).await {
+            Ok(replies) => replies.into_iter(),
+            Err(error) => return vec![Err(classify(&error).into()); calls.len()],
+        };
+        let read_next = |call: &&ScriptCall<'_>| {
+            // Whether that was heard shows in the answer to the call itself.
+            let _ = call.is_asking.then(|| replies.next());
+            self.read_bytes(replies.next().unwrap_or(Value::Nil))
+        };
+        calls.iter().map(read_next).collect()
+    }
+
+    /// Sends commands other than the script, in one write, and gives what is answered to each.
+    pub(crate) async fn send_all(&mut self, commands: &[&redis::Cmd]) -> Vec<Result<Value, Failure>> {
+        let mut pipe = redis::Pipeline::with_capacity(commands.len());
+        for &command in commands {
+            pipe.add_command(command.clone());
+        }
+        match self.connection.send_packed_commands(&pipe, 0, commands.len()).await {
+            Ok(replies) => replies.into_iter().map(|reply| self.check_reply(reply)).collect(),
+            Err(error) => vec![Err(classify(&error).into()); commands.len()],
+        }
+    }
+
+    fn read_bytes(&self, reply: Value) -> Result<Vec<u8>, Failure> {
+        match self.check_reply(reply)? {
+            Value::BulkString(bytes) => Ok(bytes),
+            _ => Err(StoreError::InvalidReply.into()),
+        }
+    }
+
+    fn check_reply(&self, reply: Value) -> Result<Value, Failure> {
+        match reply {
+            Value::ServerError(error) => {
+                let (code, details) = (error_code(&error), error.details().unwrap_or_default());
+                let not_an_integer =
+                    details.starts_with("value is not an integer") || details.contains("would overflow");
+                Err(Failure {
+                    error: match code {
+                        RedisErrorCode::Other if not_an_integer => StoreError::ForeignValue,
+                        code => StoreError::Server(code),
+                    },
+                    redirect: match code {
+                        // The slot, and who has it.
+                        RedisErrorCode::Moved | RedisErrorCode::Ask => details
+                            .split_once(' ')
+                            .and_then(|(_, endpoint)| Endpoint::parse(endpoint, self.endpoint.as_ref())),
+                        _ => None,
+                    },
+                })
+            }
+            reply => Ok(reply),
+        }
+    }
+
+    /// Asks something else than the script.
+    pub(crate) async fn query(&mut self, command: &redis::Cmd) -> Result<Value, StoreError> {
+        match self.connection.send_packed_command(command).await {
+            Ok(Value::ServerError(error)) => Err(StoreError::Server(error_code(&error))),
+            Ok(value) => Ok(value),
+            Err(error) => Err(classify(&error)),
+        }
+    }
+
+    /// Whether the script is called as a function.
+    pub(crate) const fn is_function(&self) -> bool {
+        matches!(self.script_ref, ScriptRef::Function)
+    }
+}
+
+impl ScriptRef {
+    /// The command that calls the script, and what that calls it.
+    fn call(&self, access_mode: AccessMode) -> (&'static str, &str) {
+        match (self, access_mode) {
+            (Self::Script(digest), AccessMode::ReadWrite) => ("EVALSHA", digest),
+            (Self::Script(digest), AccessMode::ReadOnly) => ("EVALSHA_RO", digest),
+            (Self::Function, AccessMode::ReadWrite) => ("FCALL", FUNCTION),
+            (Self::Function, AccessMode::ReadOnly) => ("FCALL_RO", PEEK_FUNCTION),
+        }
+    }
+}
+
+/// Whether the script can be called without being able to write: the oldest servers have no commands for that, and a user
+/// may not be allowed to. What nobody has is called for, since an unknown command is answered with all that came with it.
+async fn check_read_only(connection: &mut MultiplexedConnection, script_ref: &ScriptRef) -> Result<(), RedisError> {
+    let (command, _) = script_ref.call(AccessMode::ReadOnly);
+    let mut call = redis::cmd(command);
+    let reply: Result<Value, RedisError> = call.arg("nobody").arg(0).query_async(connection).await;
+    match reply {
+        Err(error) if !is_unknown(classify(&error)) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// What the server's clock shows, so that not even the first call is run after its caller has given up. A server that does
+/// not tell refuses the script too.
+async fn fetch_time(connection: &mut MultiplexedConnection, clock: &Clock) -> ClockOffset {
+    let mut clock_offset = ClockOffset::default();
+    let sent = clock.now();
+    let time: Result<(u64, u64), RedisError> = redis::cmd("TIME").query_async(connection).await;
+    if let Ok((secs, micros)) = time {
+        let server = Timestamp::from_micros(secs.saturating_mul(1_000_000).saturating_add(micros));
+        clock_offset.record(sent, clock.now(), server);
+    }
+    clock_offset
+}
+
+async fn load_script(connection: &mut MultiplexedConnection) -> Result<ScriptRef, RedisError> {
+    let mut load = redis::cmd("SCRIPT");
+    load.arg("LOAD").arg(SCRIPT);
+    let digest: String = load.query_async(connection).await?;
+    Ok(ScriptRef::Script(digest.into()))
+}
+
+/// A replica has the functions of its primary, and nothing can be loaded there.
+async fn load_function(
+    connection: &mut MultiplexedConnection,
+    access_mode: AccessMode,
+) -> Result<ScriptRef, RedisError> {
+    let mut list = redis::cmd("FUNCTION");
+    list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
+    let known: Vec<Value> = list.query_async(connection).await?;
+    if known.is_empty() && access_mode == AccessMode::ReadOnly {
+        return Err((redis::ErrorKind::Client, "the replica has not got the function yet").into());
+    }
+    if known.is_empty() {
+        let mut load = redis::cmd("FUNCTION");
+        load.arg("LOAD").arg(LIBRARY);
+        let loaded: Result<Value, RedisError> = load.query_async(connection).await;
+        // Another instance may have been quicker; its library is the same, or its name would not be.
+        if let Err(error) = loaded
+            && !error.detail().unwrap_or_default().contains("already exists")
+        {
+            return Err(error);
+        }
+    }
+    Ok(ScriptRef::Function)
+}
+
+/// What a server says in words.
+pub(crate) fn value_text(value: &Value) -> String {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => text.clone(),
+        _ => String::new(),
+    }
+}
+
+/// What a server's error says.
+fn error_code(error: &ServerError) -> RedisErrorCode {
+    RedisErrorCode::from_error(error.code(), error.details().unwrap_or_default())
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self { error, redirect: None }
+    }
+}
+
+/// Whether the server does not know the script.
+const fn is_unknown(error: StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Server(RedisErrorCode::NoScript | RedisErrorCode::NoFunction)
+    )
+}
+
+fn classify(error: &RedisError) -> StoreError {
+    match error.code() {
+        Some(code) => StoreError::Server(RedisErrorCode::from_error(code, error.detail().unwrap_or_default())),
+        None if error.kind() == redis::ErrorKind::Io => StoreError::ConnectionLost,
+        None => StoreError::InvalidReply,
+    }
+}

@@ -1,0 +1,144 @@
+//! What the shared store counts of itself.
+
+use crate::store::{RedisErrorCode, StoreError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate_core::{Micros, Timestamp};
+
+/// What a shared store has done since it was opened.
+#[derive(Debug, Default)]
+pub struct RedisMetrics {
+    /// Calls of the script.
+    pub calls: AtomicCount,
+    /// Charges and other things to do that were answered by those calls.
+    pub charges: AtomicCount,
+    /// Times the server did not know the script, and it was sent along.
+    pub script_loads: AtomicCount,
+    /// Attempts to connect.
+    pub connect_attempts: AtomicCount,
+    /// Times a server of a cluster named another one to be asked, and it was.
+    pub redirects: AtomicCount,
+    /// Charges taken back because another part of their request refused or could not be asked.
+    pub compensated_charges: AtomicCount,
+    /// Charges that should have been taken back and were not, as far as is known: what they took is missing until it comes
+    /// back by itself.
+    pub uncompensated_charges: AtomicCount,
+    /// Looks that a replica answered.
+    pub replica_reads: AtomicCount,
+    /// Looks that a replica was asked for and did not answer, or not well: its primary was asked.
+    pub replica_misses: AtomicCount,
+    /// Times something that is done in the background panicked, and was begun again.
+    pub task_restarts: AtomicCount,
+    errors: [AtomicCount; CODES],
+    /// When each was last met, in microseconds on our clock; zero if never.
+    last: [AtomicU64; CODES],
+}
+
+/// What last went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastError {
+    /// Its name, as [`Figures::errors`] has it.
+    pub code: &'static str,
+    /// How long ago.
+    pub ago: Micros,
+}
+
+/// A number that only grows.
+#[derive(Debug, Default)]
+pub struct AtomicCount(AtomicU64);
+
+/// Errors that are not refusals, in front of those that are.
+const LOCAL_ERRORS: [StoreError; 9] = [
+    StoreError::Unavailable,
+    StoreError::Timeout,
+    StoreError::ConnectionLost,
+    StoreError::DeadlinePassed,
+    StoreError::Overloaded,
+    StoreError::BreakerOpen,
+    StoreError::Skipped,
+    StoreError::ForeignValue,
+    StoreError::InvalidReply,
+];
+const CODES: usize = LOCAL_ERRORS.len() + RedisErrorCode::ALL.len();
+
+impl RedisMetrics {
+    /// How many requests met each error, by its name: all there are.
+    pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let server_errors = RedisErrorCode::ALL.into_iter().map(StoreError::Server);
+        let all = LOCAL_ERRORS.into_iter().chain(server_errors);
+        all.zip(&self.errors).map(|(error, count)| (error.name(), count.get()))
+    }
+
+    pub(crate) fn count(&self, error: StoreError, now: Timestamp) {
+        let index = match error {
+            StoreError::Server(error_code) => LOCAL_ERRORS.len() + error_code as usize,
+            local => LOCAL_ERRORS
+                .iter()
+                .position(|other| *other == local)
+                .unwrap_or_default(),
+        };
+        if let (Some(count), Some(last)) = (self.errors.get(index), self.last.get(index)) {
+            count.add(1);
+            last.store(now.as_micros(), Ordering::Relaxed);
+        }
+    }
+
+    /// What went wrong last, if anything ever did. That a server is left alone is not wrong in itself.
+    pub(crate) fn last_error(&self, now: Timestamp) -> Option<LastError> {
+        let occurrences = self.errors().zip(&self.last);
+        let occurrences = occurrences.map(|((code, _), last)| (last.load(Ordering::Relaxed), code));
+        let is_reportable = |(at, code): &(u64, &str)| *at > 0 && *code != StoreError::BreakerOpen.name();
+        let (at, code) = occurrences.filter(is_reportable).max_by_key(|(at, _)| *at)?;
+        let ago = now.since(Timestamp::from_micros(at));
+        Some(LastError { code, ago })
+    }
+}
+
+impl AtomicCount {
+    /// How many.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_is_counted_under_its_own_name() {
+        let metrics = RedisMetrics::default();
+        let server_errors = RedisErrorCode::ALL.into_iter().map(StoreError::Server);
+        for (index, error) in LOCAL_ERRORS.into_iter().chain(server_errors).enumerate() {
+            for _ in 0..=index {
+                metrics.count(error, Timestamp::from_micros(1));
+            }
+        }
+        let expected = (1..)
+            .zip(metrics.errors())
+            .all(|(count, (_, counted))| count == counted);
+        assert!(expected, "{:?}", metrics.errors().collect::<Vec<_>>());
+        let mut names: Vec<&str> = metrics.errors().map(|(name, _)| name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), CODES);
+    }
+
+    #[test]
+    fn the_last_error_is_told_with_its_age() {
+        let metrics = RedisMetrics::default();
+        let at = |s| Timestamp::from_micros(1_700_000_000_000_000) + Micros::from_secs(s);
+        assert_eq!(metrics.last_error(at(0)), None);
+        metrics.count(StoreError::Server(RedisErrorCode::TryAgain), at(1));
+        metrics.count(StoreError::Server(RedisErrorCode::CrossSlot), at(3));
+        metrics.count(StoreError::BreakerOpen, at(9));
+        let last = LastError {
+            code: "crossslot",
+            ago: Micros::from_secs(7),
+        };
+        assert_eq!(metrics.last_error(at(10)), Some(last));
+    }
+}

@@ -1,0 +1,358 @@
+//! Whether a server is worth asking. One that failed again and again is left alone, so that nobody waits for it, until
+//! probes in the background show that it answers.
+//!
+//! Time is an argument. What is noted are calls, not requests: those who went together in one that failed are one failure.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tollgate_core::{Micros, Timestamp};
+
+/// When a server is left alone, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerConfig {
+    /// After so many calls in a row that failed.
+    pub failures: u32,
+    /// Within this time, or they do not count as a row.
+    pub within: Micros,
+    /// Until when.
+    pub open_for: OpenFor,
+}
+
+/// How long a server that failed is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpenFor {
+    /// Until it answers probes in the background. No request is risked.
+    Auto,
+    /// So long; then one request tries.
+    Fixed(Micros),
+}
+
+/// What a breaker lets through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum BreakerState {
+    /// All.
+    Closed = 0,
+    /// Nothing yet, but a probe was answered; or one request, to see how it goes.
+    HalfOpen = 1,
+    /// Nothing.
+    Open = 2,
+}
+
+/// How a call went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallResult {
+    Ok,
+    /// It failed, or took too long.
+    Failed,
+    /// It was not made: there was no connection.
+    Unreachable,
+}
+
+/// Of so many calls in a second, this share may not fail: in percent.
+const CALLS_MIN: u32 = 20;
+const FAILED_PERCENT_MAX: u32 = 50;
+const SECOND: Micros = Micros::from_secs(1);
+
+/// How long a server may be out of reach after something went wrong. A connection that did not answer once is given up, and
+/// another takes some round trips: that is one failure and not one for each call that finds none meanwhile. It is enough for
+/// a server that stood still for 50 ms, and lets one that is away be noticed within 100 ms.
+const UNREACHABLE_MAX: Micros = Micros::from_millis(60);
+
+/// How often it may be out of reach for so long in one second, and how often soon after it was left alone. Each time costs a few
+/// who wait for it in vain.
+const UNREACHABLE_PER_SECOND_MAX: u64 = 2;
+const UNREACHABLE_AFTER_REOPEN_MAX: u64 = 1;
+
+/// How many probes in a row must be answered, and the most it can come to: twice as many each time that the server fails
+/// again soon after. So a link that comes and goes is seldom trusted, and one that was away once soon.
+const PROBES_MIN: u32 = 2;
+const PROBES_MAX: u32 = 8;
+const REOPEN_WINDOW: Micros = Micros::from_secs(10);
+
+/// How long one request may try before another does: it may have been left by whoever made it.
+const TRIAL_TIMEOUT: Micros = Micros::from_secs(1);
+
+/// A breaker, for many threads.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    config: BreakerConfig,
+    /// What `machine` is in, for those who only want to know.
+    state: AtomicU8,
+    machine: Mutex<Machine>,
+}
+
+#[derive(Debug)]
+struct Machine {
+    config: BreakerConfig,
+    /// How long the server may be out of reach after something went wrong.
+    unreachable_max: Micros,
+    state: State,
+    /// Failures in a row, and when the first of them was.
+    consecutive: (u32, Timestamp),
+    /// This second: when it began, its calls, and those that failed.
+    second: (Timestamp, u32, u32),
+    /// For how much of this second the server was out of reach, and when that was last seen.
+    unreachable: (Micros, Timestamp),
+    /// Probes in a row that close it.
+    probes_needed: u32,
+    closed_at: Option<Timestamp>,
+    changes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Closed,
+    /// With so many probes answered.
+    Open {
+        since: Timestamp,
+        probes_ok: u32,
+    },
+    /// One request tries, since then.
+    HalfOpen(Timestamp),
+}
+
+impl Default for BreakerConfig {
+    fn default() -> Self {
+        Self {
+            failures: 5,
+            within: Micros::from_secs(10),
+            open_for: OpenFor::Auto,
+        }
+    }
+}
+
+impl BreakerState {
+    /// As answers write it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Closed => "closed",
+            Self::HalfOpen => "half_open",
+            Self::Open => "open",
+        }
+    }
+}
+
+impl Breaker {
+    /// `deadline`: how long a call may take.
+    pub(crate) fn new(config: BreakerConfig, deadline: Duration) -> Self {
+        Self {
+            config,
+            state: AtomicU8::new(BreakerState::Closed as u8),
+            machine: Mutex::new(Machine::new(config, Micros::from(deadline))),
+        }
+    }
+
+    pub(crate) fn state(&self) -> BreakerState {
+        match self.state.load(Ordering::Relaxed) {
+            0 => BreakerState::Closed,
+            1 => BreakerState::HalfOpen,
+            _ => BreakerState::Open,
+        }
+    }
+
+    /// How long the server may be out of reach after something went wrong.
+    pub(crate) fn unreachable_max(&self) -> Duration {
+        self.machine().unreachable_max.into()
+    }
+
+    /// How often it has opened or closed.
+    pub(crate) fn changes(&self) -> u64 {
+        self.machine().changes
+    }
+
+    /// Whether a call may be made now. Where one request is to try, the first that asks is it.
+    pub(crate) fn try_acquire(&self, now: Timestamp) -> bool {
+        match (self.state(), self.config.open_for) {
+            (BreakerState::Closed, _) => true,
+            (_, OpenFor::Auto) => false,
+            (_, OpenFor::Fixed(_)) => self.change(|machine| machine.try_acquire(now)),
+        }
+    }
+
+    /// Whether nobody may ask just now. Unlike [`Breaker::lets_pass`] it chooses nobody to try.
+    pub(crate) fn is_open(&self, now: Timestamp) -> bool {
+        match (self.state(), self.config.open_for) {
+            (BreakerState::Closed, _) => false,
+            (_, OpenFor::Auto) => true,
+            (_, OpenFor::Fixed(_)) => !self.machine().may_probe(now),
+        }
+    }
+
+    /// Notes how a call went. True if the server is to be probed from now on.
+    pub(crate) fn record(&self, result: CallResult, now: Timestamp) -> bool {
+        self.change(|machine| {
+            let was_closed = machine.state == State::Closed;
+            machine.record(result, now);
+            was_closed && machine.state != State::Closed && machine.config.open_for == OpenFor::Auto
+        })
+    }
+
+    /// Notes how a probe went. False if there is nothing to probe any more.
+    pub(crate) fn record_probe(&self, result: CallResult, now: Timestamp) -> bool {
+        self.change(|machine| {
+            machine.record_probe(result, now);
+            machine.state != State::Closed
+        })
+    }
+
+    fn change<T>(&self, apply: impl FnOnce(&mut Machine) -> T) -> T {
+        let mut machine = self.machine();
+        let outcome = apply(&mut machine);
+        let state = match machine.state {
+            State::Closed => BreakerState::Closed,
+            State::Open { probes_ok: 0, .. } => BreakerState::Open,
+            State::Open { .. } | State::HalfOpen(_) => BreakerState::HalfOpen,
+        };
+        self.state.store(state as u8, Ordering::Relaxed);
+        outcome
+    }
+
+    fn machine(&self) -> MutexGuard<'_, Machine> {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Machine {
+    fn new(config: BreakerConfig, deadline: Micros) -> Self {
+        // As long as the failures that are still allowed would have taken.
+        let allowed = u64::from(config.failures.saturating_sub(1)).saturating_mul(deadline.get());
+        Self {
+            config,
+            unreachable_max: UNREACHABLE_MAX.max(Micros::new(allowed)),
+            state: State::Closed,
+            consecutive: (0, Timestamp::EPOCH),
+            second: (Timestamp::EPOCH, 0, 0),
+            unreachable: (Micros::ZERO, Timestamp::EPOCH),
+            probes_needed: PROBES_MIN,
+            closed_at: None,
+            changes: 0,
+        }
+    }
+
+    fn may_probe(&self, now: Timestamp) -> bool {
+        match (self.state, self.config.open_for) {
+            (State::Closed, _) => true,
+            (State::Open { .. }, OpenFor::Auto) => false,
+            (State::Open { since, .. }, OpenFor::Fixed(duration)) => now >= since + duration,
+            (State::HalfOpen(since), _) => now >= since + TRIAL_TIMEOUT,
+        }
+    }
+
+    fn try_acquire(&mut self, now: Timestamp) -> bool {
+        let allowed = self.may_probe(now);
+        if allowed && self.state != State::Closed {
+            self.state = State::HalfOpen(now);
+        }
+        allowed
+    }
+
+    fn record(&mut self, result: CallResult, now: Timestamp) {
+        match (self.state, result) {
+            (State::Closed, result) => {
+                if self.should_trip(result, now) {
+                    self.open(now);
+                }
+            }
+            (State::HalfOpen(_), CallResult::Ok) => self.close(now),
+            (State::HalfOpen(_), CallResult::Failed | CallResult::Unreachable) => self.state = open_state(now),
+            // It began before.
+            (State::Open { .. }, _) => {}
+        }
+    }
+
+    fn record_probe(&mut self, result: CallResult, now: Timestamp) {
+        if let State::Open { since, probes_ok } = self.state {
+            match result {
+                CallResult::Failed | CallResult::Unreachable => self.state = open_state(now),
+                CallResult::Ok if probes_ok + 1 >= self.probes_needed => self.close(now),
+                CallResult::Ok => {
+                    self.state = State::Open {
+                        since,
+                        probes_ok: probes_ok + 1,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Counts a call, and says whether that is one failure too many.
+    fn should_trip(&mut self, result: CallResult, now: Timestamp) -> bool {
+        if now >= self.second.0 + SECOND {
+            self.second = (now, 0, 0);
+            self.unreachable.0 = Micros::ZERO;
+        }
+        let reopened = self.opened_recently(now);
+        let (_, calls, failed) = &mut self.second;
+        let (failures, first) = &mut self.consecutive;
+        let is_first = *failures == 0 || now > *first + self.config.within;
+        if is_first && result != CallResult::Ok {
+            (*failures, *first) = (0, now);
+        }
+        match result {
+            CallResult::Ok => {
+                *calls = calls.saturating_add(1);
+                self.consecutive = (0, now);
+            }
+            CallResult::Failed => {
+                *calls = calls.saturating_add(1);
+                *failed = failed.saturating_add(1);
+                *failures = failures.saturating_add(1);
+                self.unreachable.1 = now;
+            }
+            CallResult::Unreachable if is_first => {
+                *failures = 1;
+                self.unreachable.1 = now;
+            }
+            CallResult::Unreachable => {
+                let (unreachable, last_seen) = &mut self.unreachable;
+                *unreachable = Micros::new(unreachable.get() + now.since(*last_seen).get());
+                *last_seen = now;
+                let times = match reopened {
+                    true => UNREACHABLE_AFTER_REOPEN_MAX,
+                    false => UNREACHABLE_PER_SECOND_MAX,
+                };
+                let max = Micros::new(self.unreachable_max.get().saturating_mul(times));
+                if now >= *first + self.unreachable_max || *unreachable >= max {
+                    return true;
+                }
+            }
+        }
+        let too_many_failed =
+            *calls >= CALLS_MIN && failed.saturating_mul(100) >= calls.saturating_mul(FAILED_PERCENT_MAX);
+        self.consecutive.0 >= self.config.failures || too_many_failed
+    }
+
+    /// Whether it was left alone until a short time ago.
+    fn opened_recently(&self, now: Timestamp) -> bool {
+        self.closed_at.is_some_and(|closed_at| now < closed_at + REOPEN_WINDOW)
+    }
+
+    fn open(&mut self, now: Timestamp) {
+        self.probes_needed = match self.opened_recently(now) {
+            true => (self.probes_needed * 2).min(PROBES_MAX),
+            false => PROBES_MIN,
+        };
+        self.state = open_state(now);
+        self.changes += 1;
+    }
+
+    fn close(&mut self, now: Timestamp) {
+        self.state = State::Closed;
+        self.consecutive = (0, now);
+        self.second = (now, 0, 0);
+        self.unreachable = (Micros::ZERO, now);
+        self.closed_at = Some(now);
+        self.changes += 1;
+    }
+}
+
+const fn open_state(now: Timestamp) -> State {
+    State::Open {
+        since: now,
+        probes_ok: 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

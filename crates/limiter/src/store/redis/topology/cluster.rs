@@ -1,0 +1,544 @@
+//! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
+
+use crate::store::redis::connection::connector::{Connector, EndpointSource, error_text, is_auth_error};
+use crate::store::redis::connection::endpoint::{ConnectOptions, Endpoint};
+use crate::store::redis::connection::{Failure, value_text};
+use crate::store::redis::node::request::{Deadline, NodeReply, NodeRequest, NodeResult, Routing, StoreContext};
+use crate::store::redis::node::{KeyScope, Node};
+use crate::store::redis::supervise::spawn_supervised;
+use crate::store::redis::topology::cluster_nodes::{AddressBy, ClusterNodes};
+use crate::store::redis::topology::replicas::Replicas;
+use crate::store::redis::{Functions, ReadFrom};
+use crate::store::{RedisErrorCode, StoreError};
+use futures_util::future::join_all;
+use redis::{RedisError, Value};
+use std::collections::HashMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, Weak};
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tollgate_core::Timestamp;
+
+/// The servers of a cluster.
+pub(crate) struct Cluster {
+    seeds: Vec<Endpoint>,
+    connect_options: ConnectOptions,
+    functions: Functions,
+    read_from: ReadFrom,
+    context: Arc<StoreContext>,
+    /// The slot of each tag.
+    slots: Box<[u16]>,
+    map: RwLock<Map>,
+    /// Whether the map was ever drawn.
+    map_state: watch::Sender<MapState>,
+    /// Until when it is waited for at the start.
+    first_map_deadline: Instant,
+    /// That the map may be wrong.
+    refresh_requested: Arc<Notify>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MapState {
+    /// Servers are being asked for the first time.
+    Unknown,
+    /// Nobody has answered yet.
+    Unreachable,
+    /// It was.
+    Known,
+}
+
+#[derive(Default)]
+struct Map {
+    /// Who has the slot of each tag.
+    owners: Vec<Option<Arc<Node>>>,
+    nodes: HashMap<Endpoint, Member>,
+    /// What servers told of all slots, and where others were since.
+    views: Vec<ClusterNodes>,
+    redirected: HashMap<u16, Endpoint>,
+    /// All servers anybody told of.
+    known: Vec<Endpoint>,
+    /// How often the breakers of servers that have left have opened or closed.
+    retired_transitions: u64,
+    /// Why it is not drawn.
+    error: String,
+}
+
+struct Member {
+    node: Arc<Node>,
+    /// Whether somebody was sent there since the map was last drawn.
+    in_use: bool,
+}
+
+/// Why a server did not say what it knows.
+struct TopologyError {
+    text: String,
+    /// Whether it did not let us in.
+    auth_rejected: bool,
+}
+
+impl TopologyError {
+    fn new(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            auth_rejected: false,
+        }
+    }
+}
+
+/// How long a server may take to say what it knows, and how long the others then still may.
+const TIMEOUT: Duration = Duration::from_millis(300);
+const STRAGGLER_GRACE: Duration = Duration::from_millis(50);
+
+/// How often the map is drawn: at most, while there is doubt, and at least.
+const REFRESH_MIN: Duration = Duration::from_millis(200);
+const REFRESH_MAX: Duration = Duration::from_secs(5);
+
+/// The same where servers do not let us in: they may lock out who tries too often.
+const AUTH_REFRESH: Duration = Duration::from_secs(1);
+
+/// How many servers are asked, and with fewer connections than this also ones that there is no connection to.
+const VIEWS_MAX: usize = 8;
+const CONNECTED_MIN: usize = 3;
+
+impl Cluster {
+    /// Begins to look for its servers at once.
+    pub(crate) fn new(
+        seeds: Vec<Endpoint>,
+        connect_options: ConnectOptions,
+        functions: Functions,
+        read_from: ReadFrom,
+        context: Arc<StoreContext>,
+    ) -> Arc<Self> {
+        let slots = context.keyspace.slots();
+        let map = Map {
+            owners: vec![None; slots.len()],
+            error: "not connected yet".to_owned(),
+            ..Map::default()
+        };
+        let cluster = Arc::new(Self {
+            seeds,
+            connect_options,
+            functions,
+            read_from,
+            slots,
+            map: RwLock::new(map),
+            map_state: watch::Sender::new(MapState::Unknown),
+            first_map_deadline: Instant::now() + context.deadline,
+            refresh_requested: Arc::default(),
+            context,
+        });
+        let weak = Arc::downgrade(&cluster);
+        let run_refresh = move || run_refresh(Weak::clone(&weak));
+        spawn_supervised(
+            &cluster.context.runtime,
+            Arc::clone(&cluster.context.metrics),
+            run_refresh,
+        );
+        cluster
+    }
+
+    pub(crate) const fn context(&self) -> &Arc<StoreContext> {
+        &self.context
+    }
+
+    /// Does works of one mode, each where its slot is.
+    pub(crate) async fn send(
+        &self,
+        requests: &[NodeRequest],
+        deadline: Deadline,
+    ) -> Vec<Result<NodeReply, StoreError>> {
+        let mut groups: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
+        let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::Unavailable.into())).collect();
+        for (index, request) in requests.iter().enumerate() {
+            let Some(node) = self.owner(request.tag(), deadline).await else {
+                continue;
+            };
+            match groups.iter_mut().find(|(other, _)| Arc::ptr_eq(other, &node)) {
+                Some((_, indexes)) => indexes.push(index),
+                None => groups.push((node, vec![index])),
+            }
+        }
+        let sent = groups.iter().map(|(node, indexes)| {
+            let requests = indexes.iter().filter_map(|&index| requests.get(index).cloned());
+            node.read(requests.collect(), deadline)
+        });
+        for ((_, indexes), replies) in groups.iter().zip(join_all(sent).await) {
+            for (&index, reply) in indexes.iter().zip(replies) {
+                if let Some(result) = results.get_mut(index) {
+                    *result = reply;
+                }
+            }
+        }
+        let redirected = requests
+            .iter()
+            .zip(results)
+            .map(|(request, result)| self.follow_redirects(request, result, deadline));
+        join_all(redirected).await
+    }
+
+    /// Goes where a server says that it is to be asked: each such word is heeded once. None of them has done anything.
+    async fn follow_redirects(
+        &self,
+        request: &NodeRequest,
+        mut result: NodeResult,
+        deadline: Deadline,
+    ) -> Result<NodeReply, StoreError> {
+        let (mut moved_followed, mut ask_followed, mut retried_solo) = (false, false, false);
+        loop {
+            let Failure { error, redirect } = match result {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => failure,
+            };
+            let (node, routing) = match (error, redirect) {
+                (StoreError::Server(RedisErrorCode::Moved), Some(endpoint)) if !moved_followed => {
+                    moved_followed = true;
+                    (Some(self.record_moved(request.tag(), &endpoint)), Routing::Batched)
+                }
+                (StoreError::Server(RedisErrorCode::Ask), Some(endpoint)) if !ask_followed => {
+                    ask_followed = true;
+                    (Some(self.node_for_endpoint(&endpoint)), Routing::Asking)
+                }
+                (StoreError::Server(RedisErrorCode::TryAgain), _) if !retried_solo && !ask_followed => {
+                    retried_solo = true;
+                    (self.known_owner(request.tag()), Routing::Solo)
+                }
+                _ => (None, Routing::Batched),
+            };
+            let Some(node) = node else {
+                self.invalidate_on(error);
+                self.context.count_error(error);
+                return Err(error);
+            };
+            self.context.metrics.redirects.add(1);
+            let again = NodeRequest {
+                routing,
+                ..request.clone()
+            };
+            result = node
+                .send(vec![again], deadline)
+                .await
+                .pop()
+                .unwrap_or_else(|| Err(StoreError::InvalidReply.into()));
+        }
+    }
+
+    /// Who has the slot of a tag, as soon as anybody has told. Nothing if nobody has it.
+    async fn owner(&self, tag: u16, deadline: Deadline) -> Option<Arc<Node>> {
+        if let Some(node) = self.known_owner(tag) {
+            return Some(node);
+        }
+        self.wait_for_first_map(deadline).await;
+        self.known_owner(tag)
+    }
+
+    /// Waits until it is known whether there is a map. Later than one deadline after the start nobody does: a cluster that
+    /// is away then may be so for long.
+    async fn wait_for_first_map(&self, deadline: Deadline) {
+        if *self.map_state.borrow() == MapState::Unknown {
+            let mut map_state = self.map_state.subscribe();
+            let until = deadline.instant.min(self.first_map_deadline);
+            let _ = timeout_at(until, map_state.wait_for(|map_state| *map_state != MapState::Unknown)).await;
+        }
+    }
+
+    fn known_owner(&self, tag: u16) -> Option<Arc<Node>> {
+        self.read().owners.get(usize::from(tag))?.clone()
+    }
+
+    /// Learns that a tag's slot is elsewhere.
+    fn record_moved(&self, tag: u16, endpoint: &Endpoint) -> Arc<Node> {
+        let mut map = self.write();
+        let node = self.get_or_connect(&mut map, endpoint);
+        let slot = self.slots.get(usize::from(tag));
+        for (other, owner) in self.slots.iter().zip(&mut map.owners) {
+            if Some(other) == slot {
+                *owner = Some(Arc::clone(&node));
+            }
+        }
+        drop(map);
+        self.refresh_requested.notify_one();
+        node
+    }
+
+    /// Who has a slot, of a tag of ours or not, as soon as anybody has told. Nothing if nobody has it.
+    pub(crate) async fn slot_owner(&self, slot: u16, deadline: Deadline) -> Option<Arc<Node>> {
+        self.wait_for_first_map(deadline).await;
+        let map = self.read();
+        let endpoint = map
+            .redirected
+            .get(&slot)
+            .or_else(|| ClusterNodes::owner(&map.views, slot))?;
+        match map.nodes.get(endpoint) {
+            Some(member) if member.in_use => Some(Arc::clone(&member.node)),
+            _ => {
+                let endpoint = endpoint.clone();
+                drop(map);
+                Some(self.node_for_endpoint(&endpoint))
+            }
+        }
+    }
+
+    /// Learns that a slot is elsewhere.
+    pub(crate) fn record_slot_moved(&self, slot: u16, endpoint: &Endpoint) -> Arc<Node> {
+        let mut map = self.write();
+        map.redirected.insert(slot, endpoint.clone());
+        let node = self.get_or_connect(&mut map, endpoint);
+        drop(map);
+        self.refresh_requested.notify_one();
+        node
+    }
+
+    pub(crate) fn node_for_endpoint(&self, endpoint: &Endpoint) -> Arc<Node> {
+        self.get_or_connect(&mut self.write(), endpoint)
+    }
+
+    /// Draws the map anew if an error may mean that it is wrong.
+    pub(crate) fn invalidate_on(&self, error: StoreError) {
+        if suggests_stale_map(error) {
+            self.refresh_requested.notify_one();
+        }
+    }
+
+    fn get_or_connect(&self, map: &mut Map, endpoint: &Endpoint) -> Arc<Node> {
+        let member = map.nodes.entry(endpoint.clone()).or_insert_with(|| {
+            let connector = Connector::new(
+                EndpointSource::Fixed(self.connect_options.to(endpoint)),
+                self.functions,
+                self.context.deadline,
+                self.context.clock.clone(),
+                Arc::clone(&self.context.metrics),
+                self.context.runtime.clone(),
+            );
+            let replicas = Replicas::new(self.read_from, &self.connect_options, self.functions);
+            Member {
+                node: Node::new(connector, Arc::clone(&self.context), KeyScope::OneTag, replicas),
+                in_use: true,
+            }
+        });
+        member.in_use = true;
+        Arc::clone(&member.node)
+    }
+
+    /// The servers that have slots of ours, in the order of their addresses.
+    pub(crate) fn nodes(&self) -> Vec<(Endpoint, Arc<Node>)> {
+        let map = self.read();
+        let nodes = map
+            .nodes
+            .iter()
+            .map(|(endpoint, member)| (endpoint.clone(), Arc::clone(&member.node)));
+        let mut nodes: Vec<(Endpoint, Arc<Node>)> = nodes.collect();
+        nodes.sort_by_key(|(endpoint, _)| endpoint.to_string());
+        nodes
+    }
+
+    /// How often the breakers of servers that are no members any more have opened or closed.
+    pub(crate) fn retired_transitions(&self) -> u64 {
+        self.read().retired_transitions
+    }
+
+    /// Whether the servers of all these tags are left alone just now.
+    pub(crate) fn is_unavailable(&self, mut tags: impl Iterator<Item = u16>, now: Timestamp) -> bool {
+        if *self.map_state.borrow() == MapState::Unreachable {
+            // There is nobody to ask. It is drawn again and again until there is.
+            return true;
+        }
+        let map = self.read();
+        let owner = |tag: u16| map.owners.get(usize::from(tag)).and_then(Option::as_ref);
+        let is_unavailable = tags.all(|tag| owner(tag).is_some_and(|node| node.breaker.is_open(now)));
+        if is_unavailable {
+            // Another may have its slots by now.
+            self.refresh_requested.notify_one();
+        }
+        is_unavailable
+    }
+
+    /// Waits until the map is drawn, for so long at most.
+    pub(crate) async fn map_state(&self, wait_max: Duration) {
+        let mut map_state = self.map_state.subscribe();
+        let _ = timeout(wait_max, map_state.wait_for(|map_state| *map_state == MapState::Known)).await;
+    }
+
+    /// Which of them cannot be reached, and why.
+    pub(crate) fn error(&self) -> Option<String> {
+        if *self.map_state.borrow() != MapState::Known {
+            return Some(self.read().error.clone());
+        }
+        let map = self.read();
+        let unowned = map.owners.iter().position(Option::is_none);
+        let slot = unowned.and_then(|tag| self.slots.get(tag));
+        if let Some(slot) = slot {
+            return Some(format!("no server of the cluster has slot {slot}"));
+        }
+        drop(map);
+        let mut nodes = self.nodes().into_iter();
+        nodes.find_map(|(endpoint, node)| Some(format!("{endpoint}: {}", node.error()?)))
+    }
+
+    /// Draws the map from what servers tell. Says how long to wait at least before it is drawn again.
+    async fn refresh(&self) -> Duration {
+        let views = match self.fetch_views().await {
+            Ok(views) => views,
+            Err(TopologyError { text, auth_rejected }) => {
+                self.write().error = text;
+                self.map_state.send_if_modified(|map_state| {
+                    let is_first = *map_state == MapState::Unknown;
+                    if is_first {
+                        *map_state = MapState::Unreachable;
+                    }
+                    is_first
+                });
+                self.refresh_requested.notify_one();
+                return if auth_rejected { AUTH_REFRESH } else { REFRESH_MIN };
+            }
+        };
+        let mut map = self.write();
+        let owners = self.slots.iter().map(|slot| ClusterNodes::owner(&views, *slot));
+        let owners = owners.map(|endpoint| endpoint.map(|endpoint| self.get_or_connect(&mut map, endpoint)));
+        let owners: Vec<Option<Arc<Node>>> = owners.collect();
+        let mut retired_transitions = 0;
+        map.nodes.retain(|_, member| {
+            let owns_any = owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, &member.node));
+            let stays = std::mem::replace(&mut member.in_use, false) || owns_any;
+            if !stays {
+                retired_transitions += member.node.breaker.changes();
+            }
+            stays
+        });
+        map.retired_transitions += retired_transitions;
+        for (endpoint, member) in &map.nodes {
+            if let Some(replicas) = &member.node.replicas {
+                replicas.set(ClusterNodes::replicas(&views, endpoint), &member.node);
+            }
+        }
+        map.owners = owners;
+        map.known = views.iter().flat_map(|view| view.endpoints.iter().cloned()).collect();
+        map.known.sort_by_key(ToString::to_string);
+        map.known.dedup();
+        map.views = views;
+        map.redirected.clear();
+        drop(map);
+        self.map_state.send_replace(MapState::Known);
+        REFRESH_MIN
+    }
+
+    /// What servers know of the cluster: those there are connections to, and if these are few also others.
+    async fn fetch_views(&self) -> Result<Vec<ClusterNodes>, TopologyError> {
+        let address_by = match self.connect_options.is_tls() {
+            true => AddressBy::Hostname,
+            false => AddressBy::Address,
+        };
+        let mut tasks = JoinSet::new();
+        let mut sent: Vec<Endpoint> = Vec::new();
+        for (endpoint, node) in self.nodes() {
+            if let Some(mut connection) = node.connector.current()
+                && sent.len() < VIEWS_MAX
+            {
+                sent.push(endpoint.clone());
+                tasks.spawn(async move {
+                    let reply = timeout(TIMEOUT, connection.query(&nodes_command())).await;
+                    let reply = reply.map_err(|_| TopologyError::new("did not answer in time"))?;
+                    let reply = reply.map_err(|error| TopologyError::new(&error.to_string()))?;
+                    Ok((endpoint, reply))
+                });
+            }
+        }
+        if sent.len() < CONNECTED_MIN {
+            let known = self.read().known.clone();
+            for endpoint in self.seeds.iter().chain(&known) {
+                if sent.contains(endpoint) || sent.len() >= VIEWS_MAX {
+                    continue;
+                }
+                sent.push(endpoint.clone());
+                let (endpoint, connect_options) = (endpoint.clone(), self.connect_options.to(endpoint));
+                tasks.spawn(async move {
+                    let reply = timeout(TIMEOUT, fetch_view(&connect_options)).await;
+                    let reply = reply.map_err(|_| TopologyError::new("did not answer in time"))?;
+                    let reply = reply.map_err(|error| TopologyError {
+                        text: error_text(&error, connect_options.password()),
+                        auth_rejected: is_auth_error(&error),
+                    })?;
+                    Ok((endpoint, reply))
+                });
+            }
+        }
+        let mut views = Vec::new();
+        let mut last_error = TopologyError::new("no server of the cluster answers");
+        let mut wait_max = TIMEOUT;
+        while let Ok(Some(fetched)) = timeout(wait_max, tasks.join_next()).await {
+            let fetched: Result<(Endpoint, Value), TopologyError> =
+                fetched.unwrap_or_else(|_| Err(TopologyError::new("was not asked")));
+            match fetched.map(|(endpoint, reply)| ClusterNodes::read(&value_text(&reply), &endpoint, address_by)) {
+                Ok(view) if !view.claims.is_empty() => {
+                    views.push(view);
+                    wait_max = STRAGGLER_GRACE;
+                }
+                Ok(_) => last_error = TopologyError::new("a server of the cluster knows of no slots"),
+                Err(reason) => {
+                    let text = format!("no server of the cluster answers: {}", reason.text);
+                    last_error = TopologyError { text, ..reason };
+                }
+            }
+        }
+        if views.is_empty() { Err(last_error) } else { Ok(views) }
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, Map> {
+        self.map.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Map> {
+        self.map.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Draws the map at the start, whenever there is doubt, and now and then, for as long as there is a cluster.
+async fn run_refresh(cluster: Weak<Cluster>) {
+    loop {
+        let Some(upgraded) = cluster.upgrade() else { return };
+        let delay = upgraded.refresh().await;
+        let refresh_requested = Arc::clone(&upgraded.refresh_requested);
+        drop(upgraded);
+        sleep(delay).await;
+        let _ = timeout(REFRESH_MAX, refresh_requested.notified()).await;
+    }
+}
+
+/// Whether an error may mean that another server has the slot by now.
+const fn suggests_stale_map(error: StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::Unavailable
+            | StoreError::Timeout
+            | StoreError::ConnectionLost
+            | StoreError::BreakerOpen
+            | StoreError::Server(
+                RedisErrorCode::ReadOnly
+                    | RedisErrorCode::ClusterDown
+                    | RedisErrorCode::MasterDown
+                    | RedisErrorCode::Moved
+                    | RedisErrorCode::Ask
+            )
+    )
+}
+
+fn nodes_command() -> redis::Cmd {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg("NODES");
+    command
+}
+
+/// Asks a server that there is no connection to.
+async fn fetch_view(connect_options: &ConnectOptions) -> Result<Value, RedisError> {
+    let mut connection = connect_options.client()?.get_multiplexed_async_connection().await?;
+    nodes_command().query_async(&mut connection).await
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cluster")
+            .field("seeds", &self.seeds)
+            .field("fault", &self.error())
+            .finish_non_exhaustive()
+    }
+}

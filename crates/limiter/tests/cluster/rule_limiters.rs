@@ -1,0 +1,84 @@
+//! Rules over a cluster of which a part is away.
+
+use crate::fixture::{key, once, open_for, owner_of, remaining, until};
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate_core::Cost;
+use tollgate_limiter::RuleLimiter;
+use tollgate_limiter::core::problem::Origin;
+use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RulesParser};
+use tollgate_limiter::core::{Source, yaml};
+use tollgate_limiter::store::Store;
+use tollgate_limiter::testing::cluster::Cluster;
+use tollgate_limiter::testing::servers::ServerKind;
+
+const RULES: &str = "rules:
+- id: everybody
+  limit: 1000/day
+- id: open
+  per: merchant
+  limit: 100/h
+  on_store_failure: open
+- id: closed
+  when: { kind: risky }
+  per: merchant
+  limit: 100/h
+  on_store_failure: closed
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_that_is_closed_costs_the_others_nothing() {
+    let mut cluster = Cluster::start(ServerKind::Redis70);
+    let store = Arc::new(open_for(&cluster, Duration::from_millis(300)));
+    let mut reader = RulesParser::new(ParserOptions::default());
+    reader.add_file(&yaml::parse(&Origin::new("rules.yaml", RULES)).expect("yaml"));
+    let rules = reader.finish().expect("sound rules").rules;
+    let limiter = RuleLimiter::new(rules, Arc::clone(&store));
+    let counter = &limiter.rules().counters()[0];
+    let everybody = (store.key(&store.template(&counter.counter(&[])), &[]), counter.limit);
+    let used = async || everybody.1.capacity() - remaining(&store, everybody.0, &everybody.1).await;
+    let victim = (owner_of(&cluster, &store, everybody.0) + 1) % 3;
+    let limit = once(1);
+    let mut names = (0..).map(|number| format!("m_{number}"));
+    let merchant = names
+        .find(|name| owner_of(&cluster, &store, key(&store, "any", &limit, &[name.as_bytes()])) == victim)
+        .expect("one of them");
+    let check = async |kind: &str| {
+        let attributes = [("merchant", &*merchant), ("kind", kind)].map(|(name, value)| Attribute {
+            name,
+            value: value.as_bytes(),
+        });
+        let attempt = Attempt {
+            domain: Attempt::DOMAIN,
+            attributes: &attributes,
+            cost: Cost::ONE,
+        };
+        let checked = limiter.check(&attempt).await;
+        let first = checked.verdict.rulings[0].decision.expect("it is there");
+        (
+            checked.verdict.allowed,
+            checked.verdict.source,
+            first.standing().remaining,
+        )
+    };
+    assert_eq!(check("risky").await, (true, Source::Shared, 999));
+    // The primary and its replica, so that nobody takes its place.
+    for server in [victim + 3, victim] {
+        cluster.servers[server].kill();
+    }
+    until("a fault", async || store.connection_error().is_some()).await;
+    let host = format!("127.0.0.1:{}", cluster.servers[victim].port());
+    let error = store.connection_error().unwrap_or_default();
+    assert!(error.starts_with(&host), "{error}");
+    assert_eq!(check("harmless").await, (true, Source::Open, 998));
+    assert_eq!(used().await, 2);
+    assert_eq!(check("risky").await, (false, Source::Closed, 998));
+    assert_eq!(used().await, 2);
+    assert_eq!(
+        (
+            store.metrics().compensated_charges.get(),
+            store.metrics().uncompensated_charges.get()
+        ),
+        (1, 0)
+    );
+}

@@ -1,0 +1,285 @@
+//! What is asked while a call is under way goes together as the next, and nobody pays for another's giving up.
+
+use crate::fixture::{Fixture, charge, lease, rate, settle};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::time::{Instant, sleep, timeout};
+use tollgate_core::{Concurrency, Limit, Micros, SlidingLog};
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::store::{Settlement, Store, StoreError};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
+
+type PendingSettle<'a> = Pin<Box<dyn Future<Output = Settlement> + Send + 'a>>;
+
+/// A limit of which nothing comes back while a test runs.
+fn limit() -> Limit {
+    let log = SlidingLog::new(rate(100_000, Micros::from_secs(86_400)));
+    log.expect("in range").into()
+}
+
+/// Asks for one unit, and begins at once.
+fn start_settle<'a>(fixture: &Fixture, store: &'a Redis, subject: &str) -> PendingSettle<'a> {
+    let limit = limit();
+    let key = fixture.counter(store, &limit, subject);
+    let mut pending: PendingSettle<'a> = Box::pin(async move { settle(store, key, &limit, 1).await });
+    assert!(poll(&mut pending).is_pending());
+    pending
+}
+
+fn poll<T>(pending: &mut Pin<Box<dyn Future<Output = T> + Send + '_>>) -> Poll<T> {
+    pending.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Waits until the store is connected. Nothing is asked of the script.
+async fn connected(store: &Redis) {
+    while store.connection_error().is_some() {
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// How much of a subject's counter is taken, by another instance.
+async fn used(fixture: &Fixture, subject: &str) -> u64 {
+    let other = fixture.options().open();
+    let key = fixture.counter(&other, &limit(), subject);
+    let peeked = other.peek(&[charge(key, &limit(), 0)]).await;
+    let standing = *peeked.outcomes[0].expect("an answer").decision.standing();
+    standing.limit - standing.remaining
+}
+
+/// How often the script was run, by the server's own count.
+fn calls_received(fixture: &Fixture) -> u64 {
+    let stats: String = fixture.query(&["INFO", "commandstats"]);
+    let calls_of = |name: &str| -> u64 {
+        let line = stats.lines().find_map(|line| line.strip_prefix(name));
+        let calls = line.and_then(|line| line.strip_prefix(":calls=")?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().expect("a number"))
+    };
+    calls_of("cmdstat_fcall") + calls_of("cmdstat_evalsha")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_hundred_who_wait_go_in_two_calls() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
+    connected(&store).await;
+    fixture.server.freeze();
+    let mut pending: Vec<PendingSettle> = (0..201)
+        .map(|subject| start_settle(&fixture, &store, &subject.to_string()))
+        .collect();
+    fixture.server.thaw();
+    for pending in pending.drain(..) {
+        assert!(pending.await.allowed);
+    }
+    // The first goes alone.
+    assert_eq!(store.metrics().calls.get(), 1 + 200_u64.div_ceil(128));
+    assert_eq!(store.metrics().charges.get(), 201);
+    assert_eq!(fixture.audit(), 201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn more_than_may_wait_is_refused_at_once_and_who_left_is_not_asked_for() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
+    connected(&store).await;
+    fixture.server.freeze();
+    let mut pending: Vec<PendingSettle> = (0..=16_384).map(|_| start_settle(&fixture, &store, "many")).collect();
+    let key = fixture.counter(&store, &limit(), "many");
+    let one_more = timeout(Duration::from_secs(1), settle(&store, key, &limit(), 1)).await;
+    let one_more = one_more.expect("an answer at once");
+    assert_eq!(one_more.outcomes, [Err(StoreError::Overloaded)]);
+    // All but the last give up.
+    let last = pending.pop().expect("many");
+    while pending.pop().is_some() {}
+    fixture.server.thaw();
+    assert!(last.await.allowed);
+    assert!(settle(&store, key, &limit(), 1).await.allowed);
+    // The first was sent already; nobody else who left is charged.
+    assert_eq!(used(&fixture, "many").await, 3);
+    assert!(store.metrics().calls.get() <= 3);
+    fixture.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_makes_the_call_may_leave_and_the_others_are_answered() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
+    connected(&store).await;
+    fixture.server.freeze();
+    let first = start_settle(&fixture, &store, "first");
+    let others: Vec<PendingSettle> = (0..10).map(|_| start_settle(&fixture, &store, "others")).collect();
+    drop(first);
+    fixture.server.thaw();
+    for pending in others {
+        assert!(pending.await.allowed);
+    }
+    assert_eq!(used(&fixture, "others").await, 10);
+    fixture.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_makes_the_call_and_is_not_woken_holds_the_others_up_only_for_a_while() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().deadline(Duration::from_millis(100)).open();
+    connected(&store).await;
+    // Its waker does nothing: it begins a call and never sees the answer.
+    let asleep = start_settle(&fixture, &store, "asleep");
+    let key = fixture.counter(&store, &limit(), "awake");
+    let from = Instant::now();
+    while !settle(&store, key, &limit(), 1).await.allowed {
+        assert!(from.elapsed() < Duration::from_secs(2), "nobody is answered");
+    }
+    for _ in 0..10 {
+        assert!(settle(&store, key, &limit(), 1).await.allowed);
+    }
+    drop(asleep);
+    assert!(settle(&store, key, &limit(), 1).await.allowed);
+    fixture.audit();
+}
+
+/// Asks a server that is frozen, from a store that has asked before or not, and thaws it when all have given up.
+async fn check_nothing_is_charged(kind: ServerKind, has_settled: bool) {
+    let fixture = Fixture::start(kind);
+    let deadline = Duration::from_millis(150);
+    let store = fixture.options().deadline(deadline).open();
+    connected(&store).await;
+    let key = fixture.counter(&store, &limit(), "given up");
+    let mut before = 0;
+    if has_settled {
+        while !settle(&store, key, &limit(), 1).await.allowed {}
+        before = used(&fixture, "given up").await;
+    }
+    let calls_before = calls_received(&fixture);
+    fixture.server.freeze();
+    let from = Instant::now();
+    let first = start_settle(&fixture, &store, "given up");
+    let others: Vec<PendingSettle> = (0..20).map(|_| start_settle(&fixture, &store, "given up")).collect();
+    assert_eq!(first.await.outcomes, [Err(StoreError::Timeout)]);
+    for pending in others {
+        let failed = pending.await.outcomes[0];
+        assert!(failed.is_err(), "{failed:?}");
+    }
+    assert!(from.elapsed() < deadline * 4, "{:?}", from.elapsed());
+    fixture.server.thaw();
+    // What was sent is run now.
+    while calls_received(&fixture) == calls_before {
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert_eq!(used(&fixture, "given up").await, before);
+    // And it goes on by itself.
+    let from = Instant::now();
+    while !settle(&store, key, &limit(), 1).await.allowed {
+        assert!(from.elapsed() < Duration::from_secs(3));
+    }
+    fixture.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_runs_after_its_caller_gave_up_takes_nothing() {
+    check_nothing_is_charged(ServerKind::Redis70, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_does_the_first_call_of_a_connection() {
+    check_nothing_is_charged(ServerKind::Redis70, false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nor_does_one_on_the_oldest_redis() {
+    check_nothing_is_charged(ServerKind::Redis62, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_server_everybody_is_told_within_the_deadline() {
+    let mut server = Server::start(ServerKind::Redis70);
+    server.kill();
+    let store = Redis::options(&server.url()).expect("a URL");
+    let deadline = Duration::from_millis(100);
+    let store = std::sync::Arc::new(store.deadline(deadline).open());
+    let limit = limit();
+    let counter = tollgate_core::Counter {
+        domain: "default",
+        rule: "rule",
+        variant: "",
+        limit: &limit,
+        per: &[],
+    };
+    let key = store.key(&store.template(&counter), &[]);
+    let mut tasks = Vec::new();
+    for _ in 0..1_000 {
+        let store = std::sync::Arc::clone(&store);
+        tasks.push(tokio::spawn(async move {
+            let from = Instant::now();
+            let settlement = settle(&store, key, &limit, 1).await;
+            (settlement.outcomes[0], from.elapsed())
+        }));
+    }
+    for task in tasks {
+        let (outcome, took) = task.await.expect("a task that ends");
+        let error = outcome.expect_err("there is nobody");
+        assert!(
+            matches!(
+                error,
+                StoreError::Unavailable | StoreError::Timeout | StoreError::DeadlinePassed
+            ),
+            "{error:?}"
+        );
+        assert!(took < deadline * 5, "{took:?}");
+    }
+    assert!(store.connection_error().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_taken_and_given_back_by_many_go_together_too() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = std::sync::Arc::new(fixture.options().open());
+    let limit = Limit::from(Concurrency::new(1_000, Micros::from_secs(60)).expect("in range"));
+    let key = fixture.counter(&store, &limit, "held");
+    let mut tasks = Vec::new();
+    for _ in 0..64 {
+        let store = std::sync::Arc::clone(&store);
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..100 {
+                let held = lease();
+                assert!(store.settle(&[charge(key, &limit, 1)], held).await.allowed);
+                assert!(store.release(key, &limit, held).await.expect("released"));
+            }
+        }));
+    }
+    for task in tasks {
+        task.await.expect("a task that ends");
+    }
+    let calls = store.metrics().calls.get();
+    assert!(calls < 64 * 200 / 8, "{calls} calls for {} things to do", 64 * 200);
+    assert_eq!(fixture.audit(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_whose_holder_left_before_the_answer_is_given_back() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().deadline(Duration::from_millis(300)).open();
+    let other = fixture.options().open();
+    connected(&store).await;
+    let limit = Limit::from(Concurrency::new(1, Micros::from_secs(3_600)).expect("in range"));
+    let key = fixture.counter(&store, &limit, "held");
+    let mut pending: PendingSettle = Box::pin(async { settle(&store, key, &limit, 1).await });
+    assert!(poll(&mut pending).is_pending());
+    // It is taken, and nobody hears of it.
+    let from = Instant::now();
+    while other.peek(&[charge(key, &limit, 1)]).await.allowed {
+        assert!(from.elapsed() < Duration::from_secs(5), "it was never taken");
+    }
+    drop(pending);
+    let from = Instant::now();
+    while !settle(&other, key, &limit, 1).await.allowed {
+        assert!(from.elapsed() < Duration::from_secs(5), "it is still held");
+        sleep(Duration::from_millis(5)).await;
+    }
+    // One that is answered is held.
+    let third = lease();
+    assert!(!store.settle(&[charge(key, &limit, 1)], third).await.allowed);
+    sleep(Duration::from_millis(500)).await;
+    assert!(!settle(&other, key, &limit, 1).await.allowed);
+    assert_eq!(fixture.audit(), 1);
+}

@@ -1,0 +1,142 @@
+//! Connections that others may not read: certificates made for the test.
+
+use crate::fixture::{Fixture, charge, every_limit, lease};
+use crate::tls_certificates::{TlsFiles, certificates};
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+use tollgate_core::Micros;
+use tollgate_limiter::store::Store;
+use tollgate_limiter::store::redis::{Redis, RedisOptions, RedisTlsError};
+use tollgate_limiter::testing::servers::{Server, ServerKind};
+
+/// A server that speaks TLS at a port of its own, and asks clients for a certificate or not. Its files end with it.
+struct Guarded {
+    fixture: Fixture,
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Guarded {
+    fn start(certificates: &TlsFiles, requires_client_cert: &str) -> Self {
+        let port = {
+            let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port");
+            listener.local_addr().expect("an address").port()
+        };
+        let folder = std::env::temp_dir().join(format!("tollgate-tls-{}-{port}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let write = |name: &str, text: &str| -> String {
+            let path = folder.join(name);
+            fs::write(&path, text).expect("a file");
+            path.to_str().expect("in words").to_owned()
+        };
+        let (certificate, key) = &certificates.server;
+        let server = Server::start_with(
+            ServerKind::Redis70,
+            &[
+                "--tls-port",
+                &port.to_string(),
+                "--tls-cert-file",
+                &write("server.pem", certificate),
+                "--tls-key-file",
+                &write("server.key", key),
+                "--tls-ca-cert-file",
+                &write("authority.pem", &certificates.authority),
+                "--tls-auth-clients",
+                requires_client_cert,
+            ],
+        );
+        let fixture = Fixture::on(server);
+        Self { fixture, folder, port }
+    }
+
+    fn options(&self) -> RedisOptions {
+        let options = Redis::options(&format!("rediss://127.0.0.1:{}/", self.port)).expect("a URL");
+        options.deadline(Duration::from_secs(5))
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // A folder that is left behind does no harm.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Why a store finds no server, once it has tried.
+async fn error(store: &Redis) -> String {
+    let from = Instant::now();
+    loop {
+        match store.connection_error() {
+            Some(error) if error != "not connected yet" => return error,
+            error => assert!(from.elapsed() < Duration::from_secs(5), "{error:?}"),
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+}
+
+async fn works(guarded: &Guarded, options: RedisOptions) {
+    let store = options.open();
+    let limit = every_limit(5, Micros::from_secs(60))[0];
+    let key = guarded.fixture.counter(&store, &limit, "anybody");
+    let settlement = store.settle(&[charge(key, &limit, 1)], lease()).await;
+    assert!(settlement.allowed, "{:?}", store.connection_error());
+    assert_eq!(guarded.fixture.audit(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_trusted_by_its_authority_only() {
+    let certificates = certificates();
+    let guarded = Guarded::start(&certificates, "no");
+    let trusting = guarded.options().tls(Some(certificates.authority.as_bytes()), None);
+    works(&guarded, trusting.expect("certificates")).await;
+    // Neither what the system trusts nor another authority vouches for it.
+    let another = self::certificates();
+    let another = guarded.options().tls(Some(another.authority.as_bytes()), None);
+    for options in [guarded.options(), another.expect("certificates")] {
+        let error = error(&options.open()).await;
+        assert!(error.contains("certificate"), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_may_ask_for_a_certificate() {
+    let certificates = certificates();
+    let guarded = Guarded::start(&certificates, "yes");
+    let authority = Some(certificates.authority.as_bytes());
+    let (certificate, key) = &certificates.client;
+    let with = guarded
+        .options()
+        .tls(authority, Some((certificate.as_bytes(), key.as_bytes())));
+    works(&guarded, with.expect("certificates")).await;
+    let without = guarded.options().tls(authority, None).expect("certificates").open();
+    assert!(!error(&without).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_no_certificate_is_refused_when_it_is_given() {
+    let (certificates, other) = (certificates(), certificates());
+    let options = || Redis::options("rediss://127.0.0.1:1/").expect("a URL");
+    let authority = certificates.authority.as_bytes();
+    let (certificate, key) = (certificates.client.0.as_bytes(), certificates.client.1.as_bytes());
+    let plain = Redis::options("redis://127.0.0.1:1/").expect("a URL");
+    let tried = [
+        (plain.tls(Some(authority), None), RedisTlsError::NoTls),
+        (options().tls(Some(b"nothing"), None), RedisTlsError::Authority),
+        (options().tls(Some(key), None), RedisTlsError::Authority),
+        (options().tls(None, Some((key, key))), RedisTlsError::Client),
+        (
+            options().tls(None, Some((certificate, certificate))),
+            RedisTlsError::Client,
+        ),
+        (
+            options().tls(None, Some((certificate, other.client.1.as_bytes()))),
+            RedisTlsError::Client,
+        ),
+    ];
+    for (index, (tried, expected)) in tried.into_iter().enumerate() {
+        let error = tried.expect_err("refused");
+        assert_eq!(error, expected, "{index}");
+    }
+}
