@@ -30,7 +30,10 @@ pub use decision::{Cost, CostTooLarge, Decision, Retry, Standing};
 pub use limit::{Change, Limit, State};
 pub use settle::counter::Counter;
 pub use settle::source::Source;
-pub use settle::{Charge, OnStoreFailure, Policy, Proposal, ProposedCharge, propose};
+pub use settle::{
+    Charge, FailureAction, OnStoreFailure, Outcome, Policy, PortionRatio, Proposal, ProposedCharge, StoreMode,
+    failure_policy, failure_policy_with, propose,
+};
 pub use state::debt::{Debt, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
 pub use state::numbers::StateNumbers;
 pub use state::ring::{Edit, Ring};
