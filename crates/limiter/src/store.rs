@@ -50,6 +50,23 @@ pub trait Store: Send + Sync {
     /// concurrency limits.
     fn settle(&self, charges: &[Charge<Self::Key>], lease: LeaseId) -> impl Future<Output = Settlement> + Send;
 
+    /// Settles several requests, each on its own and in order, as if one were settled after the other. A shared store sends
+    /// them as one pipeline instead of one round trip each.
+    ///
+    /// Returns one settlement per request, in order.
+    fn settle_each(
+        &self,
+        requests: &[SettleRequest<'_, Self::Key>],
+    ) -> impl Future<Output = Vec<Settlement>> + Send {
+        async move {
+            let mut settlements = Vec::with_capacity(requests.len());
+            for request in requests {
+                settlements.push(self.settle(request.charges, request.lease).await);
+            }
+            settlements
+        }
+    }
+
     /// The same, but keeps nothing.
     fn peek(&self, charges: &[Charge<Self::Key>]) -> impl Future<Output = Settlement> + Send;
 
@@ -153,6 +170,15 @@ pub trait Key: Copy + Eq + Send + Sync + fmt::Debug {
 
     /// The key that these bytes stand for. Nothing if they cannot be one's.
     fn read(bytes: &[u8]) -> Option<Self>;
+}
+
+/// The charges of one of several requests that are settled in one call.
+#[derive(Clone, Copy, Debug)]
+pub struct SettleRequest<'a, K> {
+    /// The charges: all kept, or none, as their policies say.
+    pub charges: &'a [Charge<K>],
+    /// The lease it takes of concurrency limits.
+    pub lease: LeaseId,
 }
 
 /// What settling a request came to.

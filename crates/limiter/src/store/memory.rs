@@ -138,7 +138,7 @@ impl Memory {
 
     /// Settles one charge for each of the keys, each on its own but all of a chunk at one moment, and tells their
     /// outcomes in order.
-    pub(crate) fn settle_each(
+    pub(crate) fn settle_keys(
         &self,
         limit: &Limit,
         keys: &[Fingerprint],
