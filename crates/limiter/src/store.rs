@@ -54,10 +54,7 @@ pub trait Store: Send + Sync {
     /// them as one pipeline instead of one round trip each.
     ///
     /// Returns one settlement per request, in order.
-    fn settle_each(
-        &self,
-        requests: &[SettleRequest<'_, Self::Key>],
-    ) -> impl Future<Output = Vec<Settlement>> + Send {
+    fn settle_each(&self, requests: &[SettleRequest<'_, Self::Key>]) -> impl Future<Output = Vec<Settlement>> + Send {
         async move {
             let mut settlements = Vec::with_capacity(requests.len());
             for request in requests {
