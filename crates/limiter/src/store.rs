@@ -409,10 +409,10 @@ impl fmt::Display for StoreError {
             Self::ConnectionLost => "the connection to the store broke before it answered",
             Self::DeadlinePassed => "the store was reached too late, and did nothing",
             Self::Overloaded => "too much waits for the store already",
-            Self::BreakerOpen => "the store failed again and again and is left alone for now",
-            Self::Skipped => "refused before this was asked for",
+            Self::BreakerOpen => "circuit breaker open; the store was not called",
+            Self::Skipped => "skipped: the request was already denied",
             Self::ForeignValue => "the key holds what no limit wrote",
-            Self::InvalidReply => "the store's answer is none",
+            Self::InvalidReply => "the store sent an invalid reply",
             Self::Server(code) => return write!(f, "the store refused: {}", code.name()),
         })
     }

@@ -67,7 +67,7 @@ impl Reloader {
                 reload(&loader, &baseline, trigger, &gate, keyring.as_deref());
             });
             if let Err(error) = task.await {
-                tracing::error!(%error, "reading the rules failed; what holds goes on holding");
+                tracing::error!(%error, "rule reload failed; keeping the previous rules");
             }
         }
     }
@@ -104,7 +104,7 @@ fn reload(
             if let (Some(keyring), Some(tokens)) = (keyring, snapshot.config.tokens) {
                 let count = tokens.len();
                 if keyring.replace(tokens) {
-                    tracing::info!(tokens = count, "took the changed tokens");
+                    tracing::info!(tokens = count, "tokens reloaded");
                 }
                 changed.retain(|name| name != "auth");
             }
@@ -123,7 +123,7 @@ fn reload(
             if !changed.is_empty() {
                 tracing::warn!(
                     settings = changed.join(", "),
-                    "these settings differ from those the server was started with; they need a restart"
+                    "changed settings take effect only after a restart"
                 );
             }
             for warning in &snapshot.warnings {
@@ -132,7 +132,7 @@ fn reload(
             gate.compat().set_modes(snapshot.config.ratelimit_modes);
             gate.install_rules(snapshot.rules);
             report_quarantined(gate, &snapshot.quarantined);
-            tracing::info!(rules = gate.rules_loaded(), "took the changed rules");
+            tracing::info!(rules = gate.rules_loaded(), "rules reloaded");
         }
         Some(Err(problems)) => {
             let errors = error_lines(&problems);
@@ -140,7 +140,7 @@ fn reload(
             for error in &errors {
                 tracing::error!("{error}");
             }
-            tracing::error!("the changed rules are refused; what holds goes on holding");
+            tracing::error!("rule reload failed; keeping the previous rules");
         }
     }
 }
@@ -155,7 +155,7 @@ pub fn report_quarantined(gate: &Gate, quarantined: &[Problem]) {
     for error in &errors {
         tracing::error!("{error}");
     }
-    tracing::error!("files that cannot be used stay what they were, or are left out; the others are taken");
+    tracing::error!("rule files quarantined; using their last good version, or none; other files loaded");
 }
 
 /// The errors among problems, each in one line, and of many the first.
@@ -172,7 +172,7 @@ pub fn error_lines(problems: &[Problem]) -> Vec<String> {
         .map(|problem| problem.error_count())
         .sum();
     if more > 0 {
-        lines.push(format!("and {more} more; `tollgate rules check` tells them all"));
+        lines.push(format!("and {more} more; run `tollgate rules check` for the full list"));
     }
     lines
 }

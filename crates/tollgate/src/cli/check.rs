@@ -45,10 +45,10 @@ fn render(response: &ServerResponse) -> Option<(String, ExitCode)> {
                 let _ = write!(text, "; {detail}");
             }
         }
-        None => text.push_str(": no enforced rule is met"),
+        None => text.push_str(": no enforced rule matched"),
     }
     if let Some(delay @ 1..) = body.get("delay_ms").and_then(Value::as_u64) {
-        let _ = write!(text, "; go on after {}", duration_text(delay));
+        let _ = write!(text, "; proceed after {}", duration_text(delay));
     }
     if let Some(source) = body.get("source").and_then(Value::as_str)
         && !matches!(source, "memory" | "shared")
@@ -86,11 +86,11 @@ fn standing(entry: &Value, allowed: bool) -> String {
     let Some(limit) = number("limit") else {
         return "unlimited".into();
     };
-    let mut text = format!("{} of {limit} left", number("remaining").unwrap_or(0));
+    let mut text = format!("{} of {limit} remaining", number("remaining").unwrap_or(0));
     match (allowed, number("retry_after_ms"), number("reset_after_ms")) {
-        (false, Some(wait), _) => text.push_str(&format!(", ask again in {}", duration_text(wait))),
+        (false, Some(wait), _) => text.push_str(&format!(", retry in {}", duration_text(wait))),
         (false, None, _) => {}
-        (true, _, Some(reset @ 1..)) => text.push_str(&format!(", as good as new in {}", duration_text(reset))),
+        (true, _, Some(reset @ 1..)) => text.push_str(&format!(", resets in {}", duration_text(reset))),
         (true, _, _) => {}
     }
     text
@@ -185,7 +185,7 @@ mod tests {
                     json!([limit(true, "enforce", Value::Null)]),
                     Value::Null,
                 ),
-                "allowed by plan: 4 of 5 left, as good as new in 600 ms",
+                "allowed by plan: 4 of 5 remaining, resets in 600 ms",
             ),
             (
                 verdict(
@@ -194,15 +194,15 @@ mod tests {
                     json!([limit(false, "enforce", json!(12_000))]),
                     json!(12_000),
                 ),
-                "denied by plan: 4 of 5 left, ask again in 12 s",
+                "denied by plan: 4 of 5 remaining, retry in 12 s",
             ),
             (
                 verdict(false, json!("plan"), json!([]), Value::Null),
-                "denied by plan: 4 of 5 left",
+                "denied by plan: 4 of 5 remaining",
             ),
             (
                 verdict(true, Value::Null, json!([]), Value::Null),
-                "allowed: no enforced rule is met",
+                "allowed: no enforced rule matched",
             ),
             (
                 verdict(
@@ -211,7 +211,7 @@ mod tests {
                     json!([limit(false, "shadow", json!(7))]),
                     Value::Null,
                 ),
-                "allowed: no enforced rule is met\n  plan  denies  4 of 5 left, ask again in 7 ms (shadow)",
+                "allowed: no enforced rule matched\n  plan  denies  4 of 5 remaining, retry in 7 ms (shadow)",
             ),
         ] {
             assert_eq!(anstream::adapter::strip_str(&rendered(&body)).to_string(), expected);

@@ -55,7 +55,8 @@ impl Serve {
             Err(problems) => {
                 let errors: usize = problems.iter().map(Problem::error_count).sum();
                 let list: String = problems.iter().map(|problem| format!("\n{problem}")).collect();
-                return fail(&format!("{errors} to mend before it can start:\n{list}"));
+                let noun = if errors == 1 { "error" } else { "errors" };
+                return fail(&format!("cannot start: {errors} configuration {noun}:\n{list}"));
             }
         };
         log::init(snapshot.config.log, snapshot.config.log_format);

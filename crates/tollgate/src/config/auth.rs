@@ -32,7 +32,7 @@ impl SettingsReader<'_> {
             read_tokens(list, &mut tokens, &mut problems);
         }
         if tokens.is_empty() && !problems.has_errors() {
-            let problem = Problem::error(&node.location, "there is no token, so nobody could ask anything");
+            let problem = Problem::error(&node.location, "no tokens configured; every request would be rejected");
             problems.push(problem.with_hint("name a file that lists some: `auth: { tokens_file: tokens.yaml }`"));
         }
         for problem in problems.sorted() {

@@ -96,7 +96,7 @@ async fn respond(
 }
 
 /// How a refusal by `closed` is told.
-pub const CLOSED: &str = "the store cannot be asked, and a rule refuses what nobody can judge";
+pub const CLOSED: &str = "store unavailable, and a matching rule has on_store_failure: closed";
 
 /// How it is told that there are no rules yet.
 pub const NO_RULES: &str = "no rate limit configuration loaded";

@@ -57,11 +57,11 @@ fn check_tells_by_its_exit_code_and_in_words() {
     let subject = "merchant=a=b\"{}\u{e9} c";
     let (code, stdout, stderr) = cli(&["check", subject, "endpoint=/v1"]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""));
-    assert!(stdout.starts_with("allowed by plan: 1 of 2 left"), "{stdout}");
+    assert!(stdout.starts_with("allowed by plan: 1 of 2 remaining"), "{stdout}");
     let (code, stdout, _) = cli(&["check", subject, "endpoint=/v1", "--cost", "2"]);
     assert_eq!(code, Some(1));
     assert!(
-        stdout.starts_with("denied by plan: 1 of 2 left, ask again in "),
+        stdout.starts_with("denied by plan: 1 of 2 remaining, retry in "),
         "{stdout}"
     );
     let (code, stdout, _) = cli(&["check", subject, "endpoint=/v1", "--cost", "2", "--json"]);
@@ -72,7 +72,7 @@ fn check_tells_by_its_exit_code_and_in_words() {
         (&false.into(), &"plan".into(), &429.into())
     );
     let (code, stdout, _) = cli(&["check", "endpoint=/v1", "--domain", "elsewhere"]);
-    assert_eq!((code, stdout.as_str()), (Some(0), "allowed: no enforced rule is met\n"));
+    assert_eq!((code, stdout.as_str()), (Some(0), "allowed: no enforced rule matched\n"));
 
     let (code, stdout, _) = cli(&["explain", subject, "endpoint=/v1"]);
     assert_eq!(code, Some(0));

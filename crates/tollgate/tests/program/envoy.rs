@@ -275,7 +275,7 @@ fn switched(args: &[&str]) {
     let strict = settings.replace("  strict: false", "  strict: true");
     assert_ne!(settings, strict);
     setup.folder.replace("tollgate.yaml", &strict);
-    setup.server.wait_for("took the changed rules", 1);
+    setup.server.wait_for("rules reloaded", 1);
     assert_eq!(exports(&setup, "other"), (2, 200, "7".to_owned()));
 }
 

@@ -44,7 +44,7 @@ fn a_server_with_a_certificate_is_asked_over_https() {
     let cli = |args: &[&str]| run(&folder, &[args, &["--url", &url]].concat());
     let (code, stdout, stderr) = cli(&["check", "user=u", "--ca", "ca.pem"]);
     assert_eq!((code, stderr.as_str()), (Some(0), ""), "{stdout}");
-    assert!(stdout.starts_with("allowed by plan: 0 of 1 left"), "{stdout}");
+    assert!(stdout.starts_with("allowed by plan: 0 of 1 remaining"), "{stdout}");
     let (code, stdout, _) = cli(&["check", "user=u", "--ca", "ca.pem"]);
     assert_eq!(code, Some(1), "{stdout}");
     let (code, stdout, _) = cli(&["forget", "user=u", "--ca", "ca.pem"]);

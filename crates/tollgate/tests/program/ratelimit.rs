@@ -17,8 +17,8 @@ use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, RateLimitRe
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 /// What its log says each time changed files are taken, or are not.
-const RELOADED: &str = "took the changed rules";
-const RELOAD_FAILED: &str = "the changed rules are refused";
+const RELOADED: &str = "rules reloaded";
+const RELOAD_FAILED: &str = "rule reload failed";
 
 fn file(requests: u32) -> String {
     format!("domain: shop\ndescriptors:\n- key: user\n  rate_limit: {{ unit: day, requests_per_unit: {requests} }}\n")
@@ -363,7 +363,7 @@ fn while_its_redis_is_away_limits_hold_by_a_share_or_calls_fail_as_they_did() {
     let server = start(&folder, &[away[0], away[1], ("TOLLGATE_STORE__MODE", "shared_only")]);
     let answer = json(&server, "u");
     assert_eq!((answer.status, server.get("/healthcheck").status), (503, 200));
-    assert!(answer.body.contains("the store cannot be asked"), "{}", answer.body);
+    assert!(answer.body.contains("store unavailable"), "{}", answer.body);
     assert!(
         debug(&server, "/stats")
             .body

@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What the log says each time changed rules are taken.
-const RELOADED: &str = "took the changed rules";
-const RELOAD_FAILED: &str = "the changed rules are refused";
+const RELOADED: &str = "rules reloaded";
+const RELOAD_FAILED: &str = "rule reload failed";
 
 /// Rules with one limit for all, as a rules file.
 fn rules(limit: &str) -> String {
@@ -155,7 +155,7 @@ fn rules_in_the_settings_are_watched_too_and_other_settings_ask_for_a_restart() 
     assert_eq!(remaining(&server), 20);
     let log = server.log();
     assert!(
-        log.contains("they need a restart") && log.contains("drain, headers"),
+        log.contains("only after a restart") && log.contains("drain, headers"),
         "{log}"
     );
     assert!(
@@ -240,7 +240,7 @@ fn tokens_are_taken_anew_when_their_file_changes_and_a_broken_one_keeps_those_th
     };
     assert_eq!((status(old), status(new)), (200, 401));
     folder.replace("tokens.yaml", &file(new));
-    server.wait_for("took the changed tokens", 1);
+    server.wait_for("tokens reloaded", 1);
     assert_eq!((status(old), status(new)), (401, 200));
 
     folder.replace("tokens.yaml", "tokens: [{ name: shop, token: hunter2 }]\n");
@@ -257,9 +257,9 @@ fn tokens_are_taken_anew_when_their_file_changes_and_a_broken_one_keeps_those_th
     // Back again, unchanged: the signal reads it whether it has changed or not.
     folder.replace("tokens.yaml", &file(old));
     server.signal("HUP");
-    server.wait_for("took the changed tokens", 2);
+    server.wait_for("tokens reloaded", 2);
     assert_eq!((status(old), status(new)), (200, 401));
-    assert!(!server.log().contains("they need a restart"), "{}", server.log());
+    assert!(!server.log().contains("only after a restart"), "{}", server.log());
     assert!(!server.get("/readyz").body.contains("tokens.yaml"));
 }
 
@@ -281,7 +281,7 @@ fn descriptors_of_envoys_files_hold_and_are_taken_anew() {
     };
     assert_eq!([status(), status(), status()], [200, 200, 429]);
     folder.replace("envoy/shop.yaml", &file(5));
-    server.wait_for("took the changed rules", 1);
+    server.wait_for("rules reloaded", 1);
     // The one that was refused was counted too.
     assert_eq!([status(), status(), status()], [200, 200, 429]);
     folder.replace(
@@ -345,7 +345,7 @@ fn a_secret_that_changes_alone_is_all_that_needs_a_restart() {
     let server = TestServer::start(&folder, &[]);
     folder.replace("tollgate.yaml", &settings("two-secrets-of-many-bytes"));
     server.wait_for(RELOADED, 1);
-    server.wait_for("need a restart", 1);
+    server.wait_for("only after a restart", 1);
     let log = server.log();
     assert!(
         log.contains("key_secret") && !log.contains("envoy_rules.counters"),
@@ -373,9 +373,9 @@ fn of_envoys_files_all_is_taken_anew_but_where_they_are_counted() {
     folder.replace("tollgate.yaml", &settings("  shadow_mode: true\n"));
     server.wait_for(RELOADED, 1);
     assert_eq!([(); 4].map(|()| status()), [200; 4]);
-    assert!(!server.log().contains("need a restart"), "{}", server.log());
+    assert!(!server.log().contains("only after a restart"), "{}", server.log());
     folder.replace("tollgate.yaml", &settings("  counters: { prefix: a }\n"));
     server.wait_for(RELOADED, 2);
-    server.wait_for("need a restart", 1);
+    server.wait_for("only after a restart", 1);
     assert!(server.log().contains("envoy_rules.counters"), "{}", server.log());
 }

@@ -166,7 +166,7 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     assert_eq!(server.get("/readyz").json()["store"]["reachable"], true);
 
     drop(redis);
-    server.wait_for("the store cannot be reached", 1);
+    server.wait_for("store unavailable", 1);
     for _ in 0..3 {
         let open = server.check(r#"{"to":"open"}"#);
         assert_eq!((open.status, &open.json()["source"]), (200, &"open".into()));
@@ -198,7 +198,7 @@ fn a_rule_says_what_holds_while_the_store_is_away() {
     assert!(metrics.contains("tollgate_store_connected 0"), "{metrics}");
 
     let _redis = Redis::start_with(ServerKind::Redis70, &["--port", &port]);
-    server.wait_for("the store can be reached again", 1);
+    server.wait_for("store available again", 1);
     let back = server.check(r#"{"to":"closed"}"#);
     assert_eq!((back.status, &back.json()["source"]), (200, &"shared".into()));
 }
@@ -241,14 +241,14 @@ fn what_only_some_requests_fail_by_is_told_everywhere() {
         "{ready}"
     );
     assert_eq!(ready["store"]["reachable"], true);
-    server.wait_for("the store could not answer requests", 1);
+    server.wait_for("store errors since the last report", 1);
     assert!(server.log().contains("foreign"), "{}", server.log());
     // Once in a while.
     for _ in 0..10 {
         server.check(r#"{"user":"u"}"#);
         std::thread::park_timeout(Duration::from_millis(100));
     }
-    assert_eq!(server.log().matches("the store could not answer requests").count(), 1);
+    assert_eq!(server.log().matches("store errors since the last report").count(), 1);
     assert!(
         server
             .get("/metrics")
@@ -283,7 +283,7 @@ fn it_starts_without_the_store_and_tells_no_secret() {
         &["--store", &format!("redis://tollgate:hunter2@127.0.0.1:{free}/0")],
     );
     assert_eq!(server.check("{}").json()["source"], "open");
-    server.wait_for("the store cannot be reached", 1);
+    server.wait_for("store unavailable", 1);
     let redis = Redis::start_with(
         ServerKind::Redis70,
         &["--port", &free.to_string(), "--requirepass", "other"],
@@ -394,13 +394,13 @@ fn who_decides_is_switched_while_it_runs_and_without_the_store() {
     let server = TestServer::start(&folder, &[]);
     assert_eq!(server.check("{}").json()["source"], "local");
     folder.replace("tollgate.yaml", &settings("shared_only"));
-    server.wait_for("took the changed rules", 1);
+    server.wait_for("rules reloaded", 1);
     let closed = server.check("{}");
     assert_eq!((closed.status, &closed.json()["source"]), (503, &"closed".into()));
     assert_eq!(server.get("/readyz").json()["mode"], "shared_only");
     folder.replace("tollgate.yaml", &settings("local_only"));
-    server.wait_for("took the changed rules", 2);
+    server.wait_for("rules reloaded", 2);
     let local = server.check("{}").json();
     assert_eq!((&local["source"], &local["limit"]), (&"local".into(), &80.into()));
-    assert!(!server.log().contains("need a restart"), "{}", server.log());
+    assert!(!server.log().contains("only after a restart"), "{}", server.log());
 }

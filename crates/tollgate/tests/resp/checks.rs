@@ -65,7 +65,7 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
         (&["default", "1000000001", "user", "a"], "-ERR '1000000001' is no cost"),
         (
             &["default", "1", "user", "a", "user", "b"],
-            "-ERR the attribute 'user' stands twice",
+            "-ERR duplicate attribute 'user'",
         ),
         (&["default", "1", "", "a"], "-ERR the name of an attribute"),
         (&["default", "1", &long, "a"], "-ERR the name of an attribute"),

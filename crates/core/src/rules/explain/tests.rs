@@ -58,30 +58,30 @@ fn tells_of_every_rule_whether_it_applies_and_why_not() {
         allow,
     );
     let expected = "\
-allowed: `plan` would leave 99 of 100, as good as new in 600ms
+allowed: `plan` would leave 99 of 100, resets in 600ms
 
 ceiling: does not apply
     `endpoint` is `/v1/\\u{1b}[31m`, wanted `/v1/charges` or `/v1/refunds`
     `method` is not there, wanted `P*`
-    to change it: `endpoint` would have to be `/v1/charges` or `/v1/refunds`
-    to change it: `method` would have to be `P*`
+    suggestion: `endpoint` would have to be `/v1/charges` or `/v1/refunds`
+    suggestion: `method` would have to be `P*`
 
 plan: applies, enforce
     counts for merchant=m_1, client_ip=2001:db8::/64
     costs 1; what it says comes from `by` tier = enterprise
-    plan: token_bucket of 5000 per 1min, burst 500; would leave 99 of 100, as good as new in 600ms; key k12
+    plan: token_bucket of 5000 per 1min, burst 500; would leave 99 of 100, resets in 600ms; key k12
 
 slots: does not apply
     `user` is not there, and it counts by it
-    to change it: give `user`
+    suggestion: give `user`
 
 off: does not apply
     it is disabled
-    to change it: give the rule the mode enforce or shadow
+    suggestion: give the rule the mode enforce or shadow
 
 there (domain other): does not apply
     it is of another domain than `default`
-    to change it: ask in domain `other`
+    suggestion: ask in domain `other`
 ";
     assert_eq!(text, expected);
 }
@@ -96,22 +96,22 @@ fn tells_what_would_have_to_change_for_a_refusal_to_pass() {
         (
             &[("user", &b"u"[..])][..],
             Retry::Unknown,
-            "to change it: somebody would have to release a lease, or raise `limit`",
+            "suggestion: somebody would have to release a lease, or raise `limit`",
         ),
         (
             &[("merchant", b"m_1"), ("client_ip", b"10.0.0.1")],
             Retry::After(Micros::from_secs(3)),
-            "to change it: wait 3s, ask for no more than is left, or raise `limit`",
+            "suggestion: wait 3s, ask for no more than is left, or raise `limit`",
         ),
         (
             &[("merchant", b"m_1"), ("client_ip", b"10.0.0.1")],
             Retry::Never,
-            "to change it: a cost of 1 never passes: ask for at most 100, or raise `limit`",
+            "suggestion: a cost of 1 never passes: ask for at most 100, or raise `limit`",
         ),
         (
             &[("merchant", b"m_13"), ("client_ip", b"10.0.0.1")],
             Retry::Never,
-            "to change it: override 1 would have to allow something",
+            "suggestion: override 1 would have to allow something",
         ),
     ] {
         let text = explain(pairs, deny(retry));

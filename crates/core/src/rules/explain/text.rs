@@ -56,7 +56,7 @@ impl fmt::Display for RuleTrace<'_> {
             }
         }
         for suggestion in self.suggestions() {
-            writeln!(f, "    to change it: {suggestion}")?;
+            writeln!(f, "    suggestion: {suggestion}")?;
         }
         Ok(())
     }
@@ -225,7 +225,7 @@ impl fmt::Display for RulingText<'_, '_> {
             Decision::Allow { delay, .. } => {
                 write!(
                     f,
-                    "would leave {remaining} of {limit}, as good as new in {}",
+                    "would leave {remaining} of {limit}, resets in {}",
                     standing.reset_after.round_for_display()
                 )?;
                 match delay.get() {

@@ -99,7 +99,7 @@ impl FrontEnds {
                 signal = signals.next() => match signal {
                     Signal::Reload => reload.notify_one(),
                     Signal::Stop if gate.phase() == Phase::Draining => {
-                        tracing::warn!("told twice to stop: not waiting for requests in flight");
+                        tracing::warn!("second stop signal; aborting requests in flight");
                         self.running.abort_all();
                     }
                     Signal::Stop => {

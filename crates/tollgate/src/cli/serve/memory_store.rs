@@ -39,7 +39,7 @@ impl MemoryHandle {
                         path.display()
                     )
                 })?;
-                tracing::info!(keys = counters.usage().keys, file = %path.display(), "took the counters of the snapshot");
+                tracing::info!(keys = counters.usage().keys, file = %path.display(), "snapshot restored");
                 counters
             }
             _ => options.build(),

@@ -48,11 +48,11 @@ pub(super) async fn watch(shared: &SharedStore, mut is_diagnosed: bool) {
             Some(error) => tracing::error!(
                 error,
                 breaker = store.breaker().name(),
-                "the store cannot be reached; rules say what holds meanwhile"
+                "store unavailable; applying each rule's on_store_failure"
             ),
             None => tracing::info!(
-                decided_here = shared.metrics().decided(),
-                "the store can be reached again"
+                decided_locally = shared.metrics().decided(),
+                "store available again"
             ),
         }
     }
@@ -77,14 +77,14 @@ impl ErrorLog {
                 tracing::warn!(
                     code,
                     requests = count - *reported,
-                    "the store could not answer requests"
+                    "store errors since the last report"
                 );
                 (*reported, *polls) = (count, 0);
             }
         }
         let restarts = store.metrics().task_restarts.get();
         if restarts > std::mem::replace(&mut self.restarts, restarts) {
-            tracing::error!(restarts, "a task that looks after the store failed and was begun again");
+            tracing::error!(restarts, "background store task panicked; restarted");
         }
     }
 }
@@ -133,7 +133,7 @@ fn log_diagnostics(result: Result<Diagnostics, String>) -> bool {
             true
         }
         Err(error) => {
-            tracing::error!(error, "the store cannot be reached; rules say what holds until it can");
+            tracing::error!(error, "store unavailable; applying each rule's on_store_failure");
             false
         }
     }

@@ -89,7 +89,7 @@ where
                 let now = Instant::now();
                 let authenticated = calls.authenticated();
                 if authenticated == 0 {
-                    tracing::debug!("a client that called nothing was cut off");
+                    tracing::debug!("closing idle or slow connection");
                     if !has_preface() {
                         return;
                     }

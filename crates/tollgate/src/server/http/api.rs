@@ -415,9 +415,9 @@ impl HttpService {
                 .copied()
         };
         match paths().find(|known| path.trim_end_matches('/') == *known || path.strip_prefix("/v1") == Some(*known)) {
-            Some(similar) => format!("there is nothing at this path; did you mean {similar}?"),
+            Some(similar) => format!("no such endpoint; did you mean {similar}?"),
             None => format!(
-                "there is nothing at this path; there is {}",
+                "no such endpoint; the endpoints are {}",
                 paths().collect::<Vec<_>>().join(", ")
             ),
         }

@@ -143,7 +143,7 @@ async fn run_until_idle<F: Future>(
                 let now = Instant::now();
                 // What is late is polled with the connection, which is next.
                 if monitor.check(now) == IdleState::Expired {
-                    tracing::debug!("a client was cut off: it was too slow, or silent for too long");
+                    tracing::debug!("closing idle or slow connection");
                     return ConnectionEnd::TimedOut;
                 }
                 idle_timer.as_mut().reset(now + monitor.check_interval());

@@ -89,7 +89,7 @@ async fn accept_from<C>(
                     tracing::warn!(
                         ?address,
                         most = per_address,
-                        "one address has as many connections as it may"
+                        "per-address connection limit reached; closing new connections"
                     );
                 }
                 continue;

@@ -32,7 +32,7 @@ impl<'a> Check<'a> {
         for [key, value] in pairs {
             let key = parse_name(key, "the name of an attribute")?;
             if attributes.iter().any(|attribute| attribute.name == key) {
-                return Err(format!("ERR the attribute '{}' stands twice", Escaped(key.as_bytes())));
+                return Err(format!("ERR duplicate attribute '{}'", Escaped(key.as_bytes())));
             }
             attributes.push(Attribute { name: key, value });
         }
@@ -62,7 +62,7 @@ fn parse_name<'a>(word: &'a [u8], what: &str) -> Result<&'a str, ErrorReply> {
 /// Writes a verdict: limited, limit, remaining, retry_after, reset_after, rule.
 pub(super) fn write_verdict(verdict: &Verdict<'_>, replies: &mut ReplyWriter<'_>, version: RespVersion) {
     if verdict.is_closed() {
-        replies.error("ERR the store cannot be asked, and a rule lets nobody pass meanwhile");
+        replies.error("ERR store unavailable, and a matching rule has on_store_failure: closed");
         return;
     }
     replies.array(6);

@@ -74,7 +74,7 @@ where
             Wakeup::IdleCheck => {
                 let now = Instant::now();
                 if monitor.is_expired(connection.progress_mark(), &service.settings, now) {
-                    tracing::debug!("a client was cut off: it was too slow, or silent for too long");
+                    tracing::debug!("closing idle or slow connection");
                     return;
                 }
                 idle_timer.as_mut().reset(now + monitor.check_interval());
@@ -313,7 +313,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
             Ok(used) if !self.session.is_closing => return used,
             Ok(_) => {}
             Err(error) => {
-                tracing::debug!(%error, is_authenticated, "a client sent what is no command");
+                tracing::debug!(%error, is_authenticated, "protocol error; closing connection");
                 ReplyWriter(out).error(&format!("ERR Protocol error: {error}"));
             }
         }
