@@ -72,7 +72,10 @@ fn check_tells_by_its_exit_code_and_in_words() {
         (&false.into(), &"plan".into(), &429.into())
     );
     let (code, stdout, _) = cli(&["check", "endpoint=/v1", "--domain", "elsewhere"]);
-    assert_eq!((code, stdout.as_str()), (Some(0), "allowed: no enforced rule matched\n"));
+    assert_eq!(
+        (code, stdout.as_str()),
+        (Some(0), "allowed: no enforced rule matched\n")
+    );
 
     let (code, stdout, _) = cli(&["explain", subject, "endpoint=/v1"]);
     assert_eq!(code, Some(0));

@@ -275,7 +275,10 @@ fn it_listens_on_a_socket_of_the_file_system_too() {
     assert!(server.banner.starts_with("http: unix:gate.sock\n"), "{}", server.banner);
     let (code, stdout, _) = run(&folder, &["check", "user=x", "--url", "unix:gate.sock"]);
     assert_eq!(code, Some(0));
-    assert!(stdout.starts_with("allowed by quickstart: 4 of 5 remaining"), "{stdout}");
+    assert!(
+        stdout.starts_with("allowed by quickstart: 4 of 5 remaining"),
+        "{stdout}"
+    );
     assert!(server.stop().success());
     assert!(!folder.path().join("gate.sock").exists());
 }

@@ -50,10 +50,7 @@ pub(super) async fn watch(shared: &SharedStore, mut is_diagnosed: bool) {
                 breaker = store.breaker().name(),
                 "store unavailable; applying each rule's on_store_failure"
             ),
-            None => tracing::info!(
-                decided_locally = shared.metrics().decided(),
-                "store available again"
-            ),
+            None => tracing::info!(decided_locally = shared.metrics().decided(), "store available again"),
         }
     }
 }
@@ -74,11 +71,7 @@ impl ErrorLog {
             let (reported, polls) = self.reported.entry(code).or_insert((0, ERROR_LOG_INTERVAL));
             *polls = polls.saturating_add(1);
             if count > *reported && *polls >= ERROR_LOG_INTERVAL {
-                tracing::warn!(
-                    code,
-                    requests = count - *reported,
-                    "store errors since the last report"
-                );
+                tracing::warn!(code, requests = count - *reported, "store errors since the last report");
                 (*reported, *polls) = (count, 0);
             }
         }
