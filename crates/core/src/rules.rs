@@ -1,8 +1,8 @@
-//! Which limits an attempt meets, and one verdict out of their decisions.
+//! Rules as data: parsing them, planning the charges of an attempt, and combining decisions into one verdict.
 //!
-//! - [`Reader`] takes rules as they are written and gives a [`RuleSet`], or everything that is wrong with them.
-//! - [`RuleSet::plan`] says for an [`Attempt`] which counters are to be charged, and how much.
-//! - [`Plan::verdict`] makes one [`Verdict`] of what the store answers.
+//! - [`RulesParser`] parses rules and returns a [`RuleSet`], or every problem found.
+//! - [`RuleSet::plan`] lists the charges of an [`Attempt`].
+//! - [`Plan::verdict`] combines the recorded outcomes into one [`Verdict`].
 
 mod attempt;
 mod explain;
@@ -30,7 +30,7 @@ pub use plan::{Line, Plan};
 pub use schema::SCHEMA;
 pub use verdict::{ChargeResult, Ruling, Verdict, WindowCount};
 
-/// Rules of a text, for the tests of this module.
+/// Parses rules from a text, for the tests of this module.
 #[cfg(test)]
 pub(crate) fn sample(text: &str) -> RuleSet {
     let origin = crate::problem::Origin::new("sample.yaml", text);
@@ -39,7 +39,7 @@ pub(crate) fn sample(text: &str) -> RuleSet {
     reader.finish().expect("sound rules").rules
 }
 
-/// An attempt of one unit in the usual domain, for the tests of this module.
+/// Attributes from pairs, for the tests of this module.
 #[cfg(test)]
 pub(crate) fn attributes<'a>(pairs: &[(&'a str, &'a [u8])]) -> Vec<Attribute<'a>> {
     pairs.iter().map(|&(name, value)| Attribute { name, value }).collect()

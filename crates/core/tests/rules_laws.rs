@@ -347,9 +347,7 @@ fn expressions_made_to_be_large_are_refused_before_they_are() {
     let errors: String = read(&text).unwrap_err().iter().map(ToString::to_string).collect();
     assert!(errors.contains("is too large when it is compiled"), "{errors}");
     assert!(
-        errors.contains(
-            "the expressions of all rules together are more than fit: 8192 small ones, or 128 of the largest"
-        ),
+        errors.contains("the expressions of all rules exceed their budget: 8192 small ones, or 128 of the largest"),
         "{errors}"
     );
 }
@@ -384,7 +382,7 @@ fn overrides_of_many_rules_are_bounded_together() {
     };
     assert!(read(&rules(6)).is_ok());
     let errors: Vec<String> = read(&rules(9)).unwrap_err().iter().map(ToString::to_string).collect();
-    let bound = "the overrides of all rules together name more than 1000000 subjects";
+    let bound = "the overrides of all rules name more than 1000000 subjects";
     assert!(
         matches!(errors.as_slice(), [one] if one.contains(bound) && one.starts_with("any.yaml:8:")),
         "{errors:?}"

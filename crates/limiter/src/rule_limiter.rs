@@ -183,7 +183,7 @@ impl<S: Store> RuleLimiter<S> {
     }
 
     /// Clears the counters of one subject, and says how many held something: of every rule whose `per` attributes are all
-    /// given and whose conditions no given attribute contradicts. One that counts for everybody is cleared only when it
+    /// given and whose conditions no given attribute contradicts. One that counted globally is cleared only when it
     /// is named. Of counters of envoyproxy/ratelimit it is the one that the attempt itself would be counted in.
     ///
     /// # Errors

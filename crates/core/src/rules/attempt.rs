@@ -1,24 +1,24 @@
-//! What a caller attempts, as every front end says it.
+//! The request to be decided, in the form every front end converts to.
 
 use crate::decision::Cost;
 
-/// One attempt to go on. It meets the rules of its domain whose conditions its attributes fulfil.
+/// A request to be decided. It matches the rules of its domain whose conditions its attributes satisfy.
 #[derive(Clone, Copy, Debug)]
 pub struct Attempt<'a> {
-    /// Rules and counters of domains are apart.
+    /// The domain. Domains share no rules and no counters.
     pub domain: &'a str,
-    /// What is known of it. A name may stand more than once: then it has several values, in this order.
+    /// The attributes. A repeated name gives an attribute several values, in this order.
     pub attributes: &'a [Attribute<'a>],
-    /// What it costs, before a rule multiplies it.
+    /// The cost, before a rule multiplies it.
     pub cost: Cost,
 }
 
-/// One thing known of an attempt. Any bytes are just data.
+/// One attribute of an attempt. Values are arbitrary bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute<'a> {
-    /// Its name.
+    /// The name.
     pub name: &'a str,
-    /// Its value.
+    /// The value.
     pub value: &'a [u8],
 }
 
@@ -26,7 +26,7 @@ impl<'a> Attempt<'a> {
     /// The domain of rules and attempts that name none.
     pub const DOMAIN: &'static str = "default";
 
-    /// The values of an attribute, mostly one or none.
+    /// The values of an attribute, usually one or none.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         self.attributes
             .iter()

@@ -1,6 +1,6 @@
-//! Why an attempt is answered as it is: every rule, met or not, with what it looked at and what it found.
+//! Explanations: for every rule, whether it matched an attempt and why, with the values it compared.
 //!
-//! Here as data, for machines; [`text`] makes sentences of it.
+//! This file holds the data; [`text`] renders it.
 
 mod text;
 
@@ -12,60 +12,60 @@ use super::verdict::{Ruling, Verdict};
 use crate::decision::Cost;
 use std::borrow::Cow;
 
-/// All there is to say of one attempt.
+/// The explanation of one attempt.
 #[derive(Debug)]
 pub struct Explanation<'r> {
-    /// What it would come to.
+    /// The verdict it would get.
     pub verdict: Verdict<'r>,
-    /// For each rule, in the order they are written.
+    /// One trace per rule, in file order.
     pub traces: Vec<RuleTrace<'r>>,
 }
 
-/// What one rule has to do with the attempt.
+/// How one rule relates to the attempt.
 #[derive(Debug)]
 pub struct RuleTrace<'r> {
     /// The rule.
     pub rule: &'r Rule,
-    /// Whether it applies.
+    /// The relation.
     pub rule_match: RuleMatch<'r>,
 }
 
-/// Whether a rule applies to an attempt.
+/// The relation of a rule to an attempt.
 #[derive(Debug)]
 pub enum RuleMatch<'r> {
-    /// It does.
+    /// It matched.
     Matched(MatchedRule<'r>),
-    /// It does not, for all of these reasons.
+    /// It was skipped, for all of these reasons.
     Skipped(Vec<SkipReason<'r>>),
 }
 
-/// How a rule applies.
+/// A rule that matched.
 #[derive(Debug)]
 pub struct MatchedRule<'r> {
-    /// Whom it counts for: each of its dimensions, and the value as it is counted. Values too long to show are cut.
+    /// The subject: each dimension and its value as counted. Long values are truncated.
     pub subject: Vec<(Cow<'r, str>, String)>,
-    /// The side of its experiment.
+    /// The variant of its experiment.
     pub variant: Variant,
-    /// What it says.
+    /// The terms that apply.
     pub terms: &'r Terms,
-    /// Why it says that.
+    /// The origin of these terms.
     pub origin: LimitOrigin<'r>,
-    /// What it would take.
+    /// The cost it would charge.
     pub cost: Cost,
-    /// For each of its limits.
+    /// Its limits.
     pub limits: Vec<LimitTrace<'r>>,
 }
 
-/// One limit of a rule that applies.
+/// One limit of a rule that matched.
 #[derive(Debug)]
 pub struct LimitTrace<'r> {
-    /// How it stands and what it says.
+    /// Its ruling.
     pub ruling: Ruling<'r>,
-    /// The key of its counter in the store. Nothing where nothing is counted.
+    /// The key of its counter in the store. None where nothing is counted.
     pub key: Option<String>,
 }
 
-/// Why a rule does not apply.
+/// A reason for which a rule was skipped.
 #[derive(Debug, PartialEq, Eq)]
 pub enum SkipReason<'r> {
     /// It is disabled.
@@ -77,36 +77,35 @@ pub enum SkipReason<'r> {
     },
     /// A condition does not hold.
     Condition {
-        /// The attribute it looks at.
+        /// The attribute it tests.
         attribute: &'r str,
-        /// What it wants, as rules write it.
+        /// The expected value, as rules write it.
         expected: String,
-        /// The values there were. Values too long to show are cut.
+        /// The actual values. Long ones are truncated.
         actual: Vec<String>,
     },
-    /// Subjects are told apart by an attribute that is not there.
+    /// A `per` attribute is missing.
     MissingAttribute {
         /// The attribute.
         attribute: &'r str,
     },
-    /// It is a descriptor, and the entries are not the way to it.
+    /// It is a descriptor, and the entries do not lead to it.
     Descriptor {
-        /// The rule they lead to, if they lead to one.
+        /// The rule they lead to, if any.
         matched_rule: Option<&'r str>,
     },
 }
 
-/// What is told of all rules that apply.
+/// Builds the traces of rules that matched.
 struct TraceBuilder<'a, 'r, K> {
     attempt: &'a Attempt<'a>,
-    /// The rulings not told yet: they come in the order of the rules, so each rule finds its own at the front.
+    /// The rulings not assigned yet. They are in rule order, so those of the next rule are at the front.
     rulings: &'a [Ruling<'r>],
     key: K,
 }
 
 impl RuleSet {
-    /// Tells for every rule what it has to do with `attempt`. `verdict` is what a look at the store came to, and `key`
-    /// tells how the store prints the key of a counter.
+    /// Explains every rule for `attempt`. `verdict` is the result of a peek, and `key` prints the key of a counter.
     pub fn explain<'r>(
         &'r self,
         attempt: &Attempt<'_>,
@@ -142,7 +141,7 @@ impl Rule {
             Some(subject) if reasons.is_empty() => subject,
             _ => return RuleMatch::Skipped(reasons),
         };
-        // An attribute of several values is counted by all of them, one after the other.
+        // All values of an attribute with several values are part of the subject, in order.
         let names = self.per.iter().flat_map(|dimension| {
             let count = attempt.values(&dimension.attribute).count();
             std::iter::repeat_n(dimension, count)
@@ -152,7 +151,7 @@ impl Rule {
         RuleMatch::Matched(builder.matched_rule(self, values.collect(), subject.parts().as_slice()))
     }
 
-    /// A descriptor applies if the entries lead to it, whatever its conditions would be in another order.
+    /// A descriptor matches if the entries lead to it, whatever its conditions would match in another order.
     fn trace_descriptor<'r>(
         &'r self,
         descriptor_match: Option<&(&'r Self, DescriptorMatch<'_>)>,
@@ -175,7 +174,7 @@ impl Rule {
         }
     }
 
-    /// Everything that keeps it from being met.
+    /// Returns all reasons for which it was skipped.
     fn skip_reasons<'r>(&'r self, attempt: &Attempt<'_>) -> Vec<SkipReason<'r>> {
         let is_other_domain = *self.domain != *attempt.domain;
         let disabled = (self.mode == Mode::Disabled).then_some(SkipReason::Disabled);
@@ -201,7 +200,7 @@ impl Rule {
 }
 
 impl<'r, K: FnMut(CounterId, &[&[u8]]) -> String> TraceBuilder<'_, 'r, K> {
-    /// How a rule applies to the subject of these parts, and what its rulings are.
+    /// Returns how a rule matched for the subject of these parts, with its rulings.
     fn matched_rule(
         &mut self,
         rule: &'r Rule,
@@ -245,7 +244,7 @@ impl Condition {
 }
 
 impl Dimension {
-    /// A value as it is counted; a network of addresses with its length.
+    /// A value as counted; IPv6 networks with their prefix length.
     fn printable(&self, value: &super::matching::Value<'_>) -> String {
         let text = printable(value.bytes());
         match self.ipv6_prefix {
@@ -256,13 +255,13 @@ impl Dimension {
 }
 
 impl RuleMatch<'_> {
-    /// Whether the rule applies.
+    /// True if the rule matched.
     pub const fn is_matched(&self) -> bool {
         matches!(self, Self::Matched(_))
     }
 }
 
-/// A value as text that can be printed anywhere: control characters are spelled out, and it is cut when it is too long.
+/// Renders a value as printable text: control characters are escaped, and long values are truncated.
 fn printable(value: &[u8]) -> String {
     truncate(&String::from_utf8_lossy(value))
 }
@@ -283,8 +282,8 @@ fn truncate(text: &str) -> String {
     truncated
 }
 
-/// The most characters of a value that are shown, and the most values of an attribute: there is a line for every rule, so
-/// a long value would be told thousands of times.
+/// The maximum number of characters and of values that are shown: they repeat for every rule, so a long value would be
+/// printed thousands of times.
 const VALUE_CHARS_MAX: usize = 120;
 const VALUES_MAX: usize = 8;
 

@@ -1,8 +1,7 @@
-//! Rules as they are written: YAML into [`RuleSet`], or everything that is wrong with it.
+//! The rules parser: YAML to [`RuleSet`], or every problem in it.
 //!
-//! One rule is read in `file/rule.rs`, what it asks of attributes in `file/when.rs`, its limits in `file/limits.rs` and
-//! its algorithm in `file/method.rs`. A key is added there, in the schema and in `docs/rules.md`; tests hold the three
-//! together.
+//! `file/rule.rs` parses a rule, `file/when.rs` its conditions, `file/limits.rs` its limits and `file/algorithm.rs` its
+//! algorithm. A new key is added there, in the schema and in `docs/rules.md`; tests keep the three consistent.
 
 pub(super) mod algorithm;
 mod expressions;
@@ -27,14 +26,14 @@ pub(super) use {
     when::CONDITION_KEYS,
 };
 
-/// What rules take from the configuration around them.
+/// Settings of the configuration that rules depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct ParserOptions {
-    /// By how many leading bits IPv6 addresses are told apart where a rule does not say it.
+    /// The IPv6 prefix length of rules that set none.
     pub ipv6_prefix: u8,
 }
 
-/// Reads rules from several places and then makes one set of them, or none.
+/// Parser of rules from several files, which result in one set or none.
 #[derive(Debug)]
 pub struct RulesParser {
     options: ParserOptions,
@@ -42,35 +41,35 @@ pub struct RulesParser {
     rules: Vec<Rule>,
     counters: Vec<CounterSpec>,
     expressions: Expressions,
-    /// Per domain, each name that stands in answers.
+    /// Per domain, each limit name in use.
     names: HashMap<Box<str>, HashMap<Arc<str>, NameClaim>>,
-    /// Rules that were seen, sound or not.
+    /// Number of rules seen, valid or not.
     seen: u32,
-    /// Subjects that overrides have named.
+    /// Number of subjects that overrides have named.
     subjects: usize,
-    /// What files of envoyproxy/ratelimit say.
+    /// The descriptors to compile with the rules.
     descriptors: Descriptors,
 }
 
-/// Whose a name is: the rule by its number, and where that is written.
+/// The owner of a name: the index and the location of its rule.
 #[derive(Debug)]
 struct NameClaim {
     rule: u32,
     location: Location,
 }
 
-/// A set of rules, and what is odd about it.
+/// A rule set and its warnings.
 #[derive(Debug)]
 pub struct ParsedRules {
     /// The rules.
     pub rules: RuleSet,
-    /// What was taken, but is hardly meant. Sorted by place.
+    /// Warnings about rules that are probably mistakes, sorted by location.
     pub warnings: Vec<Problem>,
 }
 
 /// The keys of a rules file.
 pub(super) const FILE_KEYS: [&str; 2] = ["domain", "rules"];
-/// The most rules of one set.
+/// The maximum number of rules in a set.
 pub const RULES_MAX: u32 = 100_000;
 
 impl Default for ParserOptions {
@@ -80,7 +79,7 @@ impl Default for ParserOptions {
 }
 
 impl RulesParser {
-    /// Nothing read yet.
+    /// Returns an empty parser.
     pub fn new(options: ParserOptions) -> Self {
         Self {
             options,
@@ -95,20 +94,20 @@ impl RulesParser {
         }
     }
 
-    /// Takes descriptors of envoyproxy/ratelimit beside rules. Strict ones are all or nothing, as rules are; others count
-    /// what they refuse, as they did where they come from.
+    /// Sets the descriptors to compile with the rules. Strict ones are all or nothing, as rules are; others count
+    /// denied hits.
     pub fn set_descriptors(&mut self, descriptors: Descriptors, options: RatelimitOptions) {
         self.descriptors = descriptors;
         self.descriptors.options = options;
     }
 
-    /// Reads a rules file: a map of `domain`, if its rules share one, and `rules`.
+    /// Adds a rules file: a map of `domain`, if its rules share one, and `rules`.
     pub fn add_file(&mut self, node: &Node) {
         if !matches!(node.kind, NodeKind::Map(_)) {
             self.problems.error_with(
                 &node.location,
                 format!("a rules file is a map, and this is {}", node.kind_name()),
-                "begin it with `rules:` and put the list of rules below it; `rules: []` limits nothing",
+                "start it with `rules:` and put the list of rules below it; `rules: []` limits nothing",
             );
             return;
         }
@@ -120,12 +119,12 @@ impl RulesParser {
             None => Some(Attempt::DOMAIN),
         };
         if let Some(rules) = fields.require("a rules file", "rules", "rules: []", &mut self.problems) {
-            // Of an unreadable domain the rules are read all the same: they may have faults too.
+            // Rules below an invalid domain are parsed all the same, to report their errors too.
             self.add_rules(rules, domain.unwrap_or(Attempt::DOMAIN));
         }
     }
 
-    /// Reads a list of rules whose domain is `domain` unless they name another.
+    /// Adds a list of rules, in `domain` unless they name another.
     pub fn add_rules(&mut self, node: &Node, domain: &str) {
         let Some(rules) = node.list("a list of rules", &mut self.problems) else {
             return;
@@ -144,10 +143,10 @@ impl RulesParser {
         }
     }
 
-    /// The rules that were read.
+    /// Returns the rules.
     ///
     /// # Errors
-    /// Every problem there is, warnings too, sorted by place. Rules are taken whole or not at all.
+    /// All problems, warnings included, sorted by location. Rules are accepted whole or not at all.
     pub fn finish(mut self) -> Result<ParsedRules, Vec<Problem>> {
         let mut descriptors = std::mem::take(&mut self.descriptors);
         if let Some(rule) = self.rules.iter().find(|rule| descriptors.has_domain(&rule.domain)) {
@@ -171,7 +170,7 @@ impl RulesParser {
         })
     }
 
-    /// Takes a name for a rule of a domain. A name that another rule has is a problem.
+    /// Claims a name for a rule of a domain. A name of another rule is a problem.
     fn claim(&mut self, domain: &str, name: &Arc<str>, rule: u32, location: &Location) {
         if !self.names.contains_key(domain) {
             self.names.insert(domain.into(), HashMap::new());
@@ -184,7 +183,7 @@ impl RulesParser {
             Some(NameClaim { location: first, .. }) => self.problems.error_with(
                 location,
                 format!("another limit in the domain `{}` is named `{name}`", excerpt(domain)),
-                format!("the first is at {first}; names stand in answers and must differ: choose another id"),
+                format!("the first is at {first}; names appear in responses and must be unique: choose another id"),
             ),
             None => {
                 let location = location.clone();
@@ -194,13 +193,13 @@ impl RulesParser {
     }
 }
 
-/// The domain that rules belong to.
+/// Parses the domain of rules.
 fn parse_domain<'n>(node: &'n Node, problems: &mut Problems) -> Option<&'n str> {
     let text = node.text("the name of a domain", problems)?;
     parse_name("a domain", text, &node.location, problems)
 }
 
-/// A name as rules give it: of a domain or an attribute.
+/// Validates the name of a domain or an attribute.
 fn parse_name<'n>(what: &str, text: &'n str, location: &Location, problems: &mut Problems) -> Option<&'n str> {
     const NAME_BYTES_MAX: usize = 256;
     if text.is_empty() || text.len() > NAME_BYTES_MAX || text.contains(char::is_control) {

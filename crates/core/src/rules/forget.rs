@@ -1,4 +1,4 @@
-//! Which counters a subject has, whatever it attempts.
+//! The counters of a subject, whatever it attempts.
 
 use super::attempt::Attempt;
 use super::model::{CounterId, Rule, RuleSet};
@@ -7,25 +7,25 @@ use crate::problem::closest_match;
 use crate::yaml::excerpt;
 use std::fmt;
 
-/// A name that is none of a rule, nor of a window, in its domain.
+/// A name of no rule and no window in its domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownRule {
     name: Box<str>,
     domain: Box<str>,
-    /// The name that was likely meant.
+    /// The closest known name.
     suggestion: Option<Box<str>>,
 }
 
 impl RuleSet {
-    /// All counters of the subject that `attempt` names, on both sides of experiments.
+    /// Returns all counters of the subject that `attempt` names, in both variants of experiments.
     ///
-    /// A rule counts for it if all its `per` attributes are given and no condition is contradicted by what is given; of
-    /// descriptors the one does that the attempt itself meets. Rules without `per` count for everybody, so one is meant only
-    /// if it is named: by its id, or by the name of one of its windows, which is then the only one. With a name no other
-    /// rule is.
+    /// A rule is included if all its `per` attributes are given and no given attribute contradicts a condition; a
+    /// descriptor is included if the attempt itself matches it. Rules without `per` have one global counter and are
+    /// included only by name: by the rule's id, or by the name of one window, which is then the only one. A name
+    /// excludes all other rules.
     ///
     /// # Errors
-    /// A name that nothing in the domain has: nothing would be found, and the caller would take it for the answer.
+    /// A name that nothing in the domain has: an empty result would be misleading.
     pub fn counters_of<'r, K>(
         &'r self,
         attempt: &Attempt<'_>,
@@ -74,7 +74,7 @@ impl RuleSet {
         Ok(found)
     }
 
-    /// The names of all rules and windows of a domain; some more than once.
+    /// The names of all rules and windows of a domain, with duplicates.
     fn names<'r>(&'r self, domain: &str) -> impl Iterator<Item = &'r str> {
         let rules = self.rules.iter().map(|rule| (&*rule.domain, &*rule.id));
         let windows = self.counters.iter().map(|counter| (&*counter.domain, &*counter.name));
@@ -86,7 +86,7 @@ impl RuleSet {
 impl fmt::Display for UnknownRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, domain) = (excerpt(&self.name), excerpt(&self.domain));
-        write!(f, "is `{name}`, and no rule of the domain `{domain}` is named so; ")?;
+        write!(f, "is `{name}`, and the domain `{domain}` has no such rule; ")?;
         match &self.suggestion {
             Some(suggestion) => write!(f, "did you mean `{suggestion}`?"),
             None => f.write_str("write the id of a rule, or the name of one of its windows, such as `search.1min`"),
@@ -97,7 +97,7 @@ impl fmt::Display for UnknownRule {
 impl std::error::Error for UnknownRule {}
 
 impl Rule {
-    /// Whether something that is known of the attempt keeps it from ever meeting this rule.
+    /// True if a given attribute contradicts a condition, so the attempt can never match this rule.
     fn excludes(&self, attempt: &Attempt<'_>) -> bool {
         let is_given = |attribute: &str| attempt.value(attribute).is_some();
         self.when

@@ -1,4 +1,4 @@
-//! Rules that can be taken, but hardly say what was meant. Takes time linear in the rules, whatever they are like.
+//! Lint warnings for rules that are valid but probably mistakes. Takes time linear in the rules.
 
 use super::file::holds_addresses;
 use super::model::{Condition, CostSource, Experiment, LimitSelector, Mode, Rule, Terms, Test, Window};
@@ -9,7 +9,7 @@ use crate::settle::OnStoreFailure;
 use crate::yaml::excerpt;
 use std::collections::HashMap;
 
-/// Everything odd about these rules. Disabled ones are not looked at.
+/// Returns all warnings. Disabled rules are skipped.
 pub(super) fn lint(rules: &[Rule]) -> Vec<Problem> {
     let mut problems = Vec::new();
     let rules: Vec<&Rule> = rules.iter().filter(|rule| rule.mode != Mode::Disabled).collect();
@@ -20,7 +20,7 @@ pub(super) fn lint(rules: &[Rule]) -> Vec<Problem> {
     problems
 }
 
-/// What is odd about one rule by itself.
+/// Warns of mistakes within one rule.
 fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
     let mut warn = |text: String, hint: &str| {
         let text = format!("rule `{}` {text}", rule.id);
@@ -31,48 +31,48 @@ fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
         if accepts_none(test) {
             warn(
                 format!("can never match: `when` has an empty list for `{name}`"),
-                "list what it should match, or take the condition away",
+                "list what it should match, or remove the condition",
             );
         }
         let is_per = rule.per.iter().any(|dimension| dimension.attribute == *attribute);
         if is_per && matches!(test, Test::Present(false)) {
             warn(
-                format!("can never match: `when` wants no `{name}` and `per` needs one"),
-                "take `present: false` or the attribute in `per` away",
+                format!("can never match: `when` excludes `{name}` and `per` needs it"),
+                "remove `present: false` or the attribute in `per`",
             );
         }
         for value in unreachable_values(rule, attribute, test) {
             warn(
                 format!(
-                    "has a limit for `{name}` = `{}`, which its `when` does not let through",
+                    "has a limit for `{name}` = `{}`, which its `when` excludes",
                     excerpt(&String::from_utf8_lossy(value))
                 ),
-                "widen `when`, or take that limit away",
+                "widen `when`, or remove that limit",
             );
         }
     }
     let trial = rule.experiment.as_deref().map(|trial| &trial.selector);
     if is_public(rule) && (is_fixed_window(&rule.selector) || trial.is_some_and(is_fixed_window)) {
         warn(
-            "limits a public route in fixed windows: twice the limit passes around the turn of a window".into(),
-            "use `sliding_counter` or `token_bucket`, or tell callers apart by who they are: `per: [user]`",
+            "uses fixed_window on a public route; up to twice the limit passes around a window boundary".into(),
+            "use `sliding_counter` or `token_bucket`, or count by caller: `per: [user]`",
         );
     }
     if let OnStoreFailure::Open { cap: None } = rule.on_store_failure {
         warn(
-            "lets everything pass while the store is away".into(),
+            "allows everything while the store is unavailable".into(),
             "cap it: `on_store_failure: { open: { cap: 1000/s } }`",
         );
     }
     if let Some(&Experiment { share, .. }) = rule.experiment.as_deref() {
         if share == 0 {
             warn(
-                "has an experiment that nobody is in".into(),
-                "raise its share, or take it away",
+                "has an experiment without subjects".into(),
+                "raise its share, or remove it",
             );
         } else if share >= Experiment::ALL {
             warn(
-                "has an experiment that everybody is in: there is nothing to compare it with".into(),
+                "has an experiment with all subjects: there is nothing to compare it with".into(),
                 "lower its share, or make it the rule",
             );
         }
@@ -87,7 +87,7 @@ fn lint_rule(rule: &Rule, problems: &mut Vec<Problem>) {
     }
 }
 
-/// Whether no value fits, and no absence either.
+/// True if no value passes, and no absence either.
 fn accepts_none(test: &Test) -> bool {
     match test {
         Test::OneOf(values) => values.is_empty(),
@@ -97,14 +97,15 @@ fn accepts_none(test: &Test) -> bool {
     }
 }
 
-/// The values of an attribute that limits are given for, and that `when` keeps away. A few of them.
+/// Returns some of the values that have limits but that `when` excludes.
 fn unreachable_values<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&'r [u8]> {
     const REPORTED_MAX: usize = 10;
-    // Values times parts that are tried: what lies beyond is not told of.
+    // Values times parts that are tried; the rest is not checked.
     const WORK_MAX: usize = 1_000_000;
     let by = rule.selector.by.iter().filter(|by| *by.attribute == *attribute);
     let by = by.flat_map(|by| by.values.iter());
-    // Of overrides that name several attributes the values are not kept apart, and of addresses only their networks are.
+    // The values of overrides with several attributes are not stored separately, and of addresses only the networks
+    // are.
     let overrides = rule
         .selector
         .overrides
@@ -124,7 +125,7 @@ fn unreachable_values<'r>(rule: &'r Rule, attribute: &str, test: &Test) -> Vec<&
     values
 }
 
-/// Whether more than single subjects are limited in fixed windows.
+/// True if more than single subjects have fixed windows.
 fn is_fixed_window(choice: &LimitSelector) -> bool {
     let by = choice.by.iter().flat_map(|by| by.terms.as_slice());
     let mut windows = by.chain([&choice.limit]).flat_map(windows_of);
@@ -138,7 +139,7 @@ fn windows_of(terms: &Terms) -> &[Window] {
     }
 }
 
-/// Whether anybody may be counted by it: nothing it looks at says who the caller is.
+/// True if any caller may be counted: no attribute identifies the caller.
 fn is_public(rule: &Rule) -> bool {
     let conditions = rule.when.iter().filter(|condition| !condition.test.accepts_absence());
     let tested = conditions.map(|condition| &condition.attribute);
@@ -146,7 +147,7 @@ fn is_public(rule: &Rule) -> bool {
     tested.chain(counted_by).all(|attribute| is_anonymous(attribute))
 }
 
-/// By its name: it says where a request came from or what it wants, not who makes it.
+/// True if the name of an attribute says where a request came from or what it wants, not who makes it.
 fn is_anonymous(attribute: &str) -> bool {
     const ANONYMOUS_WORDS: [&str; 9] = [
         "endpoint", "path", "route", "url", "uri", "method", "host", "country", "region",
@@ -155,7 +156,7 @@ fn is_anonymous(attribute: &str) -> bool {
     holds_addresses(attribute) || attribute.split(['_', '-', '.']).any(is_anonymous_word)
 }
 
-/// What rules are met by, as numbers: domain, then `per` and `when` without their order.
+/// The requirements of a rule, as ids: domain, `per` and `when`, each sorted.
 #[derive(PartialEq, Eq, Hash)]
 struct Overlap {
     domain: u32,
@@ -163,7 +164,7 @@ struct Overlap {
     when: Box<[u32]>,
 }
 
-/// Gives texts numbers.
+/// Assigns ids to texts.
 #[derive(Default)]
 struct TextIds(HashMap<String, u32>);
 
@@ -174,22 +175,22 @@ impl TextIds {
     }
 }
 
-/// What is odd about rules beside each other: one that another makes idle, and two that contradict each other.
+/// Warns of mistakes between rules: one that another makes ineffective, and two that contradict each other.
 ///
-/// A rule is compared with those that are met whenever it is: the same `per`, and all or some of its conditions.
+/// A rule is compared with those that match whenever it does: the same `per`, and all or some of its conditions.
 fn lint_pairs(rules: &[&Rule], problems: &mut Vec<Problem>) {
     let mut ids = TextIds::default();
     let overlaps: Vec<Overlap> = rules.iter().map(|rule| overlap(rule, &mut ids)).collect();
     let mut by_overlap: HashMap<&Overlap, Vec<usize>> = HashMap::new();
     for (index, overlap) in overlaps.iter().enumerate() {
         let group = by_overlap.entry(overlap).or_default();
-        // Against thousands of rules alike some comparisons are enough.
+        // Among thousands of equal rules some comparisons are enough.
         if group.len() < COMPARED_MAX {
             group.push(index);
         }
     }
     for (index, (rule, overlap)) in rules.iter().zip(&overlaps).enumerate() {
-        // What is left for comparing one window of it with one of another rule.
+        // Remaining comparisons of one of its windows with one of another rule.
         let mut comparisons = COMPARISONS_MAX;
         for when in subsets(&overlap.when) {
             let wider = Overlap {
@@ -219,12 +220,12 @@ fn lint_pairs(rules: &[&Rule], problems: &mut Vec<Problem>) {
     }
 }
 
-/// The most windows of others that those of one rule are compared with: two rules of the most windows there may be, or all
-/// that a rule of one window can be compared with.
+/// The maximum number of window comparisons per rule: two rules with the maximum number of windows, or all comparisons
+/// of a rule with one window.
 const COMPARISONS_MAX: usize = 512;
-/// The most rules that are met alike and compared with each other.
+/// The maximum number of rules with equal requirements that are compared.
 const COMPARED_MAX: usize = 8;
-/// The most conditions of a rule whose subsets are looked up.
+/// The maximum number of conditions whose subsets are looked up.
 const CONDITIONS_MAX: usize = 4;
 
 fn overlap(rule: &Rule, ids: &mut TextIds) -> Overlap {
@@ -243,7 +244,7 @@ fn overlap(rule: &Rule, ids: &mut TextIds) -> Overlap {
     }
 }
 
-/// All of them first, then every part of them if they are few.
+/// Returns the whole set first, then every subset if there are few.
 fn subsets(all: &[u32]) -> Vec<Box<[u32]>> {
     let whole = (1_u32 << all.len().min(CONDITIONS_MAX)) - 1;
     if all.len() > CONDITIONS_MAX {
@@ -256,7 +257,7 @@ fn subsets(all: &[u32]) -> Vec<Box<[u32]>> {
     (0..=whole).rev().map(part).collect()
 }
 
-/// What is odd about `rule` beside `other`, which is met whenever it is.
+/// Warns of a mistake in `rule` given `other`, which matches whenever it does.
 fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Option<Problem> {
     if other.mode != Mode::Enforce || rule.mode != Mode::Enforce {
         return None;
@@ -271,22 +272,25 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
     match (limit, others) {
         (Terms::Unlimited, Terms::Banned) => warn(
             format!("rule `{}` is unlimited where rule `{}` bans", rule.id, other.id),
-            "all rules that match apply together: `unlimited` lifts no other rule; take one of them away",
+            "all rules that match apply together: `unlimited` lifts no other rule; remove one of them",
         ),
         (Terms::Unlimited, Terms::Limited(_)) => warn(
             format!("rule `{}` is unlimited where rule `{}` limits", rule.id, other.id),
             "all rules that match apply together: `unlimited` lifts no other rule; write an override there",
         ),
         (Terms::Limited(_), Terms::Banned) => warn(
-            format!("rule `{}` is idle: rule `{}` bans all it meets", rule.id, other.id),
-            "take one of them away",
+            format!(
+                "rule `{}` is ineffective: rule `{}` bans everything it matches",
+                rule.id, other.id
+            ),
+            "remove one of them",
         ),
         (Terms::Limited(of_rule), Terms::Limited(of_other)) => {
             let (of_rule, of_other) = (of_rule.as_slice(), of_other.as_slice());
             let stricter = of_rule
                 .iter()
                 .all(|window| of_other.iter().any(|other| is_within(other, window)));
-            // Of two that are equal, the second is idle.
+            // Of two equal rules, the second is ineffective.
             let equal = same
                 && of_other
                     .iter()
@@ -297,17 +301,17 @@ fn compare(rule: &Rule, other: &Rule, same: bool, other_is_first: bool) -> Optio
             }
             warn(
                 format!(
-                    "rule `{}` never decides: rule `{}` is at least as strict wherever it is met",
+                    "rule `{}` never decides: rule `{}` is at least as strict wherever it matches",
                     rule.id, other.id
                 ),
-                "take it away, or lower its limit",
+                "remove it, or lower its limit",
             )
         }
         _ => None,
     }
 }
 
-/// The one limit of a rule that gives all subjects the same, and charges them.
+/// Returns the limit of a rule that gives all subjects the same and charges them.
 fn plain(rule: &Rule) -> Option<&Terms> {
     let choice = &rule.selector;
     let is_free = matches!(rule.cost_source, CostSource::Fixed(cost) if cost == Cost::ZERO);
@@ -321,7 +325,7 @@ fn is_same_cost(one: &Rule, other: &Rule) -> bool {
         && matches!((&one.cost_source, &other.cost_source), (CostSource::Fixed(one), CostSource::Fixed(other)) if one == other)
 }
 
-/// Whether whatever `strict` lets pass, `loose` does too.
+/// True if everything that `strict` allows, `loose` allows too.
 fn is_within(strict: &Window, loose: &Window) -> bool {
     let slower = |strict: &Limit, loose: &Limit| match (strict.rate(), loose.rate()) {
         (Some(strict), Some(loose)) => {

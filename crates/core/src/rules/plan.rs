@@ -1,4 +1,4 @@
-//! What an attempt is to be charged for.
+//! The charges of an attempt, before and after settling.
 
 use super::attempt::Attempt;
 use super::matching::Candidate;

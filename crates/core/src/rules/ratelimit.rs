@@ -1,11 +1,10 @@
-//! Files of envoyproxy/ratelimit as they are: what they say, and which of their limits a descriptor meets.
+//! Descriptor files of envoyproxy/ratelimit: parsing, matching, and conversion to rules.
 //!
-//! `file.rs` reads them, with the words that its users know for what is wrong, and `loading.rs` has those for what is no such
-//! file at all; `tree.rs` finds the limit of a descriptor, entry by entry and without a way back; `lint.rs` warns of what can
-//! be read and is hardly meant; `import.rs` writes them as rules of our own; `near.rs` is the arithmetic of its statistics, and
-//! `path.rs` their names; `brought.rs` is a limit that comes with a request, `exact.rs` one of our own in such a file; `id.rs`
-//! names the rules that are made of them, and
-//! `counting.rs` says under which name an attempt is counted where counters are its own.
+//! `file.rs` parses the files with the error texts of the original; `tree.rs` finds the limit of a descriptor entry by
+//! entry, without backtracking; `compile.rs` makes rules of descriptors; `lint.rs` warns of likely mistakes;
+//! `import.rs` renders our own rules from descriptors; `hit_stats.rs` does the arithmetic of the statistics and
+//! `stat_path.rs` names them; `limit_override.rs` is a limit sent with a request; `counter_target.rs` names the counter
+//! an attempt is counted in; `id.rs` names the compiled rules.
 
 mod compile;
 mod counter_target;

@@ -1,4 +1,4 @@
-//! The JSON Schema of a rules file, for editors and other programs. What it cannot say, the reader does.
+//! The JSON Schema of a rules file, for editors and other programs. The parser checks what a schema cannot express.
 
 /// The schema, as JSON text.
 pub const SCHEMA: &str = include_str!("schema.json");

@@ -1,4 +1,4 @@
-//! One answer out of many decisions.
+//! One verdict from the decisions of all limits.
 
 use super::model::{Mode, Rule, Terms, Variant, Window};
 use super::plan::{Line, Plan};

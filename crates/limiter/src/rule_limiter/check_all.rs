@@ -344,7 +344,7 @@ impl<S: Store> RuleLimiter<S> {
 }
 
 /// What stands for the rule's id in the counter of a limit that a caller brings: no id has a space in it.
-const INLINE_RULE: &str = "brought along";
+const INLINE_RULE: &str = "inline limit";
 
 impl<'r, K> PlannedItem<'r, K> {
     /// The names of limits that do not hold because of it.

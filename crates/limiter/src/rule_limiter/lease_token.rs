@@ -1,8 +1,8 @@
-//! What a caller holds of concurrency limits, as one opaque text: the id of his lease and where it is kept, so that any
-//! instance can release it without having seen it before.
+//! A lease token: the id of a lease and the keys it is held under, as one opaque text, so that any instance can release
+//! it.
 //!
-//! A token proves nothing by itself and needs not: what is released is what is held under its 64 random bits, in the
-//! counter it names. One that is made up names nothing that is held.
+//! A token is no proof of anything: it releases what is held under its 64 random bits in the counters it names. A
+//! forged token names nothing that is held.
 
 use crate::store::Key;
 use siphasher::sip::SipHasher13;
@@ -10,7 +10,7 @@ use std::hash::Hasher;
 use tollgate_core::LeaseId;
 use tollgate_core::rules::CounterSpec;
 
-/// A lease and the counters it is held of.
+/// A lease and the counters it is held in.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LeaseToken<K> {
     pub(crate) lease: LeaseId,
@@ -18,16 +18,16 @@ pub(crate) struct LeaseToken<K> {
     pub(crate) counters: Vec<(u64, K)>,
 }
 
-/// Written first, so that another form of token can never be taken for this one.
+/// The first byte, which distinguishes it from other formats.
 const VERSION: u8 = 1;
 
-/// The most counters one token names. What a check holds beyond them comes back when its lease has run out.
+/// The maximum number of counters in a token. Leases beyond it expire by themselves.
 const COUNTERS_MAX: usize = 256;
 
 impl<K: Key> LeaseToken<K> {
     const COUNTER_BYTES: usize = size_of::<u64>() + K::LENGTH;
 
-    /// As text.
+    /// Encodes it as text.
     pub(crate) fn to_text(&self) -> String {
         let mut bytes = vec![VERSION];
         bytes.extend_from_slice(&self.lease.0.to_le_bytes());
@@ -38,7 +38,7 @@ impl<K: Key> LeaseToken<K> {
         base64url_encode(&bytes)
     }
 
-    /// What a text stands for. Nothing if it is no token.
+    /// Parses a token. None if the text is not one.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text_max = (1 + size_of::<u64>() + COUNTERS_MAX * Self::COUNTER_BYTES).div_ceil(3) * 4;
         if text.len() > text_max {
@@ -62,17 +62,17 @@ impl<K: Key> LeaseToken<K> {
     }
 }
 
-/// What stands for a counter of any subject: the same on every instance, so its hash has no secret.
+/// Returns a hash of a counter without its subject. It is the same on every instance, so it is not keyed.
 pub(crate) fn counter_tag(counter: &CounterSpec) -> u64 {
     let mut hasher = SipHasher13::new();
     counter.counter(&[]).write(|piece| hasher.write(piece));
     hasher.finish()
 }
 
-/// The alphabet of base64 for URLs.
+/// The base64url alphabet.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// As base64 for URLs, without padding.
+/// Encodes bytes as base64url without padding.
 fn base64url_encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -85,7 +85,7 @@ fn base64url_encode(bytes: &[u8]) -> String {
     text
 }
 
-/// The bytes of such a text, if it is the one text that stands for them.
+/// Decodes base64url; only the canonical text is accepted.
 fn base64url_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
     for group in text.as_bytes().chunks(4) {

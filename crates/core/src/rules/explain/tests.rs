@@ -60,28 +60,28 @@ fn tells_of_every_rule_whether_it_applies_and_why_not() {
     let expected = "\
 allowed: `plan` would leave 99 of 100, resets in 600ms
 
-ceiling: does not apply
-    `endpoint` is `/v1/\\u{1b}[31m`, wanted `/v1/charges` or `/v1/refunds`
-    `method` is not there, wanted `P*`
-    suggestion: `endpoint` would have to be `/v1/charges` or `/v1/refunds`
-    suggestion: `method` would have to be `P*`
+ceiling: skipped
+    `endpoint` is `/v1/\\u{1b}[31m`, expected `/v1/charges` or `/v1/refunds`
+    `method` is missing, expected `P*`
+    suggestion: `endpoint` must be `/v1/charges` or `/v1/refunds`
+    suggestion: `method` must be `P*`
 
-plan: applies, enforce
-    counts for merchant=m_1, client_ip=2001:db8::/64
-    costs 1; what it says comes from `by` tier = enterprise
+plan: matched, enforce
+    counted for merchant=m_1, client_ip=2001:db8::/64
+    cost 1; limit from `by` tier = enterprise
     plan: token_bucket of 5000 per 1min, burst 500; would leave 99 of 100, resets in 600ms; key k12
 
-slots: does not apply
-    `user` is not there, and it counts by it
-    suggestion: give `user`
+slots: skipped
+    `user` is missing, and `per` needs it
+    suggestion: send `user`
 
-off: does not apply
-    it is disabled
-    suggestion: give the rule the mode enforce or shadow
+off: skipped
+    disabled
+    suggestion: set the rule's mode to enforce or shadow
 
-there (domain other): does not apply
-    it is of another domain than `default`
-    suggestion: ask in domain `other`
+there (domain other): skipped
+    the attempt's domain is `default`
+    suggestion: send the attempt in domain `other`
 ";
     assert_eq!(text, expected);
 }
@@ -96,29 +96,29 @@ fn tells_what_would_have_to_change_for_a_refusal_to_pass() {
         (
             &[("user", &b"u"[..])][..],
             Retry::Unknown,
-            "suggestion: somebody would have to release a lease, or raise `limit`",
+            "suggestion: wait until a lease is released, or raise `limit`",
         ),
         (
             &[("merchant", b"m_1"), ("client_ip", b"10.0.0.1")],
             Retry::After(Micros::from_secs(3)),
-            "suggestion: wait 3s, ask for no more than is left, or raise `limit`",
+            "suggestion: wait 3s, lower the cost to what remains, or raise `limit`",
         ),
         (
             &[("merchant", b"m_1"), ("client_ip", b"10.0.0.1")],
             Retry::Never,
-            "suggestion: a cost of 1 never passes: ask for at most 100, or raise `limit`",
+            "suggestion: a cost of 1 is never allowed: request at most 100, or raise `limit`",
         ),
         (
             &[("merchant", b"m_13"), ("client_ip", b"10.0.0.1")],
             Retry::Never,
-            "suggestion: override 1 would have to allow something",
+            "suggestion: override 1 must allow something",
         ),
     ] {
         let text = explain(pairs, deny(retry));
         assert!(text.starts_with("denied: "), "{text}");
         assert!(text.contains(expected), "{text}");
     }
-    assert!(explain(&[], deny(Retry::Never)).starts_with("allowed: no rule applies\n"));
+    assert!(explain(&[], deny(Retry::Never)).starts_with("allowed: no rule matched\n"));
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! An explanation in words, and for each rule what would have to change.
+//! Explanations as text, with suggestions for each rule.
 
 use super::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, SkipReason};
 use crate::decision::{Cost, Decision, Retry};
@@ -9,7 +9,7 @@ use crate::rules::verdict::{Ruling, Verdict};
 use crate::settle::source::Source;
 use std::fmt;
 
-/// As a person reads it: the answer first, then rule by rule.
+/// Renders the verdict first, then each rule.
 impl fmt::Display for Explanation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", VerdictText(&self.verdict))?;
@@ -30,8 +30,8 @@ impl fmt::Display for VerdictText<'_, '_> {
         let result = if verdict.allowed { "allowed" } else { "denied" };
         match verdict.nearest() {
             Some(ruling) => write!(f, "{result}: `{}` {}", ruling.name, RulingText(ruling)),
-            None if verdict.rulings.is_empty() => write!(f, "{result}: no rule applies"),
-            None => write!(f, "{result}: no rule that applies can refuse"),
+            None if verdict.rulings.is_empty() => write!(f, "{result}: no rule matched"),
+            None => write!(f, "{result}: no enforced rule matched"),
         }
     }
 }
@@ -45,13 +45,13 @@ impl fmt::Display for RuleTrace<'_> {
         }
         match &self.rule_match {
             RuleMatch::Skipped(reasons) => {
-                writeln!(f, ": does not apply")?;
+                writeln!(f, ": skipped")?;
                 for reason in reasons {
                     writeln!(f, "    {reason}")?;
                 }
             }
             RuleMatch::Matched(matched) => {
-                writeln!(f, ": applies, {}", rule.mode().name())?;
+                writeln!(f, ": matched, {}", rule.mode().name())?;
                 matched.write(rule.experiment().is_some(), f)?;
             }
         }
@@ -70,20 +70,15 @@ impl MatchedRule<'_> {
             .map(|(name, value)| format!("{name}={value}"))
             .collect();
         match &*values {
-            [] => writeln!(f, "    counts for everybody")?,
-            values => writeln!(f, "    counts for {}", values.join(", "))?,
+            [] => writeln!(f, "    counted globally")?,
+            values => writeln!(f, "    counted for {}", values.join(", "))?,
         }
         let variant = match self.variant {
-            Variant::Experiment => " on trial",
-            Variant::Control if is_split => " not on trial",
+            Variant::Experiment => ", experiment",
+            Variant::Control if is_split => ", control",
             Variant::Control => "",
         };
-        writeln!(
-            f,
-            "    costs {}; what it says comes from {}{variant}",
-            self.cost.get(),
-            self.origin
-        )?;
+        writeln!(f, "    cost {}; limit from {}{variant}", self.cost.get(), self.origin)?;
         for limit in &self.limits {
             writeln!(f, "    {limit}")?;
         }
@@ -114,23 +109,23 @@ impl fmt::Display for LimitTrace<'_> {
 impl fmt::Display for SkipReason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Disabled => write!(f, "it is disabled"),
-            Self::Domain { actual: was } => write!(f, "it is of another domain than `{was}`"),
+            Self::Disabled => write!(f, "disabled"),
+            Self::Domain { actual: was } => write!(f, "the attempt's domain is `{was}`"),
             Self::Condition {
                 attribute,
                 expected: wanted,
                 actual: was,
             } if was.is_empty() => {
-                write!(f, "`{attribute}` is not there, wanted {wanted}")
+                write!(f, "`{attribute}` is missing, expected {wanted}")
             }
             Self::Condition {
                 attribute,
                 expected: wanted,
                 actual: was,
             } => {
-                write!(f, "`{attribute}` is `{}`, wanted {wanted}", was.join("`, `"))
+                write!(f, "`{attribute}` is `{}`, expected {wanted}", was.join("`, `"))
             }
-            Self::MissingAttribute { attribute } => write!(f, "`{attribute}` is not there, and it counts by it"),
+            Self::MissingAttribute { attribute } => write!(f, "`{attribute}` is missing, and `per` needs it"),
             Self::Descriptor {
                 matched_rule: Some(other),
             } => write!(f, "the entries lead to `{other}`"),
@@ -140,8 +135,8 @@ impl fmt::Display for SkipReason<'_> {
 }
 
 impl RuleTrace<'_> {
-    /// What would have to change for the rule to apply, or for what it refuses to pass. Nothing for a rule that applies and
-    /// lets pass.
+    /// Returns what would have to change for a skipped rule to match, or for a denied attempt to be allowed. Empty for
+    /// a rule that matched and allows.
     pub fn suggestions(&self) -> Vec<String> {
         match &self.rule_match {
             RuleMatch::Skipped(reasons) => reasons.iter().map(|reason| self.suggestion(reason)).collect(),
@@ -155,14 +150,14 @@ impl RuleTrace<'_> {
 
     fn suggestion(&self, reason: &SkipReason<'_>) -> String {
         match reason {
-            SkipReason::Disabled => "give the rule the mode enforce or shadow".to_owned(),
-            SkipReason::Domain { .. } => format!("ask in domain `{}`", self.rule.domain()),
+            SkipReason::Disabled => "set the rule's mode to enforce or shadow".to_owned(),
+            SkipReason::Domain { .. } => format!("send the attempt in domain `{}`", self.rule.domain()),
             SkipReason::Condition {
                 attribute,
                 expected: wanted,
                 ..
-            } => format!("`{attribute}` would have to be {wanted}"),
-            SkipReason::MissingAttribute { attribute } => format!("give `{attribute}`"),
+            } => format!("`{attribute}` must be {wanted}"),
+            SkipReason::MissingAttribute { attribute } => format!("send `{attribute}`"),
             SkipReason::Descriptor { .. } => {
                 "send the entries that its file has, in their order and no others".to_owned()
             }
@@ -174,21 +169,21 @@ impl MatchedRule<'_> {
     fn suggestion(&self, limit_trace: &LimitTrace<'_>) -> Option<String> {
         let Some(decision) = &limit_trace.ruling.decision else {
             let is_closed = limit_trace.ruling.source == Source::Closed;
-            return is_closed.then(|| "the store would have to be reached".to_owned());
+            return is_closed.then(|| "the store must be reachable".to_owned());
         };
         let limit = decision.standing().limit;
         Some(match decision.retry()? {
             Retry::After(wait) => {
                 let wait = wait.round_for_display();
-                format!("wait {wait}, ask for no more than is left, or raise {}", self.origin)
+                format!("wait {wait}, lower the cost to what remains, or raise {}", self.origin)
             }
-            Retry::Unknown => format!("somebody would have to release a lease, or raise {}", self.origin),
+            Retry::Unknown => format!("wait until a lease is released, or raise {}", self.origin),
             Retry::Never if matches!(self.terms, Terms::Banned) => {
-                format!("{} would have to allow something", self.origin)
+                format!("{} must allow something", self.origin)
             }
-            Retry::Never if self.cost > Cost::MAX => format!("no limit holds so much: ask for at most {limit}"),
+            Retry::Never if self.cost > Cost::MAX => format!("no limit has this capacity: request at most {limit}"),
             Retry::Never => format!(
-                "a cost of {} never passes: ask for at most {limit}, or raise {}",
+                "a cost of {} is never allowed: request at most {limit}, or raise {}",
                 self.cost.get(),
                 self.origin
             ),
@@ -206,16 +201,16 @@ impl fmt::Display for LimitOrigin<'_> {
     }
 }
 
-/// What a ruling says, after the name of its limit.
+/// A ruling as text, after the name of its limit.
 struct RulingText<'a, 'r>(&'a Ruling<'r>);
 
 impl fmt::Display for RulingText<'_, '_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(decision) = &self.0.decision else {
             return f.write_str(match (self.0.window, self.0.source) {
-                (None, _) => "does not limit",
-                (Some(_), Source::Closed) => "could not be asked, and refuses",
-                (Some(_), _) => "could not be asked, and lets pass",
+                (None, _) => "unlimited",
+                (Some(_), Source::Closed) => "store unavailable, denies",
+                (Some(_), _) => "store unavailable, allows",
             });
         };
         let standing = decision.standing();
@@ -230,22 +225,22 @@ impl fmt::Display for RulingText<'_, '_> {
                 )?;
                 match delay.get() {
                     0 => Ok(()),
-                    _ => write!(f, ", held for {}", delay.round_for_display()),
+                    _ => write!(f, ", delayed by {}", delay.round_for_display()),
                 }
             }
             Decision::Deny { retry, .. } => {
-                write!(f, "refuses: {remaining} of {limit} left, ")?;
+                write!(f, "denies: {remaining} of {limit} remaining, ")?;
                 match retry {
-                    Retry::After(wait) => write!(f, "would pass in {}", wait.round_for_display()),
-                    Retry::Unknown => f.write_str("would pass when a lease is released"),
-                    Retry::Never => f.write_str("would never pass"),
+                    Retry::After(wait) => write!(f, "retry in {}", wait.round_for_display()),
+                    Retry::Unknown => f.write_str("retry when a lease is released"),
+                    Retry::Never => f.write_str("never allowed"),
                 }
             }
         }
     }
 }
 
-/// The numbers of a limit.
+/// The parameters of a limit as text.
 struct LimitText<'a>(&'a Limit);
 
 impl fmt::Display for LimitText<'_> {
@@ -263,7 +258,7 @@ impl fmt::Display for LimitText<'_> {
     }
 }
 
-/// What a test wants, much as rules write it.
+/// Renders a test close to the form rules write it in.
 impl fmt::Display for Test {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |f: &mut fmt::Formatter<'_>, alternatives: &mut dyn Iterator<Item = String>| {
@@ -288,5 +283,5 @@ impl fmt::Display for Test {
     }
 }
 
-/// The most alternatives of a test that are listed.
+/// The maximum number of alternatives that are listed.
 const LISTED_MAX: usize = 8;

@@ -1,4 +1,4 @@
-//! The algorithm of a rule with its options, and which limits it takes.
+//! The algorithm of a rule with its options, and the limits it accepts.
 
 use crate::algorithm::{
     concurrency::Concurrency, fixed_window::FixedWindow, gcra::Gcra, leaky_bucket::LeakyBucket,
@@ -11,7 +11,7 @@ use crate::units::rate::{LimitError, Rate};
 use crate::units::time::Micros;
 use crate::yaml::Fields;
 
-/// How a rule limits.
+/// The algorithm of a rule and its options.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rules) struct AlgorithmOptions {
     name: &'static str,
@@ -29,14 +29,14 @@ enum AlgorithmKind {
     Concurrency { lease_ttl: Micros },
 }
 
-/// What a quota comes to.
+/// The result of parsing one limit.
 pub(in crate::rules) enum ParsedLimit {
     Limited(Limit, Option<Micros>),
     Banned,
     Unlimited,
 }
 
-/// The names of algorithms that a rule can have.
+/// The algorithm names of rules.
 pub(in crate::rules) const ALGORITHMS: [&str; 7] = [
     "token_bucket",
     "gcra",
@@ -47,18 +47,18 @@ pub(in crate::rules) const ALGORITHMS: [&str; 7] = [
     "concurrency",
 ];
 
-/// The keys that belong to one algorithm each.
+/// The options and the algorithm each belongs to.
 pub(in crate::rules) const OPTIONS: [(&str, &str); 3] = [
     ("min_interval", "sliding_log"),
     ("lease_ttl", "concurrency"),
     ("shape", "leaky_bucket"),
 ];
 
-/// How long a slot is kept that nobody gives back.
+/// The default lifetime of a lease that is not released.
 const LEASE_TTL: Micros = Micros::from_secs(60);
 
 impl AlgorithmOptions {
-    /// The algorithm and the options that stand beside it, in a rule or in an experiment.
+    /// Parses the algorithm and its options, in a rule or in an experiment.
     pub(in crate::rules) fn parse(fields: &Fields<'_>, default: &'static str, problems: &mut Problems) -> Option<Self> {
         let known = ALGORITHMS.map(|name| (name, name));
         let name = match fields.find("algorithm") {
@@ -72,7 +72,7 @@ impl AlgorithmOptions {
                 problems.error_with(
                     &key.location,
                     format!("`{option}` is an option of `{owner}`, and this is `{name}`"),
-                    format!("take it away, or write `algorithm: {owner}`"),
+                    format!("remove it, or write `algorithm: {owner}`"),
                 );
             }
         }
@@ -108,7 +108,7 @@ impl AlgorithmOptions {
         self.name
     }
 
-    /// What it makes of a limit as it is written.
+    /// Returns the limit of this algorithm for a quota.
     pub(in crate::rules) fn limit(&self, quota: Quota) -> Result<ParsedLimit, ValueError> {
         match (quota, self.kind) {
             (Quota::Unlimited, _) => Ok(ParsedLimit::Unlimited),
@@ -129,7 +129,7 @@ impl AlgorithmOptions {
             ) => Ok(ParsedLimit::Banned),
             (Quota::Flow { units: 0, .. }, _) => Err(ValueError::new(
                 "a limit of zero is a ban, and a ban has no burst",
-                "take the burst away, or raise the limit",
+                "remove the burst, or raise the limit",
             )),
             (Quota::Flow { .. }, AlgorithmKind::Concurrency { .. }) => Err(ValueError::new(
                 "`concurrency` counts what is in flight and has no period",
@@ -154,7 +154,7 @@ impl AlgorithmOptions {
             _ if burst.is_some() => {
                 return Err(ValueError::new(
                     format!("`{}` takes no burst", self.name),
-                    "take the burst away; `token_bucket`, `gcra` and `leaky_bucket` take one",
+                    "remove the burst; `token_bucket`, `gcra` and `leaky_bucket` take one",
                 ));
             }
             AlgorithmKind::FixedWindow => Ok(FixedWindow::new(rate).into()),
@@ -173,7 +173,7 @@ impl AlgorithmOptions {
     }
 }
 
-/// Whether a lease may last that long. Told where it is written, not where the limit is.
+/// True if a lease may last that long. Reported at its own location, not at that of the limit.
 fn check_lease_ttl(lease_ttl: Micros, fields: &Fields<'_>, problems: &mut Problems) -> bool {
     let error = Concurrency::new(1, lease_ttl).err();
     if let (Some(limit_error), Some(node)) = (error, fields.find("lease_ttl")) {
@@ -182,7 +182,7 @@ fn check_lease_ttl(lease_ttl: Micros, fields: &Fields<'_>, problems: &mut Proble
     error.is_none()
 }
 
-/// What the core says of a limit: the fault, and after a colon what to do.
+/// Splits the error of a limit into its text and, after the colon, its hint.
 fn value_error(error: LimitError) -> ValueError {
     let text = error.to_string();
     match text.split_once(": ") {

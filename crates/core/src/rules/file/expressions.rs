@@ -1,23 +1,23 @@
-//! Regular expressions of rules, held to a budget: each is bounded, and so are all of them together.
+//! Regular expressions of rules, under a memory budget: each is bounded, and so is their sum.
 
 use crate::problem::ValueError;
 use crate::yaml::excerpt;
 use regex::bytes::{Regex, RegexBuilder};
 
-/// Makes regular expressions until their budget is spent.
+/// Compiles regular expressions until their budget is spent.
 #[derive(Debug)]
 pub(super) struct Expressions {
     bytes_left: usize,
 }
 
-/// The sizes an expression may be compiled to. The first that is enough is what it costs of the budget, since its true size
-/// is not told.
+/// Size limits tried in turn. The first that suffices is charged to the budget, since the library does not report the
+/// actual size.
 const SIZES: [usize; 3] = [8 << 10, 64 << 10, 512 << 10];
-/// What all expressions of a set may cost.
+/// The budget of all expressions of a set, in bytes.
 const BUDGET: usize = 64 << 20;
-/// The longest expression as text.
+/// The maximum length of an expression, in bytes.
 const EXPRESSION_BYTES_MAX: usize = 4 << 10;
-/// What each may use to remember where it was while it searches.
+/// The DFA cache limit of each expression.
 const DFA_CACHE_MAX: usize = 256 << 10;
 
 impl Expressions {
@@ -25,7 +25,7 @@ impl Expressions {
         Self { bytes_left: BUDGET }
     }
 
-    /// Compiles one. It looks at bytes: `.` is any byte but a line feed, `\d` is 0 to 9.
+    /// Compiles one expression. It matches bytes: `.` is any byte but a line feed, `\d` is 0 to 9.
     pub(super) fn compile(&mut self, text: &str) -> Result<Regex, ValueError> {
         if text.len() > EXPRESSION_BYTES_MAX {
             return Err(ValueError::new(
@@ -41,7 +41,7 @@ impl Expressions {
                 let [small, .., large] = SIZES;
                 return Err(ValueError::new(
                     format!(
-                        "the expressions of all rules together are more than fit: {} small ones, or {} of the largest",
+                        "the expressions of all rules exceed their budget: {} small ones, or {} of the largest",
                         BUDGET / small,
                         BUDGET / large
                     ),
@@ -63,7 +63,7 @@ impl Expressions {
                 Err(error) => return Err(syntax_error(text, &error)),
             }
         }
-        // What was tried and refused took time, too.
+        // The failed attempts took time, too.
         self.bytes_left -= SIZES.iter().copied().max().unwrap_or(0).min(self.bytes_left);
         Err(ValueError::new(
             format!("the expression `{}` is too large when it is compiled", excerpt(text)),
@@ -72,13 +72,13 @@ impl Expressions {
     }
 }
 
-/// The last line of what the library says is the reason; those before it draw the expression.
+/// Extracts the reason, which is the last line of the library's error; the lines before it draw the expression.
 fn syntax_error(text: &str, error: &regex::Error) -> ValueError {
     let message = error.to_string();
     let reason = message.lines().last().unwrap_or_default();
     let reason = reason.strip_prefix("error: ").unwrap_or(reason);
     ValueError::new(
         format!("`{}` is not a regular expression: {reason}", excerpt(text)),
-        "a character with a meaning of its own is taken as it is after a backslash: `\\(`",
+        "escape a special character with a backslash: `\\(`",
     )
 }

@@ -1,4 +1,4 @@
-//! The limits of a rule: the one for all, those by an attribute, those of single subjects.
+//! Parser of a rule's limits: the default, those by an attribute, and overrides of single subjects.
 
 use super::algorithm::{AlgorithmOptions, ParsedLimit};
 use crate::limit::Limit;
@@ -14,7 +14,7 @@ use crate::yaml::{MapKey, Node, NodeKind, excerpt};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Where the limits of a rule stand.
+/// The nodes of a rule's limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LimitFields<'n> {
     pub(super) limit: &'n Node,
@@ -22,43 +22,43 @@ pub(super) struct LimitFields<'n> {
     pub(super) overrides: Option<&'n Node>,
 }
 
-/// The counters of one rule: limits of one name, side, algorithm and period share one.
+/// The counters of one rule: limits of the same name, variant, algorithm and period share one.
 #[derive(Debug)]
 pub(super) struct Counters<'r> {
     list: &'r mut Vec<CounterSpec>,
     domain: &'r str,
     id: Arc<str>,
     rule: u32,
-    /// By the period that stands in it.
+    /// Window names by their period.
     names: HashMap<Micros, Arc<str>>,
     known: HashMap<CounterIdentity, CounterId>,
 }
 
-/// What tells the counters of one rule apart: the period in the name, the side, the algorithm, the period of a window.
+/// The identity of a counter within a rule: the period in its name, the variant, the algorithm, the period of a window.
 type CounterIdentity = (Option<Micros>, Variant, &'static str, Option<Micros>);
 
-/// Reads the limits of one side of a rule.
+/// Parser of the limits of one variant of a rule.
 pub(super) struct LimitsParser<'a, 'r> {
     pub(super) algorithm: AlgorithmOptions,
     pub(super) variant: Variant,
-    /// By how many leading bits IPv6 addresses are told apart.
+    /// The IPv6 prefix length.
     pub(super) ipv6_prefix: u8,
     pub(super) counters: &'a mut Counters<'r>,
-    /// How many subjects overrides have named so far, in this rule and those before it.
+    /// Number of subjects that overrides have named so far, in this rule and those before it.
     pub(super) subjects: &'a mut usize,
     pub(super) problems: &'a mut Problems,
 }
 
-/// The most windows of one limit.
+/// The maximum number of windows of a limit.
 const WINDOWS_MAX: usize = 16;
-/// The most different sets of attributes that overrides of one rule name: each is a look-up of its own.
+/// The maximum number of different attribute sets in the overrides of a rule: each costs a lookup.
 const SETS_MAX: usize = 16;
-/// The most attributes of one override.
+/// The maximum number of attributes of an override.
 const ATTRIBUTES_MAX: usize = 8;
-/// The most combinations that one override of several attributes stands for.
+/// The maximum number of combinations that one override of several attributes expands to.
 const COMBINATIONS_MAX: usize = 10_000;
-/// The most subjects that all overrides of a set name, each as often as its limit has windows, and each combination of the
-/// values of several attributes by itself: a short text can stand for very many, and each is kept.
+/// The maximum number of subjects that all overrides of a set expand to, counted per window and per combination of
+/// values: a short text can expand to very many, and each is stored.
 pub(super) const SUBJECTS_MAX: usize = 1_000_000;
 
 impl<'r> Counters<'r> {
@@ -73,14 +73,14 @@ impl<'r> Counters<'r> {
         }
     }
 
-    /// All names that answers may have for this rule.
+    /// All limit names of this rule.
     pub(super) fn into_names(self) -> Vec<Arc<str>> {
         let mut names: Vec<Arc<str>> = self.names.into_values().collect();
         names.sort_unstable();
         names
     }
 
-    /// A window, named by its period if it is one of a list.
+    /// Returns a window, named by its period if it is one of a list.
     fn window(&mut self, limit: Limit, variant: Variant, named: Option<Micros>) -> Window {
         let name = match named {
             None => Arc::clone(&self.id),
@@ -111,7 +111,7 @@ impl<'r> Counters<'r> {
 }
 
 impl LimitsParser<'_, '_> {
-    /// All of them, or nothing if one is faulty.
+    /// Parses all of them; None if one is invalid.
     pub(super) fn parse(&mut self, fields: LimitFields<'_>) -> Option<LimitSelector> {
         let errors = self.problems.error_count();
         let limit = self.parse_terms(fields.limit);
@@ -205,7 +205,7 @@ impl LimitsParser<'_, '_> {
             self.problems.error_with(
                 &node.location,
                 format!("`by` names no value of `{}`", excerpt(attribute)),
-                "name some: `by: { tier: { free: 100/min } }`, or take it away",
+                "name some: `by: { tier: { free: 100/min } }`, or remove it",
             );
         }
         let terms = values
@@ -228,7 +228,7 @@ impl LimitsParser<'_, '_> {
         sets.finish()
     }
 
-    /// Whom an override is for, and its limit.
+    /// Parses the subjects of an override and its limit.
     fn parse_override<'n>(&mut self, item: &'n Node) -> Option<(OverrideSubjects<'n>, &'n Node)> {
         let entries = item.entries("an override", "{ merchant: m_42, limit: 20000/min }", self.problems)?;
         let mut limit = None;
@@ -259,7 +259,7 @@ impl LimitsParser<'_, '_> {
         Some((subjects, limit?))
     }
 
-    /// The values of one attribute that an override is for.
+    /// Parses the values of one attribute of an override.
     fn parse_values<'n>(&mut self, node: &'n Node) -> Option<Vec<&'n str>> {
         let values: Option<Vec<&str>> = node
             .one_or_more()
@@ -268,7 +268,7 @@ impl LimitsParser<'_, '_> {
                 let text = value.text("a value, or a list of values", self.problems)?;
                 if text.contains('*') {
                     self.problems.push(
-                        Problem::warning(&value.location, "a star in an override stands for itself")
+                        Problem::warning(&value.location, "a star in an override is a literal star")
                             .with_hint("overrides are for single subjects; for a pattern make a rule with `when`"),
                     );
                 }
@@ -295,7 +295,7 @@ type OverrideSubjects<'n> = Vec<(&'n MapKey, Vec<&'n str>)>;
 #[derive(Default)]
 struct OverrideSets<'n> {
     sets: Vec<Overrides>,
-    /// Where each subject was named first.
+    /// The location where each subject was first named.
     locations: Vec<HashMap<SmallBytes, &'n Location>>,
 }
 
@@ -314,12 +314,12 @@ impl<'n> OverrideSets<'n> {
         if subjects.len() > 1 && combinations.is_none_or(|combinations| combinations > COMBINATIONS_MAX) {
             limits.problems.error_with(
                 &item.location,
-                format!("one override stands for more than {COMBINATIONS_MAX} combinations of values"),
+                format!("one override expands to more than {COMBINATIONS_MAX} combinations of values"),
                 "name fewer values, or make several rules of it",
             );
             return;
         }
-        // Each window is kept for each of them.
+        // Each of them stores every window.
         let windows = match terms {
             Terms::Limited(windows) => windows.as_slice().len(),
             Terms::Banned | Terms::Unlimited => 1,
@@ -327,12 +327,12 @@ impl<'n> OverrideSets<'n> {
         let before = *limits.subjects;
         *limits.subjects = before.saturating_add(combinations.unwrap_or(usize::MAX).saturating_mul(windows));
         if *limits.subjects > SUBJECTS_MAX {
-            // Told once: what comes after is no more to blame.
+            // Reported once: later overrides are not to blame.
             if before <= SUBJECTS_MAX {
                 limits.problems.error_with(
                     &item.location,
                     format!(
-                        "the overrides of all rules together name more than {SUBJECTS_MAX} subjects, each as often as its \
+                        "the overrides of all rules name more than {SUBJECTS_MAX} subjects, each as often as its \
                          limit has windows"
                     ),
                     "name fewer; limits of many subjects are better chosen with `by`",
@@ -382,7 +382,7 @@ impl<'n> OverrideSets<'n> {
                         &item.location,
                         "this override is never used: an earlier one is for the same subject",
                     )
-                    .with_hint(format!("the first is at {first}; take one away")),
+                    .with_hint(format!("the first is at {first}; remove one")),
                 );
                 continue;
             }
@@ -396,7 +396,7 @@ impl<'n> OverrideSets<'n> {
     }
 }
 
-/// One of all combinations of values, by its number.
+/// Returns one combination of values, by its number.
 fn combination<'n>(subjects: &OverrideSubjects<'n>, mut number: usize) -> Vec<&'n [u8]> {
     subjects
         .iter()

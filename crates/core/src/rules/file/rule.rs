@@ -1,4 +1,4 @@
-//! One rule.
+//! Parser of one rule.
 
 use super::algorithm::{AlgorithmOptions, OPTIONS};
 use super::limits::{Counters, LimitFields, LimitsParser};
@@ -44,9 +44,9 @@ pub(in crate::rules) const EXPERIMENT_KEYS: [&str; 8] = [
 /// The keys of a cost that is a map.
 pub(in crate::rules) const COST_KEYS: [&str; 2] = ["attribute", "default"];
 
-/// The most attributes that subjects are told apart by.
+/// The maximum number of `per` attributes.
 const DIMENSIONS_MAX: usize = 16;
-/// The longest id.
+/// The maximum length of an id, in bytes.
 const ID_MAX: usize = 64;
 
 const MODES: [(&str, Mode); 3] = [
@@ -61,7 +61,7 @@ const ON_STORE_FAILURE: [(&str, OnStoreFailure); 3] = [
 ];
 
 impl RulesParser {
-    /// Reads one rule. It is kept if nothing is wrong with it.
+    /// Parses one rule and keeps it if it is valid.
     pub(super) fn parse_rule(&mut self, node: &Node, file_domain: &str) {
         let errors = self.problems.error_count();
         let Some(fields) = node.fields("a rule", &RULE_KEYS, &mut self.problems) else {
@@ -77,7 +77,7 @@ impl RulesParser {
         if let Some(id) = &id {
             self.claim(domain, id, index, location);
         }
-        // Of a rule without a readable id all other faults are told too.
+        // The other errors of a rule without a valid id are reported too.
         let id = id.unwrap_or_else(|| "?".into());
         let when = fields
             .find("when")
@@ -122,7 +122,7 @@ impl RulesParser {
                     "say with `per` what a subject is: `per: [merchant]`",
                 );
             }
-            // Faults of limits that it takes over from the rule were told there.
+            // Errors of limits inherited from the rule were reported there.
             selector.as_ref().and_then(|_| limits.parse_experiment(node, written))
         });
         for name in counters.into_names() {
@@ -163,7 +163,7 @@ impl RulesParser {
         Some(text.into())
     }
 
-    /// By how many leading bits the rule tells IPv6 addresses apart.
+    /// Parses the IPv6 prefix length of the rule.
     fn parse_ipv6_prefix(&mut self, fields: &Fields<'_>) -> u8 {
         let bits = fields.find("ipv6_prefix");
         let bits = bits.and_then(|node| node.integer("a number of leading bits", 1..=128, &mut self.problems));
@@ -186,7 +186,7 @@ impl RulesParser {
                 problems.error_with(
                     &item.location,
                     format!("`per` names more than {DIMENSIONS_MAX} attributes"),
-                    "name only what tells subjects apart",
+                    "name only what distinguishes subjects",
                 );
                 break;
             }
@@ -194,7 +194,7 @@ impl RulesParser {
                 problems.error_with(
                     &item.location,
                     format!("`per` names `{}` twice", excerpt(attribute)),
-                    "take one away",
+                    "remove one",
                 );
             }
             per.push(Dimension::new(attribute, ipv6_prefix));
@@ -218,7 +218,7 @@ impl RulesParser {
 }
 
 impl LimitsParser<'_, '_> {
-    /// A trial: other limits for a share of the subjects. What it does not say is as in the rule.
+    /// Parses an experiment: other limits for a share of the subjects. Unset fields are those of the rule.
     fn parse_experiment(&mut self, node: &Node, rule_fields: LimitFields<'_>) -> Option<Experiment> {
         let fields = node.fields("an experiment", &EXPERIMENT_KEYS, self.problems)?;
         let share = fields
@@ -229,11 +229,11 @@ impl LimitsParser<'_, '_> {
             self.problems.error_with(
                 &node.location,
                 "an experiment changes nothing",
-                "say what is tried: `algorithm: sliding_counter`, or another `limit`",
+                "say what changes: `algorithm: sliding_counter`, or another `limit`",
             );
             return None;
         }
-        // Without an algorithm or an option of its own it is tried with other numbers for the same.
+        // Without an algorithm or an option of its own it changes only the numbers.
         let options = OPTIONS.iter().any(|(option, _)| fields.find(option).is_some());
         if options || fields.find("algorithm").is_some() {
             self.algorithm = AlgorithmOptions::parse(&fields, self.algorithm.name(), self.problems)?;
@@ -281,7 +281,7 @@ fn parse_cost_source(fields: &Fields<'_>, problems: &mut Problems) -> Option<Cos
 
 fn parse_on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStoreFailure> {
     if !matches!(node.kind, NodeKind::Map(_)) {
-        return node.keyword("an answer to a failing store", &ON_STORE_FAILURE, problems);
+        return node.keyword("a failure policy", &ON_STORE_FAILURE, problems);
     }
     let fields = node.fields("`on_store_failure`", &["open"], problems)?;
     let open = fields.require("`on_store_failure`", "open", "{ open: { cap: 1000/s } }", problems)?;
@@ -291,7 +291,7 @@ fn parse_on_store_failure(node: &Node, problems: &mut Problems) -> Option<OnStor
     Some(OnStoreFailure::Open { cap: Some(cap) })
 }
 
-/// Whether overrides are for addresses.
+/// True if overrides name attributes that hold addresses.
 fn has_address_attributes(overrides: &Node) -> bool {
     let is_address = |(key, _): &(MapKey, Node)| holds_addresses(&key.text);
     let names = |item: &Node| matches!(&item.kind, NodeKind::Map(entries) if entries.iter().any(is_address));
@@ -299,7 +299,7 @@ fn has_address_attributes(overrides: &Node) -> bool {
 }
 
 impl Dimension {
-    /// An attribute; whether it holds addresses is told by its name.
+    /// Returns the dimension of an attribute; its name says whether it holds addresses.
     pub(super) fn new(attribute: &str, ipv6_prefix: u8) -> Self {
         Self {
             attribute: attribute.into(),
@@ -308,7 +308,7 @@ impl Dimension {
     }
 }
 
-/// Whether an attribute holds addresses, by its name: one of the words in it says so.
+/// True if the name of an attribute says that it holds addresses.
 pub fn holds_addresses(attribute: &str) -> bool {
     attribute.split(['_', '-', '.']).any(|word| {
         ["ip", "ipv6", "addr", "address"]

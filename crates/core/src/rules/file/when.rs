@@ -1,4 +1,4 @@
-//! What a rule asks of attributes.
+//! Parser of a rule's conditions.
 
 use super::RulesParser;
 use crate::network::Networks;
@@ -8,15 +8,15 @@ use crate::yaml::{Node, NodeKind, excerpt};
 
 /// The keys of a condition that is a map.
 pub(in crate::rules) const CONDITION_KEYS: [&str; 3] = ["regex", "cidr", "present"];
-/// The most conditions of one rule.
+/// The maximum number of conditions of a rule.
 const CONDITIONS_MAX: usize = 32;
-/// The most stars of one glob.
+/// The maximum number of stars of a glob.
 const STARS_MAX: usize = 16;
 
 const EXPECTED: &str = "a value, a list of values, or one of { regex: … }, { cidr: … } and { present: … }";
 
 impl RulesParser {
-    /// The conditions of a rule. What is faulty is left out.
+    /// Parses the conditions of a rule, leaving out invalid ones.
     pub(super) fn parse_when(&mut self, node: &Node) -> Box<[Condition]> {
         let entries = node.entries(
             "a map of attributes and what they must be",
@@ -53,7 +53,7 @@ impl RulesParser {
         }
     }
 
-    /// What may stand alone and in a list.
+    /// Parses a test that may be alone or in a list.
     fn parse_single_test(&mut self, node: &Node) -> Option<Test> {
         if let Some(text) = node.scalar() {
             return match parse_pattern(text) {
@@ -76,13 +76,13 @@ impl RulesParser {
             .collect();
         let (key, value) = match conditions.as_slice() {
             [one] => *one,
-            // Nothing, because of a key that was told of already.
+            // None, because of a key that was already reported.
             [] if matches!(&node.kind, NodeKind::Map(entries) if !entries.is_empty()) => return None,
             _ => {
                 self.problems.error_with(
                     &node.location,
                     "a condition is exactly one of `regex`, `cidr` and `present`",
-                    "of several that should do alone, make a list: `[{ regex: … }, { cidr: … }]`",
+                    "for alternatives, make a list: `[{ regex: … }, { cidr: … }]`",
                 );
                 return None;
             }
@@ -125,7 +125,7 @@ impl RulesParser {
     }
 }
 
-/// A value, or a glob if there is a star in it. After a backslash a star is a star and a backslash a backslash.
+/// Parses a value, or a glob if it contains a star. A backslash escapes a star or a backslash.
 fn parse_pattern(text: &str) -> Result<Test, ValueError> {
     let mut parts = Vec::new();
     let mut part = String::new();
@@ -133,7 +133,7 @@ fn parse_pattern(text: &str) -> Result<Test, ValueError> {
     let mut after_star = false;
     while let Some(letter) = letters.next() {
         match letter {
-            // Several stars are one.
+            // Consecutive stars are one.
             '*' if after_star => {}
             '*' => {
                 parts.push(std::mem::take(&mut part).into());

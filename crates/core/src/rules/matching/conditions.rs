@@ -1,17 +1,17 @@
-//! Whether the attributes of an attempt are what a rule wants.
+//! Tests of an attempt's attributes against the conditions of a rule.
 
 use crate::rules::attempt::Attempt;
 use crate::rules::model::{Condition, Rule, Test};
 use std::net::IpAddr;
 
 impl Rule {
-    /// Whether all its conditions hold. Domain and mode are not looked at.
+    /// True if all its conditions hold. Domain and mode are not checked.
     #[cfg(test)]
     pub(crate) fn holds(&self, attempt: &Attempt<'_>) -> bool {
         self.when.iter().all(|condition| condition.holds(attempt))
     }
 
-    /// The same where the condition at the place `proven` is known to hold.
+    /// True if all its conditions hold, given that the one at index `proven` does.
     #[inline]
     pub(crate) fn holds_except(&self, proven: u32, attempt: &Attempt<'_>) -> bool {
         let mut conditions = self.when.iter().zip(0..);
@@ -20,7 +20,7 @@ impl Rule {
 }
 
 impl Condition {
-    /// Whether it holds: for an attribute of several values, whether it does for one of them.
+    /// True if it holds for one of the attribute's values.
     #[inline]
     pub(crate) fn holds(&self, attempt: &Attempt<'_>) -> bool {
         let mut values = attempt.values(&self.attribute);
@@ -32,7 +32,7 @@ impl Condition {
 }
 
 impl Test {
-    /// Whether a value is what it wants.
+    /// True if a value passes.
     pub(crate) fn accepts(&self, value: &[u8]) -> bool {
         match self {
             Self::OneOf(values) => values.binary_search_by(|wanted| wanted.as_bytes().cmp(value)).is_ok(),
@@ -44,7 +44,7 @@ impl Test {
         }
     }
 
-    /// Whether it wants that there is no value.
+    /// True if a missing attribute passes.
     pub(crate) fn accepts_absence(&self) -> bool {
         match self {
             Self::Present(wanted) => !wanted,
@@ -54,13 +54,13 @@ impl Test {
     }
 }
 
-/// An address as people write it, and nothing else: no port, no zone.
+/// Parses an address in its usual notation, without port and zone.
 pub(crate) fn parse_address(value: &[u8]) -> Option<IpAddr> {
     std::str::from_utf8(value).ok()?.parse().ok()
 }
 
-/// Whether `value` is the parts in order, with anything between them. Takes time linear in both: the first part must
-/// begin it, the last end it, and each of the others may as well be the first that is found.
+/// True if `value` consists of the parts in order, with anything between them. Takes linear time: the first part must
+/// be its prefix, the last its suffix, and of each other part the first occurrence suffices.
 fn glob(parts: &[Box<str>], value: &[u8]) -> bool {
     let Some((first, rest)) = parts.split_first() else {
         return false;

@@ -1,8 +1,8 @@
-//! Finds the rules an attempt may meet without trying them all.
+//! The rule index: finds the rules an attempt may match without testing all of them.
 //!
-//! Every rule hangs on hooks that an attempt must touch to meet it: the exact values of one of its conditions, the
-//! beginning of a glob, or an attribute that has to be there. Of all its conditions the one is taken whose hooks the fewest
-//! rules could use, so the rules that an attempt touches and does not meet stay few. What is touched is then tested in full.
+//! Each rule is stored under the postings of one of its requirements, which an attempt must have to match: the exact
+//! values of a condition, the prefix of a glob, or the presence of an attribute. Of all its requirements the index uses
+//! the one whose postings the fewest rules share, so few candidates fail the full test that follows.
 
 use crate::rules::attempt::Attempt;
 use crate::rules::few::Few;
@@ -10,7 +10,7 @@ use crate::rules::model::SmallBytes;
 use crate::rules::model::{Mode, Rule, Test};
 use std::collections::HashMap;
 
-/// The rules that are asked, by domain.
+/// The active rules, by domain.
 #[derive(Debug)]
 pub(crate) struct Index {
     /// Sorted by name.
@@ -20,28 +20,28 @@ pub(crate) struct Index {
 /// The rules of one domain.
 #[derive(Debug, Default)]
 struct Domain {
-    /// Nothing needs to be there for these.
+    /// Rules without any requirement.
     always: Vec<Candidate>,
-    /// By the attribute they hang on, sorted by name.
+    /// Postings by attribute, sorted by name.
     attributes: Vec<(Box<str>, Postings)>,
 }
 
-/// The rules that hang on one attribute. The maps are keyed with a secret of their own: values are chosen by callers.
+/// The rules stored under one attribute. The maps have a random hash key: callers choose the values.
 #[derive(Debug, Default)]
 struct Postings {
-    /// It must be there.
+    /// Rules that require its presence.
     present: Vec<Candidate>,
-    /// It must be this.
+    /// Rules that require an exact value.
     exact: CandidatesByBytes,
-    /// It must begin with this: for each length of a beginning, the beginnings.
+    /// Rules that require a prefix, by the length of the prefix.
     prefixes: Vec<(usize, CandidatesByBytes)>,
 }
 
-/// The rules that hang on values, or on beginnings of one length. Two of a kind, a ceiling and a limit by subject, is what
-/// most endpoints have: they stand in place, as short values do.
+/// Rules by value, or by prefix of one length. Most endpoints have two, a ceiling and a limit per subject: they are
+/// stored inline, as short values are.
 type CandidatesByBytes = HashMap<SmallBytes, Few<Candidate, 2>>;
 
-/// One thing an attempt must touch.
+/// One requirement of a rule that an attempt can be looked up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Posting<'r> {
     Exact(&'r str, &'r [u8]),
@@ -49,22 +49,22 @@ enum Posting<'r> {
     Present(&'r str),
 }
 
-/// A rule that was touched.
+/// A rule that an attempt may match.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Candidate {
-    /// Its place in the list of all rules.
+    /// Its index in the list of all rules.
     pub(crate) rule: u32,
-    /// The place of the condition that holds because its hook was touched, or [`Candidate::UNPROVEN`]. With thousands of
-    /// rules, testing it again would mostly be waiting for memory.
+    /// The index of the condition that the posting proves, or [`Candidate::UNPROVEN`]. With thousands of rules, testing
+    /// it again would mostly wait for memory.
     pub(crate) proven: u32,
 }
 
 impl Candidate {
-    /// Every condition is to be tested.
+    /// Every condition has to be tested.
     pub(crate) const UNPROVEN: u32 = u32::MAX;
 }
 
-/// The rules that were touched. Few attempts touch more.
+/// The candidates of an attempt. Few attempts have more.
 pub(crate) type Candidates = Few<Candidate, 16>;
 
 impl Index {
@@ -120,8 +120,8 @@ impl Index {
         sorted_find(&self.domains, domain).is_some()
     }
 
-    /// All rules that `attempt` could meet, and few others, in the order they are written. One that is touched more than
-    /// once stands there as often.
+    /// Returns all rules that `attempt` could match, and few others, in rule order. A rule found through several
+    /// postings is repeated.
     #[inline]
     pub(crate) fn candidates(&self, attempt: &Attempt<'_>) -> Candidates {
         let mut found = Candidates::new();
@@ -194,7 +194,8 @@ impl<'r> Posting<'r> {
         }
     }
 
-    /// How many values touch it: where equally many rules could use two hooks, the tighter one is better.
+    /// The rank by number of matching values: between postings shared by equally many rules, the narrower one is
+    /// better.
     const fn breadth(&self) -> u8 {
         match self {
             Self::Exact(..) => 0,
@@ -204,11 +205,11 @@ impl<'r> Posting<'r> {
     }
 }
 
-/// The hooks of one demand of a rule: an attempt that meets it touches one of them. Beside each the condition that is then
-/// known to hold, if it is.
+/// The postings of one requirement: an attempt that meets it has one of them. Each comes with the condition it proves,
+/// if any.
 type PostingSet<'r> = Vec<(Posting<'r>, u32)>;
 
-/// Every demand of a rule that can be hung up.
+/// Returns all requirements of a rule that can be indexed.
 fn posting_sets(rule: &Rule) -> Vec<PostingSet<'_>> {
     let conditions = rule.when.iter().zip(0..).filter_map(|(condition, index)| {
         let mut set = Vec::new();
@@ -221,7 +222,7 @@ fn posting_sets(rule: &Rule) -> Vec<PostingSet<'_>> {
     conditions.chain(dimensions).collect()
 }
 
-/// Adds the hooks of one test of the condition at `place`. False if an attribute that is not there passes it.
+/// Adds the postings of one test of the condition at `index`. False if a missing attribute passes the test.
 fn postings_of<'r>(attribute: &'r str, test: &'r Test, index: u32, set: &mut PostingSet<'r>) -> bool {
     match test {
         Test::OneOf(values) => {
@@ -247,7 +248,7 @@ fn postings_of<'r>(attribute: &'r str, test: &'r Test, index: u32, set: &mut Pos
     true
 }
 
-/// Looks a name up. Names are the rules', few and not a caller's choice, so sorted is faster than hashed.
+/// Finds a name. Names come from rules, not from callers, and are few, so a sorted list is faster than a hash map.
 #[inline]
 fn sorted_find<'i, T>(sorted: &'i [(Box<str>, T)], name: &str) -> Option<&'i T> {
     let index = sorted.binary_search_by(|(known, _)| (**known).cmp(name)).ok()?;

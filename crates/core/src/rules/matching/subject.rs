@@ -1,4 +1,4 @@
-//! Whom a rule counts an attempt for: the values of its `per` attributes, in the rule's order.
+//! The subject of an attempt: the values of a rule's `per` attributes, in the rule's order.
 
 use crate::rules::attempt::Attempt;
 use crate::rules::few::Few;
@@ -9,28 +9,29 @@ use std::net::{IpAddr, Ipv6Addr};
 
 /// The values an attempt is counted by.
 ///
-/// Where every attribute has one value these are the parts of the key. Otherwise all values of all attributes are, and
-/// one part more that says how many there are of each: so no two subjects are alike, whatever the values.
+/// If every attribute has one value, they are the parts of the key. Otherwise all values of all attributes are,
+/// followed by a part with the number of values of each, so that different subjects never have equal parts.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
     values: Few<Value<'a>, 4>,
     counts: Option<Vec<u8>>,
 }
 
-/// One value as it is counted.
+/// One value as counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Value<'a> {
-    /// As it came.
+    /// The attribute's value.
     Given(&'a [u8]),
-    /// The first address of its network, as text: an address of that network itself, so nothing else can be taken for it.
+    /// The first address of its network, as text: an address within that network, so no other value can be mistaken for
+    /// it.
     Network { text: [u8; ADDRESS_TEXT_MAX], length: u8 },
 }
 
-/// The longest address as text.
+/// The maximum length of an address as text.
 const ADDRESS_TEXT_MAX: usize = "ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255".len();
 
 impl Rule {
-    /// The subject of an attempt, or nothing if it lacks an attribute that subjects are told apart by.
+    /// Returns the subject of an attempt; None if a `per` attribute is missing.
     #[inline]
     pub(crate) fn subject<'a>(&self, attempt: &Attempt<'a>) -> Option<Subject<'a>> {
         let mut values = Few::new();
@@ -56,9 +57,9 @@ impl Rule {
             .collect()
     }
 
-    /// The side of its experiment that a subject is on. It depends on nothing but the rule's id and the subject's parts,
-    /// so it is the same on every instance and in every version; and a subject that is on trial stays so when the share
-    /// grows.
+    /// Returns the variant of its experiment for a subject. It depends only on the rule's id and the subject's parts,
+    /// so it is the same on every instance and in every version, and a subject in the experiment stays in it when the
+    /// share grows.
     #[inline]
     pub(crate) fn variant_of(&self, parts: &[&[u8]]) -> Variant {
         match &self.experiment {
@@ -69,7 +70,7 @@ impl Rule {
 }
 
 impl Subject<'_> {
-    /// Hands the parts of its key on.
+    /// Returns the parts of its key.
     #[inline]
     pub(crate) fn parts(&self) -> Few<&[u8], 4> {
         let mut parts = Few::new();
@@ -82,18 +83,18 @@ impl Subject<'_> {
         parts
     }
 
-    /// Its values, as they are counted.
+    /// Its values as counted.
     pub(crate) fn values(&self) -> &[Value<'_>] {
         self.values.as_slice()
     }
 }
 
 impl Dimension {
-    /// A value as it is counted.
+    /// A value as counted.
     #[inline]
     pub(crate) fn value<'a>(&self, given: &'a [u8]) -> Value<'a> {
         match self.ipv6_prefix {
-            // Without a colon it is no IPv6 address, and an IPv4 address has one spelling only.
+            // Without a colon it is no IPv6 address, and an IPv4 address has only one spelling.
             Some(prefix) if given.contains(&b':') => network(given, prefix),
             _ => Value::Given(given),
         }
@@ -112,7 +113,7 @@ impl Value<'_> {
 }
 
 impl Value<'_> {
-    /// Whether it stands for a network of IPv6 addresses.
+    /// True if it is a network of IPv6 addresses.
     pub(crate) fn is_ipv6(&self) -> bool {
         matches!(self, Self::Network { .. }) && self.bytes().contains(&b':')
     }
@@ -124,7 +125,7 @@ impl Default for Value<'_> {
     }
 }
 
-/// The network an IPv6 address counts for. One that stands for an IPv4 address is that address.
+/// Returns the network of an IPv6 address. An IPv4-mapped address is that IPv4 address.
 fn network(given: &[u8], prefix: u8) -> Value<'_> {
     let Some(address) = parse_address(given) else {
         return Value::Given(given);
@@ -146,16 +147,16 @@ fn network(given: &[u8], prefix: u8) -> Value<'_> {
     Value::Network { text, length }
 }
 
-/// 32 well-mixed bits of a rule's id and a subject.
+/// Returns 32 well-mixed bits of a rule's id and a subject.
 ///
-/// Not keyed, because all instances must agree and a store may be shared: a caller who is free to choose his name can
-/// choose his side, and gains nothing by it that the rule does not grant to that side.
+/// Not keyed, because all instances must agree. Callers who can choose their name can choose their variant, and gain
+/// nothing that the rule does not grant to it.
 fn experiment_hash(rule: &str, parts: &[&[u8]]) -> u32 {
     let all = std::iter::once(rule.as_bytes()).chain(parts.iter().copied());
     (subject_hash(all) >> 32) as u32
 }
 
-/// 64 bits of these parts, the upper ones well mixed: FNV-1a over each behind its length, stirred at the end.
+/// Returns 64 bits of these parts, the upper ones well mixed: FNV-1a over each part with its length, then a finalizer.
 pub(crate) fn subject_hash<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for part in parts {

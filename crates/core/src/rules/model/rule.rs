@@ -1,4 +1,4 @@
-//! Rules as they are meant: checked, complete, immutable. What stands here cannot be wrong any more.
+//! The compiled rules: valid, complete, immutable.
 
 use crate::decision::Cost;
 use crate::limit::Limit;
@@ -14,16 +14,16 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-/// One rule.
+/// A compiled rule.
 ///
-/// What planning reads stands first and together: with thousands of rules each one is cold, and what an attempt waits for is
-/// memory. Names of attributes and lists of them, which many rules have in common, are shared by them for the same reason.
+/// The fields that planning reads come first and adjacent: with thousands of rules each one is cold in the cache, and
+/// planning waits for memory. For the same reason rules share attribute names and lists.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Rule {
-    /// All must hold.
+    /// All of them must hold.
     pub(crate) when: Box<[Condition]>,
-    /// One counter for each combination of their values; empty: one counter for everybody.
+    /// One counter for each combination of their values; empty: one global counter.
     pub(crate) per: Arc<[Dimension]>,
     pub(crate) cost_source: CostSource,
     pub(crate) experiment: Option<Box<Experiment>>,
@@ -32,45 +32,45 @@ pub struct Rule {
     pub(crate) selector: LimitSelector,
     pub(crate) id: Box<str>,
     pub(crate) domain: Box<str>,
-    /// Where it is written.
+    /// Its location.
     pub(crate) location: Location,
-    /// What it was made of, if that was a descriptor: then it is met by the way to it, and not by its conditions.
+    /// The descriptor it was compiled from, if any: then the entries of a request select it, not its conditions.
     pub(crate) descriptor: Option<Box<Descriptor>>,
 }
 
-/// What one attribute must be like for a rule to be met.
+/// A condition on one attribute.
 #[derive(Debug)]
 pub struct Condition {
     pub(crate) attribute: Arc<str>,
     pub(crate) test: Test,
 }
 
-/// A test of an attribute. Where it has several values, one that fits is enough.
+/// A test of an attribute. One passing value of several is enough.
 #[derive(Debug)]
 pub enum Test {
-    /// One of these, exactly. Sorted.
+    /// One of these values. Sorted.
     OneOf(Box<[Box<str>]>),
     /// The parts between the stars of a glob, in order: `/v1/*` is `["/v1/", ""]`. A star is any run of bytes.
     Glob(Box<[Box<str>]>),
-    /// Several of what may stand alone: one that fits is enough.
+    /// Alternatives: one that passes is enough.
     Any(Box<[Self]>),
-    /// A regular expression that is found somewhere in it.
+    /// A regular expression, unanchored.
     Regex(Box<regex::bytes::Regex>),
     /// An address in one of these networks.
     Cidr(Networks),
-    /// Whether it is there at all.
+    /// The presence or absence of the attribute.
     Present(bool),
 }
 
-/// One of the attributes that subjects are told apart by.
+/// An attribute that subjects are distinguished by.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dimension {
     pub(crate) attribute: Arc<str>,
-    /// Holds addresses: an IPv6 one counts by so many leading bits. None: its bytes as they are.
+    /// The prefix length of IPv6 addresses, if it holds addresses. None: the bytes as they are.
     pub(crate) ipv6_prefix: Option<u8>,
 }
 
-/// Which of its limits a rule applies to an attempt: the first override that fits, else by an attribute, else `limit`.
+/// The limits of a rule and how one is selected: the first matching override, else by an attribute, else `limit`.
 #[derive(Debug)]
 #[repr(C)]
 pub struct LimitSelector {
@@ -83,16 +83,16 @@ pub struct LimitSelector {
 #[derive(Debug)]
 pub(crate) struct By {
     pub(crate) attribute: Arc<str>,
-    /// Sorted. Apart from the terms, because many rules name the same values.
+    /// Sorted. Separate from the terms, because many rules name the same values.
     pub(crate) values: Arc<[SmallBytes]>,
-    /// For each of the values.
+    /// The terms of each value.
     pub(crate) terms: TermsList,
 }
 
-/// Terms in the order of the values they are for. Those of few values stand in place, because every rule has its own.
+/// Terms in the order of their values. A few are stored inline, because every rule has its own.
 #[derive(Debug)]
 pub(crate) enum TermsList {
-    /// So many that few plans have more; what is behind the last value means nothing.
+    /// As many as most rules have; entries after the last value are unused.
     Inline([Terms; 3]),
     Boxed(Box<[Terms]>),
 }
@@ -124,7 +124,7 @@ impl TermsList {
 }
 
 impl LimitSelector {
-    /// Every window that it can choose.
+    /// Every window that it can select.
     fn windows_mut(&mut self) -> impl Iterator<Item = &mut Window> {
         let by = self.by.iter_mut().flat_map(|by| by.terms.as_mut_slice());
         let overrides = self.overrides.iter_mut().flat_map(|set| set.terms.values_mut());
@@ -138,7 +138,7 @@ impl LimitSelector {
 }
 
 impl By {
-    /// Limits by these values of an attribute, each named once.
+    /// Returns limits by these values of an attribute, each named once.
     pub(crate) fn new(attribute: &str, mut limits: Vec<(SmallBytes, Terms)>) -> Self {
         limits.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
         let (values, terms): (Vec<SmallBytes>, Vec<Terms>) = limits.into_iter().unzip();
@@ -150,28 +150,28 @@ impl By {
     }
 }
 
-/// All overrides of one rule that name the same attributes: one look-up finds the one that fits.
+/// All overrides of a rule that name the same attributes, so one lookup finds the matching one.
 #[derive(Debug)]
 pub(crate) struct Overrides {
-    /// In the order their values stand in the key. An address stands there as it counts in `per`, however it is written.
+    /// In the order of their values in the key. Addresses are normalized as in `per`.
     pub(crate) attributes: Box<[Dimension]>,
-    /// Keyed by [`Overrides::key`]; beside the terms their place in the rule, because the first that fits wins.
+    /// Keyed by [`Overrides::key`], with the index in the rule, because the first match wins.
     pub(crate) terms: HashMap<SmallBytes, (u32, Terms)>,
 }
 
-/// What a rule says of one attempt.
+/// The terms of a rule for one attempt.
 #[derive(Clone, Debug)]
 pub enum Terms {
-    /// All of these limits hold. Never empty.
+    /// All of these limits apply. Never empty.
     Limited(Windows),
-    /// Nothing passes: a limit of zero.
+    /// Denies everything: a limit of zero.
     Banned,
-    /// Everything passes, nothing is counted.
+    /// Allows everything and counts nothing.
     Unlimited,
 }
 
-/// The limits of a rule that all hold. One stands in place: with thousands of rules, looking elsewhere for it is a good part
-/// of what planning takes.
+/// The limits of a rule that all apply. A single one is stored inline: with thousands of rules, a pointer to it would
+/// cost a good part of planning.
 #[derive(Clone, Debug)]
 pub enum Windows {
     /// One.
@@ -181,7 +181,7 @@ pub enum Windows {
 }
 
 impl Windows {
-    /// All of them, as one list.
+    /// Returns all of them.
     #[inline]
     pub fn as_slice(&self) -> &[Window] {
         match self {
@@ -191,7 +191,7 @@ impl Windows {
     }
 }
 
-/// One limit of a rule, under the name it has in answers: the rule's id, and with several windows the period too.
+/// One limit of a rule, with its name in responses: the rule's id, followed by the period if there are several windows.
 #[derive(Clone, Debug)]
 pub struct Window {
     pub(crate) name: Arc<str>,
@@ -199,69 +199,70 @@ pub struct Window {
     pub(crate) counter: CounterId,
 }
 
-/// Stands for one entry of [`RuleSet::counters`].
+/// An index into [`RuleSet::counters`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CounterId(pub(crate) u32);
 
-/// What all counters of one kind have in common: a [`Counter`](crate::Counter) without its subject.
+/// The common part of the counters of all subjects: a [`Counter`](crate::Counter) without its subject.
 #[derive(Clone, Debug)]
 pub struct CounterSpec {
     /// The domain.
     pub domain: Box<str>,
-    /// The name of the window: the rule's id, and with several windows the period too.
+    /// The name of the window: the rule's id, followed by the period if there are several windows.
     pub name: Arc<str>,
-    /// The side of an experiment.
+    /// The variant of an experiment.
     pub variant: Variant,
-    /// One of the limits it is counted for: of it only the algorithm and the period of a window are identity.
+    /// One of the limits that share the counter: only its algorithm and the period of its window are part of the
+    /// identity.
     pub limit: Limit,
     /// The rule, as an index into [`RuleSet::rules`].
     pub rule: u32,
 }
 
-/// A side of an experiment.
+/// A variant of an experiment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Variant {
-    /// The rule as it is, with or without an experiment. Its counters go on when one begins.
+    /// The rule itself, with or without an experiment. Its counters continue when an experiment starts.
     #[default]
     Control,
-    /// The variant on trial.
+    /// The variant under test.
     Experiment,
 }
 
-/// What a rule charges for an attempt of cost one.
+/// The cost of an attempt of cost one.
 #[derive(Debug)]
 pub enum CostSource {
-    /// Always this.
+    /// A constant.
     Fixed(Cost),
-    /// What an attribute says, if that is a whole number.
+    /// The value of an attribute, if it is a whole number.
     Attribute {
         /// The attribute.
         name: Box<str>,
-        /// What else.
+        /// The cost otherwise.
         default: Cost,
     },
 }
 
-/// Whether a rule can refuse.
+/// The effect of a rule's denials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// It can.
+    /// Denials are enforced.
     Enforce,
-    /// It decides and counts, but never refuses.
+    /// It decides and counts, but never denies.
     Shadow,
-    /// It is not asked. Kept so that it can be shown.
+    /// It is skipped. Kept for display.
     Disabled,
 }
 
-/// A part of a rule's subjects is limited in another way.
+/// Other limits for a share of a rule's subjects.
 #[derive(Debug)]
 pub struct Experiment {
-    /// Of 2^32: a subject whose hash is below it is on trial. So the trial grows without moving anybody out.
+    /// Of 2^32: subjects whose hash is below it get the experiment. So a growing share never moves a subject out.
     pub(crate) share: u64,
     pub(crate) selector: LimitSelector,
 }
 
-/// All rules in force, compiled.
+/// All active rules, compiled.
 #[derive(Debug)]
 pub struct RuleSet {
     pub(crate) rules: Box<[Rule]>,
@@ -272,7 +273,7 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// The same rules for instances that decide nothing on their own: `local` ones are closed while the store is away.
+    /// Returns the same rules for instances without local fallback: `local` becomes `closed`.
     pub fn closed_without_store(mut self) -> Self {
         self.has_local_fallback = false;
         for rule in &mut self.rules {
@@ -283,7 +284,7 @@ impl RuleSet {
         self
     }
 
-    /// Rules in the order they are written, and the counters their windows name.
+    /// Returns a rule set of these rules, in file order, and the counters of their windows.
     pub(crate) fn new(mut rules: Vec<Rule>, counters: Vec<CounterSpec>, descriptors: Descriptors) -> Self {
         intern_parts(&mut rules);
         let index = Index::new(&rules);
@@ -296,7 +297,7 @@ impl RuleSet {
         }
     }
 
-    /// What holds for a limit that no rule has while the store is away, such as one that a caller brings along.
+    /// The failure policy of limits that no rule has, such as inline limits.
     pub const fn on_store_failure(&self) -> OnStoreFailure {
         match self.has_local_fallback {
             true => OnStoreFailure::Local,
@@ -304,36 +305,36 @@ impl RuleSet {
         }
     }
 
-    /// All rules, in the order they are written.
+    /// All rules, in file order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The descriptors of envoyproxy/ratelimit among them.
+    /// The descriptors among them.
     pub const fn descriptors(&self) -> &Descriptors {
         &self.descriptors
     }
 
-    /// Whether a rule that is asked is of this domain.
+    /// True if an active rule has this domain.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.index.has_domain(domain)
     }
 
-    /// All kinds of counters. A [`CounterId`] is a place in this list.
+    /// All counters without their subjects. A [`CounterId`] is an index into this list.
     pub fn counters(&self) -> &[CounterSpec] {
         &self.counters
     }
 }
 
-/// Lets rules have in one place what they have in common: names of attributes and lists of them, the values that `by` names,
-/// the numbers of limits. What is shared is at hand, however many rules there are.
+/// Interns what rules have in common: attribute names and lists, the values of `by`, and limits. Shared parts stay in
+/// the cache, however many rules there are.
 fn intern_parts(rules: &mut [Rule]) {
     let (mut names, mut lists, mut values, mut limits) = <(HashSet<_>, HashSet<_>, HashSet<_>, HashSet<_>)>::default();
     for rule in rules {
         for condition in &mut rule.when {
             intern(&mut condition.attribute, &mut names);
         }
-        // The names in a list that is shared are shared with it.
+        // Sharing a list shares the names in it.
         intern(&mut rule.per, &mut lists);
         let selectors = [
             Some(&mut rule.selector),
@@ -351,7 +352,7 @@ fn intern_parts(rules: &mut [Rule]) {
     }
 }
 
-/// Replaces what equals something known by that, and knows it from now on.
+/// Replaces a value by its interned equal, or interns it.
 fn intern<T: ?Sized + Eq + Hash>(value: &mut Arc<T>, known: &mut HashSet<Arc<T>>) {
     match known.get(value) {
         Some(shared) => *value = Arc::clone(shared),
@@ -362,7 +363,7 @@ fn intern<T: ?Sized + Eq + Hash>(value: &mut Arc<T>, known: &mut HashSet<Arc<T>>
 }
 
 impl CounterId {
-    /// Its place in [`RuleSet::counters`].
+    /// Its index in [`RuleSet::counters`].
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -387,52 +388,52 @@ impl Rule {
         &self.id
     }
 
-    /// The domain whose attempts it meets.
+    /// Its domain.
     pub fn domain(&self) -> &str {
         &self.domain
     }
 
-    /// What subjects are told apart by; empty: one counter for everybody.
+    /// The attributes that subjects are distinguished by; empty: one global counter.
     pub fn per(&self) -> &[Dimension] {
         &self.per
     }
 
-    /// What must hold for it to be met.
+    /// Its conditions.
     pub fn when(&self) -> &[Condition] {
         &self.when
     }
 
-    /// Whether it can refuse.
+    /// The effect of its denials.
     pub const fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// What it charges.
+    /// The cost it charges.
     pub const fn cost_source(&self) -> &CostSource {
         &self.cost_source
     }
 
-    /// What it does while the store is away.
+    /// Its failure policy.
     pub const fn on_store_failure(&self) -> OnStoreFailure {
         self.on_store_failure
     }
 
-    /// The trial it runs, if any.
+    /// Its experiment, if any.
     pub fn experiment(&self) -> Option<&Experiment> {
         self.experiment.as_deref()
     }
 
-    /// What it was made of, if that was a descriptor of envoyproxy/ratelimit.
+    /// The descriptor it was compiled from, if any.
     pub fn descriptor(&self) -> Option<&Descriptor> {
         self.descriptor.as_deref()
     }
 
-    /// Where it is written.
+    /// Its location.
     pub const fn location(&self) -> &Location {
         &self.location
     }
 
-    /// The limits of one side of its experiment. Without one both are the rule's own.
+    /// The limits of one variant. Without an experiment both variants have the rule's own.
     pub(crate) fn selector(&self, variant: Variant) -> &LimitSelector {
         match (&self.experiment, variant) {
             (Some(experiment), Variant::Experiment) => &experiment.selector,
@@ -442,12 +443,12 @@ impl Rule {
 }
 
 impl Condition {
-    /// The attribute it looks at.
+    /// The attribute it tests.
     pub fn attribute(&self) -> &str {
         &self.attribute
     }
 
-    /// What that must be like.
+    /// The test.
     pub const fn test(&self) -> &Test {
         &self.test
     }
@@ -459,32 +460,32 @@ impl Dimension {
         &self.attribute
     }
 
-    /// By how many leading bits an IPv6 address counts, if it holds addresses.
+    /// The prefix length of IPv6 addresses, if it holds addresses.
     pub const fn ipv6_prefix(&self) -> Option<u8> {
         self.ipv6_prefix
     }
 }
 
 impl Window {
-    /// Its name in answers.
+    /// Its name in responses.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What it is held to.
+    /// Its limit.
     pub fn limit(&self) -> &Limit {
         &self.limit
     }
 
-    /// What it is counted in.
+    /// Its counter.
     pub const fn counter(&self) -> CounterId {
         self.counter
     }
 }
 
 impl Overrides {
-    /// The key under which the terms for these values stand, one for each of its attributes. One value is its own key;
-    /// several stand each behind its length, so that no two lists are alike.
+    /// The key of the terms for these values, one for each of its attributes. A single value is its own key; several
+    /// are each prefixed by their length, so that no two lists are equal.
     pub(crate) fn key<'a>(values: &[&'a [u8]]) -> Cow<'a, [u8]> {
         if let [value] = values {
             return Cow::Borrowed(value);
@@ -499,12 +500,12 @@ impl Overrides {
 }
 
 impl Experiment {
-    /// The share that is every subject.
+    /// The share that includes every subject.
     pub(crate) const ALL: u64 = 1 << 32;
 }
 
 impl Mode {
-    /// As rules and answers write it.
+    /// Its name in rules and responses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Enforce => "enforce",
@@ -515,7 +516,7 @@ impl Mode {
 }
 
 impl Variant {
-    /// As counters know it: the control side is the rule itself.
+    /// Its name in counter identities: the control variant is the rule itself.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Control => "",
@@ -523,7 +524,7 @@ impl Variant {
         }
     }
 
-    /// As metrics write it for a rule with an experiment.
+    /// Its name in metrics of a rule with an experiment.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Control => "control",

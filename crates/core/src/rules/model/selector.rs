@@ -1,32 +1,32 @@
-//! Which of its limits a rule applies to an attempt, and what it charges.
+//! Selection of a rule's limit for an attempt, and of the cost it charges.
 
 use crate::decision::Cost;
 use crate::rules::attempt::Attempt;
 use crate::rules::matching::Value;
 use crate::rules::model::{By, CostSource, LimitSelector, Overrides, Rule, Terms};
 
-/// Why these terms and no others.
+/// The origin of the terms that apply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitOrigin<'r> {
     /// The rule's `limit`.
     Limit,
-    /// What `by` says for a value of an attribute.
+    /// `by`, for a value of an attribute.
     By {
         /// The attribute.
         attribute: &'r str,
         /// Its value.
         value: &'r [u8],
     },
-    /// The override at this place of the rule's list, counted from zero.
+    /// The override at this index of the rule's list.
     Override(u32),
 }
 
-/// The most combinations of values that overrides naming several attributes are looked up for. An attribute has several
-/// values rarely, and two such attributes in one override more rarely still.
+/// The maximum number of value combinations that overrides with several attributes are looked up for. Attributes rarely
+/// have several values, and two such attributes in one override are rarer still.
 const COMBINATIONS_MAX: usize = 256;
 
 impl LimitSelector {
-    /// The first override that fits, else what `by` says, else `limit`.
+    /// Returns the terms of the first matching override, else of `by`, else `limit`.
     #[inline]
     pub(crate) fn terms<'r>(&'r self, attempt: &Attempt<'_>) -> (&'r Terms, LimitOrigin<'r>) {
         let mut first: Option<(u32, &Terms)> = None;
@@ -58,7 +58,7 @@ impl By {
 }
 
 impl Overrides {
-    /// The first that fits, and its place. For an attribute of several values one that fits is enough.
+    /// Returns the first match and its index. One matching value of several is enough.
     fn find(&self, attempt: &Attempt<'_>) -> Option<(u32, &Terms)> {
         let find_terms = |values: &[Value<'_>]| {
             let found = match values {
@@ -96,7 +96,7 @@ impl Overrides {
 }
 
 impl Rule {
-    /// What an attempt is charged, and whether its attribute said something that is no price. Of descriptors every hit is.
+    /// Returns the cost of an attempt, and whether its cost attribute was valid. Descriptors charge every hit.
     #[inline]
     pub(crate) fn cost(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {
         match self.descriptor {
@@ -107,7 +107,7 @@ impl Rule {
 }
 
 impl CostSource {
-    /// What an attempt is charged, and whether its attribute said something that is no price.
+    /// Returns the cost of an attempt, and whether its cost attribute was valid.
     #[inline]
     pub(crate) fn resolve(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {
         let times = attempt.cost.get();
@@ -124,14 +124,14 @@ impl CostSource {
     }
 }
 
-/// Whether a cost attribute was there and was no whole number.
+/// Validity of a cost attribute: a whole number, or missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CostValidity {
     Valid,
     Invalid,
 }
 
-/// Digits and nothing else; as much as fits.
+/// Parses digits and nothing else, saturating.
 fn parse_cost(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;

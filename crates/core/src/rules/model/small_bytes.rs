@@ -1,4 +1,4 @@
-//! Bytes that are mostly short, kept where they are named: a table of them is asked without a second look into memory.
+//! Byte strings that are usually short, stored inline: a lookup in a table of them touches no second cache line.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -6,14 +6,14 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 
-/// Bytes as the key of a table: up to [`HERE`] of them in place, more on the heap.
+/// Bytes as the key of a table: up to [`INLINE_MAX`] of them inline, longer ones boxed.
 #[derive(Clone)]
 pub(crate) enum SmallBytes {
     Inline { bytes: [u8; INLINE_MAX], length: u8 },
     Boxed(Box<[u8]>),
 }
 
-/// As many as fit into three words beside their length.
+/// As many as fit into three machine words with their length.
 const INLINE_MAX: usize = 22;
 
 impl From<&[u8]> for SmallBytes {
@@ -49,7 +49,7 @@ impl Borrow<[u8]> for SmallBytes {
     }
 }
 
-/// As its bytes, because tables are asked with bytes.
+/// Equal to the hash of the bytes, because tables are looked up by bytes.
 impl Hash for SmallBytes {
     #[inline]
     fn hash<H: Hasher>(&self, state: &mut H) {

@@ -1,5 +1,5 @@
-//! Makes rules of descriptors, so that they are planned, settled and told like all others. What differs is how one is
-//! found, and that it may count what it refuses.
+//! Compiles descriptors into rules, so that they are planned, settled and reported like all others. They differ in how
+//! a request matches them, and in counting denied hits.
 
 use super::id::rule_id;
 use super::stat_path::{PathLevel, StatPath};
@@ -19,36 +19,36 @@ use std::collections::HashSet;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// What a rule keeps of the descriptor it was made of.
+/// The parts of a descriptor that its rule keeps.
 #[derive(Debug)]
 pub struct Descriptor {
-    /// The name others replace it by; empty if it has none.
+    /// The name by which other descriptors replace it; empty if it has none.
     pub name: Box<str>,
-    /// The names of those that do not hold where it does.
+    /// The names of the limits that it replaces.
     pub replaces: Box<[Box<str>]>,
-    /// It refuses only together with all others of its kind. What limits nothing is none of them, whatever is written: it
-    /// would always have room.
+    /// It denies only if all quotas of a request deny. Unlimited descriptors are never quotas: they would always have
+    /// capacity left.
     pub is_quota: bool,
     /// The name of its statistics.
     pub path: StatPath,
-    /// What is told to whoever it lets pass, a map.
+    /// A map returned to the callers it allows.
     pub metadata: Option<yaml::Node>,
-    /// How much passes in a window, where what is refused is counted too.
+    /// The capacity of a window, where denied hits are counted too.
     pub(crate) counts: Option<u32>,
 }
 
-/// More than is ever counted, and what answers of the shared store still have room for: a window of so many never refuses,
-/// and so all hits stay in it.
+/// More hits than are ever counted, and still within the range of a store reply: a window of this capacity never
+/// denies, so it counts every hit.
 const UNCAPPED: u64 = (1 << 32) - 1;
 const UNCAPPED_DIVISOR: NonZeroU64 = NonZeroU64::new(UNCAPPED).expect("more than nothing");
 
 impl Descriptor {
-    /// The name as answers tell it, or nothing if it cannot stand there.
+    /// The name as reported in responses; empty if it contains characters a header cannot carry.
     pub fn report_name(&self) -> &str {
         if is_reportable(&self.name) { &self.name } else { "" }
     }
 
-    /// What is held against the store in place of `limit`: where what is refused counts too, a window that takes all.
+    /// Returns the limit to charge in the store: where denied hits are counted too, a window that never denies.
     pub(crate) fn counting_limit(&self, limit: &Limit) -> Limit {
         match self.counts {
             Some(_) => counting_limit(limit),
@@ -56,7 +56,8 @@ impl Descriptor {
         }
     }
 
-    /// What was counted, as a decision, and where what is refused is counted too, the count.
+    /// Returns the decision of this limit for the store's decision, and the window's count where denied hits are
+    /// counted too.
     pub(crate) fn apply_limit(&self, decision: Decision) -> (Decision, Option<u64>) {
         match self.counts {
             None => (decision, None),
@@ -68,13 +69,13 @@ impl Descriptor {
     }
 }
 
-/// Whether a name can be told: Envoy writes it into a header between quotes, as it comes.
+/// True if a name can be reported: Envoy copies it into a quoted header value unescaped.
 pub(super) fn is_reportable(name: &str) -> bool {
     name.bytes()
         .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
 }
 
-/// A window that takes all, as long as this one.
+/// Returns a window of the same length that never denies.
 pub(super) const fn counting_limit(limit: &Limit) -> Limit {
     match limit {
         Limit::FixedWindow(window) => {
@@ -84,12 +85,12 @@ pub(super) const fn counting_limit(limit: &Limit) -> Limit {
     }
 }
 
-/// What was counted, as a decision under a limit: refused beyond it, and not at it. Beside it the count.
+/// Returns the decision of a window with this capacity, and its count. Hits above the capacity are denied.
 pub(super) fn apply_limit(requests: u32, decision: Decision) -> (Decision, u64) {
     let requests = u64::from(requests);
     let counted = *decision.standing();
     let used = counted.limit.saturating_sub(counted.remaining);
-    // Whoever counts for a share of the window holds it against the same share.
+    // A store that holds a share of the window compares with the same share of the capacity.
     let share = match counted.limit {
         UNCAPPED => requests,
         part => muldiv(requests, part, UNCAPPED_DIVISOR).0.max(requests.min(1)),
@@ -99,7 +100,7 @@ pub(super) fn apply_limit(requests: u32, decision: Decision) -> (Decision, u64) 
         remaining: share.saturating_sub(used),
         ..counted
     };
-    // As if others had used up their shares.
+    // The count as if other instances had used up their shares.
     let count = (requests - share).saturating_add(used);
     if used > share || !decision.is_allow() {
         let retry = Retry::After(standing.reset_after);
@@ -109,7 +110,7 @@ pub(super) fn apply_limit(requests: u32, decision: Decision) -> (Decision, u64) 
 }
 
 impl Descriptors {
-    /// Adds a rule for each of its limits.
+    /// Appends a rule for each of its limits.
     pub(in crate::rules) fn compile(&mut self, rules: &mut Vec<Rule>, counters: &mut Vec<CounterSpec>) {
         let strict = self.options.strict;
         let mut domains: Vec<_> = self.domains.iter_mut().collect();
@@ -127,7 +128,7 @@ impl Descriptors {
     }
 }
 
-/// What leads to a node.
+/// The path from the domain to a node.
 #[derive(Clone, Default)]
 struct DescriptorPath {
     names: Vec<Box<str>>,
@@ -165,7 +166,7 @@ impl Compiler<'_> {
                 Some(native) => self.window(&id, native.limit),
                 None => Terms::Unlimited,
             },
-            // Where all is counted, what a ban refuses is too.
+            // Where denied hits are counted, those of a ban are counted too.
             Some((0, _)) if self.strict => Terms::Banned,
             Some((requests, unit)) => {
                 let window = FixedWindow::new(Rate::for_hits(requests.into(), unit.period()));
@@ -229,8 +230,8 @@ impl Compiler<'_> {
 }
 
 impl DescriptorPath {
-    /// Whoever comes here has this key, with this value if there is one, and is counted by it unless all are counted
-    /// together.
+    /// Appends a node: its key, its value as a condition if it has one, and the key as a dimension unless all values
+    /// share a counter.
     fn add(&mut self, node: &DescriptorNode) {
         let key: Arc<str> = (*node.key).into();
         self.names.push(node.name.clone());

@@ -1,24 +1,23 @@
-//! How envoyproxy/ratelimit counts an attempt: what it names a counter by is what counters are told apart by in any store.
+//! The counter that an attempt's hits are counted in, named as envoyproxy/ratelimit names it.
 
 use super::compile::Descriptor;
 use super::tree::DescriptorMatch;
 use crate::rules::attempt::Attempt;
 use crate::rules::model::{Rule, RuleSet};
 
-/// Under which name an attempt is counted, and how much passes there.
+/// The name of a counter, and the capacity of its windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterTarget {
-    /// The name of the counter, up to the number that says when its window begins: the domain, and key and value of every
-    /// entry in the order they came, with an underscore behind each. Where all values of a pattern are counted together,
-    /// the pattern stands for the value.
+    /// The name up to the window's start: the domain, then key and value of each entry in the order of the request,
+    /// each followed by an underscore. Where all values of a pattern share a counter, the pattern replaces the value.
     pub name: Vec<u8>,
-    /// How much passes in a window.
+    /// The capacity of a window.
     pub limit: u32,
 }
 
 impl RuleSet {
-    /// How an attempt is counted where counters are those of envoyproxy/ratelimit. Nothing if it meets no descriptor, or
-    /// one that counts nothing it refuses.
+    /// Returns the counter of an attempt where a store counts hits. None if no descriptor matches, or if denied hits of
+    /// the matching one are not counted.
     pub fn counter_target(&self, attempt: &Attempt<'_>) -> Option<CounterTarget> {
         let (rule, found) = self.match_descriptor(attempt)?;
         let limit = rule.descriptor()?.counts?;
@@ -26,7 +25,7 @@ impl RuleSet {
         Some(CounterTarget { name, limit })
     }
 
-    /// The rule that was made of an attempt's limit, whose attributes are the entries of a descriptor, and the way to it.
+    /// Returns the rule compiled from the descriptor that an attempt matches, and the match.
     pub(in crate::rules) fn match_descriptor(&self, attempt: &Attempt<'_>) -> Option<(&Rule, DescriptorMatch<'_>)> {
         if self.descriptors.is_empty() {
             return None;
@@ -38,13 +37,13 @@ impl RuleSet {
 }
 
 impl DescriptorMatch<'_> {
-    /// The name of its counter, up to the number that says when its window begins.
+    /// The name of its counter, up to the window's start.
     pub(in crate::rules) fn counter_name(&self, attempt: &Attempt<'_>) -> Vec<u8> {
         counter_name(attempt.domain, self.counted_values(attempt.attributes))
     }
 
-    /// The parts of its key where it is counted by a store of ours: its name, cut behind the first entry, because what has
-    /// the first part in common lies together in a cluster.
+    /// The parts of its key in our own stores: the name, split after the first entry, because keys with the same first
+    /// part share a cluster slot.
     pub(in crate::rules) fn key_parts<'a>(&self, attempt: &Attempt<'_>, name: &'a [u8]) -> [&'a [u8]; 2] {
         let first = self.counted_values(attempt.attributes).next();
         let entry = first.map_or(0, |(key, value)| key.len() + value.len() + "__".len());
@@ -56,7 +55,7 @@ impl DescriptorMatch<'_> {
 }
 
 impl CounterTarget {
-    /// How an attempt is counted that brings its limit along: by every value that came.
+    /// Returns the counter for a limit override: every value of the request is part of its name.
     pub fn for_override(attempt: &Attempt<'_>, limit: u32) -> Self {
         let entries = attempt.attributes.iter().map(|entry| (entry.name, entry.value));
         Self {
@@ -81,11 +80,11 @@ fn counter_name<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, &'a [u
 }
 
 impl Descriptor {
-    /// Whether what it refuses is counted too.
+    /// True if denied hits are counted too.
     pub const fn counts_denied(&self) -> bool {
         self.counts.is_some()
     }
 }
 
-/// Room for most names.
+/// Initial capacity that fits most names.
 const NAME_CAPACITY: usize = 96;

@@ -1,5 +1,5 @@
-//! Reads the files. What is wrong is said in the words of envoyproxy/ratelimit, because alerts look for them; the place
-//! and the advice are ours.
+//! Parses descriptor files. Error texts are those of envoyproxy/ratelimit, because alerts search for them; locations
+//! and hints are ours.
 
 mod load_error;
 mod native_limit;
@@ -19,7 +19,7 @@ use crate::problem::{Problem, Problems, did_you_mean};
 use crate::yaml::{Fields, Node, NodeKind, excerpt};
 use std::collections::hash_map::Entry;
 
-/// Whether a file is one of envoyproxy/ratelimit and not one of ours: it has descriptors.
+/// True if a file is a descriptor file and not one of rules: it has `descriptors`.
 pub fn is_descriptor_file(node: &Node) -> bool {
     let NodeKind::Map(entries) = &node.kind else {
         return false;
@@ -28,7 +28,7 @@ pub fn is_descriptor_file(node: &Node) -> bool {
     has("descriptors") && !has("rules")
 }
 
-/// Reads files one after the other, and then makes one tree of them or none.
+/// Parser of several descriptor files, which result in one tree or none.
 #[derive(Debug)]
 pub struct DescriptorFiles {
     descriptors: Descriptors,
@@ -38,7 +38,7 @@ pub struct DescriptorFiles {
 }
 
 impl DescriptorFiles {
-    /// Nothing read yet. Of two files with one domain the second is an error, unless domains are to be merged.
+    /// Returns an empty parser. A second file with the same domain is an error unless `merge_domains` is set.
     pub fn new(merge_domains: bool) -> Self {
         Self {
             descriptors: Descriptors::default(),
@@ -48,14 +48,14 @@ impl DescriptorFiles {
         }
     }
 
-    /// Reads one file.
+    /// Adds one file.
     pub fn add_file(&mut self, node: &Node) {
         self.check_keys(node, &[]);
         let NodeKind::Map(_) = node.kind else {
             self.problems.error_with(
                 &node.location,
                 "config file cannot have empty domain",
-                "begin it with `domain: …` and put `descriptors:` below it",
+                "start it with `domain: …` and put `descriptors:` below it",
             );
             return;
         };
@@ -86,15 +86,15 @@ impl DescriptorFiles {
         if self.problems.error_count() == errors || self.merge_domains {
             self.descriptors.domains.insert(domain.into(), level);
         } else {
-            // For the next file that names it.
+            // Reserves the domain, so that the next file with it is reported as a duplicate.
             self.descriptors.domains.entry(domain.into()).or_default();
         }
     }
 
-    /// What was read, and what of it is hardly meant.
+    /// Returns the descriptors and the lint warnings.
     ///
     /// # Errors
-    /// Everything that is wrong. Files are taken together or not at all.
+    /// All problems. Files are accepted together or not at all.
     pub fn finish(mut self) -> Result<(Descriptors, Vec<Problem>), Vec<Problem>> {
         if self.problems.has_errors() {
             return Err(self.problems.sorted());
@@ -111,7 +111,7 @@ impl DescriptorFiles {
         let Some(items) = read_value(&mut self.problems, list) else {
             return;
         };
-        // How deep it goes is bounded by the reader of YAML.
+        // The YAML parser bounds the depth.
         for item in items {
             self.parse_descriptor(level, item, parent);
         }
@@ -140,7 +140,7 @@ impl DescriptorFiles {
             self.problems.error_with(
                 &node.location,
                 format!("duplicate descriptor composite key '{}'", excerpt(&path)),
-                "a key and its value are joined by an underscore, and what comes of it must be new in its list",
+                "a key and its value are joined by an underscore, and the result must be unique in its list",
             );
             return;
         }
@@ -151,7 +151,7 @@ impl DescriptorFiles {
                 "share_threshold can only be used with wildcard values (containing '*'), but found key '{}'",
                 excerpt(&name)
             );
-            let hint = "put a star into the value, or take `share_threshold` away";
+            let hint = "put a star into the value, or remove `share_threshold`";
             self.problems.error_with(&node.location, text, hint);
         }
         let limit = fields.find("rate_limit").filter(|node| !node.is_null());
@@ -181,7 +181,7 @@ impl DescriptorFiles {
         self.warn_misplaced(&fields, &LIMIT_KEYS, "a rate_limit");
         self.limits += 1;
         if self.limits > LIMITS_MAX {
-            let hint = "let a descriptor without a value stand for all values that have the same limit";
+            let hint = "use a descriptor without a value for all values that have the same limit";
             self.problems
                 .error_with(&node.location, format!("there are more than {LIMITS_MAX} limits"), hint);
             return None;
@@ -208,7 +208,7 @@ impl DescriptorFiles {
         })
     }
 
-    /// How much passes in a window.
+    /// Parses the capacity and the length of a window.
     fn parse_window(&mut self, node: &Node, fields: &Fields<'_>) -> Option<(u32, Unit)> {
         let unit = fields.find("unit").and_then(Node::scalar).unwrap_or_default();
         if let Some(unit) = Unit::from_name(unit) {
@@ -224,14 +224,14 @@ impl DescriptorFiles {
         None
     }
 
-    /// What is not limited has no unit.
+    /// Reports a `unit` on an unlimited descriptor.
     fn check_no_unit(&mut self, node: &Node, fields: &Fields<'_>) -> bool {
         let unit = fields.find("unit").and_then(Node::scalar).and_then(Unit::from_name);
         if unit.is_some() {
             self.problems.error_with(
                 &node.location,
                 "should not specify rate limit unit when unlimited",
-                "take `unit` or `unlimited` away",
+                "remove `unit` or `unlimited`",
             );
         }
         unit.is_none()
@@ -239,7 +239,7 @@ impl DescriptorFiles {
 
     fn parse_requests(&mut self, fields: &Fields<'_>) -> Option<u32> {
         match fields.find("requests_per_unit").filter(|node| !node.is_null()) {
-            // What is left out is zero there, and so it is a ban.
+            // A missing number is zero, hence a ban.
             None => Some(0),
             Some(node) => {
                 let max = u64::from(u32::MAX);
@@ -271,7 +271,7 @@ impl DescriptorFiles {
                 Some(name) if name == own_name => self.problems.error_with(
                     &item.location,
                     "replaces should not contain name of same descriptor",
-                    "name another limit, or take it away",
+                    "name another limit, or remove it",
                 ),
                 Some(name) => names.push(name.into()),
             }
@@ -297,11 +297,11 @@ impl DescriptorFiles {
         node.and_then(flag).unwrap_or_default()
     }
 
-    /// Warns of keys that are known and mean nothing where they stand: they are read over.
+    /// Warns of known keys that have no effect where they are.
     fn warn_misplaced(&mut self, fields: &Fields<'_>, meaningful: &[&str], what: &str) {
         for key in KEYS.iter().filter(|key| !meaningful.contains(key)) {
             if let Some((key, _)) = fields.entry(key) {
-                let text = format!("`{}` means nothing in {what}, and is read over", key.text);
+                let text = format!("`{}` has no effect in {what}, and is ignored", key.text);
                 let hint = format!("{what} has {}", meaningful.join(", "));
                 self.problems
                     .push(Problem::warning(&key.location, text).with_hint(hint));
@@ -309,8 +309,8 @@ impl DescriptorFiles {
         }
     }
 
-    /// Every key of a file is one of a single list, wherever it stands; below `metadata` anything goes. `own` are keys of
-    /// ours that may stand here as well, which are read as those of rules are.
+    /// Checks every key against one list, whatever its level; anything is allowed below `metadata`. `native_keys` are
+    /// our own keys that are also allowed here; they are parsed as those of rules are.
     fn check_keys(&mut self, node: &Node, native_keys: &[&str]) {
         let NodeKind::Map(entries) = &node.kind else { return };
         for (key, value) in entries {
@@ -371,12 +371,12 @@ fn is_integer(text: &str) -> bool {
     digits.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether a key without quotes was a number. Keys are texts when they come here.
+/// True if an unquoted key was a number. Keys are text at this point.
 fn is_a_number(text: &str) -> bool {
     text.parse::<f64>().is_ok_and(f64::is_finite)
 }
 
-/// Every key there is, in any place.
+/// Every known key, at any level.
 const KEYS: [&str; 16] = [
     "domain",
     "key",
@@ -408,5 +408,5 @@ const DESCRIPTOR_KEYS: [&str; 10] = [
     "metadata",
 ];
 const LIMIT_KEYS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
-/// As many as there may be rules.
+/// The maximum number of limits: that of rules.
 const LIMITS_MAX: usize = crate::rules::RULES_MAX as usize;

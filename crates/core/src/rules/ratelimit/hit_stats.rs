@@ -1,20 +1,21 @@
-//! What one look at a counter adds to the statistics of its limit, as envoyproxy/ratelimit counts them.
+//! Statistics of a limit's hits, as envoyproxy/ratelimit counts them.
 
 use crate::decision::Decision;
 use crate::rules::verdict::WindowCount;
 
-/// Hits by how near the limit they were. Those near it are among those within it, or were before it was passed.
+/// Hits by their distance from the limit. Near hits are also counted as within, unless the limit was exceeded by the
+/// same request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HitStats {
-    /// Beyond the limit.
+    /// Above the limit.
     pub over: u64,
-    /// Within the limit, and beyond the share of it that counts as near.
+    /// Within the limit, and above the share of it that counts as near.
     pub near: u64,
     /// Within the limit.
     pub within: u64,
 }
 
-/// From which count on a limit is near, given the share that counts as near: 0.8 unless it is set.
+/// Returns the count from which on a limit is near, given the share that counts as near: 0.8 by default.
 #[expect(
     clippy::float_arithmetic,
     clippy::cast_precision_loss,
@@ -27,8 +28,8 @@ pub fn near_threshold(limit: u32, share: f32) -> u64 {
 }
 
 impl HitStats {
-    /// What `hits` add to the statistics of a limit that decided so of them. `counted` is what its window then holds, where
-    /// what is refused is counted too; `passes` whether everything that their request met let it pass.
+    /// Returns what `hits` add to the statistics of a limit with this decision. `counted` is the window's count
+    /// afterwards, where denied hits are counted too; `allowed` is the result of the whole request.
     pub fn from_decision(
         decision: &Decision,
         counted: Option<WindowCount>,
@@ -43,7 +44,7 @@ impl HitStats {
                 after,
                 includes_attempt: true,
             }) => after,
-            // They brought the window no nearer to its limit, however often they come.
+            // The hits were not counted, so they did not bring the window nearer to its limit.
             Some(WindowCount { after, .. }) => {
                 let is_over = after > u64::from(limit);
                 return Self {
@@ -52,7 +53,7 @@ impl HitStats {
                     within: if is_over { 0 } else { hits },
                 };
             }
-            // Nothing of it was taken, so all of it is beyond the limit.
+            // Nothing was consumed, so all of it is above the limit.
             None if !decision.is_allow() => {
                 return Self {
                     over: hits,
@@ -67,7 +68,7 @@ impl HitStats {
         Self::from_count(limit, near_threshold(limit, near_share), after, hits)
     }
 
-    /// What `hits` come to that brought a counter to `after`, under a limit that is near from `near` on.
+    /// Returns the statistics of `hits` that raised a counter to `after`, under a limit that is near from `near` on.
     pub fn from_count(limit: u32, near: u64, after: u64, hits: u64) -> Self {
         let limit = u64::from(limit);
         let before = after.saturating_sub(hits);
@@ -132,7 +133,7 @@ mod tests {
             remaining: 1,
             reset_after: Micros::ZERO,
         };
-        // The count, and whether it has the hit: over, near, within.
+        // The count, and whether it includes the hit: over, near, within.
         for (after, includes_attempt, expected) in [
             (9, true, (0, 1, 1)),
             (9, false, (0, 0, 1)),

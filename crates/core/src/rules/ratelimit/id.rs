@@ -1,11 +1,11 @@
-//! What the rules that are made of descriptors are called. A name depends on nothing but the way to its descriptor: what is
-//! written beside it changes neither the name nor what is counted under it.
+//! Ids of the rules compiled from descriptors. An id depends only on the path to its descriptor: neighbouring
+//! descriptors change neither the id nor the counters under it.
 
 use crate::rules::matching::subject_hash;
 use std::collections::HashSet;
 
-/// The name of a rule, by the names of the nodes that lead to it. It has a mark of the way behind it where letters of that
-/// cannot stand in it or are too many.
+/// Returns a rule's id, made of the names of the nodes on its path. A hash of the path is appended if some characters
+/// are not allowed or there are too many.
 pub(super) fn rule_id(path: &[impl AsRef<str>], ids: &mut HashSet<String>) -> String {
     let names: Vec<&str> = path.iter().map(AsRef::as_ref).collect();
     let name = names.join(".");
@@ -15,7 +15,7 @@ pub(super) fn rule_id(path: &[impl AsRef<str>], ids: &mut HashSet<String>) -> St
     }
 }
 
-/// A name as rules have them, new among these: behind one that is there already stands a mark of the way.
+/// Returns an id that is new among `ids`; a hash of the path is appended to one that exists.
 pub(super) fn unique_id(name: &str, path: &[impl AsRef<str>], ids: &mut HashSet<String>) -> String {
     let names: Vec<&str> = path.iter().map(AsRef::as_ref).collect();
     make_unique(sanitize(name), &names, ids)
@@ -27,7 +27,7 @@ fn make_unique(id: String, path: &[&str], ids: &mut HashSet<String>) -> String {
     }
     let hashed = with_hash(&id, path);
     let mut candidate = hashed.clone();
-    // Two ways that have one mark, which hardly ever happens.
+    // Two paths with one hash, which is very unlikely.
     let mut number = 2;
     while !ids.insert(candidate.clone()) {
         candidate = format!("{hashed}-{number}");
@@ -36,7 +36,7 @@ fn make_unique(id: String, path: &[&str], ids: &mut HashSet<String>) -> String {
     candidate
 }
 
-/// What a name can have of a text: other letters become dashes, and what is too long is cut.
+/// Replaces characters that are not allowed in an id by dashes and truncates it.
 fn sanitize(text: &str) -> String {
     let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || "_.:/-".contains(letter);
     let letters = text.chars().take(ID_MAX);
@@ -45,16 +45,16 @@ fn sanitize(text: &str) -> String {
         .collect()
 }
 
-/// The same with a mark of the way behind it.
+/// Returns the id with a hash of the path appended.
 fn with_hash(text: &str, path: &[&str]) -> String {
     let parts = path.iter().map(|name| name.as_bytes());
     let mut id = sanitize(text);
     id.truncate(ID_MAX - HASH_SUFFIX_LENGTH);
-    // 48 bits: of a hundred thousand ways no two have one in common, but for a chance of one in 50,000.
+    // 48 bits: among a hundred thousand paths the chance of a collision is about one in 50,000.
     format!("{id}-{:012x}", subject_hash(parts) >> 16)
 }
 
-/// Leaves room for a number behind it.
+/// Leaves capacity for a number after it.
 const ID_MAX: usize = 58;
 const HASH_SUFFIX_LENGTH: usize = "-".len() + 12;
 

@@ -1,20 +1,20 @@
-//! Files of envoyproxy/ratelimit as rules of our own, with comments where they do not mean the same.
+//! Converts descriptor files to rules of our own, with comments where the meaning differs.
 
 use super::id::unique_id;
 use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors};
 use std::collections::HashSet;
 use std::fmt::Write;
 
-/// What stands above all converted rules.
+/// The head of every converted file.
 const PREAMBLE: &str = "\
-# Converted from descriptors of envoyproxy/ratelimit. What is different now, for all rules below:
-# - a refused request takes nothing: hits beyond a limit are not counted, and of several limits none is charged;
-# - a rule is met by the names and values of entries, in any order, also when there are further entries;
-# - all rules that are met hold together: one for a single value is met beside the one for all values,
-#   unless it stands in `overrides`.
+# Converted from descriptors of envoyproxy/ratelimit. Differences, for all rules below:
+# - a denied request consumes nothing: hits above a limit are not counted, and of several limits none is charged;
+# - a rule matches the names and values of entries, in any order, also when there are further entries;
+# - all matching rules apply: one for a single value applies in addition to the one for all values,
+#   unless it is one of the `overrides`.
 ";
 
-/// Writes the rules of all domains as one file.
+/// Renders the rules of all domains as one file.
 pub(super) fn render_rules(descriptors: &Descriptors) -> String {
     let mut domains: Vec<_> = descriptors.domains.iter().collect();
     domains.sort_by_key(|(name, _)| *name);
@@ -39,22 +39,22 @@ pub(super) fn render_rules(descriptors: &Descriptors) -> String {
     out
 }
 
-/// What a request must have come by.
+/// The path from the domain to a node, as conditions and dimensions.
 #[derive(Clone, Default)]
 struct DescriptorPath {
-    /// Names of nodes.
+    /// Names of the nodes.
     names: Vec<String>,
     when: Vec<(String, String)>,
     per: Vec<String>,
-    /// A key with a star: no attribute has such a name.
+    /// A key with a star, which no attribute can be named.
     has_starred_key: bool,
 }
 
 struct Writer<'d> {
     out: String,
-    /// What each rule has to name, unless the file does.
+    /// The domain each rule has to name, unless the file names it.
     domain: Option<&'d str>,
-    /// Of the domain.
+    /// Ids in use in the domain.
     ids: HashSet<String>,
 }
 
@@ -124,10 +124,10 @@ impl Writer<'_> {
             );
         }
         for (applies, note) in [
-            (limit.quota, "quota_mode has no equivalent: this rule refuses by itself"),
+            (limit.quota, "quota_mode has no equivalent: this rule denies on its own"),
             (
                 !limit.replaces.is_empty(),
-                "replaces has no equivalent: the limits it replaced hold as well",
+                "replaces has no equivalent: the limits it replaced apply as well",
             ),
             (limit.metadata.is_some(), "metadata is not carried over"),
         ] {
@@ -138,14 +138,14 @@ impl Writer<'_> {
         if path.has_starred_key {
             let commented = rule.replace('\n', "\n# ");
             self.out
-                .push_str("\n# Not converted: a key with a star stands for many attributes.");
+                .push_str("\n# Not converted: a key with a star matches many attributes.");
             self.out.push_str(&commented);
         } else {
             self.out.push_str(&rule);
         }
     }
 
-    /// A name that is new in its domain: that of the limit, or of the way to it.
+    /// Returns an id that is new in its domain, from the name of the limit or from its path.
     fn id(&mut self, limit: &DescriptorLimit, path: &DescriptorPath) -> String {
         let name = if limit.name.is_empty() {
             path.names.join(".")
@@ -162,7 +162,7 @@ impl DescriptorPath {
         path.names.push(node.name.to_string());
         path.has_starred_key |= node.key.contains('*');
         match node.value() {
-            // A star stands for any run of characters there too, and for those that fit are counted apart or together.
+            // A star is any run of characters in rules too; matching values are counted separately or share a counter.
             Some(value) => {
                 path.when.push((node.key.to_string(), yaml_text(value)));
                 if node.pattern.is_some() && !node.is_shared {
@@ -175,13 +175,13 @@ impl DescriptorPath {
     }
 }
 
-/// Whether a node is a single value of a node for all values, so that both are one rule.
+/// True if a node is a single value of a node for all values, so that both become one rule.
 fn is_override_of(all: &DescriptorNode, one: &DescriptorNode) -> bool {
     let is_alike = |limit: &DescriptorLimit| {
         let plain = !limit.quota && limit.replaces.is_empty() && limit.name.is_empty() && limit.native.is_none();
         plain && all.limit.as_ref().is_some_and(|of_all| of_all.shadow == limit.shadow)
     };
-    // Windows are no overrides of another algorithm.
+    // A window cannot override another algorithm.
     let is_window = |limit: &DescriptorLimit| limit.native.is_none();
     !all.has_value
         && all.limit.as_ref().is_none_or(is_window)
@@ -203,7 +203,7 @@ fn rate_text(limit: &DescriptorLimit) -> String {
     format!("{requests}/{}", unit.rule_text())
 }
 
-/// A text as YAML, in quotes unless it surely needs none.
+/// Renders a text as YAML, quoted unless it certainly needs no quotes.
 pub(super) fn yaml_text(text: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "_./-".contains(letter);
     let is_plain = text.starts_with(|letter: char| letter.is_ascii_alphabetic()) && text.chars().all(plain);

@@ -1,4 +1,4 @@
-//! A limit that a request brings along, in a domain of these files.
+//! A limit sent with a request, in a domain of descriptor files.
 
 use super::compile::{apply_limit, counting_limit};
 use super::file::Unit;
@@ -10,22 +10,22 @@ use crate::rules::model::{CounterId, RuleSet, Terms};
 use crate::settle::Policy;
 use crate::units::rate::Rate;
 
-/// So much passes in a window, whatever the file says.
+/// A window and its capacity, which replace the limit of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitOverride {
     requests: u32,
     unit: Unit,
-    /// Nothing is taken of what is refused.
+    /// Denied requests consume nothing.
     strict: bool,
 }
 
 impl LimitOverride {
-    /// As the settings have it for all descriptors.
+    /// Returns an override; `strict` is the setting of all descriptors.
     pub const fn new(requests: u32, unit: Unit, strict: bool) -> Self {
         Self { requests, unit, strict }
     }
 
-    /// How much passes in a window.
+    /// The capacity of a window.
     pub const fn requests(&self) -> u32 {
         self.requests
     }
@@ -35,7 +35,7 @@ impl LimitOverride {
         self.unit
     }
 
-    /// What is held against the store.
+    /// The limit to charge in the store.
     pub fn counting_limit(&self) -> Limit {
         let window = Limit::FixedWindow(FixedWindow::new(Rate::for_hits(
             self.requests.into(),
@@ -44,12 +44,13 @@ impl LimitOverride {
         if self.strict { window } else { counting_limit(&window) }
     }
 
-    /// What a refusal by it means. It is never a shadow and never a quota.
+    /// The policy of its charge. It is never a shadow and never a quota.
     pub const fn policy(&self) -> Policy {
         if self.strict { Policy::Enforce } else { Policy::Count }
     }
 
-    /// What the store's decision comes to, and where what is refused is counted too, the count.
+    /// Returns the decision of this limit for the store's decision, and the window's count where denied hits are
+    /// counted too.
     pub fn apply_limit(&self, decision: Decision) -> (Decision, Option<u64>) {
         if self.strict {
             return (decision, None);
@@ -60,8 +61,8 @@ impl LimitOverride {
 }
 
 impl RuleSet {
-    /// The counter of the limit that a file has for an attempt, if that has windows of this length: one that is brought
-    /// along is counted there too. Where all values of a pattern are counted together it is not.
+    /// Returns the counter of the file's limit for an attempt if that limit has windows of the same length: an override
+    /// is counted there too. A counter shared by all values of a pattern is not used.
     pub fn counter_for_override<K>(
         &self,
         attempt: &Attempt<'_>,

@@ -1,4 +1,4 @@
-//! What can be read and is hardly meant.
+//! Lint warnings for descriptors that parse but are probably mistakes.
 
 use super::compile::is_reportable;
 use super::file::Pattern;
@@ -6,7 +6,7 @@ use super::tree::{DescriptorLevel, DescriptorNode, Descriptors};
 use crate::problem::{Problem, Problems};
 use crate::yaml::excerpt;
 
-/// Warns of all of it.
+/// Warns of every probable mistake.
 pub(super) fn lint(descriptors: &Descriptors, problems: &mut Problems) {
     for level in descriptors.domains.values() {
         lint_level(level, problems);
@@ -24,7 +24,7 @@ fn lint_level(level: &DescriptorLevel, problems: &mut Problems) {
     }
 }
 
-/// Patterns behind one that everything fits which fits them.
+/// Warns of patterns after a pattern that covers them.
 fn warn_shadowed_patterns(level: &DescriptorLevel, problems: &mut Problems) {
     let patterns = || level.nodes.iter().filter(|node| node.pattern.is_some());
     for (index, later) in patterns().enumerate().take(PATTERNS_COMPARED_MAX) {
@@ -34,7 +34,7 @@ fn warn_shadowed_patterns(level: &DescriptorLevel, problems: &mut Problems) {
         };
         if let Some(earlier) = patterns().take(index).find(covers) {
             let text = format!(
-                "`{}` is never reached by a pattern: `{}` stands before it and fits all that it fits",
+                "`{}` is never reached by a pattern: `{}` comes first and covers it",
                 excerpt(&later.name),
                 excerpt(&earlier.name)
             );
@@ -43,10 +43,10 @@ fn warn_shadowed_patterns(level: &DescriptorLevel, problems: &mut Problems) {
     }
 }
 
-/// Nodes that stand for another key as well, because keys and values are joined by an underscore.
+/// Warns of nodes that also match another key, because keys and values are joined by an underscore.
 fn warn_ambiguous_keys(level: &DescriptorLevel, problems: &mut Problems) {
     for node in &level.nodes {
-        // `a_b` with `c` is also what `a` with `b_c` comes to.
+        // `a_b` with `c` has the same composite key as `a` with `b_c`.
         let underscores = node.key.match_indices('_').map(|(at, _)| at);
         for at in underscores {
             let shorter = node.key.get(..at).and_then(|key| level.by_name.get(key));
@@ -69,11 +69,11 @@ fn warn_ambiguous_keys(level: &DescriptorLevel, problems: &mut Problems) {
     }
 }
 
-/// Nodes below a key alone that requests with a value of its own never come to: there is no way back.
+/// Warns of nodes below a bare key that requests with a value of their own never reach: matching does not backtrack.
 fn warn_unreachable_children(level: &DescriptorLevel, problems: &mut Problems) {
     for valued in level.nodes.iter().filter(|node| node.has_value) {
         let any = level.by_name.get(&valued.key).and_then(|&index| level.nodes.get(index));
-        // One without anything is meant as an exception.
+        // A node without limit and children is meant as an exception.
         let is_exception = valued.limit.is_none() && valued.children.nodes.is_empty();
         let Some(any) = any.filter(|_| !is_exception) else {
             continue;
@@ -85,23 +85,24 @@ fn warn_unreachable_children(level: &DescriptorLevel, problems: &mut Problems) {
             .find(|node| !valued.children.by_name.contains_key(&node.name));
         if let Some(unreached) = unreached {
             let text = format!(
-                "requests of `{}` do not come to `{}` below `{}`: they are held to what stands here",
+                "requests of `{}` do not reach `{}` below `{}`: only the limits here apply to them",
                 excerpt(&valued.name),
                 excerpt(&unreached.name),
                 excerpt(&any.name)
             );
-            problems
-                .push(Problem::warning(&valued.location, text).with_hint("repeat it here if it is meant for them too"));
+            problems.push(
+                Problem::warning(&valued.location, text).with_hint("repeat it here if it should apply to them too"),
+            );
         }
     }
 }
 
-/// Names of limits that answers leave out.
+/// Warns of names that responses leave out.
 fn warn_unreportable_names(level: &DescriptorLevel, problems: &mut Problems) {
     let limits = level.nodes.iter().filter_map(|node| node.limit.as_ref());
     for limit in limits.filter(|limit| !is_reportable(&limit.name)) {
         let text = format!(
-            "the name `{}` is not told in answers: Envoy would write it into a header as it is",
+            "the name `{}` is left out of responses: Envoy would copy it into a header unescaped",
             excerpt(&limit.name)
         );
         problems.push(
@@ -111,7 +112,7 @@ fn warn_unreportable_names(level: &DescriptorLevel, problems: &mut Problems) {
     }
 }
 
-/// Keys alone beside a pattern that every value of theirs fits.
+/// Warns of bare keys next to a pattern that covers every value of theirs.
 fn warn_covered_keys(level: &DescriptorLevel, problems: &mut Problems) {
     let patterns = || {
         level
@@ -132,15 +133,15 @@ fn warn_covered_keys(level: &DescriptorLevel, problems: &mut Problems) {
             .find(|(_, pattern)| pattern.covers(&every));
         if let Some((covering, _)) = covering {
             let text = format!(
-                "`{}` is never reached: every value of this key fits `{}`",
+                "`{}` is never reached: every value of this key matches `{}`",
                 excerpt(&node.name),
                 excerpt(&covering.name)
             );
-            let hint = "take one of the two away; a pattern is tried before the key alone";
+            let hint = "remove one of the two; a pattern is tried before the bare key";
             problems.push(Problem::warning(&node.location, text).with_hint(hint));
         }
     }
 }
 
-/// So many patterns of one list are compared with each other: more would take time that grows with their square.
+/// The maximum number of patterns per list that are compared: the time is quadratic.
 const PATTERNS_COMPARED_MAX: usize = 1_000;

@@ -1,20 +1,20 @@
-//! How descriptors are meant beside what their files say.
+//! Settings that apply to all descriptors.
 
 use crate::quantity::Share;
 
-/// What is set about them.
+/// Settings of descriptors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RatelimitOptions {
-    /// A refused request takes nothing anywhere, as with rules of our own.
+    /// A denied request consumes nothing anywhere, as with rules of our own.
     pub strict: bool,
     /// The share of a limit from which on it counts as near.
     pub near_share: f32,
-    /// Whether answers tell what the request was and what passed, as metadata.
+    /// Responses carry the descriptors and the result as metadata.
     pub metadata: bool,
 }
 
 impl Default for RatelimitOptions {
-    /// As it is where nothing is set.
+    /// The settings of envoyproxy/ratelimit's defaults.
     fn default() -> Self {
         Self {
             strict: false,
@@ -25,7 +25,7 @@ impl Default for RatelimitOptions {
 }
 
 impl RatelimitOptions {
-    /// A share as statistics reckon with it.
+    /// Converts a share to the single-precision number of the statistics.
     #[expect(
         clippy::float_arithmetic,
         clippy::cast_precision_loss,

@@ -1,29 +1,29 @@
-//! Under which name the hits of a limit are counted in statistics.
+//! Names of limits in statistics.
 
 use super::tree::DescriptorNode;
 use crate::rules::attempt::Attribute;
 
-/// The name of a limit in statistics: the domain, and for each level what stands for it, joined by dots.
+/// The name of a limit in statistics: the domain, and one label per level, joined by dots.
 #[derive(Debug)]
 pub struct StatPath {
-    /// What stands for each level. None: the key and the value that came.
+    /// The label of each level. None: key and value of the request's entry.
     levels: Box<[Option<Box<str>>]>,
-    /// What stands for an empty value that came.
+    /// The label of an empty value.
     empty: Empty,
-    /// The whole name, where nothing that came stands in it.
+    /// The whole name, if no value of a request is part of it.
     fixed: Option<Box<str>>,
 }
 
-/// How a key is told whose value is empty.
+/// The label of a key whose value is empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Empty {
-    /// By itself.
+    /// The key.
     Bare,
-    /// With the underscore behind it: where every value is told, and none of them as its pattern.
+    /// The key and an underscore: where every value is reported, and none as its pattern.
     Underscore,
 }
 
-/// What a node has to do with the names of the limits below it.
+/// The label that a node contributes to the limits below it.
 #[derive(Clone, Debug)]
 pub(super) struct PathLevel {
     name: Box<str>,
@@ -32,11 +32,11 @@ pub(super) struct PathLevel {
 
 #[derive(Clone, Copy, Debug)]
 enum LabelSource {
-    /// The key and the value that came.
+    /// Key and value of the request's entry.
     RequestValue,
-    /// The node's own name, unless the limit is told in detail.
+    /// The node's name, unless the limit has detailed metrics.
     NameUnlessDetailed,
-    /// The node's own name: all that fit its pattern are counted together.
+    /// The node's name: all values of its pattern share a counter.
     Name,
 }
 
@@ -55,7 +55,7 @@ impl PathLevel {
 }
 
 impl StatPath {
-    /// That of the limit that these nodes lead to. `detailed`: every value that came is told.
+    /// Returns the path of the limit below these levels. With `detailed`, every value of the request is part of it.
     pub(super) fn new<'n>(domain: &str, levels: impl IntoIterator<Item = &'n PathLevel>, detailed: bool) -> Self {
         let label = |level: &PathLevel| match level.label {
             LabelSource::RequestValue => None,
@@ -81,12 +81,12 @@ impl StatPath {
         path
     }
 
-    /// The whole name, if it is the same for all who meet the limit.
+    /// The whole name, if it is the same for every request.
     pub fn fixed(&self) -> Option<&str> {
         self.fixed.as_deref()
     }
 
-    /// Writes the name for these entries in place of what `name` holds.
+    /// Writes the name for these entries, replacing the contents of `name`.
     pub fn write(&self, domain: &str, entries: &[Attribute<'_>], name: &mut String) {
         name.clear();
         name.push_str(domain);
@@ -102,7 +102,7 @@ impl StatPath {
     }
 }
 
-/// Writes the name of a limit that a request brought along in place of what `name` holds: every value stands in it.
+/// Writes the name of a limit override, replacing the contents of `name`: every value is part of it.
 pub fn override_path(domain: &str, entries: &[Attribute<'_>], name: &mut String) {
     name.clear();
     name.push_str(domain);
@@ -122,8 +122,8 @@ fn push_entry(entry: &Attribute<'_>, empty: Empty, name: &mut String) {
     name.push_str(&String::from_utf8_lossy(entry.value));
 }
 
-/// Puts underscores for what parts statistics from each other where they are sent: colons, bars, and the dots of IPv4
-/// addresses, which would look like levels.
+/// Replaces by underscores the separators of statistics: colons, bars, and the dots of IPv4 addresses, which would look
+/// like levels.
 fn sanitize(name: &mut String) {
     if name.contains([':', '|']) {
         *name = name.replace([':', '|'], "_");
@@ -145,7 +145,7 @@ fn sanitize(name: &mut String) {
     }
 }
 
-/// Where an IPv4 address ends that begins here: four runs of one to three digits.
+/// Returns the end of an IPv4 address that starts here: four runs of one to three digits.
 fn address_end(bytes: &[u8], start: usize) -> Option<usize> {
     let mut at = start;
     for group in 0..4 {

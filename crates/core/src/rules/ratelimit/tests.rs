@@ -397,30 +397,30 @@ fn what_is_hardly_meant_is_warned_of() {
                 "domain: d\ndescriptors:\n- {{ key: a, value: v, descriptors: [{{ key: x, {limit} }}] }}\n\
                  - {{ key: a, descriptors: [{{ key: y, {limit} }}] }}"
             ),
-            "requests of `a_v` do not come to `y` below `a`",
+            "requests of `a_v` do not reach `y` below `a`",
         ),
         (
             "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: day, name: 'say \"a\"' } }]".to_owned(),
-            "the name `say \"a\"` is not told in answers",
+            "the name `say \"a\"` is left out of responses",
         ),
         (
             format!(
                 "domain: d\ndescriptors:\n- {{ key: tenant, value: vip, {limit} }}\n\
                  - {{ key: tenant, descriptors: [{{ key: path, {limit} }}] }}"
             ),
-            "requests of `tenant_vip` do not come to `path` below `tenant`",
+            "requests of `tenant_vip` do not reach `path` below `tenant`",
         ),
         (
             format!("domain: d\ndescriptors: [{{ key: path, {limit} }}, {{ key: path, value: '*', {limit} }}]"),
-            "`path` is never reached: every value of this key fits `path_*`",
+            "`path` is never reached: every value of this key matches `path_*`",
         ),
         (
             format!("domain: d\ndescriptors: [{{ key: path, {limit} }}, {{ key: 'pa*', {limit} }}]"),
-            "`path` is never reached: every value of this key fits `pa*`",
+            "`path` is never reached: every value of this key matches `pa*`",
         ),
         (
             format!("domain: d\nunit: day\ndescriptors: [{{ key: a, {limit} }}]"),
-            "`unit` means nothing in a file",
+            "`unit` has no effect in a file",
         ),
     ] {
         let (_, warnings) = read(false, &[&text]).unwrap();
@@ -512,10 +512,10 @@ fn a_limit_may_be_one_of_our_own() {
     for (limit, expected, column) in [
         ("algorithm: gcra", "an algorithm needs a limit", 15),
         ("algorithm: gcra, unit: day", "an algorithm needs a limit", 15),
-        ("limit: 5/s, unit: day", "`unit` has no place beside `limit`", 29),
+        ("limit: 5/s, unit: day", "`unit` cannot be combined with `limit`", 29),
         (
             "limit: 5/s, unlimited: true",
-            "`unlimited` has no place beside `limit`",
+            "`unlimited` cannot be combined with `limit`",
             29,
         ),
         ("limit: 5/s, algorithm: bucket", "`bucket` is not an algorithm", 40),

@@ -1,4 +1,4 @@
-//! Which limit a descriptor meets: a walk down a tree, one entry a level.
+//! Matching of descriptors: a walk down a tree, one entry per level.
 
 use super::file::{NativeLimit, Pattern, Unit};
 use super::options::RatelimitOptions;
@@ -11,62 +11,62 @@ use std::collections::HashMap;
 #[derive(Debug, Default)]
 pub struct Descriptors {
     pub(super) domains: HashMap<Box<str>, DescriptorLevel>,
-    /// How they are meant.
+    /// Their settings.
     pub options: RatelimitOptions,
 }
 
-/// What stands below a domain or an entry.
+/// The descriptors below a domain or an entry.
 #[derive(Debug, Default)]
 pub(super) struct DescriptorLevel {
-    /// In the order they are written.
+    /// In file order.
     pub(super) nodes: Vec<DescriptorNode>,
     /// By name: a node's key, and its value if it has one, joined by an underscore.
     pub(super) by_name: HashMap<Box<str>, usize>,
 }
 
-/// One descriptor as it is written.
+/// One descriptor of a file.
 #[derive(Debug)]
 pub(super) struct DescriptorNode {
     pub(super) key: Box<str>,
     pub(super) name: Box<str>,
     pub(super) has_value: bool,
-    /// Its name, if there is a star in it.
+    /// The composite key as a pattern, if it contains a star.
     pub(super) pattern: Option<Pattern>,
-    /// Values that fit the pattern are counted together.
+    /// Values that match the pattern share a counter.
     pub(super) is_shared: bool,
-    /// Statistics name the value that came instead of the pattern or the key.
+    /// Statistics report the request's value instead of the pattern or the key.
     pub(super) value_to_metric: bool,
     pub(super) limit: Option<DescriptorLimit>,
     pub(super) children: DescriptorLevel,
     pub(super) location: Location,
 }
 
-/// What a descriptor is held to.
+/// The limit of a descriptor.
 #[derive(Debug)]
 pub struct DescriptorLimit {
-    /// How much passes in a window. None: as much as comes, or what `exact` says.
+    /// The capacity and length of a window. None: unlimited, or `native`.
     pub rate: Option<(u32, Unit)>,
-    /// A limit of our own in its place.
+    /// A limit of our own that replaces the window.
     pub native: Option<NativeLimit>,
     /// Its name, by which others replace it; empty if it has none.
     pub name: Box<str>,
-    /// The names of the limits that do not hold where this one does.
+    /// The names of the limits that it replaces.
     pub replaces: Box<[Box<str>]>,
-    /// It decides and counts, but never refuses.
+    /// It decides and counts, but never denies.
     pub shadow: bool,
-    /// It refuses only together with all others of its kind.
+    /// It denies only if all quotas of a request deny.
     pub quota: bool,
-    /// Statistics name every value that came.
+    /// Statistics report every value of the request.
     pub detailed: bool,
-    /// What stands under `metadata`, as it is written.
+    /// The contents of `metadata`.
     pub metadata: Option<crate::yaml::Node>,
-    /// Where it is written.
+    /// Its location.
     pub location: Location,
-    /// The rule that was made of it, by its place in its set.
+    /// The index of the rule compiled from it.
     pub(in crate::rules) rule: u32,
 }
 
-/// The limit that a descriptor meets, and the way there.
+/// The limit that a descriptor matches, and the path to it.
 #[derive(Debug)]
 pub struct DescriptorMatch<'d> {
     /// The limit.
@@ -76,18 +76,18 @@ pub struct DescriptorMatch<'d> {
 }
 
 impl Descriptors {
-    /// Whether there is no domain at all.
+    /// True if there is no domain.
     pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
-    /// Whether there is such a domain.
+    /// True if the domain exists.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.domains.contains_key(domain)
     }
 
-    /// The limit of a descriptor: that of the node its last entry leads to. At each level the node of exactly this key and
-    /// value is taken, else the first whose pattern fits, else that of the key alone; there is no way back to another.
+    /// Returns the limit of a descriptor: that of the node its last entry leads to. Each level prefers the node of
+    /// exactly this key and value, then the first matching pattern, then the bare key; there is no backtracking.
     pub fn find(&self, domain: &str, entries: &[Attribute<'_>]) -> Option<DescriptorMatch<'_>> {
         let mut level = self.domains.get(domain)?;
         let mut path = Vec::with_capacity(entries.len());
@@ -100,17 +100,17 @@ impl Descriptors {
         Some(DescriptorMatch { limit, path })
     }
 
-    /// Makes quotas of all limits: they refuse only all together.
+    /// Turns all limits into quotas, which deny only together.
     pub fn make_quotas(&mut self) {
         self.domains.values_mut().for_each(DescriptorLevel::make_quotas);
     }
 
-    /// A file of rules of our own that come nearest to them, with comments on what is different.
+    /// Renders the closest rules of our own, with comments on the differences.
     pub fn as_rules(&self) -> String {
         super::import::render_rules(self)
     }
 
-    /// Every limit there is, under the names of the nodes that lead to it joined by dots, the domain's first. Sorted.
+    /// All limits, sorted, under the names of their nodes joined by dots, starting with the domain.
     pub fn limits(&self) -> Vec<(String, &DescriptorLimit)> {
         let mut limits = Vec::new();
         for (domain, level) in &self.domains {
@@ -162,13 +162,13 @@ fn composite_key(entry: &Attribute<'_>) -> String {
 }
 
 impl DescriptorMatch<'_> {
-    /// For each entry the value it is counted by: its own, or the pattern where all that fit are counted together.
+    /// Returns for each entry the value it is counted by: its own, or the pattern whose values share a counter.
     pub fn counted_values<'a>(&'a self, entries: &'a [Attribute<'a>]) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let each = self.path.iter().zip(entries);
         each.map(|(node, entry)| (entry.name, node.counted_value(entry)))
     }
 
-    /// Whether all values of a pattern on the way are counted together.
+    /// True if a pattern on the path shares a counter between its values.
     pub(super) fn is_shared(&self) -> bool {
         self.path.iter().any(|node| node.is_shared)
     }
@@ -183,8 +183,8 @@ impl DescriptorMatch<'_> {
 }
 
 impl DescriptorNode {
-    /// What an entry that leads here is counted by: its value, or the pattern where all that fit it are counted together. Of
-    /// that the key is no part, unless there is a star in it: then the key that came is another than the one that is written.
+    /// Returns the value an entry is counted by: its own, or the pattern whose values share a counter. The key is not
+    /// part of the pattern unless it contains a star: then the request's key differs from the one in the file.
     fn counted_value<'a>(&'a self, entry: &Attribute<'a>) -> &'a [u8] {
         if !self.is_shared {
             return entry.value;
@@ -194,17 +194,17 @@ impl DescriptorNode {
         value.unwrap_or(&self.name).as_bytes()
     }
 
-    /// Whether all that lead here are counted as one.
+    /// True if all requests that reach this node share a counter.
     pub(super) fn is_for_all(&self) -> bool {
         self.is_shared && !self.key.contains('*')
     }
 
-    /// The value that is written, if one is.
+    /// The value in the file, if there is one.
     pub(super) fn value(&self) -> Option<&str> {
         self.name.get(self.key.len() + 1..).filter(|_| self.has_value)
     }
 
-    /// Whether statistics name the value that came: a value that is written stands in the name anyway.
+    /// True if statistics report the request's value: a value in the file is part of the name anyway.
     pub(super) const fn names_request_value(&self) -> bool {
         self.value_to_metric && (!self.has_value || self.pattern.is_some())
     }

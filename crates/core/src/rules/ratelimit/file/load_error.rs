@@ -1,19 +1,19 @@
-//! Files that cannot even be read: what is no YAML, and values of the wrong kind. All of it begins with the words that
-//! alerts of envoyproxy/ratelimit's users look for.
+//! Errors of files that do not parse, and of values of a wrong type. All start with the text that alerts of
+//! envoyproxy/ratelimit's users search for.
 
 use crate::problem::{Origin, Problem, Problems};
 use crate::yaml::{self, Node};
 use std::sync::Arc;
 
-/// Reads the text of one file, to be handed to [`super::Files::file`].
+/// Parses the text of one file, for [`super::DescriptorFiles::add_file`].
 ///
 /// # Errors
-/// Everything that is wrong with it as YAML.
+/// All YAML problems.
 pub fn parse(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
     yaml::parse(origin).map_err(|problems| problems.into_iter().map(with_prefix).collect())
 }
 
-/// What `read` makes of a value; what it finds wrong with its kind is told in these words.
+/// Returns what `read` returns; the problems it reports get the prefix.
 pub(in crate::rules::ratelimit) fn read_value<T>(problems: &mut Problems, read: impl FnOnce(&mut Problems) -> T) -> T {
     let mut found = Problems::new();
     let value = read(&mut found);
@@ -26,5 +26,5 @@ fn with_prefix(mut problem: Problem) -> Problem {
     problem
 }
 
-/// What all of these begin with.
+/// The prefix of all of these errors.
 const ERROR_PREFIX: &str = "error loading config file";

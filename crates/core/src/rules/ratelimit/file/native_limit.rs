@@ -1,5 +1,5 @@
-//! A limit of our own in a file of envoyproxy/ratelimit: any algorithm and any period, in the words of rules. It is exact:
-//! what it refuses takes nothing from it.
+//! A limit of our own in a descriptor file: any algorithm and period, written as in rules. Denied requests consume
+//! nothing.
 
 use super::unit::Unit;
 use crate::limit::Limit;
@@ -10,27 +10,27 @@ use crate::rules::ratelimit::import::yaml_text;
 use crate::yaml::{Fields, Node};
 use std::fmt::Write;
 
-/// What stands in place of a window that counts what it refuses.
+/// A limit that replaces the counting window of a descriptor.
 #[derive(Debug)]
 pub struct NativeLimit {
     /// The limit.
     pub limit: Limit,
-    /// As it is written: `100/min burst 20`.
+    /// The text: `100/min burst 20`.
     pub text: Box<str>,
-    /// The lines of a rule that say the same.
+    /// The equivalent lines of a rule.
     pub(in crate::rules::ratelimit) rule_lines: Box<str>,
 }
 
-/// The keys that make a limit one of our own.
+/// The keys that mark a `rate_limit` as one of our own.
 pub(in crate::rules::ratelimit) const NATIVE_KEYS: [&str; 5] =
     ["limit", "algorithm", "min_interval", "lease_ttl", "shape"];
 
-/// Whether a `rate_limit` is one of our own.
+/// True if a `rate_limit` is one of our own.
 pub(in crate::rules::ratelimit) fn is_native(fields: &Fields<'_>) -> bool {
     NATIVE_KEYS.iter().any(|key| fields.find(key).is_some())
 }
 
-/// Reads it: as `limit` says it, or as `requests_per_unit` and `unit` do.
+/// Parses it from `limit`, or from `requests_per_unit` and `unit`.
 pub(in crate::rules::ratelimit) fn parse(
     node: &Node,
     fields: &Fields<'_>,
@@ -44,7 +44,7 @@ pub(in crate::rules::ratelimit) fn parse(
                 if let Some((key, _)) = fields.entry(key) {
                     problems.error_with(
                         &key.location,
-                        format!("`{}` has no place beside `limit`", key.text),
+                        format!("`{}` cannot be combined with `limit`", key.text),
                         "say it once: `limit: 100/min`, or `requests_per_unit` and `unit`",
                     );
                 }
@@ -90,7 +90,7 @@ pub(in crate::rules::ratelimit) fn parse(
     }
 }
 
-/// The same as lines of a rule.
+/// Renders it as lines of a rule.
 fn rule_lines(limit: &str, algorithm: &str, fields: &Fields<'_>) -> Box<str> {
     let mut lines = format!("\n  limit: {}\n  algorithm: {algorithm}", limit.trim());
     for (option, _) in OPTIONS {

@@ -1,4 +1,4 @@
-//! The lengths of windows that files of envoyproxy/ratelimit know.
+//! Window lengths of descriptor files.
 
 use crate::units::time::Micros;
 
@@ -27,14 +27,14 @@ impl Unit {
         Self::Year,
     ];
 
-    /// By its name, however that is written.
+    /// Parses a name, case-insensitively.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
             .into_iter()
             .find(|unit| unit.name().eq_ignore_ascii_case(name))
     }
 
-    /// As it is written where it is shown.
+    /// The name in upper case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Second => "SECOND",
@@ -47,7 +47,7 @@ impl Unit {
         }
     }
 
-    /// As rules of our own write it.
+    /// The period as rules write it.
     pub(in crate::rules::ratelimit) const fn rule_text(self) -> &'static str {
         match self {
             Self::Second => "s",
@@ -60,7 +60,7 @@ impl Unit {
         }
     }
 
-    /// How long it is.
+    /// Its length in seconds.
     pub const fn seconds(self) -> u32 {
         match self {
             Self::Second => 1,
@@ -73,7 +73,7 @@ impl Unit {
         }
     }
 
-    /// The same, as limits count.
+    /// Its length as a period of limits.
     pub fn period(self) -> Micros {
         Micros::from_secs(self.seconds().into())
     }

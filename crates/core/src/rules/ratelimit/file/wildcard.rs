@@ -1,4 +1,4 @@
-//! Patterns of values: a star is any run of characters, an empty one too.
+//! Wildcard patterns: a star matches any run of characters, including none.
 
 /// A pattern with at least one star.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -7,13 +7,13 @@ pub(in crate::rules::ratelimit) struct Pattern {
 }
 
 impl Pattern {
-    /// The pattern that a text is, if there is a star in it.
+    /// Returns the pattern of a text, if it contains a star.
     pub(in crate::rules::ratelimit) fn new(text: &str) -> Option<Self> {
         text.contains('*').then(|| Self { text: text.into() })
     }
 
-    /// Whether a text fits: it begins with what stands before the first star, ends with what stands behind the last, and
-    /// what stands between stars is found in it from left to right.
+    /// True if a text matches: it starts with the part before the first star, ends with the part after the last, and
+    /// contains the parts between in order.
     pub(in crate::rules::ratelimit) fn matches(&self, text: &str) -> bool {
         let (Some((first, rest)), Some((_, last))) = (self.text.split_once('*'), self.text.rsplit_once('*')) else {
             return false;
@@ -32,7 +32,8 @@ impl Pattern {
         true
     }
 
-    /// Whether everything that fits `other` fits this one too: its stars can only stand under a star of this one.
+    /// True if every text that matches `other` also matches this pattern: a star of `other` can only be covered by a
+    /// star of this one.
     pub(in crate::rules::ratelimit) fn covers(&self, other: &Self) -> bool {
         self.matches(&other.text)
     }
