@@ -7,29 +7,26 @@ mod auth;
 mod environment;
 mod forward;
 mod layers;
-mod ratelimit;
-mod reader;
+pub(crate) mod reader;
 mod response_headers;
-mod rules;
 mod schema;
 mod server;
-mod store;
+pub(crate) mod store;
 
 pub use environment::variables;
 pub use layers::{ConfigFile, DEFAULT_FILE, RawSettings, Sources, read_text};
-pub use ratelimit::merges_domains;
 pub use schema::schema;
 pub use store::{MemorySettings, RatelimitCounterSettings, RedisSettings, SnapshotPath, StoreSettings, StoreTls};
 
 pub(crate) use self::reader::without_snippet;
-pub(crate) use self::rules::RatelimitRules;
 
 use self::reader::SettingsReader;
-use crate::server::envoy::CompatModes;
+use crate::compat::ratelimit::CompatModes;
+use crate::compat::ratelimit::files::RatelimitRules;
+use crate::server::auth::tokens::{Rights, Tokens};
 use crate::server::http::{Dialects, Forward, HttpLimits, RetryAfter};
 use crate::server::net::listen::Address;
 use crate::server::net::tls::TlsFiles;
-use crate::server::tokens::{Rights, Tokens};
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_limiter::core::problem::{Problem, Problems};
@@ -191,7 +188,7 @@ impl SettingsReader<'_> {
             log_format: log_format.unwrap_or_default(),
             ipv6_prefix: ipv6_prefix.unwrap_or(IPV6_PREFIX),
             // What is wrong with it is told where its files are read.
-            ratelimit_modes: rules::RatelimitRules::read(self.raw, &mut Problems::new()).modes,
+            ratelimit_modes: RatelimitRules::read(self.raw, &mut Problems::new()).modes,
         })
     }
 }

@@ -1,5 +1,6 @@
 //! The serving part of Tollgate, as a library for its program, its tests and its benches.
 
+pub mod compat;
 pub mod config;
 pub mod data_dir;
 pub mod reload;

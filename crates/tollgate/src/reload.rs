@@ -2,9 +2,9 @@
 
 use crate::config::{RawSettings, StoreSettings};
 use crate::rule_source::ConfigLoader;
+use crate::server::auth::tokens::Keyring;
 use crate::server::gate::Gate;
 use crate::server::store::AnyStore;
-use crate::server::tokens::Keyring;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;

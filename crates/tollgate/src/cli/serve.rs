@@ -20,12 +20,12 @@ use tokio::sync::Notify;
 use tollgate::config::{Config, Sources, variables};
 use tollgate::reload::{Reloader, error_lines, one_line, report_quarantined};
 use tollgate::rule_source::{ConfigLoader, ConfigSnapshot};
+use tollgate::server::auth::tokens::Keyring;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::http::{self, HttpSettings};
 use tollgate::server::net::tls::Tls;
 use tollgate::server::resp::{self, RespSettings};
-use tollgate::server::tokens::Keyring;
 use tollgate_limiter::core::problem::Problem;
 
 /// What can be typed after `tollgate serve`.

@@ -2,7 +2,7 @@
 
 use super::layers::read_text;
 use super::reader::{SettingsReader, without_snippet};
-use crate::server::tokens::{Rights, TokenError, TokenSecret, Tokens};
+use crate::server::auth::tokens::{Rights, TokenError, TokenSecret, Tokens};
 use tollgate_limiter::core::problem::{Problem, Problems, closest_match};
 use tollgate_limiter::core::yaml::{self, Node};
 

@@ -1,7 +1,7 @@
 //! The only file that reads the environment for settings. Clap reads `TOLLGATE_URL` and `TOLLGATE_TOKEN`, for the commands
 //! that ask a server.
 
-use super::ratelimit;
+use crate::compat::ratelimit::env;
 
 /// Every variable that may be a setting, ours or one of envoyproxy/ratelimit. What is not Unicode cannot be one; such a value
 /// is handed on with its odd bytes replaced, so that the setting is refused and not passed over.
@@ -12,7 +12,7 @@ use super::ratelimit;
 pub fn variables() -> Vec<(String, String)> {
     let mut variables: Vec<(String, String)> = std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value)))
-        .filter(|(name, _)| name.starts_with("TOLLGATE_") || ratelimit::is_known(name))
+        .filter(|(name, _)| name.starts_with("TOLLGATE_") || env::is_known(name))
         .map(|(name, value)| (name, value.to_string_lossy().into_owned()))
         .collect();
     // The order of the environment is nobody's intention.

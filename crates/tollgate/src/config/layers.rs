@@ -1,8 +1,8 @@
 //! Settings as they are written: the file, over it the environment, over that the flags. The later wins, and every value
 //! still knows where it was written. Below all of them may be the environment of envoyproxy/ratelimit.
 
-use super::ratelimit::RatelimitEnv;
 use super::reader::without_snippet;
+use crate::compat::ratelimit::env::RatelimitEnv;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
@@ -115,7 +115,7 @@ impl Sources {
 }
 
 impl RawSettings {
-    pub(super) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         Self {
             root: Node {
                 location: Location::start(&Origin::new("settings", "")),

@@ -8,13 +8,13 @@ use tollgate_limiter::core::quantity;
 use tollgate_limiter::core::yaml::Node;
 
 /// Settings half read, and what was wrong so far.
-pub(super) struct SettingsReader<'w> {
-    pub(super) raw: &'w RawSettings,
-    pub(super) problems: Problems,
+pub(crate) struct SettingsReader<'w> {
+    pub(crate) raw: &'w RawSettings,
+    pub(crate) problems: Problems,
 }
 
 impl<'w> SettingsReader<'w> {
-    pub(super) fn new(raw: &'w RawSettings) -> Self {
+    pub(crate) fn new(raw: &'w RawSettings) -> Self {
         Self {
             raw,
             problems: Problems::new(),
@@ -22,7 +22,7 @@ impl<'w> SettingsReader<'w> {
     }
 
     /// The folder that defaults are in: the file's, or else the working folder.
-    pub(super) fn base_dir(&self) -> PathBuf {
+    pub(crate) fn base_dir(&self) -> PathBuf {
         match &self.raw.file {
             Some(file) => file.path.parent().map(Into::into).unwrap_or_default(),
             None => PathBuf::new(),
@@ -30,7 +30,7 @@ impl<'w> SettingsReader<'w> {
     }
 
     /// A path, relative to the file that says it.
-    pub(super) fn path(&mut self, node: &Node, expected: &str) -> Option<PathBuf> {
+    pub(crate) fn path(&mut self, node: &Node, expected: &str) -> Option<PathBuf> {
         let text = node.text(expected, &mut self.problems)?;
         if text.is_empty() || text.contains('\0') {
             let hint = "write a path, relative to the file that says it";
@@ -42,7 +42,7 @@ impl<'w> SettingsReader<'w> {
     }
 
     /// A length of time that is not zero and at most `most`.
-    pub(super) fn duration(&mut self, node: &Node, max: Duration) -> Option<Duration> {
+    pub(crate) fn duration(&mut self, node: &Node, max: Duration) -> Option<Duration> {
         let read = node.read("a length of time", quantity::parse_duration, &mut self.problems)?;
         let duration = Duration::from(read);
         if duration.is_zero() || duration > max {
@@ -57,7 +57,7 @@ impl<'w> SettingsReader<'w> {
     }
 
     /// A text that no message repeats, whatever is wrong with it.
-    pub(super) fn secret<'n>(&mut self, node: &'n Node, expected: &str) -> Option<&'n str> {
+    pub(crate) fn secret<'n>(&mut self, node: &'n Node, expected: &str) -> Option<&'n str> {
         let text = node.scalar();
         if text.is_none() {
             let found = format!("expected {expected}, found {}", node.kind_name());
@@ -68,7 +68,7 @@ impl<'w> SettingsReader<'w> {
     }
 
     /// Says that this version has no such thing, where it was asked for.
-    pub(super) fn unsupported(&mut self, location: &Location, what: &str, hint: &str) {
+    pub(crate) fn unsupported(&mut self, location: &Location, what: &str, hint: &str) {
         self.problems
             .error_with(location, format!("this version has no {what} yet"), hint);
     }

@@ -32,10 +32,10 @@ const SETTINGS: &str = include_str!("settings.schema.json");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::rules::RATELIMIT_KEYS;
+    use crate::compat::ratelimit::files::RATELIMIT_KEYS;
     use crate::config::{KEYS, server, store};
+    use crate::server::auth::tokens::Rights;
     use crate::server::http::{Dialect, Gateway};
-    use crate::server::tokens::Rights;
 
     /// The keys, or the words, that stand at a path of the schema.
     fn entries(schema: &Value, path: &str) -> Vec<String> {

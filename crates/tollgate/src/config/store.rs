@@ -1,12 +1,12 @@
 //! `store`: where counters are kept.
 
-mod envoy;
 mod redis;
 
-#[cfg(test)]
-pub(super) use self::envoy::COUNTERS;
-pub use self::envoy::RatelimitCounterSettings;
 pub use self::redis::{RedisSettings, StoreTls};
+#[cfg(test)]
+#[cfg(test)]
+pub(super) use crate::compat::ratelimit::COUNTERS;
+pub use crate::compat::ratelimit::RatelimitCounterSettings;
 
 use super::reader::{SettingsReader, without_snippet};
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ impl Default for MemorySettings {
 }
 
 impl SettingsReader<'_> {
-    pub(super) fn store(&mut self, node: Option<&Node>) -> StoreSettings {
+    pub(crate) fn store(&mut self, node: Option<&Node>) -> StoreSettings {
         let default = StoreSettings::default();
         let Some(node) = node else { return default };
         let NodeKind::Map(_) = node.kind else {

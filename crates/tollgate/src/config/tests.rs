@@ -1,7 +1,7 @@
 //! What settings mean, and what is said of those that mean nothing. Over all sections, as a person writes them.
 
 use super::*;
-use crate::server::envoy::HeaderNames;
+use crate::compat::ratelimit::HeaderNames;
 use crate::server::http::{Gateway, RequestField, RetryAfterFormat};
 use std::time::Duration;
 use tollgate_limiter::core::problem::Origin;

@@ -2,7 +2,8 @@
 
 use super::file_stamps::FileStamps;
 use super::quarantine::LastGood;
-use crate::config::{Config, IPV6_PREFIX, RatelimitRules, RawSettings, Sources, read_text, without_snippet};
+use crate::compat::ratelimit::files::RatelimitRules;
+use crate::config::{Config, IPV6_PREFIX, RawSettings, Sources, read_text, without_snippet};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
 use std::path::PathBuf;

@@ -1,8 +1,8 @@
 //! The gate: where every front end asks, and the only place where verdicts are timed and counted.
 
-use super::envoy::RatelimitCompat;
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
-use super::telemetry::{MetricNames, Metrics, Protocol, RatelimitCounts, RuleCounts, Telemetry, ThrottleTally};
+use super::telemetry::{MetricNames, Metrics, Protocol, RuleCounts, Telemetry, ThrottleTally};
+use crate::compat::ratelimit::{RatelimitCompat, RatelimitCounts};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;

@@ -3,8 +3,6 @@
 pub mod api;
 mod auth;
 mod connection;
-mod debug;
-mod envoy_json;
 pub mod forward;
 mod json;
 mod problem_details;
@@ -37,7 +35,7 @@ pub async fn serve_debug(
     settings: HttpSettings,
     shutdown: impl Future<Output = ()>,
 ) {
-    serve_routes(listener, gate, settings, shutdown, &debug::ROUTES).await;
+    serve_routes(listener, gate, settings, shutdown, &api::DEBUG_ROUTES).await;
 }
 
 async fn serve_routes(

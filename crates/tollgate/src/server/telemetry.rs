@@ -5,18 +5,16 @@
 //! names of descriptors that are told with their values, which are bounded.
 
 mod decisions;
-mod envoy;
 mod histogram;
 mod store;
 
 pub(super) use decisions::ThrottleTally;
+pub(crate) use decisions::rule_index;
 pub use decisions::{Protocol, RuleCounts};
-use envoy::RatelimitCollector;
-pub(super) use envoy::RatelimitCounts;
-pub use envoy::{CallCounts, RatelimitStats};
 
 use self::store::StoreMetrics;
 use super::store::AnyStore;
+use crate::compat::ratelimit::{RatelimitCollector, RatelimitStats};
 use decisions::Decisions;
 use histogram::Histogram;
 use prometheus_client::collector::Collector;
@@ -61,11 +59,11 @@ pub struct Metrics {
     /// Times other rules were taken.
     pub(super) reloads: AtomicCount,
     /// Times changed rules could not be used.
-    pub(super) reload_errors: AtomicCount,
+    pub(crate) reload_errors: AtomicCount,
     /// Whether the last rules that were seen could not be used: 1, else 0.
     pub(super) reload_failed: AtomicCount,
     /// Times rules were taken, from the first on.
-    pub(super) rules_installed: AtomicCount,
+    pub(crate) rules_installed: AtomicCount,
     /// Connections open now.
     pub connections: AtomicCount,
     /// Connections since the start.

@@ -1,8 +1,8 @@
 //! What must be true after every row, whatever happened in it.
 
-use crate::bench::{Harness, LoadResult, wait_until};
-use crate::figures::Measurements;
+use crate::harness::{Harness, LoadResult, wait_until};
 use crate::load::CONNECTIONS;
+use crate::measurements::Measurements;
 use crate::node::Node;
 use crate::resp::RespClient;
 

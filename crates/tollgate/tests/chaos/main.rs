@@ -13,19 +13,19 @@
 )]
 
 mod audit;
-mod bench;
 mod envelope;
-mod figures;
+mod harness;
 mod load;
+mod measurements;
+mod namespace;
 mod node;
 mod plan;
 mod proxy;
 mod report;
 mod resp;
 mod rows;
-mod space;
 
-use figures::Measurements;
+use measurements::Measurements;
 use plan::{Pace, Plan};
 use rows::{Row, Run};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    if let Some(code) = space::enter(&arguments) {
+    if let Some(code) = namespace::enter(&arguments) {
         return code;
     }
     let results: Vec<report::Result> = rows::ALL

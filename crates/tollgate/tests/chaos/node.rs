@@ -1,6 +1,6 @@
 //! `tollgate serve` as a process, and what can be seen of it from outside.
 
-use crate::space;
+use crate::namespace;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -27,7 +27,7 @@ impl Node {
 
     /// The same with something in its environment.
     pub(crate) fn start_in(settings: &str, environment: Vec<(&'static str, PathBuf)>) -> Self {
-        let port = space::port();
+        let port = namespace::port();
         let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-{port}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let server = format!("server: {{ http: '127.0.0.1:{port}' }}\n");
@@ -64,7 +64,7 @@ impl Node {
 
     /// Asks it to stop and waits until it has. False if it does not end well.
     pub(crate) fn stop(&mut self) -> bool {
-        space::run_program("kill", &["-TERM", &self.child.id().to_string()]);
+        namespace::run_program("kill", &["-TERM", &self.child.id().to_string()]);
         self.child.wait().is_ok_and(|status| status.success())
     }
 

@@ -1,6 +1,6 @@
 //! The table, for people and for the document.
 
-use crate::figures::Measurements;
+use crate::measurements::Measurements;
 use crate::plan::{Pace, Plan};
 use crate::rows::{Row, Run};
 use std::fmt;

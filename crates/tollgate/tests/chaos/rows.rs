@@ -3,14 +3,14 @@
 mod clocks;
 mod cluster;
 mod errors;
+mod instance;
 mod network;
 mod process;
 mod refusals;
 mod scripts;
 mod sentinel;
-mod whole;
 
-use crate::figures::Measurements;
+use crate::measurements::Measurements;
 use crate::plan::Plan;
 
 pub(crate) struct Row {
@@ -97,12 +97,12 @@ pub(crate) const ALL: &[Row] = &[
     missing(36, "poisoned rules"),
     missing(37, "changes of rules are lost, or too many"),
     missing(38, "the disk is full"),
-    row(39, "a flood of new keys", whole::flood),
-    row(40, "nodes stop and start", whole::rolling),
+    row(39, "a flood of new keys", instance::flood),
+    row(40, "nodes stop and start", instance::rolling),
     row(41, "every error code, on some calls and on all", errors::every_code),
     row(
         42,
         "latency while the breaker is open, beside memory",
-        whole::against_memory,
+        instance::against_memory,
     ),
 ];

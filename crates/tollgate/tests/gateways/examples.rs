@@ -1,6 +1,6 @@
 //! What every example must do, and what each gateway does differently.
 
-use crate::site::{Example, GatewayFixture, Tokens};
+use crate::fixture::{Example, GatewayFixture, Tokens};
 
 const NGINX: Example = Example {
     name: "nginx",

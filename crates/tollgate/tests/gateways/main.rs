@@ -5,6 +5,6 @@
 
 mod client;
 mod examples;
+mod fixture;
 mod process;
 mod service;
-mod site;

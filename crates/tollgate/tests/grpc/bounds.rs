@@ -7,10 +7,10 @@ use prost::Message;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::UnixStream;
-use tollgate::server::envoy::RateLimitRequest;
+use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::grpc::{self, GrpcSettings};
 use tollgate::server::net::listen::{Address, Listener};
-use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
+use tollgate::server::rls::RateLimitRequest;
 
 const RULES: &str = "- { id: x, limit: 10/min }\n";
 

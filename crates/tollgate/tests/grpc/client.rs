@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
-use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
+use tollgate::server::rls::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
 
 pub(crate) const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 

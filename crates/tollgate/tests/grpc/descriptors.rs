@@ -4,8 +4,8 @@ use crate::client::{SHOULD_RATE_LIMIT, hits, of};
 use crate::server::Server;
 use prost::Message;
 use serde_json::{Value, json};
-use tollgate::server::envoy::rate_limit_descriptor::RateLimitOverride;
-use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, json as as_json};
+use tollgate::server::rls::rate_limit_descriptor::RateLimitOverride;
+use tollgate::server::rls::{RateLimitDescriptor, RateLimitRequest, json as as_json};
 use tollgate_limiter::core::rules::ratelimit::RatelimitOptions;
 
 /// At 22:34:05 a minute has 55 s left, and a day 5155.

@@ -5,7 +5,7 @@ use crate::server::Server;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
-use tollgate::server::envoy::rate_limit_response::Code;
+use tollgate::server::rls::rate_limit_response::Code;
 
 /// How HTTP/2 begins.
 pub(crate) const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

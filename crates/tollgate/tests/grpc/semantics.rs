@@ -3,8 +3,8 @@
 use crate::client::{SHOULD_RATE_LIMIT, asks, hits, of};
 use crate::server::Server;
 use prost::Message;
-use tollgate::server::envoy::rate_limit_response::{Code, rate_limit::Unit};
-use tollgate::server::envoy::{
+use tollgate::server::rls::rate_limit_response::{Code, rate_limit::Unit};
+use tollgate::server::rls::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitUnit, rate_limit_descriptor,
 };
 

@@ -2,9 +2,9 @@
 
 use crate::client::{asks, hits, of};
 use crate::server::{Server, settings};
-use tollgate::server::envoy::rate_limit_response::{Code, DescriptorStatus, rate_limit::Unit};
 use tollgate::server::grpc::GrpcSettings;
 use tollgate::server::headers::Dialects;
+use tollgate::server::rls::rate_limit_response::{Code, DescriptorStatus, rate_limit::Unit};
 use tollgate_limiter::core::Micros;
 
 /// `code, (requests_per_unit, unit, name), limit_remaining, duration_until_reset in seconds`.

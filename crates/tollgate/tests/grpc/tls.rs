@@ -8,9 +8,9 @@ use std::fs;
 use std::sync::Arc;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tollgate::server::envoy::rate_limit_response::Code;
 use tollgate::server::grpc::GrpcSettings;
 use tollgate::server::net::tls::{Tls, TlsFiles, TlsReload};
+use tollgate::server::rls::rate_limit_response::Code;
 
 fn serve(tls: Arc<Tls>) -> Server {
     let settings = GrpcSettings {

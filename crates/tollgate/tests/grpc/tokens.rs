@@ -4,9 +4,9 @@ use crate::client::{Answer, Client, SHOULD_RATE_LIMIT, asks, of};
 use crate::server::{Server, settings};
 use prost::Message;
 use std::sync::Arc;
-use tollgate::server::envoy::RateLimitDescriptor;
+use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::grpc::GrpcSettings;
-use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
+use tollgate::server::rls::RateLimitDescriptor;
 
 const CHECKS: &str = "token-that-may-check";
 const REFUNDS: &str = "token-that-may-do-both";

@@ -2,7 +2,7 @@
 
 use crate::server::{Server, settings};
 use serde_json::{Value, json};
-use tollgate::server::envoy::{CompatModes, HeaderNames};
+use tollgate::compat::ratelimit::{CompatModes, HeaderNames};
 use tollgate::server::gate::Phase;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};

@@ -3,8 +3,8 @@
 use crate::client::{Answer, Client, begins};
 use crate::server::{Server, settings};
 use std::sync::Arc;
+use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::http::{Forward, Gateway, HttpSettings, RequestField};
-use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 /// Two of each address in `default`, one of each path in `paths`.
 const RULES: &str = "

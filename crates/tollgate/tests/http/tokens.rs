@@ -3,8 +3,8 @@
 use crate::client::{Answer, Client};
 use crate::server::{Server, settings};
 use std::sync::Arc;
+use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::http::HttpSettings;
-use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 const RULES: &str = "- { id: plan, limit: 100/min }\n";
 const PATHS: [(&str, &str, &str); 9] = [

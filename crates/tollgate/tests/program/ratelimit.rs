@@ -12,8 +12,8 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::symlink;
 use std::process::Command;
-use tollgate::server::envoy::rate_limit_response::Code;
-use tollgate::server::envoy::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
+use tollgate::server::rls::rate_limit_response::Code;
+use tollgate::server::rls::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
 use tollgate_limiter::testing::servers::{Server as Redis, ServerKind};
 
 /// What its log says each time changed files are taken, or are not.

@@ -2,8 +2,8 @@
 
 use crate::server::Server;
 use std::sync::Arc;
+use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::resp::RespSettings;
-use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 const PASSWORD: &str = "correct-horse-battery";
 const TOKEN: &str = "token-of-the-shop-0001";

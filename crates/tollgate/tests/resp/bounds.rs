@@ -5,8 +5,8 @@ use crate::server::Server;
 use std::io::{ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
+use tollgate::server::auth::tokens::{Keyring, Rights, TokenSecret, Tokens};
 use tollgate::server::resp::RespSettings;
-use tollgate::server::tokens::{Keyring, Rights, TokenSecret, Tokens};
 
 #[test]
 fn what_is_no_command_is_told_so_and_ends_the_connection() {

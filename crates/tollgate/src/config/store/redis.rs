@@ -72,7 +72,7 @@ impl RedisSettings {
         }
     }
 
-    pub(super) fn with_envoy_counters(self, counters: RatelimitCounterSettings) -> Self {
+    pub(crate) fn with_ratelimit_counters(self, counters: RatelimitCounterSettings) -> Self {
         Self {
             ratelimit_counters: Some(counters),
             ..self

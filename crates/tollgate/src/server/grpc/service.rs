@@ -5,14 +5,12 @@ mod deadline;
 use self::deadline::{requested_timeout, run_within};
 use super::settings::GrpcSettings;
 use super::unary::{MESSAGE_BYTES_MAX, ReplyBody, encode, error_response, message_budget, read};
-use crate::server::envoy::request::is_refund;
-use crate::server::envoy::{
-    self, CLOSED, FILE_DESCRIPTOR_SET, NO_RULES, RateLimitRequest, RateLimitResponse, RlsError,
-};
+use crate::server::auth::tokens::Rights;
 use crate::server::gate::Gate;
 use crate::server::net::memory_budget::MemoryBudget;
+use crate::server::rls::request::is_refund;
+use crate::server::rls::{self, CLOSED, FILE_DESCRIPTOR_SET, NO_RULES, RateLimitRequest, RateLimitResponse, RlsError};
 use crate::server::telemetry::Protocol;
-use crate::server::tokens::Rights;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
 use hyper::{HeaderMap, Request, Response, StatusCode};
@@ -72,14 +70,14 @@ impl GrpcService {
         // Before anything is kept for whoever may not ask.
         self.check_token(&head.headers, Rights::CHECK)?;
         let check = |message: &[u8]| {
-            let bounded = envoy::bounds::check_bounds(message);
+            let bounded = rls::bounds::check_bounds(message);
             bounded.map_err(|what| Status::invalid_argument(what.to_string()))
         };
         let request: RateLimitRequest = read(body, &self.message_budget, check).await?;
         if is_refund(&request) {
             self.check_token(&head.headers, Rights::CHECK | Rights::REFUND)?;
         }
-        let outcome = envoy::should_rate_limit(&self.gate, Protocol::Grpc, &request, self.settings.headers).await;
+        let outcome = rls::should_rate_limit(&self.gate, Protocol::Grpc, &request, self.settings.headers).await;
         outcome.map_err(|error| match error {
             RlsError::Invalid(what) => Status::invalid_argument(what.to_string()),
             RlsError::Closed => Status::unavailable(CLOSED),

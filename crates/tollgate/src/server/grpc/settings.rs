@@ -1,8 +1,8 @@
 //! What can be set about the gRPC front end. The defaults are those of the documentation.
 
+use crate::server::auth::tokens::Keyring;
 use crate::server::headers::Dialects;
 use crate::server::net::tls::Tls;
-use crate::server::tokens::Keyring;
 use std::sync::Arc;
 use std::time::Duration;
 

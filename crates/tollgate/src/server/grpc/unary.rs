@@ -157,7 +157,7 @@ pub(super) const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::envoy::RateLimitRequest;
+    use crate::server::rls::RateLimitRequest;
     use futures_util::stream;
     use http_body_util::StreamBody;
 

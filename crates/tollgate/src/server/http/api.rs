@@ -6,19 +6,21 @@ mod ready;
 pub mod request;
 pub(super) mod response;
 mod retry_after;
+mod rls;
 
 use self::body::{BodyBytes, IncomingBody, body_budget, read};
 use self::response::CheckResponse;
 use super::forward::ForwardPath;
 use super::problem_details::ProblemDetails;
 use super::settings::HttpSettings;
-use super::{auth, debug, envoy_json, forward, json};
-use crate::server::envoy::request::is_refund;
+use super::{auth, forward, json};
+use crate::compat::ratelimit::debug_port;
+use crate::server::auth::tokens::Rights;
 use crate::server::gate::{Gate, Phase};
 use crate::server::net::idle::RequestGuard;
 use crate::server::net::memory_budget::MemoryBudget;
+use crate::server::rls::request::is_refund;
 use crate::server::telemetry::{Protocol, Telemetry};
-use crate::server::tokens::Rights;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::body::Incoming;
@@ -93,6 +95,13 @@ pub(super) const ROUTES: [RouteEntry; 13] = [
     ("/healthcheck", Method::GET, Route::Healthcheck, None),
     ("/metrics", Method::GET, Route::Metrics, Some(Rights::METRICS)),
     ("/openapi.json", Method::GET, Route::OpenApi, None),
+];
+
+/// The endpoints of the debug port.
+pub(super) const DEBUG_ROUTES: [RouteEntry; 3] = [
+    ("/", Method::GET, Route::DebugIndex, None),
+    ("/rlconfig", Method::GET, Route::RlConfig, Some(Rights::METRICS)),
+    ("/stats", Method::GET, Route::Stats, Some(Rights::METRICS)),
 ];
 
 impl HttpService {
@@ -236,12 +245,12 @@ impl HttpService {
             Route::Rls => self.rls(request, guard).await,
             Route::Healthz => Ok(response::json(b"{\"status\":\"alive\"}".to_vec())),
             Route::Readyz => Ok(ready::readiness(&self.gate)),
-            Route::Healthcheck => Ok(debug::health(&self.gate)),
+            Route::Healthcheck => Ok(debug_port::health(&self.gate)),
             Route::Metrics => Ok(metrics(&self.gate)),
             Route::OpenApi => Ok(response::json(OPENAPI.into())),
-            Route::DebugIndex => Ok(debug::index()),
-            Route::RlConfig => Ok(debug::limits(&self.gate)),
-            Route::Stats => Ok(debug::stats(&self.gate)),
+            Route::DebugIndex => Ok(debug_port::index()),
+            Route::RlConfig => Ok(debug_port::limits(&self.gate)),
+            Route::Stats => Ok(debug_port::stats(&self.gate)),
         }
     }
 
@@ -397,11 +406,11 @@ impl HttpService {
     ) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let headers = request.headers().clone();
         let body = self.body(request.into(), guard).await?;
-        let rls_request = envoy_json::read(&body)?;
+        let rls_request = rls::read(&body)?;
         if let (Some(tokens), true) = (&self.settings.tokens, is_refund(&rls_request)) {
             auth::check_token(&tokens.tokens(), &headers, Rights::REFUND)?;
         }
-        envoy_json::respond(&self.gate, &rls_request, self.settings.headers).await
+        rls::respond(&self.gate, &rls_request, self.settings.headers).await
     }
 
     /// What is said of a path that nothing is at.

@@ -1,7 +1,7 @@
 //! Whether a request may do what it asks.
 
 use super::problem_details::ProblemDetails;
-use crate::server::tokens::{Caller, Rights, Tokens, single_header};
+use crate::server::auth::tokens::{Caller, Rights, Tokens, single_header};
 use hyper::header::{HeaderName, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};
 
@@ -65,7 +65,7 @@ static GATEWAY_TOKEN: HeaderName = HeaderName::from_static("x-tollgate-token");
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::server::tokens::TokenSecret;
+    use crate::server::auth::tokens::TokenSecret;
     use hyper::header::{AUTHORIZATION, HeaderValue};
 
     const TOKEN: &str = "0123456789abcdef";

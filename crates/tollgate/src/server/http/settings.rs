@@ -1,9 +1,9 @@
 //! What can be set about the HTTP front end. The defaults are those of the documentation.
 
 use super::forward::Forward;
+use crate::server::auth::tokens::{Keyring, Rights};
 use crate::server::headers::Dialects;
 use crate::server::net::tls::Tls;
-use crate::server::tokens::{Keyring, Rights};
 use std::sync::Arc;
 use std::time::Duration;
 

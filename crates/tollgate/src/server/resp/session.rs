@@ -4,7 +4,7 @@ use super::check::Check;
 use super::reply_writer::{ErrorReply, Escaped, ReplyWriter, RespVersion};
 use super::settings::RespSettings;
 use super::throttle::{self, Throttle, ThrottleParams};
-use crate::server::tokens::{Rights, TokenDigest, Tokens};
+use crate::server::auth::tokens::{Rights, TokenDigest, Tokens};
 use std::sync::Arc;
 
 /// One client's side of a conversation.

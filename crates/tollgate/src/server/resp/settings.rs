@@ -1,7 +1,7 @@
 //! What can be set about the front end for the Redis protocol. The defaults are those of the documentation.
 
+use crate::server::auth::tokens::Keyring;
 use crate::server::net::tls::Tls;
-use crate::server::tokens::Keyring;
 use std::sync::Arc;
 use std::time::Duration;
 

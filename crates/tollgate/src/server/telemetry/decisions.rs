@@ -195,7 +195,7 @@ impl ThrottleTally {
 }
 
 /// Where a rule stands in its set.
-pub(super) fn rule_index(rules: &RuleSet, rule: &Rule) -> usize {
+pub(crate) fn rule_index(rules: &RuleSet, rule: &Rule) -> usize {
     let from_start = ptr::from_ref(rule).addr().wrapping_sub(rules.rules().as_ptr().addr());
     from_start / size_of::<Rule>()
 }

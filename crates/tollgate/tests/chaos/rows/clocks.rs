@@ -2,8 +2,8 @@
 
 use super::process::{settle, start_loaded};
 use crate::audit::{audit, is_too_long, ttls_ms};
-use crate::bench::{CAPACITY, RATE, Setup, stored_key};
-use crate::figures::Measurements;
+use crate::harness::{CAPACITY, RATE, Setup, stored_key};
+use crate::measurements::Measurements;
 use crate::plan::Plan;
 use std::collections::HashSet;
 use std::time::Duration;

@@ -2,14 +2,14 @@
 
 use super::process::start_loaded;
 use crate::audit::{Except, audit, audit_except};
-use crate::bench::{Harness, LoadResult, Outage, Setup, share, stored_key, traffic};
 use crate::envelope::over_admission;
-use crate::figures::Measurements;
+use crate::harness::{Harness, LoadResult, Outage, Setup, share, stored_key, traffic};
 use crate::load::{Sample, Traffic};
+use crate::measurements::Measurements;
+use crate::namespace;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::resp::{info, script_calls, send_command};
-use crate::space;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
@@ -195,7 +195,7 @@ pub(super) fn resharded(plan: &Plan) -> Measurements {
         &target,
     ];
     let more = ["--cluster-slots", slots, "--cluster-yes"];
-    space::run_program("redis-cli", &[&arguments[..], &more].concat());
+    namespace::run_program("redis-cli", &[&arguments[..], &more].concat());
     let until_us = harness.pause(plan.seconds(1.0, 2.0));
     let result = harness.end_load();
     let mut measurements = Measurements::default();

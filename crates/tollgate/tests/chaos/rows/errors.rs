@@ -1,8 +1,8 @@
 //! Every way in which a server refuses, put in by the link on some calls of the script and on all.
 
 use crate::audit::{Baseline, audit};
-use crate::bench::{Outage, Setup};
-use crate::figures::Measurements;
+use crate::harness::{Outage, Setup};
+use crate::measurements::Measurements;
 use crate::plan::Plan;
 use crate::proxy::{Fault, Proxy};
 use std::time::Duration;
@@ -45,7 +45,7 @@ const CREDENTIALS: [&str; 3] = ["noauth", "wrongpass", "noperm"];
 
 pub(super) fn every_code(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let runtime = crate::bench::runtime();
+    let runtime = crate::harness::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let mut measurements = Measurements::default();
     let (mut failed, mut audited, mut beyond, mut unnamed) = (0.0, 0, 0, Vec::new());

@@ -2,14 +2,14 @@
 
 use super::process::{settle, start_loaded, under_admission};
 use crate::audit::audit;
-use crate::bench::{CAPACITY, Harness, OTHERS, Outage, RATE, Setup, check, traffic, wait_until};
-use crate::figures::Measurements;
+use crate::harness::{CAPACITY, Harness, OTHERS, Outage, RATE, Setup, check, traffic, wait_until};
 use crate::load::{NodeResponse, Sample, Traffic};
+use crate::measurements::Measurements;
+use crate::namespace;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::proxy::{Corruption, Fault, Proxy};
 use crate::resp::script_calls;
-use crate::space;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,10 +21,10 @@ pub(super) fn reset(plan: &Plan) -> Measurements {
     let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
     let connects = harness.metric("tollgate_store_dials_total", "");
     let from_us = harness.now_us();
-    space::set_input_filter(Some(&format!("tcp dport {} reject with tcp reset", server.port())));
+    namespace::set_input_filter(Some(&format!("tcp dport {} reject with tcp reset", server.port())));
     let gaps_ms = gaps_between_connects(&harness, plan.seconds(2.0, 5.0));
     let connects = harness.metric("tollgate_store_dials_total", "") - connects;
-    space::set_input_filter(None);
+    namespace::set_input_filter(None);
     let outage = Outage {
         from_us,
         back_us: harness.now_us(),
@@ -79,11 +79,11 @@ fn deviation(all: &[f64]) -> f64 {
 pub(super) fn swallowed(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let sockets = space::connections_to(server.port());
+    let sockets = namespace::connections_to(server.port());
     let from_us = harness.now_us();
-    space::set_input_filter(Some(&format!("tcp dport {} drop", server.port())));
+    namespace::set_input_filter(Some(&format!("tcp dport {} drop", server.port())));
     harness.pause(plan.seconds(2.5, 20.0));
-    space::set_input_filter(None);
+    namespace::set_input_filter(None);
     let outage = Outage {
         from_us,
         back_us: harness.now_us(),
@@ -94,7 +94,7 @@ pub(super) fn swallowed(plan: &Plan) -> Measurements {
     measurements.at_most("over-admission (M3)", result.excess(), outage.excess());
     result.noticed(&mut measurements, outage);
     under_admission(&mut measurements, &result, outage);
-    let left = space::connections_to(server.port());
+    let left = namespace::connections_to(server.port());
     measurements.at_most("connections to the server, against before", left as f64, sockets as f64);
     noticed_when_idle(&mut measurements, &harness, &server);
     measurements
@@ -103,7 +103,7 @@ pub(super) fn swallowed(plan: &Plan) -> Measurements {
 /// Nobody asks for anything, and the nodes find out all the same: they count each other.
 fn noticed_when_idle(measurements: &mut Measurements, harness: &Harness, server: &Server) {
     let started = harness.now();
-    space::set_input_filter(Some(&format!("tcp dport {} drop", server.port())));
+    namespace::set_input_filter(Some(&format!("tcp dport {} drop", server.port())));
     for node in &harness.nodes {
         wait_until("a node notices", || node.json("/readyz")["store"]["reachable"] == false);
     }
@@ -112,14 +112,14 @@ fn noticed_when_idle(measurements: &mut Measurements, harness: &Harness, server:
         Some(harness.now() - started),
         Duration::from_secs(2),
     );
-    space::set_input_filter(None);
+    namespace::set_input_filter(None);
 }
 
 pub(super) fn slow(plan: &Plan) -> Measurements {
     let mut measurements = Measurements::default();
     for (late, more) in [(50, 0), (200, 0), (20, 60)] {
         let server = Server::start(ServerKind::Redis70);
-        let runtime = crate::bench::runtime();
+        let runtime = crate::harness::runtime();
         let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
         let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&proxy.url()));
         let changes = harness.metric("tollgate_breaker_transitions_total", "");
@@ -159,10 +159,10 @@ pub(super) fn lossy(plan: &Plan) -> Measurements {
         setup.traffic = traffic(&["h0"], 1_000, others);
         let (mut harness, baseline) = start_loaded(plan, setup);
         let from_us = harness.now_us();
-        space::set_input_filter(Some(&format!("tcp dport {} {rule} counter drop", server.port())));
+        namespace::set_input_filter(Some(&format!("tcp dport {} {rule} counter drop", server.port())));
         harness.pause(plan.seconds(3.0, 10.0));
-        let dropped = space::dropped();
-        space::set_input_filter(None);
+        let dropped = namespace::dropped();
+        namespace::set_input_filter(None);
         let outage = Outage {
             from_us,
             back_us: harness.now_us(),
@@ -193,7 +193,7 @@ pub(super) fn lossy(plan: &Plan) -> Measurements {
 
 pub(super) fn spoiled(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let runtime = crate::bench::runtime();
+    let runtime = crate::harness::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let mut setup = Setup::two_nodes(&proxy.url());
     setup.traffic = unique_keys(plan.pick(1_500, 2_500));
@@ -277,7 +277,7 @@ fn unique_keys(per_second: u32) -> Traffic {
 
 pub(super) fn partitioned(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let runtime = crate::bench::runtime();
+    let runtime = crate::harness::runtime();
     let proxies = [(); 2].map(|()| Proxy::start(runtime.handle(), server.port(), plan.seed));
     let mut setup = Setup::two_nodes("");
     setup.stores = proxies.iter().map(Proxy::url).collect();
@@ -299,14 +299,14 @@ pub(super) fn partitioned(plan: &Plan) -> Measurements {
     let other = result
         .between(from_us, outage.back_us)
         .filter(|sample| sample.node == 1);
-    let shared = crate::bench::share(other, Sample::is_shared);
+    let shared = crate::harness::share(other, Sample::is_shared);
     measurements.share("share of the other node that the store decided", shared, (0.95, 0.99));
     measurements
 }
 
 pub(super) fn flapping(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
-    let runtime = crate::bench::runtime();
+    let runtime = crate::harness::runtime();
     let proxy = Proxy::start(runtime.handle(), server.port(), plan.seed);
     let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&proxy.url()));
     let changes = harness.metric("tollgate_breaker_transitions_total", "");

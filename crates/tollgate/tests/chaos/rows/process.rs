@@ -1,8 +1,8 @@
 //! The server as a process: killed, frozen, restarted, wiped, busy.
 
 use crate::audit::{Baseline, audit};
-use crate::bench::{CAPACITY, FALLBACK_SHARE, Harness, LoadResult, Outage, RATE, Setup, pause};
-use crate::figures::Measurements;
+use crate::harness::{CAPACITY, FALLBACK_SHARE, Harness, LoadResult, Outage, RATE, Setup, pause};
+use crate::measurements::Measurements;
 use crate::plan::Plan;
 use crate::resp::{RespClient, command_ok, info, script_calls, send_command};
 use std::time::Duration;

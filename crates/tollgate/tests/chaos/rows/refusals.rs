@@ -2,13 +2,13 @@
 
 use super::process::{settle, start_loaded};
 use crate::audit::audit;
-use crate::bench::{CAPACITY, Harness, Outage, Setup, check};
-use crate::figures::Measurements;
+use crate::harness::{CAPACITY, Harness, Outage, Setup, check};
 use crate::load::Traffic;
+use crate::measurements::Measurements;
+use crate::namespace;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::resp::{RespClient, command_ok, info, send_command, send_command_with};
-use crate::space;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate_core::testing::random::Random;
@@ -94,7 +94,7 @@ pub(super) fn no_replicas(plan: &Plan) -> Measurements {
 pub(super) fn disk_full(plan: &Plan) -> Measurements {
     let folder = std::env::temp_dir().join(format!("tollgate-chaos-{}-disk", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    space::mount_small(&folder, 200 << 10);
+    namespace::mount_small(&folder, 200 << 10);
     std::fs::write(folder.join("filler"), vec![0; 190 << 10]).unwrap();
     let server = Server::start_with(ServerKind::Redis70, &["--dir", &folder.to_string_lossy()]);
     // Only a server that is to save refuses when it cannot.
@@ -103,7 +103,7 @@ pub(super) fn disk_full(plan: &Plan) -> Measurements {
     let end = ["CONFIG SET stop-writes-on-bgsave-error no"];
     let measurements = run_refusal(plan, &server, "misconf", (&before, &end));
     drop(server);
-    space::run_program("umount", &[&folder.to_string_lossy()]);
+    namespace::run_program("umount", &[&folder.to_string_lossy()]);
     let _ = std::fs::remove_dir(&folder);
     measurements
 }

@@ -2,8 +2,8 @@
 
 use super::process::{LEDGER, debited, start_loaded};
 use crate::audit::audit;
-use crate::bench::{RATE, Setup};
-use crate::figures::Measurements;
+use crate::harness::{RATE, Setup};
+use crate::measurements::Measurements;
 use crate::plan::{Pace, Plan};
 use crate::resp::{command_ok, info};
 use std::time::Duration;

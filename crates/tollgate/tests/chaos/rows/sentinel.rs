@@ -2,8 +2,8 @@
 
 use super::process::start_loaded;
 use crate::audit::{Baseline, audit};
-use crate::bench::{CAPACITY, Outage, RATE, Setup, wait_until};
-use crate::figures::Measurements;
+use crate::harness::{CAPACITY, Outage, RATE, Setup, wait_until};
+use crate::measurements::Measurements;
 use crate::plan::Plan;
 use crate::resp::{script_calls, send_command};
 use std::time::Duration;
@@ -119,7 +119,7 @@ pub(super) fn without_sentinels(plan: &Plan) -> Measurements {
     harness.nodes[0].stop();
     let started = harness.now();
     harness.nodes[0].restart();
-    let check = || harness.nodes[0].post("/v1/check", &crate::bench::check("hot", "h0"));
+    let check = || harness.nodes[0].post("/v1/check", &crate::harness::check("hot", "h0"));
     let response = check();
     let took = harness.now() - started;
     let by_the_store = (0..10)

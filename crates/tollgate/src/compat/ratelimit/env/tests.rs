@@ -424,7 +424,7 @@ fn the_file_our_own_variables_and_flags_win_over_it() {
 
 #[test]
 fn the_page_for_its_users_has_every_variable() {
-    const PAGE: &str = include_str!("../../../../../docs/migrating-from-envoy-ratelimit.md");
+    const PAGE: &str = include_str!("../../../../../../docs/migrating-from-envoy-ratelimit.md");
     let names: Vec<&str> = PAGE.split('`').skip(1).step_by(2).collect();
     for name in super::names::all() {
         let is_named = |word: &&str| match word.strip_suffix('*') {

@@ -1,11 +1,11 @@
 //! `POST /json`: Envoy's request as JSON, for gateways that speak HTTP and not gRPC.
 
-use super::api::response;
-use super::problem_details::{NO_STORE, ProblemDetails};
-use crate::server::envoy::rate_limit_response::Code;
-use crate::server::envoy::{CLOSED, NO_RULES, RateLimitRequest, RlsError, json, should_rate_limit};
+use super::response;
 use crate::server::gate::Gate;
 use crate::server::headers::Dialects;
+use crate::server::http::problem_details::{NO_STORE, ProblemDetails};
+use crate::server::rls::rate_limit_response::Code;
+use crate::server::rls::{CLOSED, NO_RULES, RateLimitRequest, RlsError, json, should_rate_limit};
 use crate::server::telemetry::Protocol;
 use bytes::Bytes;
 use http_body_util::Full;

@@ -7,20 +7,20 @@
     reason = "all of it is a test, and the lints know only the functions that are marked as one"
 )]
 
-mod doors;
 #[path = "../grpc/client.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod grpc;
 #[path = "../http/client.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod http;
+mod protocols;
 #[path = "../resp/client.rs"]
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod resp;
-mod site;
+mod server;
 
-use doors::{PROTOCOLS, TestAttempt, TestVerdict, check, forward, gateway_view};
-use site::TestServer;
+use protocols::{PROTOCOLS, TestAttempt, TestVerdict, check, forward, gateway_view};
+use server::TestServer;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -3,12 +3,11 @@
 //! Names of limits that are the same for all requests are found when rules are loaded. Where values that came stand in a
 //! name there may be ever more of them, so these are bounded: what comes after counts for all others of its domain.
 
-mod ratelimit;
+mod prometheus;
 
-pub(super) use self::ratelimit::RatelimitCollector;
+pub(crate) use self::prometheus::RatelimitCollector;
 
-use super::AtomicCount;
-use super::decisions::rule_index;
+use crate::server::telemetry::{AtomicCount, rule_index};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -352,7 +351,7 @@ impl RatelimitStats {
     }
 
     /// The same as series, where there are such descriptors.
-    pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let stats = self.stats.read().unwrap_or_else(PoisonError::into_inner);
         if stats.by_name.is_empty() && stats.unknown_domains.is_empty() {
             return Ok(());

@@ -1,6 +1,6 @@
 //! What is counted of descriptors, and under which names.
 
-use crate::server::envoy::CompatModes;
+use crate::compat::ratelimit::CompatModes;
 use crate::server::gate::Gate;
 use crate::server::telemetry::Protocol;
 use std::pin::pin;

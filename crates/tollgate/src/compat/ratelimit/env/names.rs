@@ -3,7 +3,7 @@
 use super::RUNTIME_ROOT;
 
 /// Whether a variable is one of them.
-pub(in crate::config) fn is_known(name: &str) -> bool {
+pub(crate) fn is_known(name: &str) -> bool {
     all().any(|known| known == name)
 }
 

@@ -5,7 +5,7 @@ mod names;
 mod server;
 mod store;
 
-pub(super) use self::names::is_known;
+pub(crate) use self::names::is_known;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,13 +15,13 @@ use tollgate_limiter::core::yaml::{MapKey, Node, NodeKind};
 
 /// What the variables come to.
 #[derive(Debug)]
-pub(super) struct RatelimitEnv {
+pub(crate) struct RatelimitEnv {
     /// The settings, a map.
-    pub(super) root: Node,
+    pub(crate) root: Node,
     /// What the values were written in.
-    pub(super) origins: Vec<Arc<Origin>>,
+    pub(crate) origins: Vec<Arc<Origin>>,
     /// What is different from what a variable asks for.
-    pub(super) notes: Vec<Problem>,
+    pub(crate) notes: Vec<Problem>,
 }
 
 /// Variables half read.
@@ -33,7 +33,7 @@ struct EnvReader<'v> {
 
 impl RatelimitEnv {
     /// The layer of these variables, if they are meant for it. What is empty counts as not set.
-    pub(super) fn read(variables: &[(String, String)], problems: &mut Problems) -> Option<Self> {
+    pub(crate) fn read(variables: &[(String, String)], problems: &mut Problems) -> Option<Self> {
         let set = variables.iter().filter(|(_, value)| !value.is_empty());
         let variables: HashMap<&str, &str> = set.map(|(name, value)| (&**name, &**value)).collect();
         let root = *variables.get(RUNTIME_ROOT)?;
@@ -273,7 +273,7 @@ impl<'v> EnvReader<'v> {
 }
 
 /// The variable that says where the files are, and that this environment is meant.
-pub(super) const RUNTIME_ROOT: &str = "RUNTIME_ROOT";
+pub(crate) const RUNTIME_ROOT: &str = "RUNTIME_ROOT";
 const MERGE_DOMAINS: &str = "MERGE_DOMAIN_CONFIG";
 
 #[cfg(test)]

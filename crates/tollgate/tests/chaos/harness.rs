@@ -1,8 +1,8 @@
 //! The bench that rows run on: nodes over a store, and a load with one hot key and many others.
 
 use crate::envelope::over_admission;
-use crate::figures::Measurements;
 use crate::load::{Load, Sample, Traffic};
+use crate::measurements::Measurements;
 use crate::node::Node;
 use crate::plan::Plan;
 use std::path::PathBuf;

@@ -1,24 +1,15 @@
 //! What is known from envoyproxy/ratelimit: `/healthcheck`, and on the debug port `/rlconfig` and `/stats`, as plain text.
 
-use super::api::{PLAIN_TEXT, Route, RouteEntry};
 use crate::server::gate::{Gate, Phase};
 use crate::server::telemetry::Protocol;
-use crate::server::tokens::Rights;
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::CONTENT_TYPE;
-use hyper::{Method, Response, StatusCode};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
 use tollgate_limiter::core::rules::ratelimit::DescriptorLimit;
 
-/// What is asked of the debug port.
-pub(super) const ROUTES: [RouteEntry; 3] = [
-    ("/", Method::GET, Route::DebugIndex, None),
-    ("/rlconfig", Method::GET, Route::RlConfig, Some(Rights::METRICS)),
-    ("/stats", Method::GET, Route::Stats, Some(Rights::METRICS)),
-];
-
 /// 200 and `OK` while requests should be sent here, else 500. Why changed files are not in force stands below it.
-pub(super) fn health(gate: &Gate) -> Response<Full<Bytes>> {
+pub(crate) fn health(gate: &Gate) -> Response<Full<Bytes>> {
     let is_healthy = gate.phase() == Phase::Ready && !gate.is_awaiting_rules();
     let mut body = match (is_healthy, gate.phase()) {
         (true, _) => "OK",
@@ -40,12 +31,12 @@ pub(super) fn health(gate: &Gate) -> Response<Full<Bytes>> {
 }
 
 /// What the debug port has.
-pub(super) fn index() -> Response<Full<Bytes>> {
+pub(crate) fn index() -> Response<Full<Bytes>> {
     text("/rlconfig: print out the limits of the files in force\n/stats: print out what was counted\n".to_owned())
 }
 
 /// Each limit in force, a line each.
-pub(super) fn limits(gate: &Gate) -> Response<Full<Bytes>> {
+pub(crate) fn limits(gate: &Gate) -> Response<Full<Bytes>> {
     let snapshot = gate.snapshot(Protocol::Http);
     let limits = snapshot.limiter().rules().descriptors().limits();
     text(limits.iter().map(|(path, limit)| line(path, limit)).collect())
@@ -64,7 +55,7 @@ fn line(path: &str, limit: &DescriptorLimit) -> String {
 }
 
 /// What was counted, a line each, by name.
-pub(super) fn stats(gate: &Gate) -> Response<Full<Bytes>> {
+pub(crate) fn stats(gate: &Gate) -> Response<Full<Bytes>> {
     let stats = &gate.metrics().ratelimit;
     let mut lines: Vec<String> = vec![
         format!("ratelimit.service.config_load_success: {}\n", gate.rules_installed()),
@@ -82,6 +73,8 @@ pub(super) fn stats(gate: &Gate) -> Response<Full<Bytes>> {
 
 fn text(body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(body));
-    response.headers_mut().insert(CONTENT_TYPE, PLAIN_TEXT);
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     response
 }

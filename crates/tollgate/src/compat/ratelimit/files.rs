@@ -1,7 +1,7 @@
 //! `envoy_rules`: files of envoyproxy/ratelimit, and how they are meant.
 
+use super::{CompatModes, HeaderNames};
 use crate::config::RawSettings;
-use crate::server::envoy::{CompatModes, HeaderNames};
 use hyper::header::HeaderName;
 use tollgate_limiter::core::problem::{Problem, Problems, ValueError};
 use tollgate_limiter::core::quantity::parse_share;

@@ -2,18 +2,15 @@
 //! descriptors of a request settle together.
 
 pub mod bounds;
-mod compat;
 pub mod json;
 mod metadata;
-mod reply;
 pub mod request;
+mod response;
 
 use self::request::{InvalidRequest, RlsRequest};
 use super::gate::Gate;
 use super::headers::Dialects;
 use super::telemetry::Protocol;
-
-pub use self::compat::{CompatModes, HeaderNames, RatelimitCompat};
 
 pub use self::messages::envoy::config::core::v3::HeaderValue;
 pub use self::messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
@@ -79,12 +76,12 @@ async fn respond(
         return Err(RlsError::NoRules);
     }
     let combined = snapshot.check_all(&rls_request.items).await;
-    if reply::is_closed(&combined) {
+    if response::is_closed(&combined) {
         return Err(RlsError::Closed);
     }
     let is_ratelimit_domain = rules.descriptors().has_domain(&request.domain);
     let dialects = if is_ratelimit_domain { Dialects::NONE } else { dialects };
-    let mut response = reply::encode_response(request, &rls_request.items, &combined, dialects);
+    let mut response = response::encode_response(request, &rls_request.items, &combined, dialects);
     if is_ratelimit_domain {
         gate.compat()
             .apply(&mut response, &combined, &gate.metrics().ratelimit.calls);

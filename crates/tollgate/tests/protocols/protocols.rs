@@ -1,9 +1,9 @@
 //! The ways in. A further one is a line in [`DOORS`] and a function.
 
-use crate::site::TestServer;
+use crate::server::TestServer;
 use crate::{grpc, http, resp};
 use serde_json::{Value, json};
-use tollgate::server::envoy::rate_limit_response::{Code, DescriptorStatus};
+use tollgate::server::rls::rate_limit_response::{Code, DescriptorStatus};
 
 /// An attempt as all doors can say it.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use super::process::start_loaded;
 use crate::audit::{Baseline, Except, audit_except, broken};
-use crate::bench::{Harness, LoadResult, RATE, Setup, check, pause, runtime, traffic, wait_until};
-use crate::figures::Measurements;
+use crate::harness::{Harness, LoadResult, RATE, Setup, check, pause, runtime, traffic, wait_until};
 use crate::load::{Load, Sample, Traffic};
+use crate::measurements::Measurements;
 use crate::node::Node;
 use crate::plan::Plan;
 use crate::resp::command_ok;

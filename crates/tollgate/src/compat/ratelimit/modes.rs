@@ -1,9 +1,9 @@
 //! How requests for descriptors of envoyproxy/ratelimit's files are answered, as its users know it: headers under its names,
 //! and looking without refusing.
 
-use super::rate_limit_response::{Code, DescriptorStatus};
-use super::{HeaderValue, RateLimitResponse};
-use crate::server::telemetry::CallCounts;
+use super::CallCounts;
+use crate::server::rls::rate_limit_response::{Code, DescriptorStatus};
+use crate::server::rls::{HeaderValue, RateLimitResponse};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tollgate_limiter::{CombinedVerdict, ItemVerdict};
@@ -52,7 +52,7 @@ impl RatelimitCompat {
     }
 
     /// Makes an answer what the modes say, and counts what passes only by them.
-    pub(super) fn apply(&self, response: &mut RateLimitResponse, combined: &CombinedVerdict<'_>, calls: &CallCounts) {
+    pub(crate) fn apply(&self, response: &mut RateLimitResponse, combined: &CombinedVerdict<'_>, calls: &CallCounts) {
         let modes = self.modes();
         if let Some(names) = &modes.headers {
             response.response_headers_to_add = names.response_headers(&response.statuses, &combined.items);

@@ -1,7 +1,7 @@
 //! `envoy_rules.counters`: how counters of envoyproxy/ratelimit are kept, where the store is a Redis server.
 
-use super::super::reader::SettingsReader;
-use super::{RedisSettings, StoreSettings};
+use crate::config::reader::{SettingsReader, without_snippet};
+use crate::config::{RedisSettings, StoreSettings};
 use tollgate_limiter::core::Micros;
 use tollgate_limiter::core::problem::{Problem, ValueError};
 use tollgate_limiter::core::quantity;
@@ -40,7 +40,7 @@ impl RatelimitCounterSettings {
     ///
     /// # Errors
     /// Those of the server for windows of a second: see [`RedisSettings::options`].
-    pub(super) fn options(&self) -> Result<RedisCountersOptions, String> {
+    pub(crate) fn options(&self) -> Result<RedisCountersOptions, String> {
         let per_second = match &self.per_second {
             Some(second) => Some(Box::new(second.options()?)),
             None => None,
@@ -58,7 +58,7 @@ impl RatelimitCounterSettings {
 
 impl SettingsReader<'_> {
     /// A store that keeps the counters of `envoy_rules`, if there are any, as these say.
-    pub(in super::super) fn with_ratelimit_counters(
+    pub(crate) fn with_ratelimit_counters(
         &mut self,
         store: StoreSettings,
         envoy_rules: Option<&Node>,
@@ -71,7 +71,7 @@ impl SettingsReader<'_> {
         let setting = setting.map(|(_, node)| node).filter(|node| !node.is_null());
         let counters = setting.map(|node| self.ratelimit_counters(node)).unwrap_or_default();
         match store {
-            StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_envoy_counters(counters)),
+            StoreSettings::Redis(redis) => StoreSettings::Redis(redis.with_ratelimit_counters(counters)),
             memory @ StoreSettings::Memory(_) => {
                 if let Some(node) = setting.filter(|_| counters != RatelimitCounterSettings::default()) {
                     let unused =
@@ -115,11 +115,8 @@ impl SettingsReader<'_> {
             StoreSettings::Redis(second) => Some(Box::new(second)),
             StoreSettings::Memory(_) => {
                 let hint = "write `redis://host:6379`, or leave it out: then all windows are counted in `store`";
-                self.problems.error_with(
-                    &super::without_snippet(&node.location),
-                    "this is not a Redis server",
-                    hint,
-                );
+                self.problems
+                    .error_with(&without_snippet(&node.location), "this is not a Redis server", hint);
                 None
             }
         }
@@ -150,7 +147,7 @@ fn seconds(text: &str) -> Result<u32, ValueError> {
 }
 
 /// The keys of `counters`.
-pub(in super::super) const COUNTERS: [&str; 5] = ["prefix", "jitter", "local_cache", "stop_when_over", "per_second"];
+pub(crate) const COUNTERS: [&str; 5] = ["prefix", "jitter", "local_cache", "stop_when_over", "per_second"];
 
 const PREFIX_MAX: usize = 256;
 /// A year.

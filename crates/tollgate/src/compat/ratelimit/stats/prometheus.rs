@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError};
 
 /// Tells figures so.
 #[derive(Debug)]
-pub(in crate::server::telemetry) struct RatelimitCollector(pub(in crate::server::telemetry) Arc<Metrics>);
+pub(crate) struct RatelimitCollector(pub(crate) Arc<Metrics>);
 
 impl Collector for RatelimitCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {

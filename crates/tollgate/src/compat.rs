@@ -1,0 +1,3 @@
+//! Drop-in compatibility with other rate limiters.
+
+pub mod ratelimit;

@@ -1,0 +1,3 @@
+//! Authentication of callers, shared by all front ends.
+
+pub mod tokens;
