@@ -1,7 +1,7 @@
-//! Clients that mean harm, against a server with its defaults: how much it grows, and whether others are still served.
+//! Abusive clients against a server with default settings: its memory growth, and the service other clients get.
 //!
 //! ```text
-//! cargo run --release -p tollgate-bench -- abuse
+//! cargo run --profile dist -p tollgate-bench -- abuse
 //! ```
 
 mod attacks;
@@ -9,21 +9,21 @@ mod bystander;
 
 use crate::servers::process::{self, Server};
 use bystander::Bystander;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
-/// Lets clients that mean harm loose on a server: bombs over the Redis protocol, slow HTTP, streams that are taken back.
+/// Attacks a server: oversized commands over the Redis protocol, slow HTTP, rapid resets of HTTP/2 streams.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- abuse --seconds 20")]
+#[command(after_help = "Example:\n  cargo run --profile dist -p tollgate-bench -- abuse --seconds 20")]
 pub(crate) struct Args {
-    /// How long each attack lasts: longer than a server waits for a header.
+    /// Duration of each attack, longer than a server waits for a header.
     #[arg(long, default_value_t = 12)]
     seconds: u64,
 }
 
-/// Where a server listens.
+/// The addresses of a server.
 #[derive(Clone, Copy)]
 struct Addresses {
     http: SocketAddr,
@@ -31,29 +31,29 @@ struct Addresses {
     resp: SocketAddr,
 }
 
-/// What an attack came to.
+/// The result of one attack.
 struct AttackResult {
     name: &'static str,
-    /// What the attackers have to say.
+    /// The attackers' own summary.
     description: String,
     grown_bytes: u64,
     length: Duration,
     bystander: bystander::BystanderResult,
 }
 
-/// The most that a server may grow by.
+/// The maximum growth of a server.
 const GROWTH_MAX: u64 = 64 << 20;
-/// The fewest answers that somebody else gets in a second. Attackers are on his thread, which takes most of his time.
+/// The minimum rate of responses for the other client. It shares its thread with the attackers, which take most of the time.
 const ANSWERS_MIN: u64 = 10;
-/// The longest that somebody else waits for one.
+/// The maximum latency of the other client.
 const SLOWEST_MAX: Duration = Duration::from_secs(1);
-/// How many files this process needs at a time.
+/// Open files this process needs.
 const FILES: u64 = 8_192;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     match attack_all(args) {
         Ok(outcomes) => {
-            println!("| attack | server grew by | others: answers | slowest answer | errors | |");
+            println!("| attack | server grew by | other client: responses | slowest response | errors | |");
             println!("|---|---:|---:|---:|---:|---|");
             for outcome in &outcomes {
                 println!(
@@ -91,7 +91,7 @@ fn attack_all(args: &Args) -> Result<Vec<AttackResult>, String> {
     if files < FILES {
         return Err(format!("this needs {FILES} open files, and the system allows {files}"));
     }
-    let program = build()?;
+    let program = process::build_product()?;
     let length = Duration::from_secs(args.seconds);
     Ok(vec![
         attack("1,000 connections of RESP bombs", &program, length, |at| {
@@ -111,7 +111,7 @@ fn attack_all(args: &Args) -> Result<Vec<AttackResult>, String> {
 
 type Attack = std::pin::Pin<Box<dyn Future<Output = String>>>;
 
-/// One attack on a server of its own, while somebody else goes on asking.
+/// One attack on its own server, while another client keeps sending requests.
 fn attack(
     name: &'static str,
     program: &PathBuf,
@@ -120,9 +120,9 @@ fn attack(
 ) -> Result<AttackResult, String> {
     eprintln!("{name}");
     let at = Addresses {
-        http: free_address()?,
-        grpc: free_address()?,
-        resp: free_address()?,
+        http: process::free_address()?,
+        grpc: process::free_address()?,
+        resp: process::free_address()?,
     };
     let mut command = Command::new(program);
     command.args(["serve", "--set", "rules=[]", "--set", "log=error"]);
@@ -138,7 +138,9 @@ fn attack(
         let before = server.resident()?;
         let asking = tokio::task::spawn_local(bystander.run(length));
         let words = attackers(at).await;
-        let bystander = asking.await.map_err(|error| format!("nobody else asked: {error}"))?;
+        let bystander = asking
+            .await
+            .map_err(|error| format!("the other client failed: {error}"))?;
         Ok(AttackResult {
             name,
             description: words,
@@ -147,21 +149,4 @@ fn attack(
             bystander,
         })
     })
-}
-
-fn build() -> Result<PathBuf, String> {
-    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let built = own.parent().ok_or("this program is in no folder")?.to_path_buf();
-    let target = built.parent().ok_or("this program is not in a target folder")?;
-    let mut build = Command::new("cargo");
-    build
-        .args(["build", "--release", "--package", "tollgate", "--target-dir"])
-        .arg(target);
-    process::finish(&mut build, "the product cannot be built")?;
-    Ok(built.join("tollgate"))
-}
-
-fn free_address() -> Result<SocketAddr, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
-    listener.local_addr().map_err(|error| format!("no free port: {error}"))
 }

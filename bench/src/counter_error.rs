@@ -1,8 +1,7 @@
-//! How often the sliding counter decides otherwise than an exact count of the rolling window, and by how much its
-//! estimate is off, on three kinds of seeded traffic.
+//! The error of the sliding counter compared with an exact count of the rolling window, on three seeded workloads.
 //!
-//! Sources do not share a counter, so each is simulated by itself from its own seed; sources are added until there are
-//! enough of them and of requests. Floats make arrivals and percentages; every decision is made in integers.
+//! Sources do not share a counter, so each is simulated on its own from its own seed; sources are added until there are
+//! enough of them and of requests. Arrivals and percentages use floats; every decision is made in integers.
 #![expect(
     clippy::print_stderr,
     reason = "progress of a long run goes beside its result, not into it"
@@ -17,16 +16,16 @@ use tollgate_core::{Algorithm, Cost, LeaseId, LimitError, Micros, Now, Rate, Sli
 
 #[derive(clap::Args)]
 #[command(
-    after_help = "Example:\n  cargo run --release -p tollgate-bench -- counter-error --requests 10000000 --seed 1"
+    after_help = "Example:\n  cargo run --profile dist -p tollgate-bench -- counter-error --requests 10000000 --seed 1"
 )]
 pub(crate) struct Args {
-    /// The least number of requests of each workload.
+    /// The minimum number of requests of each workload.
     #[arg(long, default_value_t = 10_000_000)]
     requests: u64,
-    /// The least number of sources of each workload.
+    /// The minimum number of sources of each workload.
     #[arg(long, default_value_t = 20_000)]
     sources: u64,
-    /// What all arrivals are drawn from.
+    /// The seed of all arrivals.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Prints JSON instead of a table.
@@ -62,14 +61,14 @@ const WINDOW_US: f64 = 60e6;
 const DAY_US: f64 = 86_400e6;
 /// The start of a day, and so of a window.
 const START_US: u64 = 1_699_920_000_000_000;
-/// What a request is charged where estimates are read: so they are read in thousandths and not rounded to requests.
+/// The cost of a request where estimates are read, so that they are in thousandths and not rounded to requests.
 const SCALE: u64 = 1_000;
 /// Cloudflare's published figures, in percent:
 /// <https://blog.cloudflare.com/counting-things-a-lot-of-different-things/>.
 const CLOUDFLARE_WRONG: f64 = 0.003;
 const CLOUDFLARE_DIFFERENCE: f64 = 6.0;
 
-/// A kind of traffic: the arrivals of one source, in microseconds since [`START_US`], in any order.
+/// A workload: the arrivals of one source, in microseconds since [`START_US`], in any order.
 struct Workload {
     name: &'static str,
     about: &'static str,
@@ -151,7 +150,7 @@ fn uniform(draw: &mut Draw, arrivals: &mut Vec<f64>) {
 /// Four attacks, each with a free window before it.
 ///
 /// A first burst of 0.5 to 2 times the limit is packed into a part of a window, from a thousandth to a fifth of it, at
-/// its end (two in three) or at its start. Right after the seam follows a second: a burst like the first in the same
+/// its end (two in three) or at its start. Right after the window boundary follows a second: a burst like the first in the same
 /// part of the next window, or a flood of twice the limit spread over the whole next window.
 fn adversarial(draw: &mut Draw, arrivals: &mut Vec<f64>) {
     for attack in 0..4 {
@@ -199,13 +198,13 @@ impl Draw {
 
 /// The limits that are compared.
 struct Simulation {
-    /// Never refuses: it counts every request, and its estimate is read off what remains.
+    /// Never denies: it counts every request, and its estimate is derived from the remaining units.
     meter: SlidingCounter,
     counter: SlidingCounter,
     log: SlidingLog,
 }
 
-/// What was found in one workload.
+/// The results of one workload.
 #[derive(Default)]
 struct Tally {
     name: &'static str,
@@ -219,7 +218,7 @@ struct Tally {
     /// limit.
     difference: f64,
     difference_near: f64,
-    /// The highest exact count that was wrongly allowed, and the lowest that was wrongly refused.
+    /// The highest exact count that was wrongly allowed, and the lowest that was wrongly denied.
     highest_allowed: Option<u64>,
     lowest_refused: Option<u64>,
     admitted: WrongDecisions,
@@ -230,19 +229,19 @@ struct Tally {
     log_differs: u64,
 }
 
-/// Decisions unlike those of the exact count.
+/// Decisions that differ from those of the exact count.
 #[derive(Default)]
 struct WrongDecisions {
     allowed: u64,
     refused: u64,
 }
 
-/// The moments of one source's requests within the last window, counted plainly.
+/// The times of one source's requests within the last window, as a plain list.
 #[derive(Default)]
 struct ExactWindow(VecDeque<u64>);
 
 impl ExactWindow {
-    /// How many there were in `(now - window, now]`.
+    /// The number of requests in `(now - window, now]`.
     fn count(&mut self, now_us: u64) -> u64 {
         while self.0.front().is_some_and(|&past_us| past_us + WINDOW.get() <= now_us) {
             self.0.pop_front();
@@ -349,7 +348,7 @@ impl Simulation {
     }
 }
 
-/// One decision, kept if allowed: whether it was, and what remains.
+/// One decision, kept if allowed. Returns whether it was, and the remaining units.
 fn decide<A: Algorithm>(limit: &A, state: &mut Option<A::State>, cost: Cost, now_us: u64) -> (bool, u64) {
     let step = limit.decide(state.as_ref(), cost, Now::new(Timestamp::from_micros(now_us)));
     let allowed = step.decision.is_allow();
@@ -391,7 +390,7 @@ const EVERY_REQUEST_MEASURES: &[Measure] = &[
         cloudflare: None,
     },
     Measure {
-        name: "of these wrongly refused",
+        name: "of these wrongly denied",
         key: "every_wrongly_refused_percent",
         unit: Unit::Percent,
         value: |tally| tally.percent(tally.every.refused),
@@ -426,7 +425,7 @@ const EVERY_REQUEST_MEASURES: &[Measure] = &[
         cloudflare: None,
     },
     Measure {
-        name: "lowest exact count wrongly refused, x limit",
+        name: "lowest exact count wrongly denied, x limit",
         key: "every_lowest_wrongly_refused",
         unit: Unit::Times,
         value: |tally| tally.lowest_refused.map(|count| count as f64 / LIMIT as f64),
@@ -450,7 +449,7 @@ const ADMITTED_MEASURES: &[Measure] = &[
         cloudflare: None,
     },
     Measure {
-        name: "of these wrongly refused",
+        name: "of these wrongly denied",
         key: "admitted_wrongly_refused_percent",
         unit: Unit::Percent,
         value: |tally| tally.percent(tally.admitted.refused),
@@ -478,7 +477,7 @@ const ADMITTED_MEASURES: &[Measure] = &[
         cloudflare: None,
     },
     Measure {
-        name: "decisions of the log unlike a plain count of its own (must be 0)",
+        name: "decisions of the log that differ from a plain count (must be 0)",
         key: "log_differs",
         unit: Unit::Count,
         value: |tally| Some(tally.log_differs as f64),
@@ -511,8 +510,8 @@ impl Unit {
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -569,7 +568,7 @@ fn print_measures(tallies: &[Tally], measures: &[Measure]) {
     }
 }
 
-/// By hand: all names are plain ASCII words of this file, so nothing needs escaping.
+/// Written by hand: all names are plain ASCII words of this file, so nothing needs escaping.
 fn print_json(tallies: &[Tally], seed: u64) {
     let workloads: Vec<String> = tallies
         .iter()

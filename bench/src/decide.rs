@@ -1,8 +1,8 @@
-//! Nanoseconds per decision of each algorithm with the state in hand: no store, no lock, no clock.
+//! Nanoseconds per decision of each algorithm on a state in memory: no store, no lock, no clock.
 //!
-//! Every case is a closure that makes one decision and says whether it was allowed, so that a case cannot silently
-//! measure something other than its name. The cases take turns, round by round, and two yardsticks run among them: what
-//! the machine was busy with falls on all alike, and ratios within one run can be compared where nanoseconds cannot.
+//! Every case is a closure that makes one decision and returns whether it was allowed, so that a case cannot silently
+//! measure something other than its name. The cases alternate round by round with two reference measurements: other load
+//! on the machine affects all of them, and ratios within one run are comparable where nanoseconds are not.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -14,12 +14,12 @@ use tollgate_core::{
 };
 
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- decide --rounds 51")]
+#[command(after_help = "Example:\n  cargo run --profile dist -p tollgate-bench -- decide --rounds 51")]
 pub(crate) struct Args {
-    /// How many times each case is timed; the median of them is reported.
+    /// Rounds per case; the median is reported.
     #[arg(long, default_value_t = 31, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// Times only the cases with this text in their name ("sliding log", "denied"), and the yardsticks.
+    /// Times only the cases with this text in their name ("sliding log", "denied"), and the references.
     #[arg(long, default_value = "")]
     only: String,
     /// Prints JSON instead of a table.
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 struct Case {
     subject: &'static str,
     what: String,
-    /// Does it so many times.
+    /// Runs it a number of times.
     repeat: Box<dyn FnMut(u64)>,
 }
 
@@ -64,7 +64,7 @@ struct Timing {
     high: f64,
 }
 
-/// What every repetition of a case must answer.
+/// The expected decision of every repetition of a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Expected {
     Allow,
@@ -74,9 +74,9 @@ enum Expected {
 const YARDSTICK: &str = "yardstick";
 const CLOCK: &str = "Instant::now()";
 const CAS: &str = "compare and swap";
-/// What "a few tens of nanoseconds" ends at.
+/// The upper end of "a few tens of nanoseconds".
 const OVERHEAD_MAX_NS: f64 = 50.0;
-/// How long one round of one case takes, at least.
+/// The minimum time of one round of one case.
 const ROUND: Duration = Duration::from_millis(2);
 const MINUTE: Micros = Micros::from_secs(60);
 /// The start of a minute, a second and a millisecond.
@@ -122,7 +122,7 @@ fn cases() -> Result<Vec<Case>, LimitError> {
     Ok(cases)
 }
 
-/// What a decision is compared with: things everyone has a feeling for.
+/// Reference measurements: operations with a familiar cost.
 fn yardsticks() -> Vec<Case> {
     let word = AtomicU64::new(0);
     vec![
@@ -139,7 +139,7 @@ fn yardsticks() -> Vec<Case> {
     ]
 }
 
-/// A key under one limit, and a clock that moves on by `step` with each question.
+/// A key under one limit, and a clock that advances by `step` with each decision.
 struct Subject {
     limit: Limit,
     state: Option<State>,
@@ -173,7 +173,7 @@ impl Subject {
         allowed
     }
 
-    /// Uses up a number of units first.
+    /// Consumes a number of units first.
     fn charged(mut self, units: u64) -> Self {
         assert!(
             self.decide(cost(units)),
@@ -182,7 +182,7 @@ impl Subject {
         self
     }
 
-    /// Takes one unit, so many times.
+    /// Consumes one unit, a number of times.
     fn charged_one_by_one(mut self, times: u64) -> Self {
         for _ in 0..times {
             assert!(
@@ -212,7 +212,7 @@ fn cost(units: u64) -> Cost {
     Cost::new(units).expect("the costs of the cases are in range")
 }
 
-/// The rates that are measured: one that divides evenly, one that does not, one whose products need 128 bits.
+/// The measured rates: one that divides evenly, one that does not, one whose products need 128 bits.
 fn even() -> Result<Rate, LimitError> {
     Rate::new(100, Micros::from_secs(1))
 }
@@ -225,7 +225,7 @@ fn wide() -> Result<Rate, LimitError> {
     Rate::new(999_999_937, Micros::from_secs(366 * 86_400))
 }
 
-/// An algorithm's name and its limit at a rate, holding so many units where that is not a window's business.
+/// The name of an algorithm and its limit at a rate, with a capacity where it is not a window.
 type Make = fn(Rate, u64) -> Result<(&'static str, Limit), LimitError>;
 
 fn token_bucket(rate: Rate, burst: u64) -> Result<(&'static str, Limit), LimitError> {
@@ -258,12 +258,12 @@ fn sliding_counter(rate: Rate, _: u64) -> Result<(&'static str, Limit), LimitErr
     Ok(("sliding counter", SlidingCounter::new(rate).into()))
 }
 
-/// How long `units` take at a rate, rounded up.
+/// The time of `units` at a rate, rounded up.
 fn span(rate: Rate, units: u64) -> Micros {
     Micros::new((units * rate.period().get()).div_ceil(rate.units()))
 }
 
-/// Limits whose units come back with time. Allowed: half full and used as fast as it comes back, so it stays half full.
+/// Limits that refill with time. Allowed: half full and used as fast as it refills, so it stays half full.
 fn bucket_cases(make: Make) -> Result<Vec<Case>, LimitError> {
     const CAPACITY: u64 = 1_000_000;
     let at_half = |rate: Rate, capacity: u64| -> Result<_, LimitError> {
@@ -307,7 +307,7 @@ fn bucket_cases(make: Make) -> Result<Vec<Case>, LimitError> {
     ])
 }
 
-/// Windows. Allowed: used at half the rate, so that the window before and this one both hold something.
+/// Windows. Allowed: used at half the rate, so that the previous and the current window are both in use.
 fn window_cases(make: Make) -> Result<Vec<Case>, LimitError> {
     let at_half = |rate: Rate| -> Result<_, LimitError> {
         let (name, limit) = make(rate, 0)?;
@@ -316,7 +316,7 @@ fn window_cases(make: Make) -> Result<Vec<Case>, LimitError> {
             Subject::new(limit, span(rate, 2)).charged_one_by_one(rate.units()),
         ))
     };
-    // Half the limit in one window, and on to the middle of the next.
+    // Half the limit in one window, then to the middle of the next.
     let mid_window = |rate: Rate| -> Result<_, LimitError> {
         let period = rate.period();
         let (_, limit) = make(rate, 0)?;
@@ -327,7 +327,7 @@ fn window_cases(make: Make) -> Result<Vec<Case>, LimitError> {
     let (name, allowed) = at_half(even()?)?;
     let (_, allowed_uneven) = at_half(uneven()?)?;
     let (_, peeked) = at_half(even()?)?;
-    // A quarter counts from the window before, so half of the limit still fits; then what is left, one by one.
+    // A quarter counts from the previous window, so half of the limit still fits; then the rest, one by one.
     let full = |rate: Rate| -> Result<_, LimitError> {
         let mut subject = mid_window(rate)?.charged(rate.units() / 2);
         let left = remaining(&subject);
@@ -374,7 +374,7 @@ fn remaining(subject: &Subject) -> u64 {
     step.decision.standing().remaining
 }
 
-/// A token bucket asked by its own type: what the one match over all algorithms adds is the difference.
+/// A token bucket called by its own type: the difference is the cost of the match over all algorithms.
 fn direct_cases() -> Result<Vec<Case>, LimitError> {
     fn decisions(bucket: TokenBucket, used: u64, cost: Cost, step: Micros) -> impl FnMut() -> bool {
         let first = bucket.decide(None, self::cost(used), Now::new(START));
@@ -519,9 +519,9 @@ fn concurrency_cases(held: u64) -> Result<Vec<Case>, LimitError> {
     ])
 }
 
-/// Takes the last slot and gives back the one that was taken `age` slots before.
+/// Acquires the last slot and releases the one that was acquired `age` slots before.
 fn acquire_and_release(concurrency: Concurrency, age: u64) -> impl FnMut() -> bool {
-    // The clock stands: leases of one moment keep their order, and none runs out while it is measured.
+    // The clock is stopped: leases of one instant keep their order, and none expires during the measurement.
     let mut subject = Subject::new(concurrency, Micros::ZERO).charged_one_by_one(concurrency.slots() - 1);
     move || {
         let allowed = subject.decide(Cost::ONE);
@@ -537,7 +537,7 @@ fn acquire_and_release(concurrency: Concurrency, age: u64) -> impl FnMut() -> bo
     }
 }
 
-/// Times all cases in turn, round by round.
+/// Times all cases, alternating round by round.
 fn time(cases: &mut [Case], rounds: u32) -> Vec<Timing> {
     let times: Vec<u64> = cases.iter_mut().map(enough_times).collect();
     let mut taken: Vec<Vec<f64>> = cases.iter().map(|_| Vec::new()).collect();
@@ -562,7 +562,7 @@ fn time(cases: &mut [Case], rounds: u32) -> Vec<Timing> {
         .collect()
 }
 
-/// How many repetitions fill a round; finding out warms the case up.
+/// The number of repetitions that fill a round; finding it warms the case up.
 fn enough_times(case: &mut Case) -> u64 {
     let mut times = 1;
     while stopwatch(case, times) < ROUND {
@@ -577,7 +577,7 @@ fn stopwatch(case: &mut Case, times: u64) -> Duration {
     start.elapsed()
 }
 
-/// The value below which `part` of `of` equal parts of sorted values lie.
+/// The value below which `part` of `of` equal parts of the sorted values are.
 fn quantile(sorted: &[f64], part: usize, of: usize) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get(last * part / of).copied().unwrap_or(f64::NAN)
@@ -596,11 +596,9 @@ fn above(timings: &[Timing]) -> impl Iterator<Item = &Timing> {
 
 fn print_table(timings: &[Timing], rounds: u32) {
     let (clock, cas) = (yardstick(timings, CLOCK), yardstick(timings, CAS));
-    println!("ns per decision, state in hand: decide, and keep if allowed; {rounds} rounds, cases in turn.");
-    println!(
-        "Rates: 100/s unless said; wide = 999999937 per 366 days. Quartiles: half of the rounds lie between them."
-    );
-    println!("Compare ratios within one run; nanoseconds are those of this machine at this moment.");
+    println!("ns per decision: decide, and keep if allowed; {rounds} rounds, alternating cases.");
+    println!("Rates: 100/s by default; wide = 999999937 per 366 days. Quartiles: half of the rounds lie between them.");
+    println!("Compare ratios within one run; nanoseconds depend on the machine and its load.");
     println!();
     println!("| algorithm | case | median ns | quartiles | x {CAS} | x {CLOCK} |");
     println!("|---|---|---:|---:|---:|---:|");
@@ -629,7 +627,7 @@ fn print_table(timings: &[Timing], rounds: u32) {
     }
 }
 
-/// By hand: all names are plain ASCII words of this file, so nothing needs escaping.
+/// Written by hand: all names are plain ASCII words of this file, so nothing needs escaping.
 fn print_json(timings: &[Timing], rounds: u32) {
     println!("{{\"rounds\": {rounds}, \"above_ns\": {OVERHEAD_MAX_NS}, \"cases\": [");
     let rows: Vec<String> = timings

@@ -1,9 +1,9 @@
-//! Whether a limit is one limit over many processes: all of them hammer one key, and what passed is held against what the
-//! limit allows and against what was due.
+//! Exactness of one limit over many processes: all of them send requests for one key, and the admitted requests are
+//! compared with the envelope of the limit and with the number that was due.
 //!
 //! ```text
-//! cargo run --release -p tollgate-bench -- exact
-//! cargo run --release -p tollgate-bench -- exact --algorithm gcra --seconds 60 --server valkey
+//! cargo run --profile dist -p tollgate-bench -- exact
+//! cargo run --profile dist -p tollgate-bench -- exact --algorithm gcra --seconds 60 --server valkey
 //! ```
 //!
 //! Ends with code 1 if anything passed beyond a limit, or less than 99 % of what was due.
@@ -18,10 +18,10 @@ use oracle::ExactnessResult;
 use serde_json::json;
 use std::process::ExitCode;
 
-/// Lets four processes hammer one key of the shared store and judges what passed by the store's own times.
+/// Loads one key of the shared store from four processes and compares the admitted requests, by store time, with the limit.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- exact\n  cargo run --release -p tollgate-bench -- exact --algorithm gcra --seconds 60 --server valkey"
+    after_help = "Examples:\n  cargo run --profile dist -p tollgate-bench -- exact\n  cargo run --profile dist -p tollgate-bench -- exact --algorithm gcra --seconds 60 --server valkey"
 )]
 pub(crate) struct Args {
     /// The server.
@@ -30,13 +30,13 @@ pub(crate) struct Args {
     /// Only this algorithm; may be given several times.
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ALGORITHMS))]
     algorithm: Vec<String>,
-    /// How long each algorithm is hammered.
+    /// Duration of the load for each algorithm.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
     /// Callers in each process.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..))]
     callers: u64,
-    /// The limit: so many a second, and as large a burst.
+    /// The limit per second, and its burst.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     per_second: u64,
     /// Prints one JSON object per algorithm instead of a table.
@@ -46,7 +46,7 @@ pub(crate) struct Args {
 
 pub(crate) const PROCESSES: usize = 4;
 
-/// The run ends between two seams of windows: what is due then does not hang on a millisecond.
+/// The run ends between two window boundaries, so that the due number does not depend on a millisecond.
 const HALF_A_SECOND_US: u64 = 500_000;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -70,7 +70,7 @@ fn measure(args: &Args) -> Result<bool, String> {
             args.callers, args.per_second, args.seconds
         );
         println!(
-            "| algorithm | asked | asked of the store | admitted | due | beyond the limit | share of due |\n|---|---:|---:|---:|---:|---:|---:|"
+            "| algorithm | requests | sent to the store | admitted | due | beyond the limit | share of due |\n|---|---:|---:|---:|---:|---:|---:|"
         );
     }
     let mut is_exact = true;
@@ -86,7 +86,7 @@ fn measure(args: &Args) -> Result<bool, String> {
             println!(
                 "{}",
                 json!({
-                    "algorithm": algorithm, "server": version, "asked": seen.sent, "asked_of_store": seen.shared,
+                    "algorithm": algorithm, "server": version, "requests": seen.sent, "sent_to_store": seen.shared,
                     "admitted": admitted, "due": due, "beyond": beyond,
                 })
             );

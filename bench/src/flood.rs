@@ -1,12 +1,12 @@
-//! A flood of new keys at full speed, watched for three things: memory stays within its cap, no decision takes long, and
-//! a key that is exhausted stays exhausted.
+//! A flood of new keys at full speed. Three things are checked: memory stays within its cap, decisions stay fast, and an
+//! exhausted key stays exhausted.
 //!
 //! ```text
-//! cargo run --release -p tollgate-bench -- flood
-//! cargo run --release -p tollgate-bench -- flood --keys 20000000 --max-memory 256MiB
+//! cargo run --profile dist -p tollgate-bench -- flood
+//! cargo run --profile dist -p tollgate-bench -- flood --keys 20000000 --max-memory 256MiB
 //! ```
 //!
-//! Ends with code 1 if the store took more than its cap or let the exhausted key through.
+//! Ends with code 1 if the store exceeds its cap or allows the exhausted key.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -14,33 +14,33 @@ use tollgate_limiter::Limiter;
 use tollgate_limiter::limits::TokenBucket;
 use tollgate_limiter::store::memory::{Memory, MemoryUsage};
 
-/// Sends new keys as fast as they are decided, and prints how the store stands after each slice of them.
+/// Sends new keys as fast as they are decided, and prints the state of the store after each slice.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- flood\n  cargo run --release -p tollgate-bench -- flood --keys 20000000 --max-memory 256MiB"
+    after_help = "Examples:\n  cargo run --profile dist -p tollgate-bench -- flood\n  cargo run --profile dist -p tollgate-bench -- flood --keys 20000000 --max-memory 256MiB"
 )]
 pub(crate) struct Args {
-    /// How many new keys come.
+    /// The number of new keys.
     #[arg(long, default_value_t = 20_000_000)]
     keys: u64,
-    /// The most memory of the store, in bytes or with KiB, MiB or GiB behind.
+    /// The memory cap of the store, in bytes or with the unit KiB, MiB or GiB.
     #[arg(long, default_value = "1GiB", value_parser = bytes)]
     max_memory: usize,
-    /// After how many keys a line is printed.
+    /// Keys per printed line.
     #[arg(long, default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     slice: u64,
 }
 
-/// How often the exhausted key is asked for, and the memory read.
+/// Keys between two checks of the exhausted key and the memory.
 const EXHAUSTED_KEY_INTERVAL: u64 = 10_000;
 
-/// Longer than any decision, in nanoseconds: the last place of the histogram.
+/// Longer than any decision, in nanoseconds: the last slot of the histogram.
 const SLOTS: usize = 64 * STEPS;
 
-/// Places of the histogram per doubling: a figure is at most a sixteenth too high.
+/// Histogram slots per doubling: a value is at most a sixteenth too high.
 const STEPS: usize = 16;
 
-/// How long decisions took, in places that grow with the value.
+/// Decision times, in slots that grow with the value.
 struct Histogram {
     counts: Vec<u64>,
     all: u64,
@@ -49,7 +49,7 @@ struct Histogram {
 
 pub(crate) fn run(args: &Args) -> ExitCode {
     let limiter = Limiter::new(Memory::options().max_memory(args.max_memory).build());
-    // An hour to come back: nothing that is taken here is as good as new before the end.
+    // An hour to refill: no key is fresh again before the end.
     let rule = limiter
         .limit("flood", TokenBucket::per_hour(10).burst(10))
         .expect("a limit in range");
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         }
     }
     println!(
-        "the exhausted key was asked for {} times and let through {let_through} times; the store took at most {}",
+        "the exhausted key was checked {} times and allowed {let_through} times; the store took at most {}",
         args.keys / EXHAUSTED_KEY_INTERVAL,
         size(most_bytes as u64)
     );
@@ -112,7 +112,7 @@ fn line(sent: u64, usage: &MemoryUsage, histogram: &Histogram, seconds: f64) {
     );
 }
 
-/// The next name: a decimal number counted up in place, so that making names takes no time worth measuring.
+/// Increments the decimal number in the name in place, so that creating names costs almost no time.
 fn count_up(name: &mut [u8]) {
     for digit in name.iter_mut().rev() {
         if *digit != b'9' {
@@ -141,7 +141,7 @@ impl Histogram {
         }
     }
 
-    /// One to one below [`STEPS`], then [`STEPS`] places for each doubling.
+    /// One to one below [`STEPS`], then [`STEPS`] slots for each doubling.
     fn slot(ns: u64) -> usize {
         let steps = STEPS as u64;
         if ns < steps {
@@ -151,7 +151,7 @@ impl Histogram {
         (u64::from(shift) * steps + (ns >> shift)) as usize
     }
 
-    /// The largest value of a place.
+    /// The largest value of a slot.
     fn top(slot: usize) -> u64 {
         if slot < 2 * STEPS {
             return slot as u64;
@@ -161,7 +161,7 @@ impl Histogram {
         (lead << shift) - 1
     }
 
-    /// What so many of a thousand took at most.
+    /// The value that so many per mille do not exceed.
     fn at(&self, per_mille: u64) -> u64 {
         let wanted = self.all.saturating_mul(per_mille).div_ceil(1_000);
         let mut sum = 0;
@@ -175,7 +175,7 @@ impl Histogram {
     }
 }
 
-/// The memory of this process, where the system tells.
+/// The resident memory of this process, where the system reports it.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -192,10 +192,8 @@ fn bytes(text: &str) -> Result<usize, String> {
     let number: usize = number
         .trim()
         .parse()
-        .map_err(|_| format!("`{text}` is no size: write 256MiB, say"))?;
-    number
-        .checked_mul(unit)
-        .ok_or_else(|| format!("{text} is more than fits"))
+        .map_err(|_| format!("`{text}` is not a size: write 256MiB, for example"))?;
+    number.checked_mul(unit).ok_or_else(|| format!("{text} is too large"))
 }
 
 fn size(bytes: u64) -> String {
@@ -210,7 +208,7 @@ mod tests {
     fn a_figure_of_the_histogram_is_at_most_a_sixteenth_too_high() {
         for ns in (0..100_000).chain([1 << 40, u64::MAX >> 1]) {
             let top = Histogram::top(Histogram::slot(ns));
-            assert!(top >= ns && top - ns <= ns / 16, "{ns} is told as {top}");
+            assert!(top >= ns && top - ns <= ns / 16, "{ns} is reported as {top}");
         }
     }
 

@@ -1,8 +1,8 @@
-//! Tollgate's embedded store beside the libraries it is compared with, and a bare map as the floor of any of them.
+//! Tollgate's memory store compared with other libraries, and a bare map as the lower bound of all of them.
 //!
-//! All contestants of a case take turns, round by round, and the median of the rounds is reported: what the machine was
-//! busy with falls on all alike, and ratios within one run can be compared where nanoseconds cannot. Every answer is
-//! checked, so that a case cannot silently measure something other than its name.
+//! All peers of a case alternate round by round, and the median of the rounds is reported: other load on the machine
+//! affects all of them, and ratios within one run are comparable where nanoseconds are not. Every decision is checked, so
+//! that a case cannot silently measure something other than its name.
 
 mod growth;
 mod keys;
@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 
 #[derive(clap::Args)]
 #[command(after_help = "Examples:
-  cargo run --release -p tollgate-bench -- in-process
-  cargo run --release -p tollgate-bench -- in-process --only uniform_1m --seconds-per-case 30
-  cargo run --release -p tollgate-bench -- in-process --json > in-process.json
+  cargo run --profile dist -p tollgate-bench -- in-process
+  cargo run --profile dist -p tollgate-bench -- in-process --only uniform_1m --seconds-per-case 30
+  cargo run --profile dist -p tollgate-bench -- in-process --json > in-process.json
 
 Cases: hot_1t, hot_2t, uniform_1m, zipf_1m_2t, batch16_uniform_1m, hot_1t_denied, uniform_1m_denied;
 and for --only also: bytes_per_key, by_keys.")]
@@ -31,30 +31,30 @@ pub(crate) struct Args {
     /// Measures this case only.
     #[arg(long, value_name = "CASE", value_parser = clap::builder::PossibleValuesParser::new(names()))]
     only: Option<String>,
-    /// For how long each case is timed, shared by all its contestants.
+    /// Seconds per case, shared by all its peers.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds_per_case: u64,
-    /// A first look: 2 seconds per case, and 10^6 keys where it would be 10^7.
+    /// A short run: 2 seconds per case, and 10^6 keys instead of 10^7.
     #[arg(long, conflicts_with = "seconds_per_case")]
     quick: bool,
-    /// Fills a contestant with 1 M keys and prints how many bytes each of them took. Run as a process of its own.
+    /// Fills a peer with 1 M keys and prints the bytes per key. Run as its own process.
     #[arg(long, value_name = "NAME", hide = true)]
     memory: Option<String>,
 }
 
 const BYTES_PER_KEY: &str = "bytes_per_key";
 const BY_KEYS: &str = "by_keys";
-/// How long one contestant is timed for in one round, roughly: short, so that few rounds are interrupted.
+/// Approximate time of one peer in one round: short, so that few rounds are interrupted.
 const ROUND: Duration = Duration::from_millis(20);
-/// The fewest rounds.
+/// The minimum number of rounds.
 const ROUNDS_MIN: usize = 5;
 
-/// What is asked, and how.
+/// The keys and limits of a case.
 struct Case {
     name: &'static str,
     keys: Keys,
     threads: usize,
-    /// 16 keys at a time, where a library has a way to.
+    /// 16 keys at a time, where a library supports batches.
     batched: bool,
     numbers: Numbers,
 }
@@ -90,7 +90,7 @@ fn names() -> Vec<&'static str> {
         .collect()
 }
 
-/// Nanoseconds per decision of a case, contestant by contestant.
+/// Nanoseconds per decision of a case, for each peer.
 struct CaseResult {
     name: &'static str,
     ns: Vec<(&'static str, f64)>,
@@ -136,11 +136,7 @@ impl Case {
         }
         let rounds = (time.as_nanos() / (ROUND.as_nanos() * players.len() as u128)) as usize;
         let rounds = rounds.max(ROUNDS_MIN);
-        progress(&format!(
-            "{}: {rounds} rounds of {} contestants",
-            self.name,
-            players.len()
-        ));
+        progress(&format!("{}: {rounds} rounds of {} peers", self.name, players.len()));
         for _ in 0..rounds {
             for player in &mut players {
                 let ns = player.round(self, &sequences);
@@ -157,13 +153,13 @@ impl Case {
     }
 }
 
-/// A contestant in a case.
+/// A peer in a case.
 struct Participant {
     name: &'static str,
     peer: Box<dyn Peer>,
-    /// How many runs of keys each thread asks for in a round.
+    /// Runs of keys that each thread checks in a round.
     runs: usize,
-    /// Where in its keys each thread goes on.
+    /// The position in its keys at which each thread continues.
     at: usize,
     rounds: Vec<f64>,
 }
@@ -186,7 +182,7 @@ impl Participant {
         }
     }
 
-    /// Finds how much of its work fills a round.
+    /// Finds the amount of work that fills a round.
     fn calibrate(&mut self, case: &Case, sequences: &[Vec<String>]) {
         loop {
             let decisions = (self.runs * RUN * case.threads) as f64;
@@ -236,7 +232,7 @@ impl Participant {
     }
 }
 
-/// How long all threads took together, each with its own keys.
+/// Wall time of all threads, each with its own keys.
 fn wall_time(sequences: &[Vec<String>], ask: impl Fn(&[String]) + Sync) -> Duration {
     let barrier = Barrier::new(sequences.len());
     let timed = |keys| {
@@ -263,7 +259,7 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-#[expect(clippy::print_stderr, reason = "progress, beside the result on stdout")]
+#[expect(clippy::print_stderr, reason = "progress; the result is on stdout")]
 fn progress(what: &str) {
     eprintln!("{what}");
 }

@@ -1,8 +1,8 @@
-//! What a decision costs while the shared store is away, beside one of the embedded store, and what it costs to be ready
-//! for that while it is there.
+//! The cost of a decision while the shared store is unavailable, compared with the memory store, and the overhead of the
+//! fallback while the store is available.
 //!
-//! All take turns, round by round, and the medians of the rounds are reported: ratios within one run can be compared where
-//! nanoseconds cannot. The slowest hundredth is of single decisions, timed one by one.
+//! All alternate round by round, and the medians of the rounds are reported: ratios within one run are comparable,
+//! nanoseconds are not. The slowest hundredth is of single decisions, timed one by one.
 
 use crate::redis::ServerChoice;
 use crate::redis::server::WatchedServer;
@@ -22,11 +22,11 @@ use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::{BreakerState, Redis};
 use tollgate_limiter::store::{Source, Store};
 
-/// Measures decisions while the shared store is away beside those of the embedded store.
+/// Measures decisions while the shared store is unavailable, compared with the memory store.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- local")]
+#[command(after_help = "Example:\n  cargo run --profile dist -p tollgate-bench -- local")]
 pub(crate) struct Args {
-    /// Subjects that are asked for in turn.
+    /// Subjects, checked in turn.
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     keys: u64,
     /// Rounds of 20 ms for each.
@@ -36,7 +36,7 @@ pub(crate) struct Args {
 
 const ROUND: Duration = Duration::from_millis(20);
 
-/// What was measured of one contestant.
+/// The measurements of one contestant.
 struct FallbackTiming {
     name: &'static str,
     /// Nanoseconds per decision, of each round.
@@ -72,8 +72,8 @@ async fn measure(args: &Args) -> Result<(), String> {
     let unavailable = Arc::new(without_a_store(fallback_options).await?);
     let mut stores = [
         FallbackTiming::new("memory"),
-        FallbackTiming::new("local, the store is there"),
-        FallbackTiming::new("local, the store is away"),
+        FallbackTiming::new("fallback, store available"),
+        FallbackTiming::new("fallback, store unavailable"),
     ];
     let (ours, theirs, lone) = (
         charges(&*memory, args.keys),
@@ -87,7 +87,7 @@ async fn measure(args: &Args) -> Result<(), String> {
     let names: Vec<String> = (0..args.keys).map(|key| format!("user-{key}")).collect();
     let mut whole = [
         FallbackTiming::new("memory"),
-        FallbackTiming::new("local, the store is away"),
+        FallbackTiming::new("fallback, store unavailable"),
     ];
     for _ in 0..args.rounds {
         stores[0]
@@ -112,7 +112,7 @@ async fn measure(args: &Args) -> Result<(), String> {
     Ok(())
 }
 
-/// A store that was there, and of which it is known that it is not.
+/// A store that was available and whose breaker is open.
 async fn without_a_store(fallback_options: FallbackOptions) -> Result<Fallback<Redis>, String> {
     let server = WatchedServer::start(ServerChoice::Redis.kind())?;
     let options = Redis::options(&server.url()).map_err(|error| error.to_string())?;
@@ -129,7 +129,7 @@ async fn without_a_store(fallback_options: FallbackOptions) -> Result<Fallback<R
     Ok(store)
 }
 
-/// A charge of one unit for each of so many subjects, under a limit that is never reached.
+/// A charge of one unit for each subject, under a limit that is never reached.
 fn charges<S: Store>(store: &S, keys: u64) -> Vec<Charge<S::Key>> {
     let rate = Rate::new(1_000_000_000, Micros::from_secs(1)).expect("in range");
     let limit: Limit = TokenBucket::new(rate).into();
@@ -157,11 +157,11 @@ fn rules() -> Result<RuleSet, String> {
     reader.add_file(&yaml::parse(&origin).map_err(|_| "the rules are YAML")?);
     let read = reader.finish();
     read.map(|read| read.rules)
-        .map_err(|_| "the rules are sound".to_owned())
+        .map_err(|_| "the rules are valid".to_owned())
 }
 
 fn at<T>(all: &[T], turn: u64) -> &T {
-    all.get(turn as usize % all.len()).expect("there is one at least")
+    all.get(turn as usize % all.len()).expect("there is at least one")
 }
 
 async fn settle<S: Store>(store: &S, charge: &Charge<S::Key>, source: Source) {
@@ -170,7 +170,7 @@ async fn settle<S: Store>(store: &S, charge: &Charge<S::Key>, source: Source) {
         .outcomes
         .first()
         .copied()
-        .expect("one was asked for")
+        .expect("one charge was sent")
         .expect("decided");
     assert!(settled.allowed && outcome.source == source);
 }
@@ -198,7 +198,7 @@ impl FallbackTiming {
         }
     }
 
-    /// One round of decisions, and after it some that are timed one by one.
+    /// One round of decisions, followed by some that are timed one by one.
     async fn round<F: Future<Output = ()>>(&mut self, decide: impl Fn(u64) -> F) {
         let (from, mut turns) = (Instant::now(), 0);
         while from.elapsed() < ROUND {
@@ -233,7 +233,7 @@ fn quantile(all: &mut [u64], percent: usize) -> u64 {
 
 fn report(what: &str, all: &mut [FallbackTiming]) {
     println!(
-        "| {what} | ns, median of rounds | beside the first | p99 of single ones, ns | beside the first |\n|---|---:|---:|---:|---:|"
+        "| {what} | ns, median of rounds | x the first | p99 of single ones, ns | x the first |\n|---|---:|---:|---:|---:|"
     );
     let first = all.first_mut().map(|first| (first.median(), first.slowest_hundredth()));
     let (median, slow) = first.unwrap_or((1, 1));

@@ -1,10 +1,10 @@
-//! Measurements of Tollgate, each a subcommand beside what it is compared with.
+//! Measurements of Tollgate and of the programs it is compared with, one subcommand each.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::disallowed_methods,
     clippy::float_arithmetic,
-    reason = "a program that measures: it reads the clock, works out ratios and prints them"
+    reason = "a benchmark reads the clock, computes ratios and prints them"
 )]
 
 mod abuse;
@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 #[derive(Parser)]
 #[command(
     name = "tollgate-bench",
-    after_help = "Example:\n  cargo run --release -p tollgate-bench -- decide"
+    after_help = "Example:\n  cargo run --profile dist -p tollgate-bench -- decide"
 )]
 struct Cli {
     #[command(subcommand)]
@@ -34,37 +34,37 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs random steps of every algorithm against its brute-force referee and counts differences.
+    /// Compares random steps of every algorithm with a brute-force oracle.
     Oracle(oracle::Args),
-    /// Measures how often the sliding counter decides otherwise than an exact log.
+    /// Measures how often the sliding counter and an exact log decide differently.
     CounterError(counter_error::Args),
-    /// Measures nanoseconds per decision of each algorithm, state in hand.
+    /// Measures nanoseconds per decision of each algorithm, without a store.
     Decide(decide::Args),
-    /// Floods the embedded store with new keys and watches its memory, its slowest decisions and an exhausted key.
+    /// Floods the memory store with new keys and checks its memory, its slowest decisions and an exhausted key.
     Flood(flood::Args),
-    /// Measures the embedded store beside the libraries it is compared with, in one run.
+    /// Measures the memory store and other libraries in one run.
     InProcess(in_process::Args),
-    /// Measures decisions while the shared store is away beside those of the embedded store.
+    /// Measures decisions while the shared store is unavailable, compared with the memory store.
     Local(local::Args),
-    /// Measures the server beside peers: HTTP checks, gRPC calls and the Redis protocol.
+    /// Measures the server and its peers: HTTP, gRPC and the Redis protocol.
     Servers(servers::Args),
-    /// The endpoint that does nothing, as a server of its own.
+    /// The baseline endpoint, as its own server.
     #[command(hide = true)]
     ServeBaseline {
-        /// Where it listens.
+        /// The address to listen on.
         address: std::net::SocketAddr,
-        /// What it answers.
+        /// The response to send.
         answer: servers::BaselineAnswer,
     },
-    /// Lets clients that mean harm loose on a server and watches its memory and how others are served.
+    /// Attacks a server and checks its memory and the service other clients get.
     Abuse(abuse::Args),
     /// Measures finding the rules of an attempt, by the number of rules.
     Planning(planning::Args),
-    /// Measures the shared store beside scripts on the same server: processor time, waiting, memory, calls.
+    /// Measures the shared store and other scripts on the same server: CPU time, latency, memory, calls.
     Redis(redis::Args),
-    /// Lets several processes hammer one key of the shared store and counts what passed against what was due.
+    /// Loads one key of the shared store from several processes and compares admitted requests with the limit.
     Exact(exact::Args),
-    /// One of those processes.
+    /// One of these processes.
     #[command(hide = true)]
     Hammer(exact::hammer::Args),
 }

@@ -1,4 +1,4 @@
-//! Random steps of every algorithm against its brute-force referee, counted.
+//! Random steps of every algorithm compared with a brute-force oracle.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -7,17 +7,17 @@ use std::time::{Duration, Instant};
 use tollgate_core::Limit;
 use tollgate_core::testing::oracle::{self, Difference, OracleReport};
 
-/// Leads each algorithm and its referee through the same random requests, refunds, edits and clocks, and compares every
-/// field of every answer. Stops an algorithm at its first difference and ends with code 1 if there was any.
+/// Runs each algorithm and its oracle through the same random requests, refunds, edits and clock steps, and compares every
+/// field of every decision. Stops an algorithm at its first difference and ends with code 1 if there was any.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- oracle\n  cargo run --release -p tollgate-bench -- oracle --steps 1000000 --seed 7 --algorithm gcra --algorithm cell"
+    after_help = "Examples:\n  cargo run --profile dist -p tollgate-bench -- oracle\n  cargo run --profile dist -p tollgate-bench -- oracle --steps 1000000 --seed 7 --algorithm gcra --algorithm cell"
 )]
 pub(crate) struct Args {
     /// Steps per algorithm.
     #[arg(long, default_value_t = 10_000_000)]
     steps: u64,
-    /// The seed: the same one is the same steps.
+    /// The seed; the same seed gives the same steps.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Only this algorithm; may be given several times.
@@ -28,14 +28,14 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// What became of one algorithm.
+/// The result of one algorithm.
 struct Row {
     algorithm: &'static str,
     outcome: Result<OracleReport, Box<Difference>>,
     seconds: f64,
 }
 
-/// How many algorithms run at a time, and how often progress is told.
+/// Algorithms that run concurrently, and the interval of progress output.
 const WORKERS: usize = 2;
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(3);
 
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Runs all algorithms, a few at a time, telling how far it has come.
+/// Runs all algorithms, a few at a time, with progress output.
 fn compare(chosen: &[&'static str], steps: u64, seed: u64) -> Vec<Row> {
     let next = AtomicUsize::new(0);
     let done = AtomicU64::new(0);
@@ -115,7 +115,7 @@ fn print_progress(steps: u64, all: u64, finished: usize, chosen: usize) {
 
 fn table(rows: &[Row], args: &Args) {
     println!(
-        "{} random steps per algorithm against its referee, seed {}",
+        "{} random steps per algorithm against its oracle, seed {}",
         args.steps, args.seed
     );
     println!(

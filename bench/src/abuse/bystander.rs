@@ -1,4 +1,4 @@
-//! Somebody who means no harm, on connections of his own, over both protocols.
+//! A well-behaved client on its own connections, over HTTP and the Redis protocol.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ pub(super) struct Bystander {
     resp: TcpStream,
 }
 
-/// How he was served.
+/// The service the client got.
 #[derive(Default)]
 pub(super) struct BystanderResult {
     pub(super) answers: u64,
@@ -20,7 +20,7 @@ pub(super) struct BystanderResult {
 
 const CHECK: &[u8] = b"POST /v1/check HTTP/1.1\r\nhost: bench\r\ncontent-length: 17\r\n\r\n{\"attributes\":{}}";
 const CALL: &[u8] = b"CL.THROTTLE bystander 1000 1000 1\r\n";
-/// An answer that takes longer is none.
+/// A response that takes longer counts as an error.
 const TIMEOUT: Duration = Duration::from_secs(2);
 const INTERVAL: Duration = Duration::from_millis(5);
 const STARTUP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ impl Bystander {
         waited.map_err(|_| "the server did not come up".to_owned())
     }
 
-    /// Asks again and again for so long.
+    /// Sends requests for the given time.
     pub(super) async fn run(mut self, length: Duration) -> BystanderResult {
         let mut seen = BystanderResult::default();
         let until = Instant::now() + length;

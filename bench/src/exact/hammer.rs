@@ -1,4 +1,4 @@
-//! A process that hammers one key, and whoever starts several of them.
+//! A process that sends requests for one key at full speed, and the code that starts several of them.
 
 use crate::redis::now_us;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -11,7 +11,7 @@ use tollgate_limiter::store::Source;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::{LimitCheck, Limiter};
 
-/// What one process is told.
+/// The arguments of one process.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     url: String,
@@ -22,7 +22,7 @@ pub(crate) struct Args {
     until_us: u64,
 }
 
-/// Who hammers what, and when: the same for all processes.
+/// Algorithm, limit, callers and time span, the same for all processes.
 pub(crate) struct Plan {
     pub(crate) algorithm: &'static str,
     pub(crate) per_second: u64,
@@ -31,14 +31,14 @@ pub(crate) struct Plan {
     until_us: u64,
 }
 
-/// What the processes saw.
+/// The observations of all processes.
 #[derive(Default)]
 pub(crate) struct HammerResult {
-    /// When the store admitted, by its own clock.
+    /// The admissions, by the clock of the store.
     pub(crate) admitted: Vec<u64>,
-    /// The last time that the store told.
+    /// The latest store time seen.
     pub(crate) last: u64,
-    /// How often somebody asked, and how often the store answered.
+    /// Requests, and those that the store answered.
     pub(crate) sent: u64,
     pub(crate) shared: u64,
 }
@@ -48,7 +48,7 @@ pub(crate) const ALGORITHMS: [&str; 4] = ["token_bucket", "gcra", "fixed_window"
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Plan {
-    /// Begins on a whole second, late enough for all processes to be ready.
+    /// Starts on a whole second, late enough for all processes to be ready.
     pub(crate) fn soon(algorithm: &'static str, per_second: u64, callers: u64, length_us: u64) -> Self {
         let from_us = (now_us() / 1_000_000 + 2) * 1_000_000;
         Self {
@@ -74,7 +74,7 @@ impl Plan {
         (0..processes).map(start).collect()
     }
 
-    /// Waits for the processes, and puts together what they saw.
+    /// Waits for the processes and merges their observations.
     pub(crate) fn finish(&self, children: Vec<Child>) -> Result<HammerResult, String> {
         let mut all = HammerResult::default();
         for child in children {
@@ -83,7 +83,7 @@ impl Plan {
                 return Err(format!("a process ended with {}", output.status));
             }
             for line in String::from_utf8_lossy(&output.stdout).lines() {
-                all.read(line).ok_or_else(|| format!("a process said: {line}"))?;
+                all.read(line).ok_or_else(|| format!("a process printed: {line}"))?;
             }
         }
         all.admitted.sort_unstable();
@@ -135,8 +135,8 @@ async fn hammer(args: &Args) -> Result<HammerResult, String> {
     let limiter = Limiter::new(options.deadline(TIMEOUT).open());
     limiter.store().diagnose().await?;
     let limit = limit(&args.algorithm, args.per_second).map_err(|error| error.to_string())?;
-    // Every run has a counter of its own.
-    let rule = limiter.limit(&format!("hammered {}", args.from_us), limit);
+    // Every run has its own counter.
+    let rule = limiter.limit(&format!("hot key {}", args.from_us), limit);
     let rule = Arc::new(rule.map_err(|error| error.to_string())?);
     tokio::time::sleep(Duration::from_micros(args.from_us.saturating_sub(now_us()))).await;
     let mut tasks = JoinSet::new();
@@ -162,7 +162,7 @@ async fn hammer(args: &Args) -> Result<HammerResult, String> {
                 if settled.allowed {
                     seen.admitted.push(settled.now.as_micros());
                 }
-                // A refusal from near by waits for nothing; others want their turn.
+                // A denial from the near cache never waits; yield to the other tasks.
                 tokio::task::yield_now().await;
             }
             Ok::<_, String>(seen)

@@ -1,15 +1,15 @@
-//! What a limit allows of moments at which the store admitted, by its own clock, and what was due until it last spoke.
+//! The exact envelope of a limit over the times at which the store admitted requests, and the number that was due.
 //!
-//! Whole numbers throughout: units are counted in millionths.
+//! Integers throughout: units are counted in millionths.
 
 use super::hammer::{HammerResult, Plan};
 
-/// What came of a run.
+/// The result of a run.
 pub(crate) struct ExactnessResult {
     pub(crate) admitted: u64,
-    /// What a limit that is always asked for more gives until the store last spoke.
+    /// The units that a limit under constant load admits until the latest store time.
     pub(crate) due: u64,
-    /// The most that passed beyond what the limit allows, in any stretch of time.
+    /// The maximum excess over the limit in any interval.
     pub(crate) beyond: u64,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn compare(plan: &Plan, seen: &HammerResult) -> Result<ExactnessResul
     })
 }
 
-/// In any stretch of `t` seconds at most `burst + per_second * t` may pass. Rounded up.
+/// In any interval of `t` seconds at most `burst + per_second * t` may pass. Rounded up.
 fn beyond_envelope(moments: &[u64], per_second: u64, burst: u64) -> u64 {
     let whole = i128::from(SECOND_US);
     let (mut low, mut most) = (i128::MAX, 0);
@@ -57,7 +57,7 @@ fn beyond_window(moments: &[u64], units: u64) -> u64 {
     most.unwrap_or_default().saturating_sub(units)
 }
 
-/// In any stretch of a second, its end included and its beginning not, at most `units` may pass.
+/// In any interval of one second, its end included and its start excluded, at most `units` may pass.
 fn beyond_log(moments: &[u64], units: u64) -> u64 {
     let (mut begin, mut most) = (moments.iter().peekable(), 0);
     let mut inside = 0_u64;
@@ -89,7 +89,7 @@ mod tests {
         let moments = [999_998, 999_999, 1_000_000, 1_000_001, 1_999_997, 1_999_998];
         assert_eq!(beyond_window(&moments, 2), 2);
         assert_eq!(beyond_window(&moments, 4), 0);
-        // From just after 999,998 to 1,999,997 there are four, and then the first leaves as the last comes.
+        // From just after 999,998 to 1,999,997 there are four; then the first leaves as the last arrives.
         assert_eq!(beyond_log(&moments, 5), 0);
         assert_eq!(beyond_log(&moments, 3), 2);
     }

@@ -1,4 +1,4 @@
-//! Nanoseconds per decision of each algorithm by how many keys are live: how cost grows.
+//! Nanoseconds per decision of each algorithm by number of live keys.
 
 use super::keys::{RUN, key, shuffled, write_key};
 use super::{ROUND, median, progress};
@@ -19,11 +19,11 @@ pub(crate) struct Growth {
     pub(crate) ns: f64,
 }
 
-/// What the figures of an algorithm are of, where that is not one allowed decision on the machine's clock.
+/// Notes on algorithms whose figure is not one allowed decision on the machine's clock.
 pub(crate) const NOTES: [(&str, &str); 2] = [
     (
         SLIDING_LOG,
-        "100 per minute, 8 in the log, and with each one that is admitted one leaves: its clock is moved by hand",
+        "100 per minute, 8 in the log, and one leaves for each admitted one: its clock is moved by hand",
     ),
     (
         CONCURRENCY,
@@ -34,13 +34,13 @@ pub(crate) const NOTES: [(&str, &str); 2] = [
 const SLIDING_LOG: &str = "sliding_log";
 const CONCURRENCY: &str = "concurrency";
 const ROUNDS: usize = 15;
-/// The most keys that are asked for; of more live ones this many, at random.
+/// The maximum number of checked keys; with more live keys, a random selection.
 const CHECKED_KEYS_MAX: usize = 1_000_000;
-/// As many entries are in a log.
+/// Entries in a log.
 const LOGGED: usize = 8;
 const DAY: Duration = Duration::from_secs(86_400);
 const MINUTE: Micros = Micros::from_secs(60);
-/// As with the peers: so many that all are allowed, and so many used that no key is idle.
+/// As with the peers: enough capacity that all are allowed, and enough usage that no key is idle.
 const CAPACITY: u64 = 1_000_000_000;
 const USED: u64 = 1_000_000;
 
@@ -64,7 +64,7 @@ pub(crate) fn measure(quick: bool) -> Vec<Growth> {
     rows
 }
 
-/// All sizes of one algorithm take turns.
+/// Measures all sizes of one algorithm, alternating.
 fn grow<L: IntoLimit>(algorithm: &'static str, sizes: [usize; 4], limit: impl Fn() -> L) -> Vec<Growth> {
     progress(&format!("by_keys: {algorithm}"));
     let mut subjects: Vec<Subject> = sizes
@@ -84,16 +84,16 @@ fn grow<L: IntoLimit>(algorithm: &'static str, sizes: [usize; 4], limit: impl Fn
     rows.collect()
 }
 
-/// A store with so many live keys under one limit.
+/// A store with a number of live keys under one limit.
 struct Subject {
     live: usize,
     limiter: Limiter,
     rule: NamedLimit,
-    /// What is asked for, in order.
+    /// The keys to check, in order.
     keys: Vec<String>,
     at: usize,
     operation: fn(&Self, &str) -> bool,
-    /// A clock moved by hand, and by how much for each question.
+    /// A manual clock, and its step per check.
     clock: Clock,
     step: Micros,
     rounds: Vec<f64>,
@@ -101,7 +101,7 @@ struct Subject {
 
 impl Subject {
     fn new(algorithm: &'static str, live: usize, limit: impl IntoLimit) -> Self {
-        // A run at least, so that few keys are asked for as many are.
+        // At least one run, so that few keys are checked in the same way as many.
         let keys = match live {
             1 => vec![key(0); RUN],
             ..=CHECKED_KEYS_MAX => shuffled(live, 1),
@@ -153,7 +153,7 @@ impl Subject {
         self.limiter.acquire(&self.rule, key).is_ok()
     }
 
-    /// Makes every key live.
+    /// Charges every key once, so that all are live.
     fn fill(&self, algorithm: &'static str) {
         let used = Cost::new(USED).expect("the numbers are in range");
         let mut key = String::new();

@@ -3,14 +3,14 @@
 use std::fmt::Write;
 use tollgate_core::testing::random::Random;
 
-/// How many keys are asked in one go between two looks at anything else. Divides [`MANY`].
+/// Keys checked in one run, between two reads of the clock. Divides [`MANY`].
 pub(crate) const RUN: usize = 64;
-/// What "1 M keys" means.
+/// The number of keys in "1 M keys".
 pub(crate) const MANY: usize = 1_000_000;
-/// The exponent of the Zipf distribution, in the usual words of benchmarks.
+/// The exponent of the Zipf distribution, as usual in benchmarks.
 const SKEW: f64 = 0.99;
 
-/// Which keys a case asks for.
+/// The distribution of the keys of a case.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Keys {
     One,
@@ -19,7 +19,7 @@ pub(crate) enum Keys {
 }
 
 impl Keys {
-    /// How many keys are in the table.
+    /// The number of keys in the table.
     pub(crate) const fn live(self) -> usize {
         match self {
             Self::One => 1,
@@ -27,10 +27,10 @@ impl Keys {
         }
     }
 
-    /// What each of the threads asks for, in order; begun anew at the end.
+    /// The keys of each thread, in order; repeated at the end.
     ///
-    /// The strings lie in memory in the order they are asked for, which is not the order the table was filled in: so
-    /// reading a key costs next to nothing, and finding its state costs what it costs.
+    /// The strings are in memory in the order of their use, which is not the order in which the table was filled. So
+    /// reading a key is cheap, and the lookup of its state has its real cost.
     pub(crate) fn sequences(self, threads: usize) -> Vec<Vec<String>> {
         match self {
             Self::One => vec![vec![key(0); RUN]; threads],
@@ -47,10 +47,10 @@ pub(crate) fn key(number: usize) -> String {
     key
 }
 
-/// The same, in a string that is there already.
+/// The same, in an existing string.
 pub(crate) fn write_key(key: &mut String, number: usize) {
     key.clear();
-    write!(key, "user:{:016x}", Random::new(number as u64).next()).expect("a string takes all that is written");
+    write!(key, "user:{:016x}", Random::new(number as u64).next()).expect("writing to a string cannot fail");
 }
 
 /// All keys below `count`, in random order.
@@ -67,8 +67,8 @@ fn order(count: usize, seed: u64) -> Vec<usize> {
     order
 }
 
-/// As many draws as there are keys, a few of them far more often than the rest. Which ones is random, but the same for
-/// every thread.
+/// As many draws as there are keys, a few of them far more frequent than the rest. The frequent ones are random, but the
+/// same for every thread.
 fn zipf(count: usize, seed: u64) -> Vec<String> {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=count)

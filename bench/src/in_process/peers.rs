@@ -1,4 +1,4 @@
-//! Who is measured: Tollgate, its peers, and a bare map as the floor, all asked the same.
+//! The measured libraries: Tollgate, its peers, and a bare map as the lower bound, all with the same limits.
 
 use governor::clock::DefaultClock;
 use governor::middleware::NoOpMiddleware;
@@ -16,23 +16,23 @@ use tollgate_limiter::core::Cost;
 use tollgate_limiter::limits::TokenBucket;
 use tollgate_limiter::{Limiter, NamedLimit};
 
-/// The same for everybody: one unit comes back in each `unit_s`, and `burst` of them fit.
+/// The limit of all libraries: one unit refills every `unit_s`, up to `burst`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
     pub(crate) unit_s: u32,
     pub(crate) burst: u32,
-    /// What every key has used before anything is timed, so that no store may take it for idle.
+    /// The usage of every key before the measurement, so that no store treats it as idle.
     pub(crate) used: u32,
 }
 
-/// Nothing a case asks for is too much: the usual path.
+/// All requests are allowed: the usual path.
 pub(crate) const ALLOWED: Numbers = Numbers {
     unit_s: 1,
     burst: 1_000_000_000,
     used: 1_000_000,
 };
 
-/// Every key is used up, and stays so for a day. A burst of one would do, but throttlecrab forgets such keys at once.
+/// Every key is exhausted for a day. A burst of one would do, but throttlecrab forgets such keys at once.
 pub(crate) const DENIED: Numbers = Numbers {
     unit_s: 86_400,
     burst: 10,
@@ -40,23 +40,23 @@ pub(crate) const DENIED: Numbers = Numbers {
 };
 
 /// A limiter under one limit.
-#[expect(clippy::ptr_arg, reason = "governor asks for the key as it keeps it")]
+#[expect(clippy::ptr_arg, reason = "governor takes the key in the type it stores")]
 pub(crate) trait Peer: Sync {
-    /// Takes so many units of a key. True if they were there.
+    /// Consumes units of a key. True if it was allowed.
     fn take(&self, key: &String, units: u32) -> bool;
 
-    /// Takes one unit of each of the keys, one by one. How many were allowed?
+    /// Consumes one unit of each key, one by one. Returns the number of allowed ones.
     fn check(&self, keys: &[String]) -> usize {
         keys.iter().filter(|key| self.take(key, 1)).count()
     }
 
-    /// The same with many at a time, where the library has a way to.
+    /// The same as one batch, where the library supports it.
     fn check_batch(&self, keys: &[String]) -> usize {
         self.check(keys)
     }
 }
 
-/// Everybody, by the name in the report: Tollgate first.
+/// All libraries by their name in the report: Tollgate first.
 pub(crate) const ALL: [(&str, Make); 7] = [
     (TOLLGATE, |numbers, _| Box::new(Tollgate::new(numbers))),
     ("governor", |numbers, _| Box::new(Governor::keyed(quota(numbers)))),
@@ -67,11 +67,11 @@ pub(crate) const ALL: [(&str, Make); 7] = [
     (BARE_MAP, |numbers, _| Box::new(BareMap::new(numbers))),
 ];
 
-/// Makes a contestant for a limit and a number of keys to come.
+/// Creates a peer for a limit and an expected number of keys.
 pub(crate) type Make = fn(Numbers, usize) -> Box<dyn Peer>;
 
 pub(crate) const TOLLGATE: &str = "tollgate";
-/// Keeps no keys: one limiter is one bucket.
+/// Has no keys: one limiter is one bucket.
 pub(crate) const RATELIMIT: &str = "ratelimit";
 pub(crate) const BARE_MAP: &str = "bare_map";
 
@@ -136,7 +136,7 @@ impl<S: BuildHasher + Clone + Sync> Peer for Keyed<S> {
     }
 }
 
-/// Its limiter takes `&mut self`; its documentation says to share it by a mutex.
+/// Its limiter takes `&mut self`; its documentation recommends a mutex.
 struct Crab {
     limiter: Mutex<Throttlecrab<PeriodicStore>>,
     numbers: Numbers,
@@ -183,7 +183,7 @@ impl Peer for ratelimit::Ratelimiter {
     }
 }
 
-/// A fixed window, its only algorithm: as many as fit into the burst, for as long as a whole burst takes to come back.
+/// A fixed window, its only algorithm: the burst as the limit, and the time to refill it as the window.
 struct Limitador {
     limiter: limitador::RateLimiter,
     namespace: Namespace,
@@ -191,7 +191,7 @@ struct Limitador {
 
 impl Limitador {
     fn new(Numbers { unit_s, burst, .. }: Numbers, keys: usize) -> Self {
-        // With room to spare: what it evicts, it forgets.
+        // With spare capacity: what it evicts, it forgets.
         let limiter = limitador::RateLimiter::new(2 * keys as u64);
         let window_s = u64::from(unit_s) * u64::from(burst);
         let by_user = "user".try_into().expect("a plain name is an expression");
@@ -217,14 +217,14 @@ impl Peer for Limitador {
     }
 }
 
-/// What any limiter over a map of strings must do at least: lock, find, count. No clock, no refill.
+/// The minimum of a limiter over a map of strings: lock, find, count. No clock, no refill.
 struct BareMap {
     hasher: ahash::RandomState,
     shards: Vec<Shard>,
     burst: u64,
 }
 
-/// A line of the cache to itself.
+/// Aligned to its own cache line.
 #[repr(align(64))]
 #[derive(Default)]
 struct Shard(Mutex<HashTable<(Box<str>, u64)>>);
@@ -244,7 +244,7 @@ impl BareMap {
 impl Peer for BareMap {
     fn take(&self, key: &String, units: u32) -> bool {
         let hash = self.hasher.hash_one(key.as_str());
-        // By bits that choose neither the place in the table nor the tag there.
+        // By bits that select neither the position in the table nor the tag.
         let shard = self.shards.get((hash >> 48) as usize % Self::SHARDS);
         let Shard(shard) = shard.expect("a remainder is below the number of shards");
         let mut table = shard.lock();

@@ -1,4 +1,4 @@
-//! What was measured, as tables for people and as JSON for machines.
+//! The report, as tables and as JSON.
 
 use super::CaseResult;
 use super::growth::{Growth, NOTES};
@@ -47,7 +47,7 @@ pub(crate) fn print_tables(cases: &[CaseResult], bytes_per_key: &[(&str, f64)], 
 }
 
 fn print_cases(cases: &[CaseResult]) {
-    println!("Nanoseconds per decision, and in brackets how many times those of Tollgate; medians of rounds in turn.");
+    println!("Nanoseconds per decision, and in brackets the ratio to Tollgate; medians of alternating rounds.");
     println!("Several threads: wall time over the decisions of all. Compare ratios within one run.");
     println!("Allowed: {}. Denied: {}.", numbers_text(ALLOWED), numbers_text(DENIED));
     println!();
@@ -71,7 +71,7 @@ fn numbers_text(Numbers { unit_s, burst, used }: Numbers) -> String {
 }
 
 fn print_bytes(bytes_per_key: &[(&str, f64)]) {
-    println!("Resident bytes per key with 1 M keys of 21 bytes, each in a process of its own:");
+    println!("Resident bytes per key with 1 M keys of 21 bytes, each library in its own process:");
     println!();
     println!("| library | bytes per key |");
     println!("|---|---:|");

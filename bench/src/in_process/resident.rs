@@ -1,11 +1,11 @@
-//! Resident bytes per key: each contestant in a process of its own, so that nobody's memory is counted for another.
+//! Resident bytes per key: each peer in its own process, so that memory is attributed correctly.
 
 use super::keys::{MANY, write_key};
 use super::peers::{ALL, ALLOWED, RATELIMIT};
 use super::progress;
 use std::process::{Command, ExitCode};
 
-/// Bytes per key of everyone who keeps keys.
+/// Bytes per key of all libraries with keys.
 pub(crate) fn measure() -> Vec<(&'static str, f64)> {
     let keeping = ALL.iter().map(|&(name, _)| name).filter(|&name| name != RATELIMIT);
     keeping.map(|name| (name, run_in_child(name))).collect()
@@ -20,10 +20,10 @@ fn run_in_child(name: &str) -> f64 {
     printed.trim().parse().expect("the child prints one number")
 }
 
-/// What the child does. The keys are made one after another in one string, so that only the contestant's memory grows.
+/// Runs in the child. The keys are created in one string, so that only the memory of the library grows.
 pub(crate) fn run_child(name: &str) -> ExitCode {
     let Some((_, make)) = ALL.iter().find(|(known, _)| *known == name) else {
-        progress(&format!("nobody is called {name}"));
+        progress(&format!("unknown library {name}"));
         return ExitCode::FAILURE;
     };
     let mut key = String::with_capacity(64);
@@ -34,7 +34,7 @@ pub(crate) fn run_child(name: &str) -> ExitCode {
         assert!(contestant.take(&key, ALLOWED.used), "{name} had no room for a new key");
     }
     let after = resident_bytes();
-    // Every key must still be there, with most of what it has used.
+    // Every key must still exist, with most of its usage.
     let too_many = ALLOWED.burst - ALLOWED.used / 2;
     for number in (0..MANY).step_by(997) {
         write_key(&mut key, number);
@@ -45,7 +45,7 @@ pub(crate) fn run_child(name: &str) -> ExitCode {
 }
 
 fn resident_bytes() -> i64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells a process about itself");
+    let status = std::fs::read_to_string("/proc/self/status").expect("Linux has /proc");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib: i64 = line
         .and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok())

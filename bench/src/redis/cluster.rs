@@ -1,8 +1,7 @@
-//! Three primaries of a cluster beside one server alone, asked by the same callers in turns.
+//! Three primaries of a cluster compared with a single server, with the same callers.
 //!
-//! All servers share one core, and the load has the other. So what can be compared is what a decision costs the servers;
-//! how many three primaries decide in a second where each has a core of its own is three times that, as far as the load
-//! can ask.
+//! All servers share one core, and the load has the other. So the comparable result is the CPU time per decision; three
+//! primaries with a core each decide three times as much per second, if there is enough load.
 
 use super::load::{Library, Measurement};
 use super::server::{cpu_seconds, error_text};
@@ -17,10 +16,10 @@ use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::Server;
 
-/// Servers that are measured, and what came of it.
+/// The measured servers and their results.
 struct Contestant {
     name: String,
-    /// To each of the servers.
+    /// A connection to each of the servers.
     watching: Vec<Connection>,
     library: Arc<Library>,
     rounds: Vec<Measurement>,
@@ -30,7 +29,7 @@ struct Contestant {
 
 const CALLERS: usize = 512;
 const SINGLE_SERVER: &str = "one server";
-/// How many tags the keys are spread over: the default, and what is advised from six primaries on.
+/// Tags that the keys are spread over: the default, and the number recommended from six primaries on.
 const TAGS: [u16; 2] = [64, 1_024];
 
 pub(super) fn run(args: &Args) -> ExitCode {
@@ -64,7 +63,7 @@ async fn measure(args: &Args) -> Result<Vec<Contestant>, String> {
         contestants.push(contestant(name, &cluster.url(), &primaries, tags).await?);
     }
     for contestant in &mut contestants {
-        eprintln!("{}: {} keys are made", contestant.name, args.keys);
+        eprintln!("{}: creating {} keys", contestant.name, args.keys);
         contestant.library.fill(args.keys).await?;
         contestant.charges_and_calls = contestant.library.charges_and_calls();
     }
@@ -112,7 +111,7 @@ impl Contestant {
         (charges - charges_before) as f64 / (calls - calls_before) as f64
     }
 
-    /// Its decisions per processor second over the first's, each round against the same round; the median.
+    /// The median over all rounds of the ratio of its decisions per CPU-second to those of the first in the same round.
     fn ratio_to(&self, first: &Self) -> f64 {
         let pairs = self.rounds.iter().zip(&first.rounds);
         median(
@@ -144,7 +143,7 @@ fn print(args: &Args, contestants: &[Contestant]) {
         return;
     }
     println!(
-        "{CALLERS} callers, {} keys at random, nobody refused; medians of {} rounds of {} ms. All servers on one core.\n",
+        "{CALLERS} callers, {} random keys, no denials; medians of {} rounds of {} ms. All servers on one core.\n",
         args.keys, args.rounds, args.turn_ms
     );
     println!(

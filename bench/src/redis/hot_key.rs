@@ -1,13 +1,13 @@
-//! One caller in each of four processes, at full speed against a limit of ten a second: how often the server is asked.
+//! One caller in each of four processes, at full speed against a limit of ten per second: the number of server calls.
 
 use super::load::now_us;
 use super::server::WatchedServer;
 use crate::exact::hammer::Plan;
 use crate::exact::{PROCESSES, oracle};
 
-/// What came of it.
+/// The result.
 pub(crate) struct HotKeyResult {
-    /// Calls of scripts and functions, without those of the first second.
+    /// Script and function calls, without those of the first second.
     pub(crate) calls_per_second: f64,
     pub(crate) admitted: u64,
     pub(crate) due: u64,

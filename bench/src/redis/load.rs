@@ -1,4 +1,4 @@
-//! Who asks: others' scripts over connections with a pipeline, or callers of the library.
+//! The loads: scripts of others over pipelined connections, or callers of the library.
 
 use super::server::{WatchedServer, error_text};
 use redis::aio::MultiplexedConnection;
@@ -11,33 +11,33 @@ use tollgate_limiter::limits::TokenBucket;
 use tollgate_limiter::store::redis::{Redis, RedisOptions};
 use tollgate_limiter::{LimitCheck, Limiter, NamedLimit};
 
-/// Somebody whose decisions are measured.
+/// A source of requests.
 #[derive(Clone, Copy)]
 pub(crate) enum Load {
-    /// A script for each decision, over so many connections, each with so many calls under way.
+    /// One script call per decision, over a number of connections with a pipeline in flight each.
     Script {
         script: Script,
         connections: usize,
         pipeline: usize,
     },
-    /// So many callers of the library, each with one request under way.
+    /// Callers of the library with one request in flight each.
     Library { callers: usize },
 }
 
-/// A script of others.
+/// A script from articles.
 #[derive(Clone, Copy)]
 pub(crate) enum Script {
     TokenBucket,
     Gcra,
 }
 
-/// The library, and its rule.
+/// The library and its limit.
 pub(crate) struct Library {
     limiter: Limiter<Redis>,
     rule: NamedLimit<Redis>,
 }
 
-/// What came of one turn.
+/// The result of one load in one round.
 #[derive(Clone, Copy)]
 pub(crate) struct Measurement {
     decisions: u64,
@@ -47,13 +47,13 @@ pub(crate) struct Measurement {
     pub(crate) p99_us: f64,
 }
 
-/// 100 an hour with a burst of 100, of which ten are used: nobody is refused, and nobody's counter ends meanwhile.
+/// 100 per hour with a burst of 100, of which ten are used: nothing is denied, and no counter expires meanwhile.
 const BURST: u64 = 100;
 const USED: u64 = 10;
 const HOUR_US: u64 = 3_600_000_000;
 const FILL: &str = include_str!("fill.lua");
 
-/// Long enough for a machine that is busy: what is measured is not how errors are answered.
+/// Long enough for a busy machine: errors are not part of the measurement.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Script {
@@ -87,13 +87,13 @@ impl Script {
         call
     }
 
-    /// Makes all counters.
+    /// Creates all counters.
     pub(crate) fn fill(self, server: &mut WatchedServer, keys: u64) -> Result<(), String> {
         fill(server, if matches!(self, Self::Gcra) { "gcra" } else { "hash" }, keys)
     }
 }
 
-/// Makes keys of a kind, by the server itself.
+/// Creates keys of a kind with a script on the server.
 pub(crate) fn fill(server: &mut WatchedServer, kind: &str, keys: u64) -> Result<(), String> {
     const AT_ONCE: u64 = 1_000;
     for first in (0..keys).step_by(AT_ONCE as usize) {
@@ -128,13 +128,13 @@ impl Library {
         let settled = self.limiter.settle(&[ask]).await;
         match settled.outcomes.first() {
             Some(Ok(_)) if settled.allowed => Ok(()),
-            Some(Ok(_)) => Err("a request within its limits was refused".to_owned()),
+            Some(Ok(_)) => Err("a request within its limits was denied".to_owned()),
             Some(Err(error)) => Err(format!("a request failed: {error}")),
             None => Err("a request was not answered".to_owned()),
         }
     }
 
-    /// Makes all counters.
+    /// Creates all counters.
     pub(crate) async fn fill(self: &Arc<Self>, keys: u64) -> Result<(), String> {
         const CALLERS: u64 = 512;
         let cost = Cost::new(USED).map_err(|error| error.to_string())?;
@@ -151,7 +151,7 @@ impl Library {
         gather(tasks).await.map(drop)
     }
 
-    /// Lets callers ask for random keys for so long, of servers whose processor time is `cpu`.
+    /// Sends requests for random keys for the given time, to servers whose CPU time is `cpu`.
     pub(crate) async fn measure(
         self: &Arc<Self>,
         callers: usize,
@@ -190,20 +190,20 @@ impl Library {
         }
     }
 
-    /// How many charges were settled, and by how many calls of the script.
+    /// Settled charges, and the script calls that settled them.
     pub(crate) fn charges_and_calls(&self) -> [u64; 2] {
         let metrics = self.limiter.store().metrics();
         [metrics.charges.get(), metrics.calls.get()]
     }
 }
 
-/// What a caller draws from.
+/// The random numbers of a caller.
 fn random(seed: u64, number: usize) -> Random {
     Random::new(seed * 1_000_003 + number as u64)
 }
 
 impl Load {
-    /// Asks for random keys for so long.
+    /// Sends requests for random keys for the given time.
     pub(crate) async fn run(
         self,
         server: &mut WatchedServer,
@@ -265,7 +265,7 @@ impl Measurement {
     }
 }
 
-/// Calls a script until the end of the turn.
+/// Calls a script until the end of the round.
 async fn call(
     mut line: MultiplexedConnection,
     script: Script,
@@ -281,13 +281,13 @@ async fn call(
         }
         let answers: Vec<[i64; 2]> = pipe.query_async(&mut line).await.map_err(error_text)?;
         if answers.iter().any(|[allowed, _]| *allowed != 1) {
-            return Err("a script refused a request within its limits".to_owned());
+            return Err("a script denied a request within its limits".to_owned());
         }
     }
     Ok(turns.took)
 }
 
-/// What one task does until the end, one thing after the other, and how long each took in nanoseconds.
+/// The sequential operations of one task until the end, and their times in nanoseconds.
 struct Turns {
     until: Instant,
     last: Option<Instant>,

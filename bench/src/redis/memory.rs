@@ -1,4 +1,4 @@
-//! Bytes per key: every algorithm beside a plain integer with a time to live, and the log beside a sorted set.
+//! Bytes per key: every algorithm compared with a plain integer with a TTL, and the log with a sorted set.
 
 use super::load::{TIMEOUT, fill};
 use super::server::WatchedServer;
@@ -12,21 +12,21 @@ use tollgate_limiter::limits::{
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::{LimitCheck, Limiter};
 
-/// What one kind of key takes.
+/// The memory of one kind of key.
 pub(crate) struct Bytes {
     pub(crate) kind: &'static str,
-    /// How many requests each key remembers.
+    /// Requests in the state of each key.
     pub(crate) requests: u64,
-    /// What the server counts more with the keys than without, for each.
+    /// The growth of `used_memory` per key.
     pub(crate) used: f64,
-    /// What it says of one key.
+    /// `MEMORY USAGE` of one key.
     pub(crate) reported: u64,
 }
 
 /// Keys of the short kinds, and of logs.
 const KEYS: u64 = 100_000;
 const LOGS: u64 = 256;
-/// What a log holds when it is full.
+/// The number of requests in a full log.
 const FULL: u64 = 1_000;
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -50,7 +50,7 @@ pub(crate) async fn measure(server: &mut WatchedServer) -> Result<Vec<Bytes>, St
         ),
     ];
     let mut rows = Vec::new();
-    // Twice: the first time the server's own tables and buffers grow, too.
+    // Twice: the first time the tables and buffers of the server grow too.
     for _ in 0..2 {
         rows.clear();
         let before = start(server)?;
@@ -97,7 +97,7 @@ fn measure_kind(
     })
 }
 
-/// Takes so many units of so many keys, each at a moment of its own: a key has one caller.
+/// Consumes units of keys, each at a different time: a key has one caller.
 async fn take(url: &str, limit: Limit, keys: u64, requests: u64) -> Result<(), String> {
     const CALLERS: u64 = 256;
     let options = Redis::options(url).map_err(|error| error.to_string())?;

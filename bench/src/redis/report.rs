@@ -1,4 +1,4 @@
-//! What was found, as tables for people and as JSON for machines, beside its goals.
+//! The report with its goals, as tables and as JSON.
 
 use super::load::Measurement;
 use super::memory::{Bytes, GCRA, INTEGER, LOG, TOKEN_BUCKET};
@@ -6,7 +6,7 @@ use super::{ARTICLES_16, ARTICLES_UNPIPELINED, Args, RedisResults, TOLLGATE_1, T
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// A figure and what it is to be.
+/// A value and its bound.
 struct Goal {
     name: &'static str,
     value: f64,
@@ -54,7 +54,7 @@ fn goals(found: &RedisResults) -> Vec<Goal> {
             Bound::AtLeast(1.4),
         );
         goal("64 callers, x the same", per_cpu(TOLLGATE_64), Bound::AtLeast(1.2));
-        goal("one caller, p50 x a bare call of the script", p50, Bound::AtMost(1.3));
+        goal("one caller, p50 x a bare script call", p50, Bound::AtMost(1.3));
     }
     let bytes = |kind| found.bytes.iter().find(|bytes| bytes.kind == kind);
     if let (Some(integer), Some(bucket), Some(gcra), Some(log)) =
@@ -74,17 +74,17 @@ fn goals(found: &RedisResults) -> Vec<Goal> {
     }
     if let Some(hammered) = &found.hot_key {
         goal(
-            "script calls per second under four hammering processes",
+            "script calls per second on a hot key, four processes",
             hammered.calls_per_second,
             Bound::AtMost(120.0),
         );
         goal(
-            "what they missed of what was due",
+            "units not admitted that were due",
             hammered.missed as f64,
             Bound::AtMost(0.0),
         );
         goal(
-            "what they were given beyond it",
+            "units admitted beyond the limit",
             hammered.beyond as f64,
             Bound::AtMost(0.0),
         );
@@ -97,14 +97,14 @@ fn print_speed(args: &Args, found: &RedisResults) {
         return;
     }
     println!(
-        "{} keys at random, nobody refused; medians of {} rounds of {} ms.",
+        "{} random keys, no denials; medians of {} rounds of {} ms.",
         args.keys, args.rounds, args.turn_ms
     );
     println!(
-        "Processor time is the server's, user and system, as its INFO tells it. A wait is that of a whole pipeline.\n"
+        "CPU time is that of the server, user and system, from its INFO. Latencies are those of a whole pipeline.\n"
     );
     println!(
-        "| who asks | decisions per CPU-second | x articles, pipeline 16 | decisions/s | p50 µs | p99 µs |\n|---|---:|---:|---:|---:|---:|"
+        "| caller | decisions per CPU-second | x articles, pipeline 16 | decisions/s | p50 µs | p99 µs |\n|---|---:|---:|---:|---:|---:|"
     );
     for contestant in &found.contestants {
         println!(
@@ -124,7 +124,7 @@ fn print_bytes(bytes: &[Bytes]) {
     if bytes.is_empty() {
         return;
     }
-    println!("| key with a time to live | used_memory | MEMORY USAGE | per request |\n|---|---:|---:|---:|");
+    println!("| key with a TTL | used_memory | MEMORY USAGE | per request |\n|---|---:|---:|---:|");
     for row in bytes {
         let per_request = match row.requests {
             1 => String::new(),
@@ -136,7 +136,7 @@ fn print_bytes(bytes: &[Bytes]) {
 }
 
 fn print_goals(goals: &[Goal]) {
-    println!("| goal | got | asked | |\n|---|---:|---:|---|");
+    println!("| goal | result | bound | |\n|---|---:|---:|---|");
     for goal in goals {
         let expected = match goal.bound {
             Bound::AtLeast(least) => format!("at least {least}"),
@@ -182,7 +182,7 @@ fn as_json(found: &RedisResults, goals: &[Goal]) -> Value {
                 Bound::AtLeast(bound) => ("at_least", bound),
                 Bound::AtMost(bound) => ("at_most", bound),
             };
-            json!({ "goal": goal.name, "figure": goal.value, way: bound, "met": goal.is_met() })
+            json!({ "goal": goal.name, "value": goal.value, way: bound, "met": goal.is_met() })
         })
         .collect();
     let hammered = found.hot_key.as_ref().map(|hammered| {
@@ -192,7 +192,7 @@ fn as_json(found: &RedisResults, goals: &[Goal]) -> Value {
             "due": hammered.due,
         })
     });
-    json!({ "server": found.server, "speed": speed, "bytes_per_key": bytes, "hammering": hammered, "goals": goals })
+    json!({ "server": found.server, "speed": speed, "bytes_per_key": bytes, "hot_key": hammered, "goals": goals })
 }
 
 impl Goal {

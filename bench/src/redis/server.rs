@@ -1,19 +1,19 @@
-//! The server, and what it says of itself.
+//! The server under test and its statistics.
 
 use redis::{Connection, FromRedisValue};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
-/// The processor time that a server's process has used, in seconds.
+/// The CPU time of a server process, in seconds.
 pub(crate) fn cpu_seconds(connection: &mut Connection) -> Result<f64, String> {
     let info: String = redis::cmd("INFO").arg("cpu").query(connection).map_err(error_text)?;
     let seconds = |name| field(&info, name).and_then(|value| value.parse::<f64>().ok());
     match (seconds("used_cpu_user"), seconds("used_cpu_sys")) {
         (Some(user), Some(system)) => Ok(user + system),
-        _ => Err("the server does not tell its processor time".to_owned()),
+        _ => Err("the server does not report its CPU time".to_owned()),
     }
 }
 
-/// A server that is watched from a connection of its own.
+/// A server with a separate connection for its statistics.
 pub(crate) struct WatchedServer {
     server: Server,
     connection: Connection,
@@ -39,7 +39,7 @@ impl WatchedServer {
         command.query(&mut self.connection).map_err(error_text)
     }
 
-    /// Forgets all keys.
+    /// Removes all keys.
     pub(crate) fn clear(&mut self) -> Result<(), String> {
         self.query(&redis::cmd("FLUSHALL"))
     }
@@ -54,25 +54,25 @@ impl WatchedServer {
         })
     }
 
-    /// The processor time that its process has used, in seconds, as `INFO` tells it in microseconds.
+    /// The CPU time of its process in seconds, from `INFO`.
     pub(crate) fn cpu_seconds(&mut self) -> Result<f64, String> {
         cpu_seconds(&mut self.connection)
     }
 
-    /// What its data and buffers take, in bytes.
+    /// The bytes of its data and buffers.
     pub(crate) fn used_memory(&mut self) -> Result<u64, String> {
         let info: String = self.query(redis::cmd("INFO").arg("memory"))?;
         let bytes = field(&info, "used_memory").and_then(|value| value.parse().ok());
-        bytes.ok_or_else(|| "the server does not tell its memory".to_owned())
+        bytes.ok_or_else(|| "the server does not report its memory".to_owned())
     }
 
-    /// What one key takes, whichever the server picks.
+    /// The bytes of one random key.
     pub(crate) fn memory_of_a_key(&mut self) -> Result<u64, String> {
         let key: Vec<u8> = self.query(&redis::cmd("RANDOMKEY"))?;
         self.query(redis::cmd("MEMORY").arg("USAGE").arg(key).arg("SAMPLES").arg(0))
     }
 
-    /// How many scripts and functions were called.
+    /// The number of script and function calls.
     pub(crate) fn script_calls(&mut self) -> Result<u64, String> {
         let info: String = self.query(redis::cmd("INFO").arg("commandstats"))?;
         let calls = |name| {

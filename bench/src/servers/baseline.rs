@@ -1,4 +1,4 @@
-//! A hyper endpoint that does nothing with what it reads: the floor of any HTTP server built on it.
+//! A hyper endpoint that discards its input: the baseline of any HTTP server built on hyper.
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
@@ -10,16 +10,16 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-/// What it answers, always the same.
+/// The constant response.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(crate) enum BaselineAnswer {
     /// A 200 without a body.
     Empty,
-    /// What Tollgate answers to a check, byte for byte, ready-made: what its size alone costs.
+    /// A response of Tollgate to a check, byte for byte, prepared in advance: shows the cost of its size.
     Ready,
 }
 
-/// Answers everything with 200, until it is killed.
+/// Responds to every request with 200, until it is killed.
 pub(crate) fn serve(address: SocketAddr, answer: BaselineAnswer) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     let Ok(runtime) = runtime else { return ExitCode::from(2) };
@@ -39,13 +39,13 @@ pub(crate) fn serve(address: SocketAddr, answer: BaselineAnswer) -> ExitCode {
             let (headers, body) = (headers.clone(), body.clone());
             tokio::spawn(async move {
                 let service = service_fn(|request: Request<Incoming>| async {
-                    // Read, because whoever decides something must.
+                    // Read the body, as a server that decides must.
                     let _ = request.into_body().collect().await;
                     let mut response = Response::new(Full::new(body.clone()));
                     *response.headers_mut() = headers.clone();
                     Ok::<_, Infallible>(response)
                 });
-                // As Tollgate has it: one write is quicker than a vector of two, and it has no timer for each request.
+                // As in Tollgate: one write is faster than a vector of two, and there is no timer per request.
                 hyper::server::conn::http1::Builder::new()
                     .writev(false)
                     .header_read_timeout(None)

@@ -1,18 +1,19 @@
-//! Calls over gRPC: Envoy's `ShouldRateLimit` of Tollgate, with descriptors and rules as Envoy would have them, beside
-//! `Throttle` of throttlecrab-server.
+//! Calls over gRPC: Envoy's `ShouldRateLimit` of Tollgate, with typical descriptors and rules, compared with `Throttle` of
+//! throttlecrab-server.
 
 mod load;
 
 use self::load::{Call, Load};
 use super::load::Measurement;
 use super::process::Server;
-use super::{Args, Paths, free_address};
+use super::process::free_address;
+use super::{Args, Paths};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::process::Command;
 
-/// One server that is measured.
+/// A measured server.
 struct Contestant {
     name: &'static str,
     start: fn(&Paths, SocketAddr) -> Command,
@@ -20,13 +21,13 @@ struct Contestant {
     rounds: Vec<Measurement>,
 }
 
-/// What all of them came to.
+/// The results of all servers.
 pub(super) struct GrpcReport(Vec<Contestant>);
 
-/// What is asked of Tollgate per processor time, over throttlecrab-server.
+/// The minimum ratio of Tollgate to throttlecrab-server per CPU time.
 const GOAL: f64 = 1.1;
 
-/// Generous enough that nobody is refused: both servers do the whole work for every call.
+/// High enough that nothing is denied: both servers do the whole work for every call.
 pub(super) const RULES: &str = "\
 - { id: api, domain: shop, when: { generic_key: api }, per: user, limit: 100/min burst 100 }
 - { id: logins, domain: shop, when: { generic_key: login }, per: remote_address, limit: 5/min }
@@ -81,7 +82,7 @@ fn contestants() -> Vec<Contestant> {
                 let mut command = Command::new(&paths.throttlecrab);
                 command.args(["--grpc", "--grpc-host", "127.0.0.1", "--log-level", "error"]);
                 command.arg("--grpc-port").arg(address.port().to_string());
-                // Its other store falls over beyond three quarters of its capacity.
+                // Its other store collapses above three quarters of its capacity.
                 command.args(["--store", "periodic", "--store-capacity", "2000000"]);
                 command
             },
@@ -99,7 +100,7 @@ fn contestants() -> Vec<Contestant> {
     ]
 }
 
-/// A field of bytes. All of them are short.
+/// A length-delimited protobuf field. All of them are short.
 fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
     let mut field = vec![number << 3 | 2, bytes.len() as u8];
     field.extend_from_slice(bytes);
@@ -113,12 +114,12 @@ fn entry(key: &str, value: &str) -> Vec<u8> {
 }
 
 impl GrpcReport {
-    /// Whether Tollgate does as much as is asked of it.
+    /// True if Tollgate reaches the goal.
     pub(super) fn is_met(&self) -> bool {
         self.ratio() >= GOAL
     }
 
-    /// Tollgate's figure over the other's, each round against the same round; the median.
+    /// The median over all rounds of the ratio of Tollgate's value to the other's in the same round.
     fn ratio(&self) -> f64 {
         let [tollgate, other] = &*self.0 else { return f64::NAN };
         let pairs = tollgate.rounds.iter().zip(&other.rounds);
@@ -146,7 +147,7 @@ impl GrpcReport {
         }
         let _ = writeln!(
             table,
-            "\nTollgate per CPU-second: {:.2}x of throttlecrab; asked for: {GOAL}x",
+            "\nTollgate per CPU-second: {:.2}x of throttlecrab; goal: {GOAL}x",
             self.ratio()
         );
         table

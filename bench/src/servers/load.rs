@@ -1,4 +1,4 @@
-//! The load: many connections from one thread, each with one request under way, keep-alive.
+//! The load: many keep-alive connections from one thread, with one request in flight each.
 
 use super::process::Server;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What is asked of a server.
+/// The requests to a server.
 pub(crate) struct Load {
     pub(crate) address: SocketAddr,
     pub(crate) path: &'static str,
@@ -17,11 +17,11 @@ pub(crate) struct Load {
     pub(crate) seed: u64,
 }
 
-/// How a server bore it.
+/// The result of one load on a server.
 #[derive(Clone, Copy)]
 pub(crate) struct Measurement {
     pub(crate) answers: u64,
-    /// Answers that were not 200.
+    /// Responses other than 200.
     pub(crate) errors: u64,
     pub(crate) seconds: f64,
     pub(crate) cpu_seconds: f64,
@@ -29,7 +29,7 @@ pub(crate) struct Measurement {
     pub(crate) p99_us: f64,
 }
 
-/// What one connection saw.
+/// The responses of one connection.
 #[derive(Default)]
 pub(crate) struct RequestLog {
     answers: u64,
@@ -38,10 +38,10 @@ pub(crate) struct RequestLog {
     latencies: Vec<u32>,
 }
 
-/// How long a server has to come up.
+/// The time a server has to start.
 const START_UP: Duration = Duration::from_secs(10);
 
-/// Not measured: connections come up, tables grow.
+/// Not measured: connections are opened, tables grow.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 impl Load {
@@ -132,8 +132,8 @@ async fn exchange(
     }
 }
 
-/// Whether a whole answer is there. All servers here tell its length. One pass: what the load takes for an answer is part
-/// of the next one's latency.
+/// True if the response is complete. All servers here send its length. One pass, because the time of the load for a
+/// response is part of the next one's latency.
 fn is_whole(buffer: &[u8]) -> bool {
     let mut rest = buffer;
     let mut length = None;
@@ -161,7 +161,7 @@ impl Measurement {
         self.answers as f64 / self.cpu_seconds
     }
 
-    /// The share of its core that the server used: below one, the load was the bottleneck.
+    /// The part of its core that the server used: below one, the load was the bottleneck.
     pub(crate) fn busy(&self) -> f64 {
         self.cpu_seconds / self.seconds
     }
@@ -172,14 +172,14 @@ impl Measurement {
 }
 
 impl RequestLog {
-    /// Answers that came together, after so long.
+    /// Records responses that arrived at once, after the given time.
     pub(crate) fn answered(&mut self, answers: u64, after: Duration, is_error: bool) {
         self.latencies.push(u32::try_from(after.as_nanos()).unwrap_or(u32::MAX));
         self.answers += answers;
         self.errors += u64::from(is_error);
     }
 
-    /// With what another connection saw.
+    /// Adds the responses of another connection.
     pub(crate) fn add(&mut self, other: Self) {
         self.answers += other.answers;
         self.errors += other.errors;
@@ -204,7 +204,7 @@ impl RequestLog {
     }
 }
 
-/// Splitmix64: seeded, so that every server is asked for the same keys.
+/// Splitmix64: seeded, so that every server gets the same keys.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

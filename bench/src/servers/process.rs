@@ -1,5 +1,7 @@
-//! Servers as processes of their own, each on its core, ended by its process id.
+//! Server processes, each on its core, ended by process id.
 
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ pub(crate) struct Server {
     child: Child,
 }
 
-/// How many ticks of `/proc/PID/stat` make a second: fixed on Linux for what programs see.
+/// Ticks per second in `/proc/PID/stat`: fixed on Linux for user space.
 const TICKS: f64 = 100.0;
 
 impl Server {
@@ -22,11 +24,11 @@ impl Server {
         Ok(Self { child })
     }
 
-    /// The processor time it has used. `taskset` becomes the program it starts, so the process is the server's.
+    /// Its CPU time. `taskset` executes the program in its own process, so the process is the server.
     pub(crate) fn cpu(&self) -> Result<Duration, String> {
         let path = format!("/proc/{}/stat", self.child.id());
         let stat = std::fs::read_to_string(&path).map_err(|error| format!("the server is gone: {path}: {error}"))?;
-        // The name may hold spaces; what follows it does not.
+        // The name may contain spaces; the fields after it do not.
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
         let ticks = |index: usize| fields.get(index).and_then(|field| field.parse::<f64>().ok());
         match (ticks(11), ticks(12)) {
@@ -37,12 +39,12 @@ impl Server {
 }
 
 impl Server {
-    /// The bytes of it that are in memory.
+    /// Its resident bytes.
     pub(crate) fn resident(&self) -> Result<u64, String> {
         self.status("VmRSS:")
     }
 
-    /// The most that ever were.
+    /// The peak of its resident bytes.
     pub(crate) fn peak_resident(&self) -> Result<u64, String> {
         self.status("VmHWM:")
     }
@@ -60,18 +62,18 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Moves this process, and the threads it is yet to start, to one core.
+/// Pins this process, and the threads it starts later, to one core.
 pub(crate) fn pin_self(core: usize) -> Result<(), String> {
     pin(std::process::id(), core)
 }
 
-/// Moves a process with its threads to one core.
+/// Pins a process with its threads to one core.
 pub(crate) fn pin(process: u32, core: usize) -> Result<(), String> {
     let mut taskset = Command::new("taskset");
     taskset
@@ -79,6 +81,35 @@ pub(crate) fn pin(process: u32, core: usize) -> Result<(), String> {
         .arg(core.to_string())
         .arg(process.to_string());
     finish(taskset.stdout(Stdio::null()), "server and load need a core each")
+}
+
+/// The path of this program.
+pub(crate) fn this_binary() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))
+}
+
+/// Builds the product with the Cargo profile of this program, and returns its path.
+pub(crate) fn build_product() -> Result<PathBuf, String> {
+    let this = this_binary()?;
+    let built = this.parent().ok_or("this program has no parent directory")?;
+    let target = built.parent().ok_or("this program is not in a target directory")?;
+    // The output directory has the name of its profile, with this exception.
+    let profile = match built.file_name().and_then(|name| name.to_str()) {
+        None | Some("debug") => "dev",
+        Some(profile) => profile,
+    };
+    let mut build = Command::new("cargo");
+    build
+        .args(["build", "--profile", profile, "--package", "tollgate", "--target-dir"])
+        .arg(target);
+    finish(&mut build, "the product cannot be built")?;
+    Ok(built.join("tollgate"))
+}
+
+/// An address on loopback with a free port.
+pub(crate) fn free_address() -> Result<SocketAddr, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| format!("no free port: {error}"))?;
+    listener.local_addr().map_err(|error| format!("no free port: {error}"))
 }
 
 /// Runs a command to its end.

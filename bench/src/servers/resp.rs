@@ -1,9 +1,10 @@
-//! `CL.THROTTLE` of Tollgate over the Redis protocol, beside throttlecrab-server's `THROTTLE` and what Redis itself takes for
-//! a `PING`: without pipelining and with 16 commands at a time, and the memory of a million keys.
+//! `CL.THROTTLE` of Tollgate over the Redis protocol, compared with throttlecrab-server's `THROTTLE` and with `PING` of
+//! Redis: without pipelining and with a pipeline of 16, and the memory of a million keys.
 
 use super::load::Measurement;
 use super::process::Server;
-use super::{Args, Paths, free_address};
+use super::process::free_address;
+use super::{Args, Paths};
 use serde_json::json;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -13,38 +14,38 @@ mod load;
 
 use load::Load;
 
-/// One server that is measured.
+/// A measured server.
 struct Contestant {
     name: &'static str,
     start: fn(&Paths, SocketAddr) -> Command,
-    /// A command for the key that follows it in the template, and how many lines its reply has.
+    /// The command with a placeholder for the key, and the number of lines of its reply.
     command: &'static [&'static str],
     reply_lines: usize,
-    /// For each depth.
+    /// For each pipeline depth.
     rounds: [Vec<Measurement>; PIPELINES.len()],
 }
 
-/// Everything that was measured.
+/// All results.
 pub(crate) struct RespReport {
     contestants: Vec<Contestant>,
-    /// Resident bytes for each key beyond those of the server without keys.
+    /// Resident bytes per key in addition to the server without keys.
     bytes_per_key: f64,
     connections: u64,
     keys: u64,
 }
 
-/// How many commands go at a time.
+/// The pipeline depths.
 const PIPELINES: [usize; 2] = [1, 16];
 
 const TOLLGATE: &str = "tollgate CL.THROTTLE";
 const THROTTLECRAB: &str = "throttlecrab THROTTLE";
 const REDIS: &str = "redis PING";
 
-/// Stands where the key is put. Limits are generous enough that nobody is refused, and slow enough that a key is held for a
-/// minute after it was used: none is swept out while its server is measured.
+/// The placeholder for the key. Limits are high enough that nothing is denied, and slow enough that a key is live for a
+/// minute after its use: none is swept during the measurement.
 const KEY: &str = "user:0000000000000000";
 
-/// Commands of Tollgate per second of its processor time, over those of another, and what is asked for.
+/// The minimum ratios of Tollgate's commands per CPU-second to those of others.
 const GOALS: [(&str, usize, f64); 3] = [(THROTTLECRAB, 0, 1.5), (THROTTLECRAB, 1, 7.0), (REDIS, 1, 0.5)];
 const BYTES_PER_KEY_MAX: f64 = 90.0;
 
@@ -52,16 +53,16 @@ pub(super) fn measure(args: &Args, paths: &Paths) -> Result<RespReport, String> 
     let mut contestants = contestants();
     for round in 1..=args.rounds {
         for contestant in &mut contestants {
-            for (place, pipeline) in PIPELINES.into_iter().enumerate() {
+            for (index, pipeline) in PIPELINES.into_iter().enumerate() {
                 eprintln!(
-                    "round {round} of {}: {}, {pipeline} at a time",
+                    "round {round} of {}: {}, pipeline {pipeline}",
                     args.rounds, contestant.name
                 );
                 let address = free_address()?;
                 let server = Server::start(&mut (contestant.start)(paths, address), 0)?;
                 let load = contestant.load(args, address, pipeline, round);
                 let measured = load.run(&server, args.seconds)?;
-                if let Some(rounds) = contestant.rounds.get_mut(place) {
+                if let Some(rounds) = contestant.rounds.get_mut(index) {
                     rounds.push(measured);
                 }
             }
@@ -136,7 +137,7 @@ impl Contestant {
         for word in self.command {
             let _ = write!(command, "${}\r\n{word}\r\n", word.len());
         }
-        let digits = command.find(KEY).map(|place| place + KEY.len() - load::DIGITS);
+        let digits = command.find(KEY).map(|index| index + KEY.len() - load::DIGITS);
         Load {
             address,
             command: command.into_bytes(),
@@ -161,7 +162,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
 }
 
 impl RespReport {
-    /// Tollgate's commands per second of processor time over another's, each round against the same round; the median.
+    /// The median over all rounds of the ratio of Tollgate's commands per CPU-second to another's in the same round.
     fn ratio(&self, other: &str, pipeline: usize) -> f64 {
         let rounds = |name: &str| {
             let found = self.contestants.iter().find(|contestant| contestant.name == name);
@@ -177,7 +178,7 @@ impl RespReport {
         )
     }
 
-    /// Whether all goals are met.
+    /// True if all goals are met.
     pub(super) fn is_met(&self) -> bool {
         let ratios = GOALS
             .iter()
@@ -191,27 +192,27 @@ impl RespReport {
             self.keys, self.connections
         );
         table.push_str(
-            "| command | at a time | per CPU-second | per second | core busy | p50 µs | p99 µs | Tollgate's per CPU-second |\n",
+            "| command | pipeline | per CPU-second | per second | core busy | p50 µs | p99 µs | Tollgate's per CPU-second |\n",
         );
         table.push_str("|---|---:|---:|---:|---:|---:|---:|---:|\n");
-        for (place, pipeline) in PIPELINES.into_iter().enumerate() {
+        for (index, pipeline) in PIPELINES.into_iter().enumerate() {
             for contestant in &self.contestants {
                 let _ = writeln!(
                     table,
                     "| {} | {pipeline} | {:.0} | {:.0} | {:.2} | {:.0} | {:.0} | {:.2}x |",
                     contestant.name,
-                    contestant.median(place, Measurement::per_cpu_second),
-                    contestant.median(place, Measurement::per_second),
-                    contestant.median(place, Measurement::busy),
-                    contestant.median(place, |measured| measured.p50_us),
-                    contestant.median(place, |measured| measured.p99_us),
-                    self.ratio(contestant.name, place),
+                    contestant.median(index, Measurement::per_cpu_second),
+                    contestant.median(index, Measurement::per_second),
+                    contestant.median(index, Measurement::busy),
+                    contestant.median(index, |measured| measured.p50_us),
+                    contestant.median(index, |measured| measured.p99_us),
+                    self.ratio(contestant.name, index),
                 );
             }
         }
         let _ = writeln!(
             table,
-            "\nmemory for each of {} keys: {:.1} bytes",
+            "\nmemory per key with {} keys: {:.1} bytes",
             self.keys, self.bytes_per_key
         );
         let _ = writeln!(table, "goals: {}", if self.is_met() { "met" } else { "missed" });
@@ -220,17 +221,17 @@ impl RespReport {
 
     pub(super) fn as_json(&self) -> serde_json::Value {
         let mut rows = Vec::new();
-        for (place, pipeline) in PIPELINES.into_iter().enumerate() {
+        for (index, pipeline) in PIPELINES.into_iter().enumerate() {
             for contestant in &self.contestants {
                 rows.push(json!({
                     "command": contestant.name,
                     "pipeline": pipeline,
-                    "per_cpu_second": contestant.median(place, Measurement::per_cpu_second),
-                    "per_second": contestant.median(place, Measurement::per_second),
-                    "busy": contestant.median(place, Measurement::busy),
-                    "p50_us": contestant.median(place, |measured| measured.p50_us),
-                    "p99_us": contestant.median(place, |measured| measured.p99_us),
-                    "ratio": self.ratio(contestant.name, place),
+                    "per_cpu_second": contestant.median(index, Measurement::per_cpu_second),
+                    "per_second": contestant.median(index, Measurement::per_second),
+                    "busy": contestant.median(index, Measurement::busy),
+                    "p50_us": contestant.median(index, |measured| measured.p50_us),
+                    "p99_us": contestant.median(index, |measured| measured.p99_us),
+                    "ratio": self.ratio(contestant.name, index),
                     "errors": contestant.rounds.iter().flatten().map(|measured| measured.errors).sum::<u64>(),
                 }));
             }

@@ -1,4 +1,4 @@
-//! The load: calls over HTTP/2 from one thread, several at a time on each of several connections.
+//! The load: concurrent calls over HTTP/2 from one thread, on several connections.
 
 use super::super::load::{Measurement, Random};
 use super::super::process::Server;
@@ -13,7 +13,7 @@ use tokio::task::LocalSet;
 pub(super) const CONNECTIONS: u64 = 20;
 pub(super) const STREAMS: u64 = 10;
 
-/// What is called.
+/// The method and its message.
 #[derive(Clone, Copy)]
 pub(super) struct Call {
     pub(super) path: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Call {
     pub(super) message: fn(u64) -> Vec<u8>,
 }
 
-/// What is asked of a server.
+/// The requests to a server.
 pub(super) struct Load {
     pub(super) address: SocketAddr,
     pub(super) call: Call,
@@ -29,7 +29,7 @@ pub(super) struct Load {
     pub(super) seed: u64,
 }
 
-/// What one stream of calls saw.
+/// The responses of one stream of calls.
 #[derive(Default)]
 struct CallLog {
     errors: u64,
@@ -38,7 +38,7 @@ struct CallLog {
 }
 
 const START_UP: Duration = Duration::from_secs(10);
-/// Not measured: connections come up, tables grow.
+/// Not measured: connections are opened, tables grow.
 const WARM_UP: Duration = Duration::from_secs(1);
 
 impl Load {
@@ -118,7 +118,7 @@ async fn connect(address: SocketAddr) -> Result<SendRequest<Bytes>, Box<dyn std:
     Ok(sender)
 }
 
-/// One call after the other.
+/// Sequential calls.
 async fn calls(
     mut sender: SendRequest<Bytes>,
     call: Call,
@@ -147,7 +147,7 @@ async fn calls(
         let (response, mut stream) = sender.send_request(head, false)?;
         stream.send_data(framed.freeze(), true)?;
         let response = response.await?;
-        let is_refused = status(response.headers()).is_some_and(|status| status != b"0");
+        let is_error = status(response.headers()).is_some_and(|status| status != b"0");
         let mut body = response.into_body();
         while let Some(data) = body.data().await {
             let _ = body.flow_control().release_capacity(data?.len());
@@ -155,7 +155,7 @@ async fn calls(
         let trailers = body.trailers().await?.unwrap_or_default();
         let nanos = begun.elapsed().as_nanos();
         seen.latencies.push(u32::try_from(nanos).unwrap_or(u32::MAX));
-        seen.errors += u64::from(is_refused || status(&trailers).is_some_and(|status| status != b"0"));
+        seen.errors += u64::from(is_error || status(&trailers).is_some_and(|status| status != b"0"));
     }
     Ok(seen)
 }

@@ -1,4 +1,4 @@
-//! The load: many connections from one thread, each with one write of so many commands under way.
+//! The load: many connections from one thread, with one pipelined write in flight each.
 
 use crate::servers::load::{Measurement, Random, RequestLog};
 use crate::servers::process::Server;
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// What is asked of a server.
+/// The requests to a server.
 pub(super) struct Load {
     pub(super) address: SocketAddr,
     /// One command.
     pub(super) command: Vec<u8>,
-    /// Where the digits of its key begin, if it has one.
+    /// The offset of the digits of its key, if it has one.
     pub(super) digits: Option<usize>,
     pub(super) reply_lines: usize,
     pub(super) pipeline: usize,
@@ -22,18 +22,18 @@ pub(super) struct Load {
     pub(super) seed: u64,
 }
 
-/// Of a key.
+/// Digits of a key.
 pub(super) const DIGITS: usize = 16;
 
-/// How long a server has to come up.
+/// The time a server has to start.
 const START_UP: Duration = Duration::from_secs(10);
-/// Not measured: connections come up, tables grow.
+/// Not measured: connections are opened, tables grow.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Commands as they go in one write.
+/// The commands of one write.
 struct Batch {
     bytes: Vec<u8>,
-    /// Where the digits of each key begin.
+    /// The offset of the digits of each key.
     digits: Vec<usize>,
     reply_lines: usize,
     commands: u64,
@@ -54,11 +54,11 @@ impl Load {
         })
     }
 
-    /// Asks for every key once, and says by how many bytes the server has grown.
+    /// Sends one command for every key, and returns the growth of the server in bytes.
     pub(super) fn fill(&self, server: &Server) -> Result<u64, String> {
         self.block_on(async {
             self.wait().await?;
-            // Connections have been there, and are none of the keys'.
+            // The memory of connections existed before and is not that of keys.
             self.turn(Duration::from_millis(200)).await?;
             let before = server.resident()?;
             self.all_keys().await?;
@@ -82,7 +82,7 @@ impl Load {
         waited.map_err(|_| format!("no server at {} after {START_UP:?}", self.address))
     }
 
-    /// Every connection asks for random keys.
+    /// Sends commands for random keys on every connection.
     async fn turn(&self, length: Duration) -> Result<RequestLog, String> {
         let until = Instant::now() + length;
         let keys = Rc::new(self.keys);
@@ -95,7 +95,7 @@ impl Load {
         join(tasks.collect()).await
     }
 
-    /// One connection asks for every key.
+    /// Sends commands for all keys on one connection.
     async fn all_keys(&self) -> Result<(), String> {
         if self.digits.is_none() {
             return Ok(());
@@ -107,17 +107,17 @@ impl Load {
     }
 
     fn batch(&self, pipeline: usize) -> Batch {
-        let place = |number: usize| self.digits.map(|digits| number * self.command.len() + digits);
+        let offset = |number: usize| self.digits.map(|digits| number * self.command.len() + digits);
         Batch {
             bytes: self.command.repeat(pipeline),
-            digits: (0..pipeline).filter_map(place).collect(),
+            digits: (0..pipeline).filter_map(offset).collect(),
             reply_lines: self.reply_lines * pipeline,
             commands: pipeline as u64,
         }
     }
 }
 
-/// Few enough for a server that answers each with a write of its own.
+/// Few enough for a server that sends each reply in its own write.
 const FILL_PIPELINE: usize = 100;
 
 async fn join(tasks: Vec<tokio::task::JoinHandle<std::io::Result<RequestLog>>>) -> Result<RequestLog, String> {
@@ -140,9 +140,9 @@ async fn exchange(
     let mut seen = RequestLog::default();
     let mut buffer = Vec::with_capacity(64 << 10);
     loop {
-        for place in 0..batch.digits.len() {
+        for index in 0..batch.digits.len() {
             let Some(key) = next() else { return Ok(seen) };
-            batch.put(place, key);
+            batch.put(index, key);
         }
         let sent = Instant::now();
         if until.is_some_and(|until| sent >= until) {
@@ -164,10 +164,10 @@ async fn exchange(
 }
 
 impl Batch {
-    fn put(&mut self, place: usize, key: u64) {
-        let Some(begin) = self.digits.get(place) else { return };
+    fn put(&mut self, index: usize, key: u64) {
+        let Some(start) = self.digits.get(index) else { return };
         let mut rest = key;
-        let digits = self.bytes.get_mut(*begin..*begin + DIGITS);
+        let digits = self.bytes.get_mut(*start..*start + DIGITS);
         for digit in digits.into_iter().flatten().rev() {
             *digit = b'0' + (rest % 10) as u8;
             rest /= 10;
