@@ -77,7 +77,7 @@ impl Gate {
         }
     }
 
-    /// Opens the rules in force for one request through `door`.
+    /// Returns the active rules, for one request over `protocol`.
     #[inline]
     pub fn snapshot(&self, protocol: Protocol) -> RulesSnapshot<'_> {
         RulesSnapshot {

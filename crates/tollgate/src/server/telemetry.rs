@@ -1,8 +1,8 @@
-//! What is counted, and how it is told: metrics in the OpenMetrics text format.
+//! Metrics in the OpenMetrics text format.
 //!
-//! Counting is a few additions to atomics whose places are found when rules are loaded. Labels hold rule ids, variants,
-//! doors, results and sources, all of which the operator or this program chose: no caller can add a series, except for the
-//! names of descriptors that are told with their values, which are bounded.
+//! Counting is a few additions to atomics that are looked up when rules are installed. Labels hold rule ids, variants,
+//! protocols, results and sources, all chosen by the operator or by this program: no caller can add a series, except for
+//! descriptor names that contain request values, and their number is bounded.
 
 mod decisions;
 mod histogram;
@@ -27,42 +27,42 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The figures of one server.
+/// The metrics of one server and their encoders.
 pub struct Telemetry {
     metrics: Arc<Metrics>,
     registry: Registry,
-    /// What is told besides to those who know it from envoyproxy/ratelimit.
+    /// The same statistics under the Prometheus names of envoyproxy/ratelimit.
     ratelimit_registry: Registry,
 }
 
-/// Under which names figures are told.
+/// The names that metrics are exported under.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MetricNames {
-    /// Ours.
+    /// Tollgate's own.
     Native,
-    /// Also those of envoyproxy/ratelimit, as far as they are its own figures.
+    /// Also those of envoyproxy/ratelimit, for the statistics it has.
     WithRatelimit,
 }
 
-/// The figures themselves.
+/// The values of all metrics that the server counts itself.
 #[derive(Debug, Default)]
 pub struct Metrics {
     pub(super) decisions: Decisions,
-    /// What envoyproxy/ratelimit counts.
+    /// Statistics of envoyproxy/ratelimit.
     pub ratelimit: RatelimitStats,
-    /// From the moment the gate was asked to the verdict.
+    /// Time from planning to verdict.
     pub(super) seconds: Histogram,
-    /// Cost attributes that were no whole number.
+    /// Cost attributes that were not whole numbers.
     pub(super) invalid_costs: AtomicCount,
-    /// Rules in force.
+    /// Number of active rules.
     pub(super) rules_loaded: AtomicCount,
-    /// Times other rules were taken.
+    /// Successful reloads.
     pub(super) reloads: AtomicCount,
-    /// Times changed rules could not be used.
+    /// Failed reloads.
     pub(crate) reload_errors: AtomicCount,
-    /// Whether the last rules that were seen could not be used: 1, else 0.
+    /// 1 while the last reload has failed, else 0.
     pub(super) reload_failed: AtomicCount,
-    /// Times rules were taken, from the first on.
+    /// Rule sets installed, the first included.
     pub(crate) rules_installed: AtomicCount,
     /// Connections open now.
     pub connections: AtomicCount,
@@ -70,17 +70,17 @@ pub struct Metrics {
     accepted: AtomicCount,
 }
 
-/// Counts one connection as open for as long as it is there.
+/// Counts one connection as open until it is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionGauge<'f>(&'f Metrics);
 
-/// A number that threads change together. In its own line of memory, so that two of them never wait for each other.
+/// A counter that threads share. It has a cache line of its own, to avoid false sharing.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct AtomicCount(AtomicU64);
 
 impl Telemetry {
-    /// Everything at zero. What is known of the store is asked when it is told.
+    /// Returns metrics at zero. Those of the store are read when they are encoded.
     pub fn new(store: &AnyStore) -> Self {
         let metrics = Arc::new(Metrics::default());
         let mut registry = Registry::default();
@@ -95,16 +95,16 @@ impl Telemetry {
         }
     }
 
-    /// The figures.
+    /// The values.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    /// All of it as text.
+    /// Encodes all metrics.
     pub fn text(&self, names: MetricNames) -> String {
         let mut text = String::new();
         self.encode(&mut text, names)
-            .expect("a string takes whatever is written to it");
+            .expect("writing to a string does not fail");
         text
     }
 
@@ -116,12 +116,12 @@ impl Telemetry {
         text::encode_eof(text)
     }
 
-    /// What [`Telemetry::text`] is.
+    /// The media type of [`Telemetry::text`].
     pub const CONTENT_TYPE: &'static str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 }
 
 impl Metrics {
-    /// A connection more.
+    /// Counts a connection until the returned guard is dropped.
     pub(super) fn open_connection(&self) -> ConnectionGauge<'_> {
         self.accepted.add(1);
         self.connections.add(1);
@@ -136,22 +136,22 @@ impl Drop for ConnectionGauge<'_> {
 }
 
 impl AtomicCount {
-    /// One more.
+    /// Adds to it.
     pub fn add(&self, number: u64) {
         self.0.fetch_add(number, Ordering::Relaxed);
     }
 
-    /// One fewer.
+    /// Subtracts from it.
     pub fn subtract(&self, number: u64) {
         self.0.fetch_sub(number, Ordering::Relaxed);
     }
 
-    /// This many.
+    /// Sets it.
     pub fn set(&self, number: u64) {
         self.0.store(number, Ordering::Relaxed);
     }
 
-    /// How many.
+    /// Returns its value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -163,7 +163,7 @@ impl Collector for Metrics {
         self.ratelimit.encode(&mut encoder)?;
         let seconds = encoder.encode_descriptor(
             "tollgate_decision",
-            "How long verdicts took.",
+            "Time from planning to verdict, in seconds.",
             Some(&Unit::Seconds),
             MetricType::Histogram,
         )?;
@@ -173,34 +173,34 @@ impl Collector for Metrics {
             counter.encode(encoder.encode_descriptor(name, help, None, MetricType::Counter)?)
         };
         count(
-            "tollgate_odd_costs",
-            "Cost attributes that were no whole number.",
+            "tollgate_invalid_costs",
+            "Cost attributes that were not whole numbers; the default was charged.",
             &self.invalid_costs,
         )?;
-        count("tollgate_rules_reloads", "Times other rules were taken.", &self.reloads)?;
+        count("tollgate_rules_reloads", "Successful rule reloads.", &self.reloads)?;
         count(
             "tollgate_rules_reload_errors",
-            "Times changed rules could not be used.",
+            "Failed rule reloads.",
             &self.reload_errors,
         )?;
-        count(
-            "tollgate_connections_accepted",
-            "Connections since the start.",
-            &self.accepted,
-        )?;
+        count("tollgate_connections_accepted", "Connections accepted.", &self.accepted)?;
         let mut gauge = |name, help, number: u64| {
             let gauge = ConstGauge::new(i64::try_from(number).unwrap_or(i64::MAX));
             gauge.encode(encoder.encode_descriptor(name, help, None, MetricType::Gauge)?)
         };
-        gauge("tollgate_rules_loaded", "Rules in force.", self.rules_loaded.get())?;
+        gauge("tollgate_rules_loaded", "Active rules.", self.rules_loaded.get())?;
         gauge(
             "tollgate_rules_load_failed",
-            "1 while the last rules that were seen could not be used.",
+            "1 while the last reload has failed and older rules are active.",
             self.reload_failed.get(),
         )?;
         gauge("tollgate_connections", "Open connections.", self.connections.get())?;
-        let mut build =
-            encoder.encode_descriptor("tollgate_build_info", "The version that runs.", None, MetricType::Gauge)?;
+        let mut build = encoder.encode_descriptor(
+            "tollgate_build_info",
+            "Version of the running program.",
+            None,
+            MetricType::Gauge,
+        )?;
         let labels = [("version", env!("CARGO_PKG_VERSION"))];
         ConstGauge::new(1_i64).encode(build.encode_family(&labels)?)
     }

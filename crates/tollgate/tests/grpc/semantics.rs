@@ -234,9 +234,9 @@ fn each_descriptor_counts_as_an_attempt_through_its_door_and_what_is_given_back_
     }]));
     let metrics = server.gate.metrics_text();
     for line in [
-        "tollgate_checks_total{result=\"allow\",source=\"memory\",door=\"grpc\"} 2\n",
-        "tollgate_checks_total{result=\"deny\",source=\"memory\",door=\"grpc\"} 1\n",
-        "tollgate_decisions_total{rule=\"tenant\",result=\"deny\",source=\"memory\",door=\"grpc\"} 1\n",
+        "tollgate_checks_total{result=\"allow\",source=\"memory\",protocol=\"grpc\"} 2\n",
+        "tollgate_checks_total{result=\"deny\",source=\"memory\",protocol=\"grpc\"} 1\n",
+        "tollgate_decisions_total{rule=\"tenant\",result=\"deny\",source=\"memory\",protocol=\"grpc\"} 1\n",
     ] {
         assert!(metrics.contains(line), "{line} is not in {metrics}");
     }

@@ -65,7 +65,7 @@ fn a_request_is_answered_as_over_grpc() {
     );
     let metrics = server.gate.metrics_text();
     assert!(
-        metrics.contains("tollgate_checks_total{result=\"deny\",source=\"memory\",door=\"http\"} 1\n"),
+        metrics.contains("tollgate_checks_total{result=\"deny\",source=\"memory\",protocol=\"http\"} 1\n"),
         "{metrics}"
     );
 }

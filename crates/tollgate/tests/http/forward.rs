@@ -312,8 +312,8 @@ fn gateways_are_counted_by_a_door_of_their_own() {
     }
     let metrics = client.get("/metrics").body;
     for line in [
-        r#"tollgate_checks_total{result="allow",source="memory",door="forward"} 2"#,
-        r#"tollgate_decisions_total{rule="each",result="deny",source="memory",door="forward"} 1"#,
+        r#"tollgate_checks_total{result="allow",source="memory",protocol="forward"} 2"#,
+        r#"tollgate_decisions_total{rule="each",result="deny",source="memory",protocol="forward"} 1"#,
     ] {
         assert!(metrics.contains(line), "{metrics}");
     }

@@ -31,7 +31,7 @@ fn scrape(client: &mut Client) -> BTreeMap<String, String> {
 }
 
 fn decisions(rule: &str, result: &str) -> String {
-    format!(r#"tollgate_decisions_total{{rule="{rule}",result="{result}",source="memory",door="http"}}"#)
+    format!(r#"tollgate_decisions_total{{rule="{rule}",result="{result}",source="memory",protocol="http"}}"#)
 }
 
 #[test]
@@ -53,11 +53,11 @@ fn every_rule_is_counted_once_for_an_attempt() {
         (&decisions("windows", "deny"), "1"),
         (&decisions("points", "allow"), "1"),
         (
-            r#"tollgate_checks_total{result="allow",source="memory",door="http"}"#,
+            r#"tollgate_checks_total{result="allow",source="memory",protocol="http"}"#,
             "3",
         ),
         (
-            r#"tollgate_checks_total{result="deny",source="memory",door="http"}"#,
+            r#"tollgate_checks_total{result="deny",source="memory",protocol="http"}"#,
             "1",
         ),
         ("tollgate_decision_seconds_count", "4"),
@@ -65,7 +65,7 @@ fn every_rule_is_counted_once_for_an_attempt() {
         ("tollgate_rules_loaded", "4"),
         ("tollgate_rules_reload_errors_total", "0"),
         ("tollgate_rules_reloads_total", "0"),
-        ("tollgate_odd_costs_total", "1"),
+        ("tollgate_invalid_costs_total", "1"),
         ("tollgate_breaker_state", "0"),
         ("tollgate_keys", "5"),
         ("tollgate_connections", "1"),
@@ -112,7 +112,7 @@ fn rules_of_one_id_in_two_domains_are_told_apart() {
         client.post("/v1/check", r#"{"domain":"a\"b","attributes":{}}"#);
     }
     let series = scrape(&mut client);
-    let other = r#"tollgate_decisions_total{rule="plan",domain="a\"b",result="allow",source="memory",door="http"}"#;
+    let other = r#"tollgate_decisions_total{rule="plan",domain="a\"b",result="allow",source="memory",protocol="http"}"#;
     assert_eq!(series.get(&decisions("plan", "allow")).map(String::as_str), Some("1"));
     assert_eq!(series.get(other).map(String::as_str), Some("2"));
 }
@@ -128,7 +128,7 @@ fn both_sides_of_an_experiment_are_told_apart() {
     let series = scrape(&mut client);
     let of = |variant: &str| -> u64 {
         let name = format!(
-            r#"tollgate_decisions_total{{rule="plan",variant="{variant}",result="allow",source="memory",door="http"}}"#
+            r#"tollgate_decisions_total{{rule="plan",variant="{variant}",result="allow",source="memory",protocol="http"}}"#
         );
         series[&name].parse().unwrap()
     };

@@ -72,7 +72,7 @@ fn two_servers_and_envoyproxy_count_on_one_key() {
 
 /// What is told of a figure, and of a path in the domain `shop`.
 fn metric(server: &TestServer, name: &str, path: &str) -> u64 {
-    let prefix = format!("tollgate_envoy_{name}_total{{domain=\"shop\",path=\"{path}\"}} ");
+    let prefix = format!("tollgate_ratelimit_{name}_total{{domain=\"shop\",path=\"{path}\"}} ");
     let metrics = server.get("/metrics").body;
     let line = metrics.lines().find_map(|line| line.strip_prefix(&prefix));
     line.and_then(|number| number.parse().ok())
@@ -150,7 +150,7 @@ fn what_the_store_did_not_take_back_is_not_counted_as_given() {
     assert_eq!(metric(&server, "total_negative_hits", "user"), 2);
     let stats = server.get("/metrics").body;
     assert!(
-        !stats.contains("tollgate_envoy_total_negative_hits_total{domain=\"shop\",path=\"user_u\"} 2"),
+        !stats.contains("tollgate_ratelimit_total_negative_hits_total{domain=\"shop\",path=\"user_u\"} 2"),
         "{stats}"
     );
     server.stop();

@@ -35,7 +35,7 @@ fn a_server_says_where_it_listens_and_answers_there() {
     let server = TestServer::start(&folder, &["--set", "server.resp=127.0.0.1:0"]);
     assert_eq!(call(&folder, &["-p", &port(&server, "redis://")]), FRESH);
     let metrics = server.get("/metrics").body;
-    let expected = "tollgate_checks_total{result=\"allow\",source=\"memory\",door=\"resp\"} 1\n";
+    let expected = "tollgate_checks_total{result=\"allow\",source=\"memory\",protocol=\"resp\"} 1\n";
     assert!(metrics.contains(expected), "{metrics}");
     assert!(server.stop().success());
 }

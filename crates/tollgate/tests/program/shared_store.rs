@@ -58,7 +58,7 @@ fn two_instances_keep_limits_on_a_cluster() {
     assert!(
         metrics
             .iter()
-            .all(|metrics| metrics.contains("tollgate_store_stranded_total 0\n")),
+            .all(|metrics| metrics.contains("tollgate_store_uncompensated_charges_total 0\n")),
         "{metrics:?}"
     );
 }
@@ -253,7 +253,7 @@ fn what_only_some_requests_fail_by_is_told_everywhere() {
         server
             .get("/metrics")
             .body
-            .contains("tollgate_store_restarts_total 0\n")
+            .contains("tollgate_store_task_restarts_total 0\n")
     );
 }
 
@@ -345,7 +345,7 @@ fn a_local_rule_is_kept_by_a_share_while_the_store_is_away_and_all_of_it_is_told
     }
     let decided = r#"source="local""#;
     assert!(
-        metrics.contains(decided) && !metrics.contains("tollgate_local_charges_total 0\n"),
+        metrics.contains(decided) && !metrics.contains("tollgate_fallback_charges_total 0\n"),
         "{metrics}"
     );
 
@@ -378,7 +378,7 @@ fn a_local_rule_is_kept_by_a_share_while_the_store_is_away_and_all_of_it_is_told
     assert_eq!(other.get("/readyz").json()["breaker"], "closed");
     let metrics = other.get("/metrics").body;
     assert!(
-        !metrics.contains("tollgate_local_charged_back_units_total 0\n"),
+        !metrics.contains("tollgate_fallback_repaid_units_total 0\n"),
         "{metrics}"
     );
 }

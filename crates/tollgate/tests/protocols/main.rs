@@ -1,5 +1,5 @@
-//! Every way in gives the same verdicts for the same attempts, over memory and over Redis, and each is counted under its
-//! own door.
+//! All protocols give the same verdicts for the same attempts, over memory and over Redis, and each verdict is counted
+//! under its own protocol.
 
 #![expect(
     clippy::unwrap_used,
@@ -32,14 +32,13 @@ use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
-/// Each of them counts by door, so that the doors do not see each other's counters. What is given back by the clock while
-/// the test runs is less than one.
+/// Every rule counts per protocol, so that protocols do not share counters. Less than one unit refills while the test runs.
 const RULES: &str = "
-- { id: plan, per: [door, user], limit: 10/day, by: { tier: { gold: 20/day, none: 0/day, free: unlimited } } }
-- { id: charges, when: { path: '/v1/*' }, per: door, limit: 40/day, algorithm: gcra }
-- { id: exact, per: [door, user], limit: 12/day, algorithm: sliding_log, when: { tier: silver } }
-- { id: tried, per: door, limit: 5/day, mode: shadow }
-- { id: priced, per: door, when: { points: { present: true } }, cost: { attribute: points, default: 3 }, limit: 60/day }
+- { id: plan, per: [protocol, user], limit: 10/day, by: { tier: { gold: 20/day, none: 0/day, free: unlimited } } }
+- { id: charges, when: { path: '/v1/*' }, per: protocol, limit: 40/day, algorithm: gcra }
+- { id: exact, per: [protocol, user], limit: 12/day, algorithm: sliding_log, when: { tier: silver } }
+- { id: tried, per: protocol, limit: 5/day, mode: shadow }
+- { id: priced, per: protocol, when: { points: { present: true } }, cost: { attribute: points, default: 3 }, limit: 60/day }
 ";
 
 /// Attempts of several users, tiers, paths and costs, the same every time.
@@ -84,7 +83,7 @@ fn check_protocols_agree(store: impl FnOnce() -> AnyStore, source: &str) {
         }
         assert_eq!(verdicts.len(), expected.len());
     }
-    // Counted, each under its door.
+    // Each verdict is counted under its protocol.
     let (mut counted, mut expected_counts) = (BTreeMap::new(), BTreeMap::new());
     for (name, protocol, _) in PROTOCOLS {
         let (_, verdicts) = all.iter().find(|(known, _)| known == name).unwrap();
@@ -103,7 +102,7 @@ fn check_protocols_agree(store: impl FnOnce() -> AnyStore, source: &str) {
         let protocol = PROTOCOLS
             .iter()
             .map(|(_, protocol, _)| *protocol)
-            .find(|protocol| labels.contains(&format!("door=\"{protocol}\"")));
+            .find(|protocol| labels.contains(&format!("protocol=\"{protocol}\"")));
         let entry = counted
             .entry((protocol.unwrap(), labels.contains("\"allow\"")))
             .or_insert(0);
@@ -120,7 +119,7 @@ fn check_protocols_agree(store: impl FnOnce() -> AnyStore, source: &str) {
         assert_eq!(verdict, expected, "a gateway beside check: {:?}", ones[index]);
     }
     let denied = verdicts.iter().filter(|verdict| !verdict.allowed).count();
-    let line = format!("tollgate_checks_total{{result=\"deny\",source=\"{source}\",door=\"forward\"}} {denied}\n");
+    let line = format!("tollgate_checks_total{{result=\"deny\",source=\"{source}\",protocol=\"forward\"}} {denied}\n");
     assert!(server.gate.metrics_text().contains(&line), "{line}");
 }
 

@@ -1,31 +1,31 @@
-//! The ways in. A further one is a line in [`DOORS`] and a function.
+//! One function per protocol. A new protocol is a line in [`PROTOCOLS`] and a function.
 
 use crate::server::TestServer;
 use crate::{grpc, http, resp};
 use serde_json::{Value, json};
 use tollgate::server::rls::rate_limit_response::{Code, DescriptorStatus};
 
-/// An attempt as all doors can say it.
+/// An attempt that every protocol can express.
 #[derive(Debug)]
 pub(crate) struct TestAttempt {
     pub(crate) attributes: Vec<(&'static str, String)>,
     pub(crate) cost: u64,
 }
 
-/// A verdict as all doors can tell it.
+/// The part of a verdict that every protocol reports.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TestVerdict {
     pub(crate) allowed: bool,
-    /// The limit that it speaks for.
+    /// The name of the limit it reports.
     rule: Option<String>,
-    /// What is left of it, unless it refuses: Envoy then hears of nothing.
+    /// Units remaining, unless it denies: the rls response then carries none.
     remaining: Option<u64>,
 }
 
-/// Makes all attempts, each on its own and in order, with its name as the attribute `door`.
+/// Sends all attempts in order, each on its own, with the attribute `protocol`.
 type SendAll = fn(&TestServer, &str, &[TestAttempt]) -> Vec<TestVerdict>;
 
-/// Each way in, the door it is counted under, and how it is asked.
+/// Name of the interface, label value of its protocol, and the function that sends attempts to it.
 pub(crate) const PROTOCOLS: &[(&str, &str, SendAll)] = &[
     ("check", "http", check),
     ("batch", "http", batch),
@@ -81,7 +81,7 @@ fn calls(server: &TestServer, name: &str, attempts: &[TestAttempt]) -> Vec<TestV
     attempts.iter().map(send).collect()
 }
 
-/// A gateway asks at the cost of one, and hears of a limit that lets pass what its headers tell.
+/// Sends forward-auth requests. Their cost is always 1, and an allowed one reports its limit in headers only.
 pub(crate) fn forward(server: &TestServer, name: &str, attempts: &[TestAttempt]) -> Vec<TestVerdict> {
     let mut client = http::Client::connect(server.http);
     let send = |attempt: &TestAttempt| {
@@ -107,7 +107,7 @@ pub(crate) fn forward(server: &TestServer, name: &str, attempts: &[TestAttempt])
     attempts.iter().map(send).collect()
 }
 
-/// What a gateway hears of it.
+/// The part of a verdict that forward-auth reports.
 pub(crate) fn gateway_view(verdict: TestVerdict) -> TestVerdict {
     TestVerdict {
         rule: verdict.rule.filter(|_| !verdict.allowed),
@@ -117,7 +117,7 @@ pub(crate) fn gateway_view(verdict: TestVerdict) -> TestVerdict {
 
 fn commands(server: &TestServer, name: &str, attempts: &[TestAttempt]) -> Vec<TestVerdict> {
     let mut client = resp::Client::connect(server.resp);
-    // All of them at once: a pipeline is decided in order.
+    // One pipeline: its commands are decided in order.
     for attempt in attempts {
         let cost = attempt.cost.to_string();
         let pairs = attempt.entries(name).flat_map(|(key, value)| [key, value]);
@@ -160,7 +160,7 @@ fn status(status: &DescriptorStatus) -> TestVerdict {
 impl TestAttempt {
     fn entries<'a>(&'a self, name: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
         let attributes = self.attributes.iter().map(|(name, value)| (*name, value.as_str()));
-        [("door", name)].into_iter().chain(attributes)
+        [("protocol", name)].into_iter().chain(attributes)
     }
 
     fn body(&self, name: &str) -> Value {

@@ -1,4 +1,4 @@
-//! One gate with all front ends before it.
+//! One gate behind all front ends.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
 use tollgate_limiter::core::yaml;
 
-/// What a gateway hands on of its clients' requests: each attribute in a header of its name.
+/// Forward-auth settings that read each attribute from a header of its name.
 fn forward() -> Forward {
     let header = |name: &str| (name.into(), RequestField::from_name(&format!("header:{name}")).unwrap());
     Forward {
         gateway: Gateway::Traefik,
-        attributes: ["door", "user", "tier", "path", "points"].map(header).to_vec(),
+        attributes: ["protocol", "user", "tier", "path", "points"].map(header).to_vec(),
         trusted_proxies: Networks::default(),
     }
 }
@@ -43,7 +43,7 @@ impl TestServer {
             .enable_all()
             .build()
             .unwrap();
-        // The shared store connects as soon as it is there.
+        // The shared store spawns its connection when it is created.
         let gate = runtime.block_on(async { Arc::new(Gate::new(rules, store())) });
         gate.advance_phase(Phase::Ready);
         let bind = || {

@@ -89,6 +89,6 @@ fn checks_are_counted_by_door() {
         .connect()
         .expect("TOLLGATE.CHECK default 1 user a", "*6\r\n:0\r\n");
     let metrics = server.gate.metrics_text();
-    let wanted = "tollgate_decisions_total{rule=\"plan\",result=\"allow\",source=\"memory\",door=\"resp\"} 1\n";
+    let wanted = "tollgate_decisions_total{rule=\"plan\",result=\"allow\",source=\"memory\",protocol=\"resp\"} 1\n";
     assert!(metrics.contains(wanted), "{metrics}");
 }

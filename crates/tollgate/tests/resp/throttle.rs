@@ -208,9 +208,9 @@ fn calls_are_counted_by_door_and_result() {
     client.ask("CL.THROTTLE k");
     let metrics = server.gate.metrics_text();
     for wanted in [
-        "tollgate_checks_total{result=\"allow\",source=\"memory\",door=\"resp\"} 1\n",
-        "tollgate_checks_total{result=\"deny\",source=\"memory\",door=\"resp\"} 2\n",
-        "tollgate_decisions_total{rule=\"(CL.THROTTLE)\",result=\"deny\",source=\"memory\",door=\"resp\"} 2\n",
+        "tollgate_checks_total{result=\"allow\",source=\"memory\",protocol=\"resp\"} 1\n",
+        "tollgate_checks_total{result=\"deny\",source=\"memory\",protocol=\"resp\"} 2\n",
+        "tollgate_decisions_total{rule=\"(CL.THROTTLE)\",result=\"deny\",source=\"memory\",protocol=\"resp\"} 2\n",
         "tollgate_decision_seconds_count 3\n",
     ] {
         assert!(metrics.contains(wanted), "{wanted} is not in {metrics}");

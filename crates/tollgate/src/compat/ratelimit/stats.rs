@@ -357,14 +357,14 @@ impl RatelimitStats {
             return Ok(());
         }
         for (name, count) in self.calls.entries() {
-            let name = format!("tollgate_envoy_{}", name.rsplit('.').next().unwrap_or(name));
+            let name = format!("tollgate_ratelimit_{}", name.rsplit('.').next().unwrap_or(name));
             let help = "Calls, as envoyproxy/ratelimit counts them.";
             ConstCounter::new(count.get()).encode(encoder.encode_descriptor(&name, help, None, COUNTER)?)?;
         }
         let mut entries: Vec<(&Box<str>, &StatEntry)> = stats.by_name.iter().collect();
         entries.sort_unstable_by_key(|(name, _)| *name);
         for (stat, (name, help)) in STATS.iter().enumerate() {
-            let name = format!("tollgate_envoy_{name}");
+            let name = format!("tollgate_ratelimit_{name}");
             let mut family = encoder.encode_descriptor(&name, help, None, COUNTER)?;
             for (name, entry) in &entries {
                 let (domain, path) = name.split_at_checked(entry.domain).unwrap_or((name, ""));
@@ -374,7 +374,7 @@ impl RatelimitStats {
             }
         }
         let mut family = encoder.encode_descriptor(
-            "tollgate_envoy_domain_not_found",
+            "tollgate_ratelimit_domain_not_found",
             "Descriptors of domains that neither a file nor a rule has.",
             None,
             COUNTER,

@@ -1,4 +1,4 @@
-//! Decisions by rule, and checks as a whole.
+//! Counters of verdicts and of decisions per rule.
 
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
@@ -11,45 +11,45 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::{Attempt, Mode, Rule, RuleSet, Ruling, Variant, Verdict};
 
-/// Every decision since the start.
+/// All decisions since the start.
 #[derive(Debug, Default)]
 pub(crate) struct Decisions {
     checks: LabelCells,
-    /// Of `CL.THROTTLE`, whose limits are no rule's.
+    /// Decisions of `CL.THROTTLE`, whose limits belong to no rule.
     throttled: LabelCells,
-    /// Sorted, so that the text is steady.
+    /// Sorted, so that the metrics text has a stable order.
     by_rule: Mutex<BTreeMap<Labels, Arc<LabelCells>>>,
 }
 
-/// The counters of one set of rules, found once when it is loaded.
+/// The counters of one rule set, looked up once when it is installed.
 #[derive(Debug)]
 pub struct RuleCounts(Box<[RuleCells]>);
 
-/// Through which front end an attempt came.
+/// The protocol an attempt arrived over; the metric label `protocol`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// The check API over HTTP.
     Http,
-    /// Envoy's service over gRPC.
+    /// The rls service over gRPC.
     Grpc,
     /// The Redis protocol.
     Resp,
-    /// A gateway that asks about its clients' requests.
+    /// Forward-auth requests of a gateway.
     Forward,
 }
 
-/// The counters of one rule, by the side of its experiment.
+/// The counters of one rule, by variant.
 #[derive(Debug)]
 struct RuleCells {
     control: Arc<LabelCells>,
     experiment: Arc<LabelCells>,
 }
 
-/// Decisions that came together, before they are counted.
+/// Decisions of one batch of `CL.THROTTLE`, added to the counters at its end.
 #[derive(Debug, Default)]
 pub(crate) struct ThrottleTally([[u32; SOURCES.len()]; 2]);
 
-/// A rule's id, its domain unless that is the usual one, and the side of its experiment if it has one.
+/// A rule's id, its domain unless that is `default`, and its variant if it has an experiment.
 type Labels = (Box<str>, Option<Box<str>>, Option<&'static str>);
 
 #[derive(Clone, Copy)]
@@ -60,7 +60,7 @@ enum ResultLabel {
     ShadowDeny,
 }
 
-/// One counter for each result, source and door.
+/// One counter for each result, source and protocol.
 #[derive(Debug)]
 struct LabelCells([[[AtomicU64; PROTOCOLS.len()]; SOURCES.len()]; RESULTS.len()]);
 
@@ -70,7 +70,7 @@ const RESULTS: [(ResultLabel, &str); 4] = [
     (ResultLabel::ShadowAllow, "shadow_allow"),
     (ResultLabel::ShadowDeny, "shadow_deny"),
 ];
-/// Stands for `CL.THROTTLE` where rules stand. No rule's id has brackets.
+/// The label `rule` of `CL.THROTTLE`. No rule id contains brackets.
 const THROTTLED: &str = "(CL.THROTTLE)";
 const SOURCES: [Source; Source::ALL.len()] = Source::ALL;
 const PROTOCOLS: [(Protocol, &str); 4] = [
@@ -81,8 +81,8 @@ const PROTOCOLS: [(Protocol, &str); 4] = [
 ];
 
 impl Decisions {
-    /// The counters of these rules: where a rule was there before, it goes on. Rules that are gone leave the figures at once;
-    /// what checks under them still count is not shown.
+    /// Returns the counters of these rules. A rule that already existed keeps its counters. Removed rules leave the metrics
+    /// at once; checks in flight under them are no longer shown.
     pub(crate) fn counts(&self, rules: &RuleSet) -> RuleCounts {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next: BTreeMap<Labels, Arc<LabelCells>> = BTreeMap::new();
@@ -110,7 +110,7 @@ impl Decisions {
         RuleCounts(counts)
     }
 
-    /// Counts a verdict: once for the check, and once for each rule it met.
+    /// Counts a verdict: once for the check, and once for each rule that matched.
     pub(crate) fn add(&self, counts: &RuleCounts, rules: &RuleSet, verdict: &Verdict<'_>, protocol: Protocol) {
         let result = if verdict.allowed {
             ResultLabel::Allow
@@ -118,7 +118,7 @@ impl Decisions {
             ResultLabel::Deny
         };
         self.checks.add(result, verdict.source, protocol);
-        // The windows of a rule stand side by side; it denies if one of them does.
+        // The windows of a rule are adjacent; the rule denies if one of them does.
         for windows in verdict.rulings.chunk_by(|one, next| ptr::eq(one.rule, next.rule)) {
             let Some(first) = windows.first() else { continue };
             let allows = windows.iter().all(Ruling::is_allow);
@@ -134,13 +134,13 @@ impl Decisions {
         }
     }
 
-    /// Counts the verdict of a limit that a caller brought along: it is no rule's.
+    /// Counts the verdict of an inline limit, which belongs to no rule.
     pub(crate) fn add_inline(&self, allowed: bool, source: Source, protocol: Protocol) {
         let result = if allowed { ResultLabel::Allow } else { ResultLabel::Deny };
         self.checks.add(result, source, protocol);
     }
 
-    /// Counts calls of `CL.THROTTLE`, and says how many they were.
+    /// Counts calls of `CL.THROTTLE` and returns their number.
     pub(crate) fn add_throttled(&self, tally: &ThrottleTally, protocol: Protocol) -> u64 {
         let mut total = 0;
         for (result, sources) in [ResultLabel::Deny, ResultLabel::Allow].into_iter().zip(&tally.0) {
@@ -159,14 +159,14 @@ impl Decisions {
     pub(super) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let checks = encoder.encode_descriptor(
             "tollgate_checks",
-            "Verdicts, by result, source and door.",
+            "Verdicts by result, source and protocol.",
             None,
             MetricType::Counter,
         )?;
         self.checks.encode(checks, &[])?;
         let mut decisions = encoder.encode_descriptor(
             "tollgate_decisions",
-            "Decisions of each rule, by result, source and door; a shadow rule's are its own kind of result.",
+            "Decisions by rule, result, source and protocol; shadow rules have results of their own.",
             None,
             MetricType::Counter,
         )?;
@@ -176,7 +176,7 @@ impl Decisions {
             let mut labels = vec![("rule", &**rule)];
             labels.extend(domain.as_deref().map(|domain| ("domain", domain)));
             labels.extend(variant.map(|variant| ("variant", variant)));
-            // One descriptor, many series.
+            // One metric family, many series.
             cells.encode_into(&mut decisions, &labels)?;
         }
         Ok(())
@@ -184,7 +184,7 @@ impl Decisions {
 }
 
 impl ThrottleTally {
-    /// One more.
+    /// Adds one decision.
     #[inline]
     pub(crate) fn add(&mut self, allows: bool, source: Source) {
         let by_source = self.0.get_mut(usize::from(allows));
@@ -194,7 +194,7 @@ impl ThrottleTally {
     }
 }
 
-/// Where a rule stands in its set.
+/// Returns the index of a rule in its rule set.
 pub(crate) fn rule_index(rules: &RuleSet, rule: &Rule) -> usize {
     let from_start = ptr::from_ref(rule).addr().wrapping_sub(rules.rules().as_ptr().addr());
     from_start / size_of::<Rule>()
@@ -228,7 +228,7 @@ impl LabelCells {
         self.encode_into(&mut encoder, labels)
     }
 
-    /// One series for each combination that has been counted.
+    /// Writes one series for each combination that has been counted.
     fn encode_into(&self, encoder: &mut MetricEncoder<'_>, labels: &[(&str, &str)]) -> fmt::Result {
         for ((_, result), sources) in RESULTS.iter().zip(&self.0) {
             for (source, protocols) in SOURCES.iter().zip(sources) {
@@ -237,7 +237,7 @@ impl LabelCells {
                     if count == 0 {
                         continue;
                     }
-                    let series = [("result", *result), ("source", source.name()), ("door", *protocol)];
+                    let series = [("result", *result), ("source", source.name()), ("protocol", *protocol)];
                     ConstCounter::new(count).encode(encoder.encode_family(&(labels, &series[..]))?)?;
                 }
             }

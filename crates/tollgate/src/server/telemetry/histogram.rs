@@ -1,19 +1,19 @@
-//! How long things took, in buckets.
+//! A histogram of durations.
 
 use super::AtomicCount;
 use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Spans counted by their length. Adding one takes no lock.
+/// Durations counted in buckets. Adding one takes no lock.
 #[derive(Debug, Default)]
 pub(crate) struct Histogram {
-    /// One for each bound, and one for what is longer than the last.
+    /// One per bound, and one for durations above the last.
     buckets: [AtomicU64; BOUNDS_NS.len() + 1],
     sum_ns: AtomicCount,
 }
 
-/// The longest span of each bucket: 1, 2, 5 and so on from a microsecond to a second.
+/// Upper bounds of the buckets: 1, 2, 5 and so on from a microsecond to a second.
 const BOUNDS_NS: [u64; 19] = [
     1_000,
     2_000,
@@ -37,12 +37,12 @@ const BOUNDS_NS: [u64; 19] = [
 ];
 
 impl Histogram {
-    /// Counts one span.
+    /// Counts one duration.
     pub(crate) fn add(&self, span_ns: u64) {
         self.add_many(span_ns, 1);
     }
 
-    /// Counts the span of several that took it together.
+    /// Counts the duration of a batch once for each of its members.
     pub(crate) fn add_many(&self, span_ns: u64, number: u64) {
         let index = BOUNDS_NS
             .iter()
@@ -65,7 +65,7 @@ impl Histogram {
 
 #[expect(
     clippy::float_arithmetic,
-    reason = "metrics are in seconds by convention; nothing is decided by them"
+    reason = "metrics are in seconds by convention; no decision depends on them"
 )]
 fn seconds(span_ns: u64) -> f64 {
     span_ns as f64 / 1e9

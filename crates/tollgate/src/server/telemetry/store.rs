@@ -22,7 +22,7 @@ impl Collector for StoreMetrics {
             AnyStore::Memory(_) => 0,
             AnyStore::Redis(store) => store.inner().breaker() as u64,
         };
-        let help = "0 closed, 1 half open, 2 open; of several servers the one that lets least through.";
+        let help = "0 closed, 1 half-open, 2 open; with several servers the most restrictive state.";
         gauge("tollgate_breaker_state", help, breaker)?;
         match &self.0 {
             AnyStore::Memory(store) => {
@@ -34,12 +34,16 @@ impl Collector for StoreMetrics {
                 let (instances, _) = store.instances();
                 gauge(
                     "tollgate_instances",
-                    "How many instances share the limits.",
+                    "Instances that share the limits.",
                     instances.into(),
                 )?;
                 let store = store.inner();
                 let connected = u64::from(store.connection_error().is_none());
-                gauge("tollgate_store_connected", "1 while the store is asked.", connected)?;
+                gauge(
+                    "tollgate_store_connected",
+                    "1 while the shared store is reachable.",
+                    connected,
+                )?;
                 let metrics = store.metrics();
                 let mut count = |name, help, number: u64| {
                     let counter = ConstCounter::new(number);
@@ -47,38 +51,46 @@ impl Collector for StoreMetrics {
                 };
                 count(
                     "tollgate_store_calls",
-                    "Calls of the store's script.",
+                    "Calls of the settlement script.",
                     metrics.calls.get(),
                 )?;
-                let help = "Charges that those calls settled; over calls, how many went together.";
+                let help = "Charges settled by script calls; divided by calls, the batch size.";
                 count("tollgate_store_charges", help, metrics.charges.get())?;
-                let help = "Times that a server was left alone or asked again.";
+                let help = "Circuit breaker state changes.";
                 count("tollgate_breaker_transitions", help, store.breaker_changes())?;
-                let help = "Charges that this instance decided while the store was away.";
-                count("tollgate_local_charges", help, fallback.decided())?;
-                let help = "Counters of this instance that were brought to what the store had shown.";
-                count("tollgate_local_seeds", help, fallback.seeded_counters())?;
-                let help = "Units that this instance let pass while the store was away, and then charged to it.";
-                count("tollgate_local_charged_back_units", help, fallback.repaid_units())?;
-                let help = "Times the store had forgotten the script.";
+                let help = "Charges decided by this instance while the store was unavailable.";
+                count("tollgate_fallback_charges", help, fallback.decided())?;
+                let help = "Fallback counters seeded from the last shared state.";
+                count("tollgate_fallback_seeded_counters", help, fallback.seeded_counters())?;
+                let help = "Units allowed while the store was unavailable and charged to it afterwards.";
+                count("tollgate_fallback_repaid_units", help, fallback.repaid_units())?;
+                let help = "Script reloads after NOSCRIPT or a missing function.";
                 count("tollgate_store_script_loads", help, metrics.script_loads.get())?;
                 count(
-                    "tollgate_store_dials",
+                    "tollgate_store_connect_attempts",
                     "Attempts to connect to the store.",
                     metrics.connect_attempts.get(),
                 )?;
-                let help = "Times a server of a cluster named another one to be asked.";
+                let help = "MOVED and ASK redirections of a cluster.";
                 count("tollgate_store_redirects", help, metrics.redirects.get())?;
-                let help = "Charges taken back because another part of their request refused or could not be asked.";
-                count("tollgate_store_undone", help, metrics.compensated_charges.get())?;
-                let help = "Charges that should have been taken back, and as far as is known were not.";
-                count("tollgate_store_stranded", help, metrics.uncompensated_charges.get())?;
-                let help = "Looks that a replica answered.";
+                let help = "Charges reversed because another part of their request was denied or failed.";
+                count(
+                    "tollgate_store_compensated_charges",
+                    help,
+                    metrics.compensated_charges.get(),
+                )?;
+                let help = "Charges whose compensation failed or is unknown.";
+                count(
+                    "tollgate_store_uncompensated_charges",
+                    help,
+                    metrics.uncompensated_charges.get(),
+                )?;
+                let help = "Peeks answered by a replica.";
                 count("tollgate_store_replica_reads", help, metrics.replica_reads.get())?;
-                let help = "Looks that a replica was asked for and did not answer, so that its primary was asked.";
+                let help = "Peeks that a replica did not answer and its primary did.";
                 count("tollgate_store_replica_misses", help, metrics.replica_misses.get())?;
-                let help = "Times a task that looks after the store failed and was begun again.";
-                count("tollgate_store_restarts", help, metrics.task_restarts.get())?;
+                let help = "Restarts of background store tasks.";
+                count("tollgate_store_task_restarts", help, metrics.task_restarts.get())?;
                 errors(&mut encoder, metrics.errors())
             }
         }
@@ -86,7 +98,7 @@ impl Collector for StoreMetrics {
 }
 
 fn errors(encoder: &mut DescriptorEncoder<'_>, errors: impl IntoIterator<Item = (&'static str, u64)>) -> fmt::Result {
-    let help = "Requests the store could not answer.";
+    let help = "Requests that the store could not answer, by error code.";
     let mut family = encoder.encode_descriptor("tollgate_store_errors", help, None, MetricType::Counter)?;
     for (code, number) in errors {
         ConstCounter::new(number).encode(family.encode_family(&[("code", code)])?)?;

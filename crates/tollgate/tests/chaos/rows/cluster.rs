@@ -327,7 +327,7 @@ pub(super) fn several_slots(plan: &Plan) -> Measurements {
         plan.pick(3_000.0, 99_000.0),
     );
     measurements.none("calls across slots", crossings(&cluster));
-    let compensated = harness.metric("tollgate_store_undone_total", "");
+    let compensated = harness.metric("tollgate_store_compensated_charges_total", "");
     measurements.at_least("charges taken back", compensated, 1.0);
     let admitted = result
         .samples
@@ -335,7 +335,7 @@ pub(super) fn several_slots(plan: &Plan) -> Measurements {
         .filter(|sample| sample.is_admitted() && sample.is_shared())
         .count() as f64;
     let unreported = result.samples.iter().filter(|sample| sample.is_fallback()).count() as f64;
-    let uncompensated = harness.metric("tollgate_store_stranded_total", "");
+    let uncompensated = harness.metric("tollgate_store_uncompensated_charges_total", "");
     if unreported + uncompensated == 0.0 {
         measurements.none("charged beyond what passed", debits - admitted);
     } else {

@@ -19,11 +19,11 @@ use tollgate_limiter::testing::servers::{Server, ServerKind};
 pub(super) fn reset(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let connects = harness.metric("tollgate_store_dials_total", "");
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
     let from_us = harness.now_us();
     namespace::set_input_filter(Some(&format!("tcp dport {} reject with tcp reset", server.port())));
     let gaps_ms = gaps_between_connects(&harness, plan.seconds(2.0, 5.0));
-    let connects = harness.metric("tollgate_store_dials_total", "") - connects;
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
     namespace::set_input_filter(None);
     let outage = Outage {
         from_us,
@@ -52,7 +52,7 @@ pub(super) fn reset(plan: &Plan) -> Measurements {
 
 /// For so long, the milliseconds between two attempts to connect, of each node.
 fn gaps_between_connects(harness: &Harness, time: Duration) -> Vec<Vec<f64>> {
-    let connects = |node: &Node| node.metric("tollgate_store_dials_total", "");
+    let connects = |node: &Node| node.metric("tollgate_store_connect_attempts_total", "");
     let mut connects_of: Vec<(f64, Vec<f64>)> = harness.nodes.iter().map(|node| (connects(node), Vec::new())).collect();
     let until = harness.now() + time;
     while harness.now() < until {

@@ -34,11 +34,11 @@ pub(super) fn settle(
 pub(super) fn killed(plan: &Plan) -> Measurements {
     let mut server = Server::start(ServerKind::Redis70);
     let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let connects = harness.metric("tollgate_store_dials_total", "");
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
     let from_us = harness.now_us();
     server.kill();
     harness.pause(plan.seconds(2.0, 10.0));
-    let connects = harness.metric("tollgate_store_dials_total", "") - connects;
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
     server.revive();
     let outage = Outage {
         from_us,
@@ -187,7 +187,7 @@ pub(super) fn loading(plan: &Plan) -> Measurements {
     command_ok(server.port(), &format!("DEBUG POPULATE {}", plan.pick(20_000, 60_000)));
     command_ok(server.port(), "SAVE");
     let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let connects = harness.metric("tollgate_store_dials_total", "");
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
     let from_us = harness.now_us();
     server.kill();
     // Comes back when it has loaded, which takes about 60 us for each key.
@@ -204,7 +204,7 @@ pub(super) fn loading(plan: &Plan) -> Measurements {
         from_us,
         back_us: harness.now_us(),
     };
-    let connects = harness.metric("tollgate_store_dials_total", "") - connects;
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
     let mut measurements = Measurements::default();
     let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
     drop(server);

@@ -143,7 +143,7 @@ pub(super) fn read_only(plan: &Plan) -> Measurements {
     let server = Server::start(ServerKind::Redis70);
     let other = Server::start(ServerKind::Redis70);
     let (mut harness, baseline) = start_loaded(plan, Setup::two_nodes(&server.url()));
-    let connects = harness.metric("tollgate_store_dials_total", "");
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
     let from_us = harness.now_us();
     command_ok(server.port(), &format!("REPLICAOF 127.0.0.1 {}", other.port()));
     harness.pause(plan.seconds(2.0, 5.0));
@@ -153,7 +153,7 @@ pub(super) fn read_only(plan: &Plan) -> Measurements {
         back_us: harness.now_us(),
     };
     let refused = info(server.port(), "errorstats", "errorstat_READONLY", Some("count"));
-    let connects = harness.metric("tollgate_store_dials_total", "") - connects + 2.0;
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects + 2.0;
     let mut measurements = Measurements::default();
     let result = settle(plan, &mut measurements, &mut harness, &baseline, &server);
     result.common(&mut measurements, plan, outage);
@@ -269,7 +269,7 @@ pub(super) fn crowded(plan: &Plan) -> Measurements {
     order("CONFIG SET maxclients 1");
     let turned_away = send_command(port, "PING").is_err();
     let crowded_us = harness.pause(plan.seconds(1.0, 3.0));
-    let connects = harness.metric("tollgate_store_dials_total", "");
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "");
     let clients = order("CLIENT LIST");
     let node = clients
         .lines()
@@ -280,7 +280,7 @@ pub(super) fn crowded(plan: &Plan) -> Measurements {
     order(&format!("CLIENT KILL ID {id}"));
     let cut_us = harness.now_us();
     harness.pause(plan.seconds(1.0, 3.0));
-    let connects = harness.metric("tollgate_store_dials_total", "") - connects;
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
     order("CONFIG SET maxclients 10000");
     let back_us = harness.now_us();
     let mut measurements = Measurements::default();

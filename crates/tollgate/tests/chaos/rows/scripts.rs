@@ -36,7 +36,10 @@ fn flush_scripts(plan: &Plan, measurements: &mut Measurements, kind: ServerKind,
     setup.store_settings = format!(", functions: {functions}");
     let (mut harness, baseline) = start_loaded(plan, setup);
     let loads = harness.metric("tollgate_store_script_loads_total", "");
-    let (connects, sent) = (harness.metric("tollgate_store_dials_total", ""), loads_sent(&server));
+    let (connects, sent) = (
+        harness.metric("tollgate_store_connect_attempts_total", ""),
+        loads_sent(&server),
+    );
     let from_us = harness.now_us();
     let flushes = plan.pick(20, 100);
     for _ in 0..flushes {
@@ -44,7 +47,7 @@ fn flush_scripts(plan: &Plan, measurements: &mut Measurements, kind: ServerKind,
         harness.pause(Duration::from_millis(100));
     }
     let loads = harness.metric("tollgate_store_script_loads_total", "") - loads;
-    let connects = harness.metric("tollgate_store_dials_total", "") - connects;
+    let connects = harness.metric("tollgate_store_connect_attempts_total", "") - connects;
     // Redis 6.2 counts all commands about scripts together.
     let flushes_counted = if kind == ServerKind::Redis62 {
         f64::from(flushes)

@@ -334,10 +334,10 @@ fn the_same_figures_are_series() {
     check(&gate, "nowhere", Direction::Consume, &[("user=a", 7)]);
     let text = gate.metrics_text();
     for line in [
-        "tollgate_envoy_total_hits_total{domain=\"shop\",path=\"user\"} 7\n",
-        "tollgate_envoy_within_limit_total{domain=\"shop\",path=\"path_/a/*\"} 1\n",
-        "tollgate_envoy_over_limit_total{domain=\"shop\",path=\"user\"} 0\n",
-        "tollgate_envoy_domain_not_found_total{domain=\"nowhere\"} 1\n",
+        "tollgate_ratelimit_total_hits_total{domain=\"shop\",path=\"user\"} 7\n",
+        "tollgate_ratelimit_within_limit_total{domain=\"shop\",path=\"path_/a/*\"} 1\n",
+        "tollgate_ratelimit_over_limit_total{domain=\"shop\",path=\"user\"} 0\n",
+        "tollgate_ratelimit_domain_not_found_total{domain=\"nowhere\"} 1\n",
     ] {
         assert!(text.contains(line), "{line} {text}");
     }
@@ -400,5 +400,5 @@ descriptors:
     ] {
         assert!(text.contains(line), "{line} {text}");
     }
-    assert!(text.contains("tollgate_envoy_total_hits_total{") && text.ends_with("# EOF\n"));
+    assert!(text.contains("tollgate_ratelimit_total_hits_total{") && text.ends_with("# EOF\n"));
 }
