@@ -19,8 +19,8 @@ use tollgate_limiter::core::{
 };
 use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::redis::{BreakerState, Redis};
-use tollgate_limiter::store::{Source, Store};
+use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::store::{BreakerState, Keyspace, Source, Store};
 
 /// Measures decisions while the shared store is unavailable, compared with the memory store.
 #[derive(clap::Args)]

@@ -1,7 +1,7 @@
 //! Leases of concurrency limits: their ids, and a permit that gives its slots back when it is dropped.
 
 use crate::limiter::{Limiter, NamedLimit};
-use crate::store::Store;
+use crate::store::Keyspace;
 use crate::store::memory::Memory;
 use tollgate_core::{Cost, Decision, LeaseId, Limit, Micros};
 
@@ -23,7 +23,7 @@ use tollgate_core::{Cost, Decision, LeaseId, Limit, Micros};
 #[must_use = "a permit that is not held is given back at once"]
 pub struct Permit {
     limiter: Limiter,
-    key: <Memory as Store>::Key,
+    key: <Memory as Keyspace>::Key,
     limit: Limit,
     lease: LeaseId,
 }

@@ -2,7 +2,7 @@
 
 use crate::limits::IntoLimit;
 use crate::store::memory::{ChargeOptions, Commit, Memory};
-use crate::store::{Settlement, Store};
+use crate::store::{Keyspace, Settlement, Store};
 use std::fmt;
 use std::sync::Arc;
 use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, LimitError, Micros, OnStoreFailure, Policy};

@@ -9,7 +9,7 @@ pub use self::check_all::{AttemptItem, CombinedVerdict, Direction, InlineLimit, 
 use self::hits::HitCharge;
 use self::lease_token::LeaseToken;
 use crate::store::memory::Memory;
-use crate::store::{Hit, HitOp, Settlement, Store, StoreError};
+use crate::store::{CounterStore, Hit, HitOp, Settlement, StoreError};
 use crate::{join, lease};
 use std::collections::HashMap;
 use std::pin::pin;
@@ -20,7 +20,7 @@ use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, Timestamp};
 
 /// One set of rules over a store. It never changes: other rules are another book over the same store, and whoever asks
 /// one book sees no mixture.
-pub struct RuleLimiter<S: Store = Memory> {
+pub struct RuleLimiter<S: CounterStore = Memory> {
     rules: RuleSet,
     store: Arc<S>,
     /// For each of the rules' counters.
@@ -53,7 +53,7 @@ pub struct CheckResult<'r> {
     pub now: Option<Timestamp>,
 }
 
-impl<S: Store> RuleLimiter<S> {
+impl<S: CounterStore> RuleLimiter<S> {
     /// A book of these rules. Their counters go on where an earlier book over the same store left them.
     pub fn new(rules: RuleSet, store: Arc<S>) -> Self {
         let template_of = |counter: &tollgate_core::rules::CounterSpec| store.template(&counter.counter(&[]));
@@ -332,7 +332,7 @@ fn poll_once<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-impl<S: Store> std::fmt::Debug for RuleLimiter<S> {
+impl<S: CounterStore> std::fmt::Debug for RuleLimiter<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RuleBook")
             .field("rules", &self.rules.rules().len())

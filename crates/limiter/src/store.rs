@@ -1,53 +1,44 @@
-//! What a store is: it keeps what the core decides, all charges of a request at one moment.
+//! The store traits: a store keeps what the core decides, all charges of a request at one instant.
 
+mod error;
 #[cfg(feature = "redis")]
 pub mod fallback;
 mod hits;
+mod keyspace;
 pub mod memory;
 #[cfg(feature = "redis")]
 pub mod redis;
+mod status;
 
-pub use self::hits::{Hit, HitOp};
+pub use self::error::StoreError;
+pub use self::hits::{CounterStore, Hit, HitOp};
+pub use self::keyspace::{Key, Keyspace};
+#[cfg(feature = "redis")]
+pub use self::redis::RedisErrorCode;
+pub use self::status::{
+    BreakerState, BreakerStatus, CallMetrics, FallbackStatus, InstanceCount, LastError, StoreKind, StoreMode,
+    StoreStatus,
+};
 
-use std::fmt;
 use std::future::Future;
 pub use tollgate_core::Source;
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
+use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
 
-/// Remembers counters and owns the clock they run on.
+/// Keeps counters, and owns the clock they run on.
 ///
-/// Every call happens at one moment of the store's clock. [`crate::conformance`] is what an implementation must do.
-pub trait Store: Send + Sync {
-    /// Who decides while the store is well.
+/// Every call takes place at one instant of the store's clock. [`crate::conformance`] tests an implementation.
+pub trait Store: Keyspace + Send + Sync {
+    /// The source of its decisions.
     const SOURCE: Source = Source::Memory;
 
-    /// How the store names a counter.
-    type Key: Key;
-
-    /// What of a counter's key does not depend on its subject: worked out once for a rule.
-    type Template: Clone + Send + Sync;
-
-    /// The part of the key that all subjects of a counter's rule share. Its `per` values do not matter.
-    fn template(&self, counter: &Counter<'_>) -> Self::Template;
-
-    /// The key of one subject, given by the values it is counted by.
-    fn key(&self, template: &Self::Template, per: &[&[u8]]) -> Self::Key;
-
-    /// How a key is printed, for whoever wants to look it up in the store.
-    fn key_text(&self, key: &Self::Key) -> String {
-        let mut bytes = Vec::new();
-        key.write(&mut bytes);
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
-
-    /// Whether it would certainly answer for none of these charges just now: asking it would be in vain.
+    /// True if every node these charges need is known to be down, so the round trip can be skipped.
     fn is_unavailable(&self, charges: &[Charge<Self::Key>]) -> bool {
         let _ = charges;
         false
     }
 
-    /// Settles the charges of one request: all kept, or none, as their policies say. `lease` names what it holds of
-    /// concurrency limits.
+    /// Settles the charges of one request: keeps all of them or none, as their policies say. `lease` names the slots it
+    /// takes of concurrency limits.
     fn settle(&self, charges: &[Charge<Self::Key>], lease: LeaseId) -> impl Future<Output = Settlement> + Send;
 
     /// Settles several requests, each on its own and in order, as if one were settled after the other. A shared store sends
@@ -64,10 +55,10 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// The same, but keeps nothing.
+    /// Decides as [`Store::settle`] does, and keeps nothing.
     fn peek(&self, charges: &[Charge<Self::Key>]) -> impl Future<Output = Settlement> + Send;
 
-    /// Takes one kept charge back.
+    /// Reverses one kept charge.
     fn undo(
         &self,
         key: Self::Key,
@@ -75,8 +66,8 @@ pub trait Store: Send + Sync {
         receipt: &Receipt,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Takes back what was kept of a request that does not go on although none of its charges refuses, because others
-    /// could not be decided. Its outcomes then tell how their keys stand.
+    /// Reverses the kept charges of a request that does not pass although none of them denies it: others could not be
+    /// decided. Their outcomes then show the standing after the reversal.
     fn compensate(
         &self,
         charges: &[Charge<Self::Key>],
@@ -88,7 +79,7 @@ pub trait Store: Send + Sync {
                 if let (Some(charge), Some(Ok(outcome))) = (charges.get(index), settlement.outcomes.get(index))
                     && charge.cost > Cost::ZERO
                 {
-                    // One that fails costs its key the units until they come back by themselves.
+                    // A failed undo costs its key the units until they refill.
                     let _ = self.undo(charge.key, &charge.limit, &outcome.receipt).await;
                 }
             }
@@ -102,11 +93,11 @@ pub trait Store: Send + Sync {
         }
     }
 
-    /// Gives the cost of a charge back, never above full, and says how its key then stands, and who says so.
+    /// Returns the cost of a charge to its key, never above the capacity. Yields the standing after it, and its source.
     fn refund(&self, charge: &Charge<Self::Key>)
     -> impl Future<Output = Result<(Decision, Source), StoreError>> + Send;
 
-    /// Gives back what a lease holds. False if it holds nothing any more.
+    /// Releases a lease. False if it is not held any more.
     fn release(
         &self,
         key: Self::Key,
@@ -114,7 +105,7 @@ pub trait Store: Send + Sync {
         lease: LeaseId,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Lets a lease last a whole term from now and says how long that is. Nothing if it is not held any more.
+    /// Renews a lease for a whole term from now, and yields that term. `None` if it is not held any more.
     fn renew(
         &self,
         key: Self::Key,
@@ -125,48 +116,8 @@ pub trait Store: Send + Sync {
     /// Clears a counter. False if there was nothing to clear.
     fn forget(&self, key: Self::Key, limit: &Limit) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Whether it counts as envoyproxy/ratelimit does, in that one's keys. Then charges that are counted so are brought as
-    /// hits, and not settled.
-    fn takes_hits(&self) -> bool {
-        false
-    }
-
-    /// Counts hits, all of one request. None refuses: outcomes tell what is counted.
-    fn hit(&self, hits: &[Hit<'_, Self::Key>], op: HitOp) -> impl Future<Output = Settlement> + Send {
-        let unavailable = Settlement {
-            allowed: false,
-            now: Timestamp::EPOCH,
-            outcomes: vec![Err(StoreError::Unavailable); hits.len()],
-        };
-        let _ = op;
-        async move { unavailable }
-    }
-
-    /// Clears what was hit in the window that runs. False if there was nothing to clear.
-    fn forget_hits(&self, hit: &Hit<'_, Self::Key>) -> impl Future<Output = Result<bool, StoreError>> + Send {
-        let _ = hit;
-        async { Err(StoreError::Unavailable) }
-    }
-
-    /// How the key of a hit is printed, for whoever wants to look it up in the store.
-    fn hit_key_text(&self, hit: &Hit<'_, Self::Key>) -> String {
-        self.key_text(&hit.charge.key)
-    }
-}
-
-/// How a store names a counter: of a fixed size, without a caller's bytes in it.
-pub trait Key: Copy + Eq + Send + Sync + fmt::Debug {
-    /// How many bytes stand for it.
-    const LENGTH: usize;
-
-    /// Adds the bytes that stand for it, here and on every instance that shares the store.
-    fn write(&self, bytes: &mut Vec<u8>);
-
-    /// Bits of it that hardly any other key has, for finding it in a table.
-    fn bits(&self) -> u128;
-
-    /// The key that these bytes stand for. Nothing if they cannot be one's.
-    fn read(bytes: &[u8]) -> Option<Self>;
+    /// Returns its health and counts, for metrics, `/readyz` and the log.
+    fn status(&self) -> StoreStatus;
 }
 
 /// The charges of one of several requests that are settled in one call.
@@ -178,20 +129,29 @@ pub struct SettleRequest<'a, K> {
     pub lease: LeaseId,
 }
 
-/// What settling a request came to.
+/// The result of settling the charges of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settlement {
-    /// Whether the request passes.
+    /// True if the request passes.
     pub allowed: bool,
-    /// The moment it was settled at, on the store's clock.
+    /// The instant of the settlement, on the store's clock.
     pub now: Timestamp,
-    /// For each charge, in order. A store of several nodes may have lost one of them; unless a charge refuses, those of the
-    /// others are kept all the same.
+    /// The outcome of each charge, in order. A store of several nodes may lack some of them; unless a charge denies the
+    /// request, the others are kept all the same.
     pub outcomes: Vec<Result<Outcome, StoreError>>,
 }
 
 impl Settlement {
-    /// Whether a charge refuses the request. Else those that could be decided were kept.
+    /// A settlement in which every charge met this error. It keeps nothing, and `now` is the caller's own time.
+    pub(crate) fn failed(now: Timestamp, charges: usize, error: StoreError) -> Self {
+        Self {
+            allowed: false,
+            now,
+            outcomes: vec![Err(error); charges],
+        }
+    }
+
+    /// True if a charge denies the request. Otherwise the charges that could be decided were kept.
     pub fn is_denied<K>(&self, charges: &[Charge<K>]) -> bool {
         let denies = |(charge, outcome): (&Charge<K>, &Result<Outcome, StoreError>)| {
             charge.policy != Policy::Shadow && outcome.is_ok_and(|outcome| !outcome.decision.is_allow())
@@ -199,8 +159,8 @@ impl Settlement {
         charges.iter().zip(&self.outcomes).any(denies)
     }
 
-    /// The places of the charges that were kept because the request passes, as far as it could be decided. Those that are
-    /// kept in any case are not among them.
+    /// The indexes of the charges that were kept because the request passes as far as it could be decided. Charges that
+    /// are kept in any case are not among them.
     fn kept_charges<K>(&self, charges: &[Charge<K>]) -> impl Iterator<Item = usize> {
         let is_kept = |(charge, outcome): (&Charge<K>, &Result<Outcome, StoreError>)| {
             charge.policy != Policy::Count && outcome.is_ok_and(|outcome| outcome.decision.is_allow())
@@ -209,7 +169,7 @@ impl Settlement {
         each.filter(|(_, is_kept)| *is_kept).map(|(index, _)| index)
     }
 
-    /// Tells of a charge that passed how its key stands now.
+    /// Replaces the standing of an allowed charge by that of `decision`.
     fn update_standing(&mut self, index: usize, decision: Decision) {
         if let Some(Ok(outcome)) = self.outcomes.get_mut(index)
             && let Decision::Allow { standing, .. } = &mut outcome.decision
@@ -219,203 +179,13 @@ impl Settlement {
     }
 }
 
-/// What settling one charge came to.
+/// The outcome of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the limit says, and how it stands after.
+    /// The decision of its limit, with the standing after it.
     pub decision: Decision,
-    /// For taking the charge back.
+    /// The receipt by which [`Store::undo`] reverses the charge.
     pub receipt: Receipt,
-    /// Who decided.
+    /// The source of the decision.
     pub source: Source,
 }
-
-/// Why a store could not do what it was asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum StoreError {
-    /// There is no connection to it. Ours to survive, the operator's to mend.
-    Unavailable,
-    /// It did not answer in time. Whether it did what it was asked is not known.
-    Timeout,
-    /// The connection broke before it answered. Whether it did what it was asked is not known.
-    ConnectionLost,
-    /// It was reached too late to be of use, and did nothing.
-    DeadlinePassed,
-    /// Too much waits for it already, or too much was asked of it at once; it was not asked.
-    Overloaded,
-    /// It failed again and again and is left alone for now; it was not asked.
-    BreakerOpen,
-    /// The request was refused before this charge was asked for.
-    Skipped,
-    /// The key holds what no limit wrote. It was left alone.
-    ForeignValue,
-    /// It answered with something that is not an answer.
-    InvalidReply,
-    /// It refused, with this code.
-    Server(RedisErrorCode),
-}
-
-/// The first word of a server's refusal, as far as it is one we know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-#[expect(missing_docs, reason = "each says what the server said")]
-pub enum RedisErrorCode {
-    ReadOnly,
-    Loading,
-    MasterDown,
-    ClusterDown,
-    Moved,
-    Ask,
-    TryAgain,
-    CrossSlot,
-    NoScript,
-    NoFunction,
-    OutOfMemory,
-    Misconf,
-    NoReplicas,
-    Busy,
-    NoAuth,
-    WrongPass,
-    NoPerm,
-    MaxClients,
-    WrongType,
-    /// Any other.
-    Other,
-}
-
-impl RedisErrorCode {
-    /// All of them, each at the place that it is as a number.
-    pub const ALL: [Self; 20] = [
-        Self::ReadOnly,
-        Self::Loading,
-        Self::MasterDown,
-        Self::ClusterDown,
-        Self::Moved,
-        Self::Ask,
-        Self::TryAgain,
-        Self::CrossSlot,
-        Self::NoScript,
-        Self::NoFunction,
-        Self::OutOfMemory,
-        Self::Misconf,
-        Self::NoReplicas,
-        Self::Busy,
-        Self::NoAuth,
-        Self::WrongPass,
-        Self::NoPerm,
-        Self::MaxClients,
-        Self::WrongType,
-        Self::Other,
-    ];
-
-    /// What a refusal is by its words: the first of them, where that says it.
-    pub fn from_error(code: &str, rest: &str) -> Self {
-        match code {
-            "READONLY" => Self::ReadOnly,
-            "LOADING" => Self::Loading,
-            "MASTERDOWN" => Self::MasterDown,
-            "CLUSTERDOWN" => Self::ClusterDown,
-            "MOVED" => Self::Moved,
-            "ASK" => Self::Ask,
-            "TRYAGAIN" => Self::TryAgain,
-            "CROSSSLOT" => Self::CrossSlot,
-            "NOSCRIPT" => Self::NoScript,
-            "OOM" => Self::OutOfMemory,
-            "MISCONF" => Self::Misconf,
-            "NOREPLICAS" => Self::NoReplicas,
-            "BUSY" => Self::Busy,
-            "NOAUTH" => Self::NoAuth,
-            "WRONGPASS" => Self::WrongPass,
-            "NOPERM" => Self::NoPerm,
-            "WRONGTYPE" => Self::WrongType,
-            "ERR" if rest.starts_with("Function not found") => Self::NoFunction,
-            "ERR" if rest.starts_with("max number of clients") => Self::MaxClients,
-            "ERR" => Self::from_script_error(rest),
-            _ => Self::Other,
-        }
-    }
-
-    /// What failed inside a script: the oldest servers put the refusal behind words of their own, and none gives a code to
-    /// what its user may not do.
-    fn from_script_error(text: &str) -> Self {
-        if text.contains("The user executing the script can't") || text.starts_with("ACL failure in script") {
-            return Self::NoPerm;
-        }
-        match text.rsplit_once(": -") {
-            Some((_, inner)) if text.starts_with("Error running script") => {
-                let (code, _) = inner.split_once(' ').unwrap_or((inner, ""));
-                Self::from_error(code, "")
-            }
-            _ => Self::Other,
-        }
-    }
-
-    /// As metrics and logs name it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ReadOnly => "readonly",
-            Self::Loading => "loading",
-            Self::MasterDown => "masterdown",
-            Self::ClusterDown => "clusterdown",
-            Self::Moved => "moved",
-            Self::Ask => "ask",
-            Self::TryAgain => "tryagain",
-            Self::CrossSlot => "crossslot",
-            Self::NoScript => "noscript",
-            Self::NoFunction => "nofunction",
-            Self::OutOfMemory => "oom",
-            Self::Misconf => "misconf",
-            Self::NoReplicas => "noreplicas",
-            Self::Busy => "busy",
-            Self::NoAuth => "noauth",
-            Self::WrongPass => "wrongpass",
-            Self::NoPerm => "noperm",
-            Self::MaxClients => "maxclients",
-            Self::WrongType => "wrongtype",
-            Self::Other => "other",
-        }
-    }
-}
-
-impl StoreError {
-    /// Whether what was asked for was certainly not done.
-    pub const fn is_definite(self) -> bool {
-        !matches!(self, Self::Timeout | Self::ConnectionLost | Self::InvalidReply)
-    }
-
-    /// As metrics and logs name it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unavailable => "unavailable",
-            Self::Timeout => "timeout",
-            Self::ConnectionLost => "lost",
-            Self::DeadlinePassed => "late",
-            Self::Overloaded => "overloaded",
-            Self::BreakerOpen => "breaker_open",
-            Self::Skipped => "unasked",
-            Self::ForeignValue => "foreign",
-            Self::InvalidReply => "nonsense",
-            Self::Server(code) => code.name(),
-        }
-    }
-}
-
-impl fmt::Display for StoreError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unavailable => "the store cannot be reached",
-            Self::Timeout => "the store did not answer in time",
-            Self::ConnectionLost => "the connection to the store broke before it answered",
-            Self::DeadlinePassed => "the store was reached too late, and did nothing",
-            Self::Overloaded => "too much waits for the store already",
-            Self::BreakerOpen => "circuit breaker open; the store was not called",
-            Self::Skipped => "skipped: the request was already denied",
-            Self::ForeignValue => "the key holds what no limit wrote",
-            Self::InvalidReply => "the store sent an invalid reply",
-            Self::Server(code) => return write!(f, "the store refused: {}", code.name()),
-        })
-    }
-}
-
-impl std::error::Error for StoreError {}

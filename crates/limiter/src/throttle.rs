@@ -1,7 +1,7 @@
 //! Limits that callers bring along with every call, as `CL.THROTTLE` has it.
 
 use crate::store::memory::Memory;
-use crate::store::{Outcome, Source, Store, StoreError};
+use crate::store::{Keyspace, Outcome, Source, Store, StoreError};
 use std::sync::Arc;
 use tollgate_core::algorithm::cell::Reply;
 use tollgate_core::{Cell, Charge, Cost, Counter, LeaseId, Limit, OnStoreFailure, Policy};
@@ -72,8 +72,8 @@ impl ThrottleLimiter {
     /// keys are fetched from memory together.
     pub fn settle_each(
         &self,
-        charges: &[Charge<<Memory as Store>::Key>],
-        mut on_reply: impl FnMut(&Charge<<Memory as Store>::Key>, Reply, Source),
+        charges: &[Charge<<Memory as Keyspace>::Key>],
+        mut on_reply: impl FnMut(&Charge<<Memory as Keyspace>::Key>, Reply, Source),
     ) {
         let mut each = charges.iter();
         self.store.settle_independent(charges, |outcome| {

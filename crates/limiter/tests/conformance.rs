@@ -8,7 +8,7 @@ use tollgate_limiter::core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
 };
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
+use tollgate_limiter::store::{CounterStore, Keyspace, Settlement, Source, Store, StoreError, StoreStatus};
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// One mistake a store can make.
@@ -98,7 +98,7 @@ fn linger() {
     }
 }
 
-impl Store for FaultyStore {
+impl Keyspace for FaultyStore {
     type Key = Fingerprint;
     type Template = MemoryKeyTemplate;
 
@@ -117,7 +117,11 @@ impl Store for FaultyStore {
             _ => self.store.key(template, per),
         }
     }
+}
 
+impl CounterStore for FaultyStore {}
+
+impl Store for FaultyStore {
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         match self.mistake {
             Mistake::ChargesSettledSeparately if charges.len() > 1 => self.settle_separately(charges, lease).await,
@@ -202,6 +206,10 @@ impl Store for FaultyStore {
             return Ok(true);
         }
         self.store.forget(key, limit).await
+    }
+
+    fn status(&self) -> StoreStatus {
+        self.store.status()
     }
 }
 

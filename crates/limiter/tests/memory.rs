@@ -12,7 +12,7 @@ use tollgate_limiter::core::{
     Rate, Retry, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
 };
 use tollgate_limiter::store::memory::{Memory, Overflow};
-use tollgate_limiter::store::{Source, Store};
+use tollgate_limiter::store::{Keyspace, Source, Store};
 use tollgate_limiter::{LimitCheck, Limiter, NamedLimit, limits};
 
 fn manual_clock() -> Clock {

@@ -1,7 +1,7 @@
 //! Several attempts of one request, settled as one: all of them go on, or none does.
 
 use super::{HitCharge, RuleLimiter, charge_results, takes_lease};
-use crate::store::{Hit, HitOp, Settlement, Store};
+use crate::store::{CounterStore, Hit, HitOp, Settlement};
 use crate::{join, lease};
 use tollgate_core::rules::ratelimit::{CounterTarget, LimitOverride};
 use tollgate_core::rules::{Attempt, ChargeResult, Plan, Ruling, Verdict, WindowCount};
@@ -73,7 +73,7 @@ enum PlannedItem<'r, K> {
     Refund(Option<Plan<'r, K>>),
 }
 
-impl<S: Store> RuleLimiter<S> {
+impl<S: CounterStore> RuleLimiter<S> {
     /// May all of these attempts go on? If so, every rule that one of them meets is charged; if not, none is. Attempts that
     /// meet the same counter add up. Descriptors of envoyproxy/ratelimit that are not strict are counted in any case.
     ///
@@ -320,7 +320,7 @@ impl<S: Store> RuleLimiter<S> {
     fn inline_hit(&self, attempt: &Attempt<'_>, inline_limit: &InlineLimit, index: usize) -> Option<HitCharge> {
         match inline_limit {
             InlineLimit::Override(limit_override)
-                if self.store.takes_hits() && limit_override.policy() == Policy::Count =>
+                if self.store.counts_hits() && limit_override.policy() == Policy::Count =>
             {
                 Some((index, CounterTarget::for_override(attempt, limit_override.requests())))
             }

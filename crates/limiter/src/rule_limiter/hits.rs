@@ -1,7 +1,7 @@
 //! Charges that the store counts as envoyproxy/ratelimit does, beside those that it settles.
 
 use super::RuleLimiter;
-use crate::store::{Hit, HitOp, Settlement, Store, StoreError};
+use crate::store::{CounterStore, Hit, HitOp, Settlement, StoreError};
 use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
@@ -12,12 +12,12 @@ use tollgate_core::{Charge, LeaseId};
 /// A charge that is counted: its place among all, and how.
 pub(super) type HitCharge = (usize, CounterTarget);
 
-impl<S: Store> RuleLimiter<S> {
+impl<S: CounterStore> RuleLimiter<S> {
     /// The charge of a plan that is to be counted, if there is one: an attempt meets one descriptor at most. `first` is the
     /// place of the plan's first charge.
     #[inline]
     pub(super) fn hit_charge(&self, attempt: &Attempt<'_>, plan: &Plan<'_, S::Key>, first: usize) -> Option<HitCharge> {
-        if !self.store.takes_hits() {
+        if !self.store.counts_hits() {
             return None;
         }
         let mut limited = plan.lines.iter().filter(|line| line.window.is_some());

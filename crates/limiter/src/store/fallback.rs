@@ -20,7 +20,9 @@ use self::instances::Instances;
 use self::key_history::KeyHistory;
 use self::local_limiter::{FallbackLimit, LocalLimiter};
 use super::memory::{Commit, Memory};
-use super::{Hit, HitOp, Outcome, Settlement, Source, Store, StoreError};
+use super::{
+    CounterStore, FallbackStatus, Hit, HitOp, Keyspace, Outcome, Settlement, Source, Store, StoreError, StoreStatus,
+};
 use crate::fingerprint::Fingerprint;
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -28,8 +30,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use tokio::time::timeout;
 use tollgate_core::{Charge, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt};
 
-pub use self::instances::InstanceCount;
-pub use self::options::{FallbackMetrics, FallbackOptions, StoreMode};
+pub use self::options::{FallbackMetrics, FallbackOptions};
+pub use super::{InstanceCount, StoreMode};
 
 /// A shared store, and this instance behind it.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ enum Repay {
     No,
 }
 
-impl<S: Store + 'static> Fallback<S> {
+impl<S: CounterStore + 'static> Fallback<S> {
     /// Puts this instance behind a store. Unless the number of instances is said, they are counted in the store from now
     /// on: each keeps a lease there for as long as it lives.
     ///
@@ -77,7 +79,7 @@ impl<S: Store + 'static> Fallback<S> {
     }
 }
 
-impl<S: Store> Fallback<S> {
+impl<S: CounterStore> Fallback<S> {
     /// The shared store.
     pub fn inner(&self) -> &Arc<S> {
         &self.inner
@@ -94,7 +96,7 @@ impl<S: Store> Fallback<S> {
     }
 
     /// How many instances share the limits, and how that is known.
-    pub fn instances(&self) -> (u32, InstanceCount) {
+    pub fn instances(&self) -> InstanceCount {
         self.local.instances.count()
     }
 
@@ -196,7 +198,7 @@ impl<S: Store> Fallback<S> {
     async fn compensate_locally(&self, charges: &[Charge<S::Key>], settlement: &mut Settlement) {
         let is_closed = |(charge, outcome): (&Charge<S::Key>, &Result<Outcome, StoreError>)| {
             // Those that are counted as hits are decided apart.
-            let is_hit = charge.policy == Policy::Count && self.inner.takes_hits();
+            let is_hit = charge.policy == Policy::Count && self.inner.counts_hits();
             outcome.is_err() && fails_closed(charge) && !is_hit && self.local.fallback_limit(charge).is_none()
         };
         if charges.iter().zip(&settlement.outcomes).any(is_closed) {
@@ -238,11 +240,7 @@ impl<S: Store> Fallback<S> {
 
     /// What nobody was asked for.
     fn unavailable_settlement(&self, charges: usize) -> Settlement {
-        Settlement {
-            allowed: false,
-            now: self.local.memory.now(),
-            outcomes: vec![Err(StoreError::BreakerOpen); charges],
-        }
+        Settlement::failed(self.local.memory.now(), charges, StoreError::BreakerOpen)
     }
 }
 
@@ -261,9 +259,7 @@ const fn is_local(outcome: &Outcome) -> bool {
     matches!(outcome.source, Source::Local | Source::Open)
 }
 
-impl<S: Store> Store for Fallback<S> {
-    const SOURCE: Source = S::SOURCE;
-
+impl<S: Store> Keyspace for Fallback<S> {
     type Key = S::Key;
     type Template = S::Template;
 
@@ -278,6 +274,10 @@ impl<S: Store> Store for Fallback<S> {
     fn key_text(&self, key: &S::Key) -> String {
         self.inner.key_text(key)
     }
+}
+
+impl<S: CounterStore> Store for Fallback<S> {
+    const SOURCE: Source = S::SOURCE;
 
     async fn settle(&self, charges: &[Charge<S::Key>], lease: LeaseId) -> Settlement {
         let mut settlement = if self.bypasses_shared(charges) {
@@ -386,11 +386,27 @@ impl<S: Store> Store for Fallback<S> {
         }
     }
 
-    fn takes_hits(&self) -> bool {
-        self.inner.takes_hits()
+    fn status(&self) -> StoreStatus {
+        let metrics = &self.local.metrics;
+        StoreStatus {
+            fallback: Some(FallbackStatus {
+                mode: self.mode(),
+                instances: self.local.instances.count(),
+                decided_charges: metrics.decided(),
+                seeded_counters: metrics.seeded_counters(),
+                repaid_units: metrics.repaid_units(),
+            }),
+            ..self.inner.status()
+        }
+    }
+}
+
+impl<S: CounterStore> CounterStore for Fallback<S> {
+    fn counts_hits(&self) -> bool {
+        self.inner.counts_hits()
     }
 
-    /// What cannot be counted there is decided here as all else is, except that it is not paid back.
+    /// Hits the store could not count are decided locally as any charge is, and never repaid.
     async fn hit(&self, hits: &[Hit<'_, S::Key>], op: HitOp) -> Settlement {
         let is_local_only = self.local.mode() == StoreMode::LocalOnly;
         let mut settlement = match is_local_only {

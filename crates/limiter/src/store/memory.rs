@@ -21,7 +21,7 @@ use self::output::SettleOutput;
 use self::overflow::{OverflowCounters, denial};
 use self::table::{Lookup, Table};
 use self::table_kind::{Kind, Tables, with_kind};
-use super::{Outcome, Settlement, Source, Store, StoreError};
+use super::{CounterStore, Keyspace, Outcome, Settlement, Source, Store, StoreError, StoreStatus};
 use crate::clock::Clock;
 use crate::fingerprint::{Fingerprint, HashSecret, MemoryKeyTemplate};
 use crate::sync::Guard;
@@ -330,7 +330,7 @@ impl ChargeOptions {
     }
 }
 
-impl Store for Memory {
+impl Keyspace for Memory {
     type Key = Fingerprint;
     type Template = MemoryKeyTemplate;
 
@@ -342,7 +342,11 @@ impl Store for Memory {
     fn key(&self, template: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         template.fingerprint(per)
     }
+}
 
+impl CounterStore for Memory {}
+
+impl Store for Memory {
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         match charges {
             [charge] => self.settle_single(charge, lease),
@@ -386,6 +390,10 @@ impl Store for Memory {
 
     async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
         Ok(self.forget_key(key, limit))
+    }
+
+    fn status(&self) -> StoreStatus {
+        StoreStatus::in_process(self.usage().keys as u64)
     }
 }
 

@@ -22,6 +22,7 @@
 
 pub(crate) mod connection;
 mod diagnostics;
+mod error_code;
 mod key;
 mod lease_reaper;
 mod metrics;
@@ -36,7 +37,10 @@ use self::lease_reaper::PendingLease;
 use self::node::request::{NodeReply, NodeRequest, StoreContext, receipt};
 use self::script::call::{ChargeReply, ScriptOp};
 use self::topology::Topology;
-use super::{Hit, HitOp, Outcome, Settlement, Source, Store, StoreError};
+use super::{
+    BreakerState, BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, Outcome, Settlement, Source, Store,
+    StoreError, StoreKind, StoreStatus,
+};
 use crate::compat::redis_counters::RedisCounters;
 use std::sync::{Arc, Mutex, PoisonError};
 use tollgate_core::{
@@ -44,9 +48,10 @@ use tollgate_core::{
 };
 
 pub use self::diagnostics::Diagnostics;
+pub use self::error_code::RedisErrorCode;
 pub use self::key::{RedisKey, RedisKeyTemplate};
-pub use self::metrics::{LastError, RedisMetrics};
-pub use self::node::breaker::{BreakerConfig, BreakerState, OpenFor};
+pub use self::metrics::RedisMetrics;
+pub use self::node::breaker::{BreakerConfig, OpenFor};
 pub use self::options::{ClockSource, Functions, ReadFrom, RedisOptions, RedisTlsError, UrlError};
 pub use crate::compat::redis_counters::RedisCountersOptions;
 
@@ -197,9 +202,7 @@ impl Redis {
     }
 }
 
-impl Store for Redis {
-    const SOURCE: Source = Source::Shared;
-
+impl Keyspace for Redis {
     type Key = RedisKey;
     type Template = RedisKeyTemplate;
 
@@ -214,6 +217,10 @@ impl Store for Redis {
     fn key_text(&self, key: &RedisKey) -> String {
         self.context.keyspace.text(*key).to_string()
     }
+}
+
+impl Store for Redis {
+    const SOURCE: Source = Source::Shared;
 
     fn is_unavailable(&self, charges: &[Charge<RedisKey>]) -> bool {
         self.topology.is_unavailable(charges, self.context.clock.now())
@@ -276,7 +283,25 @@ impl Store for Redis {
         }
     }
 
-    fn takes_hits(&self) -> bool {
+    fn status(&self) -> StoreStatus {
+        let metrics = &self.context.metrics;
+        let (state, transitions) = self.topology.breaker();
+        StoreStatus {
+            kind: StoreKind::Redis,
+            keys: None,
+            connection_error: self.connection_error(),
+            last_error: self.last_error(),
+            warnings: self.warnings(),
+            breaker: BreakerStatus { state, transitions },
+            errors: metrics.errors().collect(),
+            calls: Some(metrics.snapshot()),
+            fallback: None,
+        }
+    }
+}
+
+impl CounterStore for Redis {
+    fn counts_hits(&self) -> bool {
         self.counters.is_some()
     }
 

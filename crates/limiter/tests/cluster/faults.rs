@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_core::{LeaseId, Micros};
-use tollgate_limiter::store::{Store, StoreError};
+use tollgate_limiter::store::{Keyspace, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
@@ -114,7 +114,10 @@ async fn a_killed_primary_takes_only_its_own_keys_along_until_its_replica_has_it
     assert!(lost <= in_the_last_second, "{lost} lost");
     for store in &stores {
         for (code, count) in store.metrics().errors() {
-            let is_expected = matches!(code, "unavailable" | "timeout" | "lost" | "late" | "breaker_open");
+            let is_expected = matches!(
+                code,
+                "unavailable" | "timeout" | "connection_lost" | "deadline_passed" | "breaker_open"
+            );
             assert!(count == 0 || is_expected, "{count} {code}");
         }
     }

@@ -9,7 +9,7 @@ use tollgate_core::{
     Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Timestamp, TokenBucket,
 };
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{Settlement, Store, StoreError};
+use tollgate_limiter::store::{Keyspace, Settlement, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
 
 /// A store with a deadline that a busy machine keeps.

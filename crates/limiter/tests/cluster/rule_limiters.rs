@@ -8,7 +8,7 @@ use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RulesParser};
 use tollgate_limiter::core::{Source, yaml};
-use tollgate_limiter::store::Store;
+use tollgate_limiter::store::Keyspace;
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::ServerKind;
 

@@ -3,7 +3,7 @@
 use crate::fixture::{Load, Rules, charge, key, once, open, owner_of, remaining, slot, until};
 use std::sync::Arc;
 use tollgate_core::LeaseId;
-use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
+use tollgate_limiter::store::{Keyspace, RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::ServerKind;
 

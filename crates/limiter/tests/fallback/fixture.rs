@@ -9,7 +9,7 @@ use tollgate_core::{
 use tollgate_limiter::clock::Clock;
 use tollgate_limiter::store::fallback::{Fallback, FallbackOptions, StoreMode};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
+use tollgate_limiter::store::{CounterStore, Keyspace, Settlement, Source, Store, StoreError, StoreStatus};
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// The way of one instance to a store that all share.
@@ -158,8 +158,7 @@ impl UnreliableStore {
     }
 }
 
-impl Store for UnreliableStore {
-    const SOURCE: Source = Source::Shared;
+impl Keyspace for UnreliableStore {
     type Key = Fingerprint;
     type Template = MemoryKeyTemplate;
 
@@ -170,7 +169,12 @@ impl Store for UnreliableStore {
     fn key(&self, template: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         self.shared.key(template, per)
     }
+}
 
+impl CounterStore for UnreliableStore {}
+
+impl Store for UnreliableStore {
+    const SOURCE: Source = Source::Shared;
     fn is_unavailable(&self, _: &[Charge<Fingerprint>]) -> bool {
         self.is_cut() && self.reports_outage
     }
@@ -211,6 +215,10 @@ impl Store for UnreliableStore {
     async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
         self.check_cut()?;
         self.shared.forget(key, limit).await
+    }
+
+    fn status(&self) -> StoreStatus {
+        self.shared.status()
     }
 }
 

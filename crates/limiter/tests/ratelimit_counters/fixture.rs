@@ -10,7 +10,7 @@ use tollgate_limiter::core::problem::Origin;
 use tollgate_limiter::core::rules::ratelimit::{DescriptorFiles, RatelimitOptions};
 use tollgate_limiter::core::rules::{Attempt, Attribute, ParserOptions, RuleSet, RulesParser};
 use tollgate_limiter::core::{Cost, Source, Timestamp, yaml};
-use tollgate_limiter::store::Store;
+use tollgate_limiter::store::CounterStore;
 use tollgate_limiter::store::redis::{Redis, RedisCountersOptions};
 use tollgate_limiter::testing::servers::Server;
 use tollgate_limiter::{AttemptItem, CheckResult, Direction, RuleLimiter};
@@ -129,7 +129,7 @@ pub(crate) fn attempt<'a>(entries: &'a [Attribute<'a>], hits: u64) -> Attempt<'a
 }
 
 /// Whether so many hits pass, what remains, and who says so.
-pub(crate) async fn hit<S: Store>(limiter: &RuleLimiter<S>, pairs: &[&str], hits: u64) -> (bool, u64, Source) {
+pub(crate) async fn hit<S: CounterStore>(limiter: &RuleLimiter<S>, pairs: &[&str], hits: u64) -> (bool, u64, Source) {
     reply(&limiter.check(&attempt(&entries(pairs), hits)).await)
 }
 
@@ -140,7 +140,7 @@ pub(crate) fn reply(checked: &CheckResult<'_>) -> (bool, u64, Source) {
 }
 
 /// Whether a request of several descriptors of one entry each passes, and what remains of each.
-pub(crate) async fn check_all<S: Store>(limiter: &RuleLimiter<S>, descriptors: &[&str]) -> (bool, Vec<u64>) {
+pub(crate) async fn check_all<S: CounterStore>(limiter: &RuleLimiter<S>, descriptors: &[&str]) -> (bool, Vec<u64>) {
     let all: Vec<_> = descriptors.iter().map(|entry| entries(&[entry])).collect();
     let part = |entries| AttemptItem {
         attempt: attempt(entries, 1),

@@ -104,7 +104,7 @@ async fn a_server_that_falls_silent_costs_a_deadline_and_then_nothing() {
     server.freeze();
     until("left alone", async || {
         hit(&limiter, &["year=x"], 1).await;
-        shared.breaker() != tollgate_limiter::store::redis::BreakerState::Closed
+        shared.breaker() != tollgate_limiter::store::BreakerState::Closed
     })
     .await;
     assert_eq!(hit(&limiter, &["year=x"], 1).await.2, Source::Local);

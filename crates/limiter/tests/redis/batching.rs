@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Concurrency, Limit, Micros, SlidingLog};
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::store::{Settlement, Store, StoreError};
+use tollgate_limiter::store::{Keyspace, Settlement, Store, StoreError};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 type PendingSettle<'a> = Pin<Box<dyn Future<Output = Settlement> + Send + 'a>>;

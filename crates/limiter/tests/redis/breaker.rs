@@ -4,8 +4,8 @@ use crate::fixture::{Fixture, every_limit, rate, settle};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tollgate_core::{Limit, Micros, TokenBucket};
-use tollgate_limiter::store::redis::{BreakerConfig, BreakerState, Functions, OpenFor, Redis, RedisKey, RedisOptions};
-use tollgate_limiter::store::{Store, StoreError};
+use tollgate_limiter::store::redis::{BreakerConfig, Functions, OpenFor, Redis, RedisKey, RedisOptions};
+use tollgate_limiter::store::{BreakerState, Keyspace, Store, StoreError};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 fn limit() -> Limit {

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Charge, Counter, Limit, Micros, Timestamp};
-use tollgate_limiter::store::Store;
 use tollgate_limiter::store::redis::{ClockSource, Redis, RedisKey};
+use tollgate_limiter::store::{Keyspace, Store};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 use tollgate_limiter::testing::skew::Skew;
 

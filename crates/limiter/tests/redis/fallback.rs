@@ -10,8 +10,8 @@ use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::conformance::{Harness, conformance};
 use tollgate_limiter::store::fallback::{Fallback, FallbackOptions, InstanceCount};
-use tollgate_limiter::store::redis::{BreakerState, Redis, RedisKey};
-use tollgate_limiter::store::{Source, Store};
+use tollgate_limiter::store::redis::{Redis, RedisKey};
+use tollgate_limiter::store::{BreakerState, Keyspace, Source, Store};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const R: f64 = 100.0;
@@ -248,13 +248,13 @@ async fn instances_count_each_other_and_the_largest_number_stays() {
     let keys: Vec<String> = fixture.query(&["KEYS", "*"]);
     assert_eq!(keys.len(), 1, "{keys:?}");
     assert!(fixture.query::<i64>(&["PTTL", &keys[0]]) > 0);
-    assert_eq!(one.instances(), (2, InstanceCount::Heartbeats));
+    assert_eq!(one.instances(), InstanceCount::Heartbeats(2));
 }
 
 /// Waits until instances count so many.
 async fn until_counted<const N: usize>(instances: [&Arc<Fallback<Redis>>; N], count: u32) {
     let from = Instant::now();
-    while instances.map(|store| store.instances()) != [(count, InstanceCount::Heartbeats); N] {
+    while instances.map(|store| store.instances()) != [InstanceCount::Heartbeats(count); N] {
         let counted = instances.map(|store| store.instances());
         assert!(from.elapsed() < Duration::from_secs(10), "{counted:?}");
         sleep(Duration::from_millis(20)).await;
@@ -274,7 +274,7 @@ async fn whoever_takes_the_place_of_one_that_left_is_not_counted_beside_it() {
     }
     // It has counted all of them meanwhile.
     sleep(Duration::from_millis(1_600)).await;
-    assert_eq!(stays.instances(), (2, InstanceCount::Heartbeats));
+    assert_eq!(stays.instances(), InstanceCount::Heartbeats(2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -283,7 +283,7 @@ async fn without_a_server_to_begin_with_it_serves_and_finds_it_later() {
     server.kill();
     let store = Redis::options(&server.url()).expect("a URL").open();
     let store = Fallback::new(Arc::new(store), FallbackOptions::default());
-    assert_eq!(store.instances(), (1, InstanceCount::Assumed));
+    assert_eq!(store.instances(), InstanceCount::Assumed);
     let counter = tollgate_core::Counter {
         domain: "default",
         rule: "u",

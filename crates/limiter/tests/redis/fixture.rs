@@ -9,7 +9,7 @@ use tollgate_core::{
     Policy, Rate, SlidingCounter, SlidingLog, Timestamp, TokenBucket,
 };
 use tollgate_limiter::store::redis::{Redis, RedisKey, RedisOptions};
-use tollgate_limiter::store::{Settlement, Store};
+use tollgate_limiter::store::{Keyspace, Settlement, Store};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// A server, and the counters that a test has on it.

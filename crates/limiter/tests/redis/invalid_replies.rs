@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tollgate_core::testing::random::Random;
 use tollgate_core::{Counter, Limit, Micros};
 use tollgate_limiter::store::redis::{Functions, Redis, RedisKey, RedisOptions};
-use tollgate_limiter::store::{Store, StoreError};
+use tollgate_limiter::store::{Keyspace, Store, StoreError};
 
 /// What is said to the next call of the script, and then to all that follow.
 type CannedReply = Arc<Mutex<Vec<Vec<u8>>>>;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros};
 use tollgate_limiter::store::redis::Functions;
-use tollgate_limiter::store::{RedisErrorCode, Store, StoreError};
+use tollgate_limiter::store::{Keyspace, RedisErrorCode, Store, StoreError};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 /// The only warning that a survey of this server has.
@@ -192,7 +192,7 @@ async fn a_key_of_somebody_else_is_told_and_left_alone() {
                 assert_eq!(fixture.query::<i64>(&["PTTL", &text]), -1);
             }
         }
-        let counted = store.metrics().errors().find(|(name, _)| *name == "foreign");
-        assert_eq!(counted, Some(("foreign", foreign)));
+        let counted = store.metrics().errors().find(|(name, _)| *name == "foreign_value");
+        assert_eq!(counted, Some(("foreign_value", foreign)));
     }
 }

@@ -8,7 +8,7 @@ use tollgate_core::{
     Charge, Cost, Counter, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Timestamp,
 };
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{Settlement, Store};
+use tollgate_limiter::store::{Keyspace, Settlement, Store};
 use tollgate_limiter::testing::sentinel::SentinelGroup;
 use tollgate_limiter::testing::servers::Server;
 

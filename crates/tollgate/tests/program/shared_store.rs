@@ -234,7 +234,7 @@ fn what_only_some_requests_fail_by_is_told_everywhere() {
     let last = &ready["store"]["last_error"];
     assert_eq!(
         (&last["code"], &ready["breaker"]),
-        (&"foreign".into(), &"closed".into())
+        (&"foreign_value".into(), &"closed".into())
     );
     assert!(
         last["seconds_ago"].as_u64().is_some_and(|seconds| seconds < 60),
@@ -242,7 +242,7 @@ fn what_only_some_requests_fail_by_is_told_everywhere() {
     );
     assert_eq!(ready["store"]["reachable"], true);
     server.wait_for("store errors since the last report", 1);
-    assert!(server.log().contains("foreign"), "{}", server.log());
+    assert!(server.log().contains("foreign_value"), "{}", server.log());
     // Once in a while.
     for _ in 0..10 {
         server.check(r#"{"user":"u"}"#);

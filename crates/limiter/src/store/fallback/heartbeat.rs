@@ -1,8 +1,8 @@
 //! Instances count each other: each holds a lease of one concurrency limit in the store, and renews it for as long as it
 //! lives. How many are held is how many there are.
 
-use super::{Fallback, InstanceCount, LocalLimiter, StoreMode};
-use crate::store::{Store, StoreError};
+use super::{Fallback, LocalLimiter};
+use crate::store::{CounterStore, InstanceCount, Store, StoreError, StoreMode};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -61,7 +61,7 @@ async fn send_heartbeat<S: Store>(store: Weak<S>, local: Weak<LocalLimiter>) -> 
     Some(())
 }
 
-impl<S: Store> Fallback<S> {
+impl<S: CounterStore> Fallback<S> {
     /// Says that this instance ends, so that it is counted no more: whoever takes its place would be counted beside it, and
     /// the largest number of the last minutes holds. Others find out by themselves if the store cannot be told.
     pub async fn deregister(&self) {
@@ -69,7 +69,7 @@ impl<S: Store> Fallback<S> {
         instances.deregistered.store(true, Ordering::Relaxed);
         // Not while it says the opposite.
         let _guard = instances.heartbeat_lock.lock().await;
-        if instances.count().1 == InstanceCount::Heartbeats && self.mode() != StoreMode::LocalOnly {
+        if matches!(instances.count(), InstanceCount::Heartbeats(_)) && self.mode() != StoreMode::LocalOnly {
             let limit = limit();
             let key = self.inner.key(&self.inner.template(&counter(&limit)), &[]);
             let _ = self.inner.release(key, &limit, instances.lease).await;

@@ -1,21 +1,11 @@
 //! How many instances share the limits: as they are told, or as they were counted.
 
 use crate::lease;
+use crate::store::InstanceCount;
 use crate::sync::Lock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::sync::Mutex;
 use tollgate_core::{LeaseId, Micros, Timestamp};
-
-/// How the number of instances is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InstanceCount {
-    /// It was said.
-    Configured,
-    /// They were counted.
-    Heartbeats,
-    /// It is not: one is assumed.
-    Assumed,
-}
 
 /// How many instances share the limits.
 #[derive(Debug)]
@@ -56,11 +46,11 @@ impl Instances {
 
     /// How many there are, and how that is known.
     #[inline]
-    pub(super) fn count(&self) -> (u32, InstanceCount) {
+    pub(super) fn count(&self) -> InstanceCount {
         match (self.configured, self.max.load(Ordering::Relaxed)) {
-            (Some(configured), _) => (configured, InstanceCount::Configured),
-            (None, 0) => (1, InstanceCount::Assumed),
-            (None, max) => (max, InstanceCount::Heartbeats),
+            (Some(configured), _) => InstanceCount::Configured(configured),
+            (None, 0) => InstanceCount::Assumed,
+            (None, max) => InstanceCount::Heartbeats(max),
         }
     }
 
@@ -98,22 +88,22 @@ mod tests {
     #[test]
     fn the_largest_number_counts_for_ten_minutes() {
         let instances = Instances::new(None);
-        assert_eq!(instances.count(), (1, InstanceCount::Assumed));
+        assert_eq!(instances.count(), InstanceCount::Assumed);
         instances.record_count(4, at(0));
         instances.record_count(3, at(30));
         instances.record_count(2, at(500));
-        assert_eq!(instances.count(), (4, InstanceCount::Heartbeats));
+        assert_eq!(instances.count(), InstanceCount::Heartbeats(4));
         instances.record_count(2, at(640));
-        assert_eq!(instances.count(), (2, InstanceCount::Heartbeats));
+        assert_eq!(instances.count(), InstanceCount::Heartbeats(2));
         // Nobody counts while the store is away: what was known stays.
         instances.record_count(5, at(50_000));
-        assert_eq!(instances.count(), (5, InstanceCount::Heartbeats));
+        assert_eq!(instances.count(), InstanceCount::Heartbeats(5));
     }
 
     #[test]
     fn what_is_said_is_believed() {
         let instances = Instances::new(Some(0));
         instances.record_count(9, at(0));
-        assert_eq!(instances.count(), (1, InstanceCount::Configured));
+        assert_eq!(instances.count(), InstanceCount::Configured(1));
     }
 }

@@ -2,11 +2,11 @@
 
 use super::instances::Instances;
 use super::key_history::{KeyHistory, KeyRecord};
-use super::options::{FallbackMetrics, StoreMode};
+use super::options::FallbackMetrics;
 use super::portion_cache::PortionRatio;
 use crate::fingerprint::{Fingerprint, MemoryKeyTemplate};
 use crate::store::memory::{ChargeOptions, Memory};
-use crate::store::{Key, Outcome, Settlement, Source, Store, StoreError};
+use crate::store::{Key, Outcome, Settlement, Source, Store, StoreError, StoreMode};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, OnStoreFailure, Policy, TokenBucket};
@@ -42,7 +42,7 @@ impl LocalLimiter {
     }
 
     pub(super) fn ratio(&self) -> PortionRatio {
-        PortionRatio::new(self.share_millionths, self.instances.count().0)
+        PortionRatio::new(self.share_millionths, self.instances.count().count())
     }
 
     #[inline]

@@ -1,5 +1,6 @@
 //! How a local limiter is to be, who decides, and what it has done.
 
+use crate::store::StoreMode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -18,42 +19,12 @@ pub struct FallbackOptions {
     pub max_memory: usize,
 }
 
-/// Who decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StoreMode {
-    /// The shared store; this instance while that is away.
-    #[default]
-    Auto,
-    /// The shared store only: without it, rules that would be decided here are closed.
-    SharedOnly,
-    /// This instance only, by its share, whatever rules say. The shared store is not asked.
-    LocalOnly,
-}
-
 /// What a local limiter has done.
 #[derive(Debug, Default)]
 pub struct FallbackMetrics {
     pub(super) decided: AtomicU64,
     pub(super) seeded_counters: AtomicU64,
     pub(super) repaid_units: AtomicU64,
-}
-
-impl StoreMode {
-    /// All there are, by the names that settings and answers have for them.
-    pub const NAMES: [(&str, Self); 3] = [
-        ("auto", Self::Auto),
-        ("shared_only", Self::SharedOnly),
-        ("local_only", Self::LocalOnly),
-    ];
-
-    /// As settings and answers write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::SharedOnly => "shared_only",
-            Self::LocalOnly => "local_only",
-        }
-    }
 }
 
 impl Default for FallbackOptions {

@@ -5,13 +5,13 @@
 //! what could not be paid is owed on. It is only as much as time has not given back here since.
 
 use super::{Fallback, LocalLimiter};
-use crate::store::{Key, Settlement, Store, StoreError};
+use crate::store::{CounterStore, Key, Settlement, StoreError};
 use futures_util::future::{join, join_all};
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
 use tollgate_core::{Charge, Cost, LeaseId, Policy};
 
-impl<S: Store> Fallback<S> {
+impl<S: CounterStore> Fallback<S> {
     /// Charges debts to the shared store, and settles behind them.
     pub(super) async fn repay_and_settle(
         &self,

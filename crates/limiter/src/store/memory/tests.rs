@@ -8,7 +8,7 @@ use crate::{LimitCheck, Limiter};
 /// Settles single charges the way a limiter's own checks do: in place, where there is a short cut.
 struct OneByOne(Memory);
 
-impl Store for OneByOne {
+impl Keyspace for OneByOne {
     type Key = Fingerprint;
     type Template = MemoryKeyTemplate;
 
@@ -19,7 +19,11 @@ impl Store for OneByOne {
     fn key(&self, template: &MemoryKeyTemplate, per: &[&[u8]]) -> Fingerprint {
         self.0.key(template, per)
     }
+}
 
+impl CounterStore for OneByOne {}
+
+impl Store for OneByOne {
     async fn settle(&self, charges: &[Charge<Fingerprint>], lease: LeaseId) -> Settlement {
         let [charge] = charges else {
             return self.0.settle(charges, lease).await;
@@ -59,6 +63,10 @@ impl Store for OneByOne {
 
     async fn forget(&self, key: Fingerprint, limit: &Limit) -> Result<bool, StoreError> {
         self.0.forget(key, limit).await
+    }
+
+    fn status(&self) -> StoreStatus {
+        self.0.status()
     }
 }
 

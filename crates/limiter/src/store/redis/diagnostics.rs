@@ -7,7 +7,7 @@ use crate::store::redis::node::Node;
 use crate::store::redis::script::call::ScriptOp;
 use crate::store::redis::topology::Topology;
 use crate::store::redis::{Redis, RedisKey};
-use crate::store::{Store, StoreError};
+use crate::store::{Keyspace, Store, StoreError};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

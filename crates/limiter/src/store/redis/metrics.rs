@@ -1,8 +1,8 @@
 //! What the shared store counts of itself.
 
-use crate::store::{RedisErrorCode, StoreError};
+use crate::store::{CallMetrics, LastError, RedisErrorCode, StoreError};
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate_core::{Micros, Timestamp};
+use tollgate_core::Timestamp;
 
 /// What a shared store has done since it was opened.
 #[derive(Debug, Default)]
@@ -33,15 +33,6 @@ pub struct RedisMetrics {
     last: [AtomicU64; CODES],
 }
 
-/// What last went wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LastError {
-    /// Its name, as [`Figures::errors`] has it.
-    pub code: &'static str,
-    /// How long ago.
-    pub ago: Micros,
-}
-
 /// A number that only grows.
 #[derive(Debug, Default)]
 pub struct AtomicCount(AtomicU64);
@@ -66,6 +57,21 @@ impl RedisMetrics {
         let server_errors = RedisErrorCode::ALL.into_iter().map(StoreError::Server);
         let all = LOCAL_ERRORS.into_iter().chain(server_errors);
         all.zip(&self.errors).map(|(error, count)| (error.name(), count.get()))
+    }
+
+    pub(super) fn snapshot(&self) -> CallMetrics {
+        CallMetrics {
+            calls: self.calls.get(),
+            charges: self.charges.get(),
+            script_loads: self.script_loads.get(),
+            connect_attempts: self.connect_attempts.get(),
+            redirects: self.redirects.get(),
+            compensated_charges: self.compensated_charges.get(),
+            uncompensated_charges: self.uncompensated_charges.get(),
+            replica_reads: self.replica_reads.get(),
+            replica_misses: self.replica_misses.get(),
+            task_restarts: self.task_restarts.get(),
+        }
     }
 
     pub(crate) fn count(&self, error: StoreError, now: Timestamp) {
@@ -107,6 +113,7 @@ impl AtomicCount {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tollgate_core::Micros;
 
     #[test]
     fn each_error_is_counted_under_its_own_name() {

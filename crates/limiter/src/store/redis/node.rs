@@ -9,13 +9,14 @@ mod probe;
 pub(crate) mod request;
 
 use crate::clock;
+use crate::store::BreakerState;
 use crate::store::redis::ClockSource;
 use crate::store::redis::connection::connector::Connector;
 use crate::store::redis::connection::{Failure, ScriptCall, ScriptConnection};
 use crate::store::redis::key::RedisKey;
 use crate::store::redis::near_cache::RoundTrip;
 use crate::store::redis::node::batcher::BatchQueue;
-use crate::store::redis::node::breaker::{Breaker, BreakerState, CallResult};
+use crate::store::redis::node::breaker::{Breaker, CallResult};
 use crate::store::redis::node::in_flight::{CallGuard, WritePermit};
 use crate::store::redis::node::request::{Deadline, NodeReply, NodeRequest, NodeResult, Routing, StoreContext};
 use crate::store::redis::script::call::{Call, CallTiming as Timing, ChargeReply, ScriptOp, ScriptReply};

@@ -7,10 +7,10 @@ pub(crate) mod replicas;
 pub(crate) mod sentinel;
 pub(crate) mod slots;
 
+use crate::store::BreakerState;
 use crate::store::StoreError;
 use crate::store::redis::key::RedisKey;
 use crate::store::redis::node::Node;
-use crate::store::redis::node::breaker::BreakerState;
 use crate::store::redis::node::request::{Deadline, NodeReply, NodeRequest, StoreContext};
 use crate::store::redis::topology::cluster::Cluster;
 use std::sync::Arc;

@@ -31,7 +31,7 @@ impl Collector for StoreMetrics {
             }
             AnyStore::Redis(store) => {
                 let fallback = store.metrics();
-                let (instances, _) = store.instances();
+                let instances = store.instances().count();
                 gauge(
                     "tollgate_instances",
                     "Instances that share the limits.",

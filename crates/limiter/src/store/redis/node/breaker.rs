@@ -3,6 +3,7 @@
 //!
 //! Time is an argument. What is noted are calls, not requests: those who went together in one that failed are one failure.
 
+use crate::store::BreakerState;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -26,17 +27,6 @@ pub enum OpenFor {
     Auto,
     /// So long; then one request tries.
     Fixed(Micros),
-}
-
-/// What a breaker lets through.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum BreakerState {
-    /// All.
-    Closed = 0,
-    /// Nothing yet, but a probe was answered; or one request, to see how it goes.
-    HalfOpen = 1,
-    /// Nothing.
-    Open = 2,
 }
 
 /// How a call went.
@@ -118,17 +108,6 @@ impl Default for BreakerConfig {
             failures: 5,
             within: Micros::from_secs(10),
             open_for: OpenFor::Auto,
-        }
-    }
-}
-
-impl BreakerState {
-    /// As answers write it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Closed => "closed",
-            Self::HalfOpen => "half_open",
-            Self::Open => "open",
         }
     }
 }

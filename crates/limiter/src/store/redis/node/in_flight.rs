@@ -1,10 +1,10 @@
 //! Reaching a server: a connection in time, an answer in time, and what is learned of the server by calls whose callers
 //! leave before they are answered.
 
+use crate::store::BreakerState;
 use crate::store::StoreError;
 use crate::store::redis::connection::{Failure, ScriptConnection};
 use crate::store::redis::node::Node;
-use crate::store::redis::node::breaker::BreakerState;
 use futures_util::future::{Either, select};
 use redis::aio::MultiplexedConnection;
 use std::pin::pin;

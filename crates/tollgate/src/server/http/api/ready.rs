@@ -7,7 +7,6 @@ use crate::server::store::AnyStore;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::{Response, StatusCode};
-use tollgate_limiter::store::fallback::InstanceCount;
 use tollgate_limiter::store::redis::Redis;
 
 /// 200 when requests should be sent here, 503 while starting or draining. A broken edit of the rules is told, and does not
@@ -54,16 +53,11 @@ pub(in crate::server::http) fn readiness(gate: &Gate) -> Response<Full<Bytes>> {
         AnyStore::Memory(_) => out.extend_from_slice(b"\"closed\",\"instances\":1"),
         AnyStore::Redis(store) => {
             string(&mut out, store.inner().breaker().name().as_bytes());
-            let (instances, source) = store.instances();
+            let instances = store.instances();
             out.extend_from_slice(b",\"instances\":");
-            integer(&mut out, instances.into());
+            integer(&mut out, instances.count().into());
             out.extend_from_slice(b",\"instances_from\":");
-            let from = match source {
-                InstanceCount::Configured => "settings",
-                InstanceCount::Heartbeats => "heartbeats",
-                InstanceCount::Assumed => "assumed",
-            };
-            string(&mut out, from.as_bytes());
+            string(&mut out, instances.origin().as_bytes());
             out.extend_from_slice(b",\"mode\":");
             string(&mut out, store.mode().name().as_bytes());
         }
