@@ -160,12 +160,16 @@ fn a_file_that_the_code_map_does_not_name_and_a_name_without_a_file_are_noticed(
             (LIB, ""),
             ("crates/core/src/rules.rs", ""),
             ("crates/core/src/rules/plan.rs", ""),
+            ("crates/core/src/rules/plan.lua", ""),
+            ("crates/core/src/rules/plan/tests.rs", ""),
+            ("crates/core/src/rules/settle.lua", ""),
             ("crates/core/src/empty.rs", ""),
             ("crates/core/tests/laws/a.rs", ""),
         ],
         &[
             "crates/core/src/empty.rs: has no line in the code map of ARCHITECTURE.md",
             "crates/core/src/rules/plan.rs: has no line in the code map of ARCHITECTURE.md",
+            "crates/core/src/rules/settle.lua: has no line in the code map of ARCHITECTURE.md",
             "crates/core/src/gone.rs: is in the code map of ARCHITECTURE.md and not in the tree",
         ],
     );

@@ -1,6 +1,6 @@
 //! The rules about the tree of source files: how many lie side by side, and that the code map names each of them.
 
-use super::extension;
+use super::{extension, vocabulary};
 use crate::repository::File;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,7 +29,7 @@ pub(crate) fn folder_sizes(files: &[File]) -> Vec<String> {
 /// The code map of ARCHITECTURE.md has one line for each source file and folder, and for nothing that is not there.
 ///
 /// A heading names the root (``### `crates/core/src` ``), an entry is ``- `rules/plan.rs`: purpose`` below it. A folder's
-/// entry (`rules/`) speaks for `rules.rs` as well.
+/// entry (`rules/`) stands for `rules.rs` as well, and that of `gcra.rs` for its twin `gcra.lua`. Tests have no line.
 pub(crate) fn code_map(files: &[File]) -> Vec<String> {
     let Some(page) = files.iter().find(|file| file.path == PAGE) else {
         return vec![format!("{PAGE}: is missing, and the code map with it")];
@@ -47,10 +47,17 @@ pub(crate) fn code_map(files: &[File]) -> Vec<String> {
 
 /// Files, and folders with a `/` at the end.
 fn source_entries(files: &[File]) -> BTreeSet<String> {
-    let sources: Vec<&str> = files
+    let is_source = |path: &str| below_crate(path) == Some("src") && !vocabulary::is_test(path);
+    let all: BTreeSet<&str> = files
         .iter()
         .map(|file| file.path.as_str())
-        .filter(|path| below_crate(path) == Some("src") && ["rs", "lua"].contains(&extension(path)))
+        .filter(|path| is_source(path))
+        .collect();
+    let is_twin = |path: &str| all.contains(path.replace(".lua", ".rs").as_str());
+    let sources: Vec<&str> = all
+        .iter()
+        .copied()
+        .filter(|path| extension(path) == "rs" || (extension(path) == "lua" && !is_twin(path)))
         .collect();
     let mut folders = BTreeSet::new();
     for path in &sources {

@@ -240,7 +240,7 @@ fn is_source(path: &str) -> bool {
 }
 
 /// Tests that stand in a file of their own below `src`.
-fn is_test(path: &str) -> bool {
+pub(super) fn is_test(path: &str) -> bool {
     path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs")
 }
 
