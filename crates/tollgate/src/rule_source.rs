@@ -1,7 +1,69 @@
-//! Where rules come from: files today. A source delivers whole sets of rules, or the reasons it cannot.
+//! Where rules come from. A source delivers whole rule sets, or the reason why it cannot; the reloader installs them.
+//!
+//! Files are the first source. A second one implements [`RuleSource`] and is handed to the reloader instead; nothing else
+//! changes.
 
+mod file_pattern;
 mod file_stamps;
 mod files;
 mod quarantine;
+mod source_texts;
 
-pub use files::{ConfigLoader, ConfigSnapshot, QUICKSTART};
+pub use files::{ConfigLoader, FileSource};
+pub use source_texts::{ConfigSnapshot, QUICKSTART};
+
+use std::fmt;
+use tollgate_limiter::core::problem::Problem;
+use tollgate_limiter::core::rules::RuleSet;
+
+/// A place that rules come from.
+pub trait RuleSource: Send {
+    /// Waits for the next change and returns the rules after it.
+    ///
+    /// # Errors
+    /// The rules changed and cannot be used, or they could not be read. The active rules stay; the next call waits for the
+    /// next change.
+    fn next(&mut self) -> impl Future<Output = Result<RulesUpdate, SourceError>> + Send;
+}
+
+/// A rule set that replaces the active one.
+#[derive(Debug)]
+pub struct RulesUpdate {
+    /// The rules, all of them.
+    pub rules: RuleSet,
+    /// Problems that do not keep the rules from being used.
+    pub warnings: Vec<Problem>,
+    /// Problems of parts that were set aside: their last good version is among the rules, if there was one.
+    pub quarantined: Vec<Problem>,
+    /// The position of this update in the order of all updates of its source.
+    pub revision: Revision,
+}
+
+/// The order of updates. A higher epoch is above any number of a lower one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Revision {
+    /// Starts anew when the numbering does.
+    pub epoch: u64,
+    /// Counts updates within the epoch.
+    pub number: u64,
+}
+
+/// The reason why a source has no new rules.
+#[derive(Debug)]
+pub enum SourceError {
+    /// The rules as written cannot be used. For the operator to fix.
+    Invalid(Vec<Problem>),
+    /// The source itself failed, for a reason that has no place in a file.
+    Failed(String),
+}
+
+impl fmt::Display for SourceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Invalid(problems) => write!(f, "{} problems in the rules", problems.len()),
+            Self::Failed(error) => f.write_str(error),
+        }
+    }
+}
+
+impl std::error::Error for SourceError {}

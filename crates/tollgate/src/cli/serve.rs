@@ -18,8 +18,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::sync::Notify;
 use tollgate::config::{Config, Sources, variables};
-use tollgate::reload::{Reloader, error_lines, one_line, report_quarantined};
-use tollgate::rule_source::{ConfigLoader, ConfigSnapshot};
+use tollgate::reload::{LiveSettings, Reloader, error_lines, one_line, report_quarantined};
+use tollgate::rule_source::{ConfigLoader, ConfigSnapshot, FileSource};
 use tollgate::server::auth::tokens::Keyring;
 use tollgate::server::gate::{Gate, Phase};
 use tollgate::server::grpc::{self, GrpcSettings};
@@ -85,7 +85,7 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     let ConfigSnapshot {
         config,
         rules,
-        raw: written,
+        raw,
         missing,
         quarantined: apart,
         ..
@@ -113,20 +113,25 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
 
     let reload_requested = Arc::new(Notify::new());
     let keyring = config.tokens.clone().map(|tokens| Arc::new(Keyring::new(tokens)));
-    let reloader = Reloader::new(
-        loader,
-        written,
-        config.store.clone(),
-        keyring.clone(),
-        Arc::clone(&reload_requested),
-    );
-    let watcher = tokio::spawn(reloader.watch(Arc::clone(&gate)));
+    let resp_password = config.resp_password.clone();
+    let resp_password = resp_password.map(|password| Arc::new(Keyring::new(password)));
+    let live = LiveSettings {
+        gate: Arc::clone(&gate),
+        started_with: raw,
+        store: config.store.clone(),
+        tokens: keyring.clone(),
+        resp_password: resp_password.clone(),
+    };
+    let source = FileSource::new(loader, Arc::clone(&reload_requested), move |snapshot| {
+        live.apply(snapshot);
+    });
+    let reloader = tokio::spawn(Reloader::new(source).run(Arc::clone(&gate)));
     let maintenance = tokio::spawn(store.maintain().await);
     let certificates = tls.clone().map(|tls| tokio::spawn(tls.watch()));
 
     let tls_for = |listener| tls.clone().filter(|_| config.has_tls(listener));
     if let Some(listener) = resp {
-        let settings = resp_settings(&config, tls_for("resp"), keyring.clone());
+        let settings = resp_settings(&config, tls_for("resp"), keyring.clone(), resp_password);
         let serve = resp::serve(listener, Arc::clone(&gate), settings, front_ends.stopping());
         front_ends.spawn("resp", serve);
     }
@@ -151,7 +156,7 @@ async fn serve(loader: ConfigLoader, snapshot: ConfigSnapshot) -> Result<(), Str
     let result = front_ends
         .run(&gate, &mut signals, &reload_requested, config.drain)
         .await;
-    for task in [Some(watcher), Some(maintenance), certificates].into_iter().flatten() {
+    for task in [Some(reloader), Some(maintenance), certificates].into_iter().flatten() {
         task.abort();
     }
     store.deregister().await;
@@ -176,13 +181,15 @@ fn start_without_files(gate: &Gate, missing: &[Problem]) {
     gate.mark_rules_missing(&errors.join("\n"));
 }
 
-fn resp_settings(config: &Config, tls: Option<Arc<Tls>>, tokens: Option<Arc<Keyring>>) -> RespSettings {
+fn resp_settings(
+    config: &Config,
+    tls: Option<Arc<Tls>>,
+    tokens: Option<Arc<Keyring>>,
+    password: Option<Arc<Keyring>>,
+) -> RespSettings {
     let defaults = RespSettings::default();
     RespSettings {
-        password: config
-            .resp_password
-            .clone()
-            .map(|password| Arc::new(Keyring::new(password))),
+        password,
         tokens,
         tls,
         connections: config.limits.connections,

@@ -1,93 +1,129 @@
-//! Where rules are written, reading them, and noticing that they have changed.
+//! Rules from files: reads settings and rule files, and reads them again when they change or a signal asks for it.
 
+use super::file_pattern::{FILES_MAX, FilePattern, RulesFormat};
 use super::file_stamps::FileStamps;
 use super::quarantine::LastGood;
-use crate::compat::ratelimit::files::RatelimitRules;
-use crate::config::{Config, IPV6_PREFIX, RawSettings, Sources, read_text, without_snippet};
+use super::source_texts::{ConfigSnapshot, SourceTexts, redact};
+use super::{Revision, RuleSource, RulesUpdate, SourceError};
+use crate::config::{RawSettings, Sources, read_text};
 use sha2::{Digest, Sha256};
 use std::collections::HashSet;
+use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
-use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
-use tollgate_limiter::core::rules::ratelimit::DescriptorFiles;
-use tollgate_limiter::core::rules::{self, Attempt, RuleSet, RulesParser};
-use tollgate_limiter::core::yaml::{self, Node, NodeKind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::{Interval, MissedTickBehavior, interval};
+use tollgate_limiter::core::problem::{Problem, Problems};
+use tollgate_limiter::core::yaml::NodeKind;
 
-/// Settings and rules that can be read again and again.
+/// The rule source of a server without a control plane. Files are polled, and read on a blocking thread, one reload at a
+/// time.
+pub struct FileSource {
+    loader: Arc<Mutex<ConfigLoader>>,
+    requested: Arc<Notify>,
+    ticker: Interval,
+    on_settings: Box<dyn Fn(&ConfigSnapshot) + Send + Sync>,
+    revision: Revision,
+}
+
+/// Reads settings and rules, again and again.
 #[derive(Debug)]
 pub struct ConfigLoader {
     sources: Sources,
     /// Of the last settings that could be read.
     patterns: Vec<FilePattern>,
-    /// The same for the file of tokens.
-    tokens_file: Option<PathBuf>,
+    /// Files named under `auth` by the last settings that could be read.
+    secret_files: Vec<PathBuf>,
     stamps: FileStamps,
-    /// Whether something changed just now. A second change within the same tick of the file system's clock leaves no trace,
-    /// so the texts are compared once more.
+    /// True just after a change. A second change within the same tick of the file system's clock leaves no trace, so the
+    /// texts are compared once more.
     needs_recheck: bool,
     texts: Option<SourceTexts>,
-    /// For when a file that cannot be used is to be left apart from the others.
     last_good: LastGood,
 }
 
-/// Settings and rules of one moment.
-#[derive(Debug)]
-pub struct ConfigSnapshot {
-    /// What the settings mean.
-    pub config: Config,
-    /// The rules.
-    pub rules: RuleSet,
-    /// What is taken and hardly meant.
-    pub warnings: Vec<Problem>,
-    /// What is wrong with files that a server may start without, and that are not among the rules.
-    pub missing: Vec<Problem>,
-    /// What is wrong with files that were left apart: what they last were is among the rules, if they were sound before.
-    pub quarantined: Vec<Problem>,
-    /// The settings as they are written.
-    pub raw: Arc<RawSettings>,
+#[derive(Clone, Copy)]
+enum Trigger {
+    Interval,
+    Request,
 }
 
-/// Everything that was read, before anybody asked what it means.
-#[derive(Clone, Debug)]
-struct SourceTexts {
-    settings: Result<Arc<RawSettings>, Vec<Problem>>,
-    files: Vec<RuleFile>,
-    /// What the file of tokens holds, as a digest: the tokens themselves are not kept.
-    tokens: Option<[u8; 32]>,
-    /// What was wrong with the patterns of files, of the settings and of envoyproxy/ratelimit's.
-    problems: Vec<Problem>,
-    ratelimit_problems: Vec<Problem>,
+impl FileSource {
+    /// The poll interval of the files.
+    pub const INTERVAL: Duration = Duration::from_millis(500);
+
+    /// A source over a loader that has loaded once. A notification of `requested` reloads even if nothing changed.
+    /// `on_settings` sees every snapshot before its rules are delivered.
+    pub fn new(
+        loader: ConfigLoader,
+        requested: Arc<Notify>,
+        on_settings: impl Fn(&ConfigSnapshot) + Send + Sync + 'static,
+    ) -> Self {
+        let mut ticker = interval(Self::INTERVAL);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            loader: Arc::new(Mutex::new(loader)),
+            requested,
+            ticker,
+            on_settings: Box::new(on_settings),
+            revision: Revision::default(),
+        }
+    }
 }
 
-/// An entry of `rules_files` or `envoy_rules`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct FilePattern {
-    format: RulesFormat,
-    location: Location,
-    path: PathBuf,
+impl RuleSource for FileSource {
+    async fn next(&mut self) -> Result<RulesUpdate, SourceError> {
+        loop {
+            let trigger = tokio::select! {
+                _ = self.ticker.tick() => Trigger::Interval,
+                () = self.requested.notified() => Trigger::Request,
+            };
+            let loader = Arc::clone(&self.loader);
+            let result = tokio::task::spawn_blocking(move || {
+                let mut loader = loader.lock().unwrap_or_else(PoisonError::into_inner);
+                match trigger {
+                    Trigger::Interval => loader.load_if_changed(),
+                    Trigger::Request => Some(loader.load()),
+                }
+            });
+            match result.await {
+                Ok(None) => {}
+                Ok(Some(Ok(snapshot))) => {
+                    (self.on_settings)(&snapshot);
+                    self.revision.number += 1;
+                    return Ok(RulesUpdate {
+                        rules: snapshot.rules,
+                        warnings: snapshot.warnings,
+                        quarantined: snapshot.quarantined,
+                        revision: self.revision,
+                    });
+                }
+                Ok(Some(Err(problems))) => return Err(SourceError::Invalid(problems)),
+                // A panic ends this reload only.
+                Err(error) => return Err(SourceError::Failed(error.to_string())),
+            }
+        }
+    }
 }
 
-/// A file of rules that was read, or why it was not.
-pub(super) type RuleFile = (RulesFormat, Result<Arc<Origin>, Problem>);
-
-/// How a file of rules is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum RulesFormat {
-    /// As ours are.
-    Native,
-    /// As those of envoyproxy/ratelimit are.
-    Ratelimit,
+impl fmt::Debug for FileSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileSource")
+            .field("revision", &self.revision)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ConfigLoader {
-    /// Those of these sources. Nothing is read yet, but which file it will be is settled: one that is taken away later is a
-    /// fault, and not a reason to fall back to defaults.
+    /// A loader of these sources. Nothing is read yet, but the settings file is chosen: if it is removed later, that is an
+    /// error and not a reason to fall back to defaults.
     pub fn new(sources: Sources) -> Self {
         let file = sources.path();
         Self {
             sources: Sources { file, ..sources },
             patterns: Vec::new(),
-            tokens_file: None,
+            secret_files: Vec::new(),
             stamps: FileStamps::default(),
             needs_recheck: false,
             texts: None,
@@ -98,20 +134,21 @@ impl ConfigLoader {
     /// Reads everything.
     ///
     /// # Errors
-    /// Everything that is wrong with settings and rules.
+    /// Every problem of settings and rules.
     pub fn load(&mut self) -> Result<ConfigSnapshot, Vec<Problem>> {
         let texts = self.read();
         let is_first = self.texts.is_none();
-        let snapshot = self.compile(&texts);
-        let snapshot = match snapshot {
-            Err(problems) if is_first && texts.may_start_without_ratelimit() => texts.load_without_ratelimit(problems),
+        let snapshot = match self.compile(&texts) {
+            Err(problems) if is_first && texts.may_start_without_ratelimit() => {
+                texts.compile_without_ratelimit(problems)
+            }
             snapshot => snapshot,
         };
         self.texts = Some(texts);
         redact(snapshot)
     }
 
-    /// Reads everything again if files have changed since it was last read. None if they have not.
+    /// Reads everything again if a file has changed since the last reading. `None` if none has.
     pub fn load_if_changed(&mut self) -> Option<Result<ConfigSnapshot, Vec<Problem>>> {
         let is_changed = self.current_stamps() != self.stamps;
         if !is_changed && !self.needs_recheck {
@@ -127,26 +164,23 @@ impl ConfigLoader {
         Some(snapshot)
     }
 
-    /// What texts mean, also if a file that is to be left apart cannot be used.
+    /// Compiles texts, with broken files quarantined if the settings ask for it.
     fn compile(&mut self, texts: &SourceTexts) -> Result<ConfigSnapshot, Vec<Problem>> {
         if !texts.isolates_files() {
-            return texts.load();
+            return texts.compile();
         }
         let (files, quarantined) = self.last_good.substitute(&texts.files);
-        let snapshot = SourceTexts { files, ..texts.clone() }.load()?;
+        let snapshot = SourceTexts { files, ..texts.clone() }.compile()?;
         Ok(ConfigSnapshot {
             quarantined,
             ..snapshot
         })
     }
 
-    /// What a look at the files shows now.
+    /// The stamps of all files now.
     fn current_stamps(&self) -> FileStamps {
         let mut stamps = FileStamps::default();
-        if let Some(path) = &self.sources.file {
-            stamps.add(path);
-        }
-        if let Some(path) = &self.tokens_file {
+        for path in self.sources.file.iter().chain(&self.secret_files) {
             stamps.add(path);
         }
         for path in self.patterns.iter().flat_map(|pattern| pattern.files().0) {
@@ -155,7 +189,7 @@ impl ConfigLoader {
         stamps
     }
 
-    /// Reads the texts. Each file is looked at before it is read, so that what changes in between is seen as a change.
+    /// Reads the texts. Each file is stamped before it is read, so that a write in between counts as a change.
     fn read(&mut self) -> SourceTexts {
         let mut stamps = FileStamps::default();
         if let Some(path) = &self.sources.file {
@@ -164,14 +198,15 @@ impl ConfigLoader {
         let settings = self.sources.read().map(Arc::new);
         let mut problems = Problems::new();
         if let Ok(raw) = &settings {
-            self.patterns = patterns(raw, &mut problems);
-            self.tokens_file = tokens_file(raw);
+            self.patterns = FilePattern::read_all(raw, &mut problems);
+            self.secret_files = secret_files(raw);
         }
-        let tokens = self.tokens_file.as_ref().and_then(|path| {
+        let digest = |path: &PathBuf| {
             stamps.add(path);
             let file = read_text(path).ok()?;
             Some(Sha256::digest(file.text.as_bytes()).into())
-        });
+        };
+        let secrets = self.secret_files.iter().map(digest).collect();
         let mut ratelimit_problems = Problems::new();
         let mut files = Vec::new();
         let mut seen_paths = HashSet::new();
@@ -190,7 +225,7 @@ impl ConfigLoader {
                 let file = read_text(&path);
                 bytes += file.as_ref().map_or(0, |origin| origin.text.len());
                 if files.len() >= FILES_MAX || bytes > BYTES_MAX {
-                    let text = format!("these are more than {FILES_MAX} files or {BYTES_MAX} bytes of rules");
+                    let text = format!("more than {FILES_MAX} rule files, or {BYTES_MAX} bytes of them");
                     problems.error(&pattern.location, text);
                     break;
                 }
@@ -201,231 +236,26 @@ impl ConfigLoader {
         SourceTexts {
             settings,
             files,
-            tokens,
+            secrets,
             problems: problems.sorted(),
             ratelimit_problems: ratelimit_problems.sorted(),
         }
     }
 }
 
-impl SourceTexts {
-    /// Whether the settings let a server start without the files of envoyproxy/ratelimit.
-    fn may_start_without_ratelimit(&self) -> bool {
-        let settings = self.settings.as_ref();
-        settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).may_be_missing)
-    }
-
-    /// Whether a file of envoyproxy/ratelimit that cannot be used does not keep the others from being taken.
-    fn isolates_files(&self) -> bool {
-        let settings = self.settings.as_ref();
-        settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).isolates_files)
-    }
-
-    /// All but those files, if that is sound; they are what is missing then.
-    fn load_without_ratelimit(&self, problems: Vec<Problem>) -> Result<ConfigSnapshot, Vec<Problem>> {
-        let native = self.files.iter().filter(|(format, _)| *format == RulesFormat::Native);
-        let others = Self {
-            files: native.cloned().collect(),
-            ratelimit_problems: Vec::new(),
-            ..self.clone()
-        };
-        let snapshot = others.load().map_err(|_| problems.clone())?;
-        Ok(ConfigSnapshot {
-            missing: problems,
-            ..snapshot
-        })
-    }
-
-    fn load(&self) -> Result<ConfigSnapshot, Vec<Problem>> {
-        let raw = self.settings.as_ref().map_err(Vec::clone)?;
-        let mut problems = Problems::new();
-        problems.extend(self.problems.iter().chain(&self.ratelimit_problems).cloned());
-        let config = match Config::read(raw) {
-            Ok((config, warnings)) => {
-                problems.extend(warnings);
-                Some(config)
-            }
-            Err(found) => {
-                problems.extend(found);
-                None
-            }
-        };
-        let rules = self.rules(raw, config.as_ref(), &mut problems);
-        let failed = problems.has_errors();
-        match (config, rules) {
-            (Some(config), Some(rules)) if !failed => Ok(ConfigSnapshot {
-                config,
-                rules,
-                warnings: problems.sorted(),
-                missing: Vec::new(),
-                quarantined: Vec::new(),
-                raw: Arc::clone(raw),
-            }),
-            _ => Err(problems.sorted()),
-        }
-    }
-
-    /// The rules of the settings first, then those of the files in order.
-    fn rules(&self, raw: &RawSettings, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
-        let ipv6_prefix = config.map_or(IPV6_PREFIX, |config| config.ipv6_prefix);
-        let mut reader = RulesParser::new(rules::ParserOptions { ipv6_prefix });
-        let file_settings = raw.setting("rules_files").or(raw.setting("envoy_rules"));
-        match (raw.setting("rules"), file_settings) {
-            (Some(rules), _) => reader.add_rules(rules, Attempt::DOMAIN),
-            (None, Some(_)) => {}
-            (None, None) if raw.file.is_some() => problems.push(
-                Problem::warning(
-                    &Location::start(&root_origin(raw)),
-                    "there are no rules, so nothing is limited",
-                )
-                .with_hint("write some under `rules`, or name files under `rules_files`"),
-            ),
-            (None, None) => add_file(&mut reader, &Origin::new("quickstart.yaml", QUICKSTART), problems),
-        }
-        let envoy = RatelimitRules::read(raw, &mut Problems::new());
-        let mut descriptors = DescriptorFiles::new(envoy.merges_domains);
-        for (format, file) in &self.files {
-            let parse = match format {
-                RulesFormat::Native => yaml::parse,
-                RulesFormat::Ratelimit => rules::ratelimit::parse,
-            };
-            let file = file.as_ref().map_err(|problem| vec![problem.clone()]);
-            match (format, file.and_then(parse)) {
-                (RulesFormat::Native, Ok(root)) => reader.add_file(&root),
-                (RulesFormat::Ratelimit, Ok(root)) => descriptors.add_file(&root),
-                (_, Err(found)) => problems.extend(found),
-            }
-        }
-        match descriptors.finish() {
-            Ok((mut descriptors, warnings)) => {
-                problems.extend(warnings);
-                if envoy.quotas {
-                    descriptors.make_quotas();
-                }
-                reader.set_descriptors(descriptors, envoy.options);
-            }
-            Err(found) => problems.extend(found),
-        }
-        match reader.finish() {
-            Ok(read) => {
-                problems.extend(read.warnings);
-                Some(read.rules)
-            }
-            Err(found) => {
-                problems.extend(found);
-                None
-            }
-        }
-    }
-
-    /// The same texts, wherever they were read from.
-    fn is_same(&self, other: &Self) -> bool {
-        let settings = match (&self.settings, &other.settings) {
-            (Ok(a), Ok(b)) => a.file == b.file,
-            (Err(a), Err(b)) => a == b,
-            _ => false,
-        };
-        settings
-            && self.files == other.files
-            && self.tokens == other.tokens
-            && self.problems == other.problems
-            && self.ratelimit_problems == other.ratelimit_problems
-    }
-}
-
-impl FilePattern {
-    /// The files it stands for, in the order of their names, and what is wrong with it.
-    fn files(&self) -> (Vec<PathBuf>, Option<Problem>) {
-        let text = self.path.to_string_lossy();
-        if !text.contains(['*', '?', '[']) {
-            return (vec![self.path.clone()], None);
-        }
-        let options = glob::MatchOptions {
-            case_sensitive: true,
-            require_literal_separator: true,
-            // What editors and Kubernetes leave beside a file begins with a dot.
-            require_literal_leading_dot: true,
-        };
-        match glob::glob_with(&text, options) {
-            Ok(paths) => {
-                let files: Vec<PathBuf> = paths
-                    .flatten()
-                    .filter(|path| path.is_file())
-                    .take(FILES_MAX + 1)
-                    .collect();
-                // An error, also while running: files that are just being replaced must not switch every limit off.
-                let none = Problem::error(&self.location, "no file fits this pattern");
-                let none = files.is_empty().then(|| {
-                    none.with_hint("is it relative to the file that says it? a file with `rules: []` limits nothing")
-                });
-                (files, none)
-            }
-            Err(error) => {
-                let problem = Problem::error(&self.location, format!("this is not a pattern: {}", error.msg));
-                (Vec::new(), Some(problem.with_hint("write for example `rules/*.yaml`")))
-            }
-        }
-    }
-}
-
-/// What is wrong, without lines that hold a secret: all of it goes to logs, and some to whoever asks for readiness.
-fn redact(snapshot: Result<ConfigSnapshot, Vec<Problem>>) -> Result<ConfigSnapshot, Vec<Problem>> {
-    let redact_problem = |problem: Problem| match problem.location.line() {
-        Some(line) if may_hold_secret(line) => {
-            let location = without_snippet(&problem.location);
-            problem.with_location(location)
-        }
-        _ => problem,
+/// The files that `auth` names.
+fn secret_files(raw: &RawSettings) -> Vec<PathBuf> {
+    let Some(NodeKind::Map(entries)) = raw.setting("auth").map(|node| &node.kind) else {
+        return Vec::new();
     };
-    snapshot.map_err(|problems| problems.into_iter().map(redact_problem).collect())
+    let named = entries.iter().filter(|(key, _)| SECRET_FILES.contains(&&*key.text));
+    named
+        .filter_map(|(_, node)| Some(raw.base_dir_of(&node.location).join(node.scalar()?)))
+        .collect()
 }
 
-/// Whether a line of settings may hold a token or a password: it names one, or has an address with a user in it.
-fn may_hold_secret(line: &str) -> bool {
-    let line = line.to_ascii_lowercase();
-    let has_user = line.split("://").skip(1).any(|rest| rest.contains('@'));
-    has_user || ["token", "password", "secret"].iter().any(|word| line.contains(word))
-}
+/// Settings under `auth` that name a file.
+const SECRET_FILES: [&str; 2] = ["tokens_file", "resp_password_file"];
 
-fn patterns(raw: &RawSettings, problems: &mut Problems) -> Vec<FilePattern> {
-    let native = raw.setting("rules_files").map_or(&[][..], Node::one_or_more);
-    let envoy = RatelimitRules::read(raw, problems).files;
-    let native = native.iter().map(|node| (RulesFormat::Native, node));
-    let all = native.chain(envoy.iter().map(|node| (RulesFormat::Ratelimit, node)));
-    all.filter_map(|(format, node)| {
-        let text = node.text("a file or a pattern of files", problems)?;
-        Some(FilePattern {
-            format,
-            location: node.location.clone(),
-            path: raw.base_dir_of(&node.location).join(text),
-        })
-    })
-    .collect()
-}
-
-/// The file that `auth` names, if it names one.
-fn tokens_file(raw: &RawSettings) -> Option<PathBuf> {
-    let NodeKind::Map(entries) = &raw.setting("auth")?.kind else {
-        return None;
-    };
-    let (_, node) = entries.iter().find(|(key, _)| &*key.text == "tokens_file")?;
-    Some(raw.base_dir_of(&node.location).join(node.scalar()?))
-}
-
-fn root_origin(raw: &RawSettings) -> Arc<Origin> {
-    Arc::clone(&raw.root.location.origin)
-}
-
-fn add_file(reader: &mut RulesParser, origin: &Arc<Origin>, problems: &mut Problems) {
-    match yaml::parse(origin) {
-        Ok(root) => reader.add_file(&root),
-        Err(found) => problems.extend(found),
-    }
-}
-
-/// What a server limits that is started with nothing at all.
-pub const QUICKSTART: &str = include_str!("quickstart.yaml");
-
-/// Files of rules at the most, and their bytes together.
-const FILES_MAX: usize = 1_000;
+/// The most bytes of rule files that are read.
 const BYTES_MAX: usize = 64 << 20;

@@ -1,6 +1,6 @@
 //! `envoy_rules.isolate_files`: a file of envoyproxy/ratelimit that cannot be used does not keep the others from being taken.
 
-use super::files::{RuleFile, RulesFormat};
+use super::file_pattern::{RuleFile, RulesFormat};
 use std::collections::HashMap;
 use std::sync::Arc;
 use tollgate_limiter::core::problem::{Origin, Problem};

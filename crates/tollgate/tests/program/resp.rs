@@ -2,8 +2,11 @@
 
 use crate::test_server::{TestFolder, TestServer, run, tollgate};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -118,4 +121,72 @@ fn with_a_certificate_it_speaks_tls() {
         FRESH
     );
     assert_ne!(call(&folder, &["-p", &port]), FRESH);
+}
+
+/// A connection of the Redis protocol, by inline commands.
+struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    fn open(port: &str) -> Self {
+        let stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .expect("a timeout");
+        Self(BufReader::new(stream))
+    }
+
+    /// The first line of the reply to a command.
+    fn send(&mut self, command: &str) -> String {
+        let stream = self.0.get_mut();
+        stream.write_all(format!("{command}\r\n").as_bytes()).expect("it reads");
+        let mut line = String::new();
+        self.0.read_line(&mut line).expect("a reply");
+        line
+    }
+}
+
+#[test]
+fn a_changed_password_is_asked_of_new_connections_and_ends_no_session() {
+    let (first, second) = ("correct-horse-battery", "staple-correct-horse");
+    let inline = |password: &str| format!("auth: {{ resp_password: {password} }}\n");
+    let in_file = |password: &str| format!("{password}\n");
+    for (name, text) in [
+        ("tollgate.yaml", &inline as &dyn Fn(&str) -> String),
+        ("password", &in_file),
+    ] {
+        let folder = TestFolder::with("tollgate.yaml", "auth: { resp_password_file: password }\n");
+        folder.write(name, &text(first));
+        let server = TestServer::start(&folder, &["--set", "server.resp=127.0.0.1:0"]);
+        let port = port(&server, "redis://");
+        let mut session = Connection::open(&port);
+        assert_eq!(session.send(&format!("AUTH {first}")), "+OK\r\n");
+        assert_eq!(Connection::open(&port).send(&format!("AUTH {first}")), "+OK\r\n");
+
+        folder.replace(name, &text(second));
+        server.wait_for("auth.resp_password reloaded", 1);
+        assert_eq!(session.send("CL.THROTTLE k 15 30 60"), "*5\r\n", "{name}");
+        let mut other = Connection::open(&port);
+        assert!(other.send("CL.THROTTLE k 15 30 60").starts_with("-NOAUTH "), "{name}");
+        assert!(
+            other.send(&format!("AUTH {first}")).starts_with("-WRONGPASS "),
+            "{name}"
+        );
+        assert_eq!(other.send(&format!("AUTH {second}")), "+OK\r\n", "{name}");
+        let log = server.log();
+        assert!(!log.contains("only after a restart") && !log.contains(second), "{log}");
+    }
+}
+
+#[test]
+fn requiring_a_password_or_none_waits_for_a_restart() {
+    let folder = TestFolder::with("tollgate.yaml", "drain: 1s\n");
+    let server = TestServer::start(&folder, &["--set", "server.resp=127.0.0.1:0"]);
+    folder.replace(
+        "tollgate.yaml",
+        &format!("drain: 1s\nauth: {{ resp_password: {PASSWORD} }}\n"),
+    );
+    server.wait_for("only after a restart", 1);
+    assert!(server.log().contains("settings=\"auth\""), "{}", server.log());
+    let reply = Connection::open(&port(&server, "redis://")).send("CL.THROTTLE k 15 30 60");
+    assert_eq!(reply, "*5\r\n");
 }

@@ -12,13 +12,20 @@ pub(super) struct Session {
     id: u64,
     pub(super) version: RespVersion,
     name: Option<Box<[u8]>>,
-    /// The password it showed, and those that held then.
-    credentials: Option<(TokenDigest, Arc<Tokens>)>,
+    credentials: Option<Credentials>,
     rights: Rights,
     /// Of its last call of `CL.THROTTLE`.
     last_throttle: Option<ThrottleParams>,
     /// It said goodbye.
     pub(super) is_closing: bool,
+}
+
+/// What a client authenticated with.
+enum Credentials {
+    /// The password of the settings. Changing it does not end the session.
+    Password,
+    /// A token, and the set of tokens it was last found in. Revoking it ends the session.
+    Token(TokenDigest, Arc<Tokens>),
 }
 
 /// What a command asks for.
@@ -50,21 +57,20 @@ impl Session {
             self.rights = Rights::ALL;
             return;
         }
-        let Some((digest, issued_by)) = &mut self.credentials else {
-            self.rights = Rights::NONE;
-            return;
-        };
-        let keyrings = [&settings.password, &settings.tokens].into_iter().flatten();
-        for keyring in keyrings {
-            let tokens = keyring.tokens();
-            if Arc::ptr_eq(&tokens, issued_by) {
-                return;
+        match (&mut self.credentials, &settings.tokens) {
+            (Some(Credentials::Password), _) => return,
+            (Some(Credentials::Token(digest, found_in)), Some(keyring)) => {
+                let tokens = keyring.tokens();
+                if Arc::ptr_eq(&tokens, found_in) {
+                    return;
+                }
+                if let Some(caller) = tokens.caller_by_digest(digest) {
+                    self.rights = caller.rights;
+                    *found_in = Arc::clone(&tokens);
+                    return;
+                }
             }
-            if let Some(caller) = tokens.caller_by_digest(digest) {
-                self.rights = caller.rights;
-                *issued_by = Arc::clone(&tokens);
-                return;
-            }
+            (Some(Credentials::Token(..)), None) | (None, _) => {}
         }
         self.credentials = None;
         self.rights = Rights::NONE;
@@ -180,13 +186,22 @@ impl Session {
             return Err("ERR AUTH was sent, and this server asks for no password".into());
         }
         let digest = TokenDigest::new(password);
-        for keyring in [&settings.password, &settings.tokens].into_iter().flatten() {
+        let is_user = |name: &str| user.is_none_or(|user| user == b"default" || user == name.as_bytes());
+        if let Some(keyring) = &settings.password
+            && let Some(caller) = keyring.tokens().caller_by_digest(&digest)
+            && is_user(&caller.name)
+        {
+            self.rights = caller.rights;
+            self.credentials = Some(Credentials::Password);
+            return Ok(());
+        }
+        if let Some(keyring) = &settings.tokens {
             let tokens = keyring.tokens();
             if let Some(caller) = tokens.caller_by_digest(&digest)
-                && user.is_none_or(|user| user == b"default" || user == caller.name.as_bytes())
+                && is_user(&caller.name)
             {
                 self.rights = caller.rights;
-                self.credentials = Some((digest, Arc::clone(&tokens)));
+                self.credentials = Some(Credentials::Token(digest, Arc::clone(&tokens)));
                 return Ok(());
             }
         }

@@ -1,0 +1,85 @@
+//! Entries of `rules_files` and `envoy_rules`: a path, or a glob over files.
+
+use crate::compat::ratelimit::files::RatelimitRules;
+use crate::config::RawSettings;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
+use tollgate_limiter::core::yaml::Node;
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FilePattern {
+    pub(super) format: RulesFormat,
+    pub(super) location: Location,
+    path: PathBuf,
+}
+
+/// A rule file as read, or the reason why it could not be.
+pub(super) type RuleFile = (RulesFormat, Result<Arc<Origin>, Problem>);
+
+/// The format of a rule file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RulesFormat {
+    /// Tollgate's own.
+    Native,
+    /// That of envoyproxy/ratelimit.
+    Ratelimit,
+}
+
+impl FilePattern {
+    /// Every entry of the settings, native files first.
+    pub(super) fn read_all(raw: &RawSettings, problems: &mut Problems) -> Vec<Self> {
+        let native = raw.setting("rules_files").map_or(&[][..], Node::one_or_more);
+        let ratelimit = RatelimitRules::read(raw, problems).files;
+        let native = native.iter().map(|node| (RulesFormat::Native, node));
+        let all = native.chain(ratelimit.iter().map(|node| (RulesFormat::Ratelimit, node)));
+        all.filter_map(|(format, node)| {
+            let text = node.text("a file or a pattern of files", problems)?;
+            Some(Self {
+                format,
+                location: node.location.clone(),
+                path: raw.base_dir_of(&node.location).join(text),
+            })
+        })
+        .collect()
+    }
+
+    /// The files it matches, sorted by name, and the problem with it.
+    pub(super) fn files(&self) -> (Vec<PathBuf>, Option<Problem>) {
+        let text = self.path.to_string_lossy();
+        if !text.contains(['*', '?', '[']) {
+            return (vec![self.path.clone()], None);
+        }
+        let options = glob::MatchOptions {
+            case_sensitive: true,
+            require_literal_separator: true,
+            // Editors and Kubernetes leave files that start with a dot beside the real ones.
+            require_literal_leading_dot: true,
+        };
+        match glob::glob_with(&text, options) {
+            Ok(paths) => {
+                let files: Vec<PathBuf> = paths
+                    .flatten()
+                    .filter(|path| path.is_file())
+                    .take(FILES_MAX + 1)
+                    .collect();
+                // An error while running too: files that are being replaced must not switch every limit off.
+                let problem = Problem::error(&self.location, "no file matches this pattern");
+                let none_found = files.is_empty().then(|| {
+                    problem.with_hint(
+                        "paths are relative to the settings file; to limit nothing, use a file with `rules: []`",
+                    )
+                });
+                (files, none_found)
+            }
+            Err(error) => {
+                let problem = Problem::error(&self.location, format!("this is not a pattern: {}", error.msg));
+                (Vec::new(), Some(problem.with_hint("write for example `rules/*.yaml`")))
+            }
+        }
+    }
+}
+
+/// The most rule files that are read.
+pub(super) const FILES_MAX: usize = 1_000;

@@ -1,0 +1,201 @@
+//! The texts of settings and rule files as read at one moment, and compiling them.
+
+use super::file_pattern::{RuleFile, RulesFormat};
+use crate::compat::ratelimit::files::RatelimitRules;
+use crate::config::{Config, IPV6_PREFIX, RawSettings, without_snippet};
+use std::sync::Arc;
+use tollgate_limiter::core::problem::{Location, Origin, Problem, Problems};
+use tollgate_limiter::core::rules::ratelimit::DescriptorFiles;
+use tollgate_limiter::core::rules::{self, Attempt, RuleSet, RulesParser};
+use tollgate_limiter::core::yaml;
+
+/// Settings and rules of one moment.
+#[derive(Debug)]
+pub struct ConfigSnapshot {
+    /// The settings, validated.
+    pub config: Config,
+    /// The rules.
+    pub rules: RuleSet,
+    /// Problems that do not keep settings and rules from being used.
+    pub warnings: Vec<Problem>,
+    /// Problems of files that the server may start without, and whose rules are left out.
+    pub missing: Vec<Problem>,
+    /// Problems of files set aside: their last good version is among the rules, if there was one.
+    pub quarantined: Vec<Problem>,
+    /// The settings as written.
+    pub raw: Arc<RawSettings>,
+}
+
+/// Everything that was read, before it is compiled.
+#[derive(Clone, Debug)]
+pub(super) struct SourceTexts {
+    pub(super) settings: Result<Arc<RawSettings>, Vec<Problem>>,
+    pub(super) files: Vec<RuleFile>,
+    /// Digests of the files that `auth` names: the secrets themselves are not kept.
+    pub(super) secrets: Vec<Option<[u8; 32]>>,
+    /// Problems of the patterns of native files.
+    pub(super) problems: Vec<Problem>,
+    /// Problems of the patterns of envoyproxy/ratelimit's files.
+    pub(super) ratelimit_problems: Vec<Problem>,
+}
+
+impl SourceTexts {
+    /// True if the settings let the server start without the files of envoyproxy/ratelimit.
+    pub(super) fn may_start_without_ratelimit(&self) -> bool {
+        let settings = self.settings.as_ref();
+        settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).may_be_missing)
+    }
+
+    /// True if a broken file of envoyproxy/ratelimit is quarantined instead of failing the reload.
+    pub(super) fn isolates_files(&self) -> bool {
+        let settings = self.settings.as_ref();
+        settings.is_ok_and(|raw| RatelimitRules::read(raw, &mut Problems::new()).isolates_files)
+    }
+
+    /// Compiles all but envoyproxy/ratelimit's files. `problems`, which those files have, are reported as missing then.
+    ///
+    /// # Errors
+    /// `problems`, if the rest cannot be used either.
+    pub(super) fn compile_without_ratelimit(&self, problems: Vec<Problem>) -> Result<ConfigSnapshot, Vec<Problem>> {
+        let native = self.files.iter().filter(|(format, _)| *format == RulesFormat::Native);
+        let rest = Self {
+            files: native.cloned().collect(),
+            ratelimit_problems: Vec::new(),
+            ..self.clone()
+        };
+        let snapshot = rest.compile().map_err(|_| problems.clone())?;
+        Ok(ConfigSnapshot {
+            missing: problems,
+            ..snapshot
+        })
+    }
+
+    /// Settings and rules.
+    ///
+    /// # Errors
+    /// Every problem of both.
+    pub(super) fn compile(&self) -> Result<ConfigSnapshot, Vec<Problem>> {
+        let raw = self.settings.as_ref().map_err(Vec::clone)?;
+        let mut problems = Problems::new();
+        problems.extend(self.problems.iter().chain(&self.ratelimit_problems).cloned());
+        let config = match Config::read(raw) {
+            Ok((config, warnings)) => {
+                problems.extend(warnings);
+                Some(config)
+            }
+            Err(errors) => {
+                problems.extend(errors);
+                None
+            }
+        };
+        let rules = self.rules(raw, config.as_ref(), &mut problems);
+        let failed = problems.has_errors();
+        match (config, rules) {
+            (Some(config), Some(rules)) if !failed => Ok(ConfigSnapshot {
+                config,
+                rules,
+                warnings: problems.sorted(),
+                missing: Vec::new(),
+                quarantined: Vec::new(),
+                raw: Arc::clone(raw),
+            }),
+            _ => Err(problems.sorted()),
+        }
+    }
+
+    /// The rules of the settings first, then those of the files in order.
+    fn rules(&self, raw: &RawSettings, config: Option<&Config>, problems: &mut Problems) -> Option<RuleSet> {
+        let ipv6_prefix = config.map_or(IPV6_PREFIX, |config| config.ipv6_prefix);
+        let mut parser = RulesParser::new(rules::ParserOptions { ipv6_prefix });
+        let file_settings = raw.setting("rules_files").or(raw.setting("envoy_rules"));
+        match (raw.setting("rules"), file_settings) {
+            (Some(rules), _) => parser.add_rules(rules, Attempt::DOMAIN),
+            (None, Some(_)) => {}
+            (None, None) if raw.file.is_some() => problems.push(
+                Problem::warning(
+                    &Location::start(&raw.root.location.origin),
+                    "no rules configured; nothing is limited",
+                )
+                .with_hint("write some under `rules`, or name files under `rules_files`"),
+            ),
+            (None, None) => add_file(&mut parser, &Origin::new("quickstart.yaml", QUICKSTART), problems),
+        }
+        let ratelimit = RatelimitRules::read(raw, &mut Problems::new());
+        let mut descriptors = DescriptorFiles::new(ratelimit.merges_domains);
+        for (format, file) in &self.files {
+            let parse = match format {
+                RulesFormat::Native => yaml::parse,
+                RulesFormat::Ratelimit => rules::ratelimit::parse,
+            };
+            let file = file.as_ref().map_err(|problem| vec![problem.clone()]);
+            match (format, file.and_then(parse)) {
+                (RulesFormat::Native, Ok(root)) => parser.add_file(&root),
+                (RulesFormat::Ratelimit, Ok(root)) => descriptors.add_file(&root),
+                (_, Err(errors)) => problems.extend(errors),
+            }
+        }
+        match descriptors.finish() {
+            Ok((mut descriptors, warnings)) => {
+                problems.extend(warnings);
+                if ratelimit.quotas {
+                    descriptors.make_quotas();
+                }
+                parser.set_descriptors(descriptors, ratelimit.options);
+            }
+            Err(errors) => problems.extend(errors),
+        }
+        match parser.finish() {
+            Ok(parsed) => {
+                problems.extend(parsed.warnings);
+                Some(parsed.rules)
+            }
+            Err(errors) => {
+                problems.extend(errors);
+                None
+            }
+        }
+    }
+
+    /// True if the same texts were read, and the same errors met.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        let settings = match (&self.settings, &other.settings) {
+            (Ok(a), Ok(b)) => a.file == b.file,
+            (Err(a), Err(b)) => a == b,
+            _ => false,
+        };
+        settings
+            && self.files == other.files
+            && self.secrets == other.secrets
+            && self.problems == other.problems
+            && self.ratelimit_problems == other.ratelimit_problems
+    }
+}
+
+fn add_file(parser: &mut RulesParser, origin: &Arc<Origin>, problems: &mut Problems) {
+    match yaml::parse(origin) {
+        Ok(root) => parser.add_file(&root),
+        Err(errors) => problems.extend(errors),
+    }
+}
+
+/// Removes source lines that may hold a secret from problems: they go to the log, and some to `/readyz`.
+pub(super) fn redact(snapshot: Result<ConfigSnapshot, Vec<Problem>>) -> Result<ConfigSnapshot, Vec<Problem>> {
+    let redact_problem = |problem: Problem| match problem.location.line() {
+        Some(line) if may_hold_secret(line) => {
+            let location = without_snippet(&problem.location);
+            problem.with_location(location)
+        }
+        _ => problem,
+    };
+    snapshot.map_err(|problems| problems.into_iter().map(redact_problem).collect())
+}
+
+/// True if a line names a token or a password, or has a URL with a user in it.
+fn may_hold_secret(line: &str) -> bool {
+    let line = line.to_ascii_lowercase();
+    let has_user = line.split("://").skip(1).any(|rest| rest.contains('@'));
+    has_user || ["token", "password", "secret"].iter().any(|word| line.contains(word))
+}
+
+/// The rules of a server that is started without a configuration.
+pub const QUICKSTART: &str = include_str!("quickstart.yaml");
