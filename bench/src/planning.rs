@@ -124,7 +124,7 @@ impl Case {
         let begun = Instant::now();
         for words in std::iter::repeat_n(&self.attempts, PASSES).flatten() {
             words.attempt(|attempt| {
-                met += black_box(self.limiter.plan(attempt)).charges.len();
+                met += black_box(self.limiter.plan(attempt)).lines.len();
             });
         }
         self.plan_ns.push(nanos(begun));

@@ -32,7 +32,7 @@ pub use settle::counter::Counter;
 pub use settle::source::Source;
 pub use settle::{
     Charge, FailureAction, OnStoreFailure, Outcome, Policy, PortionRatio, Proposal, ProposedCharge, StoreMode,
-    failure_policy, failure_policy_with, propose,
+    failure_policy, failure_policy_with, propose, undecided_source,
 };
 pub use state::debt::{Debt, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
 pub use state::numbers::StateNumbers;

@@ -23,12 +23,12 @@ pub use explain::{Explanation, LimitTrace, MatchedRule, RuleMatch, RuleTrace, Sk
 pub use file::{ParsedRules, ParserOptions, RULES_MAX, RulesParser, holds_addresses};
 pub use forget::UnknownRule;
 pub use model::{
-    Condition, CostSource, CounterId, CounterSpec, Dimension, Experiment, LimitOrigin, LimitSelector, Mode, Rule,
-    RuleSet, Terms, Test, Variant, Window, Windows,
+    Condition, CostSource, CounterId, CounterSpec, Counting, Dimension, Experiment, Group, LimitOrigin, LimitSelector,
+    Mode, Rule, RuleSet, Terms, Test, Variant, Window, Windows,
 };
-pub use plan::{Line, Plan};
+pub use plan::{Line, Plan, PlannedCharge, Undecided, record};
 pub use schema::SCHEMA;
-pub use verdict::{ChargeResult, Ruling, Verdict, WindowCount};
+pub use verdict::{Ruling, Verdict, WindowCount};
 
 /// Parses rules from a text, for the tests of this module.
 #[cfg(test)]

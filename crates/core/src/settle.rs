@@ -7,7 +7,9 @@ mod outcome;
 pub(crate) mod source;
 
 pub use charge::{Charge, OnStoreFailure, Policy};
-pub use failure_policy::{FailureAction, PortionRatio, StoreMode, failure_policy, failure_policy_with};
+pub use failure_policy::{
+    FailureAction, PortionRatio, StoreMode, failure_policy, failure_policy_with, undecided_source,
+};
 pub use outcome::{Outcome, Proposal, ProposedCharge};
 
 use crate::algorithm::Step;

@@ -10,7 +10,6 @@ pub mod clock;
 mod compat;
 pub mod conformance;
 mod fingerprint;
-mod join;
 mod lease;
 mod limiter;
 pub mod limits;

@@ -21,7 +21,7 @@ pub use self::status::{
 };
 
 use std::future::Future;
-pub use tollgate_core::Source;
+pub use tollgate_core::{Outcome, Source};
 use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
 
 /// Keeps counters, and owns the clock they run on.
@@ -177,15 +177,4 @@ impl Settlement {
             *standing = *decision.standing();
         }
     }
-}
-
-/// The outcome of one charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// The decision of its limit, with the standing after it.
-    pub decision: Decision,
-    /// The receipt by which [`Store::undo`] reverses the charge.
-    pub receipt: Receipt,
-    /// The source of the decision.
-    pub source: Source,
 }

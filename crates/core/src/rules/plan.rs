@@ -2,54 +2,71 @@
 
 use super::attempt::Attempt;
 use super::matching::Candidate;
-use super::model::CostValidity;
-use super::model::{CounterId, Mode, Rule, RuleSet, Terms, Variant, Window};
+use super::model::{CostValidity, CounterId, Counting, Mode, Rule, RuleSet, Terms, Variant, Window};
+use super::ratelimit::CounterTarget;
 use crate::decision::Cost;
-use crate::settle::{Charge, Policy};
+use crate::settle::{Charge, Outcome, Policy};
 
-/// The charges of one attempt, line by line, in the order of the rules. Nothing has been taken yet.
+/// The limits that apply to one attempt, in rule order. Planning consumes nothing.
 #[derive(Debug)]
 pub struct Plan<'r, K> {
-    /// One for each window of each rule that is met, and one for each rule that bans or does not limit.
-    pub lines: Vec<Line<'r>>,
-    /// What the store is asked to settle: one for each line that has a window, in their order.
-    pub charges: Vec<Charge<K>>,
-    /// How often a cost attribute was not a whole number, and the default was taken.
+    /// One line for each window of each matching rule, and one for each rule that bans or does not limit.
+    pub lines: Vec<Line<'r, K>>,
+    /// Number of cost attributes that were not whole numbers; the default was charged.
     pub invalid_costs: u32,
 }
 
-/// One limit an attempt meets.
-#[derive(Clone, Copy, Debug)]
-pub struct Line<'r> {
+/// One limit that applies to an attempt.
+#[derive(Debug)]
+pub struct Line<'r, K> {
     /// The rule.
     pub rule: &'r Rule,
-    /// What it says of the attempt.
+    /// The terms of the rule for the attempt.
     pub terms: &'r Terms,
-    /// The window, if limited.
+    /// The window, if the rule limits.
     pub window: Option<&'r Window>,
-    /// The side of the rule's experiment.
+    /// The variant of the rule's experiment.
     pub variant: Variant,
-    /// What it takes.
+    /// The cost.
     pub cost: Cost,
+    /// The charge and its outcome, if the rule limits.
+    pub charge: Option<PlannedCharge<K>>,
+}
+
+/// A charge and its outcome.
+#[derive(Debug)]
+pub struct PlannedCharge<K> {
+    /// The charge.
+    pub charge: Charge<K>,
+    /// The counter for stores that count all attempts themselves; see [`Counting::Always`].
+    pub target: Option<CounterTarget>,
+    /// The outcome. None until it is recorded.
+    pub outcome: Option<Result<Outcome, Undecided>>,
+}
+
+/// The reason for which a charge has no decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Undecided {
+    /// The store could not decide; the rule's failure policy applies.
+    Failed,
+    /// The request was denied before this charge was sent.
+    Skipped,
 }
 
 impl RuleSet {
-    /// Which rules an attempt meets, and what is to be charged where. `key` names the counter of a subject, given by the
-    /// parts of its key, as the store knows it.
+    /// Plans the charges of an attempt. `key` returns the store's key of a counter for the subject of these parts.
     #[inline]
     pub fn plan<K>(&self, attempt: &Attempt<'_>, mut key: impl FnMut(CounterId, &[&[u8]]) -> K) -> Plan<'_, K> {
         let candidates = self.index.candidates(attempt);
-        // Most rules that are touched are met, in one window.
-        let expected_lines = candidates.as_slice().len();
         let mut plan = Plan {
-            lines: Vec::with_capacity(expected_lines),
-            charges: Vec::with_capacity(expected_lines),
+            // Most candidates match, in one window.
+            lines: Vec::with_capacity(candidates.as_slice().len()),
             invalid_costs: 0,
         };
         self.prefetch(candidates.as_slice());
-        // One that was touched twice is met once.
-        for touched in candidates.as_slice().chunk_by(|one, next| one.rule == next.rule) {
-            let Some(candidate) = touched.first() else { continue };
+        // A rule found through several postings matches once.
+        for repeated in candidates.as_slice().chunk_by(|one, next| one.rule == next.rule) {
+            let Some(candidate) = repeated.first() else { continue };
             if let Some(rule) = self.rules.get(candidate.rule as usize)
                 && rule.holds_except(candidate.proven, attempt)
                 && let Some(subject) = rule.subject(attempt)
@@ -58,26 +75,25 @@ impl RuleSet {
             }
         }
         if let Some((rule, found)) = self.match_descriptor(attempt) {
-            plan.add(
-                rule,
-                attempt,
-                &found.key_parts(attempt, &found.counter_name(attempt)),
-                &mut key,
-            );
+            let name = found.counter_name(attempt);
+            plan.add(rule, attempt, &found.key_parts(attempt, &name), &mut key);
+            if let Counting::Always { capacity: limit } = rule.counting
+                && let Some(charge) = plan.lines.last_mut().and_then(|line| line.charge.as_mut())
+            {
+                charge.target = Some(CounterTarget { name, limit });
+            }
         }
         plan
     }
-}
 
-impl RuleSet {
-    /// Asks memory for all rules that were touched before the first is looked at: of many rules each is cold, and so it
-    /// is waited for once and not again and again.
+    /// Loads all candidates into the cache before the first is tested: with many rules each is cold, so their cache
+    /// misses overlap.
     #[inline]
     fn prefetch(&self, candidates: &[Candidate]) {
         let rules = candidates
             .iter()
             .filter_map(|candidate| self.rules.get(candidate.rule as usize));
-        // Fields all over what planning reads.
+        // Fields on all cache lines that planning reads.
         let lengths = rules.map(|rule| {
             let by = rule.selector.by.as_ref().and_then(|by| by.terms.as_slice().get(1));
             let is_by = matches!(by, Some(Terms::Limited(_)));
@@ -88,7 +104,7 @@ impl RuleSet {
 }
 
 impl<'r, K> Plan<'r, K> {
-    /// Adds what a rule charges whose conditions hold, for the subject of these parts.
+    /// Adds the lines of a rule whose conditions hold, for the subject of these parts.
     #[inline]
     fn add(
         &mut self,
@@ -101,79 +117,123 @@ impl<'r, K> Plan<'r, K> {
         let (terms, _) = rule.selector(variant).terms(attempt);
         let (cost, validity) = rule.cost(attempt);
         self.invalid_costs += u32::from(validity == CostValidity::Invalid);
-        let line = Line {
+        let line = |window, charge| Line {
             rule,
             terms,
-            window: None,
+            window,
             variant,
             cost,
+            charge,
         };
         let Terms::Limited(windows) = terms else {
-            self.lines.push(line);
+            self.lines.push(line(None, None));
             return;
         };
         for window in windows.as_slice() {
-            let window_of = Some(window);
-            self.lines.push(Line {
-                window: window_of,
-                ..line
-            });
-            self.charges.push(Charge {
+            let charge = Charge {
                 key: key(window.counter, parts),
-                limit: match &rule.descriptor {
-                    None => *window.limit,
-                    Some(descriptor) => descriptor.counting_limit(&window.limit),
-                },
+                limit: rule.counting.charged_limit(&window.limit),
                 cost,
                 policy: rule.policy(),
                 on_failure: rule.on_store_failure,
-            });
+            };
+            self.lines.push(line(Some(window), Some(PlannedCharge::new(charge))));
         }
     }
 
-    /// The names of the limits that do not hold for a request that this is a part of.
+    /// All charges, in order.
+    #[inline]
+    pub fn charges(&self) -> impl Iterator<Item = &PlannedCharge<K>> {
+        self.lines.iter().filter_map(|line| line.charge.as_ref())
+    }
+
+    /// All charges, in order.
+    #[inline]
+    pub fn charges_mut(&mut self) -> impl Iterator<Item = &mut PlannedCharge<K>> {
+        self.lines.iter_mut().filter_map(|line| line.charge.as_mut())
+    }
+
+    /// Records the outcomes of all charges, in order. A charge without one has failed.
+    pub fn record(&mut self, outcomes: impl IntoIterator<Item = Result<Outcome, Undecided>>) {
+        record(self.charges_mut(), outcomes);
+    }
+
+    /// The names of the rules that this plan replaces in its request.
     pub fn replaced_limits(&self) -> impl Iterator<Item = &'r str> {
-        let descriptors = self.lines.iter().filter_map(|line| line.rule.descriptor());
-        descriptors.flat_map(|descriptor| descriptor.replaces.iter().map(|name| &**name))
+        let groups = self.lines.iter().filter_map(|line| line.rule.group.as_deref());
+        groups.flat_map(|group| group.replaces.iter().map(|name| &**name))
     }
 
-    /// Leaves out the limits of these names, and what they would charge. What is unlimited stays so.
+    /// Removes the lines of the rules with these names. Unlimited rules stay.
     pub fn drop_replaced(&mut self, replaced: &[&str]) {
-        let is_replaced = |line: &Line<'_>| {
-            if matches!(line.terms, Terms::Unlimited) {
-                return false;
-            }
-            let name = line.rule.descriptor().map(|descriptor| &*descriptor.name);
-            name.is_some_and(|name| replaced.contains(&name))
-        };
-        let mut limited = self.lines.iter().filter(|line| line.window.is_some());
-        self.charges.retain(|_| !limited.next().is_some_and(is_replaced));
-        self.lines.retain(|line| !is_replaced(line));
+        self.lines.retain(|line| {
+            let name = line.rule.group.as_ref().map(|group| &*group.name);
+            matches!(line.terms, Terms::Unlimited) || !name.is_some_and(|name| replaced.contains(&name))
+        });
     }
 
-    /// Whether an enforced rule bans it: then nothing may be charged, and the store is only to be looked at. A quota of nothing
-    /// does not: whether it refuses is known when all quotas are.
+    /// True if an enforced rule bans the attempt: then nothing may be charged, and the store is only peeked. A quota of
+    /// zero does not ban: it denies only together with all other quotas.
     pub fn is_banned(&self) -> bool {
-        let bans = |line: &Line<'_>| matches!(line.terms, Terms::Banned) && line.cost > Cost::ZERO;
-        let is_quota = |line: &Line<'_>| line.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
-        self.lines
-            .iter()
-            .any(|line| line.rule.mode == Mode::Enforce && bans(line) && !is_quota(line))
+        self.lines.iter().any(|line| {
+            let bans = matches!(line.terms, Terms::Banned) && line.cost > Cost::ZERO;
+            bans && line.rule.mode == Mode::Enforce && !line.rule.is_quota()
+        })
+    }
+
+    /// True if a quota applies to the attempt, as far as its charges were not skipped.
+    pub fn is_quota(&self) -> bool {
+        self.lines.iter().any(|line| {
+            let outcome = line.charge.as_ref().and_then(|planned| planned.outcome);
+            line.rule.is_quota() && !matches!(outcome, Some(Err(Undecided::Skipped)))
+        })
+    }
+}
+
+/// Records the outcomes of charges, in order. A charge without one has failed.
+#[inline]
+pub fn record<'c, K: 'c>(
+    charges: impl IntoIterator<Item = &'c mut PlannedCharge<K>>,
+    outcomes: impl IntoIterator<Item = Result<Outcome, Undecided>>,
+) {
+    let mut outcomes = outcomes.into_iter();
+    for charge in charges {
+        charge.outcome = Some(outcomes.next().unwrap_or(Err(Undecided::Failed)));
+    }
+}
+
+impl<K> PlannedCharge<K> {
+    /// A charge that is not settled yet.
+    pub const fn new(charge: Charge<K>) -> Self {
+        Self {
+            charge,
+            target: None,
+            outcome: None,
+        }
+    }
+
+    /// The outcome, if the charge was decided.
+    #[inline]
+    pub fn decided(&self) -> Option<&Outcome> {
+        self.outcome.as_ref()?.as_ref().ok()
+    }
+
+    /// True if its denial denies the request: then the store has kept no charge of the request that passes with it.
+    #[inline]
+    pub fn is_denied(&self) -> bool {
+        self.charge.policy != Policy::Shadow && self.decided().is_some_and(|outcome| !outcome.decision.is_allow())
     }
 }
 
 impl Rule {
-    /// What a refusal by it means. A disabled one is never asked.
+    /// The policy of its charges. Disabled rules are never planned.
     pub(crate) fn policy(&self) -> Policy {
-        match &self.descriptor {
-            Some(descriptor) if descriptor.counts.is_some() => return Policy::Count,
-            // Whether it refuses is known when all are.
-            Some(descriptor) if descriptor.is_quota => return Policy::Shadow,
-            Some(_) | None => {}
-        }
-        match self.mode {
-            Mode::Enforce => Policy::Enforce,
-            Mode::Shadow | Mode::Disabled => Policy::Shadow,
+        match (self.counting, self.mode) {
+            (Counting::Always { .. }, _) => Policy::Count,
+            // Whether a quota denies depends on the other quotas.
+            (Counting::OnAllow, Mode::Enforce) if self.is_quota() => Policy::Shadow,
+            (Counting::OnAllow, Mode::Enforce) => Policy::Enforce,
+            (Counting::OnAllow, Mode::Shadow | Mode::Disabled) => Policy::Shadow,
         }
     }
 }

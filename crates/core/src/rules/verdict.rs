@@ -1,114 +1,87 @@
 //! One verdict from the decisions of all limits.
 
 use super::model::{Mode, Rule, Terms, Variant, Window};
-use super::plan::{Line, Plan};
-use crate::decision::{Decision, Retry};
-use crate::settle::OnStoreFailure;
+use super::plan::{Line, Plan, Undecided};
+use crate::decision::{Cost, Decision, Retry};
 use crate::settle::source::Source;
+use crate::settle::{Charge, Policy, undecided_source};
 use crate::units::time::Micros;
 
-/// What a store says of one charge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChargeResult {
-    /// Its decision, and who decided.
-    Decided(Decision, Source),
-    /// The same, and the attempt was not counted: another limit refuses it, and only that one counts it then.
-    Uncounted(Decision, Source),
-    /// Nothing: it could not be asked.
-    Failed,
-    /// Nothing: the request was refused without asking for this one.
-    Skipped,
-}
-
-/// May the attempt go on?
+/// The result for one attempt.
 #[derive(Debug)]
 pub struct Verdict<'r> {
-    /// Whether it may.
+    /// True if no enforced limit denies the attempt.
     pub allowed: bool,
-    /// The ruling the answer speaks for, as an index into `rulings`: on allow the enforced limit with the least remaining
-    /// (the first on a tie), on deny the violated one with the longest wait. None if no enforced limit was met.
+    /// The ruling that responses report, as an index into `rulings`: on allow the enforced limit with the least
+    /// remaining (the first on a tie), on deny the violated one with the longest retry. None if no enforced limit matched.
     pub nearest: Option<usize>,
-    /// How long to hold the attempt before it goes on: the longest delay of its shaped limits.
+    /// The time to delay the attempt: the longest delay of its shaped limits.
     pub delay: Micros,
     /// The least exact of the rulings' sources.
     pub source: Source,
-    /// For each line of the plan that was asked for.
+    /// One ruling per line of the plan, without the skipped ones.
     pub rulings: Vec<Ruling<'r>>,
 }
 
-/// What one limit says.
+/// The entry of one limit in a verdict.
 #[derive(Clone, Copy, Debug)]
 pub struct Ruling<'r> {
     /// The rule.
     pub rule: &'r Rule,
-    /// The name of the limit in answers.
+    /// The name of the limit in responses.
     pub name: &'r str,
-    /// The window, unless the rule bans or does not limit.
+    /// The window. None if the rule bans or does not limit.
     pub window: Option<&'r Window>,
-    /// The side of the rule's experiment.
+    /// The variant of the rule's experiment.
     pub variant: Variant,
-    /// Whether it binds.
+    /// The effect of its denial.
     pub mode: Mode,
-    /// What it says. Nothing if it does not limit, or if its store could not be asked.
+    /// The decision. None if the rule does not limit, or if the store could not decide.
     pub decision: Option<Decision>,
-    /// Who decided.
+    /// The part of the system that decided.
     pub source: Source,
-    /// What its window holds, where what is refused is counted too.
+    /// The count of its window, if all attempts are counted.
     pub counted: Option<WindowCount>,
 }
 
-/// What a window holds.
+/// The count of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowCount {
-    /// With the attempt, if that was counted.
+    /// The count after the attempt.
     pub after: u64,
-    /// Whether it was.
+    /// True if the attempt was counted. A store that knows the window to be exceeded may deny without counting.
     pub includes_attempt: bool,
 }
 
 impl<'r, K> Plan<'r, K> {
-    /// One verdict out of what the store answered to each charge, in order. A charge without an answer is one the store
-    /// could not be asked for; one that was left unasked has no ruling. `own` is the source of what needs no asking: the one of a store that is well.
-    pub fn verdict(&self, default_source: Source, results: impl IntoIterator<Item = ChargeResult>) -> Verdict<'r> {
-        Verdict::new(default_source, self.rulings(default_source, results))
+    /// True if no enforced limit denies the attempt, by the outcomes recorded so far.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        let enforced = self.lines.iter().filter(|line| line.rule.mode == Mode::Enforce);
+        let mut rulings = enforced.filter_map(|line| line.ruling(Source::Memory));
+        rulings.all(|ruling| ruling.is_allow())
     }
 
-    /// How the limits stand, from what the store answered, for one who takes nothing: that is always allowed.
-    pub fn standings(&self, default_source: Source, results: impl IntoIterator<Item = ChargeResult>) -> Verdict<'r> {
-        let mut rulings = self.rulings(default_source, results);
-        for ruling in &mut rulings {
-            ruling.decision = ruling.decision.map(Decision::as_peek);
-        }
-        Verdict::new(default_source, rulings)
+    /// Combines the recorded outcomes into one verdict. A charge without an outcome has failed; a skipped one has no
+    /// ruling. `default` is the source of rulings that need no store.
+    pub fn verdict(self, default: Source) -> Verdict<'r> {
+        let rulings = self.lines.into_iter().filter_map(|line| line.ruling(default));
+        Verdict::new(default, rulings.collect())
     }
 
-    fn rulings(&self, default_source: Source, results: impl IntoIterator<Item = ChargeResult>) -> Vec<Ruling<'r>> {
-        let mut results = results.into_iter();
-        self.lines
-            .iter()
-            .filter_map(|line| {
-                let mut includes_attempt = true;
-                let (decision, source) = match line.terms {
-                    Terms::Limited(_) => match results.next().unwrap_or(ChargeResult::Failed) {
-                        ChargeResult::Decided(decision, source) => (Some(decision), source),
-                        ChargeResult::Uncounted(decision, source) => {
-                            includes_attempt = false;
-                            (Some(decision), source)
-                        }
-                        ChargeResult::Failed => (None, line.rule.source_without_store()),
-                        ChargeResult::Skipped => return None,
-                    },
-                    Terms::Banned => (Some(Decision::banned(line.cost)), default_source),
-                    Terms::Unlimited => (None, default_source),
-                };
-                Some(line.ruling(decision, source, includes_attempt))
-            })
-            .collect()
+    /// Returns the standings of all limits, for a request that consumes nothing and is always allowed.
+    pub fn standings(self, default: Source) -> Verdict<'r> {
+        let rulings = self.lines.into_iter().filter_map(|line| line.ruling(default));
+        let peeks = rulings.map(|ruling| Ruling {
+            decision: ruling.decision.map(Decision::as_peek),
+            ..ruling
+        });
+        Verdict::new(default, peeks.collect())
     }
 }
 
 impl<'r> Verdict<'r> {
-    fn new(default_source: Source, rulings: Vec<Ruling<'r>>) -> Self {
+    fn new(default: Source, rulings: Vec<Ruling<'r>>) -> Self {
         let enforced = || {
             rulings
                 .iter()
@@ -117,7 +90,7 @@ impl<'r> Verdict<'r> {
         };
         let violated = enforced().filter(|(_, ruling)| !ruling.is_allow());
         // The first of the longest: `max_by_key` alone would give the last.
-        let longest = violated.rev().max_by_key(|(_, ruling)| ruling.wait());
+        let longest = violated.rev().max_by_key(|(_, ruling)| ruling.retry());
         let allowed = longest.is_none();
         let nearest = longest.or_else(|| {
             let standing =
@@ -131,11 +104,7 @@ impl<'r> Verdict<'r> {
             _ => None,
         });
         let delay = delays.max().unwrap_or(Micros::ZERO);
-        let source = rulings
-            .iter()
-            .map(|ruling| ruling.source)
-            .max()
-            .unwrap_or(default_source);
+        let source = rulings.iter().map(|ruling| ruling.source).max().unwrap_or(default);
         Self {
             allowed,
             nearest,
@@ -145,19 +114,19 @@ impl<'r> Verdict<'r> {
         }
     }
 
-    /// The ruling the answer speaks for.
+    /// The ruling that responses report.
     pub fn nearest(&self) -> Option<&Ruling<'r>> {
         self.rulings.get(self.nearest?)
     }
 
-    /// Whether it is refused because the store could not be asked and a rule says `closed`.
+    /// True if it is denied because the store is unavailable and a rule has `on_store_failure: closed`.
     pub fn is_closed(&self) -> bool {
         self.source == Source::Closed
     }
 }
 
 impl Ruling<'_> {
-    /// Whether this limit lets the attempt pass. Whether that binds is its `mode`.
+    /// True if this limit allows the attempt. Its `mode` says whether a denial is enforced.
     pub fn is_allow(&self) -> bool {
         match &self.decision {
             Some(decision) => decision.is_allow(),
@@ -165,8 +134,8 @@ impl Ruling<'_> {
         }
     }
 
-    /// How long a refused attempt waits. A rule that is closed says it never knows.
-    fn wait(&self) -> Option<Retry> {
+    /// When a denied attempt would pass. Unknown for a closed rule.
+    fn retry(&self) -> Option<Retry> {
         match &self.decision {
             Some(decision) => decision.retry(),
             None => Some(Retry::Unknown),
@@ -174,22 +143,28 @@ impl Ruling<'_> {
     }
 }
 
-impl<'r> Line<'r> {
-    fn ruling(&self, decision: Option<Decision>, source: Source, includes_attempt: bool) -> Ruling<'r> {
-        let (decision, counted) = match (decision, &self.rule.descriptor) {
-            (Some(decision), Some(descriptor)) if self.window.is_some() => {
-                let (decision, after) = descriptor.apply_limit(decision);
-                (
-                    Some(decision),
-                    after.map(|after| WindowCount {
+impl<'r, K> Line<'r, K> {
+    /// Its ruling by the recorded outcome. None if the charge was skipped.
+    #[inline]
+    fn ruling(&self, default: Source) -> Option<Ruling<'r>> {
+        let mut counted = None;
+        let (decision, source) = match (&self.charge, self.terms) {
+            (Some(planned), _) => match planned.outcome {
+                Some(Ok(outcome)) => {
+                    let (decision, after) = self.rule.counting.decide(outcome.decision);
+                    counted = after.map(|after| WindowCount {
                         after,
-                        includes_attempt,
-                    }),
-                )
-            }
-            (decision, _) => (decision, None),
+                        includes_attempt: outcome.receipt.cost > Cost::ZERO,
+                    });
+                    (Some(decision), outcome.source)
+                }
+                Some(Err(Undecided::Skipped)) => return None,
+                Some(Err(Undecided::Failed)) | None => (None, self.failure_source(&planned.charge)),
+            },
+            (None, Terms::Banned) => (Some(Decision::banned(self.cost)), default),
+            (None, Terms::Unlimited | Terms::Limited(_)) => (None, default),
         };
-        Ruling {
+        Some(Ruling {
             rule: self.rule,
             name: self.window.map_or(&self.rule.id, |window| &window.name),
             window: self.window,
@@ -198,17 +173,25 @@ impl<'r> Line<'r> {
             decision,
             source,
             counted,
-        }
+        })
     }
-}
 
-impl Rule {
-    /// What it says when its store cannot be asked. A shadow refuses nothing in this case either.
-    const fn source_without_store(&self) -> Source {
-        match (self.on_store_failure, self.mode) {
-            (OnStoreFailure::Closed, Mode::Enforce) => Source::Closed,
-            _ => Source::Open,
-        }
+    /// The source of its ruling if the charge was not decided. The rule's mode counts, not the charge's policy: a quota
+    /// is enforced.
+    #[cold]
+    fn failure_source(&self, charge: &Charge<K>) -> Source {
+        let policy = match self.rule.mode {
+            Mode::Enforce => Policy::Enforce,
+            Mode::Shadow | Mode::Disabled => Policy::Shadow,
+        };
+        let charge = Charge {
+            key: (),
+            limit: charge.limit,
+            cost: charge.cost,
+            policy,
+            on_failure: charge.on_failure,
+        };
+        undecided_source(&charge)
     }
 }
 

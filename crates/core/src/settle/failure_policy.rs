@@ -86,6 +86,15 @@ pub fn failure_policy_with<K>(
     }
 }
 
+/// The source of a charge that neither the shared store nor this instance decided: closed if the failure policy denies
+/// it, else open. A share that was not decided allows, as an open rule does.
+pub fn undecided_source<K>(charge: &Charge<K>) -> Source {
+    match failure_policy_with(charge, StoreMode::Auto, |limit| *limit).is_deny() {
+        true => Source::Closed,
+        false => Source::Open,
+    }
+}
+
 impl StoreMode {
     /// All modes, by the names that settings and replies use.
     pub const NAMES: [(&str, Self); 3] = [

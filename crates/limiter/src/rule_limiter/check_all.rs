@@ -1,83 +1,92 @@
-//! Several attempts of one request, settled as one: all of them go on, or none does.
+//! Several attempts of one request, settled as one: all of them pass, or none does.
 
-use super::{HitCharge, RuleLimiter, charge_results, takes_lease};
-use crate::store::{CounterStore, Hit, HitOp, Settlement};
-use crate::{join, lease};
+use super::settle::RequestCharges;
+use super::{RuleLimiter, takes_lease};
+use crate::lease;
+use crate::store::CounterStore;
+use futures_util::future::join_all;
 use tollgate_core::rules::ratelimit::{CounterTarget, LimitOverride};
-use tollgate_core::rules::{Attempt, ChargeResult, Plan, Ruling, Verdict, WindowCount};
-use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, OnStoreFailure, Policy, Source, Timestamp};
+use tollgate_core::rules::{Attempt, Plan, PlannedCharge, Undecided, Verdict, WindowCount};
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Policy, Source, Timestamp, undecided_source};
 
-/// One attempt of a request that makes several.
+/// One attempt of a request with several.
 #[derive(Clone, Copy, Debug)]
 pub struct AttemptItem<'a> {
-    /// What is attempted.
+    /// The attempt.
     pub attempt: Attempt<'a>,
-    /// What its cost is for.
+    /// The direction of its cost.
     pub direction: Direction,
-    /// What holds instead of the rules, if the caller brings a limit of his own.
+    /// A limit that replaces the rules.
     pub inline_limit: Option<InlineLimit>,
 }
 
-/// What a cost is for.
+/// The direction of a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// It is taken.
+    /// It is consumed.
     Consume,
-    /// It is given back, never above full. It never refuses.
+    /// It is refunded, never above the capacity, and never denied.
     Refund,
 }
 
-/// A limit that a caller brings along. It has a counter of its own for each domain and list of attributes, or that of the
-/// descriptor whose place it takes.
+/// A limit sent with the request. It has its own counter for each domain and list of attributes, or the counter of the
+/// descriptor that it replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InlineLimit {
-    /// So much.
+    /// A limit.
     Limited(Limit),
-    /// Nothing passes.
+    /// Denies everything.
     Banned,
-    /// So much, in the place of a descriptor of envoyproxy/ratelimit.
+    /// A limit that replaces that of a descriptor.
     Override(LimitOverride),
 }
 
-/// What the parts of a request came to.
+/// The result of all items of a request.
 #[derive(Debug)]
 pub struct CombinedVerdict<'r> {
-    /// Whether the request may go on: every part may, but for quotas, which refuse only all together. Otherwise nothing was
-    /// taken and nothing given back, except of descriptors of envoyproxy/ratelimit that are not strict: they are counted each
-    /// by itself.
+    /// True if the request is allowed: every item is, except that quotas deny only together. Otherwise nothing was
+    /// consumed and nothing refunded, except where all attempts are counted.
     pub allowed: bool,
-    /// For each part, in order, what its own limits say.
+    /// The verdict of each item by its own limits, in order.
     pub items: Vec<ItemVerdict<'r>>,
-    /// How often a cost attribute was not a whole number, and the default was charged.
+    /// Number of cost attributes that were not whole numbers; the default was charged.
     pub invalid_costs: u32,
-    /// The store's time when it was settled. Nothing if nothing had to be.
+    /// The store's time of the settlement. None if nothing had to be settled.
     pub now: Option<Timestamp>,
 }
 
-/// What the limits of one part say.
+/// The verdict of one item by its own limits.
 #[derive(Debug)]
 pub enum ItemVerdict<'r> {
-    /// The rules do.
+    /// The verdict of the rules.
     Rules(Verdict<'r>),
-    /// The limit it brought does. Nothing is decided if the store could not be asked, or another part was refused without
-    /// asking for this one: then it passes, unless its source is [`Source::Closed`]. Last what its window holds with this
-    /// part, where what is refused is counted too.
+    /// The decision of the inline limit, and the count of its window if all attempts are counted. No decision if the
+    /// store failed, or if another item was denied before this one was sent: then it passes, unless its source is
+    /// [`Source::Closed`].
     Inline(Option<Decision>, Source, Option<WindowCount>),
 }
 
-/// What a part is to be charged for.
+/// The charges of one item.
 enum PlannedItem<'r, K> {
     Rules(Plan<'r, K>),
-    Inline(Cost, InlineLimit),
-    /// Is done when the others are settled. Nothing is planned for a limit that it brought.
+    Inline(InlineCharge<K>),
+    /// Refunded after the others are settled. None for an inline limit.
     Refund(Option<Plan<'r, K>>),
 }
 
+/// The charge of an inline limit.
+struct InlineCharge<K> {
+    limit: InlineLimit,
+    cost: Cost,
+    /// None if it denies everything.
+    charge: Option<PlannedCharge<K>>,
+}
+
 impl<S: CounterStore> RuleLimiter<S> {
-    /// May all of these attempts go on? If so, every rule that one of them meets is charged; if not, none is. Attempts that
-    /// meet the same counter add up. Descriptors of envoyproxy/ratelimit that are not strict are counted in any case.
+    /// Checks several attempts as one. If all are allowed, every rule that one of them matches is charged; otherwise
+    /// none is. Charges on one counter add up. Rules that count all attempts are charged in any case.
     ///
-    /// What is to be given back is given when the others have passed, or in any case where refusals are counted.
+    /// Refunds are applied if the request is allowed, and in any case where all attempts are counted.
     pub async fn check_all(&self, items: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
         if let [
             AttemptItem {
@@ -96,61 +105,36 @@ impl<S: CounterStore> RuleLimiter<S> {
             };
         }
         let mut planned: Vec<PlannedItem<'_, S::Key>> = items.iter().map(|item| self.plan_item(item)).collect();
-        let mut charges: Vec<Charge<S::Key>> = Vec::new();
-        let mut hit_charges: Vec<HitCharge> = Vec::new();
         let replaced: Vec<&str> = planned.iter().flat_map(PlannedItem::replaced_limits).collect();
-        for (planned_item, item) in planned.iter_mut().zip(items) {
-            match planned_item {
-                PlannedItem::Rules(plan) => {
-                    if !replaced.is_empty() {
-                        plan.drop_replaced(&replaced);
-                    }
-                    hit_charges.extend(self.hit_charge(&item.attempt, plan, charges.len()));
-                    charges.append(&mut plan.charges);
-                }
-                PlannedItem::Inline(cost, inline_limit) => {
-                    hit_charges.extend(self.inline_hit(&item.attempt, inline_limit, charges.len()));
-                    charges.extend(self.inline_charge(&item.attempt, inline_limit, *cost));
-                }
-                PlannedItem::Refund(Some(plan)) => plan.drop_replaced(&replaced),
-                PlannedItem::Refund(None) => {}
-            }
+        if !replaced.is_empty() {
+            let plans = planned.iter_mut().filter_map(PlannedItem::plan_mut);
+            plans.for_each(|plan| plan.drop_replaced(&replaced));
         }
         let invalid_costs = planned.iter().map(PlannedItem::invalid_costs).sum();
-        let is_banned = planned.iter().any(PlannedItem::is_banned);
-        let mut settlement = self.settle_or_peek(&charges, &hit_charges, is_banned).await;
-        let mut verdicts = self.item_verdicts(&planned, settlement.as_ref());
-        if let Some(settlement) = &mut settlement
-            && !is_banned
-            && !is_allowed(&verdicts)
-            && !settlement.is_denied(&charges)
-        {
-            // A rule is closed because its part of the store is away; another part has taken charges.
-            self.store.compensate(&charges, settlement).await;
-            verdicts = self.item_verdicts(&planned, Some(settlement));
-        }
-        let allowed = is_allowed(&verdicts);
-        // All at once, within one deadline.
-        let refunds = items
-            .iter()
-            .zip(planned)
-            .zip(&verdicts)
-            .filter(|(_, verdict)| verdict.is_none());
-        let refunding = refunds.map(|((item, planned_item), _)| async move {
-            match planned_item {
-                PlannedItem::Refund(Some(plan)) => self.refund_item(item, plan, allowed).await,
-                _ => self.refund_inline(item, allowed).await,
+        let takes_lease = planned.charges().any(|planned| takes_lease(&planned.charge));
+        let lease = match takes_lease {
+            true => lease::random_id(),
+            false => LeaseId::default(),
+        };
+        let now = self.settle(&mut planned, lease).await;
+        let allowed = planned.is_allowed();
+        let has_refunds = items.iter().any(|item| item.direction == Direction::Refund);
+        let items = match has_refunds {
+            false => planned
+                .into_iter()
+                .filter_map(|planned| self.item_verdict(planned))
+                .collect(),
+            true => {
+                // Concurrently, within one deadline.
+                let each = items.iter().zip(planned);
+                join_all(each.map(|(item, planned)| self.refund_or_verdict(item, planned, allowed))).await
             }
-        });
-        let mut refunded = join::all(refunding).await.into_iter();
+        };
         CombinedVerdict {
             allowed,
-            items: verdicts
-                .into_iter()
-                .filter_map(|verdict| verdict.or_else(|| refunded.next()))
-                .collect(),
+            items,
             invalid_costs,
-            now: settlement.map(|settlement| settlement.now),
+            now,
         }
     }
 
@@ -158,177 +142,102 @@ impl<S: CounterStore> RuleLimiter<S> {
         match (item.direction, item.inline_limit) {
             (Direction::Refund, Some(_)) => PlannedItem::Refund(None),
             (Direction::Refund, None) => PlannedItem::Refund(Some(self.plan(&item.attempt))),
-            (Direction::Consume, Some(inline_limit)) => PlannedItem::Inline(item.attempt.cost, inline_limit),
+            (Direction::Consume, Some(limit)) => {
+                PlannedItem::Inline(self.plan_inline(&item.attempt, limit, item.attempt.cost))
+            }
             (Direction::Consume, None) => PlannedItem::Rules(self.plan(&item.attempt)),
         }
     }
 
-    /// Settles them, unless one of the attempts is banned, or there is nothing to settle.
-    async fn settle_or_peek(
-        &self,
-        charges: &[Charge<S::Key>],
-        hit_charges: &[HitCharge],
-        is_banned: bool,
-    ) -> Option<Settlement> {
-        if charges.is_empty() {
-            return None;
+    /// The verdict of a settled item. None for a refund.
+    fn item_verdict<'r>(&self, planned: PlannedItem<'r, S::Key>) -> Option<ItemVerdict<'r>> {
+        match planned {
+            PlannedItem::Rules(plan) => Some(ItemVerdict::Rules(plan.verdict(S::SOURCE))),
+            PlannedItem::Inline(inline) => Some(inline.verdict(S::SOURCE)),
+            PlannedItem::Refund(_) => None,
         }
-        if is_banned {
-            return Some(self.peek_attempt(charges, hit_charges, is_banned).await);
-        }
-        let lease = match charges.iter().any(takes_lease) {
-            true => lease::random_id(),
-            false => LeaseId::default(),
-        };
-        Some(self.settle(charges, hit_charges, lease).await)
     }
 
-    /// Gives the cost of a part back if the request goes on, and tells how its limits stand.
-    async fn refund_item<'r>(
+    /// Applies a refund and returns the standings after it; other items have their verdict already.
+    async fn refund_or_verdict<'r>(
         &self,
         item: &AttemptItem<'_>,
-        mut plan: Plan<'r, S::Key>,
+        planned: PlannedItem<'r, S::Key>,
         allowed: bool,
     ) -> ItemVerdict<'r> {
-        if !self.refund_applies(item, allowed) {
-            for charge in &mut plan.charges {
-                *charge = charge.as_peek();
+        let is_applied = self.refund_applies(item, allowed);
+        match planned {
+            PlannedItem::Rules(plan) => ItemVerdict::Rules(plan.verdict(S::SOURCE)),
+            PlannedItem::Inline(inline) => inline.verdict(S::SOURCE),
+            PlannedItem::Refund(Some(mut plan)) => {
+                if !is_applied {
+                    let charges = plan.charges_mut().map(|planned| &mut planned.charge);
+                    charges.for_each(|charge| *charge = charge.as_peek());
+                }
+                ItemVerdict::Rules(self.refund_plan(plan).await)
+            }
+            PlannedItem::Refund(None) => {
+                let cost = if is_applied { item.attempt.cost } else { Cost::ZERO };
+                self.refund_inline(item, cost).await
             }
         }
-        ItemVerdict::Rules(self.refund_plan(&item.attempt, &plan).await)
     }
 
-    /// The same for a part that brought a limit.
-    async fn refund_inline(&self, item: &AttemptItem<'_>, allowed: bool) -> ItemVerdict<'_> {
-        let attempt = &item.attempt;
-        let cost = match self.refund_applies(item, allowed) {
-            true => attempt.cost,
-            false => Cost::ZERO,
-        };
-        let inline_limit = item.inline_limit.as_ref();
-        let Some((inline_limit, charge)) = inline_limit
-            .and_then(|inline_limit| Some((inline_limit, self.inline_charge(attempt, inline_limit, cost)?)))
-        else {
-            return ItemVerdict::Inline(Some(Decision::banned(Cost::ZERO)), S::SOURCE, None);
-        };
-        let result = match self.inline_hit(attempt, inline_limit, 0) {
-            Some((_, target)) => {
-                let (charge, target) = (&charge, &target);
-                let settlement = self
-                    .store
-                    .hit(
-                        &[Hit {
-                            charge,
-                            counting: target,
-                        }],
-                        HitOp::Decrement,
-                    )
-                    .await;
-                charge_results(&settlement).next().unwrap_or(ChargeResult::Failed)
-            }
-            None => {
-                let standing = self.store.refund(&charge).await;
-                standing.map_or(ChargeResult::Failed, |(decision, source)| {
-                    ChargeResult::Decided(decision, source)
-                })
-            }
-        };
-        self.inline_verdict(inline_limit, result).as_peek()
+    /// Refunds an inline limit and returns its standing.
+    async fn refund_inline<'r>(&self, item: &AttemptItem<'_>, cost: Cost) -> ItemVerdict<'r> {
+        let limit = item.inline_limit.unwrap_or(InlineLimit::Banned);
+        let mut inline = self.plan_inline(&item.attempt, limit, cost);
+        match &mut inline.charge {
+            Some(planned) => planned.outcome = Some(self.refund_charge(planned).await),
+            None => inline.cost = Cost::ZERO,
+        }
+        inline.verdict(S::SOURCE).as_peek()
     }
 
-    /// Whether what a part gives back is given: if the request goes on, and where every descriptor is counted by itself in
-    /// any case.
+    /// True if a refund is applied: if the request is allowed, and in any case where all attempts are counted.
     fn refund_applies(&self, item: &AttemptItem<'_>, allowed: bool) -> bool {
         let descriptors = self.rules.descriptors();
         allowed || !descriptors.options.strict && descriptors.has_domain(item.attempt.domain)
     }
 
-    /// What the limits of each part say, as far as they were asked. The answers stand in the order of the parts.
-    fn item_verdicts<'r>(
-        &self,
-        planned: &[PlannedItem<'r, S::Key>],
-        settlement: Option<&Settlement>,
-    ) -> Vec<Option<ItemVerdict<'r>>> {
-        let mut results = settlement.into_iter().flat_map(charge_results);
-        let each = planned.iter().map(|planned_item| match planned_item {
-            PlannedItem::Rules(plan) => Some(ItemVerdict::Rules(plan.verdict(S::SOURCE, &mut results))),
-            PlannedItem::Inline(cost, InlineLimit::Banned) => {
-                Some(ItemVerdict::Inline(Some(Decision::banned(*cost)), S::SOURCE, None))
-            }
-            PlannedItem::Inline(_, inline_limit) => {
-                Some(self.inline_verdict(inline_limit, results.next().unwrap_or(ChargeResult::Failed)))
-            }
-            PlannedItem::Refund(_) => None,
-        });
-        each.collect()
-    }
-
-    /// What a limit says that a caller brings. Where this instance decides nothing on its own, none passes without the store.
-    fn inline_verdict<'r>(&self, inline_limit: &InlineLimit, result: ChargeResult) -> ItemVerdict<'r> {
-        match (result, inline_limit) {
-            (
-                ChargeResult::Decided(decision, source) | ChargeResult::Uncounted(decision, source),
-                InlineLimit::Override(limit_override),
-            ) => {
-                let (decision, after) = limit_override.apply_limit(decision);
-                let includes_attempt = matches!(result, ChargeResult::Decided(..));
-                ItemVerdict::Inline(
-                    Some(decision),
-                    source,
-                    after.map(|after| WindowCount {
-                        after,
-                        includes_attempt,
-                    }),
-                )
-            }
-            (ChargeResult::Decided(decision, source) | ChargeResult::Uncounted(decision, source), _) => {
-                ItemVerdict::Inline(Some(decision), source, None)
-            }
-            (ChargeResult::Failed, _) => {
-                let source = match self.rules.on_store_failure() {
-                    OnStoreFailure::Closed => Source::Closed,
-                    OnStoreFailure::Local | OnStoreFailure::Open { .. } => Source::Open,
+    /// The charge of an inline limit.
+    fn plan_inline(&self, attempt: &Attempt<'_>, limit: InlineLimit, cost: Cost) -> InlineCharge<S::Key> {
+        let (charged_limit, policy, shared_key) = match limit {
+            InlineLimit::Banned => {
+                return InlineCharge {
+                    limit,
+                    cost,
+                    charge: None,
                 };
-                ItemVerdict::Inline(None, source, None)
             }
-            (ChargeResult::Skipped, _) => ItemVerdict::Inline(None, S::SOURCE, None),
-        }
-    }
-
-    /// What a limit that a caller brings is charged for, unless it lets nothing pass.
-    fn inline_charge(&self, attempt: &Attempt<'_>, inline_limit: &InlineLimit, cost: Cost) -> Option<Charge<S::Key>> {
-        let (limit, policy, shared_key) = match inline_limit {
-            InlineLimit::Banned => return None,
-            InlineLimit::Limited(limit) => (*limit, Policy::Enforce, None),
-            InlineLimit::Override(limit_override) => {
-                let shared_key = self
-                    .rules
-                    .counter_for_override(attempt, limit_override.unit(), |counter, per| self.key(counter, per));
-                (limit_override.counting_limit(), limit_override.policy(), shared_key)
+            InlineLimit::Limited(limit) => (limit, Policy::Enforce, None),
+            InlineLimit::Override(limit) => {
+                let key = |counter, per: &[&[u8]]| self.key(counter, per);
+                let shared_key = self.rules.counter_for_override(attempt, limit.unit(), key);
+                (limit.charged_limit(), limit.policy(), shared_key)
             }
         };
-        Some(Charge {
-            key: shared_key.unwrap_or_else(|| self.inline_key(attempt, &limit)),
-            limit,
+        let mut planned = PlannedCharge::new(Charge {
+            key: shared_key.unwrap_or_else(|| self.inline_key(attempt, &charged_limit)),
+            limit: charged_limit,
             cost,
             policy,
             on_failure: self.rules.on_store_failure(),
-        })
-    }
-
-    /// How the charge of a limit that a caller brings is counted, if it is: at this place among all.
-    fn inline_hit(&self, attempt: &Attempt<'_>, inline_limit: &InlineLimit, index: usize) -> Option<HitCharge> {
-        match inline_limit {
-            InlineLimit::Override(limit_override)
-                if self.store.counts_hits() && limit_override.policy() == Policy::Count =>
-            {
-                Some((index, CounterTarget::for_override(attempt, limit_override.requests())))
-            }
-            _ => None,
+        });
+        if let InlineLimit::Override(limit) = limit
+            && policy == Policy::Count
+            && self.store.counts_hits()
+        {
+            planned.target = Some(CounterTarget::for_override(attempt, limit.requests()));
+        }
+        InlineCharge {
+            limit,
+            cost,
+            charge: Some(planned),
         }
     }
 
-    /// The counter of a limit that a caller brings: no rule's, whatever its id.
+    /// The key of an inline limit's own counter.
     fn inline_key(&self, attempt: &Attempt<'_>, limit: &Limit) -> S::Key {
         let template = self.store.template(&Counter {
             domain: attempt.domain,
@@ -343,61 +252,129 @@ impl<S: CounterStore> RuleLimiter<S> {
     }
 }
 
-/// What stands for the rule's id in the counter of a limit that a caller brings: no id has a space in it.
+/// The rule id in the counter of an inline limit: no rule's id has a space in it.
 const INLINE_RULE: &str = "inline limit";
 
+impl<K> InlineCharge<K> {
+    /// Its verdict by the recorded outcome. `default` is the source of a verdict that needs no store.
+    fn verdict<'r>(&self, default: Source) -> ItemVerdict<'r> {
+        let Some(planned) = &self.charge else {
+            return ItemVerdict::Inline(Some(Decision::banned(self.cost)), default, None);
+        };
+        match (planned.outcome, self.limit) {
+            (Some(Ok(outcome)), InlineLimit::Override(limit)) => {
+                let (decision, after) = limit.counting().decide(outcome.decision);
+                let count = after.map(|after| WindowCount {
+                    after,
+                    includes_attempt: outcome.receipt.cost > Cost::ZERO,
+                });
+                ItemVerdict::Inline(Some(decision), outcome.source, count)
+            }
+            (Some(Ok(outcome)), _) => ItemVerdict::Inline(Some(outcome.decision), outcome.source, None),
+            (Some(Err(Undecided::Skipped)), _) => ItemVerdict::Inline(None, default, None),
+            (Some(Err(Undecided::Failed)) | None, _) => {
+                ItemVerdict::Inline(None, undecided_source(&planned.charge), None)
+            }
+        }
+    }
+}
+
 impl<'r, K> PlannedItem<'r, K> {
-    /// The names of limits that do not hold because of it.
-    fn replaced_limits(&self) -> impl Iterator<Item = &'r str> {
-        let plan = match self {
+    fn plan(&self) -> Option<&Plan<'r, K>> {
+        match self {
             Self::Rules(plan) => Some(plan),
             Self::Refund(plan) => plan.as_ref(),
-            Self::Inline(..) => None,
-        };
-        plan.into_iter().flat_map(Plan::replaced_limits)
+            Self::Inline(_) => None,
+        }
+    }
+
+    fn plan_mut(&mut self) -> Option<&mut Plan<'r, K>> {
+        match self {
+            Self::Rules(plan) => Some(plan),
+            Self::Refund(plan) => plan.as_mut(),
+            Self::Inline(_) => None,
+        }
+    }
+
+    /// The names of the rules that it replaces.
+    fn replaced_limits(&self) -> impl Iterator<Item = &'r str> {
+        self.plan().into_iter().flat_map(Plan::replaced_limits)
     }
 
     fn invalid_costs(&self) -> u32 {
         match self {
             Self::Rules(plan) => plan.invalid_costs,
-            Self::Inline(..) | Self::Refund(_) => 0,
+            Self::Inline(_) | Self::Refund(_) => 0,
         }
+    }
+}
+
+impl<K> RequestCharges<K> for Vec<PlannedItem<'_, K>> {
+    fn charges<'p>(&'p self) -> impl Iterator<Item = &'p PlannedCharge<K>>
+    where
+        K: 'p,
+    {
+        self.iter().flat_map(|item| {
+            let (plan, inline) = match item {
+                PlannedItem::Rules(plan) => (Some(plan), None),
+                PlannedItem::Inline(inline) => (None, inline.charge.as_ref()),
+                PlannedItem::Refund(_) => (None, None),
+            };
+            plan.into_iter().flat_map(Plan::charges).chain(inline)
+        })
+    }
+
+    fn charges_mut<'p>(&'p mut self) -> impl Iterator<Item = &'p mut PlannedCharge<K>>
+    where
+        K: 'p,
+    {
+        self.iter_mut().flat_map(|item| {
+            let (plan, inline) = match item {
+                PlannedItem::Rules(plan) => (Some(plan), None),
+                PlannedItem::Inline(inline) => (None, inline.charge.as_mut()),
+                PlannedItem::Refund(_) => (None, None),
+            };
+            plan.into_iter().flat_map(Plan::charges_mut).chain(inline)
+        })
+    }
+
+    /// Every item passes, except that quotas deny only together.
+    fn is_allowed(&self) -> bool {
+        let (mut quotas, mut exceeded) = (0, 0);
+        for item in self {
+            let (is_quota, is_allowed) = match item {
+                PlannedItem::Rules(plan) => (plan.is_quota(), plan.is_allowed()),
+                PlannedItem::Inline(inline) => (false, inline.verdict(Source::Memory).is_allow()),
+                PlannedItem::Refund(_) => continue,
+            };
+            match (is_quota, is_allowed) {
+                (false, false) => return false,
+                (false, true) => {}
+                (true, is_allowed) => {
+                    quotas += 1;
+                    exceeded += u32::from(!is_allowed);
+                }
+            }
+        }
+        quotas == 0 || exceeded < quotas
     }
 
     fn is_banned(&self) -> bool {
-        match self {
-            Self::Rules(plan) => plan.is_banned(),
-            Self::Inline(cost, InlineLimit::Banned) => *cost > Cost::ZERO,
-            Self::Inline(_, InlineLimit::Limited(_) | InlineLimit::Override(_)) | Self::Refund(_) => false,
-        }
+        self.iter().any(|item| match item {
+            PlannedItem::Rules(plan) => plan.is_banned(),
+            PlannedItem::Inline(inline) => inline.charge.is_none() && inline.cost > Cost::ZERO,
+            PlannedItem::Refund(_) => false,
+        })
     }
-}
-
-/// Whether the request goes on: every part does, except that quotas refuse only all together.
-fn is_allowed(verdicts: &[Option<ItemVerdict<'_>>]) -> bool {
-    let (mut quotas, mut spent) = (0, 0);
-    for verdict in verdicts.iter().flatten() {
-        match (verdict.is_quota(), verdict.is_allow()) {
-            (false, false) => return false,
-            (false, true) => {}
-            (true, is_allow) => {
-                quotas += 1;
-                spent += u32::from(!is_allow);
-            }
-        }
-    }
-    quotas == 0 || spent < quotas
 }
 
 impl ItemVerdict<'_> {
-    /// Whether it is held to a quota.
+    /// True if a quota applies to it.
     pub fn is_quota(&self) -> bool {
-        let is_quota_ruling =
-            |ruling: &Ruling<'_>| ruling.rule.descriptor().is_some_and(|descriptor| descriptor.is_quota);
-        matches!(self, Self::Rules(verdict) if verdict.rulings.iter().any(is_quota_ruling))
+        matches!(self, Self::Rules(verdict) if verdict.rulings.iter().any(|ruling| ruling.rule.is_quota()))
     }
 
-    /// Whether its own limits let the part pass.
+    /// True if its own limits allow the item.
     pub fn is_allow(&self) -> bool {
         match self {
             Self::Rules(verdict) => verdict.allowed,
@@ -406,7 +383,7 @@ impl ItemVerdict<'_> {
         }
     }
 
-    /// The same of a part that takes nothing: how a limit stands refuses nothing.
+    /// The verdict of an item that consumes nothing: it is always allowed.
     fn as_peek(self) -> Self {
         match self {
             Self::Inline(None, Source::Closed, counted) => Self::Inline(None, Source::Open, counted),

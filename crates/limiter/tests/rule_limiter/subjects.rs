@@ -60,7 +60,7 @@ fn a_name_that_no_rule_has_is_not_taken_for_one_with_nothing_to_forget() {
         ("plan.1hr", "did you mean `plan.1h`?"),
         ("nothing-like-it", "the id of a rule"),
         // It is one of another domain.
-        ("there", "no rule of the domain `default`"),
+        ("there", "the domain `default` has no such rule"),
     ] {
         let error = block_on(limiter.forget(&attempt(&attributes(&["merchant=m"]), 1), Some(rule)));
         let error = error.unwrap_err().to_string();

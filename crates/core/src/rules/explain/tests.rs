@@ -1,5 +1,7 @@
+use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::rules::{Attempt, ChargeResult, attributes, sample};
+use crate::rules::{Attempt, attributes, sample};
+use crate::settle::Outcome;
 use crate::settle::source::Source;
 use crate::units::time::Micros;
 
@@ -26,12 +28,17 @@ fn explain(pairs: &[(&str, &[u8])], decision: Decision) -> String {
         attributes: &attributes,
         cost: Cost::ONE,
     };
-    let plan = rules.plan(&attempt, |_, _| ());
-    let answers = plan
-        .charges
-        .iter()
-        .map(|_| ChargeResult::Decided(decision, Source::Memory));
-    let verdict = plan.verdict(Source::Memory, answers);
+    let mut plan = rules.plan(&attempt, |_, _| ());
+    plan.record(std::iter::repeat(Ok(Outcome {
+        decision,
+        receipt: Receipt {
+            cost: Cost::ONE,
+            mark: Mark::default(),
+            lease: LeaseId::default(),
+        },
+        source: Source::Memory,
+    })));
+    let verdict = plan.verdict(Source::Memory);
     let key = |counter: crate::rules::CounterId, per: &[&[u8]]| format!("k{}{}", counter.index(), per.len());
     rules.explain(&attempt, verdict, key).to_string()
 }

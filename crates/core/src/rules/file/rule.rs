@@ -6,7 +6,7 @@ use super::{RulesParser, parse_domain, parse_name};
 use crate::decision::Cost;
 use crate::problem::{Problem, Problems};
 use crate::quantity;
-use crate::rules::model::{CostSource, Dimension, Experiment, Mode, Rule, Variant};
+use crate::rules::model::{CostSource, Counting, Dimension, Experiment, Mode, Rule, Variant};
 use crate::settle::OnStoreFailure;
 use crate::yaml::{Fields, MapKey, Node, NodeKind, excerpt};
 use std::sync::Arc;
@@ -143,6 +143,8 @@ impl RulesParser {
                 on_store_failure: on_store_failure.flatten().unwrap_or(OnStoreFailure::Local),
                 experiment: experiment.flatten().map(Box::new),
                 location: location.clone(),
+                counting: Counting::OnAllow,
+                group: None,
                 descriptor: None,
             });
         }

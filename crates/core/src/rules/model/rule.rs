@@ -1,5 +1,6 @@
 //! The compiled rules: valid, complete, immutable.
 
+use super::counting::{Counting, Group};
 use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::network::Networks;
@@ -29,6 +30,9 @@ pub struct Rule {
     pub(crate) experiment: Option<Box<Experiment>>,
     pub(crate) mode: Mode,
     pub(crate) on_store_failure: OnStoreFailure,
+    pub(crate) counting: Counting,
+    /// Its relation to the other rules of one request. None: it applies independently of them.
+    pub(crate) group: Option<Box<Group>>,
     pub(crate) selector: LimitSelector,
     pub(crate) id: Box<str>,
     pub(crate) domain: Box<str>,
@@ -421,6 +425,16 @@ impl Rule {
     /// Its experiment, if any.
     pub fn experiment(&self) -> Option<&Experiment> {
         self.experiment.as_deref()
+    }
+
+    /// The attempts its limits count.
+    pub const fn counting(&self) -> Counting {
+        self.counting
+    }
+
+    /// True if it denies only together with all quotas of a request.
+    pub fn is_quota(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.is_quota)
     }
 
     /// The descriptor it was compiled from, if any.

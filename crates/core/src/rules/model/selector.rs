@@ -96,13 +96,10 @@ impl Overrides {
 }
 
 impl Rule {
-    /// Returns the cost of an attempt, and whether its cost attribute was valid. Descriptors charge every hit.
+    /// Returns the cost of an attempt, and whether its cost attribute was valid.
     #[inline]
     pub(crate) fn cost(&self, attempt: &Attempt<'_>) -> (Cost, CostValidity) {
-        match self.descriptor {
-            None => self.cost_source.resolve(attempt),
-            Some(_) => (attempt.cost, CostValidity::Valid),
-        }
+        self.cost_source.resolve(attempt)
     }
 }
 

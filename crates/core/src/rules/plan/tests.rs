@@ -36,8 +36,8 @@ fn lines(pairs: &[(&str, &[u8])]) -> Vec<String> {
     };
     let plan = rules.plan(&attempt, |_, _| ());
     let windows = plan.lines.iter().filter(|line| line.window.is_some());
-    assert_eq!(windows.count(), plan.charges.len());
-    let line = |line: &Line<'_>| match (line.terms, line.window) {
+    assert_eq!(windows.count(), plan.charges().count());
+    let line = |line: &Line<'_, ()>| match (line.terms, line.window) {
         (Terms::Banned, _) => format!("{} banned", line.rule.id),
         (Terms::Unlimited, _) => format!("{} unlimited", line.rule.id),
         (Terms::Limited(_), window) => {
@@ -118,7 +118,7 @@ fn the_order_of_attributes_does_not_matter() {
             cost: Cost::ONE,
         };
         let plan = rules.plan(&attempt, |counter, per| (counter, per.concat()));
-        format!("{:?}", plan.charges)
+        format!("{:?}", plan.charges().collect::<Vec<_>>())
     };
     let expected = planned(&attributes(&names));
     for seed in 0..100 {
@@ -143,7 +143,7 @@ fn a_shadow_is_charged_as_one_and_a_ban_is_noticed() {
             cost,
         };
         let plan = rules.plan(&attempt, |_, _| ());
-        let policies: Vec<Policy> = plan.charges.iter().map(|charge| charge.policy).collect();
+        let policies: Vec<Policy> = plan.charges().map(|planned| planned.charge.policy).collect();
         (policies, plan.is_banned())
     };
     let shadows = [Policy::Shadow, Policy::Shadow];

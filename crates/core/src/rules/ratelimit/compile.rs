@@ -5,108 +5,33 @@ use super::id::rule_id;
 use super::stat_path::{PathLevel, StatPath};
 use super::tree::{DescriptorLevel, DescriptorLimit, DescriptorNode, Descriptors};
 use crate::algorithm::fixed_window::FixedWindow;
-use crate::decision::{Cost, Decision, Retry, Standing};
+use crate::decision::Cost;
 use crate::limit::Limit;
 use crate::rules::model::{
-    Condition, CostSource, CounterId, CounterSpec, Dimension, LimitSelector, Mode, Rule, Terms, Test, Variant, Window,
-    Windows,
+    Condition, CostSource, CounterId, CounterSpec, Counting, Dimension, Group, LimitSelector, Mode, Rule, Terms, Test,
+    Variant, Window, Windows,
 };
 use crate::settle::OnStoreFailure;
-use crate::units::muldiv::muldiv;
 use crate::units::rate::Rate;
 use crate::yaml;
 use std::collections::HashSet;
-use std::num::NonZeroU64;
 use std::sync::Arc;
 
-/// The parts of a descriptor that its rule keeps.
+/// The parts of a descriptor that its rule keeps for responses and statistics.
 #[derive(Debug)]
 pub struct Descriptor {
-    /// The name by which other descriptors replace it; empty if it has none.
+    /// The name as reported in responses; empty if it has none, or one with characters a header cannot carry.
     pub name: Box<str>,
-    /// The names of the limits that it replaces.
-    pub replaces: Box<[Box<str>]>,
-    /// It denies only if all quotas of a request deny. Unlimited descriptors are never quotas: they would always have
-    /// capacity left.
-    pub is_quota: bool,
     /// The name of its statistics.
     pub path: StatPath,
     /// A map returned to the callers it allows.
     pub metadata: Option<yaml::Node>,
-    /// The capacity of a window, where denied hits are counted too.
-    pub(crate) counts: Option<u32>,
-}
-
-/// More hits than are ever counted, and still within the range of a store reply: a window of this capacity never
-/// denies, so it counts every hit.
-const UNCAPPED: u64 = (1 << 32) - 1;
-const UNCAPPED_DIVISOR: NonZeroU64 = NonZeroU64::new(UNCAPPED).expect("more than nothing");
-
-impl Descriptor {
-    /// The name as reported in responses; empty if it contains characters a header cannot carry.
-    pub fn report_name(&self) -> &str {
-        if is_reportable(&self.name) { &self.name } else { "" }
-    }
-
-    /// Returns the limit to charge in the store: where denied hits are counted too, a window that never denies.
-    pub(crate) fn counting_limit(&self, limit: &Limit) -> Limit {
-        match self.counts {
-            Some(_) => counting_limit(limit),
-            None => *limit,
-        }
-    }
-
-    /// Returns the decision of this limit for the store's decision, and the window's count where denied hits are
-    /// counted too.
-    pub(crate) fn apply_limit(&self, decision: Decision) -> (Decision, Option<u64>) {
-        match self.counts {
-            None => (decision, None),
-            Some(requests) => {
-                let (decision, counted) = apply_limit(requests, decision);
-                (decision, Some(counted))
-            }
-        }
-    }
 }
 
 /// True if a name can be reported: Envoy copies it into a quoted header value unescaped.
 pub(super) fn is_reportable(name: &str) -> bool {
     name.bytes()
         .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
-}
-
-/// Returns a window of the same length that never denies.
-pub(super) const fn counting_limit(limit: &Limit) -> Limit {
-    match limit {
-        Limit::FixedWindow(window) => {
-            Limit::FixedWindow(FixedWindow::new(Rate::for_hits(UNCAPPED, window.rate().period())))
-        }
-        _ => *limit,
-    }
-}
-
-/// Returns the decision of a window with this capacity, and its count. Hits above the capacity are denied.
-pub(super) fn apply_limit(requests: u32, decision: Decision) -> (Decision, u64) {
-    let requests = u64::from(requests);
-    let counted = *decision.standing();
-    let used = counted.limit.saturating_sub(counted.remaining);
-    // A store that holds a share of the window compares with the same share of the capacity.
-    let share = match counted.limit {
-        UNCAPPED => requests,
-        part => muldiv(requests, part, UNCAPPED_DIVISOR).0.max(requests.min(1)),
-    };
-    let standing = Standing {
-        limit: requests,
-        remaining: share.saturating_sub(used),
-        ..counted
-    };
-    // The count as if other instances had used up their shares.
-    let count = (requests - share).saturating_add(used);
-    if used > share || !decision.is_allow() {
-        let retry = Retry::After(standing.reset_after);
-        return (Decision::Deny { standing, retry }, count);
-    }
-    (Decision::allow(standing), count)
 }
 
 impl Descriptors {
@@ -184,13 +109,25 @@ impl Compiler<'_> {
             attribute: Arc::clone(key),
             ipv6_prefix: None,
         };
-        let descriptor = Descriptor {
+        let is_quota = limit.quota && !matches!(terms, Terms::Unlimited);
+        let is_grouped = is_quota || !limit.name.is_empty() || !limit.replaces.is_empty();
+        let group = is_grouped.then(|| Group {
             name: limit.name.clone(),
             replaces: limit.replaces.clone(),
-            is_quota: limit.quota && !matches!(terms, Terms::Unlimited),
+            is_quota,
+        });
+        let descriptor = Descriptor {
+            name: if is_reportable(&limit.name) {
+                limit.name.clone()
+            } else {
+                Box::default()
+            },
             path: StatPath::new(self.domain, &path.levels, limit.detailed),
             metadata: limit.metadata.clone(),
-            counts: limit.rate.filter(|_| !self.strict).map(|(requests, _)| requests),
+        };
+        let counting = match limit.rate {
+            Some((capacity, _)) if !self.strict => Counting::Always { capacity },
+            _ => Counting::OnAllow,
         };
         Rule {
             when: path.when.iter().map(condition).collect(),
@@ -206,6 +143,8 @@ impl Compiler<'_> {
             id: id.into(),
             domain: self.domain.into(),
             on_store_failure: OnStoreFailure::Local,
+            counting,
+            group: group.map(Box::new),
             location: limit.location.clone(),
             descriptor: Some(Box::new(descriptor)),
         }

@@ -1,6 +1,5 @@
 //! The counter that an attempt's hits are counted in, named as envoyproxy/ratelimit names it.
 
-use super::compile::Descriptor;
 use super::tree::DescriptorMatch;
 use crate::rules::attempt::Attempt;
 use crate::rules::model::{Rule, RuleSet};
@@ -16,15 +15,6 @@ pub struct CounterTarget {
 }
 
 impl RuleSet {
-    /// Returns the counter of an attempt where a store counts hits. None if no descriptor matches, or if denied hits of
-    /// the matching one are not counted.
-    pub fn counter_target(&self, attempt: &Attempt<'_>) -> Option<CounterTarget> {
-        let (rule, found) = self.match_descriptor(attempt)?;
-        let limit = rule.descriptor()?.counts?;
-        let name = found.counter_name(attempt);
-        Some(CounterTarget { name, limit })
-    }
-
     /// Returns the rule compiled from the descriptor that an attempt matches, and the match.
     pub(in crate::rules) fn match_descriptor(&self, attempt: &Attempt<'_>) -> Option<(&Rule, DescriptorMatch<'_>)> {
         if self.descriptors.is_empty() {
@@ -77,13 +67,6 @@ fn counter_name<'a>(domain: &str, entries: impl Iterator<Item = (&'a str, &'a [u
         add(value);
     }
     name
-}
-
-impl Descriptor {
-    /// True if denied hits are counted too.
-    pub const fn counts_denied(&self) -> bool {
-        self.counts.is_some()
-    }
 }
 
 /// Initial capacity that fits most names.

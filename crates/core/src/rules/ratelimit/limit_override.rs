@@ -1,12 +1,10 @@
 //! A limit sent with a request, in a domain of descriptor files.
 
-use super::compile::{apply_limit, counting_limit};
 use super::file::Unit;
 use crate::algorithm::fixed_window::FixedWindow;
-use crate::decision::Decision;
 use crate::limit::Limit;
 use crate::rules::attempt::Attempt;
-use crate::rules::model::{CounterId, RuleSet, Terms};
+use crate::rules::model::{CounterId, Counting, RuleSet, Terms};
 use crate::settle::Policy;
 use crate::units::rate::Rate;
 
@@ -15,14 +13,21 @@ use crate::units::rate::Rate;
 pub struct LimitOverride {
     requests: u32,
     unit: Unit,
-    /// Denied requests consume nothing.
-    strict: bool,
+    counting: Counting,
 }
 
 impl LimitOverride {
     /// Returns an override; `strict` is the setting of all descriptors.
     pub const fn new(requests: u32, unit: Unit, strict: bool) -> Self {
-        Self { requests, unit, strict }
+        let counting = match strict {
+            true => Counting::OnAllow,
+            false => Counting::Always { capacity: requests },
+        };
+        Self {
+            requests,
+            unit,
+            counting,
+        }
     }
 
     /// The capacity of a window.
@@ -35,28 +40,23 @@ impl LimitOverride {
         self.unit
     }
 
+    /// The attempts it counts.
+    pub const fn counting(&self) -> Counting {
+        self.counting
+    }
+
     /// The limit to charge in the store.
-    pub fn counting_limit(&self) -> Limit {
-        let window = Limit::FixedWindow(FixedWindow::new(Rate::for_hits(
-            self.requests.into(),
-            self.unit.period(),
-        )));
-        if self.strict { window } else { counting_limit(&window) }
+    pub fn charged_limit(&self) -> Limit {
+        let rate = Rate::for_hits(self.requests.into(), self.unit.period());
+        self.counting.charged_limit(&Limit::FixedWindow(FixedWindow::new(rate)))
     }
 
     /// The policy of its charge. It is never a shadow and never a quota.
     pub const fn policy(&self) -> Policy {
-        if self.strict { Policy::Enforce } else { Policy::Count }
-    }
-
-    /// Returns the decision of this limit for the store's decision, and the window's count where denied hits are
-    /// counted too.
-    pub fn apply_limit(&self, decision: Decision) -> (Decision, Option<u64>) {
-        if self.strict {
-            return (decision, None);
+        match self.counting {
+            Counting::OnAllow => Policy::Enforce,
+            Counting::Always { .. } => Policy::Count,
         }
-        let (decision, counted) = apply_limit(self.requests, decision);
-        (decision, Some(counted))
     }
 }
 

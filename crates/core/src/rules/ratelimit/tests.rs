@@ -572,8 +572,9 @@ fn rules_of_several_domains_name_theirs() {
 
 #[test]
 fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
-    use crate::rules::{Attempt, ChargeResult, ParserOptions, RulesParser};
-    use crate::{Cost, Decision, Limit, Micros, Source, Standing};
+    use crate::rules::{Attempt, ParserOptions, RulesParser};
+    use crate::settle::Outcome;
+    use crate::{Cost, Decision, LeaseId, Limit, Mark, Micros, Receipt, Source, Standing};
     use std::num::NonZeroU64;
 
     let mut reader = RulesParser::new(ParserOptions::default());
@@ -585,8 +586,8 @@ fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
         attributes: &entries("a=x"),
         cost: Cost::ONE,
     };
-    let plan = set.plan(&attempt, |_, _| ());
-    let whole = plan.charges[0].limit;
+    let plan = || set.plan(&attempt, |_, _| ());
+    let whole = plan().charges().next().unwrap().charge.limit;
     let (part, of) = (NonZeroU64::new(2).unwrap(), NonZeroU64::new(5).unwrap());
     let is_allowed = |limit: Limit, used: u64| {
         let standing = Standing {
@@ -594,11 +595,17 @@ fn a_share_of_what_is_counted_is_held_against_a_share_of_the_limit() {
             remaining: limit.capacity() - used,
             reset_after: Micros::from_secs(1),
         };
-        let verdict = plan.verdict(
-            Source::Memory,
-            [ChargeResult::Decided(Decision::allow(standing), Source::Memory)],
-        );
-        verdict.allowed
+        let mut plan = plan();
+        plan.record([Ok(Outcome {
+            decision: Decision::allow(standing),
+            receipt: Receipt {
+                cost: Cost::ONE,
+                mark: Mark::default(),
+                lease: LeaseId::default(),
+            },
+            source: Source::Memory,
+        })]);
+        plan.verdict(Source::Memory).allowed
     };
     assert!(is_allowed(whole, 100) && !is_allowed(whole, 101));
     let share = whole.portion(part, of);

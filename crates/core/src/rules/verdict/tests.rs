@@ -1,6 +1,10 @@
 use super::*;
+use crate::algorithm::{LeaseId, Mark, Receipt};
 use crate::decision::{Cost, Standing};
 use crate::rules::{Attempt, RuleSet, sample};
+use crate::settle::Outcome;
+
+type ChargeResult = Result<Outcome, Undecided>;
 
 /// Four limits that every attempt meets, and answers for them.
 const FOUR: &str = r"
@@ -17,9 +21,11 @@ fn verdict_text(rules: &RuleSet, cost: Cost, results: &[ChargeResult]) -> String
         attributes: &[],
         cost,
     };
-    let verdict = rules
-        .plan(&attempt, |_, _| ())
-        .verdict(Source::Memory, results.iter().copied());
+    let mut plan = rules.plan(&attempt, |_, _| ());
+    plan.record(results.iter().copied());
+    let allowed = plan.is_allowed();
+    let verdict = plan.verdict(Source::Memory);
+    assert_eq!(verdict.allowed, allowed);
     assert_eq!(
         verdict.is_closed(),
         verdict.rulings.iter().any(|ruling| ruling.source == Source::Closed)
@@ -46,7 +52,20 @@ fn held(remaining: u64, delay_us: u64) -> ChargeResult {
         standing: standing(remaining),
         delay: Micros::new(delay_us),
     };
-    ChargeResult::Decided(decision, Source::Memory)
+    decided(decision, Source::Memory)
+}
+
+fn decided(decision: Decision, source: Source) -> ChargeResult {
+    let receipt = Receipt {
+        cost: Cost::ONE,
+        mark: Mark::default(),
+        lease: LeaseId::default(),
+    };
+    Ok(Outcome {
+        decision,
+        receipt,
+        source,
+    })
 }
 
 fn deny(retry: Retry) -> ChargeResult {
@@ -54,17 +73,17 @@ fn deny(retry: Retry) -> ChargeResult {
         standing: standing(0),
         retry,
     };
-    ChargeResult::Decided(decision, Source::Memory)
+    decided(decision, Source::Memory)
 }
 
 #[test]
 fn the_nearest_limit_speaks() {
     let rules = sample(FOUR);
     let after = |us| Retry::After(Micros::new(us));
-    let ChargeResult::Decided(decision, _) = allow(9) else {
-        panic!("a decision");
-    };
-    let overflown = ChargeResult::Decided(decision, Source::Overflow);
+    let overflown = allow(9).map(|outcome| Outcome {
+        source: Source::Overflow,
+        ..outcome
+    });
     for (answers, expected) in [
         ([allow(5), allow(4), allow(9), allow(9)], "allowed b memory 0us"),
         ([allow(4), allow(4), allow(9), allow(4)], "allowed a memory 0us"),
@@ -105,17 +124,17 @@ fn the_nearest_limit_speaks() {
 
 #[test]
 fn a_rule_without_its_store_does_as_it_says() {
-    use ChargeResult::Failed;
+    const FAILED: ChargeResult = Err(Undecided::Failed);
     let rules = sample(FOUR);
     let never = deny(Retry::Never);
     for (answers, expected) in [
         // `local` decides by its share as soon as there is one; until then it lets pass.
-        ([Failed, allow(4), allow(9), allow(9)], "allowed b open 0us"),
-        ([allow(5), allow(4), allow(9), Failed], "allowed b open 0us"),
-        ([allow(5), allow(4), Failed, allow(9)], "allowed b open 0us"),
-        ([allow(5), Failed, allow(9), allow(9)], "denied b closed 0us"),
-        ([Failed, Failed, Failed, Failed], "denied b closed 0us"),
-        ([never, Failed, Failed, Failed], "denied a closed 0us"),
+        ([FAILED, allow(4), allow(9), allow(9)], "allowed b open 0us"),
+        ([allow(5), allow(4), allow(9), FAILED], "allowed b open 0us"),
+        ([allow(5), allow(4), FAILED, allow(9)], "allowed b open 0us"),
+        ([allow(5), FAILED, allow(9), allow(9)], "denied b closed 0us"),
+        ([FAILED, FAILED, FAILED, FAILED], "denied b closed 0us"),
+        ([never, FAILED, FAILED, FAILED], "denied a closed 0us"),
     ] {
         assert_eq!(verdict_text(&rules, Cost::ONE, &answers), expected, "{answers:?}");
     }
@@ -123,20 +142,22 @@ fn a_rule_without_its_store_does_as_it_says() {
 
 #[test]
 fn a_limit_that_was_not_asked_for_has_no_ruling() {
-    use ChargeResult::Skipped;
+    const SKIPPED: ChargeResult = Err(Undecided::Skipped);
     let rules = sample(FOUR);
-    let near = match deny(Retry::Unknown) {
-        ChargeResult::Decided(decision, _) => ChargeResult::Decided(decision, Source::Near),
-        other => other,
-    };
-    let answers = [Skipped, Skipped, Skipped, near];
+    let near = deny(Retry::Unknown).map(|outcome| Outcome {
+        source: Source::Near,
+        ..outcome
+    });
+    let answers = [SKIPPED, SKIPPED, SKIPPED, near];
     assert_eq!(verdict_text(&rules, Cost::ONE, &answers), "denied o near 0us");
     let attempt = Attempt {
         domain: Attempt::DOMAIN,
         attributes: &[],
         cost: Cost::ONE,
     };
-    let verdict = rules.plan(&attempt, |_, _| ()).verdict(Source::Shared, answers);
+    let mut plan = rules.plan(&attempt, |_, _| ());
+    plan.record(answers);
+    let verdict = plan.verdict(Source::Shared);
     assert_eq!(verdict.rulings.len(), 1);
 }
 
@@ -156,7 +177,9 @@ fn bans_and_rules_without_limit_need_no_store() {
         attributes: &[],
         cost: Cost::ONE,
     };
-    let verdict = ban.plan(&attempt, |_, _| ()).verdict(Source::Memory, [allow(3)]);
+    let mut plan = ban.plan(&attempt, |_, _| ());
+    plan.record([allow(3)]);
+    let verdict = plan.verdict(Source::Memory);
     assert_eq!(verdict.nearest().and_then(|ruling| ruling.decision), Some(never));
     assert_eq!(verdict_text(&ban, Cost::ONE, &[allow(3)]), "denied ban memory 0us");
     assert_eq!(

@@ -128,7 +128,7 @@ fn configured_limit(ruling: &Ruling<'_>) -> RateLimit {
         unit: rate.map_or(Unit::Unknown, |rate| unit(rate.period())).into(),
         // Where the name is for people to choose, it is the one they chose or none.
         name: match ruling.rule.descriptor() {
-            Some(descriptor) => descriptor.report_name().to_owned(),
+            Some(descriptor) => descriptor.name.to_string(),
             None => ruling.name.to_owned(),
         },
     }
