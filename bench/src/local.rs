@@ -20,7 +20,7 @@ use tollgate_limiter::core::{
 use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::store::{BreakerState, Keyspace, Source, Store};
+use tollgate_limiter::store::{BreakerState, CounterStore, Source, Store};
 
 /// Measures decisions while the shared store is unavailable, compared with the memory store.
 #[derive(clap::Args)]
@@ -175,7 +175,7 @@ async fn settle<S: Store>(store: &S, charge: &Charge<S::Key>, source: Source) {
     assert!(settled.allowed && outcome.source == source);
 }
 
-async fn check<S: Store>(book: &RuleLimiter<S>, user: &str, source: Source) {
+async fn check<S: CounterStore>(book: &RuleLimiter<S>, user: &str, source: Source) {
     let attributes = [Attribute {
         name: "user",
         value: user.as_bytes(),

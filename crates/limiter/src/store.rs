@@ -21,8 +21,8 @@ pub use self::status::{
 };
 
 use std::future::Future;
-pub use tollgate_core::{Outcome, Source};
 use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
+pub use tollgate_core::{Outcome, Source};
 
 /// Keeps counters, and owns the clock they run on.
 ///
