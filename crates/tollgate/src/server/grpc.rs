@@ -11,7 +11,7 @@ pub use self::settings::GrpcSettings;
 
 use self::service::GrpcService;
 use super::gate::Gate;
-use super::net::accept::{ConnectionLimits, accept};
+use super::net::accept::accept;
 use super::net::listen::Listener;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,11 +21,6 @@ use tonic_health::server::HealthReporter;
 /// Answers calls on `listener` until `shutdown` comes to an end, and then drains: whoever watches its health hears that it
 /// serves no more, connections get GOAWAY, calls in flight are answered, and after the time to drain the rest is cut off.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, shutdown: impl Future<Output = ()>) {
-    let limits = ConnectionLimits {
-        connections: settings.connections,
-        per_address: settings.connections_per_address,
-        drain: settings.drain,
-    };
     let health = HealthReporter::new();
     let awaiting_rules = gate.is_awaiting_rules();
     report_health(&health, !awaiting_rules).await;
@@ -41,8 +36,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, 
         shutdown.await;
         report_health(&health, false).await;
     };
-    let serve_connection = |stream, stage| connection::serve(stream, Arc::clone(&service), stage);
-    accept(listener, &gate, limits, stopped, serve_connection).await;
+    accept(listener, &gate, service, stopped).await;
 }
 
 /// Tells who asks for its health whether it serves, under all its names.

@@ -15,7 +15,7 @@ pub use problem_details::ProblemDetails;
 pub use settings::{HttpLimits, HttpSettings, RetryAfter, RetryAfterFormat};
 
 use super::gate::Gate;
-use super::net::accept::{ConnectionLimits, accept};
+use super::net::accept::accept;
 use super::net::listen::Listener;
 use api::HttpService;
 use std::sync::Arc;
@@ -45,12 +45,6 @@ async fn serve_routes(
     shutdown: impl Future<Output = ()>,
     routes: &'static [api::RouteEntry],
 ) {
-    let limits = ConnectionLimits {
-        connections: settings.limits.connections,
-        per_address: settings.limits.connections_per_address,
-        drain: settings.drain,
-    };
     let service = Arc::new(HttpService::new(Arc::clone(&gate), settings, routes));
-    let serve_connection = |stream, stage| connection::serve(stream, Arc::clone(&service), stage);
-    accept(listener, &gate, limits, shutdown, serve_connection).await;
+    accept(listener, &gate, service, shutdown).await;
 }

@@ -8,12 +8,11 @@ mod reply_writer;
 mod session;
 mod settings;
 mod throttle;
-mod watch;
 
 pub use settings::RespSettings;
 
 use super::gate::Gate;
-use super::net::accept::{ConnectionLimits, accept};
+use super::net::accept::accept;
 use super::net::listen::Listener;
 use super::net::memory_budget::MemoryBudget;
 use std::sync::Arc;
@@ -33,19 +32,13 @@ struct RespService {
 ///
 /// Trouble with a connection ends that connection, and trouble with accepting is waited out.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, shutdown: impl Future<Output = ()>) {
-    let limits = ConnectionLimits {
-        connections: settings.connections,
-        per_address: settings.connections_per_address,
-        drain: settings.drain,
-    };
     let service = Arc::new(RespService {
         gate: Arc::clone(&gate),
         settings,
         budget: MemoryBudget::new(BUDGET_BYTES, FREE_BYTES),
         connections: AtomicU64::new(0),
     });
-    let serve_connection = |stream, stage| connection::serve(stream, Arc::clone(&service), stage);
-    accept(listener, &gate, limits, shutdown, serve_connection).await;
+    accept(listener, &gate, service, shutdown).await;
 }
 
 impl RespService {

@@ -77,6 +77,15 @@ impl From<Arc<SharedStore>> for AnyStore {
 }
 
 impl AnyThrottle {
+    /// The throttle that decides in one poll; none if the store is reached over the network.
+    #[inline]
+    pub const fn inline(&self) -> Option<&limiter::ThrottleLimiter> {
+        match self {
+            Self::Memory(throttle) => Some(throttle),
+            Self::Redis(_) => None,
+        }
+    }
+
     /// Settles one call.
     ///
     /// # Errors

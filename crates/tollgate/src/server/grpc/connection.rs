@@ -1,144 +1,145 @@
-//! One connection, from accepting to its end.
+//! Serves one gRPC connection.
 
 use super::coalesced_io::coalesce;
 use super::inline_executor::InlineExecutor;
 use super::service::GrpcService;
 use super::settings::GrpcSettings;
-use crate::server::net::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
-use crate::server::net::listen::Stream;
+use crate::server::net::accept::{ConnectionLimits, FrontEnd, Io};
+use crate::server::net::idle::{IdleMonitor, IdleTimeouts, ProgressMark, WaitingFor};
 use crate::server::net::sensor_io::SensorIo;
+use crate::server::net::tls::Tls;
+use crate::server::net::{ConnectionHandle, StageReceiver, TimeoutAction, idle_grace, serve_connection};
 use hyper::server::conn::http2::Builder;
 use hyper::service::service_fn;
 use hyper::{Request, Response, body::Incoming};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch as channel;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::Instant;
 use tonic::Status;
 
-/// Serves one connection until its client, its time or the server ends it.
-pub(super) async fn serve(stream: Stream, service: Arc<GrpcService>, stage: channel::Receiver<ShutdownStage>) {
-    match &service.settings.tls {
-        None => serve_connection(stream, &service, stage).await,
-        Some(tls) => {
-            let within = service.settings.header_timeout;
-            // Apart: what TLS needs would be kept for connections without it, too.
-            let handshake = Box::pin(tls_handshake(stream, tls, within, stage.clone()));
-            if let Some(stream) = handshake.await {
-                Box::pin(serve_connection(stream, &service, stage)).await;
-            }
+impl FrontEnd for GrpcService {
+    fn limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            connections: self.settings.connections,
+            per_address: self.settings.connections_per_address,
+            handshake_timeout: self.settings.header_timeout,
+            drain: self.settings.drain,
         }
     }
-}
 
-async fn serve_connection<T>(stream: T, service: &Arc<GrpcService>, mut stage: channel::Receiver<ShutdownStage>)
-where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let settings = &service.settings;
-    let calls = Arc::new(CallCounters::default());
-    let call_counters = Arc::clone(&calls);
-    // One per connection, so that calls on two of them do not count in the same place.
-    let local_service = Arc::new(Arc::clone(service));
-    let service = service_fn(move |request: Request<Incoming>| {
-        let guard = CallGuard::start(&call_counters);
-        let service = Arc::clone(&local_service);
-        async move {
-            let response = service.respond(request).await;
-            guard.end(&response);
-            Ok::<_, Infallible>(response)
-        }
-    });
-    let bytes_read = Arc::new(AtomicU64::new(0));
-    let sensor = Arc::clone(&bytes_read);
-    let (stream, sender) = coalesce(stream);
-    let stream = SensorIo::new(stream, move |bytes| {
-        sensor.fetch_add(bytes as u64, Ordering::Relaxed);
-    });
-    let has_preface = || bytes_read.load(Ordering::Relaxed) >= PREFACE_BYTES;
-    let mut connection = pin!(builder(settings).serve_connection(TokioIo::new(stream), service));
-    let started_at = Instant::now();
-    let oldest = started_at + jittered_age(settings.connection_age);
-    let idle_until = started_at + settings.idle_timeout.min(settings.connection_age);
-    // First whether it calls at all.
-    let mut idle_timer = pin!(sleep_until(idle_until.min(started_at + settings.header_timeout)));
-    let mut changing = stage.clone();
-    let mut changed = pin!(changing.changed());
-    let mut wakeups = Wakeups::new();
-    let mut calls_seen = 0;
-    let grace = loop {
-        let wakeup = poll_fn(|cx| {
-            let polled = sender.poll(connection.as_mut(), cx);
-            wakeups.poll(cx, polled, idle_timer.as_mut(), changed.as_mut(), &stage)
+    fn tls(&self) -> Option<&Tls> {
+        self.settings.tls.as_deref()
+    }
+
+    async fn serve(self: Arc<Self>, stream: impl Io, _: Option<IpAddr>, stage: StageReceiver) {
+        let mut monitor = IdleMonitor::new(timeouts(&self.settings), Instant::now());
+        let drain = self.settings.drain;
+        let handle = Arc::new(GrpcHandle::new(drain));
+        let (stream, sender) = coalesce(stream);
+        let sensor = Arc::clone(&handle);
+        let stream = SensorIo::new(stream, move |bytes| {
+            sensor.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);
         });
-        match wakeup.await {
-            Wakeup::Ready(ended) => {
-                if let Err(error) = ended {
-                    tracing::debug!(%error, "a connection ended badly");
-                }
-                return;
+        let builder = builder(&self.settings);
+        // One per connection, so that calls on two connections do not contend for one reference count.
+        let local_service = Arc::new(self);
+        let calls = Arc::clone(&handle);
+        let handler = service_fn(move |request: Request<Incoming>| {
+            let guard = CallGuard::start(&calls);
+            let service = Arc::clone(&local_service);
+            async move {
+                let response = service.respond(request).await;
+                guard.end(&response);
+                Ok::<_, Infallible>(response)
             }
-            Wakeup::IdleCheck => {
-                let now = Instant::now();
-                let authenticated = calls.authenticated();
-                if authenticated == 0 {
-                    tracing::debug!("closing idle or slow connection");
-                    if !has_preface() {
-                        return;
-                    }
-                    break idle_grace(settings.drain);
-                }
-                if now < idle_until {
-                    idle_timer.as_mut().reset(idle_until);
-                    wakeups.idle_check = true;
-                    continue;
-                }
-                if authenticated == calls_seen || now >= oldest {
-                    break CLOSE_GRACE;
-                }
-                calls_seen = authenticated;
-                idle_timer.as_mut().reset(oldest.min(now + settings.idle_timeout));
-                wakeups.idle_check = true;
+        });
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), handler));
+        let served = pin!(poll_fn(|cx| {
+            if handle.is_closing.load(Ordering::Relaxed) && handle.is_closing.swap(false, Ordering::Relaxed) {
+                connection.as_mut().graceful_shutdown();
             }
-            Wakeup::StageChanged => {
-                let short_grace = idle_grace(settings.drain);
-                // It may be about to speak; who has is told to go in its own words.
-                let polling = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
-                if !has_preface() && (ends_within(short_grace, polling, &mut stage).await || !has_preface()) {
-                    return;
-                }
-                break short_grace;
-            }
-        }
-    };
-    // GOAWAY: who is not done by then can call again elsewhere.
-    connection.as_mut().graceful_shutdown();
-    loop {
-        let before = calls.in_flight();
-        let polling = poll_fn(|cx| sender.poll(connection.as_mut(), cx));
-        if ends_within(grace, polling, &mut stage).await {
-            return;
-        }
-        // A server that stops waits for calls, and not for clients that do not answer.
-        let is_stopping = *stage.borrow() != ShutdownStage::Running;
-        if !is_stopping || before + calls.in_flight() == 0 {
-            return;
+            sender.poll(connection.as_mut(), cx)
+        }));
+        if let Some(Err(error)) = serve_connection(served, &*handle, &mut monitor, drain, stage).await {
+            tracing::debug!(%error, "connection error");
         }
     }
 }
 
-/// Whether a connection comes to its end within a time, or the server does.
-async fn ends_within(time: Duration, connection: impl Future, stage: &mut channel::Receiver<ShutdownStage>) -> bool {
-    tokio::select! {
-        ended = timeout(time, connection) => ended.is_ok(),
-        _ = stage.wait_for(|stage| *stage == ShutdownStage::Aborting) => true,
+/// A connection as the serving loop sees it.
+#[derive(Debug)]
+struct GrpcHandle {
+    calls: CallCounters,
+    bytes_read: AtomicU64,
+    is_closing: AtomicBool,
+    drain: Duration,
+}
+
+impl GrpcHandle {
+    fn new(drain: Duration) -> Self {
+        Self {
+            calls: CallCounters::default(),
+            bytes_read: AtomicU64::new(0),
+            is_closing: AtomicBool::new(false),
+            drain,
+        }
+    }
+
+    /// True if the client speaks HTTP/2, so that it understands GOAWAY.
+    fn has_preface(&self) -> bool {
+        self.bytes_read.load(Ordering::Relaxed) >= PREFACE_BYTES
+    }
+}
+
+impl ConnectionHandle for GrpcHandle {
+    /// Only calls of authenticated callers are progress.
+    fn progress(&self) -> ProgressMark {
+        let authenticated = self.calls.authenticated();
+        ProgressMark {
+            waiting_for: match authenticated {
+                0 => WaitingFor::FirstRequest,
+                _ => WaitingFor::NextRequest,
+            },
+            progress: authenticated,
+        }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.calls.in_flight() > 0
+    }
+
+    fn lingers(&self) -> bool {
+        !self.has_preface()
+    }
+
+    /// Sends GOAWAY: a client whose call is not answered by then can repeat it elsewhere.
+    fn start_close(&self, grace: Duration) -> Option<Duration> {
+        self.is_closing.store(true, Ordering::Relaxed);
+        self.has_preface().then_some(grace)
+    }
+
+    fn on_timeout(&self, waiting_for: WaitingFor) -> TimeoutAction {
+        match waiting_for {
+            WaitingFor::FirstRequest if self.has_preface() => TimeoutAction::Close(idle_grace(self.drain)),
+            WaitingFor::FirstRequest => TimeoutAction::Abort,
+            _ => TimeoutAction::Close(CLOSE_GRACE),
+        }
+    }
+}
+
+fn timeouts(settings: &GrpcSettings) -> IdleTimeouts {
+    let idle = settings.idle_timeout.min(settings.connection_age);
+    IdleTimeouts {
+        request: settings.header_timeout.min(idle),
+        idle,
+        age: jittered_age(settings.connection_age),
+        ..IdleTimeouts::NONE
     }
 }
 
@@ -147,15 +148,15 @@ async fn ends_within(time: Duration, connection: impl Future, stage: &mut channe
 struct CallCounters {
     started: AtomicU64,
     ended: AtomicU64,
-    /// Those whose caller did not show a token that is known.
+    /// Calls without a known token.
     unauthenticated: AtomicU64,
 }
 
-/// A call on its way.
-struct CallGuard(Arc<CallCounters>);
+/// A call in flight.
+struct CallGuard(Arc<GrpcHandle>);
 
 impl CallCounters {
-    /// Calls of somebody who may be here.
+    /// Calls of callers that may be here.
     fn authenticated(&self) -> u64 {
         let unauthenticated = self.unauthenticated.load(Ordering::Relaxed);
         self.started.load(Ordering::Relaxed).saturating_sub(unauthenticated)
@@ -168,22 +169,22 @@ impl CallCounters {
 }
 
 impl CallGuard {
-    fn start(counters: &Arc<CallCounters>) -> Self {
-        counters.started.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counters))
+    fn start(handle: &Arc<GrpcHandle>) -> Self {
+        handle.calls.started.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(handle))
     }
 
     fn end<B>(self, response: &Response<B>) {
         let status = response.headers().get(Status::GRPC_STATUS);
         if status.is_some_and(|status| status.as_bytes() == UNAUTHENTICATED) {
-            self.0.unauthenticated.fetch_add(1, Ordering::Relaxed);
+            self.0.calls.unauthenticated.fetch_add(1, Ordering::Relaxed);
         }
     }
 }
 
 impl Drop for CallGuard {
     fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
+        self.0.calls.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -200,24 +201,24 @@ fn builder(settings: &GrpcSettings) -> Builder<InlineExecutor> {
     builder
 }
 
-/// An age, up to a tenth less: connections that came together do not go together.
+/// An age less up to a tenth: connections that were opened at once do not reconnect at once.
 fn jittered_age(age: Duration) -> Duration {
-    let fraction = (RandomState::new().build_hasher().finish() >> 32) as u32;
+    let fraction = fastrand::u32(..);
     let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
     let less = (u128::from(millis / 10) * u128::from(fraction)) >> 32;
     age.saturating_sub(Duration::from_millis(u64::try_from(less).unwrap_or(0)))
 }
 
-/// How HTTP/2 begins: the preface, and the head of the frame behind it.
+/// The start of HTTP/2: the preface, and the head of the frame behind it.
 const PREFACE_BYTES: u64 = 24 + 9;
-/// Streams that a client opened and took back before they were seen: more than that is an attack.
+/// Streams that a client opened and reset before they were accepted; more than that is an attack (rapid reset).
 const PENDING_RESETS: usize = 20;
-/// Streams that we had to take back because of what the client sent on them: the same.
+/// Streams that we had to reset because of what the client sent on them; the same.
 const LOCAL_RESETS: usize = 1_024;
-/// A client that is gone without a word is noticed by this.
+/// Keepalive: detects a client that is gone without closing its connection.
 const PING_INTERVAL: Duration = Duration::from_secs(60);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
-/// `grpc-status` of a call without a token that is known.
+/// `grpc-status` of a call without a known token.
 const UNAUTHENTICATED: &[u8] = b"16";
-/// How long calls in flight may take on a connection that is too old or idle.
+/// The time calls in flight may take on a connection that is too old or idle.
 const CLOSE_GRACE: Duration = Duration::from_secs(30);

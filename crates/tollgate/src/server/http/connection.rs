@@ -1,14 +1,16 @@
-//! One connection, from accepting to its end.
+//! Serves one HTTP connection: sniffs the protocol version, then hands the stream to hyper.
 
 mod sniff;
 
 use self::sniff::{HttpVersion, sniff};
 use super::api::HttpService;
-use super::settings::HttpLimits;
-use crate::server::net::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
-use crate::server::net::idle::{Activity, IdleMonitor, IdleState};
-use crate::server::net::listen::Stream;
+use super::settings::{HttpLimits, HttpSettings};
+use crate::server::net::accept::{ConnectionLimits, FrontEnd, Io};
+use crate::server::net::idle::{Activity, IdleMonitor, IdleTimeouts, ProgressMark, WaitingFor};
+use crate::server::net::prefixed_io::PrefixedIo;
 use crate::server::net::sensor_io::SensorIo;
+use crate::server::net::tls::Tls;
+use crate::server::net::{ConnectionHandle, StageReceiver, TimeoutAction, serve_connection};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::{Request, Version, body::Incoming};
@@ -18,182 +20,143 @@ use std::future::poll_fn;
 use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch as channel;
-use tokio::time::{Instant, sleep, timeout};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::time::Instant;
 
-/// Serves one connection until its client, its time or the server ends it.
-pub(super) async fn serve(stream: Stream, service: Arc<HttpService>, stage: channel::Receiver<ShutdownStage>) {
-    let settings = &service.settings;
-    match (stream.peer(), &settings.tls) {
-        (Err(error), _) => tracing::debug!(%error, "a client was gone before it was met"),
-        (Ok(peer), None) => serve_connection(stream, peer, &service, stage).await,
-        (Ok(peer), Some(tls)) => {
-            let within = settings.limits.header_timeout;
-            // Apart: what TLS needs would be kept for connections without it, too.
-            let handshake = Box::pin(tls_handshake(stream, tls, within, stage.clone()));
-            if let Some(stream) = handshake.await {
-                Box::pin(serve_connection(stream, peer, &service, stage)).await;
-            }
+impl FrontEnd for HttpService {
+    fn limits(&self) -> ConnectionLimits {
+        let HttpSettings { limits, drain, .. } = &self.settings;
+        ConnectionLimits {
+            connections: limits.connections,
+            per_address: limits.connections_per_address,
+            handshake_timeout: limits.header_timeout,
+            drain: *drain,
         }
     }
-}
 
-async fn serve_connection<T>(
-    stream: T,
-    peer: IpAddr,
-    service: &Arc<HttpService>,
-    stage: channel::Receiver<ShutdownStage>,
-) where
-    T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
-{
-    let activity = Arc::new(Activity::default());
-    let limits = service.settings.limits;
-    let mut monitor = IdleMonitor::new(Arc::clone(&activity), limits, Instant::now());
-    let sensor = Arc::clone(&activity);
-    let mut stream = SensorIo::new(stream, move |_| sensor.record_bytes());
-    let version = {
-        let mut sniffing = pin!(sniff(&mut stream));
-        let sniffed = match run_until_idle(sniffing.as_mut(), &mut monitor, &stage).await {
-            ConnectionEnd::Finished(opened) => opened,
-            ConnectionEnd::TimedOut => return,
-            ConnectionEnd::Stopping => match drain_connection(sniffing, service, stage.clone()).await {
-                Some(sniffed) => sniffed,
-                None => return,
-            },
+    fn tls(&self) -> Option<&Tls> {
+        self.settings.tls.as_deref()
+    }
+
+    async fn serve(self: Arc<Self>, stream: impl Io, peer: Option<IpAddr>, stage: StageReceiver) {
+        let Some(peer) = peer else {
+            tracing::debug!("a client disconnected before its address was known");
+            return;
         };
-        let Ok(version) = sniffed else { return };
-        version
-    };
-    // One per connection, so that requests on two of them do not count in the same place.
-    let local_service = Arc::new(Arc::clone(service));
-    let in_flight = Arc::clone(&activity);
-    let handler = service_fn(move |request: Request<Incoming>| {
-        let guard = activity.start_request(request.version() == Version::HTTP_2);
-        let routed = local_service.route(request, peer);
-        let service = Arc::clone(&local_service);
-        async move { Ok::<_, Infallible>(service.respond(routed, guard).await) }
-    });
-    let io = TokioIo::new(stream);
-    match version {
-        HttpVersion::Http1 => {
-            let mut connection = pin!(http1_builder(&limits).serve_connection(io, handler));
-            match run_until_idle(connection.as_mut(), &mut monitor, &stage).await {
-                ConnectionEnd::Finished(ended) => log_end(ended),
-                ConnectionEnd::TimedOut => {}
-                ConnectionEnd::Stopping => {
-                    if drain_connection(connection.as_mut(), service, stage.clone())
-                        .await
-                        .is_none()
-                    {
-                        connection.as_mut().graceful_shutdown();
-                        finish(connection, &in_flight, service, stage).await;
-                    }
-                }
-            }
-        }
-        // Apart: what it needs would be kept for those who speak HTTP/1, too.
-        HttpVersion::Http2 => {
-            let mut connection = Box::pin(http2_builder(&limits).serve_connection(io, handler));
-            match run_until_idle(connection.as_mut(), &mut monitor, &stage).await {
-                ConnectionEnd::Finished(ended) => log_end(ended),
-                ConnectionEnd::TimedOut => {}
-                ConnectionEnd::Stopping => {
-                    connection.as_mut().graceful_shutdown();
-                    finish(connection.as_mut(), &in_flight, service, stage).await;
-                }
-            }
-        }
-    }
-}
-
-fn log_end(ended: hyper::Result<()>) {
-    if let Err(error) = ended {
-        tracing::debug!(%error, "a connection ended badly");
-    }
-}
-
-/// How a part of a conversation ended.
-enum ConnectionEnd<T> {
-    Finished(T),
-    /// The client has had its time.
-    TimedOut,
-    /// It has not, but the server stops.
-    Stopping,
-}
-
-/// Polls `talk` until it ends, its client has had its time, or the server stops.
-async fn run_until_idle<F: Future>(
-    mut connection: Pin<&mut F>,
-    monitor: &mut IdleMonitor,
-    stage: &channel::Receiver<ShutdownStage>,
-) -> ConnectionEnd<F::Output> {
-    let mut idle_timer = pin!(sleep(monitor.check_interval()));
-    let mut changing = stage.clone();
-    let mut changed = pin!(changing.changed());
-    let mut wakeups = Wakeups::new();
-    loop {
-        let wakeup = poll_fn(|cx| {
-            let polled = connection.as_mut().poll(cx);
-            wakeups.poll(cx, polled, idle_timer.as_mut(), changed.as_mut(), stage)
+        let HttpSettings { limits, drain, .. } = self.settings;
+        let mut monitor = IdleMonitor::new(timeouts(&limits), Instant::now());
+        let activity = Arc::new(Activity::default());
+        let sensor = Arc::clone(&activity);
+        let mut stream = PrefixedIo::new(SensorIo::new(stream, move |_| sensor.record_bytes()));
+        let handle = HttpHandle::new(Arc::clone(&activity), None);
+        let sniffed = {
+            let sniffing = pin!(sniff(&mut stream));
+            serve_connection(sniffing, &handle, &mut monitor, drain, stage.clone()).await
+        };
+        let Some(Ok(version)) = sniffed else { return };
+        let handle = HttpHandle::new(Arc::clone(&activity), Some(version));
+        // One per connection, so that requests on two connections do not contend for one reference count.
+        let local_service = Arc::new(self);
+        let handler = service_fn(move |request: Request<Incoming>| {
+            let guard = activity.start_request(request.version() == Version::HTTP_2);
+            let routed = local_service.route(request, peer);
+            let service = Arc::clone(&local_service);
+            async move { Ok::<_, Infallible>(service.respond(routed, guard).await) }
         });
-        match wakeup.await {
-            Wakeup::Ready(ended) => return ConnectionEnd::Finished(ended),
-            Wakeup::IdleCheck => {
-                let now = Instant::now();
-                // What is late is polled with the connection, which is next.
-                if monitor.check(now) == IdleState::Expired {
-                    tracing::debug!("closing idle or slow connection");
-                    return ConnectionEnd::TimedOut;
-                }
-                idle_timer.as_mut().reset(now + monitor.check_interval());
-                wakeups.idle_check = true;
+        let io = TokioIo::new(stream);
+        match version {
+            HttpVersion::Http1 => {
+                let mut connection = pin!(http1_builder(&limits).serve_connection(io, handler));
+                let served = pin!(handle.serve(connection.as_mut(), |connection| connection.graceful_shutdown()));
+                serve_connection(served, &handle, &mut monitor, drain, stage).await;
             }
-            Wakeup::StageChanged => return ConnectionEnd::Stopping,
+            // In a box: otherwise HTTP/1 connections would reserve the memory that HTTP/2 needs.
+            HttpVersion::Http2 => {
+                let mut connection = Box::pin(http2_builder(&limits).serve_connection(io, handler));
+                let served = pin!(handle.serve(connection.as_mut(), |connection| connection.graceful_shutdown()));
+                serve_connection(served, &handle, &mut monitor, drain, stage).await;
+            }
         }
     }
 }
 
-/// Goes on for a moment while the server stops, because a request may be under way already: what is answered now says that
-/// the connection ends, and then it does. None if there was none.
-async fn drain_connection<F: Future>(
-    connection: Pin<&mut F>,
-    service: &HttpService,
-    mut stage: channel::Receiver<ShutdownStage>,
-) -> Option<F::Output> {
-    tokio::select! {
-        ended = timeout(idle_grace(service.settings.drain), connection) => ended.ok(),
-        _ = stage.wait_for(|stage| *stage == ShutdownStage::Aborting) => None,
+/// A connection as the serving loop sees it.
+struct HttpHandle {
+    activity: Arc<Activity>,
+    /// None while the version is not known.
+    version: Option<HttpVersion>,
+    is_closing: AtomicBool,
+}
+
+impl HttpHandle {
+    fn new(activity: Arc<Activity>, version: Option<HttpVersion>) -> Self {
+        Self {
+            activity,
+            version,
+            is_closing: AtomicBool::new(false),
+        }
+    }
+
+    /// Polls hyper's connection to its end, and shuts it down gracefully when [`ConnectionHandle::start_close`] asks.
+    async fn serve<C>(&self, mut connection: Pin<&mut C>, shut_down: impl Fn(Pin<&mut C>))
+    where
+        C: Future<Output = hyper::Result<()>>,
+    {
+        let ended = poll_fn(|cx| {
+            if self.is_closing.load(Ordering::Relaxed) && self.is_closing.swap(false, Ordering::Relaxed) {
+                shut_down(connection.as_mut());
+            }
+            connection.as_mut().poll(cx)
+        });
+        if let Err(error) = ended.await {
+            tracing::debug!(%error, "connection error");
+        }
     }
 }
 
-/// Lets a connection that was told to end do so, unless that takes too long. A server that stops waits for requests, and not
-/// for clients that have none under way and do not answer.
-async fn finish(
-    mut connection: Pin<&mut impl Future>,
-    activity: &Activity,
-    service: &HttpService,
-    mut stage: channel::Receiver<ShutdownStage>,
-) {
-    let ends = async {
-        loop {
-            let was_busy = activity.has_requests();
-            let ended = timeout(idle_grace(service.settings.drain), connection.as_mut()).await;
-            if ended.is_ok() || !(was_busy || activity.has_requests()) {
-                return;
-            }
+impl ConnectionHandle for HttpHandle {
+    fn progress(&self) -> ProgressMark {
+        self.activity.progress()
+    }
+
+    fn is_busy(&self) -> bool {
+        self.activity.has_requests()
+    }
+
+    /// A response of HTTP/1 says `Connection: close` while the server stops, so a request on its way ends its connection.
+    /// HTTP/2 has GOAWAY for that.
+    fn lingers(&self) -> bool {
+        self.version != Some(HttpVersion::Http2)
+    }
+
+    fn start_close(&self, grace: Duration) -> Option<Duration> {
+        self.is_closing.store(true, Ordering::Relaxed);
+        self.version.map(|_| grace)
+    }
+
+    fn on_timeout(&self, waiting_for: WaitingFor) -> TimeoutAction {
+        if waiting_for == WaitingFor::Body {
+            self.activity.time_out_body();
+            return TimeoutAction::Continue;
         }
-    };
-    tokio::select! {
-        () = ends => {}
-        _ = stage.wait_for(|stage| *stage == ShutdownStage::Aborting) => {}
+        TimeoutAction::Abort
+    }
+}
+
+fn timeouts(limits: &HttpLimits) -> IdleTimeouts {
+    IdleTimeouts {
+        request: limits.header_timeout,
+        body: limits.body_timeout,
+        idle: limits.idle_timeout,
+        ..IdleTimeouts::NONE
     }
 }
 
 fn http1_builder(limits: &HttpLimits) -> http1::Builder {
     let mut builder = http1::Builder::new();
-    // Slow heads are cut off by the watch. An answer is small: it is copied behind its head and written in one piece, which
-    // the system does in half a microsecond less than two.
+    // The idle monitor times slow heads. A response is small: copied behind its head and written in one piece it takes the
+    // system half a microsecond less than a vectored write.
     builder
         .header_read_timeout(None)
         .writev(false)
@@ -214,9 +177,9 @@ fn http2_builder(limits: &HttpLimits) -> http2::Builder<TokioExecutor> {
     builder
 }
 
-/// What hyper takes if it is not told: it has the room for them ready, and otherwise makes it for every request.
+/// Hyper's own limit, for which it keeps an array on the stack; for any other it allocates one per request.
 const HEADERS_DEFAULT: usize = 100;
-/// The least that hyper takes.
+/// The least that hyper accepts.
 const HEADER_BYTES_MIN: usize = 8 * 1024;
-/// Streams that a client opened and took back before they were seen: more than that is an attack.
+/// Streams that a client opened and reset before they were accepted; more than that is an attack (rapid reset).
 const PENDING_RESETS: usize = 20;

@@ -1,66 +1,89 @@
-//! Connections, for every front end alike: accepted while there is room, ended when the server stops.
+//! Accepts connections, up to the limits of a front end, and ends them when the server stops.
 
+use super::connection::StageReceiver;
 use super::listen::{Listener, Stream};
 use super::per_ip::{ConnectionsPerIp, limited_address};
 use super::tls::Tls;
 use crate::server::gate::{Gate, Phase};
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Semaphore, watch};
-use tokio::task::unconstrained;
-use tokio::time::{Instant, Sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_rustls::server::TlsStream;
 
-/// How far the server is on its way to its end.
+/// A protocol: the way connections of one listener are served.
+pub(in crate::server) trait FrontEnd: Send + Sync + 'static {
+    /// The limits its connections share.
+    fn limits(&self) -> ConnectionLimits;
+
+    /// Certificates; none: connections are not encrypted.
+    fn tls(&self) -> Option<&Tls>;
+
+    /// Serves one connection until it ends. `peer` is none if the client is gone already.
+    fn serve(
+        self: Arc<Self>,
+        stream: impl Io,
+        peer: Option<IpAddr>,
+        stage: StageReceiver,
+    ) -> impl Future<Output = ()> + Send;
+}
+
+/// A stream of bytes in both directions.
+pub(in crate::server) trait Io: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Io for T {}
+
+/// The stages of a shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum ShutdownStage {
-    /// Serving.
+    /// Connections are served.
     Running,
-    /// Answering what is in flight.
+    /// Requests in flight are answered, and connections end.
     Draining,
-    /// Out of time.
+    /// The drain time is over: connections are dropped.
     Aborting,
 }
 
-/// What connections are held to.
+/// Limits on the connections of one listener.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::server) struct ConnectionLimits {
-    /// At a time.
+    /// Connections at a time.
     pub(in crate::server) connections: usize,
-    /// At a time from one address of another machine.
+    /// Connections at a time from one address of another machine.
     pub(in crate::server) per_address: usize,
-    /// How long they may take when the server stops.
+    /// The time a TLS handshake may take.
+    pub(in crate::server) handshake_timeout: Duration,
+    /// The time requests in flight may take when the server stops.
     pub(in crate::server) drain: Duration,
 }
 
-/// Lets `converse` have each connection on `listener`, at most so many at a time, until `shutdown` comes to an end. Then
-/// it accepts no more than those that have just connected, tells every conversation to come to its end, and after the time to drain that it is over.
+/// Serves every connection of `listener` with `front_end` until `shutdown` completes, and then drains: connections that are
+/// already established are still accepted, all are asked to end, and after the drain time they are dropped.
 ///
-/// At the cap of connections the next ones wait in the system's queue until one ends: a client that was let in is served. At
-/// the cap of one address its next ones are closed, so that they do not stand in the way of others.
-pub(in crate::server) async fn accept<C>(
+/// At the limit of connections further ones wait in the backlog of the listener until one ends, so a client that was accepted
+/// is served. At the limit of one address its further connections are closed, so that they do not block others.
+pub(in crate::server) async fn accept<F: FrontEnd>(
     listener: Listener,
     gate: &Arc<Gate>,
-    limits: ConnectionLimits,
+    front_end: Arc<F>,
     shutdown: impl Future<Output = ()>,
-    serve: impl Fn(Stream, watch::Receiver<ShutdownStage>) -> C,
-) where
-    C: Future<Output = ()> + Send + 'static,
-{
-    accept_from(limited_address, listener, gate, limits, shutdown, serve).await;
+) {
+    let limits = front_end.limits();
+    let serve = |stream, peer, stage| serve_stream(Arc::clone(&front_end), stream, peer, stage);
+    accept_by(limited_address, listener, gate, limits, shutdown, serve).await;
 }
 
-/// The same, where `counted` says which address a connection counts for.
-async fn accept_from<C>(
+/// Spawns `serve` for every accepted connection, up to `limits`. `limit_key` is the address a connection counts for.
+async fn accept_by<C>(
     limit_key: impl Fn(IpAddr) -> Option<IpAddr>,
     listener: Listener,
     gate: &Arc<Gate>,
     limits: ConnectionLimits,
     shutdown: impl Future<Output = ()>,
-    serve: impl Fn(Stream, watch::Receiver<ShutdownStage>) -> C,
+    serve: impl Fn(Stream, Option<IpAddr>, StageReceiver) -> C,
 ) where
     C: Future<Output = ()> + Send + 'static,
 {
@@ -68,33 +91,34 @@ async fn accept_from<C>(
         connections,
         per_address,
         drain,
+        ..
     } = limits;
     let per_ip = ConnectionsPerIp::new(per_address);
     let mut last_warned: Option<Instant> = None;
     let all = u32::try_from(connections.clamp(1, Semaphore::MAX_PERMITS)).unwrap_or(u32::MAX);
     let capacity = Arc::new(Semaphore::new(all as usize));
-    let (stage_sender, stage_updates) = watch::channel(ShutdownStage::Running);
+    let (stage_sender, stage) = watch::channel(ShutdownStage::Running);
     let accept = async {
         loop {
-            // Room first: what cannot be served is not accepted.
+            // The permit comes first: a connection that cannot be served is not accepted.
             let Ok(permit) = Arc::clone(&capacity).acquire_owned().await else {
                 return;
             };
             let stream = listener.accept().await;
-            // Who is gone already has no address, and is found to be gone by who serves it.
+            // A client that is gone already has no address; reading from the stream tells.
             let address = stream.peer().ok();
             let Some(ip_permit) = per_ip.acquire(address.and_then(&limit_key)) else {
                 if last_warned.is_none_or(|warned_at| warned_at.elapsed() >= WARN_INTERVAL) {
                     last_warned = Some(Instant::now());
                     tracing::warn!(
                         ?address,
-                        most = per_address,
+                        limit = per_address,
                         "per-address connection limit reached; closing new connections"
                     );
                 }
                 continue;
             };
-            let connection = serve(stream, stage_updates.clone());
+            let connection = serve(stream, address, stage.clone());
             let gate = Arc::clone(gate);
             tokio::spawn(async move {
                 let gauge = gate.metrics().open_connection();
@@ -111,50 +135,48 @@ async fn accept_from<C>(
         }
         gate.advance_phase(Phase::Draining);
         stage_sender.send_replace(ShutdownStage::Draining);
-        // Who has connected already would be cut off with the listener.
+        // Connections in the backlog would be reset with the listener.
         let _ = timeout(ACCEPT_GRACE.min(drain / 2), accept).await;
     }
     drop(listener);
     if timeout(drain, capacity.acquire_many(all)).await.is_err() {
-        tracing::warn!(?drain, "cutting off connections that did not end in time");
+        tracing::warn!(?drain, "drain time over; dropping the remaining connections");
         stage_sender.send_replace(ShutdownStage::Aborting);
         if timeout(ABORT_TIMEOUT, capacity.acquire_many(all)).await.is_err() {
-            tracing::error!("connections that were cut off did not end; stopping without them");
+            tracing::error!("dropped connections did not end; stopping without them");
         }
     }
 }
 
-/// How long a connection without a request is kept when the server stops: one may be under way already.
-pub(in crate::server) fn idle_grace(drain: Duration) -> Duration {
-    Duration::from_secs(1).min(drain / 2)
+async fn serve_stream<F: FrontEnd>(front_end: Arc<F>, stream: Stream, peer: Option<IpAddr>, stage: StageReceiver) {
+    let Some(tls) = front_end.tls() else {
+        return front_end.serve(stream, peer, stage).await;
+    };
+    // In boxes: otherwise connections without TLS would reserve the memory that TLS needs.
+    let handshake_timeout = front_end.limits().handshake_timeout;
+    let handshake = Box::pin(tls_handshake(stream, tls, handshake_timeout, stage.clone()));
+    if let Some(stream) = handshake.await {
+        Box::pin(front_end.serve(stream, peer, stage)).await;
+    }
 }
 
-/// How long cutting off may take.
-const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How often it is told that somebody connects more often than it may.
-const WARN_INTERVAL: Duration = Duration::from_secs(60);
-
-/// How long those are accepted that had connected when the server stopped.
-const ACCEPT_GRACE: Duration = Duration::from_millis(20);
-
-/// TLS with a client, unless it takes longer than `within` or the server has stopped.
-pub(in crate::server) async fn tls_handshake(
+/// The TLS stream of a client; none if the handshake fails, takes too long, or the server has stopped.
+async fn tls_handshake(
     stream: Stream,
     tls: &Tls,
     handshake_timeout: Duration,
-    mut stage: watch::Receiver<ShutdownStage>,
+    mut stage: StageReceiver,
 ) -> Option<TlsStream<Stream>> {
     let handshake = timeout(handshake_timeout, tls.acceptor().accept(stream));
     tokio::select! {
         result = handshake => match result {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "no TLS with a client");
+                tracing::debug!(%error, "TLS handshake failed");
                 None
             }
             Err(_) => {
-                tracing::debug!("a client took too long over TLS");
+                tracing::debug!(timeout = ?handshake_timeout, "TLS handshake timed out");
                 None
             }
         },
@@ -162,77 +184,28 @@ pub(in crate::server) async fn tls_handshake(
     }
 }
 
-/// Why a conversation is looked at.
-pub(in crate::server) enum Wakeup<T> {
-    /// It came to something.
-    Ready(T),
-    /// It is time to look whether it goes on.
-    IdleCheck,
-    /// The server stops.
-    StageChanged,
-}
+/// The time dropped connections have to end.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is still to be waited for beside a conversation. Waiting for a change of the stage takes a lock that all connections
-/// share, and waiting for a time some work, so each is done once; then a glance tells.
-pub(in crate::server) struct Wakeups {
-    pub(in crate::server) idle_check: bool,
-    stage: bool,
-}
+/// The least time between two warnings about an address at its limit.
+const WARN_INTERVAL: Duration = Duration::from_secs(60);
 
-impl Wakeups {
-    /// All of it.
-    pub(in crate::server) const fn new() -> Self {
-        Self {
-            idle_check: true,
-            stage: true,
-        }
-    }
-
-    /// The next turn of a conversation.
-    pub(in crate::server) fn poll<T>(
-        &mut self,
-        cx: &mut Context<'_>,
-        connection: Poll<T>,
-        mut idle_timer: Pin<&mut Sleep>,
-        stage_changed: Pin<&mut impl Future>,
-        stage: &watch::Receiver<ShutdownStage>,
-    ) -> Poll<Wakeup<T>> {
-        if let Poll::Ready(output) = connection {
-            return Poll::Ready(Wakeup::Ready(output));
-        }
-        // Not held to the task's budget: who has used it up would not be noted as waiting, and never be woken.
-        let is_due = match std::mem::take(&mut self.idle_check) {
-            true => pin!(unconstrained(idle_timer.as_mut())).poll(cx).is_ready(),
-            false => idle_timer.is_elapsed(),
-        };
-        if is_due {
-            return Poll::Ready(Wakeup::IdleCheck);
-        }
-        if std::mem::take(&mut self.stage) && pin!(unconstrained(stage_changed)).poll(cx).is_ready() {
-            return Poll::Ready(Wakeup::StageChanged);
-        }
-        match stage.has_changed() {
-            Ok(false) => Poll::Pending,
-            Ok(true) | Err(_) => Poll::Ready(Wakeup::StageChanged),
-        }
-    }
-}
+/// The time in which the backlog is still accepted when the server stops.
+const ACCEPT_GRACE: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::server::net::listen::Address;
-    use std::future::{pending, poll_fn};
+    use std::future::pending;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpStream;
-    use tokio::task::coop::{consume_budget, has_budget_remaining};
-    use tokio::time::sleep;
     use tollgate_limiter::core::rules::{ParserOptions, RulesParser};
     use tollgate_limiter::store::memory::Memory;
 
     const WAIT: Duration = Duration::from_millis(20);
 
-    /// A connection that says one letter back, if it was let in.
+    /// A connection that echoed one letter; none if it was closed.
     async fn echo(address: std::net::SocketAddr) -> Option<TcpStream> {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let echoed = stream.write_all(b"a").await.is_ok() && stream.read_u8().await.is_ok();
@@ -252,8 +225,9 @@ mod tests {
                 connections: 9,
                 per_address: 2,
                 drain: WAIT,
+                handshake_timeout: WAIT,
             };
-            accept_from(Some, listener, &gate, limits, pending(), |mut stream, _| async move {
+            accept_by(Some, listener, &gate, limits, pending(), |mut stream, ..| async move {
                 while let Ok(letter) = stream.read_u8().await {
                     stream.write_u8(letter).await.unwrap();
                 }
@@ -267,27 +241,5 @@ mod tests {
         drop(first);
         while echo(address).await.is_none() {}
         serving.abort();
-    }
-
-    #[tokio::test]
-    async fn who_has_used_up_its_budget_is_woken_all_the_same() {
-        let waited = tokio::spawn(async {
-            let (_sender, stage) = watch::channel(ShutdownStage::Running);
-            let started = Instant::now();
-            let mut idle_timer = pin!(sleep(WAIT));
-            let mut changing = stage.clone();
-            let mut changed = pin!(changing.changed());
-            let mut wakeups = Wakeups::new();
-            let wakeup = poll_fn(|cx| {
-                if wakeups.idle_check {
-                    while has_budget_remaining() && pin!(consume_budget()).poll(cx).is_ready() {}
-                }
-                wakeups.poll::<()>(cx, Poll::Pending, idle_timer.as_mut(), changed.as_mut(), &stage)
-            });
-            assert!(matches!(wakeup.await, Wakeup::IdleCheck));
-            started.elapsed()
-        });
-        let waited = timeout(Duration::from_secs(9), waited).await;
-        assert!(waited.expect("it is woken").expect("it ends") >= WAIT);
     }
 }

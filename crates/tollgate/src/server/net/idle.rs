@@ -1,10 +1,8 @@
-//! Cuts off clients that are slow or silent, at no cost to the others.
+//! Detects slow and silent clients, at no cost to the others.
 //!
 //! A timer that is set for every request costs as much as a decision. Here a request only counts itself; the connection is
-//! looked at every few seconds, and whoever has not come further since the time allowed is cut off, late by one look at
-//! most.
+//! checked a few times per timeout, and a client without progress for its timeout is found late by one check at most.
 
-use crate::server::http::HttpLimits;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,24 +11,153 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What happens on one connection.
+/// The next thing a connection needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) enum WaitingFor {
+    /// The client has to show a password or a token.
+    Authentication,
+    /// The client has connected and sent no request.
+    FirstRequest,
+    /// The client has sent a part of a request.
+    RestOfRequest,
+    /// The head of a request is there, its body is not.
+    Body,
+    /// A request is in flight: it is our turn.
+    Response,
+    /// The client has replies to read.
+    ClientRead,
+    /// All requests are answered.
+    NextRequest,
+}
+
+impl WaitingFor {
+    /// The variant of this discriminant, for marks that are kept in an atomic.
+    pub(in crate::server) const fn from_u8(value: u8) -> Self {
+        match value {
+            0 => Self::Authentication,
+            1 => Self::FirstRequest,
+            2 => Self::RestOfRequest,
+            3 => Self::Body,
+            4 => Self::Response,
+            5 => Self::ClientRead,
+            _ => Self::NextRequest,
+        }
+    }
+}
+
+/// The state of a connection at one check. If it is the same at a later one, there was no progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::server) struct ProgressMark {
+    pub(in crate::server) waiting_for: WaitingFor,
+    /// A number that changes with every step forward: requests answered, or bytes sent.
+    pub(in crate::server) progress: u64,
+}
+
+/// The time without progress that a client has, by what is awaited from it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::server) struct IdleTimeouts {
+    /// For credentials, the first request, and the rest of one.
+    pub(in crate::server) request: Duration,
+    /// For a body.
+    pub(in crate::server) body: Duration,
+    /// For replies to be read.
+    pub(in crate::server) unread: Duration,
+    /// For the next request.
+    pub(in crate::server) idle: Duration,
+    /// For the connection as a whole, whatever its progress.
+    pub(in crate::server) age: Duration,
+}
+
+impl IdleTimeouts {
+    /// No timeout at all, to be filled in.
+    pub(in crate::server) const NONE: Self = Self {
+        request: Duration::MAX,
+        body: Duration::MAX,
+        unread: Duration::MAX,
+        idle: Duration::MAX,
+        age: Duration::MAX,
+    };
+
+    const fn timeout_for(&self, waiting_for: WaitingFor) -> Duration {
+        match waiting_for {
+            WaitingFor::Authentication | WaitingFor::FirstRequest | WaitingFor::RestOfRequest => self.request,
+            WaitingFor::Body => self.body,
+            WaitingFor::ClientRead => self.unread,
+            WaitingFor::NextRequest => self.idle,
+            // The client cannot help it.
+            WaitingFor::Response => Duration::MAX,
+        }
+    }
+}
+
+/// Compares the marks of one connection.
+#[derive(Debug)]
+pub(in crate::server) struct IdleMonitor {
+    timeouts: IdleTimeouts,
+    started_at: Instant,
+    mark: ProgressMark,
+    /// The check at which the mark was first seen.
+    since: Instant,
+}
+
+impl IdleMonitor {
+    pub(in crate::server) fn new(timeouts: IdleTimeouts, now: Instant) -> Self {
+        Self {
+            timeouts,
+            started_at: now,
+            mark: ProgressMark {
+                waiting_for: WaitingFor::FirstRequest,
+                progress: 0,
+            },
+            since: now,
+        }
+    }
+
+    /// The time between two checks: a quarter of the shortest timeout.
+    pub(in crate::server) fn check_interval(&self) -> Duration {
+        let IdleTimeouts {
+            request,
+            body,
+            unread,
+            idle,
+            age,
+        } = self.timeouts;
+        let shortest = request.min(body).min(unread).min(idle).min(age);
+        (shortest / 4).clamp(INTERVAL_MIN, INTERVAL_MAX)
+    }
+
+    /// The thing the client, or the connection by its age, has run out of time for.
+    pub(in crate::server) fn check(&mut self, mark: ProgressMark, now: Instant) -> Option<WaitingFor> {
+        if mark != self.mark {
+            (self.mark, self.since) = (mark, now);
+        }
+        let is_over = now.duration_since(self.since) >= self.timeouts.timeout_for(mark.waiting_for);
+        let is_too_old = now.duration_since(self.started_at) >= self.timeouts.age;
+        (is_over || is_too_old).then_some(mark.waiting_for)
+    }
+}
+
+const INTERVAL_MIN: Duration = Duration::from_millis(1);
+const INTERVAL_MAX: Duration = Duration::from_secs(5);
+
+/// The requests of one HTTP connection.
 #[derive(Debug, Default)]
 pub(in crate::server) struct Activity {
-    /// Requests that have begun, wrapping.
+    /// Requests that have started, wrapping.
     started: AtomicU32,
     /// Requests that have ended, wrapping.
     ended: AtomicU32,
-    /// Whether bytes came since the last request began.
+    /// True if bytes arrived since the last request started.
     bytes_pending: AtomicBool,
-    /// Whether several requests can be on their way at a time: then bytes alone do not mean that one has begun.
+    /// True if several requests can be in flight: then bytes alone do not mean that one has started.
     multiplexed: AtomicBool,
-    /// The request whose body is waited for, by its number; 0 if none is.
+    /// The request whose body is awaited, by its number; 0 if none is.
     reading_body: AtomicU32,
-    /// The request whose body has had its time.
+    /// The request whose body has run out of time.
     timed_out_body: AtomicU32,
 }
 
-/// A request on its way.
+/// A request in flight; it ends when this is dropped.
 #[derive(Debug)]
 pub(in crate::server) struct RequestGuard {
     activity: Arc<Activity>,
@@ -38,44 +165,18 @@ pub(in crate::server) struct RequestGuard {
     is_multiplexed: bool,
 }
 
-/// What a look comes to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server) enum IdleState {
-    /// All is well.
-    Active,
-    /// A body has had its time: its request is to be polled, and sees it.
-    BodyTimeout,
-    /// The client has had its time.
-    Expired,
-}
-
-/// Looks at a pulse.
-#[derive(Debug)]
-pub(in crate::server) struct IdleMonitor {
-    activity: Arc<Activity>,
-    limits: HttpLimits,
-    /// Requests that had ended when it last looked.
-    ended: u32,
-    /// When something last ended, as far as was seen.
-    idle_since: Instant,
-    /// When the bytes of an unfinished request were first seen.
-    partial_since: Option<Instant>,
-    /// The request whose body was waited for at the last look, and when it was first seen.
-    reading: (u32, Instant),
-}
-
 impl Activity {
-    /// Bytes came.
+    /// Notes that bytes arrived.
     pub(in crate::server) fn record_bytes(&self) {
         self.bytes_pending.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a request is on its way.
+    /// True while a request is in flight.
     pub(in crate::server) fn has_requests(&self) -> bool {
         self.started.load(Ordering::Relaxed) != self.ended.load(Ordering::Relaxed)
     }
 
-    /// A request begins; it ends when the beat is dropped.
+    /// Counts a request.
     pub(in crate::server) fn start_request(self: &Arc<Self>, is_multiplexed: bool) -> RequestGuard {
         let before = self.started.fetch_add(1, Ordering::Relaxed);
         self.bytes_pending.store(false, Ordering::Relaxed);
@@ -88,21 +189,45 @@ impl Activity {
             is_multiplexed,
         }
     }
+
+    /// The mark of the connection now.
+    pub(in crate::server) fn progress(&self) -> ProgressMark {
+        let ended = self.ended.load(Ordering::Relaxed);
+        let reading_body = self.reading_body.load(Ordering::Relaxed);
+        let is_partial = self.bytes_pending.load(Ordering::Relaxed) && !self.multiplexed.load(Ordering::Relaxed);
+        let (waiting_for, progress) = match self.has_requests() {
+            true if reading_body != 0 => (WaitingFor::Body, reading_body),
+            true => (WaitingFor::Response, ended),
+            false if is_partial => (WaitingFor::RestOfRequest, ended),
+            false if ended == 0 => (WaitingFor::FirstRequest, ended),
+            false => (WaitingFor::NextRequest, ended),
+        };
+        ProgressMark {
+            waiting_for,
+            progress: progress.into(),
+        }
+    }
+
+    /// Lets the request whose body is awaited run out of time when it is polled next.
+    pub(in crate::server) fn time_out_body(&self) {
+        let reading_body = self.reading_body.load(Ordering::Relaxed);
+        self.timed_out_body.store(reading_body, Ordering::Relaxed);
+    }
 }
 
 impl RequestGuard {
-    /// Whether others may be on their way beside it.
+    /// True if other requests may be in flight on the same connection.
     pub(in crate::server) const fn is_multiplexed(&self) -> bool {
         self.is_multiplexed
     }
 
-    /// Waits for a body, at most for the time it may take; nothing if it takes longer.
+    /// Awaits a body; none if it takes longer than `timeout`.
     ///
-    /// The requests of a plain connection are polled with it, so the watch can tell them that their time is up. Those of
-    /// a multiplexed one run on their own and have a timer each.
+    /// The requests of HTTP/1 are polled with their connection, so the monitor can end them. Those of HTTP/2 are tasks of
+    /// their own and have a timer each.
     pub(in crate::server) async fn read_body<T>(&self, timeout: Duration, body: impl Future<Output = T>) -> Option<T> {
         if self.is_multiplexed {
-            // A timer takes room, which the others should not carry.
+            // In a box: HTTP/1 should not reserve the memory of the timer.
             return Box::pin(tokio::time::timeout(timeout, body)).await.ok();
         }
         self.activity.reading_body.store(self.number, Ordering::Relaxed);
@@ -121,171 +246,11 @@ impl RequestGuard {
 
 impl Drop for RequestGuard {
     fn drop(&mut self) {
-        // What was heard since it began was its body.
+        // Bytes that arrived since it started were its body.
         self.activity.bytes_pending.store(false, Ordering::Relaxed);
         self.activity.ended.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-impl IdleMonitor {
-    pub(in crate::server) fn new(activity: Arc<Activity>, limits: HttpLimits, now: Instant) -> Self {
-        Self {
-            activity,
-            limits,
-            ended: 0,
-            idle_since: now,
-            partial_since: None,
-            reading: (0, now),
-        }
-    }
-
-    /// How long to wait before looking again: a quarter of the time that is allowed.
-    pub(in crate::server) fn check_interval(&self) -> Duration {
-        let HttpLimits {
-            header_timeout,
-            idle_timeout,
-            body_timeout,
-            ..
-        } = self.limits;
-        (header_timeout.min(idle_timeout).min(body_timeout) / 4).max(Duration::from_millis(1))
-    }
-
-    /// Whether the client, or a body, has had its time.
-    pub(in crate::server) fn check(&mut self, now: Instant) -> IdleState {
-        let reading = self.activity.reading_body.load(Ordering::Relaxed);
-        if reading == 0 || reading != self.reading.0 {
-            self.reading = (reading, now);
-        } else if now.duration_since(self.reading.1) >= self.limits.body_timeout {
-            self.activity.timed_out_body.store(reading, Ordering::Relaxed);
-            return IdleState::BodyTimeout;
-        }
-        if self.is_expired(now) {
-            IdleState::Expired
-        } else {
-            IdleState::Active
-        }
-    }
-
-    fn is_expired(&mut self, now: Instant) -> bool {
-        let Activity {
-            started: begun,
-            ended,
-            bytes_pending: heard,
-            multiplexed,
-            ..
-        } = &*self.activity;
-        let ended = ended.load(Ordering::Relaxed);
-        let busy = begun.load(Ordering::Relaxed) != ended;
-        if busy || ended != self.ended {
-            self.ended = ended;
-            self.idle_since = now;
-            self.partial_since = None;
-        }
-        if busy {
-            // What we take our time for is not the client's fault; its body has a time of its own.
-            return false;
-        }
-        let multiplexed = multiplexed.load(Ordering::Relaxed);
-        if heard.load(Ordering::Relaxed) && !multiplexed {
-            let partial_since = *self.partial_since.get_or_insert(now);
-            return now.duration_since(partial_since) >= self.limits.header_timeout;
-        }
-        // Who has just connected is expected to say something.
-        let first = ended == 0;
-        let allowed = if first {
-            self.limits.header_timeout
-        } else {
-            self.limits.idle_timeout
-        };
-        now.duration_since(self.idle_since) >= allowed
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::task::Context;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn monitored() -> (Arc<Activity>, IdleMonitor, Instant) {
-        let activity = Arc::new(Activity::default());
-        let now = Instant::now();
-        let monitor = IdleMonitor::new(Arc::clone(&activity), HttpLimits::default(), now);
-        (activity, monitor, now)
-    }
-
-    #[test]
-    fn who_connects_and_says_nothing_is_cut_off() {
-        let (_, mut monitor, now) = monitored();
-        assert!(!monitor.is_expired(now + 4 * SECOND));
-        assert!(monitor.is_expired(now + 5 * SECOND));
-    }
-
-    #[test]
-    fn who_drips_bytes_of_a_request_is_cut_off() {
-        let (activity, mut monitor, now) = monitored();
-        drop(activity.start_request(false));
-        assert!(!monitor.is_expired(now + 9 * SECOND));
-        for second in 20..25 {
-            activity.bytes_pending.store(true, Ordering::Relaxed);
-            assert!(!monitor.is_expired(now + second * SECOND), "{second}");
-        }
-        assert!(monitor.is_expired(now + 25 * SECOND));
-    }
-
-    #[test]
-    fn who_is_silent_between_requests_may_be_so_for_a_while() {
-        let (activity, mut monitor, now) = monitored();
-        drop(activity.start_request(false));
-        assert!(!monitor.is_expired(now + 10 * SECOND));
-        assert!(!monitor.is_expired(now + 84 * SECOND));
-        assert!(monitor.is_expired(now + 85 * SECOND));
-    }
-
-    #[test]
-    fn the_body_of_a_request_is_not_the_beginning_of_the_next() {
-        let (activity, mut monitor, now) = monitored();
-        let guard = activity.start_request(false);
-        activity.bytes_pending.store(true, Ordering::Relaxed);
-        drop(guard);
-        assert!(!monitor.is_expired(now + 10 * SECOND));
-        assert!(!monitor.is_expired(now + 84 * SECOND));
-        assert!(monitor.is_expired(now + 85 * SECOND));
-    }
-
-    #[test]
-    fn who_waits_for_an_answer_is_never_cut_off() {
-        let (activity, mut monitor, now) = monitored();
-        let guard = activity.start_request(false);
-        assert!(!monitor.is_expired(now + 1_000 * SECOND));
-        drop(guard);
-        assert!(!monitor.is_expired(now + 1_074 * SECOND));
-    }
-
-    #[test]
-    fn bytes_between_the_requests_of_a_multiplexed_connection_are_no_request() {
-        let (activity, mut monitor, now) = monitored();
-        drop(activity.start_request(true));
-        activity.bytes_pending.store(true, Ordering::Relaxed);
-        assert!(!monitor.is_expired(now));
-        assert!(!monitor.is_expired(now + 74 * SECOND));
-        assert!(monitor.is_expired(now + 75 * SECOND));
-    }
-
-    #[test]
-    fn a_body_that_does_not_come_is_late_and_the_next_one_has_its_own_time() {
-        let (activity, mut monitor, now) = monitored();
-        for start in [0, 100] {
-            let guard = activity.start_request(false);
-            let mut body = Box::pin(guard.read_body(Duration::ZERO, std::future::pending::<()>()));
-            let mut cx = Context::from_waker(std::task::Waker::noop());
-            assert!(body.as_mut().poll(&mut cx).is_pending());
-            assert_eq!(monitor.check(now + start * SECOND), IdleState::Active);
-            assert_eq!(monitor.check(now + (start + 9) * SECOND), IdleState::Active);
-            assert!(body.as_mut().poll(&mut cx).is_pending());
-            assert_eq!(monitor.check(now + (start + 10) * SECOND), IdleState::BodyTimeout);
-            assert_eq!(body.as_mut().poll(&mut cx), Poll::Ready(None));
-        }
-    }
-}
+mod tests;

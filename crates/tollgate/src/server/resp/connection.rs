@@ -1,136 +1,90 @@
-//! One connection, from accepting to its end.
+//! Serves one connection of the Redis protocol.
 //!
-//! What arrives is read into memory of the thread, decided and answered in one go; only what is left over, half a command
-//! or replies that the client does not read, is kept with the connection.
+//! Bytes are read into a buffer of the thread, decided and answered in one poll. Only the rest stays with the connection: a
+//! part of a command, or replies that the client does not read.
 
+mod handle;
+
+use self::handle::RespHandle;
 use super::decode::{Arguments, DecodeError, decode};
 use super::execute::{ReplyBatch, run_inline, run_pipelined};
 use super::reply_writer::ReplyWriter;
 use super::session::Session;
-use super::watch::{IdleMonitor, ProgressMark, WaitingFor};
+use super::settings::RespSettings;
 use super::{FREE_BYTES, RespService};
-use crate::server::net::accept::{ShutdownStage, Wakeup, Wakeups, idle_grace, tls_handshake};
-use crate::server::net::listen::Stream;
+use crate::server::net::accept::{ConnectionLimits, FrontEnd, Io};
+use crate::server::net::idle::{IdleMonitor, IdleTimeouts, ProgressMark, WaitingFor};
 use crate::server::net::memory_budget::{Progress, Reservation};
-use crate::server::store::AnyThrottle;
+use crate::server::net::tls::Tls;
+use crate::server::net::{StageReceiver, serve_connection};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::Instant;
 
-/// Serves one connection until its client, its time or the server ends it.
-pub(super) async fn serve(stream: Stream, service: Arc<RespService>, stage: watch::Receiver<ShutdownStage>) {
-    let settings = &service.settings;
-    match &settings.tls {
-        None => serve_connection(stream, &service, stage).await,
-        Some(tls) => {
-            let within = settings.command_timeout;
-            // Apart: what TLS needs would be kept for connections without it, too.
-            let handshake = Box::pin(tls_handshake(stream, tls, within, stage.clone()));
-            if let Some(stream) = handshake.await {
-                Box::pin(serve_connection(stream, &service, stage)).await;
-            }
+impl FrontEnd for RespService {
+    fn limits(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            connections: self.settings.connections,
+            per_address: self.settings.connections_per_address,
+            handshake_timeout: self.settings.command_timeout,
+            drain: self.settings.drain,
         }
+    }
+
+    fn tls(&self) -> Option<&Tls> {
+        self.settings.tls.as_deref()
+    }
+
+    async fn serve(self: Arc<Self>, stream: impl Io, _: Option<IpAddr>, stage: StageReceiver) {
+        let mut monitor = IdleMonitor::new(timeouts(&self.settings), Instant::now());
+        let handle = RespHandle::new();
+        let served = pin!(RespConnection::new(stream, &self, &handle).serve());
+        serve_connection(served, &handle, &mut monitor, self.settings.drain, stage).await;
     }
 }
 
-/// What reading and answering came to.
+fn timeouts(settings: &RespSettings) -> IdleTimeouts {
+    IdleTimeouts {
+        request: settings.command_timeout,
+        unread: settings.unread_timeout,
+        idle: settings.idle_timeout,
+        ..IdleTimeouts::NONE
+    }
+}
+
+/// The outcome of reading and answering.
 enum ReadOutcome {
-    /// The client is gone, or is let go.
+    /// The client is gone, or the connection is to be closed.
     Closed,
-    /// Commands wait for a store that is asked over a network.
+    /// Commands have arrived that a store has to decide over the network.
     Execute,
 }
 
-async fn serve_connection<T>(stream: T, service: &RespService, stage: watch::Receiver<ShutdownStage>)
-where
-    T: AsyncRead + AsyncWrite + Unpin,
-{
-    let mut connection = RespConnection::new(stream, service);
-    let mut monitor = IdleMonitor::new(&service.settings, Instant::now());
-    let mut idle_timer = pin!(sleep(monitor.check_interval()));
-    let (mut changing, mut aborting) = (stage.clone(), stage.clone());
-    let mut changed = pin!(changing.changed());
-    let mut wakeups = Wakeups::new();
-    loop {
-        let wakeup = poll_fn(|cx| {
-            let polled = connection.poll(cx);
-            wakeups.poll(cx, polled, idle_timer.as_mut(), changed.as_mut(), &stage)
-        });
-        match wakeup.await {
-            Wakeup::Ready(ReadOutcome::Closed) => return,
-            Wakeup::Ready(ReadOutcome::Execute) => tokio::select! {
-                may_proceed = connection.execute() => if !may_proceed {
-                    return;
-                },
-                _ = aborting.wait_for(|stage| *stage == ShutdownStage::Aborting) => return,
-            },
-            Wakeup::IdleCheck => {
-                let now = Instant::now();
-                if monitor.is_expired(connection.progress_mark(), &service.settings, now) {
-                    tracing::debug!("closing idle or slow connection");
-                    return;
-                }
-                idle_timer.as_mut().reset(now + monitor.check_interval());
-                wakeups.idle_check = true;
-            }
-            Wakeup::StageChanged => break,
-        }
-    }
-    tokio::select! {
-        () = drain_connection(&mut connection, service) => {}
-        _ = aborting.wait_for(|stage| *stage == ShutdownStage::Aborting) => {}
-    }
-}
-
-/// Goes on for a moment while the server stops, because commands may be under way already; then sends what was answered and
-/// hangs up.
-async fn drain_connection<T: AsyncRead + AsyncWrite + Unpin>(
-    connection: &mut RespConnection<'_, T>,
-    service: &RespService,
-) {
-    let until = Instant::now() + idle_grace(service.settings.drain);
-    while let Ok(outcome) = timeout_at(until, poll_fn(|cx| connection.poll(cx))).await {
-        // What has come is decided and answered, however long the store takes: some of it may be charged already.
-        if matches!(outcome, ReadOutcome::Closed) || !connection.execute().await {
-            return;
-        }
-        if Instant::now() >= until {
-            break;
-        }
-    }
-    let _ = poll_fn(|cx| connection.poll_close(cx)).await;
-    // If what still comes were not read, the system would take back what was just sent.
-    let _ = timeout(LINGER, poll_fn(|cx| connection.poll_discard(cx))).await;
-}
-
-/// What a thread needs while it answers, whichever connection's turn it is.
+/// Buffers of a thread, used by the connection it polls.
 struct Scratch {
     input: Box<[u8]>,
     batch: ReplyBatch,
 }
 
-/// How much is read at a time.
+/// Bytes per read.
 const READ_BYTES: usize = 16 * 1024;
-/// How often a connection reads before others get their turn.
+/// Reads per poll; then other connections of the thread are polled.
 const ROUNDS: usize = 8;
-/// The most replies that a client leaves unread.
+/// The most bytes of replies a client may leave unread.
 const UNREAD_MAX: usize = 256 * 1024;
-/// How much is read at a time when clients leave as much with the server as they may: little enough that a thousand who read no
-/// replies leave a few MiB more, and enough to go on.
+/// Bytes per read while the memory budget is exhausted: enough for progress, and little enough that a thousand clients that
+/// read no replies add only a few MiB.
 const SHORT_READ_BYTES: usize = 1024;
-/// How much a client may still send after a reply that says why it is not listened to any more: if nobody read it, it would
-/// not get the reply.
+/// Bytes a client may still send after its last reply. They are read and dropped: unread bytes at the close would reset the
+/// connection, and the client would lose the reply.
 const LINGER_BYTES: usize = 256 * 1024;
-/// How long that is waited for when the server stops.
-const LINGER: Duration = Duration::from_millis(100);
-/// A buffer that grew larger than this is not kept.
+/// A reply buffer of the thread that grew beyond this is shrunk.
 const KEPT_BYTES: usize = 64 * 1024;
 
 thread_local! {
@@ -140,18 +94,19 @@ thread_local! {
     });
 }
 
-/// A conversation.
+/// One connection and its session.
 struct RespConnection<'f, T> {
     stream: T,
     service: &'f RespService,
+    handle: &'f RespHandle,
     session: Session,
-    /// Received and not yet a whole command.
+    /// Bytes of a command that is not complete.
     unparsed: Vec<u8>,
     /// Replies not yet sent, from `sent` on.
     out: Vec<u8>,
     sent: usize,
     reservation: Reservation<'f>,
-    /// How much may still be received before it is hung up; nothing while commands are heard.
+    /// Bytes that are still read and dropped before the connection closes; none while commands are executed.
     linger: Option<usize>,
     is_shut: bool,
     commands: u64,
@@ -159,10 +114,11 @@ struct RespConnection<'f, T> {
 }
 
 impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
-    fn new(stream: T, service: &'f RespService) -> Self {
+    fn new(stream: T, service: &'f RespService, handle: &'f RespHandle) -> Self {
         Self {
             stream,
             service,
+            handle,
             session: Session::new(service.next_connection_id()),
             unparsed: Vec::new(),
             out: Vec::new(),
@@ -175,24 +131,51 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         }
     }
 
-    /// Receives, answers and sends as long as that goes on.
+    /// Serves until the client leaves or is made to.
+    async fn serve(mut self) {
+        loop {
+            let outcome = poll_fn(|cx| {
+                let polled = self.poll(cx);
+                self.handle.set_progress(self.progress(), !self.out.is_empty());
+                polled
+            });
+            match outcome.await {
+                ReadOutcome::Closed => return,
+                ReadOutcome::Execute => {
+                    self.handle.set_executing();
+                    if !self.execute().await {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Receives, answers and sends as far as that is possible now.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ReadOutcome> {
+        let is_closing = self.handle.is_closing();
+        if is_closing {
+            self.linger.get_or_insert(LINGER_BYTES);
+        }
         for _ in 0..ROUNDS {
             if let Poll::Ready(Err(_)) = self.poll_send(cx) {
                 return Poll::Ready(ReadOutcome::Closed);
             }
             if self.linger.is_some() && self.out.is_empty() {
-                // Whoever said goodbye, or something that is no command, is told so and heard no more.
+                // The last reply is sent: no more commands are executed.
                 if !self.is_shut {
                     let _ = ready!(Pin::new(&mut self.stream).poll_shutdown(cx));
                     self.is_shut = true;
                 }
+            } else if is_closing {
+                // Commands that were executed are answered before anything else is read.
+                return Poll::Pending;
             }
             match ready!(self.poll_receive(cx)) {
                 Ok(None) => {}
-                Ok(Some(turn)) => return Poll::Ready(turn),
+                Ok(Some(outcome)) => return Poll::Ready(outcome),
                 Err(error) => {
-                    tracing::debug!(%error, "a connection ended");
+                    tracing::debug!(%error, "connection error");
                     return Poll::Ready(ReadOutcome::Closed);
                 }
             }
@@ -201,25 +184,10 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         Poll::Pending
     }
 
-    /// Sends what was answered, hears no more, and comes to an end.
+    /// Sends the replies and shuts the stream down.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         ready!(self.poll_send(cx))?;
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    /// Reads what still comes, for nothing.
-    fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut left = LINGER_BYTES;
-        SCRATCH.with_borrow_mut(|Scratch { input, .. }| {
-            while left > 0 {
-                let mut buffer = ReadBuf::new(input);
-                match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer)) {
-                    Ok(()) if !buffer.filled().is_empty() => left = left.saturating_sub(buffer.filled().len()),
-                    Ok(()) | Err(_) => break,
-                }
-            }
-            Poll::Ready(())
-        })
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -242,20 +210,20 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
     }
 
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<ReadOutcome>>> {
-        SCRATCH.with_borrow_mut(|Scratch { input, batch: desk }| {
-            // Whatever ended a turn before its replies were sent: they are nobody else's.
-            desk.clear();
+        SCRATCH.with_borrow_mut(|Scratch { input, batch }| {
+            // Replies of a poll that failed belong to no other connection.
+            batch.clear();
             let mut read_max = READ_BYTES;
             if self.service.budget.is_exhausted() && self.linger.is_none() {
-                // Who leaves much with us is heard again when there is room, or when it is its turn to finish a command; the others
-                // go on, in smaller steps.
+                // A client above its free share is read again when there is capacity, or when it is its turn to finish a
+                // command; the others are read in smaller steps.
                 if self.reservation.exceeds_free() {
-                    let half = if self.out.is_empty() {
+                    let progress = if self.out.is_empty() {
                         Progress::Partial
                     } else {
                         Progress::Complete
                     };
-                    ready!(self.reservation.poll_capacity(cx, half));
+                    ready!(self.reservation.poll_capacity(cx, progress));
                 }
                 read_max = SHORT_READ_BYTES;
             }
@@ -263,7 +231,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
             ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
             let bytes = buffer.filled();
             if bytes.is_empty() {
-                // Nobody sends any more; what was answered may still be read.
+                // The client sends no more, and may still read.
                 return match self.out.is_empty() {
                     true => Poll::Ready(Ok(Some(ReadOutcome::Closed))),
                     false => self.poll_close(cx).map_ok(|()| Some(ReadOutcome::Closed)),
@@ -271,14 +239,14 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
             }
             if let Some(linger) = &mut self.linger {
                 *linger = linger.saturating_sub(bytes.len());
-                let turn = (*linger == 0).then_some(ReadOutcome::Closed);
-                return Poll::Ready(Ok(turn));
+                let outcome = (*linger == 0).then_some(ReadOutcome::Closed);
+                return Poll::Ready(Ok(outcome));
             }
             self.session.refresh_rights(&self.service.settings);
-            let AnyThrottle::Memory(throttles) = self.service.gate.throttles() else {
+            let Some(throttle) = self.service.gate.throttles().inline() else {
                 self.unparsed.extend_from_slice(bytes);
                 if self.has_command() {
-                    // What is being decided is nothing that the client leaves with us.
+                    // Commands in flight do not count as left by the client.
                     self.reservation.resize(self.out.capacity());
                     return Poll::Ready(Ok(Some(ReadOutcome::Execute)));
                 }
@@ -287,17 +255,17 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
                 return Poll::Ready(Ok(None));
             };
             if self.unparsed.is_empty() {
-                let end = run_inline(self.service, throttles, &mut self.session, bytes, desk);
-                let used = self.finish_commands(end, &mut desk.out);
+                let end = run_inline(self.service, throttle, &mut self.session, bytes, batch);
+                let used = self.finish_commands(end, &mut batch.out);
                 self.unparsed.extend_from_slice(bytes.get(used..).unwrap_or_default());
             } else {
                 self.unparsed.extend_from_slice(bytes);
-                let end = run_inline(self.service, throttles, &mut self.session, &self.unparsed, desk);
-                let used = self.finish_commands(end, &mut desk.out);
+                let end = run_inline(self.service, throttle, &mut self.session, &self.unparsed, batch);
+                let used = self.finish_commands(end, &mut batch.out);
                 self.consume(used);
             }
-            let sent = self.send(&desk.out, cx);
-            desk.out.shrink_to(KEPT_BYTES);
+            let sent = self.send(&batch.out, cx);
+            batch.out.shrink_to(KEPT_BYTES);
             sent?;
             self.update_reservation();
             self.check_unauthenticated_bound()?;
@@ -305,7 +273,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         })
     }
 
-    /// What follows from the last command that was heard: how many bytes are done with.
+    /// Counts the commands, closes after the last one, and returns the bytes that are used up.
     fn finish_commands(&mut self, decoded: Result<usize, DecodeError>, out: &mut Vec<u8>) -> usize {
         self.commands += u64::from(decoded != Ok(0));
         let is_authenticated = self.session.is_authenticated();
@@ -321,24 +289,23 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         usize::MAX
     }
 
-    /// Notes what the client leaves with us.
+    /// Reserves the memory the client makes us keep.
     fn update_reservation(&mut self) {
         self.reservation.resize(self.unparsed.capacity() + self.out.capacity());
     }
 
-    /// Whether a client that has not shown who it is leaves no more than what is free, now that what is whole is answered: it
-    /// takes no room from those who have.
+    /// Fails if an unauthenticated client keeps more than its free share: it takes no memory from authenticated ones.
     fn check_unauthenticated_bound(&self) -> io::Result<()> {
         let left = self.unparsed.len() + self.out.len() - self.sent;
         match self.session.is_authenticated() || left <= FREE_BYTES {
             true => Ok(()),
             false => Err(io::Error::other(
-                "a client that nobody knows leaves too much with the server",
+                "an unauthenticated client leaves too many bytes buffered",
             )),
         }
     }
 
-    /// Done with the first `used` bytes of what is held.
+    /// Drops the first `used` bytes of what is buffered.
     fn consume(&mut self, used: usize) {
         if used >= self.unparsed.len() {
             self.unparsed = Vec::new();
@@ -347,7 +314,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         }
     }
 
-    /// Sends replies; those that do not go are kept.
+    /// Sends replies, and queues those that the client does not take now.
     fn send(&mut self, mut replies: &[u8], cx: &mut Context<'_>) -> io::Result<()> {
         while self.out.is_empty() && !replies.is_empty() {
             match Pin::new(&mut self.stream).poll_write(cx, replies)? {
@@ -363,7 +330,7 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         if replies.is_empty() {
             return Ok(());
         }
-        // Who reads as slowly as it sends never reads all, and what it has read would pile up.
+        // A client that reads as fast as it sends never empties the buffer, so the sent part is dropped in between.
         if self.sent > self.out.len() / 2 {
             self.out.drain(..self.sent);
             self.sent = 0;
@@ -371,16 +338,16 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         self.out.extend_from_slice(replies);
         match self.out.len() - self.sent > UNREAD_MAX {
             false => Ok(()),
-            true => Err(io::Error::other("a client leaves too many replies unread")),
+            true => Err(io::Error::other("the client leaves too many replies unread")),
         }
     }
 
-    /// Whether there is something to answer in what is held.
+    /// True if a complete command is buffered, or bytes that can be none.
     fn has_command(&self) -> bool {
         !matches!(decode(&self.unparsed, &mut Arguments::new()), Ok(None))
     }
 
-    /// Answers what is held, by a store that is asked over a network. The replies are sent in the next turn. False if they
+    /// Executes the buffered commands by a store on the network. Their replies are sent in the next poll. False if they
     /// are too many.
     async fn execute(&mut self) -> bool {
         let unparsed = std::mem::take(&mut self.unparsed);
@@ -391,13 +358,13 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         let kept = self.queue_replies(&replies);
         self.update_reservation();
         kept.and_then(|()| self.check_unauthenticated_bound())
-            .inspect_err(|error| tracing::debug!(%error, "a connection ended"))
+            .inspect_err(|error| tracing::debug!(%error, "connection error"))
             .is_ok()
     }
 
-    fn progress_mark(&self) -> ProgressMark {
+    fn progress(&self) -> ProgressMark {
         if self.service.settings.requires_auth() && !self.session.is_authenticated() {
-            // Whatever it says: what it is to say is who it is.
+            // Whatever else it sends is no progress.
             return ProgressMark {
                 waiting_for: WaitingFor::Authentication,
                 progress: 0,
@@ -405,8 +372,8 @@ impl<'f, T: AsyncRead + AsyncWrite + Unpin> RespConnection<'f, T> {
         }
         let (waiting_for, progress) = match (self.out.is_empty(), self.unparsed.is_empty() && self.linger.is_none()) {
             (false, _) => (WaitingFor::ClientRead, self.bytes_sent),
-            (true, false) => (WaitingFor::RestOfCommand, self.commands),
-            (true, true) => (WaitingFor::NextCommand, self.commands),
+            (true, false) => (WaitingFor::RestOfRequest, self.commands),
+            (true, true) => (WaitingFor::NextRequest, self.commands),
         };
         ProgressMark { waiting_for, progress }
     }

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use hyper::{HeaderMap, Response, StatusCode};
-use std::hash::{BuildHasher, Hasher, RandomState};
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 use tollgate_limiter::core::{Cost, Micros, Retry, Timestamp};
 
@@ -83,7 +82,7 @@ fn with_status(settings: &HttpSettings, check: &CheckResponse<'_>, status: Statu
         fields.insert(CONTENT_TYPE, PROBLEM_JSON);
         fields.insert(CACHE_CONTROL, NO_STORE);
         if let Some(after) = longest_wait(check.verdict)
-            .and_then(|wait| retry_after(settings.retry_after, wait, check.now, jitter_fraction()))
+            .and_then(|wait| retry_after(settings.retry_after, wait, check.now, fastrand::u32(..)))
             && let Ok(value) = HeaderValue::try_from(after)
         {
             fields.insert(RETRY_AFTER, value);
@@ -154,12 +153,6 @@ fn wait(ruling: &Ruling<'_>) -> Option<Retry> {
         Some(decision) => decision.retry(),
         None => Some(Retry::Unknown),
     }
-}
-
-/// A random number, for jitter: the keys of the standard library's hashers are, and a denial is no place for a system
-/// call.
-fn jitter_fraction() -> u32 {
-    (RandomState::new().build_hasher().finish() >> 32) as u32
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");

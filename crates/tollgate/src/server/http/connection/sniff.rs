@@ -1,7 +1,7 @@
 //! The head of a connection's first request, waited for in little room: what serves requests takes ten times as much, and is
 //! made when there is one. So whoever connects and is slow costs no more than what he sends and a task.
 
-use crate::server::net::sensor_io::SensorIo;
+use crate::server::net::prefixed_io::PrefixedIo;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 /// What a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::server::http) enum HttpVersion {
+pub(super) enum HttpVersion {
     Http1,
     Http2,
 }
@@ -19,11 +19,7 @@ pub(in crate::server::http) enum HttpVersion {
 ///
 /// # Errors
 /// Those of the stream.
-pub(in crate::server::http) async fn sniff<T, N>(stream: &mut SensorIo<T, N>) -> io::Result<HttpVersion>
-where
-    T: AsyncRead + Unpin,
-    N: Fn(usize) + Unpin,
-{
+pub(super) async fn sniff<T: AsyncRead + Unpin>(stream: &mut PrefixedIo<T>) -> io::Result<HttpVersion> {
     let mut head = Vec::new();
     let read = poll_fn(|cx| {
         loop {
@@ -117,7 +113,7 @@ mod tests {
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", HttpVersion::Http2),
         ] {
             let (mut client, server) = duplex(7);
-            let mut stream = SensorIo::new(server, |_| {});
+            let mut stream = PrefixedIo::new(server);
             let sent = tokio::spawn(async move {
                 client.write_all(head.as_bytes()).await.unwrap();
                 client.write_all(b"more").await.unwrap();
