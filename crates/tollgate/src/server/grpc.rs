@@ -18,8 +18,8 @@ use std::sync::Arc;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-/// Answers calls on `listener` until `shutdown` comes to an end, and then drains: whoever watches its health hears that it
-/// serves no more, connections get GOAWAY, calls in flight are answered, and after the time to drain the rest is cut off.
+/// Serves calls on `listener` until `shutdown` completes, and then drains: health reports `NOT_SERVING`, connections get
+/// GOAWAY, calls in flight are answered, and the rest is dropped after the drain time.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, shutdown: impl Future<Output = ()>) {
     let health = HealthReporter::new();
     let awaiting_rules = gate.is_awaiting_rules();
@@ -39,7 +39,7 @@ pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: GrpcSettings, 
     accept(listener, &gate, service, stopped).await;
 }
 
-/// Tells who asks for its health whether it serves, under all its names.
+/// Sets the health of all service names.
 async fn report_health(health: &HealthReporter, is_serving: bool) {
     let status = if is_serving {
         ServingStatus::Serving
@@ -51,7 +51,7 @@ async fn report_health(health: &HealthReporter, is_serving: bool) {
     }
 }
 
-/// What health calls Envoy's service.
+/// The name of Envoy's service in health checks.
 const SERVICE_NAME: &str = "envoy.service.ratelimit.v3.RateLimitService";
-/// What probes ask for that were written for envoyproxy/ratelimit.
+/// The name that probes for envoyproxy/ratelimit use.
 const AS_RATELIMIT: &str = "ratelimit";

@@ -1,4 +1,4 @@
-//! The rate limit headers of an answer, in the dialects that clients know.
+//! Rate limit headers of a response, in the dialects that clients know.
 
 mod dialects;
 mod policy;

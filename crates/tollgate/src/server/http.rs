@@ -20,10 +20,10 @@ use super::net::listen::Listener;
 use api::HttpService;
 use std::sync::Arc;
 
-/// Answers requests on `listener` until `shutdown` comes to an end, and then drains: it accepts no more connections,
-/// answers what is in flight with `Connection: close` (GOAWAY on HTTP/2), and after the time to drain cuts off the rest.
+/// Serves requests on `listener` until `shutdown` completes, and then drains: it accepts no more connections, answers the
+/// requests in flight with `Connection: close` (GOAWAY on HTTP/2), and drops the rest after the drain time.
 ///
-/// Trouble with a connection ends that connection, and trouble with accepting is waited out.
+/// An error of one connection ends that connection only; an error of accepting is retried after a backoff.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: HttpSettings, shutdown: impl Future<Output = ()>) {
     serve_routes(listener, gate, settings, shutdown, &api::ROUTES).await;
 }

@@ -18,19 +18,19 @@ use super::net::memory_budget::MemoryBudget;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What all connections share.
+/// The state that all connections share.
 struct RespService {
     gate: Arc<Gate>,
     settings: RespSettings,
     budget: MemoryBudget,
-    /// Connections since the start: each has a number.
+    /// The id of the last connection.
     connections: AtomicU64,
 }
 
-/// Answers commands on `listener` until `shutdown` comes to an end, and then drains: it accepts no more connections, answers
-/// what has arrived, and after the time to drain cuts off the rest.
+/// Serves commands on `listener` until `shutdown` completes, and then drains: it accepts no more connections, answers the
+/// commands that have arrived, and drops the rest after the drain time.
 ///
-/// Trouble with a connection ends that connection, and trouble with accepting is waited out.
+/// An error of one connection ends that connection only; an error of accepting is retried after a backoff.
 pub async fn serve(listener: Listener, gate: Arc<Gate>, settings: RespSettings, shutdown: impl Future<Output = ()>) {
     let service = Arc::new(RespService {
         gate: Arc::clone(&gate),
@@ -47,7 +47,7 @@ impl RespService {
     }
 }
 
-/// The most bytes that all connections together leave with the server, beyond what each has free.
+/// The most bytes that all connections may leave buffered, beyond what each has free.
 const BUDGET_BYTES: usize = 8 << 20;
-/// What every connection may hold without asking: more than a pipeline of usual commands and its replies.
+/// The free bytes of every connection: more than a usual pipeline and its replies.
 const FREE_BYTES: usize = 4 << 10;

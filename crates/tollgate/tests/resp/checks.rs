@@ -60,9 +60,12 @@ fn what_cannot_be_asked_is_refused_and_charges_nothing() {
         (&[][..], "-ERR wrong number of arguments"),
         (&["default"], "-ERR wrong number of arguments"),
         (&["default", "1", "user"], "-ERR wrong number of arguments"),
-        (&["default", "-1", "user", "a"], "-ERR '-1' is no cost"),
-        (&["default", "1.5", "user", "a"], "-ERR '1.5' is no cost"),
-        (&["default", "1000000001", "user", "a"], "-ERR '1000000001' is no cost"),
+        (&["default", "-1", "user", "a"], "-ERR invalid cost '-1'"),
+        (&["default", "1.5", "user", "a"], "-ERR invalid cost '1.5'"),
+        (
+            &["default", "1000000001", "user", "a"],
+            "-ERR invalid cost '1000000001'",
+        ),
         (
             &["default", "1", "user", "a", "user", "b"],
             "-ERR duplicate attribute 'user'",

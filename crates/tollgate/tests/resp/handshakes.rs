@@ -19,7 +19,7 @@ fn hello_answers_in_the_protocol_that_it_asks_for() {
         client.expect("CLIENT GETNAME", "$2\r\nme\r\n");
         client.expect("HELLO 4", "-NOPROTO unsupported protocol version\r\n");
         client.expect("HELLO three", "-NOPROTO unsupported protocol version\r\n");
-        client.expect("HELLO 2 SETNAME", "-ERR 'SETNAME' is no option of HELLO\r\n");
+        client.expect("HELLO 2 SETNAME", "-ERR unknown option 'SETNAME' of HELLO\r\n");
         client.expect("CLIENT SETNAME ''", "+OK\r\n");
         client.expect("CLIENT GETNAME", "_\r\n");
         client.expect("RESET", "+RESET\r\n");
@@ -37,7 +37,7 @@ fn what_clients_send_by_default_is_answered() {
         ("ECHO hello", "$5\r\nhello\r\n"),
         ("ECHO", "-ERR wrong number of arguments for 'echo' command\r\n"),
         ("SELECT 0", "+OK\r\n"),
-        ("SELECT 1", "-ERR there is only database 0\r\n"),
+        ("SELECT 1", "-ERR the only database is 0\r\n"),
         ("CLIENT SETINFO LIB-NAME redis-py", "+OK\r\n"),
         ("client setinfo lib-ver 8.1.0", "+OK\r\n"),
         ("CLIENT SETNAME worker-1", "+OK\r\n"),
@@ -54,7 +54,7 @@ fn what_clients_send_by_default_is_answered() {
         ("FLUSHALL", "-ERR unknown command 'FLUSHALL'\r\n"),
         (
             "AUTH secret",
-            "-ERR AUTH was sent, and this server asks for no password\r\n",
+            "-ERR AUTH was sent, but no password or token is configured\r\n",
         ),
     ] {
         client.expect(line, expected);

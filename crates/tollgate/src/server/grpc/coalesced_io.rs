@@ -1,8 +1,8 @@
-//! A stream that sends once what is written to it in one turn.
+//! A stream that coalesces the writes of one poll.
 //!
-//! The library below asks for the next call after each answer, and sends that answer before it looks. Ten calls that came
-//! together would be answered by ten writes, which take more of the processor than all else. So what it writes is kept until
-//! the connection has nothing more to do, and then sent.
+//! hyper flushes every response before it polls for the next call. Ten calls that arrive together would cause ten `write`
+//! system calls, which cost more than everything else. So writes are buffered until the connection has nothing more to do,
+//! and then sent at once.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -10,24 +10,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// The stream that a connection reads and writes.
+/// The half that the connection reads and writes.
 #[derive(Debug)]
 pub(super) struct CoalescedIo<T>(Arc<Mutex<Inner<T>>>);
 
-/// What sends that was written to it.
+/// The half that sends the buffer.
 #[derive(Debug)]
 pub(super) struct CoalescedWriter<T>(Arc<Mutex<Inner<T>>>);
 
 #[derive(Debug)]
 struct Inner<T> {
     stream: T,
-    /// What was written, of which so much is sent.
+    /// Written bytes, of which the first `sent` are sent.
     buffer: Vec<u8>,
     sent: usize,
     is_flushed: bool,
 }
 
-/// A stream, and what sends that was written to it.
+/// Wraps a stream, and returns it with the half that sends.
 pub(super) fn coalesce<T>(stream: T) -> (CoalescedIo<T>, CoalescedWriter<T>) {
     let inner = Arc::new(Mutex::new(Inner {
         stream,
@@ -39,10 +39,10 @@ pub(super) fn coalesce<T>(stream: T) -> (CoalescedIo<T>, CoalescedWriter<T>) {
 }
 
 impl<T: AsyncWrite + Unpin> CoalescedWriter<T> {
-    /// Polls a connection, and sends what it wrote as far as that is possible now. Whoever polls is woken to send the rest.
+    /// Polls a connection, and sends what it wrote as far as possible. The task is woken to send the rest.
     pub(super) fn poll<C: Future>(&self, connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
         let polled = connection.poll(cx);
-        // A stream that failed tells the connection so when it is read or written the next time.
+        // The connection sees an error of the stream at its next read or write.
         let _ = lock(&self.0).poll_send(cx);
         polled
     }
@@ -66,7 +66,7 @@ impl<T: AsyncWrite + Unpin> Inner<T> {
         Poll::Ready(Ok(()))
     }
 
-    /// Takes bytes to be sent, unless too many wait for that already.
+    /// Buffers bytes, unless the buffer is full and cannot be sent now.
     fn poll_buffer(&mut self, cx: &mut Context<'_>, parts: &[IoSlice<'_>]) -> Poll<io::Result<usize>> {
         if self.buffer.len() - self.sent >= BUFFER_MAX {
             ready!(self.poll_send(cx))?;
@@ -101,7 +101,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for CoalescedIo<T> {
         true
     }
 
-    /// It is sent when the turn is over.
+    /// The buffer is sent at the end of the poll.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -113,14 +113,14 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for CoalescedIo<T> {
     }
 }
 
-/// Nobody else waits for it: a connection and what polls it are one task.
+/// Never contended: the connection and its poller are one task.
 fn lock<T>(inner: &Mutex<Inner<T>>) -> MutexGuard<'_, Inner<T>> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The most that waits to be sent.
+/// The most buffered bytes.
 const BUFFER_MAX: usize = 64 << 10;
-/// The most room that is kept for what will be written.
+/// The capacity that an empty buffer keeps.
 const BUFFER_KEPT: usize = 4 << 10;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! Runs what hyper wants to have run: at once if it can be finished at once, else as a task.
+//! An executor for hyper that polls a future once in place before it spawns a task.
 
 use hyper::rt::Executor;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-/// Polls each call once where it arrives. Over the embedded store a call whose message is there needs no more, so no task is
-/// made for it and nobody is woken.
+/// Polls each call once where it arrives. Over the memory store a call whose message has arrived completes in that poll, so
+/// no task is spawned or woken.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct InlineExecutor;
 
@@ -15,7 +15,7 @@ where
 {
     fn execute(&self, future: F) {
         let mut future = Box::pin(future);
-        // Who is not done is polled again by its task, which leaves its own waker.
+        // The task polls it again, and registers its own waker.
         match Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(()) => {}
             Poll::Pending => drop(tokio::spawn(future)),

@@ -1,4 +1,4 @@
-//! What is answered to a call.
+//! Responds to calls.
 
 mod deadline;
 
@@ -22,12 +22,12 @@ use tonic::codegen::Service;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 
-/// What every connection of one listener shares.
+/// The state that all connections of one listener share.
 pub(super) struct GrpcService {
     pub(super) settings: GrpcSettings,
     gate: Arc<Gate>,
     message_budget: MemoryBudget,
-    /// What is seldom asked: health, reflection.
+    /// Health and reflection.
     other_services: Box<dyn Fn(Request<Incoming>) -> ResponseFuture + Send + Sync>,
 }
 
@@ -43,7 +43,7 @@ impl GrpcService {
         }
     }
 
-    /// The answer to a call, whatever it is.
+    /// The response to a call.
     pub(super) async fn respond(&self, request: Request<Incoming>) -> Response<ReplyBody> {
         if !is_grpc(request.headers()) {
             let mut response = Response::new(ReplyBody::Other(Body::empty()));
@@ -67,7 +67,7 @@ impl GrpcService {
 
     async fn should_rate_limit(&self, request: Request<Incoming>) -> Result<RateLimitResponse, Status> {
         let (head, body) = request.into_parts();
-        // Before anything is kept for whoever may not ask.
+        // Before anything is buffered for an unauthenticated caller.
         self.check_token(&head.headers, Rights::CHECK)?;
         let check = |message: &[u8]| {
             let bounded = rls::bounds::check_bounds(message);
@@ -85,14 +85,14 @@ impl GrpcService {
         })
     }
 
-    /// Lets a call pass whose token has the rights it needs.
+    /// Accepts a call whose token has the needed rights.
     fn check_token(&self, metadata: &HeaderMap, needed: Rights) -> Result<(), Status> {
         let Some(tokens) = &self.settings.tokens else {
             return Ok(());
         };
         let tokens = tokens.tokens();
         let Some(caller) = tokens.caller_from_headers(metadata) else {
-            let text = "show a token that this server knows, in the metadata: authorization: Bearer …";
+            let text = "missing or unknown token; send the metadata authorization: Bearer …";
             return Err(Status::unauthenticated(text));
         };
         if caller.rights.contains(needed) {
@@ -104,10 +104,10 @@ impl GrpcService {
 }
 
 fn deadline_exceeded() -> Response<ReplyBody> {
-    error_response(Status::deadline_exceeded("it took longer than the call may take"))
+    error_response(Status::deadline_exceeded("deadline exceeded"))
 }
 
-/// Health and reflection, and what is said to all others. They are open to everybody, as health is over HTTP.
+/// Health, reflection, and the error for unknown services. They need no token, like health over HTTP.
 fn other_services(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> ResponseFuture + Send + Sync> {
     let health = HealthServer::new(HealthService::from_health_reporter(health.clone()));
     let health = health.max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -116,7 +116,7 @@ fn other_services(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> R
             .register_encoded_file_descriptor_set(FILE_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let described = "what describes the messages was made together with them";
+    let described = "the descriptors were generated with the messages";
     let reflection = reflect().build_v1().expect(described);
     let reflection = reflection.max_decoding_message_size(MESSAGE_BYTES_MAX);
     let reflection_alpha = reflect().build_v1alpha().expect(described);
@@ -125,7 +125,7 @@ fn other_services(health: &HealthReporter) -> Box<dyn Fn(Request<Incoming>) -> R
         "grpc.health.v1.Health" => boxed(health.clone().call(request)),
         "grpc.reflection.v1.ServerReflection" => boxed(reflection.clone().call(request)),
         "grpc.reflection.v1alpha.ServerReflection" => boxed(reflection_alpha.clone().call(request)),
-        _ => Box::pin(async { Status::unimplemented("there is no such service").into_http() }),
+        _ => Box::pin(async { Status::unimplemented("unknown service").into_http() }),
     })
 }
 

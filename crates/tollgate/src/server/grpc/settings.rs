@@ -1,4 +1,4 @@
-//! What can be set about the gRPC front end. The defaults are those of the documentation.
+//! Settings of the gRPC front end. The defaults are those of the documentation.
 
 use crate::server::auth::tokens::Keyring;
 use crate::server::headers::Dialects;
@@ -6,33 +6,33 @@ use crate::server::net::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything that can be set about the gRPC front end.
+/// The settings of the gRPC front end.
 #[derive(Clone, Debug)]
 pub struct GrpcSettings {
-    /// Which rate limit headers a proxy is told to add, beside its own.
+    /// The rate limit headers that a proxy is asked to add to its own.
     pub headers: Dialects,
     /// Certificates; none: plain HTTP/2.
     pub tls: Option<Arc<Tls>>,
-    /// Who may ask; none: everybody may.
+    /// Tokens and their rights; none: calls need no token.
     pub tokens: Option<Arc<Keyring>>,
-    /// Connections at a time. Further ones wait to be accepted until one ends.
+    /// Connections at a time. Further ones wait in the backlog until one ends.
     pub connections: usize,
-    /// Of them, those from one address; further ones are closed. This machine has no such bound. An IPv6 network of 64 bits is one
-    /// address.
+    /// Connections at a time from one address; further ones are closed. Loopback has no such limit. An IPv6 /64 network is
+    /// one address.
     pub connections_per_address: usize,
     /// Calls at a time on one connection.
     pub streams: u32,
     /// Bytes of the header fields of one call.
     pub header_bytes: usize,
-    /// How long a TLS handshake may take, and then the first call.
+    /// The time for a TLS handshake, and then for the first call.
     pub header_timeout: Duration,
-    /// How long a connection may be without a new call.
+    /// The time a connection may be without a new call.
     pub idle_timeout: Duration,
-    /// How long a call may take that names no time of its own.
+    /// The time for a call without a `grpc-timeout`.
     pub call_timeout: Duration,
-    /// How old a connection becomes before its client is told to take another: so clients find new instances.
+    /// The age at which a connection gets GOAWAY, so that clients reconnect and find new instances.
     pub connection_age: Duration,
-    /// How long calls in flight may take when the server stops.
+    /// The time calls in flight may take when the server stops.
     pub drain: Duration,
 }
 

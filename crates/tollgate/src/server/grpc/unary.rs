@@ -1,4 +1,6 @@
-//! One message in, one message out: how gRPC puts them into HTTP/2. Calls of Envoy take this way and no other.
+//! The framing of unary calls: one message in, one message out.
+//!
+//! By hand, because `ShouldRateLimit` is the hot path (`bench/src/servers`, gRPC); health and reflection use tonic.
 
 use crate::server::net::memory_budget::MemoryBudget;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
@@ -13,15 +15,15 @@ use std::task::{Context, Poll, ready};
 use tonic::Status;
 use tonic::metadata::MetadataValue;
 
-/// What is sent back.
+/// The body of a response.
 pub(super) enum ReplyBody {
-    /// A message, and that all is well.
+    /// A message, and trailers with status 0.
     Message(Option<Bytes>, Option<HeaderMap>),
-    /// What others make.
+    /// A body of tonic.
     Other(tonic::body::Body),
 }
 
-/// The room for the messages of all calls that are on their way to one front end.
+/// The memory budget for the messages of all calls of one front end.
 pub(super) fn message_budget() -> MemoryBudget {
     MemoryBudget::new(BUDGET_BYTES, FREE_BYTES)
 }
@@ -29,7 +31,7 @@ pub(super) fn message_budget() -> MemoryBudget {
 /// Reads the one message of a call.
 ///
 /// # Errors
-/// What is no such message, what is too long, what there is no room for, and what `check` refuses of its bytes.
+/// An invalid or too long message, an exhausted memory budget, or the error of `check`.
 pub(super) async fn read<M, B>(
     body: B,
     budget: &MemoryBudget,
@@ -41,19 +43,19 @@ where
 {
     let mut body = pin!(body);
     let mut first = Bytes::new();
-    // A message that comes in several pieces is put together here.
+    // Collects a message of several frames.
     let mut pieces = BytesMut::new();
     let mut reservation = budget.reservation();
     while let Some(frame) = poll_fn(|cx| body.as_mut().poll_frame(cx)).await {
         let frame = frame.map_err(|error| Status::cancelled(error.to_string()))?;
-        // Trailers of a caller say nothing.
+        // Trailers of a caller are ignored.
         let Ok(data) = frame.into_data() else { continue };
         let length = first.len() + pieces.len() + data.len();
         if length > FRAME_HEAD_BYTES + MESSAGE_BYTES_MAX {
             return Err(too_long());
         }
         if !reservation.resize(length) {
-            let text = "too many large messages are on their way at the moment; send it again, or less at a time";
+            let text = "memory budget for large messages exhausted; retry, or send less at a time";
             return Err(Status::resource_exhausted(text));
         }
         if length == data.len() {
@@ -65,38 +67,35 @@ where
     }
     let mut bytes = if pieces.is_empty() { first } else { pieces.freeze() };
     let (Ok(compressed), Ok(length)) = (bytes.try_get_u8(), bytes.try_get_u32()) else {
-        return Err(Status::internal("there is no message"));
+        return Err(Status::internal("missing message"));
     };
     match compressed {
         0 => {}
         1 => {
-            let mut status = Status::unimplemented("messages are not read compressed");
+            let mut status = Status::unimplemented("compressed messages are not supported");
             let identity = MetadataValue::from_static("identity");
             status.metadata_mut().insert("grpc-accept-encoding", identity);
             return Err(status);
         }
-        _ => return Err(Status::internal("a message begins with 0 or 1")),
+        _ => return Err(Status::internal("invalid compression flag")),
     }
     let length = usize::try_from(length).unwrap_or(usize::MAX);
     if length > MESSAGE_BYTES_MAX {
         return Err(too_long());
     }
     if length != bytes.remaining() {
-        let text = format!(
-            "a message of {length} bytes is announced, and {} came",
-            bytes.remaining()
-        );
+        let text = format!("message length is {length}, but {} bytes arrived", bytes.remaining());
         return Err(Status::internal(text));
     }
     check(&bytes)?;
-    M::decode(bytes).map_err(|error| Status::internal(format!("this is no such message: {error}")))
+    M::decode(bytes).map_err(|error| Status::internal(format!("invalid message: {error}")))
 }
 
 fn too_long() -> Status {
     Status::out_of_range(format!("a message has at most {MESSAGE_BYTES_MAX} bytes"))
 }
 
-/// Writes a message as the answer to a call.
+/// Encodes a message as the response to a call.
 pub(super) fn encode(message: &impl Message) -> Response<ReplyBody> {
     let length = message.encoded_len();
     let mut bytes = Vec::with_capacity(FRAME_HEAD_BYTES + length);
@@ -110,7 +109,7 @@ pub(super) fn encode(message: &impl Message) -> Response<ReplyBody> {
     response
 }
 
-/// What a call is answered that has no message to show.
+/// The response to a call that failed.
 pub(super) fn error_response(status: Status) -> Response<ReplyBody> {
     status.into_http().map(ReplyBody::Other)
 }
@@ -145,11 +144,11 @@ impl Body for ReplyBody {
 }
 
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
-/// Whether it is compressed, and its length.
+/// The compression flag and the length.
 const FRAME_HEAD_BYTES: usize = 5;
-/// The most bytes of messages on their way, beyond what each has free.
+/// The most bytes of messages in flight, beyond what each has free.
 const BUDGET_BYTES: usize = 64 << 20;
-/// What every message has: more than what usually comes, which comes in one piece.
+/// The free bytes of every message: more than a usual one, which is one frame.
 const FREE_BYTES: usize = 16 << 10;
 /// The largest message of a caller.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 * 1024;

@@ -1,4 +1,4 @@
-//! Which headers are sent.
+//! The choice of rate limit headers.
 
 use std::fmt;
 
@@ -9,12 +9,12 @@ pub struct Dialects {
     older: Option<Dialect>,
 }
 
-/// One way to tell a client how much is left.
+/// One form of rate limit headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// `RateLimit-Policy` and `RateLimit` as in the IETF's drafts 08 to 11.
     Ietf,
-    /// The same as its editors are about to change it.
+    /// The next draft as its editors have announced it.
     IetfNext,
     /// Draft 07: `RateLimit: limit=100, remaining=42, reset=17`.
     Draft07,
@@ -24,7 +24,7 @@ pub enum Dialect {
     Draft03,
     /// `X-RateLimit-*` as Envoy writes it.
     XEnvoy,
-    /// `X-RateLimit-*` with the seconds left.
+    /// `X-RateLimit-*` with the remaining seconds.
     XDelta,
     /// `X-RateLimit-*` with a Unix time, as GitHub does.
     XUnix,
@@ -37,10 +37,10 @@ impl Dialects {
         older: None,
     };
 
-    /// The dialects of these names; `none` stands for none of them.
+    /// The dialects of these names; `none` is no dialect.
     ///
     /// # Errors
-    /// A name that is none, or two that share header names.
+    /// An unknown name, or two dialects that write the same headers.
     pub fn from_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, DialectError> {
         let mut dialects = Self::NONE;
         let mut silent = false;
@@ -65,12 +65,12 @@ impl Dialects {
         }
     }
 
-    /// Without those whose names Envoy writes itself: a header would stand there twice.
+    /// Without the `X-` names, which Envoy writes itself: the header would be sent twice.
     pub const fn without_x_names(self) -> Self {
         Self { older: None, ..self }
     }
 
-    /// Those in use.
+    /// The dialects in use.
     pub fn iter(self) -> impl Iterator<Item = Dialect> {
         self.draft.into_iter().chain(self.older)
     }
@@ -86,7 +86,7 @@ impl Default for Dialects {
 }
 
 impl Dialect {
-    /// Every dialect under the name it is chosen by.
+    /// Every dialect with its name in the settings.
     pub const NAMES: [(&'static str, Self); 8] = [
         ("ietf", Self::Ietf),
         ("ietf-next", Self::IetfNext),
@@ -117,10 +117,10 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// Why a choice of dialects cannot be. The operator's to mend.
+/// An invalid choice of dialects. The operator can fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialectError {
-    /// There is none of this name.
+    /// No dialect has this name.
     Unknown(Box<str>),
     /// These two write the same headers.
     Conflict(Dialect, Dialect),
@@ -133,7 +133,7 @@ impl fmt::Display for DialectError {
         match self {
             Self::Unknown(name) => {
                 let names = Dialect::NAMES.map(|(name, _)| name).join(", ");
-                write!(f, "there is no header dialect `{name}`; choose from {names}, or {NONE}")
+                write!(f, "unknown header dialect `{name}`; choose from {names}, or {NONE}")
             }
             Self::Conflict(first, second) => {
                 write!(f, "`{first}` and `{second}` write the same headers; keep one of them")

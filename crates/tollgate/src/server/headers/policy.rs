@@ -1,34 +1,34 @@
-//! One limit as headers speak of it.
+//! One limit in the terms of rate limit headers.
 
 use tollgate_limiter::core::rules::{Mode, Ruling};
 use tollgate_limiter::core::{Limit, Micros, Rate, Retry, Standing};
 
-/// One enforced limit and how it stands.
+/// One enforced limit and its standing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeaderPolicy<'a> {
-    /// Its name, which a header can hold: rules are refused under any other.
+    /// Its name. A header can hold it: the rules reject any other.
     pub(crate) name: &'a str,
     pub(crate) quota: PolicyQuota,
     pub(crate) standing: Standing,
     /// The window of a sliding counter.
     pub(crate) estimated_over: Option<Micros>,
-    /// When the same cost would pass, if it did not.
+    /// The time until the same cost would pass, if it was denied.
     pub(crate) retry: Option<Retry>,
 }
 
-/// What a limit allows, in the terms of headers.
+/// The capacity of a limit, in the terms of headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PolicyQuota {
-    /// So many units in a window, which is the time in which a limit that was used up fills again.
+    /// Units per window, where the window is the time to fill the limit.
     Window { units: u64, window_s: u64 },
-    /// So many at a time.
+    /// Units in flight.
     Concurrent { slots: u64 },
-    /// Nothing, ever.
+    /// A ban.
     Banned,
 }
 
 impl<'a> HeaderPolicy<'a> {
-    /// A limit as headers speak of it: of those that bind, and know how they stand.
+    /// The policy of an enforced ruling with a decision; none for others.
     pub(crate) fn from_ruling(ruling: &Ruling<'a>) -> Option<Self> {
         let decision = ruling.decision.as_ref().filter(|_| ruling.mode == Mode::Enforce)?;
         let limit = ruling.window.map(|window| window.limit());
@@ -43,9 +43,8 @@ impl<'a> HeaderPolicy<'a> {
 }
 
 impl HeaderPolicy<'_> {
-    /// The effective window: on allow, until the limit is as good as new, or of sliding windows one more unit is certain to
-    /// be free; on deny, until this cost would pass. Nothing where a client cannot wait for it: a slot that somebody holds, a
-    /// cost that can never pass.
+    /// The effective window: on allow, until the limit is fresh, or for a sliding counter until one more unit is free; on
+    /// deny, until this cost would pass. None where a client cannot wait for it: a slot in use, a cost that can never pass.
     pub(crate) fn effective_window(&self) -> Option<Micros> {
         match (self.quota, self.retry) {
             (PolicyQuota::Concurrent { .. } | PolicyQuota::Banned, _) | (_, Some(Retry::Unknown | Retry::Never)) => {
@@ -54,16 +53,16 @@ impl HeaderPolicy<'_> {
             (_, Some(Retry::After(wait))) => Some(wait),
             (PolicyQuota::Window { window_s, .. }, None) => Some(match self.estimated_over {
                 Some(window) => self.next_unit_after(window),
-                // Of a log all that is there now is gone by then, and some of it sooner: when is not told.
+                // A log is empty by then; the standing does not say when its first entry leaves.
                 None => self.standing.reset_after.min(Micros::from_secs(window_s)),
             }),
         }
     }
 
-    /// When one more unit of a sliding counter is free at the latest.
+    /// The time until one more unit of a sliding counter is free, at the latest.
     ///
-    /// What was taken in the window before the current one goes evenly until the current one ends. What was taken in the
-    /// current one stays until then, and goes evenly in the next: so if all was, one of `used` goes in a part of the next.
+    /// Units of the previous window decay evenly until the current one ends. Units of the current window stay until then and
+    /// decay evenly in the next: so if all are of the current one, the first of `used` is free after that part of the next.
     fn next_unit_after(&self, window: Micros) -> Micros {
         let reset_after = self.standing.reset_after;
         let used = self.quota.units().saturating_sub(self.standing.remaining).max(1);
@@ -76,7 +75,7 @@ impl HeaderPolicy<'_> {
 }
 
 impl PolicyQuota {
-    /// What a limit allows; nothing stands for a limit of zero.
+    /// The quota of a limit; none is a limit of zero.
     pub(crate) fn from_limit(limit: Option<&Limit>) -> Self {
         let window = |units, rate: Rate| Self::Window {
             units,
@@ -92,12 +91,12 @@ impl PolicyQuota {
             Some(Limit::Concurrency(concurrency)) => Self::Concurrent {
                 slots: concurrency.slots(),
             },
-            // No rule makes one: it is what CL.THROTTLE speaks.
+            // No rule has this limit: it belongs to CL.THROTTLE.
             Some(Limit::Cell(_)) | None => Self::Banned,
         }
     }
 
-    /// How many units.
+    /// The number of units.
     pub(crate) const fn units(self) -> u64 {
         match self {
             Self::Window { units, .. } => units,
@@ -107,7 +106,7 @@ impl PolicyQuota {
     }
 }
 
-/// The window of a limit that estimates what is in it.
+/// The window of a sliding counter, which estimates its content.
 fn estimated_over(limit: &Limit) -> Option<Micros> {
     match limit {
         Limit::SlidingCounter(counter) => Some(counter.rate().period()),
@@ -115,9 +114,9 @@ fn estimated_over(limit: &Limit) -> Option<Micros> {
     }
 }
 
-/// In how many seconds `units` come back at this rate, rounded up; at least one.
+/// The seconds in which `units` refill at this rate, rounded up; at least one.
 fn fill_s(units: u64, rate: Rate) -> u64 {
-    // Wide division takes a hundred times as long, and is hardly ever needed.
+    // A 128-bit division takes a hundred times as long, and is hardly ever needed.
     let rate_per_s = rate.units().checked_mul(1_000_000);
     if let (Some(product), Some(rate_per_s)) = (units.checked_mul(rate.period().get()), rate_per_s) {
         return product.div_ceil(rate_per_s).max(1);
@@ -127,7 +126,7 @@ fn fill_s(units: u64, rate: Rate) -> u64 {
     u64::try_from(seconds).unwrap_or(u64::MAX).max(1)
 }
 
-/// Whole seconds, rounded up: who comes back early is refused again.
+/// Whole seconds, rounded up: a client that retries early is denied again.
 pub(crate) const fn seconds_ceil(span: Micros) -> u64 {
     span.get().div_ceil(1_000_000)
 }
@@ -141,7 +140,7 @@ mod tests {
     use tollgate_limiter::store::memory::Memory;
     use tollgate_limiter::{Limiter, limits};
 
-    /// What headers speak of after a look at a limit.
+    /// The policy of a limit with this standing.
     fn policy(limit: &Limit, standing: Standing) -> HeaderPolicy<'static> {
         HeaderPolicy {
             name: "x",
@@ -174,7 +173,7 @@ mod tests {
                 if before.remaining < units {
                     prop_assert!(effective > Micros::ZERO && effective <= before.reset_after);
                     clock.advance(effective);
-                    prop_assert!(peek().remaining > before.remaining, "{:?} told {:?}", before, effective);
+                    prop_assert!(peek().remaining > before.remaining, "{:?} reported {:?}", before, effective);
                 } else {
                     prop_assert_eq!(effective, Micros::ZERO);
                 }
@@ -192,15 +191,15 @@ mod tests {
             reset_after: Micros::from_secs(reset_s),
         };
         let cases: [(Limit, Standing, u64); 6] = [
-            // Until it is full; until the window ends; until what is there now has gone.
+            // Until it is full; until the window ends; until the log is empty.
             (TokenBucket::new(minute(10)).into(), standing(5, 30), 30),
             (FixedWindow::new(minute(10)).into(), standing(9, 17), 17),
             (SlidingLog::new(minute(10)).unwrap().into(), standing(5, 60), 60),
-            // All of it may have come in this window, which goes on for 20 s; then one of five goes in 12 s.
+            // All units may be of this window, which ends in 20 s; then one of five decays in 12 s.
             (SlidingCounter::new(minute(10)).into(), standing(5, 80), 32),
-            // All of it came in the window before.
+            // All units are of the previous window.
             (SlidingCounter::new(minute(10)).into(), standing(5, 20), 4),
-            // One that came at the beginning of a window is counted to the end of the next.
+            // A unit taken at the start of a window counts until the end of the next.
             (SlidingCounter::new(minute(10)).into(), standing(9, 120), 120),
         ];
         for (limit, standing, seconds) in cases {

@@ -1,4 +1,4 @@
-//! Header values, to the byte.
+//! Writes header values.
 
 use super::dialects::{Dialect, Dialects};
 use super::policy::{HeaderPolicy, PolicyQuota, seconds_ceil};
@@ -8,21 +8,21 @@ use std::iter::{Flatten, Take};
 use std::ops::Range;
 use tollgate_limiter::core::{Cost, Timestamp};
 
-/// What headers speak of.
+/// The input of the headers of one response.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeaderInput<'a, I> {
-    /// Every enforced limit that the attempt met.
+    /// Every enforced limit of the attempt.
     pub(crate) policies: I,
-    /// The one that dialects with room for one speak of.
+    /// The limit for dialects that hold only one.
     pub(crate) nearest: HeaderPolicy<'a>,
-    /// What was asked for.
+    /// The cost of the attempt.
     pub(crate) cost: Cost,
-    /// The store's time when it was decided.
+    /// The time of the decision, by the store's clock.
     pub(crate) now: Timestamp,
 }
 
-/// The headers that were written, and where in the buffer their values are. The buffer is shared by all of an answer, so
-/// that it is made into what headers are made of only once.
+/// The headers that were written, with the ranges of their values in the buffer. All values of a response share one buffer,
+/// so that it becomes a `Bytes` once.
 #[derive(Debug, Default)]
 pub(crate) struct HeaderRanges {
     fields: [Option<(&'static HeaderName, Range<usize>)>; FIELDS_MAX],
@@ -68,7 +68,7 @@ pub(crate) fn write<'a, I>(
     let mut field = |name: &'static HeaderName, fill: &dyn Fn(&mut Value<'_>)| {
         let start = buffer.len();
         fill(&mut Value { buffer, start });
-        // An empty value says nothing and is not sent.
+        // An empty value is not sent.
         if buffer.len() > start {
             ranges.push(name, start..buffer.len());
         }
@@ -80,7 +80,7 @@ pub(crate) fn write<'a, I>(
             integer(value, seconds_ceil(wait));
         }
     };
-    // Windows without names, as drafts before 08 had them. What has no window cannot be said.
+    // Windows without names, as drafts before 08 had them. They have no form for a limit without a window.
     let windows = |value: &mut Value<'_>, names: PolicyNames| {
         for policy in policies.clone() {
             if let PolicyQuota::Window { units, window_s } = policy.quota {
@@ -175,7 +175,7 @@ pub(crate) fn write<'a, I>(
     }
 }
 
-/// One value on its way into the buffer, and where it begins.
+/// One value in the buffer, and its start.
 struct Value<'b> {
     buffer: &'b mut Vec<u8>,
     start: usize,
@@ -212,7 +212,7 @@ fn push_policies<'a>(value: &mut Value<'_>, policies: impl Iterator<Item = Heade
     }
 }
 
-/// The next item of a list of names.
+/// Writes the next item of a list of names.
 fn push_name(value: &mut Value<'_>, name: &str) {
     separate(value);
     value.push(b'"');

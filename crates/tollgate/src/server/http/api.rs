@@ -1,4 +1,4 @@
-//! What is answered where.
+//! The endpoints of the HTTP API.
 
 mod body;
 mod explain;
@@ -34,10 +34,10 @@ use tollgate_limiter::core::rules::Attempt;
 use tollgate_limiter::core::{Cost, Timestamp};
 use tollgate_limiter::store::StoreError;
 
-/// The description of this API that machines read.
+/// The OpenAPI document of this API.
 pub const OPENAPI: &str = include_str!("api/openapi.json");
 
-/// What every connection of one listener shares.
+/// The state that all connections of one listener share.
 #[derive(Debug)]
 pub(super) struct HttpService {
     pub(super) gate: Arc<Gate>,
@@ -46,10 +46,10 @@ pub(super) struct HttpService {
     body_budget: MemoryBudget,
 }
 
-/// Where something is asked, how, and which right that takes; without one it is open to everybody.
+/// A path, its method, its route, and the right it needs; without one it is open to all.
 pub(super) type RouteEntry = (&'static str, Method, Route, Option<Rights>);
 
-/// What can be asked.
+/// An endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Route {
     Check,
@@ -71,16 +71,15 @@ pub(super) enum Route {
     Stats,
 }
 
-/// A request that was sorted. Whatever waits is moved about, so this carries no head, and what is asked less often stands
-/// in a box.
+/// A request with its route. Futures are moved, so a check carries no head, and rarer requests are boxed.
 pub(super) enum RoutedRequest {
     Check(IncomingBody),
-    /// With the address it comes from.
+    /// With the address of the peer.
     Other(Route, Box<Request<Incoming>>, IpAddr),
     Rejected(Box<ProblemDetails>),
 }
 
-/// What is asked of the front end itself.
+/// The routes of the API.
 pub(super) const ROUTES: [RouteEntry; 13] = [
     ("/v1/check", Method::POST, Route::Check, Some(Rights::CHECK)),
     ("/v1/check/batch", Method::POST, Route::Batch, Some(Rights::CHECK)),
@@ -114,7 +113,7 @@ impl HttpService {
         }
     }
 
-    /// Finds out what is asked, before anything is waited for.
+    /// Routes a request, before anything is awaited.
     pub(super) fn route(&self, request: Request<Incoming>, peer: IpAddr) -> RoutedRequest {
         match self.match_route(&request) {
             Ok(Route::Check) => RoutedRequest::Check(request.into()),
@@ -123,7 +122,7 @@ impl HttpService {
         }
     }
 
-    /// The answer to a request, whatever it is.
+    /// The response to a request.
     pub(super) async fn respond(&self, routed: RoutedRequest, guard: RequestGuard) -> Response<Full<Bytes>> {
         let mut response = match routed {
             RoutedRequest::Check(sent) => self.check(sent, &guard).await,
@@ -131,7 +130,7 @@ impl HttpService {
             RoutedRequest::Rejected(problem) => Err(*problem),
         }
         .unwrap_or_else(ProblemDetails::into_response);
-        // HTTP/2 has frames for it.
+        // HTTP/2 has GOAWAY for it.
         if self.gate.phase() == Phase::Draining && !guard.is_multiplexed() {
             response
                 .headers_mut()
@@ -140,7 +139,7 @@ impl HttpService {
         response
     }
 
-    /// What is asked, if there is such a thing and the client may.
+    /// The route of a request, if it exists and the client has the right.
     fn match_route(&self, request: &Request<Incoming>) -> Result<Route, ProblemDetails> {
         host(request)?;
         let path = request.uri().path();
@@ -149,7 +148,7 @@ impl HttpService {
         };
         if request.method() != method && !(request.method() == Method::HEAD && method == Method::GET) {
             let allowed = if method == Method::GET { "GET, HEAD" } else { "POST" };
-            let detail = format!("{path} is asked with {method}");
+            let detail = format!("{path} needs the method {method}");
             let problem = ProblemDetails::new(StatusCode::METHOD_NOT_ALLOWED, detail);
             return Err(problem.with_header(ALLOW, allowed));
         }
@@ -161,7 +160,7 @@ impl HttpService {
         Ok(*route)
     }
 
-    /// Whether it is the port for those who look after the server.
+    /// True if this is the debug port.
     fn is_debug(&self) -> bool {
         self.routes.iter().all(|(.., route, _)| !matches!(route, Route::Check))
     }
@@ -176,12 +175,12 @@ impl HttpService {
         Ok(Route::Forward)
     }
 
-    /// Any method, and a body is not waited for: what is asked about stands in the head.
+    /// Any method; the body is not awaited, because the original request is described in the head.
     async fn forward(&self, head: &Parts, peer: IpAddr) -> Result<Response<Full<Bytes>>, ProblemDetails> {
         let (Some(forward), Some(target)) = (&self.settings.forward, ForwardPath::parse(head.uri.path())) else {
             return Err(ProblemDetails::new(
                 StatusCode::NOT_FOUND,
-                "no gateway is set up to ask here; write `forward_auth: { gateway: … }` into the settings",
+                "forward-auth is not configured; set `forward_auth: { gateway: … }`",
             ));
         };
         let extracted = forward.extract(head, target.rest, peer)?;
@@ -225,7 +224,7 @@ impl HttpService {
         Ok(response::check_response(&self.settings, &response))
     }
 
-    /// Everything, though checks have a shorter way.
+    /// Dispatches any request; checks have a shorter path.
     async fn dispatch(
         &self,
         route: Route,
@@ -327,7 +326,7 @@ impl HttpService {
             .await;
         let forgotten = forgotten.map_err(|error| match error {
             ForgetError::Unknown(unknown) => ProblemDetails::for_field("rule", unknown.to_string()),
-            ForgetError::Store(error) => store_unavailable(error, "some counters may be cleared; ask again"),
+            ForgetError::Store(error) => store_unavailable(error, "some counters may be cleared; retry"),
         })?;
         let mut out = Vec::new();
         out.extend_from_slice(b"{\"forgotten\":");
@@ -347,7 +346,7 @@ impl HttpService {
         let released = released.map_err(|error| {
             store_unavailable(
                 error,
-                "the lease is released when the store is there again, or ends by itself",
+                "the lease is released when the store is available again, or it expires",
             )
         })?;
         let mut out = Vec::new();
@@ -365,12 +364,11 @@ impl HttpService {
         let body = self.body(request.into(), guard).await?;
         let lease = request::lease(&body)?;
         let renewed = self.gate.snapshot(Protocol::Http).renew(&lease).await;
-        let renewed =
-            renewed.map_err(|error| store_unavailable(error, "the lease lasts as long as it would have; ask again"))?;
+        let renewed = renewed.map_err(|error| store_unavailable(error, "the lease keeps its expiry; retry"))?;
         let Some(term) = renewed else {
             return Err(ProblemDetails::new(
                 StatusCode::NOT_FOUND,
-                "the lease is held no more: it was released, or it ran out; check again",
+                "no such lease: it was released, or it expired; check again",
             ));
         };
         let mut out = Vec::new();
@@ -413,7 +411,7 @@ impl HttpService {
         rls::respond(&self.gate, &rls_request, self.settings.headers).await
     }
 
-    /// What is said of a path that nothing is at.
+    /// The detail for a path without an endpoint.
     fn not_found_detail(&self, path: &str) -> String {
         let gateway_paths = if self.is_debug() { &[][..] } else { &forward::PATHS };
         let paths = || {
@@ -445,7 +443,7 @@ impl HttpService {
     }
 }
 
-/// What could not be done because the store could not be asked.
+/// The problem of a request that failed because the store is unavailable.
 fn store_unavailable(error: StoreError, next_step: &str) -> ProblemDetails {
     let problem = ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, format!("{error}; {next_step}"));
     problem.with_header(RETRY_AFTER, "1")
@@ -458,8 +456,8 @@ fn metrics(gate: &Gate) -> Response<Full<Bytes>> {
     response
 }
 
-/// Refuses what RFC 9112 (3.2) says is to be refused: HTTP/1.1 without `Host`, more than one, or one that is no host. Two
-/// servers that take such a request for different hosts can be played off against each other.
+/// Rejects what RFC 9112 (3.2) says a server must reject: HTTP/1.1 without `Host`, more than one, or an invalid one. Two
+/// servers that take such a request for different hosts are open to request smuggling.
 fn host<B>(request: &Request<B>) -> Result<(), ProblemDetails> {
     if request.version() > Version::HTTP_11 {
         return Ok(());
@@ -473,14 +471,14 @@ fn host<B>(request: &Request<B>) -> Result<(), ProblemDetails> {
     let detail = match (first, second) {
         (Some(value), None) if is_host(value) => return Ok(()),
         (None, _) if request.version() < Version::HTTP_11 => return Ok(()),
-        (None, _) => "there is no Host header; HTTP/1.1 asks for one, such as `Host: 127.0.0.1:8080`",
-        (Some(_), Some(_)) => "there is more than one Host header; send one",
-        (Some(_), None) => "the Host header is no host; send for example `Host: 127.0.0.1:8080`",
+        (None, _) => "missing Host header; HTTP/1.1 requires one, such as `Host: 127.0.0.1:8080`",
+        (Some(_), Some(_)) => "more than one Host header; send one",
+        (Some(_), None) => "invalid Host header; send for example `Host: 127.0.0.1:8080`",
     };
     Err(ProblemDetails::bad_request(detail).with_header(CONNECTION, "close"))
 }
 
-/// Whether plain text is preferred: it is named, and JSON is not.
+/// True if plain text is preferred: it is named, and JSON is not.
 fn wants_text(headers: &HeaderMap) -> bool {
     let accept = headers
         .get(ACCEPT)
@@ -490,5 +488,5 @@ fn wants_text(headers: &HeaderMap) -> bool {
 }
 
 pub(super) const PLAIN_TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
-/// Room for the usual answer.
+/// The usual size of one body.
 const ELEMENT_BYTES: usize = 512;

@@ -1,11 +1,11 @@
-//! Whether a request may do what it asks.
+//! Checks the rights of a request.
 
 use super::problem_details::ProblemDetails;
 use crate::server::auth::tokens::{Caller, Rights, Tokens, single_header};
 use hyper::header::{HeaderName, WWW_AUTHENTICATE};
 use hyper::{HeaderMap, StatusCode};
 
-/// Lets a request pass whose token has the right it needs.
+/// Accepts a request whose token has the needed right.
 ///
 /// # Errors
 /// 401 without a known token, 403 without the right.
@@ -13,12 +13,12 @@ pub(super) fn check_token(tokens: &Tokens, headers: &HeaderMap, needed: Rights) 
     check_rights(
         tokens.caller_from_headers(headers),
         needed,
-        "show a token that this server knows: Authorization: Bearer …",
+        "missing or unknown token; send Authorization: Bearer …",
     )
 }
 
-/// Lets a gateway pass whose own token may check. It stands in a header of its own: `Authorization` is the one that the
-/// gateway's client sent, which is none of ours.
+/// Accepts a gateway whose token has the right to check. The token has a header of its own: `Authorization` belongs to the
+/// gateway's client.
 ///
 /// # Errors
 /// 401 without a known token, 403 without the right.
@@ -27,14 +27,14 @@ pub(super) fn check_gateway_token(tokens: &Tokens, headers: &HeaderMap) -> Resul
     check_rights(
         token.and_then(|token| tokens.caller(token)),
         Rights::CHECK,
-        "the gateway must show a token that this server knows: X-Tollgate-Token: …",
+        "missing or unknown token of the gateway; send X-Tollgate-Token: …",
     )
 }
 
-/// Lets a request pass where there are no tokens, if everybody may do what it asks.
+/// Accepts a request where no tokens are configured, if anonymous callers have the needed right.
 ///
 /// # Errors
-/// 403, and what the operator can do.
+/// 403, with the remedy for the operator.
 pub(super) fn check_anonymous(anonymous_rights: Rights, needed: Rights) -> Result<(), ProblemDetails> {
     if anonymous_rights.contains(needed) {
         return Ok(());
@@ -42,8 +42,8 @@ pub(super) fn check_anonymous(anonymous_rights: Rights, needed: Rights) -> Resul
     Err(ProblemDetails::new(
         StatusCode::FORBIDDEN,
         format!(
-            "this needs the right `{needed}`, and this port is open to everybody, as envoyproxy/ratelimit's is, for no more \
-             than `{anonymous_rights}`; whoever runs the server can give callers tokens (`auth`), or let it listen on 127.0.0.1"
+            "this needs the right `{needed}`; without tokens this port allows only `{anonymous_rights}`, as \
+             envoyproxy/ratelimit's does; configure tokens (`auth`), or listen on 127.0.0.1"
         ),
     ))
 }

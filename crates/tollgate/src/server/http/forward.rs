@@ -1,7 +1,7 @@
-//! Forward-auth: a gateway asks about a request that somebody else sent it, and takes the status for the answer.
+//! Forward-auth: a gateway asks whether a request may pass, and reads the answer from the status.
 //!
-//! Nothing of that request chooses which rules are asked or what is charged. The domain stands in the path, which the
-//! gateway's configuration writes, the cost is one, and what rules look at is read as the settings say.
+//! Nothing in the original request chooses rules or cost. The domain is in the path, which the gateway's configuration
+//! writes; the cost is one; the attributes are extracted as the settings say.
 
 mod client_address;
 mod original_request;
@@ -17,14 +17,14 @@ use std::net::IpAddr;
 use tollgate_limiter::core::network::Networks;
 use tollgate_limiter::core::rules::Attribute;
 
-/// How requests are read that a gateway asks about.
+/// The way attributes are extracted from the requests of a gateway.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Forward {
-    /// Who asks: what it says of the original request is in one place, and nothing else is believed.
+    /// The gateway. It describes the original request in one place, and nothing else is trusted.
     pub gateway: Gateway,
-    /// What rules see of a request, by name.
+    /// The attributes by name, and the fields they are taken from.
     pub attributes: Vec<(Box<str>, RequestField)>,
-    /// Whose word on a client's address is taken.
+    /// The proxies whose report of a client's address is trusted.
     pub trusted_proxies: Networks,
 }
 
@@ -43,38 +43,38 @@ pub enum Gateway {
     Haproxy,
 }
 
-/// A part of the original request.
+/// A field of the original request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestField {
-    /// Its path without the query, as all its spellings have it in common.
+    /// Its normalized path, without the query.
     Path,
     /// Its method.
     Method,
     /// The host it was sent to, in lower case, without a port.
     Host,
-    /// The address of whoever sent it.
+    /// The address of the client.
     ClientIp,
     /// A header field; on several lines, several values.
     Header(HeaderName),
 }
 
-/// What is asked: `/v1/forward/{domain}[/…]`.
+/// A parsed path: `/v1/forward/{domain}[/…]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ForwardPath<'p> {
     /// The domain of the rules.
     pub domain: Cow<'p, str>,
-    /// What follows it.
+    /// The rest of the path.
     pub rest: &'p str,
-    /// How a refusal is told.
+    /// The status of a denial.
     pub deny_status: DenyStatus,
 }
 
-/// How a refusal is told.
+/// The status of a denial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenyStatus {
-    /// 429, or 503 if a rule could not be asked.
+    /// 429, or 503 if the store is unavailable and a rule has `on_store_failure: closed`.
     Plain,
-    /// 403 in any case: the one status that nginx hands on.
+    /// 403 in any case: the only status that nginx passes on.
     Forbidden,
 }
 
@@ -83,7 +83,7 @@ pub enum DenyStatus {
 pub struct ExtractedAttributes<'a>(Vec<(&'a str, Cow<'a, [u8]>)>);
 
 impl Forward {
-    /// What rules see if the settings do not say: `path`, `method`, `host` and `ip`.
+    /// The default attributes: `path`, `method`, `host` and `ip`.
     pub fn default_attributes() -> Vec<(Box<str>, RequestField)> {
         vec![
             ("path".into(), RequestField::Path),
@@ -93,11 +93,11 @@ impl Forward {
         ]
     }
 
-    /// What rules see of the request that `head` asks about. `rest` is what follows the domain in its path, `peer` who sent
-    /// it. What the gateway does not say is not there.
+    /// Extracts the attributes of the original request from `head`. `rest` is the path behind the domain, `peer` the address
+    /// of the gateway. A field that the gateway does not send is absent.
     ///
     /// # Errors
-    /// A part that is said twice: no gateway does, and which of them holds would be a guess.
+    /// A field that is there twice: no gateway sends it twice, and choosing one would be a guess.
     pub fn extract<'a>(
         &'a self,
         head: &'a Parts,
@@ -129,7 +129,7 @@ impl Forward {
 }
 
 impl ExtractedAttributes<'_> {
-    /// As rules take them.
+    /// The attributes as the rules take them.
     pub fn attributes(&self) -> Vec<Attribute<'_>> {
         let each = self.0.iter();
         each.map(|(name, value)| Attribute { name, value }).collect()
@@ -137,7 +137,7 @@ impl ExtractedAttributes<'_> {
 }
 
 impl Gateway {
-    /// Each under the name that operators write.
+    /// Every gateway with its name in the settings.
     pub const NAMES: [(&'static str, Self); 5] = [
         ("traefik", Self::Traefik),
         ("caddy", Self::Caddy),
@@ -148,7 +148,7 @@ impl Gateway {
 }
 
 impl RequestField {
-    /// As operators write it: `path`, `method`, `host`, `client_ip` or `header:NAME`.
+    /// The field of a name in the settings: `path`, `method`, `host`, `client_ip` or `header:NAME`.
     pub fn from_name(text: &str) -> Option<Self> {
         match text {
             "path" => Some(Self::Path),
@@ -164,7 +164,7 @@ impl RequestField {
 }
 
 impl<'p> ForwardPath<'p> {
-    /// What a path asks for, if it is one of these. The first segment is the domain, whatever a gateway hangs behind it.
+    /// Parses a path; none if it is not one of these. The first segment is the domain, whatever a gateway appends.
     pub fn parse(path: &'p str) -> Option<Self> {
         let (deny_status, suffix) = PREFIXES
             .iter()
@@ -187,7 +187,7 @@ const PREFIXES: [(&str, DenyStatus); 2] = [
     ("/v1/forward-403/", DenyStatus::Forbidden),
 ];
 
-/// As the description of the API writes these paths.
+/// The paths as the OpenAPI document has them.
 pub(super) const PATHS: [&str; 2] = ["/v1/forward-403/{domain}", "/v1/forward/{domain}"];
 
 #[cfg(test)]

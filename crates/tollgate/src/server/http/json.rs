@@ -1,13 +1,15 @@
-//! JSON, written straight into a buffer.
+//! Writes JSON straight into a buffer, for the responses of checks; other bodies use serde_json.
+//!
+//! The benchmark that earns it: `bench/src/servers`, HTTP checks.
 
-/// A string in quotes. What is not UTF-8 shows as U+FFFD: it is data of a caller, and an answer must be JSON.
+/// A string in quotes. A caller's bytes that are not UTF-8 become U+FFFD, so that the response is JSON.
 pub(super) fn string(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     if bytes
         .iter()
         .all(|byte| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\'))
     {
-        // Nearly always: names of rules, leases.
+        // Nearly always: rule ids, leases.
         out.extend_from_slice(bytes);
         out.push(b'"');
         return;

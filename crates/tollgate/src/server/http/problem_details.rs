@@ -1,4 +1,4 @@
-//! What was wrong with a request, as RFC 9457 writes it.
+//! Problem details of RFC 9457.
 
 use super::json;
 use bytes::Bytes;
@@ -7,16 +7,16 @@ use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use std::borrow::Cow;
 
-/// A request that is answered with an error. The client's to mend, unless the status is 5xx.
+/// The error response to a request. The client can fix it, unless the status is 5xx.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProblemDetails {
-    /// The status it is answered with.
+    /// The status of the response.
     pub status: StatusCode,
-    /// What is wrong and what to do about it.
+    /// The error and its remedy.
     pub detail: Cow<'static, str>,
-    /// The member of the request that is at fault, such as `attributes.merchant`.
+    /// The member of the request that has the error, such as `attributes.merchant`.
     pub field: Option<String>,
-    /// The element of a batch that is at fault, from 0.
+    /// The index of the element of a batch that has the error.
     pub index: Option<usize>,
     /// A header that belongs to the status.
     pub header: Option<(HeaderName, &'static str)>,
@@ -33,7 +33,7 @@ impl ProblemDetails {
         }
     }
 
-    /// A fault of one member.
+    /// An error of one member.
     pub(crate) fn for_field(field: impl Into<String>, detail: impl Into<Cow<'static, str>>) -> Self {
         Self {
             field: Some(field.into()),
@@ -41,12 +41,12 @@ impl ProblemDetails {
         }
     }
 
-    /// A fault of the request as a whole.
+    /// An error of the request as a whole.
     pub(crate) fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)
     }
 
-    /// A fault of one element of a batch.
+    /// An error of one element of a batch.
     pub(crate) fn at_index(self, index: usize) -> Self {
         Self {
             index: Some(index),

@@ -1,4 +1,4 @@
-//! What can be set about the HTTP front end. The defaults are those of the documentation.
+//! Settings of the HTTP front end. The defaults are those of the documentation.
 
 use super::forward::Forward;
 use crate::server::auth::tokens::{Keyring, Rights};
@@ -7,40 +7,40 @@ use crate::server::net::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything that can be set about the HTTP front end.
+/// The settings of the HTTP front end.
 #[derive(Clone, Debug)]
 pub struct HttpSettings {
-    /// Which rate limit headers answers carry.
+    /// The rate limit headers of responses.
     pub headers: Dialects,
-    /// How `Retry-After` is written.
+    /// The form of `Retry-After`.
     pub retry_after: RetryAfter,
-    /// What one client may use up.
+    /// Limits on what clients may use.
     pub limits: HttpLimits,
     /// Certificates; none: plain HTTP.
     pub tls: Option<Arc<Tls>>,
-    /// Who may do what; none: everybody may do what strangers may.
+    /// Tokens and their rights; none: every caller has the anonymous rights.
     pub tokens: Option<Arc<Keyring>>,
-    /// What everybody may do where there are no tokens.
+    /// The rights of every caller where there are no tokens.
     pub anonymous_rights: Rights,
-    /// How requests are read that a gateway asks about; none: no gateway may ask.
+    /// Forward-auth; none: it is disabled.
     pub forward: Option<Forward>,
-    /// How long requests in flight may take when the server stops.
+    /// The time requests in flight may take when the server stops.
     pub drain: Duration,
 }
 
-/// How `Retry-After` is written.
+/// The form of `Retry-After`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryAfter {
-    /// By how much of the wait it is stretched at most, in millionths, so that the denied do not come back all at once.
+    /// The most jitter as a part of the wait, in millionths, so that denied clients do not retry at once.
     pub jitter_ppm: u32,
-    /// Seconds, a date, or no such header.
+    /// Seconds, a date, or no header.
     pub format: RetryAfterFormat,
 }
 
 /// The forms of `Retry-After`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfterFormat {
-    /// `Retry-After: 17`: needs no agreement about the time.
+    /// `Retry-After: 17`: needs no synchronized clocks.
     Seconds,
     /// `Retry-After: Sun, 15 Nov 2026 22:34:22 GMT`.
     Date,
@@ -48,27 +48,27 @@ pub enum RetryAfterFormat {
     None,
 }
 
-/// What one client, or all together, may use up.
+/// Limits on connections, memory and time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Connections at a time. Further ones wait to be accepted until one ends.
+    /// Connections at a time. Further ones wait in the backlog until one ends.
     pub connections: usize,
-    /// Of them, those from one address; further ones are closed. This machine has no such bound. An IPv6 network of 64 bits is one
-    /// address.
+    /// Connections at a time from one address; further ones are closed. Loopback has no such limit. An IPv6 /64 network is
+    /// one address.
     pub connections_per_address: usize,
     /// Header fields of one request; more are answered with 431.
     pub headers: usize,
     /// Bytes of a request's line and header fields; more are answered with 431. At least 8 KiB.
     pub header_bytes: usize,
-    /// How long a request's line and header fields may take from their first byte, and a TLS handshake.
+    /// The time for a request's line and header fields from their first byte, and for a TLS handshake.
     pub header_timeout: Duration,
-    /// How long a connection may do nothing between requests, or not read its answer.
+    /// The time a connection may be idle between requests, or not read its response.
     pub idle_timeout: Duration,
     /// Bytes of one body; more are answered with 413.
     pub body_bytes: usize,
     /// Bytes of the body of a batch.
     pub batch_bytes: usize,
-    /// How long a body may take to arrive; longer is answered with 408.
+    /// The time for a body to arrive; then the response is 408.
     pub body_timeout: Duration,
     /// Requests at a time on one HTTP/2 connection.
     pub streams: u32,

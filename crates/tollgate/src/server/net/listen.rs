@@ -12,10 +12,10 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-/// Where a front end listens.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// An IP address and a port; port 0 is any that is free.
+    /// An IP address and a port; port 0 picks a free one.
     Tcp(SocketAddr),
     /// A socket in the file system.
     Unix(PathBuf),
@@ -28,11 +28,11 @@ pub struct Listener(ListenerKind);
 #[derive(Debug)]
 enum ListenerKind {
     Tcp(TcpListener),
-    /// The file goes before the listener: a successor that finds nobody listening would otherwise lose its own.
+    /// The file is removed before the listener closes: a successor that sees the closed socket would otherwise lose its own file.
     Unix(SocketFile, UnixListener),
 }
 
-/// Takes the socket's file away with the listener.
+/// Removes the socket's file with the listener.
 #[derive(Debug)]
 struct SocketFile(PathBuf);
 
@@ -54,7 +54,7 @@ impl Address {
         }
     }
 
-    /// Whether only this machine can reach it.
+    /// True if only this machine can reach it.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -64,10 +64,10 @@ impl Address {
 }
 
 impl Stream {
-    /// The address of the other side. Who comes by a Unix socket is on this machine: 127.0.0.1.
+    /// The address of the client; 127.0.0.1 for a Unix socket.
     ///
     /// # Errors
-    /// What the system says: a connection that is gone already has no other side.
+    /// The error of the system: a connection that is closed already has no peer.
     pub fn peer(&self) -> io::Result<IpAddr> {
         match self {
             Self::Tcp(stream) => Ok(stream.peer_addr()?.ip()),
@@ -79,10 +79,10 @@ impl Stream {
 impl Listener {
     /// Binds an address.
     ///
-    /// A Unix socket that nobody answers at any more is replaced; one that somebody answers at is taken.
+    /// A stale Unix socket is replaced; one with a listener is in use.
     ///
     /// # Errors
-    /// What the system says, such as that the port is taken.
+    /// The error of the system, such as a port in use.
     pub async fn bind(address: &Address) -> io::Result<Self> {
         match address {
             Address::Tcp(address) => Ok(Self(ListenerKind::Tcp(TcpListener::bind(address).await?))),
@@ -99,10 +99,10 @@ impl Listener {
         }
     }
 
-    /// Where it listens, with the port it was given.
+    /// The bound address, with the actual port.
     ///
     /// # Errors
-    /// What the system says.
+    /// The error of the system.
     pub fn address(&self) -> io::Result<Address> {
         match &self.0 {
             ListenerKind::Tcp(listener) => listener.local_addr().map(Address::Tcp),
@@ -110,8 +110,8 @@ impl Listener {
         }
     }
 
-    /// The next connection. Trouble with one that ended before it was accepted, or with a shortage that may pass, is
-    /// logged and waited out.
+    /// Accepts the next connection. Errors do not end it: a connection that was reset in the backlog is skipped, and on a
+    /// shortage of file descriptors it retries after a backoff.
     pub async fn accept(&self) -> Stream {
         loop {
             let accepted = match &self.0 {
@@ -121,14 +121,14 @@ impl Listener {
             match accepted {
                 Ok(stream) => {
                     if let Stream::Tcp(stream) = &stream {
-                        // A connection that is gone already says so when it is read.
+                        // An error here means the connection is closed, which a read reports.
                         let _ = stream.set_nodelay(true);
                     }
                     return stream;
                 }
                 Err(error) if is_connection_error(&error) => {}
                 Err(error) => {
-                    tracing::error!(%error, "cannot accept connections; trying again");
+                    tracing::error!(%error, "accepting connections failed; retrying");
                     tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
@@ -142,8 +142,8 @@ impl From<TcpListener> for Listener {
     }
 }
 
-/// Whether a path is a socket that nobody answers at. A file that is no socket refuses connections too, and is not ours to
-/// take away.
+/// True if a path is a socket without a listener. A file that is no socket refuses connections too, and is not ours to
+/// remove.
 async fn is_stale_socket(path: &Path) -> bool {
     let is_socket = std::fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket());
     is_socket
@@ -157,12 +157,12 @@ fn is_connection_error(error: &io::Error) -> bool {
     )
 }
 
-/// How long to wait when the system has no file left for a connection.
+/// The wait after an error such as a shortage of file descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Whoever removed it before us did what we wanted.
+        // It may have been removed already.
         let _ = std::fs::remove_file(&self.0);
     }
 }
@@ -195,7 +195,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What was written is no address.
+/// The error of a text that is not an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressError;
 

@@ -1,4 +1,4 @@
-//! How much all clients of a front end together may leave with it: halves of requests, and replies that they do not read.
+//! The bytes that all clients of a front end may leave buffered: partial requests, and replies that they do not read.
 
 use std::collections::HashMap;
 use std::mem::take;
@@ -6,40 +6,42 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// Room for so many bytes beyond what each connection has free.
+/// A budget of bytes, beyond those that each connection has free.
 #[derive(Debug)]
 pub(in crate::server) struct MemoryBudget {
     max_bytes: usize,
     free_bytes: usize,
     reserved: AtomicUsize,
-    /// Shares that wait for room, by their numbers.
+    /// Reservations that wait for capacity, by id.
     waiting: Mutex<HashMap<u64, Waker>>,
-    /// Whether there are any: nobody who gives room back takes a lock for nothing.
+    /// True if there are any, so that a release without waiters takes no lock.
     has_waiters: AtomicBool,
-    /// The share that may go on though all room is taken, 0 if none does: if all waited for room with a half of something, nobody
-    /// would ever get to the other half.
+    /// The reservation that may proceed while the budget is exhausted; 0 for none. Without this exception, partial requests
+    /// could fill the budget and deadlock.
     exempt: AtomicU64,
     next_id: AtomicU64,
 }
 
-/// What one client has taken.
+/// The bytes one client occupies.
 #[derive(Debug)]
 pub(in crate::server) struct Reservation<'r> {
     budget: &'r MemoryBudget,
     reserved_bytes: usize,
-    /// Its number, once it has waited.
+    /// Set once it has waited.
     id: Option<u64>,
 }
 
-/// Whether a client that waits for room has sent a half of something, and is done when the other half is read.
+/// The state of a client that waits for capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::server) enum Progress {
+    /// It has sent a part of a request, and frees its bytes once the rest is read.
     Partial,
+    /// It leaves replies unread: reading more from it would free nothing.
     Complete,
 }
 
 impl MemoryBudget {
-    /// Room for `most` bytes. Each share holds `free` of its own that do not count.
+    /// A budget of `max_bytes`. Each reservation has `free_bytes` of its own that do not count.
     pub(in crate::server) fn new(max_bytes: usize, free_bytes: usize) -> Self {
         Self {
             max_bytes,
@@ -60,7 +62,7 @@ impl MemoryBudget {
         }
     }
 
-    /// Whether all of it is taken.
+    /// True if no capacity is left.
     pub(in crate::server) fn is_exhausted(&self) -> bool {
         self.reserved.load(Ordering::SeqCst) >= self.max_bytes
     }
@@ -85,7 +87,7 @@ impl MemoryBudget {
 }
 
 impl Reservation<'_> {
-    /// Notes that the client holds so many bytes. False if they are more than there is room for; they are noted all the same.
+    /// Sets the bytes that the client occupies. False if they exceed the budget; they are counted all the same.
     pub(in crate::server) fn resize(&mut self, bytes: usize) -> bool {
         let needed = bytes.saturating_sub(self.budget.free_bytes);
         if needed > self.reserved_bytes {
@@ -104,12 +106,12 @@ impl Reservation<'_> {
         true
     }
 
-    /// Whether the client holds more than what is free to it.
+    /// True if the client occupies more than its free bytes.
     pub(in crate::server) const fn exceeds_free(&self) -> bool {
         self.reserved_bytes > 0
     }
 
-    /// Waits until not all room is taken, or, who is `half` through something, until it is its turn all the same.
+    /// Ready when the budget has capacity, or when it is the turn of this partial request to proceed without.
     pub(in crate::server) fn poll_capacity(&mut self, cx: &Context<'_>, progress: Progress) -> Poll<()> {
         if progress == Progress::Complete {
             self.end_exemption();
@@ -123,7 +125,7 @@ impl Reservation<'_> {
             waiting.insert(self.assigned_id(), cx.waker().clone());
             budget.has_waiters.store(true, Ordering::SeqCst);
         }
-        // Room may have been given back before it was seen that somebody waits.
+        // Capacity may have been released before the waiter was registered.
         match self.may_proceed(progress) {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -164,7 +166,7 @@ impl Drop for Reservation<'_> {
             waiting.remove(&id);
         }
         self.end_exemption();
-        // Most take nothing, and touch nothing that all share.
+        // Most reserve nothing, and touch no shared cache line.
         if self.reserved_bytes > 0 {
             self.budget.release(self.reserved_bytes);
         }
@@ -234,7 +236,7 @@ mod tests {
         assert!(reads_nothing.poll_capacity(&cx, Progress::Complete).is_pending());
         assert!(one.poll_capacity(&cx, Progress::Partial).is_ready());
         assert!(other.poll_capacity(&cx, Progress::Partial).is_pending());
-        // It keeps its turn until it is done, or gone.
+        // It keeps its turn until it is done or dropped.
         one.resize(70);
         assert!(one.poll_capacity(&cx, Progress::Partial).is_ready());
         reads_nothing.resize(110);

@@ -1,4 +1,4 @@
-//! How many connections each address has, so that no single one takes them all.
+//! Counts the connections of each address, so that no single one takes them all.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -8,16 +8,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub(in crate::server) struct ConnectionsPerIp {
     max: usize,
-    /// Only those that have some, so that there are never more than connections.
+    /// Only addresses with open connections, so that it never has more entries than there are connections.
     open: Mutex<HashMap<IpAddr, usize>>,
 }
 
-/// One connection among those of its address. It ends with this.
+/// The place of one connection among those of its address, free again when this is dropped.
 #[derive(Debug)]
 pub(in crate::server) struct IpPermit(Option<(Arc<ConnectionsPerIp>, IpAddr)>);
 
 impl ConnectionsPerIp {
-    /// At most so many connections of one address.
+    /// Allows at most `max` connections per address.
     pub(in crate::server) fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
@@ -25,7 +25,7 @@ impl ConnectionsPerIp {
         })
     }
 
-    /// A place for a connection, unless its address has as many as it may. Who has no address that counts always gets one.
+    /// A permit for a connection; none if its address is at the limit. A connection without a limited address always gets one.
     pub(in crate::server) fn acquire(self: &Arc<Self>, address: Option<IpAddr>) -> Option<IpPermit> {
         let Some(address) = address else {
             return Some(IpPermit(None));
@@ -53,8 +53,8 @@ impl Drop for IpPermit {
     }
 }
 
-/// The address that a connection counts for. This machine counts for none: a gateway beside the server, or a mesh that brings
-/// everybody's connections from here, is not one client. Of IPv6 it is the network, for a client has all addresses of it.
+/// The address that a connection counts for. Loopback counts for none: a gateway on this machine, or a mesh whose sidecar
+/// forwards all connections, is not one client. For IPv6 it is the /64 network, whose addresses one client can use at will.
 pub(in crate::server) fn limited_address(address: IpAddr) -> Option<IpAddr> {
     match address.to_canonical() {
         address if address.is_loopback() => None,
@@ -66,7 +66,7 @@ pub(in crate::server) fn limited_address(address: IpAddr) -> Option<IpAddr> {
     }
 }
 
-/// The bits of an IPv6 address that a client chooses as it likes.
+/// The bits of an IPv6 address that a client can choose.
 const HOST_BITS: u32 = 64;
 
 #[cfg(test)]

@@ -17,46 +17,46 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio_rustls::TlsAcceptor;
 
-/// Certificates in use. They can change under running connections, which keep those they began with.
+/// The certificates in use. Open connections keep those they were accepted with.
 pub struct Tls {
     files: TlsFiles,
     config: ArcSwap<ServerConfig>,
-    /// Of what the files held when they were last looked at, whether or not it could be used.
+    /// The digest of the files when they were last checked, usable or not.
     last_digest: Mutex<[u8; 32]>,
 }
 
-/// Where certificates are. All files are PEM.
+/// The paths of the certificates. All files are PEM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The server's certificate and those between it and a root, in this order.
+    /// The server's certificate and its intermediates, in this order.
     pub certificate: PathBuf,
     /// The private key of the certificate.
     pub key: PathBuf,
-    /// Roots of the certificates that clients must show; none: clients need not show any.
+    /// The roots of client certificates; none: clients need no certificate.
     pub client_ca: Option<PathBuf>,
-    /// Names of which a client's certificate must hold one: DNS names or URIs, as they stand there. None: any will do.
+    /// The names of which a client certificate must hold one: DNS names or URIs, compared literally. None: any name.
     pub client_names: Option<Box<[Box<str>]>>,
 }
 
-/// What looking at the files again came to.
+/// The result of checking the files again.
 #[derive(Debug)]
 pub enum TlsReload {
-    /// They are as they were.
+    /// The files are the same.
     Unchanged,
-    /// They have changed, and new connections use them.
+    /// The files have changed, and new connections use them.
     Reloaded,
-    /// They have changed and cannot be used: what was in use stays.
+    /// The files have changed and cannot be used; the previous certificates stay.
     Failed(TlsError),
 }
 
 impl Tls {
-    /// How often the files are looked at.
+    /// The time between two checks of the files.
     pub const RELOAD_INTERVAL: Duration = Duration::from_secs(1);
 
     /// Reads the files.
     ///
     /// # Errors
-    /// What is wrong with which file.
+    /// The file that cannot be used, and why.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let contents = FileContents::read(&files)?;
         Ok(Self {
@@ -66,21 +66,21 @@ impl Tls {
         })
     }
 
-    /// For one new connection.
+    /// The acceptor for one new connection.
     pub fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(self.config.load_full())
     }
 
-    /// Whether clients have to show a certificate.
+    /// True if clients need a certificate.
     pub fn requires_client_certificate(&self) -> bool {
         self.files.client_ca.is_some()
     }
 
-    /// Looks at the files and takes what has changed, if it can be used.
+    /// Checks the files and takes changed certificates, if they can be used.
     ///
-    /// The contents are compared and not the times of the files: they are small, and a file that was swapped by a link or
-    /// written twice in a moment is not missed. A certificate and a key that do not belong together, because only one is
-    /// written yet, are a change that cannot be used, followed by one that can.
+    /// Contents are compared, not modification times: the files are small, and a file that was replaced by a link or written
+    /// twice within the clock's resolution is not missed. A certificate whose key is not written yet is a failed reload,
+    /// followed by a successful one.
     pub fn reload_if_changed(&self) -> TlsReload {
         let contents = match FileContents::read(&self.files) {
             Ok(contents) => contents,
@@ -105,7 +105,7 @@ impl Tls {
         change()
     }
 
-    /// Looks at the files every second, for as long as it is polled.
+    /// Checks the files every second, for as long as it is polled.
     pub async fn watch(self: Arc<Self>) {
         loop {
             tokio::time::sleep(Self::RELOAD_INTERVAL).await;
@@ -115,7 +115,7 @@ impl Tls {
                     tracing::info!(file = %self.files.certificate.display(), "certificates reloaded")
                 }
                 Ok(TlsReload::Failed(error)) => {
-                    tracing::error!(%error, "changed certificates cannot be used; the old ones stay");
+                    tracing::error!(%error, "certificate reload failed; keeping the previous certificates");
                 }
                 Ok(TlsReload::Unchanged) | Err(_) => {}
             }
@@ -123,7 +123,7 @@ impl Tls {
     }
 }
 
-/// What stands in the files.
+/// The contents of the files.
 struct FileContents {
     certificate: Vec<u8>,
     key: Vec<u8>,
@@ -204,7 +204,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
 /// More than any chain of certificates or set of roots.
 const FILE_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Why certificates cannot be used. The operator's to mend.
+/// The reason why certificates cannot be used. The operator can fix it.
 #[derive(Debug)]
 pub struct TlsError {
     path: PathBuf,

@@ -1,11 +1,11 @@
-//! `TOLLGATE.CHECK domain cost k v [k v …]`: an attempt held against the rules.
+//! `TOLLGATE.CHECK domain cost k v [k v …]`: checks an attempt against the rules.
 
 use super::reply_writer::{ErrorReply, Escaped, ReplyWriter, RespVersion};
 use tollgate_limiter::core::algorithm::cell::reply_seconds;
 use tollgate_limiter::core::rules::{Attempt, Attribute, Verdict};
 use tollgate_limiter::core::{Cost, Retry};
 
-/// What is asked.
+/// A parsed command.
 #[derive(Debug)]
 pub(super) struct Check<'a> {
     domain: &'a str,
@@ -14,7 +14,7 @@ pub(super) struct Check<'a> {
 }
 
 impl<'a> Check<'a> {
-    /// Reads the arguments behind the name.
+    /// Parses the arguments behind the name.
     pub(super) fn read(arguments: &[&'a [u8]]) -> Result<Self, ErrorReply> {
         let [domain, cost, pairs @ ..] = arguments else {
             return Err(USAGE.into());
@@ -26,7 +26,7 @@ impl<'a> Check<'a> {
         let digits = std::str::from_utf8(cost).ok().and_then(|cost| cost.parse().ok());
         let cost = digits.and_then(|units| Cost::new(units).ok()).ok_or_else(|| {
             let max = Cost::MAX.get();
-            format!("ERR '{}' is no cost: write a whole number up to {max}", Escaped(cost))
+            format!("ERR invalid cost '{}': send a whole number up to {max}", Escaped(cost))
         })?;
         let mut attributes: Vec<Attribute<'a>> = Vec::with_capacity(pairs.len());
         for [key, value] in pairs {
@@ -86,7 +86,7 @@ pub(super) fn write_verdict(verdict: &Verdict<'_>, replies: &mut ReplyWriter<'_>
     replies.bulk(ruling.name.as_bytes());
 }
 
-/// The longest name, as everywhere.
+/// The longest name, as in every protocol.
 const NAME_BYTES_MAX: usize = 256;
 const USAGE: &str =
     "ERR wrong number of arguments for 'tollgate.check' command: TOLLGATE.CHECK domain cost [name value ...]";

@@ -1,6 +1,6 @@
-//! Commands out of bytes: arrays of bulk strings, and lines as somebody types them.
+//! Decodes commands: arrays of bulk strings, and inline commands.
 //!
-//! Nothing is taken at its word before it is there: a length that is only announced costs no memory.
+//! Arguments are borrowed from the input, so a declared length costs no memory.
 
 use std::fmt;
 
@@ -8,37 +8,37 @@ use std::fmt;
 pub const ARGUMENTS_MAX: usize = 64;
 /// The longest argument.
 pub const ARGUMENT_BYTES_MAX: usize = 8 * 1024;
-/// The longest line that is typed.
+/// The longest inline command.
 pub const LINE_BYTES_MAX: usize = 8 * 1024;
 
-/// The arguments of one command, where they stand in what was received.
+/// The arguments of one command, borrowed from the input.
 #[derive(Clone, Copy, Debug)]
 pub struct Arguments<'a> {
     all: [&'a [u8]; ARGUMENTS_MAX],
     count: usize,
 }
 
-/// What no client sends that means well. The connection cannot go on: nobody knows where the next command begins.
+/// A protocol error. The connection has to close: the start of the next command is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// What follows the type of an element is no number, or a line has no end.
+    /// The type of an element is not followed by a number and a line end.
     Number,
     /// More than [`ARGUMENTS_MAX`].
     Arguments,
     /// Longer than [`ARGUMENT_BYTES_MAX`], or of a negative length.
     Length,
-    /// An element that is no bulk string, such as an array in the array.
+    /// An element that is no bulk string, such as a nested array.
     Element,
-    /// A bulk string that does not end where it said.
+    /// A bulk string that does not end at its length.
     End,
     /// A line of more than [`LINE_BYTES_MAX`].
     Line,
-    /// A quote in a line that does not end, or something behind its end; or a backslash in quotes.
+    /// An unbalanced quote, text right behind a closing quote, or a backslash in quotes.
     Quote,
 }
 
 impl<'a> Arguments<'a> {
-    /// None.
+    /// No arguments.
     pub const fn new() -> Self {
         Self {
             all: [b""; ARGUMENTS_MAX],
@@ -46,7 +46,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// All of them.
+    /// All arguments.
     #[inline]
     pub fn all(&self) -> &[&'a [u8]] {
         self.all.get(..self.count).unwrap_or_default()
@@ -67,11 +67,11 @@ impl Default for Arguments<'_> {
     }
 }
 
-/// Reads the first command of `bytes`, and says how many of them it takes. Nothing if it has not all arrived. An empty line
-/// and an empty array are a command without arguments.
+/// Decodes the first command of `bytes`, and returns the bytes it takes; none if it is incomplete. An empty line and an
+/// empty array are a command without arguments.
 ///
 /// # Errors
-/// What can be no command whatever follows.
+/// A protocol error: no further bytes can complete the command.
 #[inline]
 pub fn decode<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, DecodeError> {
     arguments.count = 0;
@@ -87,7 +87,7 @@ fn array<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<us
     let Some((count, mut rest)) = number(bytes)? else {
         return Ok(None);
     };
-    // An array that is not there is skipped like an empty one.
+    // A null array is skipped like an empty one.
     let count = usize::try_from(count.max(0)).map_err(|_| DecodeError::Arguments)?;
     if count > ARGUMENTS_MAX {
         return Err(DecodeError::Arguments);
@@ -118,7 +118,7 @@ fn array<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<us
     Ok(Some(bytes.len() - rest.len()))
 }
 
-/// The number behind the first byte, and what follows its line.
+/// The number behind the first byte, and the bytes behind its line.
 #[inline]
 fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, DecodeError> {
     let mut rest = bytes.get(1..).unwrap_or_default();
@@ -143,10 +143,10 @@ fn number(bytes: &[u8]) -> Result<Option<(i64, &[u8])>, DecodeError> {
     Err(DecodeError::Number)
 }
 
-/// A number of more digits is out of any range.
+/// A number of more digits is out of range.
 const DIGITS_MAX: usize = 10;
 
-/// Words between spaces. A word may stand in quotes, which then hold anything but a backslash and the quote itself.
+/// Decodes an inline command: words between spaces, or in quotes without backslashes.
 fn line<'a>(bytes: &'a [u8], arguments: &mut Arguments<'a>) -> Result<Option<usize>, DecodeError> {
     let Some(end) = bytes.iter().take(LINE_BYTES_MAX + 2).position(|byte| *byte == b'\n') else {
         return if bytes.len() > LINE_BYTES_MAX + 1 {

@@ -1,4 +1,4 @@
-//! Everything that has arrived is decided, and answered in order.
+//! Executes the commands that have arrived, and answers them in order.
 
 use super::RespService;
 use super::check::{self, Check};
@@ -13,18 +13,18 @@ use std::task::{Context, Poll, Waker};
 use tollgate_limiter::core::Charge;
 use tollgate_limiter::{Fingerprint, ThrottleLimiter};
 
-/// What is needed to answer, kept from one time to the next.
+/// Buffers for replies, kept by the thread.
 #[derive(Debug, Default)]
 pub(super) struct ReplyBatch {
     pub(super) out: Vec<u8>,
-    /// Calls of `CL.THROTTLE` whose replies come next.
+    /// Charges of `CL.THROTTLE` whose replies come next.
     charges: Vec<Charge<Fingerprint>>,
 }
 
-/// How many calls are settled together: those whose places in memory are fetched together.
+/// Charges that are settled at once: their slots in memory are prefetched at once.
 const PREFETCH_BATCH: usize = 16;
 
-/// Answers all whole commands of `input`, and says how many bytes they take. For the embedded store, which never waits.
+/// Executes all complete commands of `input` in one poll, and returns the bytes they take.
 pub(super) fn run_inline(
     service: &RespService,
     throttles: &ThrottleLimiter,
@@ -74,7 +74,7 @@ pub(super) fn run_inline(
         };
         match pin!(pending.reply(service, session.version)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(reply) => batch.out.extend(reply),
-            Poll::Pending => unreachable!("the embedded store never waits"),
+            Poll::Pending => unreachable!("the memory store completes in one poll"),
         }
     };
     batch.settle(service, throttles);
@@ -82,7 +82,7 @@ pub(super) fn run_inline(
 }
 
 impl ReplyBatch {
-    /// Leaves nothing for the next turn.
+    /// Clears it for the next poll.
     pub(super) fn clear(&mut self) {
         self.out.clear();
         self.charges.clear();
@@ -102,7 +102,7 @@ impl ReplyBatch {
     }
 }
 
-/// The same for a store that is asked over a network: all at once, so that they go there together.
+/// The same for a store on the network: all commands at once, so that they share batches.
 pub(super) async fn run_pipelined(
     service: &RespService,
     session: &mut Session,
@@ -138,7 +138,7 @@ pub(super) async fn run_pipelined(
     let mut replies = Vec::new();
     let mut in_flight = Vec::new();
     for (reply, version) in pending {
-        // What is given back is there for those behind it, and not for those before it.
+        // A refund is visible to the commands behind it, and not to those before it.
         let is_refund = reply.is_refund();
         if is_refund {
             replies.extend(join_all(in_flight.drain(..)).await);
@@ -152,7 +152,7 @@ pub(super) async fn run_pipelined(
     (replies.concat(), end)
 }
 
-/// A reply that is known, or must be asked for.
+/// A reply that is ready, or needs a decision.
 enum PendingReply<'a> {
     Ready(Vec<u8>),
     Throttle(Throttle<'a>),

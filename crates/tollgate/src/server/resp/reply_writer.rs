@@ -1,19 +1,19 @@
-//! Replies as bytes.
+//! Writes replies.
 
 use std::fmt;
 use tollgate_limiter::core::algorithm::cell::Reply;
 
-/// Which protocol a client was greeted in.
+/// The version of the protocol, chosen by `HELLO`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RespVersion {
     Two = 2,
     Three = 3,
 }
 
-/// An error reply, without the dash: its code first.
+/// The text of an error reply: the code first, without the dash.
 pub(super) type ErrorReply = String;
 
-/// Puts replies behind others.
+/// Appends replies to a buffer.
 pub(super) struct ReplyWriter<'o>(pub(super) &'o mut Vec<u8>);
 
 impl ReplyWriter<'_> {
@@ -23,7 +23,7 @@ impl ReplyWriter<'_> {
         self.0.extend_from_slice(b"\r\n");
     }
 
-    /// An error. What a caller sent is shown without what would end the line.
+    /// An error. Control characters, which could end the line, become spaces.
     pub(super) fn error(&mut self, text: &str) {
         self.0.push(b'-');
         self.0
@@ -48,7 +48,7 @@ impl ReplyWriter<'_> {
         self.head(b':', number);
     }
 
-    /// −1 for nothing.
+    /// −1 for none.
     pub(super) fn integer_or_none(&mut self, number: Option<u64>) {
         match number {
             Some(number) => self.integer(number),
@@ -60,7 +60,7 @@ impl ReplyWriter<'_> {
         self.head(b'*', elements);
     }
 
-    /// A map of so many pairs, which are the elements of an array in RESP2.
+    /// A map of `pairs`; in RESP2 an array of twice as many elements.
     pub(super) fn map(&mut self, pairs: u64, version: RespVersion) {
         match version {
             RespVersion::Two => self.array(2 * pairs),
@@ -86,7 +86,7 @@ impl ReplyWriter<'_> {
     #[inline]
     fn head(&mut self, kind: u8, number: u64) {
         self.0.push(kind);
-        // Most numbers have one digit or two.
+        // Most numbers have one or two digits.
         match number {
             0..10 => self.0.push(b'0' + number as u8),
             10..100 => self
@@ -100,12 +100,12 @@ impl ReplyWriter<'_> {
     }
 }
 
-/// More than five integers take.
+/// More than the size of five integers.
 const REPLY_BYTES: usize = 128;
 /// Integers on the wire have a sign.
 const INTEGER_MAX: u64 = i64::MAX as u64;
 
-/// What a caller sent, for an error: its beginning, as text.
+/// A caller's bytes in an error: their start, as text.
 pub(super) struct Escaped<'a>(pub(super) &'a [u8]);
 
 impl fmt::Display for Escaped<'_> {

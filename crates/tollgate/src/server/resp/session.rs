@@ -1,4 +1,4 @@
-//! What is known of one client, and the commands that are answered at once.
+//! The session of one client, and the commands that need no decision.
 
 use super::check::Check;
 use super::reply_writer::{ErrorReply, Escaped, ReplyWriter, RespVersion};
@@ -7,20 +7,20 @@ use super::throttle::{self, Throttle, ThrottleParams};
 use crate::server::auth::tokens::{Rights, TokenDigest, Tokens};
 use std::sync::Arc;
 
-/// One client's side of a conversation.
+/// The state of one client.
 pub(super) struct Session {
     id: u64,
     pub(super) version: RespVersion,
     name: Option<Box<[u8]>>,
     credentials: Option<Credentials>,
     rights: Rights,
-    /// Of its last call of `CL.THROTTLE`.
+    /// The parameters of its last `CL.THROTTLE`.
     last_throttle: Option<ThrottleParams>,
-    /// It said goodbye.
+    /// True if the client asked to close.
     pub(super) is_closing: bool,
 }
 
-/// What a client authenticated with.
+/// The credentials of an authenticated client.
 enum Credentials {
     /// The password of the settings. Changing it does not end the session.
     Password,
@@ -28,13 +28,13 @@ enum Credentials {
     Token(TokenDigest, Arc<Tokens>),
 }
 
-/// What a command asks for.
+/// A parsed command.
 pub(super) enum Command<'a> {
-    /// Nothing that must be decided: [`Session::answer`] knows.
+    /// A command that needs no decision; see [`Session::execute`].
     Immediate,
-    /// A decision by the limit in the call.
+    /// `CL.THROTTLE`: a decision by the limit in the command.
     Throttle(Throttle<'a>),
-    /// A decision by the rules.
+    /// `TOLLGATE.CHECK`: a decision by the rules.
     Check(Check<'a>),
 }
 
@@ -51,7 +51,7 @@ impl Session {
         }
     }
 
-    /// Sees what it may do now: passwords come and go.
+    /// Updates the rights after a reload of passwords or tokens.
     pub(super) fn refresh_rights(&mut self, settings: &RespSettings) {
         if !settings.requires_auth() {
             self.rights = Rights::ALL;
@@ -76,15 +76,15 @@ impl Session {
         self.rights = Rights::NONE;
     }
 
-    /// Whether it may do anything at all.
+    /// True if it has any right.
     pub(super) fn is_authenticated(&self) -> bool {
         self.rights != Rights::NONE
     }
 
-    /// What a command asks for.
+    /// Parses a command.
     ///
     /// # Errors
-    /// The reply, if it cannot be decided.
+    /// The error reply, if it is invalid or not allowed.
     #[inline]
     pub(super) fn parse_command<'a>(&mut self, arguments: &[&'a [u8]]) -> Result<Command<'a>, ErrorReply> {
         let Some((name, arguments)) = arguments.split_first() else {
@@ -116,7 +116,7 @@ impl Session {
         })
     }
 
-    /// Answers a command that needs no decision.
+    /// Executes a command that needs no decision.
     pub(super) fn execute(&mut self, arguments: &[&[u8]], settings: &RespSettings, replies: &mut ReplyWriter<'_>) {
         let Some((name, arguments)) = arguments.split_first() else {
             return;
@@ -135,7 +135,7 @@ impl Session {
     ) -> Result<(), ErrorReply> {
         let upper = name.to_ascii_uppercase();
         match (&*upper, arguments) {
-            // A page in a browser on this machine, made to send us what looks like commands.
+            // Cross-protocol scripting: a web page makes a local browser send HTTP that looks like commands.
             (b"POST" | b"HOST:", _) => self.is_closing = true,
             (b"QUIT", _) => {
                 self.is_closing = true;
@@ -159,7 +159,7 @@ impl Session {
             (b"PING", []) => replies.simple("PONG"),
             (b"PING" | b"ECHO", [text]) => replies.bulk(text),
             (b"SELECT", [b"0"]) => replies.simple("OK"),
-            (b"SELECT", [_]) => return Err("ERR there is only database 0".into()),
+            (b"SELECT", [_]) => return Err("ERR the only database is 0".into()),
             (b"INFO", _) => replies.bulk(INFO.as_bytes()),
             (b"COMMAND", _) => replies.array(0),
             (b"CLIENT", [subcommand, arguments @ ..]) => self.client(subcommand, arguments, replies)?,
@@ -175,7 +175,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes a password: the one of the settings, or a token.
+    /// Authenticates by the password of the settings, or a token.
     fn authenticate(
         &mut self,
         user: Option<&[u8]>,
@@ -183,7 +183,7 @@ impl Session {
         settings: &RespSettings,
     ) -> Result<(), ErrorReply> {
         if !settings.requires_auth() {
-            return Err("ERR AUTH was sent, and this server asks for no password".into());
+            return Err("ERR AUTH was sent, but no password or token is configured".into());
         }
         let digest = TokenDigest::new(password);
         let is_user = |name: &str| user.is_none_or(|user| user == b"default" || user == name.as_bytes());
@@ -232,14 +232,14 @@ impl Session {
                     name = Some(parse_client_name(client_name)?);
                     rest
                 }
-                _ => return Err(format!("ERR '{}' is no option of HELLO", Escaped(option))),
+                _ => return Err(format!("ERR unknown option '{}' of HELLO", Escaped(option))),
             };
         }
         if let Some((user, password)) = login {
             self.authenticate(Some(user), password, settings)?;
         }
         if !self.is_authenticated() {
-            return Err("NOAUTH show a password: HELLO 3 AUTH default PASSWORD".into());
+            return Err("NOAUTH Authentication required: send HELLO 3 AUTH default PASSWORD".into());
         }
         self.version = version;
         if let Some(name) = name {
@@ -285,7 +285,7 @@ impl Session {
                 let line = format!("id={} name={} resp={}\n", self.id, Escaped(name), self.version as u8);
                 replies.bulk(line.as_bytes());
             }
-            // What clients say of themselves, and offers that they make to every server.
+            // Sent by client libraries to every server.
             (b"SETINFO" | b"MAINT_NOTIFICATIONS" | b"NO-EVICT" | b"NO-TOUCH", _) => replies.simple("OK"),
             (b"REPLY", [on]) if on.eq_ignore_ascii_case(b"ON") => replies.simple("OK"),
             _ => return Err(format!("ERR unknown subcommand '{}' of CLIENT", Escaped(subcommand))),
@@ -294,11 +294,11 @@ impl Session {
     }
 }
 
-/// A name that stands in one line without spaces; none if it is empty.
+/// A client name without spaces and control characters; none if it is empty.
 fn parse_client_name(name: &[u8]) -> Result<Option<Box<[u8]>>, ErrorReply> {
     if name.len() > NAME_BYTES_MAX || !name.iter().all(u8::is_ascii_graphic) {
         return Err(format!(
-            "ERR the name of a client has at most {NAME_BYTES_MAX} letters without spaces"
+            "ERR a client name has at most {NAME_BYTES_MAX} printable characters without spaces"
         ));
     }
     Ok((!name.is_empty()).then(|| name.into()))
@@ -306,7 +306,7 @@ fn parse_client_name(name: &[u8]) -> Result<Option<Box<[u8]>>, ErrorReply> {
 
 const NOAUTH: &str = "NOAUTH Authentication required: send AUTH PASSWORD";
 const NAME_BYTES_MAX: usize = 128;
-/// Clients look at it to know what they may use.
+/// The version of Redis whose features clients may use.
 const VERSION: &str = "7.0.0";
 const INFO: &str = concat!(
     "# Server\r\nredis_version:7.0.0\r\nredis_mode:standalone\r\ntollgate_version:",

@@ -1,37 +1,37 @@
-//! What can be set about the front end for the Redis protocol. The defaults are those of the documentation.
+//! Settings of the front end for the Redis protocol. The defaults are those of the documentation.
 
 use crate::server::auth::tokens::Keyring;
 use crate::server::net::tls::Tls;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything that can be set about the front end for the Redis protocol.
+/// The settings of the front end for the Redis protocol.
 #[derive(Clone, Debug)]
 pub struct RespSettings {
-    /// The password that `AUTH` takes.
+    /// The password for `AUTH`.
     pub password: Option<Arc<Keyring>>,
-    /// Tokens that `AUTH` takes as passwords, each with its rights. Without these and a password everybody may do
-    /// everything.
+    /// Tokens that `AUTH` accepts as passwords, each with its rights. Without tokens and a password every client has all
+    /// rights.
     pub tokens: Option<Arc<Keyring>>,
     /// Certificates; none: without TLS.
     pub tls: Option<Arc<Tls>>,
-    /// Connections at a time. Further ones wait to be accepted until one ends.
+    /// Connections at a time. Further ones wait in the backlog until one ends.
     pub connections: usize,
-    /// Of them, those from one address; further ones are closed. This machine has no such bound. An IPv6 network of 64 bits is one
-    /// address.
+    /// Connections at a time from one address; further ones are closed. Loopback has no such limit. An IPv6 /64 network is
+    /// one address.
     pub connections_per_address: usize,
-    /// How long a command may take from its first byte to its last, a TLS handshake, and a client to show who it is.
+    /// The time for a command from its first byte to its last, for a TLS handshake, and for `AUTH`.
     pub command_timeout: Duration,
-    /// How long a client may leave its replies unread.
+    /// The time a client may leave replies unread.
     pub unread_timeout: Duration,
-    /// How long a connection may do nothing.
+    /// The time a connection may be idle.
     pub idle_timeout: Duration,
-    /// How long commands in flight may take when the server stops.
+    /// The time commands in flight may take when the server stops.
     pub drain: Duration,
 }
 
 impl RespSettings {
-    /// Whether a client must show who it is.
+    /// True if a client must authenticate.
     pub(super) fn requires_auth(&self) -> bool {
         self.password.is_some() || self.tokens.is_some()
     }

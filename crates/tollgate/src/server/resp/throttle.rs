@@ -1,10 +1,10 @@
-//! `CL.THROTTLE`: what is asked, out of its arguments.
+//! `CL.THROTTLE`: parses its arguments.
 
 use super::reply_writer::{ErrorReply, Escaped};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::{Cell, Cost, LimitError};
 
-/// One call.
+/// One command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Throttle<'a> {
     pub(super) key: &'a [u8],
@@ -12,24 +12,24 @@ pub(super) struct Throttle<'a> {
     pub(super) op: ThrottleOp,
 }
 
-/// The limit of a call.
+/// The limit of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ThrottleParams {
     numbers: [i64; 3],
     pub(super) cell: Cell,
-    /// By how much the limit that was asked for is above the largest that is kept.
+    /// The difference between the requested limit and the largest that can be kept.
     pub(super) excess: u64,
 }
 
-/// How much a call takes.
+/// The effect of the quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThrottleOp {
     Consume(Cost),
-    /// Less than nothing.
+    /// A negative quantity.
     Refund(Cost),
 }
 
-/// Reads the arguments behind the name. `last` are the terms of the call before, which mostly are those of this one too.
+/// Parses the arguments behind the name. `last` are the parameters of the previous command, which are usually the same.
 #[inline]
 pub(super) fn read<'a>(arguments: &[&'a [u8]], last: &mut Option<ThrottleParams>) -> Result<Throttle<'a>, ErrorReply> {
     let (key, burst, count, period, quantity) = match *arguments {
@@ -64,7 +64,7 @@ impl ThrottleParams {
         Ok(Self { numbers, cell, excess })
     }
 
-    /// A reply with the limit that was asked for. What is above the largest that is kept, nobody has taken.
+    /// A reply with the requested limit. The excess over the largest limit that can be kept is never used up.
     pub(super) fn with_excess(&self, reply: Reply) -> Reply {
         Reply {
             limit: reply.limit.saturating_add(self.excess),
@@ -74,11 +74,11 @@ impl ThrottleParams {
     }
 }
 
-/// The largest burst below `burst` that can be kept, and by how much it is less. Nothing if none can.
+/// The cell with the largest burst below `burst` that can be kept, and the difference; none if there is none.
 fn largest_cell(burst: u64, count: u64, period: u64) -> Option<(Cell, u64)> {
     let (mut low, mut high) = (0, burst);
     let mut found = Cell::new(0, count, period).ok()?;
-    // Between the last that can be made and the first that cannot.
+    // Bisects between the largest valid burst and the smallest invalid one.
     while high - low > 1 {
         let middle = low + (high - low) / 2;
         match Cell::new(middle, count, period) {
@@ -94,9 +94,9 @@ impl ThrottleOp {
     fn from_number(number: i64) -> Self {
         let units = Cost::new(number.unsigned_abs());
         match number >= 0 {
-            // What is above the most is more than any limit holds, and stays that.
+            // Above the maximum, which exceeds every limit.
             true => Self::Consume(units.unwrap_or(Cost::MAX.plus(Cost::ONE))),
-            // No limit has more to give back.
+            // No limit has more to refund.
             false => Self::Refund(units.unwrap_or(Cost::MAX)),
         }
     }
@@ -104,7 +104,7 @@ impl ThrottleOp {
 
 #[inline]
 fn integer(word: &[u8]) -> Result<i64, ErrorReply> {
-    // Mostly a few digits.
+    // Usually a few digits.
     if !word.is_empty() && word.len() < 19 && word.iter().all(u8::is_ascii_digit) {
         return Ok(word.iter().fold(0, |sum, digit| sum * 10 + i64::from(digit - b'0')));
     }
@@ -112,7 +112,7 @@ fn integer(word: &[u8]) -> Result<i64, ErrorReply> {
     parsed.ok_or_else(|| format!("{STORE_ERROR}Couldn't parse as integer: {}", Escaped(word)))
 }
 
-/// As redis-cell begins every error.
+/// The prefix of redis-cell's errors.
 pub(super) const STORE_ERROR: &str = "Cell error: Store error: ";
 const USAGE: &str =
     "Cell error: Store error: Usage: cl.throttle <key> <max_burst> <count per period> <period> [<quantity>]";

@@ -1,4 +1,4 @@
-//! How long a call may take: what its caller says, in `grpc-timeout`.
+//! The deadline of a call, from `grpc-timeout`.
 
 use hyper::HeaderMap;
 use std::future::poll_fn;
@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// What comes of a future within a time. Mostly it is there at once, and no timer is made.
+/// The output of a future within a time. It is usually ready at the first poll, and no timer is created.
 pub(super) async fn run_within<F: Future + Unpin>(limit: Duration, mut future: F) -> Option<F::Output> {
     let first = poll_fn(|cx| Poll::Ready(Pin::new(&mut future).poll(cx)));
     match first.await {
@@ -16,7 +16,7 @@ pub(super) async fn run_within<F: Future + Unpin>(limit: Duration, mut future: F
     }
 }
 
-/// The time that a caller names. What is not one, says nothing.
+/// The timeout that a caller requests; none if the header is absent or invalid.
 pub(super) fn requested_timeout(headers: &HeaderMap) -> Option<Duration> {
     let (unit, digits) = headers.get("grpc-timeout")?.as_bytes().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {

@@ -1,4 +1,4 @@
-//! Bodies of requests: all of them, within a size, a time, and the room that all have together.
+//! Reads request bodies, within a size, a time and the memory budget that all bodies share.
 
 use crate::server::http::problem_details::ProblemDetails;
 use crate::server::net::idle::RequestGuard;
@@ -12,10 +12,10 @@ use std::mem::take;
 use std::ops::Deref;
 use std::time::Duration;
 
-/// A body on its way, without the head of its request: what waits for it is moved about, and a head is large.
+/// A body that is not read yet, without the head of its request: futures are moved, and a head is large.
 pub(in crate::server::http) struct IncomingBody {
     body: Incoming,
-    /// Whether the client sends it only if it is wanted.
+    /// True if the client waits for `100 Continue`.
     expects_continue: bool,
 }
 
@@ -28,7 +28,7 @@ impl From<Request<Incoming>> for IncomingBody {
     }
 }
 
-/// A body that has come, and its share of the room for bodies.
+/// A complete body, and its reservation in the memory budget.
 pub(in crate::server::http) struct BodyBytes<'r> {
     bytes: Bytes,
     _reservation: Reservation<'r>,
@@ -42,15 +42,15 @@ impl Deref for BodyBytes<'_> {
     }
 }
 
-/// The room for the bodies of all requests that are on their way to one front end.
+/// The memory budget for the bodies of all requests of one front end.
 pub(super) fn body_budget() -> MemoryBudget {
     MemoryBudget::new(BUDGET_BYTES, FREE_BYTES)
 }
 
-/// The whole body. How long it says it is only serves to refuse it early.
+/// Reads the whole body. Its declared length only serves to reject it early.
 ///
-/// One that is too large is read to its end all the same, up to [`DISCARDED_MAX`], and thrown away: many clients hear an
-/// answer only when they have sent all, and would see a broken connection instead.
+/// A body that is too large is still read, up to [`DISCARD_BYTES_MAX`], and dropped: many clients read a response only after
+/// they have sent everything, and would see a reset connection instead.
 pub(super) async fn read<'r>(
     incoming: IncomingBody,
     budget: &'r MemoryBudget,
@@ -79,7 +79,7 @@ pub(super) async fn read<'r>(
 }
 
 async fn collect(mut body: Incoming, budget: &MemoryBudget, bytes_max: usize) -> Result<BodyBytes<'_>, ProblemDetails> {
-    // Nearly always all of it comes at once, and is not copied.
+    // Nearly always the body is one frame, and is not copied.
     let mut first = Bytes::new();
     let mut pieces = BytesMut::new();
     let mut reservation = budget.reservation();
@@ -90,7 +90,7 @@ async fn collect(mut body: Incoming, budget: &MemoryBudget, bytes_max: usize) ->
         let Ok(data) = frame.into_data() else { continue };
         let length = first.len() + pieces.len() + data.len();
         if length > bytes_max {
-            // Hardly ever, so its room is not carried by every body.
+            // In a box: it is rare, and every future would reserve its memory.
             Box::pin(discard(body)).await;
             return Err(too_large(bytes_max));
         }
@@ -115,7 +115,7 @@ async fn collect(mut body: Incoming, budget: &MemoryBudget, bytes_max: usize) ->
     })
 }
 
-/// Reads what is left, within bounds of its own. Whatever comes of it, it is too large.
+/// Reads and drops the rest, within limits of its own.
 async fn discard(mut body: Incoming) {
     let read = async {
         let mut discarded = 0;
@@ -135,18 +135,18 @@ fn too_large(bytes_max: usize) -> ProblemDetails {
 }
 
 fn budget_exhausted() -> ProblemDetails {
-    let detail = "too many large bodies are on their way at the moment; send it again, or less at a time";
+    let detail = "memory budget for large bodies exhausted; retry, or send less at a time";
     ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, detail).with_header(RETRY_AFTER, "1")
 }
 
-/// The most bytes of bodies on their way, beyond what each has free.
+/// The most bytes of bodies in flight, beyond what each has free.
 const BUDGET_BYTES: usize = 64 << 20;
-/// What every body has: more than a usual check.
+/// The free bytes of every body: more than a usual check.
 const FREE_BYTES: usize = 16 << 10;
-/// The most that is read of a body that is too large.
+/// The most bytes read of a body that is too large.
 const DISCARD_BYTES_MAX: usize = 8 << 20;
-/// How long that may take.
+/// The time that may take.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is left of the body will not be read.
+/// The rest of the body will not be read.
 const CLOSE: &str = "close";

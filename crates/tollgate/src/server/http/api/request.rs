@@ -1,5 +1,5 @@
-//! Requests out of bytes. Whatever the bytes are, the answer is a request or what is wrong with them; nothing panics and
-//! nothing is larger than what was sent.
+//! Parses request bodies. Any bytes result in a request or a problem; nothing panics, and nothing allocates more than was
+//! sent.
 
 mod elements;
 mod fast_path;
@@ -23,27 +23,27 @@ pub const BATCH_MAX: usize = 1_000;
 /// The longest lease, in bytes. Ours are shorter.
 const LEASE_BYTES_MAX: usize = 16 * 1024;
 
-/// What is asked of a check, a refund or an explanation.
+/// The body of a check, a refund, an explanation or a forget.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CheckRequest<'a> {
     domain: Text<'a>,
     attributes: Attributes<'a>,
     cost: Cost,
-    /// Only to forget: the rule whose counters are meant.
+    /// For forget only: the rule whose counters are cleared.
     rule: Option<Text<'a>>,
 }
 
-/// Attributes as they stand in the request, or with something in them that was escaped.
+/// Attributes borrowed from the request, or decoded because of escapes.
 #[derive(Debug)]
 enum Attributes<'a> {
     Borrowed(Vec<Attribute<'a>>),
     Decoded(Vec<(Text<'a>, Text<'a>)>),
 }
 
-/// Text of a request: a part of it, unless something in it was escaped.
+/// Text borrowed from the request, unless it has escapes.
 type Text<'a> = Cow<'a, str>;
 
-/// Which members a request may have beside `domain` and `attributes`.
+/// The member a request may have besides `domain` and `attributes`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     /// `cost`.
@@ -52,10 +52,10 @@ enum Form {
     Subject,
 }
 
-/// `{"domain":"default","attributes":{"merchant":"m_1"},"cost":1}`: domain and cost may be left out.
+/// `{"domain":"default","attributes":{"merchant":"m_1"},"cost":1}`: domain and cost are optional.
 ///
 /// # Errors
-/// What is wrong, and with which member.
+/// The problem, with the member that has it.
 pub fn attempt(body: &[u8]) -> Result<CheckRequest<'_>, ProblemDetails> {
     parse_attempt(utf8(body)?)
 }
@@ -63,7 +63,7 @@ pub fn attempt(body: &[u8]) -> Result<CheckRequest<'_>, ProblemDetails> {
 /// An array of attempts.
 ///
 /// # Errors
-/// What is wrong, with which element and member.
+/// The problem, with the element and the member that have it.
 pub fn batch(body: &[u8]) -> Result<Vec<CheckRequest<'_>>, ProblemDetails> {
     let each = elements::read(body)?.into_iter().enumerate();
     each.map(|(index, element)| parse_attempt(element.get()).map_err(|problem| problem.at_index(index)))
@@ -77,10 +77,10 @@ fn parse_attempt(json: &str) -> Result<CheckRequest<'_>, ProblemDetails> {
     }
 }
 
-/// `{"domain":"default","attributes":{"merchant":"m_1"},"rule":"merchant-plan"}`: domain and rule may be left out.
+/// `{"domain":"default","attributes":{"merchant":"m_1"},"rule":"merchant-plan"}`: domain and rule are optional.
 ///
 /// # Errors
-/// What is wrong, and with which member.
+/// The problem, with the member that has it.
 pub fn subject(body: &[u8]) -> Result<CheckRequest<'_>, ProblemDetails> {
     CheckRequest::read(utf8(body)?, Form::Subject)
 }
@@ -88,7 +88,7 @@ pub fn subject(body: &[u8]) -> Result<CheckRequest<'_>, ProblemDetails> {
 /// `{"lease":"…"}`.
 ///
 /// # Errors
-/// What is wrong, and with which member.
+/// The problem, with the member that has it.
 pub fn lease(body: &[u8]) -> Result<Text<'_>, ProblemDetails> {
     let members = Members::read(utf8(body)?)?;
     let mut lease = None;
@@ -98,7 +98,7 @@ pub fn lease(body: &[u8]) -> Result<Text<'_>, ProblemDetails> {
             _ => return Err(unknown(&name, "lease")),
         }
     }
-    lease.ok_or_else(|| ProblemDetails::for_field("lease", "is missing; send the lease that a check answered with"))
+    lease.ok_or_else(|| ProblemDetails::for_field("lease", "is missing; send the lease that a check returned"))
 }
 
 impl<'a> CheckRequest<'a> {
@@ -136,7 +136,7 @@ impl<'a> CheckRequest<'a> {
         self.attributes.to_attributes()
     }
 
-    /// The attempt, with the attributes from [`Asked::attributes`].
+    /// The attempt, with the attributes of [`CheckRequest::attributes`].
     pub fn attempt<'b>(&'b self, attributes: &'b [Attribute<'b>]) -> Attempt<'b> {
         Attempt {
             domain: &self.domain,
@@ -145,7 +145,7 @@ impl<'a> CheckRequest<'a> {
         }
     }
 
-    /// The rule that is meant, if one was named.
+    /// The rule, if one is named.
     pub fn rule(&self) -> Option<&str> {
         self.rule.as_deref()
     }
@@ -186,7 +186,7 @@ fn parse_attributes<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>
     })?;
     if members.count > ATTRIBUTES_MAX {
         let detail = format!(
-            "has {} members, and an attempt has at most {ATTRIBUTES_MAX} attributes; send those that rules look at",
+            "has {} members, and an attempt has at most {ATTRIBUTES_MAX} attributes; send those that rules use",
             members.count
         );
         return Err(ProblemDetails::for_field("attributes", detail));
@@ -201,7 +201,7 @@ fn parse_attributes<'a>(value: &'a RawValue) -> Result<Vec<(Text<'a>, Text<'a>)>
         if attributes.iter().any(|(other, _)| *other == name) {
             return Err(ProblemDetails::for_field(
                 field(),
-                "stands there twice; an attribute has one value",
+                "duplicate attribute; an attribute has one value",
             ));
         }
         let json = value.get();
@@ -253,7 +253,7 @@ fn parse_string<'a>(name: &str, value: &'a RawValue, bytes_max: usize) -> Result
     Ok(text)
 }
 
-/// The text of a JSON string: mostly it stands there as it is.
+/// The text of a JSON string; borrowed if it has no escapes.
 fn unquoted(json: &str) -> Result<Text<'_>, String> {
     let inner = json.get(1..json.len().saturating_sub(1)).unwrap_or_default();
     if !inner.contains('\\') {
@@ -267,7 +267,7 @@ fn unquoted(json: &str) -> Result<Text<'_>, String> {
 fn set_once<T>(slot: &mut Option<T>, name: &str, value: T) -> Result<(), ProblemDetails> {
     match slot.replace(value) {
         None => Ok(()),
-        Some(_) => Err(ProblemDetails::for_field(name, "stands there twice")),
+        Some(_) => Err(ProblemDetails::for_field(name, "duplicate member")),
     }
 }
 
@@ -288,11 +288,11 @@ fn not_utf8(error: &std::str::Utf8Error) -> ProblemDetails {
     ProblemDetails::bad_request(format!("the body is not UTF-8: see the byte at {at}"))
 }
 
-/// The members of an object, in order, each as it is written.
+/// The members of an object in order, with their raw values.
 struct Members<'a> {
-    /// As many as any object of a request may have.
+    /// At most as many as any object of a request may have.
     entries: Vec<(Text<'a>, &'a RawValue)>,
-    /// How many there are.
+    /// The number of all members.
     count: usize,
 }
 
@@ -321,7 +321,7 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
                     read.push((name, map.next_value()?));
                 }
                 let mut count = read.len();
-                // At the end of an object nothing more may be asked of it.
+                // After the end of an object, `next_entry` must not be called.
                 if count == ATTRIBUTES_MAX {
                     while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
                         count += 1;
@@ -334,7 +334,7 @@ impl<'de: 'a, 'a> serde::Deserialize<'de> for Members<'a> {
     }
 }
 
-/// A member's name: borrowed, unless something in it is escaped.
+/// A member's name; borrowed if it has no escapes.
 struct Name<'a>(Text<'a>);
 
 impl<'de: 'a, 'a> serde::Deserialize<'de> for Name<'a> {

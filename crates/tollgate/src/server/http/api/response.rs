@@ -1,4 +1,4 @@
-//! A verdict in the words of HTTP: status, headers and body.
+//! Writes a verdict as an HTTP response: status, headers and body.
 
 mod body;
 
@@ -16,19 +16,19 @@ use tollgate_limiter::core::{Cost, Micros, Retry, Timestamp};
 
 pub(in crate::server::http) use body::{write as write_body, write_ruling};
 
-/// What a verdict is told together with.
+/// A verdict and the rest of a response to a check.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::server::http) struct CheckResponse<'a> {
     pub(in crate::server::http) verdict: &'a Verdict<'a>,
-    /// What the attempt holds of concurrency limits.
+    /// The lease on concurrency limits.
     pub(in crate::server::http) lease: Option<&'a str>,
-    /// What was asked for.
+    /// The cost of the attempt.
     pub(in crate::server::http) cost: Cost,
-    /// The store's time when it was decided.
+    /// The time of the decision, by the store's clock.
     pub(in crate::server::http) now: Timestamp,
 }
 
-/// The answer to a check: 200, 429 if it is denied, 503 if it could not be judged and a rule refuses that.
+/// The response to a check: 200, 429 if denied, 503 if the store is unavailable and a rule has `on_store_failure: closed`.
 pub(in crate::server::http) fn check_response(
     settings: &HttpSettings,
     check: &CheckResponse<'_>,
@@ -36,7 +36,7 @@ pub(in crate::server::http) fn check_response(
     with_status(settings, check, status(check.verdict))
 }
 
-/// The answer to a gateway. Allowed: exactly 200, and nothing in it. Refused: as a check, or with 403.
+/// The response to a gateway: 200 without a body if allowed; if denied, as for a check, or 403.
 pub(in crate::server::http) fn gateway_response(
     settings: &HttpSettings,
     check: &CheckResponse<'_>,
@@ -71,7 +71,7 @@ fn with_status(settings: &HttpSettings, check: &CheckResponse<'_>, status: Statu
         HEADERS_DENIED
     });
     for (name, range) in ranges {
-        // What we write is printable ASCII, so it is a header value.
+        // Our values are printable ASCII, so the conversion succeeds.
         if let Ok(value) = HeaderValue::from_maybe_shared(buffer.slice(range)) {
             fields.insert(name, value);
         }
@@ -94,7 +94,7 @@ fn with_status(settings: &HttpSettings, check: &CheckResponse<'_>, status: Statu
     response
 }
 
-/// JSON that is nothing but JSON.
+/// A response of JSON without further headers.
 pub(in crate::server::http) fn json(body: Vec<u8>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     response.headers_mut().insert(CONTENT_TYPE, JSON);
@@ -131,8 +131,8 @@ fn quota(ruling: &Ruling<'_>) -> PolicyQuota {
     PolicyQuota::from_limit(ruling.window.map(|window| window.limit()))
 }
 
-/// How long to stay away: the longest time that a violated limit names. One that can say none, such as a slot somebody
-/// holds, does not shorten what another says; one that never lets it pass has no time to name.
+/// The longest wait of the violated limits. A limit without a known wait, such as concurrency, does not shorten that of
+/// another; a limit that can never allow the cost has none.
 fn longest_wait(verdict: &Verdict<'_>) -> Option<Retry> {
     let violated = verdict
         .rulings
@@ -147,7 +147,7 @@ fn longest_wait(verdict: &Verdict<'_>) -> Option<Retry> {
     waits.max_by_key(order)
 }
 
-/// When a refused attempt would pass. What nobody could judge may be judged any moment.
+/// The time until a denied attempt would pass; unknown if the store could not decide.
 fn wait(ruling: &Ruling<'_>) -> Option<Retry> {
     match &ruling.decision {
         Some(decision) => decision.retry(),
@@ -156,9 +156,9 @@ fn wait(ruling: &Ruling<'_>) -> Option<Retry> {
 }
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
-/// Room for the usual answer: a limit or two.
+/// The usual size of headers and body: a limit or two.
 const BUFFER_BYTES: usize = 1024;
-/// The kind of content and the default dialects. A map of six has its size from the allocator's quick bins, one of seven not.
+/// Content type and the default dialects. A map of six fits the small size classes of the allocator, one of seven does not.
 const HEADERS: usize = 6;
-/// When to come back, and that no cache may keep it.
+/// The same, `Retry-After` and `Cache-Control`.
 const HEADERS_DENIED: usize = 8;

@@ -1,14 +1,14 @@
-//! When to come back.
+//! The `Retry-After` header: jitter, rounding, format.
 
 use crate::server::headers::seconds_ceil;
 use crate::server::http::settings::{RetryAfter, RetryAfterFormat};
 use std::time::{Duration, UNIX_EPOCH};
 use tollgate_limiter::core::{Micros, Retry, Timestamp};
 
-/// The value of `Retry-After` for a denied attempt: nothing if it can never pass, or none is wanted.
+/// The value of `Retry-After` for a denied attempt; none if it can never pass, or the header is disabled.
 ///
-/// The wait is stretched by a random part of the jitter and never shortened: `draw` of 2^32 is that part. It is at least
-/// one second: zero would ask for a busy loop.
+/// The wait is extended by a random part of the jitter, `fraction` of 2^32, and never shortened. It is at least one second:
+/// zero would invite a busy loop.
 pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, fraction: u32) -> Option<String> {
     let wait_s = match retry {
         Retry::After(wait) => jittered_s(wait, settings.jitter_ppm, fraction),
@@ -19,7 +19,7 @@ pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, fr
         RetryAfterFormat::None => None,
         RetryAfterFormat::Seconds => Some(wait_s.to_string()),
         RetryAfterFormat::Date => {
-            // A date has whole seconds: rounded up once more, so that it is not before the wait is over.
+            // A date has whole seconds: rounded up once more, so that it is not before the end of the wait.
             let at_s = seconds_ceil(Micros::new(now.as_micros()))
                 .saturating_add(wait_s)
                 .min(DATE_S_MAX);
@@ -28,7 +28,7 @@ pub(crate) fn retry_after(settings: RetryAfter, retry: Retry, now: Timestamp, fr
     }
 }
 
-/// `ceil(wait x (1 + draw/2^32 x jitter))` in seconds, at least 1.
+/// `ceil(wait x (1 + fraction/2^32 x jitter))` in seconds, at least 1.
 fn jittered_s(wait: Micros, jitter_ppm: u32, fraction: u32) -> u64 {
     const WHOLE: u128 = 1_000_000 << 32;
     let factor = WHOLE + u128::from(jitter_ppm) * u128::from(fraction);
@@ -36,7 +36,7 @@ fn jittered_s(wait: Micros, jitter_ppm: u32, fraction: u32) -> u64 {
     u64::try_from(stretched).unwrap_or(u64::MAX).max(1)
 }
 
-/// The last second of the year 9999: later ones cannot be written.
+/// The last second of the year 9999: later dates have no form.
 const DATE_S_MAX: u64 = 253_402_300_799;
 
 #[cfg(test)]

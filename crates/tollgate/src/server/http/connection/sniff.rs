@@ -1,5 +1,4 @@
-//! The head of a connection's first request, waited for in little room: what serves requests takes ten times as much, and is
-//! made when there is one. So whoever connects and is slow costs no more than what he sends and a task.
+//! Reads the first request head into a small buffer before hyper allocates its state, so slow clients stay cheap.
 
 use crate::server::net::prefixed_io::PrefixedIo;
 use std::future::poll_fn;
@@ -8,17 +7,17 @@ use std::pin::Pin;
 use std::task::Poll;
 use tokio::io::{AsyncRead, ReadBuf};
 
-/// What a client speaks.
+/// The version of HTTP that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HttpVersion {
     Http1,
     Http2,
 }
 
-/// Reads the first head, or so much that waiting for the rest is of no use, and hands it back to the stream.
+/// Reads the first head, or until the bytes can be none, and pushes them back into the stream.
 ///
 /// # Errors
-/// Those of the stream.
+/// The errors of the stream.
 pub(super) async fn sniff<T: AsyncRead + Unpin>(stream: &mut PrefixedIo<T>) -> io::Result<HttpVersion> {
     let mut head = Vec::new();
     let read = poll_fn(|cx| {
@@ -46,7 +45,7 @@ pub(super) async fn sniff<T: AsyncRead + Unpin>(stream: &mut PrefixedIo<T>) -> i
     Ok(version)
 }
 
-/// Whether this is the beginning of a head of HTTP/1 that is worth waiting for. All else is answered by who reads requests.
+/// True if this is an incomplete head of HTTP/1. Hyper answers everything else.
 fn needs_more(head: &[u8]) -> bool {
     let line_end = head.iter().position(|byte| *byte == b'\n');
     let (line, rest) = head.split_at(line_end.unwrap_or(head.len()));
@@ -58,11 +57,11 @@ fn needs_more(head: &[u8]) -> bool {
     head.len() < HEAD_BYTES_MAX && line.iter().all(is_text) && is_line && !is_complete()
 }
 
-/// How HTTP/2 begins.
+/// The start of the HTTP/2 preface.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0";
-/// Longer heads are read where requests are.
+/// Longer heads are left to hyper.
 const HEAD_BYTES_MAX: usize = 4 * 1024;
-/// Most heads come in one.
+/// Bytes per read: most heads arrive in one.
 const READ_BYTES: usize = 1024;
 
 #[cfg(test)]

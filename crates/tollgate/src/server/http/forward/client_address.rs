@@ -1,15 +1,14 @@
-//! Whose request it is that a proxy hands on.
+//! The client address behind proxies.
 
 use std::net::{IpAddr, Ipv6Addr};
 use tollgate_limiter::core::network::Networks;
 
-/// The address of the client: the peer's own, unless the peer is a proxy that is trusted. Then it is the last address of
-/// the header that no trusted proxy has: read from the right, because each proxy writes behind what it was sent, and what
-/// stands before the first that is not trusted anybody may have written.
+/// The address of the client: the peer's, unless the peer is a trusted proxy. Then it is the rightmost address of the header
+/// that belongs to no trusted proxy: each proxy appends to what it received, so anything left of the first untrusted address
+/// may be forged.
 ///
-/// `lines` are the lines of the one header that the gateway names its client in; together they are one list. If they name
-/// trusted proxies only, it is the first of these. What is no address on the way there tells nothing, and the peer's own
-/// address stands.
+/// `lines` are the lines of the gateway's client header, read as one list. If all addresses are of trusted proxies, it is the
+/// leftmost. At an element that is no address the search ends with the peer's address.
 pub fn client_address<'h, L>(peer: IpAddr, lines: L, trusted: &Networks) -> IpAddr
 where
     L: DoubleEndedIterator<Item = &'h [u8]>,
@@ -22,7 +21,7 @@ where
         .rev()
         .flat_map(|line| line.rsplit(|byte| *byte == b','))
         .map(<[u8]>::trim_ascii)
-        // An empty element of a list says nothing (RFC 9110, 5.6.1).
+        // Empty elements of a list are ignored (RFC 9110, 5.6.1).
         .filter(|hop| !hop.is_empty());
     let mut last = peer;
     for hop in hops {
@@ -35,10 +34,10 @@ where
     last
 }
 
-/// An address as proxies write it: with a port or without, an IPv6 one in brackets or not, with a zone or without. An IPv4
-/// address written as an IPv6 one is the IPv4 address.
+/// Parses an address as proxies write it: with or without port, brackets and zone. An IPv4-mapped IPv6 address is the IPv4
+/// address.
 fn address(hop: &[u8]) -> Option<IpAddr> {
-    // More than any address with its zone and port; what is longer is not looked at.
+    // Longer than any address with zone and port.
     if hop.len() > HOP_BYTES_MAX {
         return None;
     }
@@ -52,7 +51,7 @@ fn address(hop: &[u8]) -> Option<IpAddr> {
             IpAddr::V6(ipv6(inner)?)
         }
         None => match hop.split_once(':') {
-            // One colon stands before a port; more are an IPv6 address.
+            // One colon precedes a port; more are an IPv6 address.
             Some((host, port)) if !port.contains(':') => {
                 if !is_port(port) {
                     return None;
@@ -66,7 +65,7 @@ fn address(hop: &[u8]) -> Option<IpAddr> {
     Some(address.to_canonical())
 }
 
-/// An IPv6 address, without the zone that may follow it: that means something on the proxy's machine only.
+/// Parses an IPv6 address and drops its zone, which only means something on the proxy's machine.
 fn ipv6(text: &str) -> Option<Ipv6Addr> {
     let address = match text.split_once('%') {
         Some((address, zone)) if is_zone(zone) => address,

@@ -1,7 +1,7 @@
-//! What a gateway says of the request it asks about, from the one place where that gateway says it.
+//! Reads the original request from the headers in which a gateway describes it.
 //!
-//! Paths and hosts have many spellings that a server behind the gateway takes for the same. They are brought to one, or a
-//! rule for `/v1/charges` would not be met by `/v1/%63harges`.
+//! Paths and hosts have many equivalent spellings. They are normalized, or `/v1/%63harges` would not match a rule for
+//! `/v1/charges`.
 
 use super::Gateway;
 use crate::server::http::problem_details::ProblemDetails;
@@ -10,26 +10,26 @@ use hyper::http::request::Parts;
 use std::borrow::Cow;
 use std::sync::Once;
 
-/// The original request behind a head.
+/// The original request that a head describes.
 pub(super) struct OriginalRequest<'a> {
     sources: &'static HeaderSources,
     head: &'a Parts,
-    /// What follows the domain in the path.
+    /// The path behind the domain.
     rest: &'a str,
 }
 
-/// Where a gateway says what.
+/// The headers in which a gateway describes a request.
 struct HeaderSources {
     line: RequestLine,
     host: HeaderName,
     client: HeaderName,
 }
 
-/// Where method and path of the original request are.
+/// The place of the original method and path.
 enum RequestLine {
     /// In these headers.
     Headers { method: HeaderName, uri: HeaderName },
-    /// In the request's own line, the path behind the domain.
+    /// In the request line, the path behind the domain.
     Direct,
 }
 
@@ -64,7 +64,7 @@ impl<'a> OriginalRequest<'a> {
 
     pub(super) fn host(&self) -> Result<Option<Cow<'a, [u8]>>, ProblemDetails> {
         let host_value = if self.sources.host == HOST {
-            // Over HTTP/2 it stands in the request's own address.
+            // HTTP/2 has it in `:authority`.
             let header = self.head.headers.get(HOST).map(|value| value.as_bytes());
             header.or_else(|| self.head.uri.host().map(str::as_bytes))
         } else {
@@ -73,7 +73,7 @@ impl<'a> OriginalRequest<'a> {
         Ok(host_value.map(normalize_host))
     }
 
-    /// The value of a header that the gateway writes once.
+    /// The value of a header that the gateway sends once.
     fn header(&self, name: &HeaderName) -> Result<Option<&'a [u8]>, ProblemDetails> {
         let mut lines = self.head.headers.get_all(name).iter();
         match (lines.next(), lines.next()) {
@@ -83,21 +83,21 @@ impl<'a> OriginalRequest<'a> {
                 WARNED.call_once(|| {
                     tracing::warn!(
                         header = name.as_str(),
-                        "a gateway asks without this header, so rules that look at it are not met; \
-                         does `forward_auth.gateway` name the right one?"
+                        "the gateway does not send this header, so rules that need it do not match; \
+                         check `forward_auth.gateway`"
                     );
                 });
                 Ok(None)
             }
             (Some(_), Some(_)) => Err(ProblemDetails::bad_request(format!(
-                "there is more than one {name} header; the gateway sends one, and must take away the client's own"
+                "more than one {name} header; the gateway must send one, and remove the client's own"
             ))),
         }
     }
 }
 
-/// The path of a request's address as all its spellings have it: no query, no fragment, no `.` and `..`, no empty segments,
-/// nothing escaped that need not be, and escapes in capitals.
+/// Normalizes the path of a URI: no query, no fragment, no `.` and `..`, no empty segments, no needless escapes, and escapes
+/// in upper case.
 fn normalize_path(uri: &[u8]) -> Cow<'_, [u8]> {
     let end = uri.iter().position(|byte| b"?#".contains(byte)).unwrap_or(uri.len());
     let path = without_authority(uri.get(..end).unwrap_or(uri));
@@ -110,7 +110,7 @@ fn normalize_path(uri: &[u8]) -> Cow<'_, [u8]> {
     }
     let plain = unescape(path, is_unreserved);
     let mut path = Vec::with_capacity(plain.len());
-    // It is a folder if it ends in a slash, or in what stands for one.
+    // It is a folder if it ends in a slash, `.` or `..`.
     let mut is_folder = false;
     for segment in plain.split(|byte| *byte == b'/') {
         is_folder = matches!(segment, b"" | b"." | b"..");
@@ -129,7 +129,7 @@ fn normalize_path(uri: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(path)
 }
 
-/// What follows scheme and host, where a client sent them too.
+/// The part behind scheme and host, if a client sent them.
 fn without_authority(uri: &[u8]) -> &[u8] {
     if uri.first() == Some(&b'/') {
         return uri;
@@ -142,7 +142,7 @@ fn without_authority(uri: &[u8]) -> &[u8] {
     rest.get(path..).unwrap_or_default()
 }
 
-/// A host in lower case, without a port and without the dot that may end it.
+/// Normalizes a host: lower case, no port, no final dot.
 fn normalize_host(value: &[u8]) -> Cow<'_, [u8]> {
     let mut parts = value.rsplitn(2, |byte| *byte == b':');
     let name = match (parts.next(), parts.next()) {
@@ -157,7 +157,7 @@ fn normalize_host(value: &[u8]) -> Cow<'_, [u8]> {
     }
 }
 
-/// A segment of a path without escapes, if it is a text.
+/// Decodes a segment of a path; none if it is not UTF-8.
 pub(super) fn decode_segment(segment: &str) -> Option<Cow<'_, str>> {
     if !segment.contains('%') {
         return Some(Cow::Borrowed(segment));
@@ -167,7 +167,7 @@ pub(super) fn decode_segment(segment: &str) -> Option<Cow<'_, str>> {
         .map(Cow::Owned)
 }
 
-/// With the bytes unescaped that `which` says. Other escapes are written in capitals, and what is no escape stays.
+/// Decodes the escapes of bytes that `should_decode` accepts. Other escapes become upper case.
 fn unescape(text: &[u8], should_decode: impl Fn(u8) -> bool) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -200,12 +200,12 @@ fn hex(digit: u8) -> Option<u8> {
         .and_then(|value| u8::try_from(value).ok())
 }
 
-/// What means the same escaped or not (RFC 3986, 2.3).
+/// True for bytes that mean the same escaped or not (RFC 3986, 2.3).
 fn is_unreserved(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)
 }
 
-/// What Traefik and Caddy write over whatever a client sent under these names, and our script for HAProxy too.
+/// Traefik, Caddy and our script for HAProxy overwrite these headers of a client.
 static FORWARDED: HeaderSources = HeaderSources {
     line: RequestLine::Headers {
         method: HeaderName::from_static("x-forwarded-method"),
@@ -215,7 +215,7 @@ static FORWARDED: HeaderSources = HeaderSources {
     client: HeaderName::from_static("x-forwarded-for"),
 };
 
-/// What our configuration for nginx sets. `Host` nginx always sets itself.
+/// Our configuration for nginx sets these; nginx always sets `Host`.
 static NGINX: HeaderSources = HeaderSources {
     line: RequestLine::Headers {
         method: HeaderName::from_static("x-original-method"),
@@ -225,7 +225,7 @@ static NGINX: HeaderSources = HeaderSources {
     client: HeaderName::from_static("x-real-ip"),
 };
 
-/// Envoy asks with the original request itself.
+/// Envoy sends the original request itself.
 static ENVOY: HeaderSources = HeaderSources {
     line: RequestLine::Direct,
     host: HOST,

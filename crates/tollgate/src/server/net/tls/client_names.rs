@@ -1,4 +1,4 @@
-//! Which clients may come, by the names in their certificates.
+//! Accepts clients by the names in their certificates.
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -7,7 +7,7 @@ use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, 
 use std::sync::Arc;
 use webpki::EndEntityCert;
 
-/// Lets a client pass whose certificate is good and holds one of these names.
+/// Accepts a client whose certificate is valid and holds one of these names.
 #[derive(Debug)]
 pub(super) struct ClientNameVerifier {
     verifier: Arc<dyn ClientCertVerifier>,
@@ -19,7 +19,7 @@ impl ClientNameVerifier {
         Self { verifier, names }
     }
 
-    /// Names are compared as they stand in the certificate: one with a star in it stands for itself and no other.
+    /// True if the certificate holds one of the names. They are compared literally: a wildcard matches only itself.
     fn accepts(&self, certificate: &CertificateDer<'_>) -> bool {
         let Ok(certificate) = EndEntityCert::try_from(certificate) else {
             return false;

@@ -1,4 +1,4 @@
-//! The elements of a batch, each as it is written. What one of them means is not told here.
+//! Splits the array of a batch into its elements, as raw JSON.
 
 use super::BATCH_MAX;
 use crate::server::http::problem_details::ProblemDetails;
@@ -6,14 +6,14 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// The elements of an array.
+/// Returns the elements of an array.
 ///
 /// # Errors
-/// What is wrong, and with which element if it is one.
+/// The problem, with the index of the element that has it.
 pub(super) fn read(body: &[u8]) -> Result<Vec<&RawValue>, ProblemDetails> {
     let (json, utf8_problem) = match std::str::from_utf8(body) {
         Ok(json) => (json, None),
-        // What comes before it tells in which element it is.
+        // The valid part tells the index of the element.
         Err(error) => {
             let (valid, _) = body.split_at_checked(error.valid_up_to()).unwrap_or_default();
             let valid = std::str::from_utf8(valid).unwrap_or_default();
@@ -40,13 +40,13 @@ pub(super) fn read(body: &[u8]) -> Result<Vec<&RawValue>, ProblemDetails> {
     })
 }
 
-/// Reads an array, and leaves behind which element it was at when it could not go on.
+/// Reads an array, and keeps the index of the element it has reached.
 struct ElementsVisitor<'r> {
     reached: &'r mut Option<usize>,
 }
 
 impl<'de> DeserializeSeed<'de> for ElementsVisitor<'_> {
-    /// As many elements as a batch may have, and how many there are.
+    /// At most as many elements as a batch may have, and the number of all.
     type Value = (Vec<&'de RawValue>, usize);
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {

@@ -1,4 +1,6 @@
-//! The body of a verdict.
+//! Writes the JSON body of a verdict.
+//!
+//! By hand, straight into the buffer of the response: it is on the path of every check (`bench/src/servers`, HTTP checks).
 
 use super::{CheckResponse, quota, status};
 use crate::server::headers::PolicyQuota;
@@ -8,12 +10,12 @@ use std::ops::Range;
 use tollgate_limiter::core::Retry;
 use tollgate_limiter::core::rules::{Mode, Ruling, Verdict};
 
-/// `{"allowed":true,"rule":…}`; if refused, the members of RFC 9457 stand before these.
+/// `{"allowed":true,"rule":…}`; if denied, after the members of RFC 9457.
 pub(crate) fn write(out: &mut Vec<u8>, check: &CheckResponse<'_>) {
     write_with(out, check, status(check.verdict));
 }
 
-/// The same in an answer of this status.
+/// The same for a response of this status.
 pub(super) fn write_with(out: &mut Vec<u8>, check: &CheckResponse<'_>, status: StatusCode) {
     let CheckResponse { verdict, lease, .. } = check;
     out.push(b'{');
@@ -37,7 +39,7 @@ pub(super) fn write_with(out: &mut Vec<u8>, check: &CheckResponse<'_>, status: S
     out.extend_from_slice(b",\"limits\":[");
     for (index, ruling) in verdict.rulings.iter().enumerate() {
         out.extend_from_slice(if index == 0 { &b"{"[..] } else { b",{" });
-        // Those of the nearest stand there already.
+        // The numbers of the nearest limit are copied.
         let copied = (verdict.nearest == Some(index)).then(|| numbers.clone());
         ruling_with(out, ruling, copied);
         out.push(b'}');
@@ -50,7 +52,7 @@ pub(crate) fn write_ruling(out: &mut Vec<u8>, ruling: &Ruling<'_>) {
     ruling_with(out, ruling, None);
 }
 
-/// The same; `told` is where its numbers stand already.
+/// The same; `copy_from` is the range of its numbers in `out`, if they are there already.
 fn ruling_with(out: &mut Vec<u8>, ruling: &Ruling<'_>, copy_from: Option<Range<usize>>) {
     out.extend_from_slice(b"\"rule\":");
     string(out, ruling.name.as_bytes());
@@ -67,13 +69,13 @@ fn ruling_with(out: &mut Vec<u8>, ruling: &Ruling<'_>, copy_from: Option<Range<u
     out.push(b'"');
 }
 
-/// How a limit stands. What is not known, or has no end, is null.
+/// The standing of a limit. Unknown and unlimited values are null.
 fn numbers(out: &mut Vec<u8>, ruling: Option<&Ruling<'_>>) {
     let decision = ruling.and_then(|ruling| ruling.decision);
     let standing = decision.as_ref().map(|decision| decision.standing());
     let limit = match (standing, ruling) {
         (Some(standing), _) => Some(standing.limit),
-        // The store could not be asked, but what it was to be held to is known.
+        // The store did not decide, but the limit is known.
         (None, Some(ruling)) => ruling.window.map(|_| quota(ruling).units()),
         (None, None) => None,
     };
@@ -94,7 +96,7 @@ fn numbers(out: &mut Vec<u8>, ruling: Option<&Ruling<'_>>) {
     );
 }
 
-/// The members of RFC 9457, with a comma behind the last.
+/// The members of RFC 9457, with a trailing comma.
 fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>, status: StatusCode) {
     let (kind, title) = if verdict.is_closed() {
         ("temporary-reduced-capacity", "Temporary Reduced Capacity")
@@ -122,7 +124,7 @@ fn problem(out: &mut Vec<u8>, verdict: &Verdict<'_>, status: StatusCode) {
     out.extend_from_slice(b"],");
 }
 
-/// A sentence about the limit that refused; nothing if none was asked.
+/// A sentence about the limit that denied; none if the store did not decide.
 fn detail(ruling: &Ruling<'_>) -> Option<String> {
     let retry = ruling.decision.as_ref()?.retry()?;
     let name = ruling.name;
