@@ -4,10 +4,10 @@
 //! as it does there: on a cluster a key must be known before anybody knows which server has it, and could be asked for the
 //! time. Whoever counts is not told to stop by the server; what came of it is judged where all limits are.
 
-use super::counter_commands::{CounterCommand, CounterRequest};
+use super::counter_commands::{CounterCommand, CounterRequest, execute};
 use super::over_limit_cache::OverLimitCache;
 use crate::clock::Clock;
-use crate::store::redis::node::request::Deadline;
+use crate::store::redis::context::Deadline;
 use crate::store::redis::topology::Topology;
 use crate::store::redis::{Redis, RedisOptions};
 use crate::store::{Hit, HitOp, Outcome, Settlement, Source, StoreError};
@@ -333,7 +333,7 @@ async fn execute_at(
     let (indexes, requests): (Vec<usize>, Vec<CounterRequest>) = requests.into_iter().unzip();
     indexes
         .into_iter()
-        .zip(topology.execute(&requests, deadline).await)
+        .zip(execute(topology, &requests, deadline).await)
         .collect()
 }
 

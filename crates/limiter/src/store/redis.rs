@@ -21,6 +21,7 @@
 //! ```
 
 pub(crate) mod connection;
+pub(crate) mod context;
 mod diagnostics;
 mod error_code;
 mod key;
@@ -33,26 +34,25 @@ pub mod script;
 mod supervise;
 pub(crate) mod topology;
 
+use self::context::StoreContext;
 use self::lease_reaper::PendingLease;
-use self::node::request::{NodeReply, NodeRequest, StoreContext, receipt};
+use self::node::request::{NodeReply, NodeRequest, to_settlement, unmarked_receipt};
 use self::script::call::{ChargeReply, ScriptOp};
 use self::topology::Topology;
 use super::{
-    BreakerState, BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, Outcome, Settlement, Source, Store,
+    BreakerState, BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, Settlement, Source, Store,
     StoreError, StoreKind, StoreStatus,
 };
 use crate::compat::redis_counters::RedisCounters;
 use std::sync::{Arc, Mutex, PoisonError};
-use tollgate_core::{
-    Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt, Timestamp,
-};
+use tollgate_core::{Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Receipt};
 
+pub use self::context::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom};
 pub use self::diagnostics::Diagnostics;
 pub use self::error_code::RedisErrorCode;
 pub use self::key::{RedisKey, RedisKeyTemplate};
 pub use self::metrics::RedisMetrics;
-pub use self::node::breaker::{BreakerConfig, OpenFor};
-pub use self::options::{ClockSource, Functions, ReadFrom, RedisOptions, RedisTlsError, UrlError};
+pub use self::options::{RedisOptions, RedisTlsError, UrlError};
 pub use crate::compat::redis_counters::RedisCountersOptions;
 
 /// A store on Redis or Valkey: one server, the one that sentinels name, or a cluster.
@@ -100,8 +100,11 @@ impl Redis {
 
     fn connector_warning(&self) -> Option<String> {
         match &*self.topology {
-            Topology::One(node) => node.connector.warning().map(str::to_owned),
-            Topology::Cluster(_) => None,
+            Topology::Single(_, Some(sentinels)) if sentinels.uses_last_known() => Some(
+                "no sentinel answers; using the primary that they named before this process started, and failovers go unnoticed"
+                    .to_owned(),
+            ),
+            _ => None,
         }
     }
 
@@ -109,8 +112,8 @@ impl Redis {
     /// none of them answers. Nothing without sentinels.
     pub fn primary(&self) -> Option<String> {
         match &*self.topology {
-            Topology::One(node) => node.connector.known_primary(),
-            Topology::Cluster(_) => None,
+            Topology::Single(_, Some(sentinels)) => sentinels.known_primary(),
+            _ => None,
         }
     }
 
@@ -177,8 +180,8 @@ impl Redis {
 
     async fn settle_as(&self, op: ScriptOp, charges: &[Charge<RedisKey>], lease: LeaseId) -> Settlement {
         if charges.is_empty() {
-            // Nobody needs to be asked.
-            return to_settlement(self.context.clock.now(), Vec::new());
+            let now = self.context.clock.now();
+            return to_settlement(Ok(NodeReply::Script(now, Vec::new())), 0, || now);
         }
         if self.topology.is_cross_slot(charges) {
             return self.topology.settle_across_slots(op, charges, lease).await;
@@ -194,11 +197,7 @@ impl Redis {
         if let Some(pending) = &mut pending {
             pending.resolve(&reply);
         }
-        match reply {
-            Ok(NodeReply::Script(now, replies)) => to_settlement(now, replies),
-            Ok(NodeReply::NearCache(settlement)) => settlement,
-            Err(error) => failed_settlement(self.context.clock.now(), charges.len(), error),
-        }
+        to_settlement(reply, charges.len(), || self.context.clock.now())
     }
 }
 
@@ -252,7 +251,7 @@ impl Store for Redis {
     }
 
     async fn refund(&self, charge: &Charge<RedisKey>) -> Result<(Decision, Source), StoreError> {
-        let receipt = receipt(charge.cost, LeaseId::default());
+        let receipt = unmarked_receipt(charge.cost, LeaseId::default());
         let refunded = self.modify_standing(ScriptOp::Refund, charge.key, &charge.limit, &receipt);
         refunded.await.map(|(decision, _)| (decision, Source::Shared))
     }
@@ -260,14 +259,14 @@ impl Store for Redis {
     async fn release(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
         // Unless it is answered, it is tried again in the background: releasing twice is releasing once.
         let mut pending = PendingLease::new(&self.topology, &[self.single_charge(key, limit, Cost::ZERO)], lease);
-        let receipt = receipt(Cost::ZERO, lease);
+        let receipt = unmarked_receipt(Cost::ZERO, lease);
         let (_, released) = self.modify_standing(ScriptOp::Release, key, limit, &receipt).await?;
         pending.disarm();
         Ok(released)
     }
 
     async fn renew(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<Option<Micros>, StoreError> {
-        let receipt = receipt(Cost::ZERO, lease);
+        let receipt = unmarked_receipt(Cost::ZERO, lease);
         let (_, renewed) = self.modify_standing(ScriptOp::Renew, key, limit, &receipt).await?;
         Ok(match limit {
             Limit::Concurrency(limit) if renewed => Some(limit.lease_ttl()),
@@ -276,7 +275,7 @@ impl Store for Redis {
     }
 
     async fn forget(&self, key: RedisKey, limit: &Limit) -> Result<bool, StoreError> {
-        let receipt = receipt(Cost::ZERO, LeaseId::default());
+        let receipt = unmarked_receipt(Cost::ZERO, LeaseId::default());
         match self.modify(ScriptOp::Forget, key, limit, &receipt).await? {
             ChargeReply::Cleared(was_there) => Ok(was_there),
             ChargeReply::Charge { .. } | ChargeReply::ForeignValue => Err(StoreError::InvalidReply),
@@ -308,7 +307,7 @@ impl CounterStore for Redis {
     async fn hit(&self, hits: &[Hit<'_, RedisKey>], hit_op: HitOp) -> Settlement {
         match &self.counters {
             Some(counters) => self.hit_counters(counters, hits, hit_op).await,
-            None => failed_settlement(self.context.clock.now(), hits.len(), StoreError::Unavailable),
+            None => to_settlement(Err(StoreError::Unavailable), hits.len(), || self.context.clock.now()),
         }
     }
 
@@ -324,36 +323,5 @@ impl CounterStore for Redis {
             Some(counters) => self.counter_text(counters, hit),
             None => self.key_text(&hit.charge.key),
         }
-    }
-}
-
-fn to_settlement(now: Timestamp, replies: Vec<ChargeReply>) -> Settlement {
-    let allowed = replies.iter().all(|reply| match reply {
-        ChargeReply::Charge { allowed, .. } => *allowed,
-        ChargeReply::ForeignValue | ChargeReply::Cleared(_) => true,
-    });
-    let outcomes = replies.into_iter().map(|reply| match reply {
-        ChargeReply::Charge { decision, receipt, .. } => Ok(Outcome {
-            decision,
-            receipt,
-            source: Source::Shared,
-        }),
-        ChargeReply::ForeignValue => Err(StoreError::ForeignValue),
-        ChargeReply::Cleared(_) => Err(StoreError::InvalidReply),
-    });
-    Settlement {
-        allowed,
-        now,
-        outcomes: outcomes.collect(),
-    }
-}
-
-/// What settling comes to when the store cannot: nobody knows whether the request would pass. The time is our own: a caller
-/// may be told to come back, and when.
-fn failed_settlement(local_now: Timestamp, charges: usize, error: StoreError) -> Settlement {
-    Settlement {
-        allowed: false,
-        now: local_now,
-        outcomes: vec![Err(error); charges],
     }
 }

@@ -3,12 +3,15 @@
 pub(crate) mod clock_offset;
 pub(crate) mod connector;
 pub(crate) mod endpoint;
+pub(crate) mod handshake;
+pub(crate) mod keepalive;
 
+use self::clock_offset::ClockOffset;
+use self::endpoint::Endpoint;
+use super::context::Functions;
+use super::metrics::RedisMetrics;
+use super::script::{FUNCTION, LIBRARY, PEEK_FUNCTION, SCRIPT};
 use crate::clock::Clock;
-use crate::store::redis::connection::clock_offset::ClockOffset;
-use crate::store::redis::connection::endpoint::Endpoint;
-use crate::store::redis::script::{FUNCTION, LIBRARY, PEEK_FUNCTION, SCRIPT};
-use crate::store::redis::{Functions, RedisMetrics};
 use crate::store::{RedisErrorCode, StoreError};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, ServerError, Value};
@@ -100,7 +103,7 @@ impl ScriptConnection {
     }
 
     /// The connection alone.
-    pub(crate) fn connection(&self) -> MultiplexedConnection {
+    pub(crate) fn multiplexed(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
 
@@ -339,6 +342,15 @@ pub(crate) fn value_text(value: &Value) -> String {
 /// What a server's error says.
 fn error_code(error: &ServerError) -> RedisErrorCode {
     RedisErrorCode::from_error(error.code(), error.details().unwrap_or_default())
+}
+
+impl std::fmt::Debug for ScriptConnection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ScriptConnection")
+            .field("endpoint", &self.endpoint)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
 }
 
 impl From<StoreError> for Failure {

@@ -5,7 +5,7 @@ use crate::store::redis::connection::endpoint::Endpoint;
 use crate::store::redis::connection::value_text;
 use crate::store::redis::node::Node;
 use crate::store::redis::script::call::ScriptOp;
-use crate::store::redis::topology::Topology;
+use crate::store::redis::topology::{Topology, replicas};
 use crate::store::redis::{Redis, RedisKey};
 use crate::store::{Keyspace, Store, StoreError};
 use std::collections::HashMap;
@@ -47,13 +47,13 @@ impl Redis {
     /// Why there is no connection.
     pub async fn diagnose(&self) -> Result<Diagnostics, String> {
         let mut diagnostics = match &*self.topology {
-            Topology::One(node) => self.inspect_node(&node.connector).await?,
+            Topology::Single(node, _) => self.inspect_node(node.connector()).await?,
             Topology::Cluster(cluster) => {
                 cluster.map_state(TIMEOUT).await;
                 let mut combined: Option<Diagnostics> = None;
                 let nodes = cluster.nodes();
                 for (endpoint, node) in &nodes {
-                    let mut diagnostics = self.inspect_node(&node.connector).await?;
+                    let mut diagnostics = self.inspect_node(node.connector()).await?;
                     for warning in &mut diagnostics.warnings {
                         *warning = format!("{endpoint}: {warning}");
                     }
@@ -96,7 +96,7 @@ impl Redis {
     /// All that have counters, and in a cluster what they are called.
     fn primaries(&self) -> Vec<(Option<Endpoint>, Arc<Node>)> {
         match &*self.topology {
-            Topology::One(node) => vec![(None, Arc::clone(node))],
+            Topology::Single(node, _) => vec![(None, Arc::clone(node))],
             Topology::Cluster(cluster) => {
                 let nodes = cluster.nodes().into_iter();
                 nodes.map(|(endpoint, node)| (Some(endpoint), node)).collect()
@@ -187,15 +187,15 @@ impl Redis {
 
 /// Why no replica of a primary can be asked, if that is wanted and none can after a while.
 async fn replica_error(primary: &Node) -> Option<String> {
-    let replicas = primary.replicas.as_ref()?;
+    let replicas = primary.replicas()?;
     let reachable = async {
-        while replicas.error().is_some() {
+        while replicas::error(replicas).is_some() {
             sleep(POLL_INTERVAL).await;
         }
     };
     // What counts is what there is then.
     let _ = timeout(TIMEOUT, reachable).await;
-    replicas.error()
+    replicas::error(replicas)
 }
 
 /// What a server says of itself.

@@ -5,7 +5,6 @@
 //! does not know it can tell where a subject's counters are.
 
 use crate::store::Key;
-use crate::store::redis::topology::slots::slot;
 use std::fmt;
 use tollgate_core::Counter;
 
@@ -87,8 +86,8 @@ impl RedisKeyspace {
         RedisKey { tag, hash }
     }
 
-    /// The slot of each tag, in a cluster.
-    pub(crate) fn slots(&self) -> Box<[u16]> {
+    /// The slot of each tag in a cluster, by the function that maps a tag to its slot.
+    pub(crate) fn tag_slots(&self, slot: impl Fn(&[u8]) -> u16) -> Box<[u16]> {
         (0..self.tags).map(|tag| slot(decimal(tag, &mut [0; 5]))).collect()
     }
 

@@ -1,65 +1,75 @@
-//! Leases that nobody knows of: asked for, and the answer never came. They are given back, or their slots would be missing
-//! until they end by themselves. Every request has a lease of its own, so nobody else's is given back.
+//! The lease reaper: releases leases that were requested and whose reply never arrived.
+//!
+//! Otherwise their slots would be missing until the leases expire. Every request has a lease id of its own, so no other
+//! lease is released.
 
+use super::context::StoreContext;
+use super::key::RedisKey;
+use super::node::request::{NodeReply, NodeRequest, unmarked_receipt};
+use super::script::call::ScriptOp;
 use crate::store::StoreError;
-use crate::store::redis::key::RedisKey;
-use crate::store::redis::node::request::{NodeReply, NodeRequest, receipt};
-use crate::store::redis::script::call::ScriptOp;
-use crate::store::redis::topology::Topology;
+use std::future::Future;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::time::sleep;
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Policy};
 
-/// How often giving back is tried, and the pause between two attempts.
+/// The attempts to release a lease, and the backoff between them.
 const ATTEMPTS: usize = 60;
 const BACKOFF: Duration = Duration::from_secs(1);
 
-/// The most that are given back at a time. Others end by themselves.
+/// The most leases that are released at a time. Others expire.
 const ORPHANS_MAX: usize = 4_096;
 
-/// The leases that a request asks for. Unless an answer is [known](Asked::answered) when it is dropped, also because whoever
-/// asked left, they are given back.
-pub(crate) struct PendingLease<'n> {
-    topology: &'n Arc<Topology>,
+/// Sends requests to the servers that hold leases.
+pub(crate) trait LeaseServers: Send + Sync + 'static {
+    fn context(&self) -> &Arc<StoreContext>;
+
+    fn send_one(&self, request: NodeRequest) -> impl Future<Output = Result<NodeReply, StoreError>> + Send;
+}
+
+/// The leases that a request asks for. If it is dropped without a [known](Self::resolve) reply, also because the caller
+/// left, they are released.
+pub(crate) struct PendingLease<'s, S: LeaseServers> {
+    servers: &'s Arc<S>,
     charges: Vec<Charge<RedisKey>>,
     lease: LeaseId,
 }
 
-impl<'n> PendingLease<'n> {
-    pub(crate) fn new(topology: &'n Arc<Topology>, charges: &[Charge<RedisKey>], lease: LeaseId) -> Self {
+impl<'s, S: LeaseServers> PendingLease<'s, S> {
+    pub(crate) fn new(servers: &'s Arc<S>, charges: &[Charge<RedisKey>], lease: LeaseId) -> Self {
         let is_lease = |charge: &&Charge<RedisKey>| matches!(charge.limit, Limit::Concurrency(_));
         Self {
-            topology,
+            servers,
             charges: charges.iter().filter(is_lease).copied().collect(),
             lease,
         }
     }
 
-    /// What came of the request.
-    pub(crate) fn resolve(&mut self, reply: &Result<NodeReply, StoreError>) {
-        let may_hold_lease = reply.as_ref().is_err_and(|error| !error.is_definite());
+    /// Records the result of the request. An error that leaves open whether the lease was granted changes nothing.
+    pub(crate) fn resolve(&mut self, result: &Result<NodeReply, StoreError>) {
+        let may_hold_lease = result.as_ref().is_err_and(|error| !error.is_definite());
         if !may_hold_lease {
             self.disarm();
         }
     }
 
-    /// There is nothing to give back.
+    /// Leaves nothing to release.
     pub(crate) fn disarm(&mut self) {
         self.charges.clear();
     }
 }
 
-impl Drop for PendingLease<'_> {
+impl<S: LeaseServers> Drop for PendingLease<'_, S> {
     fn drop(&mut self) {
-        let context = self.topology.context();
+        let context = self.servers.context();
         if self.charges.is_empty() || context.orphaned_leases.load(Ordering::Relaxed) >= ORPHANS_MAX {
             return;
         }
         context.orphaned_leases.fetch_add(1, Ordering::Relaxed);
         let orphan = OrphanedLease {
-            topology: Arc::downgrade(self.topology),
+            servers: Arc::downgrade(self.servers),
             charges: std::mem::take(&mut self.charges),
             lease: self.lease,
         };
@@ -67,34 +77,27 @@ impl Drop for PendingLease<'_> {
     }
 }
 
-struct OrphanedLease {
-    topology: Weak<Topology>,
+struct OrphanedLease<S: LeaseServers> {
+    servers: Weak<S>,
     charges: Vec<Charge<RedisKey>>,
     lease: LeaseId,
 }
 
-impl OrphanedLease {
-    /// Gives back as soon as the request cannot begin any more: before, it could take what was just given back.
+impl<S: LeaseServers> OrphanedLease<S> {
+    /// Releases the lease after the deadline: before it, the request could still start and take the lease again.
     async fn release(mut self, deadline: Duration) {
         sleep(deadline).await;
         for _ in 0..ATTEMPTS {
-            let Some(topology) = self.topology.upgrade() else {
-                return;
-            };
+            let Some(servers) = self.servers.upgrade() else { return };
             let mut remaining = Vec::new();
             for charge in self.charges.drain(..) {
                 let charge = Charge {
                     policy: Policy::Enforce,
                     ..charge
                 };
-                let released = topology
-                    .send_one(NodeRequest::single(
-                        ScriptOp::Release,
-                        charge,
-                        receipt(Cost::ZERO, self.lease),
-                    ))
-                    .await;
-                if released.is_err() {
+                let receipt = unmarked_receipt(Cost::ZERO, self.lease);
+                let request = NodeRequest::single(ScriptOp::Release, charge, receipt);
+                if servers.send_one(request).await.is_err() {
                     remaining.push(charge);
                 }
             }
@@ -102,16 +105,16 @@ impl OrphanedLease {
                 return;
             }
             self.charges = remaining;
-            drop(topology);
+            drop(servers);
             sleep(BACKOFF).await;
         }
     }
 }
 
-impl Drop for OrphanedLease {
+impl<S: LeaseServers> Drop for OrphanedLease<S> {
     fn drop(&mut self) {
-        if let Some(topology) = self.topology.upgrade() {
-            topology.context().orphaned_leases.fetch_sub(1, Ordering::Relaxed);
+        if let Some(servers) = self.servers.upgrade() {
+            servers.context().orphaned_leases.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

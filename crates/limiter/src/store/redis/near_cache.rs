@@ -6,10 +6,9 @@
 //! given back elsewhere or a limit raised: for no longer than an entry is believed. Concurrency limits are never refused
 //! from here, since leases end whenever they are released.
 
-use crate::store::redis::connection::clock_offset::drift;
-use crate::store::redis::key::RedisKey;
-use crate::store::redis::node::request::receipt;
-use crate::store::redis::script::call::ChargeReply;
+use super::context::clock_drift as drift;
+use super::key::RedisKey;
+use super::script::call::ChargeReply;
 use crate::store::{Outcome, Settlement, Source, StoreError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -137,7 +136,7 @@ impl NearCache {
     }
 
     /// Forgets a key: something was given back.
-    pub(crate) fn drop(&self, key: RedisKey) {
+    pub(crate) fn remove(&self, key: RedisKey) {
         if !self.is_empty() {
             self.with(key, |entries| {
                 entries.remove(&key);
@@ -165,8 +164,9 @@ impl NearCache {
             Ok(Outcome {
                 decision,
                 receipt: Receipt {
+                    cost: charge.cost,
                     mark,
-                    ..receipt(charge.cost, LeaseId::default())
+                    lease: LeaseId::default(),
                 },
                 source: Source::Near,
             })

@@ -1,20 +1,19 @@
 //! How a shared store is to be.
 
+use super::Redis;
+use super::connection::connector::{Connector, EndpointSource};
+use super::connection::endpoint::{ConnectOptions, StoreUrl};
+use super::context::{BreakerConfig, ClockSource, Functions, ReadFrom, StoreContext};
+use super::key::RedisKeyspace;
+use super::metrics::RedisMetrics;
+use super::near_cache::NearCache;
+use super::node::Node;
+use super::node::call_group::KeyScope;
+use super::topology::cluster::Cluster;
+use super::topology::sentinel::Sentinels;
+use super::topology::{Topology, replicas};
 use crate::clock::Clock;
 use crate::compat::redis_counters::{RedisCounters, RedisCountersOptions};
-use crate::store::redis::Redis;
-use crate::store::redis::connection::connector::{Connector, EndpointSource};
-use crate::store::redis::connection::endpoint::StoreUrl;
-use crate::store::redis::key::RedisKeyspace;
-use crate::store::redis::metrics::RedisMetrics;
-use crate::store::redis::near_cache::NearCache;
-use crate::store::redis::node::breaker::BreakerConfig;
-use crate::store::redis::node::request::StoreContext;
-use crate::store::redis::node::{KeyScope, Node};
-use crate::store::redis::topology::Topology;
-use crate::store::redis::topology::cluster::Cluster;
-use crate::store::redis::topology::replicas::Replicas;
-use crate::store::redis::topology::sentinel::Sentinels;
 use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -40,39 +39,6 @@ pub struct RedisOptions {
     breaker: BreakerConfig,
     read_from: ReadFrom,
     counters: Option<RedisCountersOptions>,
-}
-
-/// Whose clock decides.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClockSource {
-    /// The server's.
-    Server,
-    /// That of the machine that asks. One that is further than this from the server's is not believed: then the server's
-    /// decides.
-    Client {
-        /// How far it may be off.
-        skew_tolerance: Micros,
-    },
-}
-
-/// Whether the script is called as a function of a library.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Functions {
-    /// Where the server has functions and lets us load one.
-    Auto,
-    /// Always; a server without them is as good as none.
-    On,
-    /// Never.
-    Off,
-}
-
-/// Who is asked for what keeps nothing: [peeks](crate::store::Store::peek) and whatever is made of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ReadFrom {
-    /// Whoever has the counters: what is told is how they stand.
-    Primary,
-    /// A replica, where there is one that answers in half the time; it may be behind. Else the primary.
-    Replica,
 }
 
 /// Why certificates are of no use.
@@ -240,9 +206,6 @@ impl RedisOptions {
     /// # Panics
     /// Outside a tokio runtime with time and I/O.
     pub fn open(self) -> Redis {
-        let runtime = Handle::current();
-        let metrics = Arc::new(RedisMetrics::default());
-        let keyspace = RedisKeyspace::new(&self.prefix, self.tags, self.secret.as_deref());
         let (slack, clock_ahead) = match self.clock_source {
             ClockSource::Server => (Now::SLACK, Micros::ZERO),
             ClockSource::Client { skew_tolerance } => (
@@ -250,31 +213,25 @@ impl RedisOptions {
                 Micros::new(skew_tolerance.get().saturating_mul(2)),
             ),
         };
-        let clock = Clock::start(Timestamp::EPOCH);
         let context = Arc::new(StoreContext {
             near_cache: self.near_cache.then(|| NearCache::new(clock_ahead, slack)),
-            keyspace,
-            metrics: Arc::clone(&metrics),
-            runtime: runtime.clone(),
-            clock: clock.clone(),
+            keyspace: RedisKeyspace::new(&self.prefix, self.tags, self.secret.as_deref()),
+            metrics: Arc::new(RedisMetrics::default()),
+            runtime: Handle::current(),
+            clock: Clock::start(Timestamp::EPOCH),
             clock_source: self.clock_source,
+            functions: self.functions,
+            read_from: self.read_from,
             slack,
             deadline: self.deadline,
             breaker_config: self.breaker,
             orphaned_leases: Default::default(),
         });
-        let (functions, read_from) = (self.functions, self.read_from);
-        let single = |source, connect_options, context| {
-            let connector = Connector::new(source, functions, self.deadline, clock, metrics, runtime);
-            let replicas = Replicas::new(read_from, &connect_options, functions);
-            Topology::One(Node::new(connector, context, KeyScope::All, replicas))
-        };
         let topology = match self.url {
-            StoreUrl::One(connect_options) => single(
-                EndpointSource::Fixed(connect_options.clone()),
-                connect_options,
-                Arc::clone(&context),
-            ),
+            StoreUrl::One(options) => {
+                let connector = Connector::new(EndpointSource::Fixed(options.clone()), &context);
+                Topology::Single(single_node(connector, &context, &options), None)
+            }
             StoreUrl::Sentinel {
                 sentinels,
                 connect_options,
@@ -283,19 +240,15 @@ impl RedisOptions {
             } => {
                 let last_known = self.last_primary.as_deref();
                 let sentinels = Sentinels::new(sentinels, connect_options, name, primary.clone(), last_known);
-                single(
-                    EndpointSource::Sentinel(Arc::new(sentinels)),
-                    primary,
-                    Arc::clone(&context),
-                )
+                let sentinels = Arc::new(sentinels);
+                let source = EndpointSource::Located(Arc::<Sentinels>::clone(&sentinels));
+                let connector = Connector::new(source, &context);
+                sentinels.subscribe_all(&connector, &context);
+                Topology::Single(single_node(connector, &context, &primary), Some(sentinels))
             }
-            StoreUrl::Cluster { seeds, connect_options } => Topology::Cluster(Cluster::new(
-                seeds,
-                connect_options,
-                functions,
-                read_from,
-                Arc::clone(&context),
-            )),
+            StoreUrl::Cluster { seeds, connect_options } => {
+                Topology::Cluster(Cluster::new(seeds, connect_options, Arc::clone(&context)))
+            }
         };
         Redis {
             warnings: Mutex::default(),
@@ -304,6 +257,12 @@ impl RedisOptions {
             counters: self.counters.map(|counters| Box::new(RedisCounters::open(counters))),
         }
     }
+}
+
+fn single_node(connector: Arc<Connector>, context: &Arc<StoreContext>, options: &ConnectOptions) -> Arc<Node> {
+    let node = Node::new(connector, Arc::clone(context), KeyScope::All);
+    replicas::watch(&node, options);
+    node
 }
 
 impl fmt::Debug for RedisOptions {

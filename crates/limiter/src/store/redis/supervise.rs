@@ -1,15 +1,15 @@
-//! What goes on in the background for as long as it is wanted, whatever goes wrong in it.
+//! Background tasks: restarted after a panic, and spread over time by jitter.
 
-use crate::store::redis::RedisMetrics;
+use super::metrics::RedisMetrics;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 
-/// The pause before something that panicked is begun again, so that what always does costs little.
+/// The backoff before a task that panicked is restarted, so that one that always panics costs little.
 const RESTART_BACKOFF: Duration = Duration::from_millis(200);
 
-/// Does a task until it ends by itself. One that panics is counted, and begun again.
+/// Runs a task until it returns. A panic is counted, and the task restarted.
 pub(crate) fn spawn_supervised<T>(runtime: &Handle, metrics: Arc<RedisMetrics>, task: impl Fn() -> T + Send + 'static)
 where
     T: Future<Output = ()> + Send + 'static,
@@ -17,13 +17,19 @@ where
     runtime.spawn(async move {
         while let Err(error) = tokio::spawn(task()).await {
             if !error.is_panic() {
-                // The runtime ends.
+                // The runtime shuts down.
                 return;
             }
             metrics.task_restarts.add(1);
             sleep(RESTART_BACKOFF).await;
         }
     });
+}
+
+/// A random duration up to `max`.
+pub(crate) fn jittered(max: Duration) -> Duration {
+    let max = u64::try_from(max.as_nanos()).unwrap_or(u64::MAX);
+    Duration::from_nanos(fastrand::u64(..=max))
 }
 
 #[cfg(test)]

@@ -7,81 +7,84 @@ pub(crate) mod replicas;
 pub(crate) mod sentinel;
 pub(crate) mod slots;
 
-use crate::store::BreakerState;
-use crate::store::StoreError;
-use crate::store::redis::key::RedisKey;
-use crate::store::redis::node::Node;
-use crate::store::redis::node::request::{Deadline, NodeReply, NodeRequest, StoreContext};
-use crate::store::redis::topology::cluster::Cluster;
+use self::cluster::Cluster;
+use self::sentinel::Sentinels;
+use super::context::{Deadline, StoreContext};
+use super::key::RedisKey;
+use super::lease_reaper::LeaseServers;
+use super::node::Node;
+use super::node::request::{NodeReply, NodeRequest, NodeResult};
+use crate::store::{BreakerState, StoreError};
 use std::sync::Arc;
 use tollgate_core::{Charge, Timestamp};
 
 /// The servers of a store.
 #[derive(Debug)]
 pub(crate) enum Topology {
-    /// One that has all keys.
-    One(Arc<Node>),
-    /// Several, each with some of the slots.
+    /// One server with all keys, and the sentinels that name it, if there are any.
+    Single(Arc<Node>, Option<Arc<Sentinels>>),
+    /// Several servers, each with some of the slots.
     Cluster(Arc<Cluster>),
 }
 
 impl Topology {
     pub(crate) fn context(&self) -> &Arc<StoreContext> {
         match self {
-            Self::One(node) => &node.context,
+            Self::Single(node, _) => node.context(),
             Self::Cluster(cluster) => cluster.context(),
         }
     }
 
-    /// Does one thing within the usual time.
+    /// Sends one request, with the deadline of one call.
     pub(crate) async fn send_one(&self, request: NodeRequest) -> Result<NodeReply, StoreError> {
         let deadline = self.context().deadline();
         let mut results = self.send(vec![request], deadline).await;
         results.pop().unwrap_or(Err(StoreError::InvalidReply))
     }
 
-    /// Does works of one mode, each where its keys are.
+    /// Sends requests of one operation, each to the server of its keys.
     pub(crate) async fn send(
         &self,
         requests: Vec<NodeRequest>,
         deadline: Deadline,
     ) -> Vec<Result<NodeReply, StoreError>> {
         match self {
-            Self::One(node) => {
-                let results = node.read(requests, deadline).await.into_iter();
-                results
-                    .map(|result| {
-                        result.map_err(|failure| {
-                            node.context.count_error(failure.error);
-                            failure.error
-                        })
-                    })
-                    .collect()
-            }
-            Self::Cluster(cluster) => cluster.send(&requests, deadline).await,
+            Self::Single(node, _) => self.count_errors(node.read(requests, deadline).await),
+            Self::Cluster(cluster) => cluster.send(requests, deadline).await,
         }
     }
 
-    /// Whether charges may lie on several servers.
+    /// Counts the errors of results.
+    fn count_errors(&self, results: Vec<NodeResult>) -> Vec<Result<NodeReply, StoreError>> {
+        let counted = results.into_iter().map(|result| {
+            result.map_err(|failure| {
+                self.context().count_error(failure.error);
+                failure.error
+            })
+        });
+        counted.collect()
+    }
+
+    /// True if charges may be in several slots.
     pub(crate) fn is_cross_slot(&self, charges: &[Charge<RedisKey>]) -> bool {
         let tags = || charges.iter().map(|charge| charge.key.tag());
         matches!(self, Self::Cluster(_)) && tags().zip(tags().skip(1)).any(|(one, next)| one != next)
     }
 
-    /// Whether all servers that these charges need are left alone just now.
+    /// True if the circuit breaker of every server that these charges need is open.
     pub(crate) fn is_unavailable(&self, charges: &[Charge<RedisKey>], now: Timestamp) -> bool {
         match self {
-            Self::One(node) => node.breaker.is_open(now),
+            Self::Single(node, _) => node.breaker().is_open(now),
             Self::Cluster(cluster) => cluster.is_unavailable(charges.iter().map(|charge| charge.key.tag()), now),
         }
     }
 
-    /// The breaker that lets least through, and how often any has opened or closed, those of servers that have left a
-    /// cluster included: it is a number that only grows.
+    /// The worst state of any circuit breaker, and the number of state changes of all, including those of servers that have
+    /// left the cluster, so that it only grows.
     pub(crate) fn breaker(&self) -> (BreakerState, u64) {
-        let breaker_status = |node: &Node| (node.breaker.state(), node.breaker.changes());
+        let breaker_status = |node: &Node| (node.breaker().state(), node.breaker().changes());
         match self {
-            Self::One(node) => breaker_status(node),
+            Self::Single(node, _) => breaker_status(node),
             Self::Cluster(cluster) => cluster.nodes().iter().map(|(_, node)| breaker_status(node)).fold(
                 (BreakerState::Closed, cluster.retired_transitions()),
                 |(worst, sum), (state, changes)| (worst.max(state), sum + changes),
@@ -89,11 +92,21 @@ impl Topology {
         }
     }
 
-    /// Why one of them cannot be reached, if one cannot.
+    /// The reason why a server is unreachable, if one is.
     pub(crate) fn error(&self) -> Option<String> {
         match self {
-            Self::One(node) => node.error(),
+            Self::Single(node, _) => node.error(),
             Self::Cluster(cluster) => cluster.error(),
         }
+    }
+}
+
+impl LeaseServers for Topology {
+    fn context(&self) -> &Arc<StoreContext> {
+        self.context()
+    }
+
+    async fn send_one(&self, request: NodeRequest) -> Result<NodeReply, StoreError> {
+        self.send_one(request).await
     }
 }

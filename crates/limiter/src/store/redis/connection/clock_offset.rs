@@ -1,6 +1,7 @@
 //! What the time is at the server, learned from its replies.
 
-use tollgate_core::{Micros, Timestamp};
+use crate::store::redis::context::clock_drift;
+use tollgate_core::Timestamp;
 
 /// How far the server's clock is ahead of ours (behind, if negative): between these bounds, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,9 +14,6 @@ struct OffsetBounds {
     /// Our time when they were learned.
     at: Timestamp,
 }
-
-/// How much two clocks may drift apart: one part in 5,000.
-const DRIFT: u64 = 5_000;
 
 impl ClockOffset {
     /// Learns from a reply: the server's clock stood at `server` between sending and receiving, by our clock.
@@ -48,18 +46,13 @@ impl ClockOffset {
 
 impl OffsetBounds {
     fn widen(self, now: Timestamp) -> Self {
-        let drift = drift(now.since(self.at));
+        let drift = clock_drift(now.since(self.at));
         Self {
             min: self.min.saturating_sub_unsigned(drift),
             max: self.max.saturating_add_unsigned(drift),
             ..self
         }
     }
-}
-
-/// How far clocks may drift apart in this time.
-pub(crate) fn drift(time: Micros) -> u64 {
-    time.get() / DRIFT + 1
 }
 
 fn difference(one: Timestamp, other: Timestamp) -> i64 {

@@ -1,104 +1,102 @@
-//! The way to one server: a connection, dialled and dialled again whenever it breaks.
+//! The connector of one server: it connects in the background, and reconnects with backoff whenever the connection is lost.
 
-use crate::clock::Clock;
-use crate::store::redis::connection::endpoint::{ConnectOptions, Endpoint};
-use crate::store::redis::connection::{AccessMode, ScriptConnection, value_text};
-use crate::store::redis::node::KeyScope;
-use crate::store::redis::topology::sentinel::Sentinels;
-use crate::store::redis::{Functions, RedisMetrics};
-use futures_util::future::{Either, select};
+use super::endpoint::{ConnectOptions, Endpoint};
+use super::handshake::{
+    SCRIPT_NEEDED, check_primary, check_replica_link, error_text, is_auth_error, lacks_script, role_command,
+    with_timeout,
+};
+use super::{AccessMode, ScriptConnection};
+use crate::store::redis::context::StoreContext;
+use crate::store::redis::supervise::jittered;
+use futures_util::future::{BoxFuture, Either, select};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-/// How long each step of connecting may take: so many times what a call may, within these bounds. An attempt that is lost on
-/// its way is noticed only then, and until then a server that is back is not found.
+/// The timeout of each step of connecting: this many times the deadline of a call, within these bounds. A lost attempt is
+/// noticed only then.
 const CONNECT_TIMEOUT_FACTOR: u32 = 50;
 const CONNECT_TIMEOUT_MIN: Duration = Duration::from_millis(500);
 const CONNECT_TIMEOUT_MAX: Duration = Duration::from_secs(5);
 
-/// How long connecting takes where all is well, which is some round trips: so many times what a call may, at most.
+/// The usual time of connecting, which is a few round trips: at most this many times the deadline of a call.
 const SECOND_ATTEMPT_FACTOR: u32 = 4;
 
-/// The first pause between two attempts, and the longest: each is twice the one before, less up to half of it at random.
-/// Connections whose first call fails are attempts too, or a server that takes them and is too slow, or takes no writes,
-/// would have to take one for each call.
+/// The first backoff between two attempts, and the longest. It doubles with each attempt, less up to half of it as jitter.
+/// A connection whose first call fails counts as an attempt too: a server that is too slow or rejects writes would
+/// otherwise have to accept a connection for each call.
 const BACKOFF: Duration = Duration::from_millis(50);
 const BACKOFF_MAX: Duration = Duration::from_millis(250);
 
-/// The shortest pause where the server does not let us in, and up to how much longer it is at random: it may lock out who
-/// tries more often than once a second, and whoever mends it should not have to wait.
+/// The backoff after a failed authentication, and its jitter. A server may lock out a client that tries more often, and an
+/// operator who corrects the password should not have to wait.
 const AUTH_BACKOFF: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(200));
 
-/// How often a server that loads its data is asked again on one connection, and the pause between.
+/// The retries on one connection while the server loads its data, and the backoff between them.
 const LOADING_RETRIES: u32 = 50;
 const LOADING_BACKOFF: Duration = Duration::from_millis(150);
 
-/// The way to one server.
+/// The connector of one server.
 pub(crate) struct Connector {
     source: EndpointSource,
-    functions: Functions,
-    clock: Clock,
-    /// How long a call may take.
-    deadline: Duration,
-    /// How long each step of connecting may take.
+    context: Arc<StoreContext>,
     step_timeout: Duration,
     connection: watch::Sender<Option<ScriptConnection>>,
-    /// Since when there is none, if there is none.
+    /// The start of the time without a connection, if there is none.
     disconnected_since: Mutex<Instant>,
-    /// Whether there ever was one.
+    /// True once there was a connection.
     was_connected: AtomicBool,
     is_connecting: AtomicBool,
-    /// That it is worth dialling anew at once.
+    /// Ends the backoff and the current attempt.
     retry_now: Arc<Notify>,
-    /// Whom is being connected to.
+    /// The endpoint of the current attempt.
     target: Mutex<Option<Endpoint>>,
-    /// Attempts to connect since the script last answered.
+    /// Attempts since the last reply of the script.
     attempts: AtomicU32,
-    /// Whether the server did not let us in.
     auth_rejected: AtomicBool,
     connections_opened: AtomicU64,
-    /// Why there is no line.
+    /// The reason why there is no connection.
     error: Mutex<Option<String>>,
-    metrics: Arc<RedisMetrics>,
-    runtime: Handle,
 }
 
-/// How the server is found, whenever it is dialled.
+/// The way an endpoint is found, at each attempt.
 #[derive(Debug)]
 pub(crate) enum EndpointSource {
-    /// It is where it always was.
+    /// It never changes.
     Fixed(ConnectOptions),
-    /// Sentinels know.
-    Sentinel(Arc<Sentinels>),
-    /// It is a replica, and only looked at.
-    Replica(ConnectOptions, KeyScope),
+    /// It is looked up: sentinels know the primary.
+    Located(Arc<dyn PrimaryLocator>),
+    /// It is a replica, which is only read.
+    Replica(ConnectOptions),
+    /// It is a replica in a cluster, which is only read.
+    ClusterReplica(ConnectOptions),
+}
+
+/// Finds the primary of a replicated server.
+pub(crate) trait PrimaryLocator: std::fmt::Debug + Send + Sync {
+    /// The way to connect to the primary.
+    ///
+    /// # Errors
+    /// The reason why it is unknown.
+    fn locate(&self) -> BoxFuture<'_, Result<ConnectOptions, String>>;
+
+    /// The endpoint of the primary as last reported, without asking again.
+    fn current_primary(&self) -> Option<Endpoint>;
 }
 
 impl Connector {
-    /// Begins to dial at once.
-    pub(crate) fn new(
-        source: EndpointSource,
-        functions: Functions,
-        deadline: Duration,
-        clock: Clock,
-        metrics: Arc<RedisMetrics>,
-        runtime: Handle,
-    ) -> Arc<Self> {
+    /// Starts to connect at once.
+    pub(crate) fn new(source: EndpointSource, context: &Arc<StoreContext>) -> Arc<Self> {
+        let step_timeout = context.deadline.saturating_mul(CONNECT_TIMEOUT_FACTOR);
         let connector = Arc::new(Self {
             source,
-            functions,
-            clock,
-            deadline,
-            step_timeout: deadline
-                .saturating_mul(CONNECT_TIMEOUT_FACTOR)
-                .clamp(CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX),
+            context: Arc::clone(context),
+            step_timeout: step_timeout.clamp(CONNECT_TIMEOUT_MIN, CONNECT_TIMEOUT_MAX),
             connection: watch::Sender::new(None),
             disconnected_since: Mutex::new(Instant::now()),
             was_connected: AtomicBool::new(false),
@@ -109,24 +107,19 @@ impl Connector {
             auth_rejected: AtomicBool::new(false),
             connections_opened: AtomicU64::new(0),
             error: Mutex::new(Some("not connected yet".to_owned())),
-            metrics,
-            runtime,
         });
         connector.connect();
-        if let EndpointSource::Sentinel(sentinels) = &connector.source {
-            sentinels.subscribe_all(&connector, &connector.runtime);
-        }
         connector
     }
 
-    /// The connection, as soon as there is one.
+    /// Waits for the connection.
     pub(crate) async fn connection(self: &Arc<Self>) -> ScriptConnection {
         loop {
             if let Some(connection) = &*self.connection.borrow() {
                 return connection.clone();
             }
             self.connect();
-            // The sender is our own, so this cannot fail.
+            // The sender lives as long as this connector, so this cannot fail.
             let _ = self.connection.subscribe().wait_for(Option::is_some).await;
         }
     }
@@ -136,31 +129,30 @@ impl Connector {
         self.connection.borrow().clone()
     }
 
-    /// Since when there is no connection, if there is none.
+    /// The start of the time without a connection, if there is none.
     pub(crate) fn disconnected_since(&self) -> Instant {
         *self.disconnected_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there ever was a connection.
+    /// True once there was a connection.
     pub(crate) fn was_connected(&self) -> bool {
         self.was_connected.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a connection.
+    /// True while there is a connection.
     pub(crate) fn is_connected(&self) -> bool {
         self.connection.borrow().is_some()
     }
 
-    /// Whether it leads to a replica, which is only looked at.
+    /// True if it connects to a replica, which is only read.
     pub(crate) const fn is_replica(&self) -> bool {
-        matches!(self.source, EndpointSource::Replica(..))
+        matches!(
+            self.source,
+            EndpointSource::Replica(_) | EndpointSource::ClusterReplica(_)
+        )
     }
 
-    pub(crate) fn metrics(&self) -> Arc<RedisMetrics> {
-        Arc::clone(&self.metrics)
-    }
-
-    /// Why there is no connection, if there is none.
+    /// The reason why there is no connection, if there is none.
     pub(crate) fn error(&self) -> Option<String> {
         match &*self.connection.borrow() {
             Some(_) => None,
@@ -168,16 +160,16 @@ impl Connector {
         }
     }
 
-    /// Gives a connection up that broke, fell silent or spoke nonsense, and dials anew. One that was given up already is
-    /// left alone.
-    pub(crate) fn disconnect(self: &Arc<Self>, number: u64, reason: &str) {
+    /// Closes the connection with this id, which was lost, is silent or out of step, and reconnects. Does nothing if it was
+    /// closed before.
+    pub(crate) fn disconnect(self: &Arc<Self>, id: u64, reason: &str) {
         let disconnected = self.connection.send_if_modified(|connection| {
-            let is_this = connection.as_ref().is_some_and(|connection| connection.id() == number);
-            if is_this {
+            let is_current = connection.as_ref().is_some_and(|connection| connection.id() == id);
+            if is_current {
                 *connection = None;
                 *self.disconnected_since.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
             }
-            is_this
+            is_current
         });
         if disconnected {
             self.set_error(reason);
@@ -185,8 +177,8 @@ impl Connector {
         }
     }
 
-    /// Leaves whatever server there is a connection to, unless it is this one. If there is none, whoever dials another, or
-    /// waits to, does so no longer: one that stood still may answer at any time, and is not to be asked.
+    /// Closes a connection to any other endpoint and reconnects. Without a connection it ends an attempt or backoff for
+    /// another endpoint: a server that was frozen may answer at any time, and must not be used.
     pub(crate) fn switch_to(self: &Arc<Self>, endpoint: &Endpoint) {
         let other = match &*self.connection.borrow() {
             Some(connection) if connection.endpoint() == Some(endpoint) => return,
@@ -195,66 +187,47 @@ impl Connector {
         if other.is_none() && self.target().as_ref() == Some(endpoint) {
             return;
         }
-        // The new one is worth trying at once, however the old one was.
+        // Failures of the old endpoint say nothing about the new one.
         self.attempts.store(0, Ordering::Relaxed);
         match other {
-            Some(number) => self.disconnect(number, "another server is the primary now"),
+            Some(id) => self.disconnect(id, PRIMARY_CHANGED),
             None => self.retry_now.notify_one(),
         }
     }
 
-    /// Dials in the background, unless somebody does.
+    /// Connects in the background, unless it already does.
     fn connect(self: &Arc<Self>) {
         if self.is_connecting.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.runtime.spawn(run_connect_task(ConnectTask(Arc::downgrade(self))));
+        let task = run_connect_task(ConnectTask(Arc::downgrade(self)));
+        self.context.runtime.spawn(task);
     }
 
-    /// The script has answered: if the connection breaks now, another is worth trying at once.
+    /// Records a reply of the script: if the connection is lost now, the first attempt is made without backoff.
     pub(crate) fn record_reply(&self) {
         if self.attempts.load(Ordering::Relaxed) > 0 {
             self.attempts.store(0, Ordering::Relaxed);
         }
     }
 
-    /// How long to wait before the next attempt. At random, so that many instances do not all come at the same moment.
+    /// The time until the next attempt, with jitter so that instances do not reconnect in step.
     fn backoff(&self) -> Duration {
         let Some(doublings) = self.attempts.load(Ordering::Relaxed).checked_sub(1) else {
             return Duration::ZERO;
         };
-        let jitter = u32::from(crate::lease::random_id().0 as u16);
         if self.auth_rejected.load(Ordering::Relaxed) {
-            let (base, spread) = AUTH_BACKOFF;
-            return base + spread * jitter / (1 << 16);
+            let (base, jitter) = AUTH_BACKOFF;
+            return base + jittered(jitter);
         }
         let delay = (BACKOFF * (1 << doublings.min(8))).min(BACKOFF_MAX);
-        delay - delay / 2 * jitter / (1 << 16)
+        delay - jittered(delay / 2)
     }
 
-    /// What is to be said of how the server was found.
-    pub(crate) fn warning(&self) -> Option<&'static str> {
-        match &self.source {
-            EndpointSource::Sentinel(sentinels) if sentinels.uses_last_known() => Some(
-                "no sentinel answers: the primary is the one that they named before this server was started, and it is not \
-                 heard when they name another",
-            ),
-            _ => None,
-        }
-    }
-
-    /// Which primary sentinels have named, if there are any.
-    pub(crate) fn known_primary(&self) -> Option<String> {
-        match &self.source {
-            EndpointSource::Sentinel(sentinels) => sentinels.known_primary(),
-            EndpointSource::Fixed(_) | EndpointSource::Replica(..) => None,
-        }
-    }
-
-    /// Leaves a server that was the primary when it was dialled, and by now is not.
+    /// Closes the connection to a server that was the primary when the attempt started and is not any more.
     fn follow_switch(self: &Arc<Self>) {
-        if let EndpointSource::Sentinel(sentinels) = &self.source
-            && let Some(endpoint) = sentinels.current_primary()
+        if let EndpointSource::Located(locator) = &self.source
+            && let Some(endpoint) = locator.current_primary()
         {
             self.switch_to(&endpoint);
         }
@@ -269,18 +242,18 @@ impl Connector {
     }
 
     async fn try_connect(self: &Arc<Self>) -> Result<ScriptConnection, String> {
-        let connect_options = match &self.source {
-            EndpointSource::Fixed(connect_options) | EndpointSource::Replica(connect_options, _) => {
-                connect_options.clone()
-            }
-            EndpointSource::Sentinel(sentinels) => sentinels.primary().await?,
+        let options = match &self.source {
+            EndpointSource::Fixed(options)
+            | EndpointSource::Replica(options)
+            | EndpointSource::ClusterReplica(options) => options.clone(),
+            EndpointSource::Located(locator) => locator.locate().await?,
         };
-        *self.target() = connect_options.endpoint();
-        let connected = self.connect_hedged(&connect_options).await;
+        *self.target() = options.endpoint();
+        let connected = self.connect_hedged(&options).await;
         let auth_rejected = connected.as_ref().is_err_and(is_auth_error);
         self.auth_rejected.store(auth_rejected, Ordering::Relaxed);
         connected.map_err(|error| {
-            let text = error_text(&error, connect_options.password());
+            let text = error_text(&error, options.password());
             match lacks_script(&error) {
                 true => format!("{text}; {SCRIPT_NEEDED}"),
                 false => text,
@@ -288,29 +261,27 @@ impl Connector {
         })
     }
 
-    /// Connects. In the place of a connection that did well, a second attempt is made beside the first if that takes longer than
-    /// is usual: what was lost on its way to a server that is there would be waited for.
-    async fn connect_hedged(
-        self: &Arc<Self>,
-        connect_options: &ConnectOptions,
-    ) -> Result<ScriptConnection, RedisError> {
-        let mut first = pin!(self.connect_to(connect_options));
+    /// Connects. In place of a connection that was healthy, a second attempt runs concurrently if the first takes longer
+    /// than usual: a lost packet would otherwise be waited for.
+    async fn connect_hedged(self: &Arc<Self>, options: &ConnectOptions) -> Result<ScriptConnection, RedisError> {
+        let mut first = pin!(self.connect_to(options));
         if !self.was_connected() || self.attempts.load(Ordering::Relaxed) > 1 {
             return first.await;
         }
-        if let Ok(connected) = timeout(self.deadline * SECOND_ATTEMPT_FACTOR, first.as_mut()).await {
+        let usual = self.context.deadline * SECOND_ATTEMPT_FACTOR;
+        if let Ok(connected) = timeout(usual, first.as_mut()).await {
             return connected;
         }
-        self.metrics.connect_attempts.add(1);
-        match select(first, pin!(self.connect_to(connect_options))).await {
+        self.context.metrics.connect_attempts.add(1);
+        match select(first, pin!(self.connect_to(options))).await {
             Either::Left((Ok(opened), _)) | Either::Right((Ok(opened), _)) => Ok(opened),
             Either::Left((Err(_), other)) | Either::Right((Err(_), other)) => other.await,
         }
     }
 
-    async fn connect_to(self: &Arc<Self>, connect_options: &ConnectOptions) -> Result<ScriptConnection, RedisError> {
-        let number = self.connections_opened.fetch_add(1, Ordering::Relaxed);
-        let connection = with_timeout(self.step_timeout, self.handshake(connect_options, number)).await?;
+    async fn connect_to(self: &Arc<Self>, options: &ConnectOptions) -> Result<ScriptConnection, RedisError> {
+        let id = self.connections_opened.fetch_add(1, Ordering::Relaxed);
+        let connection = with_timeout(self.step_timeout, self.handshake(options, id)).await?;
         let access_mode = match self.is_replica() {
             true => AccessMode::ReadOnly,
             false => AccessMode::ReadWrite,
@@ -319,14 +290,14 @@ impl Connector {
         loop {
             let opening = ScriptConnection::open(
                 connection.clone(),
-                connect_options.endpoint(),
-                number,
-                self.functions,
+                options.endpoint(),
+                id,
+                self.context.functions,
                 access_mode,
-                &self.clock,
+                &self.context.clock,
             );
             match with_timeout(self.step_timeout, opening).await {
-                // Another connection would be told the same.
+                // Another connection would get the same reply.
                 Err(error) if error.code() == Some("LOADING") && retries < LOADING_RETRIES => {
                     retries += 1;
                     self.set_error("the server is loading its data");
@@ -337,11 +308,11 @@ impl Connector {
         }
     }
 
-    /// A connection, and nothing more.
+    /// Opens a connection and checks the role of its server.
     async fn handshake(
         self: &Arc<Self>,
-        connect_options: &ConnectOptions,
-        number: u64,
+        options: &ConnectOptions,
+        id: u64,
     ) -> Result<MultiplexedConnection, RedisError> {
         let connector = Arc::downgrade(self);
         let config = AsyncConnectionConfig::new()
@@ -351,98 +322,32 @@ impl Connector {
                 if push.kind == PushKind::Disconnection
                     && let Some(connector) = connector.upgrade()
                 {
-                    connector.disconnect(number, "the server closed the connection");
+                    connector.disconnect(id, "the server closed the connection");
                 }
                 Ok::<(), ()>(())
             });
-        let client = connect_options.client()?;
+        let client = options.client()?;
         let connecting = client.get_multiplexed_async_connection_with_config(&config);
         let mut connection = connecting.await?;
         match &self.source {
             EndpointSource::Fixed(_) => {}
-            EndpointSource::Sentinel(_) => check_primary(&mut connection).await?,
-            EndpointSource::Replica(_, scope) => {
+            EndpointSource::Located(_) => check_primary(&mut connection).await?,
+            EndpointSource::Replica(_) => {
                 check_replica_link(&role_command().query_async(&mut connection).await?)?;
-                if *scope == KeyScope::OneTag {
-                    // Without it, a replica in a cluster sends everybody to its primary.
-                    redis::cmd("READONLY").query_async::<()>(&mut connection).await?;
-                }
+            }
+            EndpointSource::ClusterReplica(_) => {
+                check_replica_link(&role_command().query_async(&mut connection).await?)?;
+                // Without it, a replica in a cluster redirects every call to its primary.
+                redis::cmd("READONLY").query_async::<()>(&mut connection).await?;
             }
         }
         Ok(connection)
     }
 }
 
-/// One step of connecting, which may take so long.
-async fn with_timeout<T>(time: Duration, step: impl Future<Output = Result<T, RedisError>>) -> Result<T, RedisError> {
-    let timed_out = (redis::ErrorKind::Io, "the server did not answer in time");
-    timeout(time, step).await.unwrap_or_else(|_| Err(timed_out.into()))
-}
+const PRIMARY_CHANGED: &str = "another server is the primary now";
 
-/// Whether the server knows us and does not let us in, or does not know us.
-pub(crate) fn is_auth_error(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::AuthenticationFailed
-        || matches!(error.code(), Some("NOAUTH" | "WRONGPASS" | "NOPERM"))
-}
-
-/// Whether the server, or a proxy before it, lets us in but not load the script.
-fn lacks_script(error: &RedisError) -> bool {
-    let is_unknown = || error.detail().unwrap_or_default().contains("unknown command");
-    error.code() == Some("NOPERM") || is_unknown()
-}
-
-/// What to do then. Counters of envoyproxy/ratelimit need no script; that the server is there, and how many instances are, is
-/// found out by it.
-const SCRIPT_NEEDED: &str = "nothing is counted there without the script, counters of `envoy_rules` neither: allow what \
-                             docs/redis.md lists under least privilege, such as +script|load +evalsha +eval";
-
-/// What went wrong, for whoever reads logs, and never a password: a server that does not know a command repeats what it was
-/// told with it.
-pub(crate) fn error_text(error: &RedisError, password: Option<&str>) -> String {
-    let message = error.to_string();
-    let message = message.split(", with args").next().unwrap_or_default();
-    match password {
-        Some(password) if !password.is_empty() => message.replace(password, "..."),
-        _ => message.to_owned(),
-    }
-}
-
-/// Sentinels may name a server that is not the primary yet, or no more.
-async fn check_primary(connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
-    let role: Vec<Value> = role_command().query_async(connection).await?;
-    match role.first().map(value_text).as_deref() {
-        Some("master") => Ok(()),
-        _ => Err(RedisError::from((
-            redis::ErrorKind::Client,
-            "the server that the sentinels name is not the primary",
-        ))),
-    }
-}
-
-/// Whether a replica hears of what its primary writes, as its own `ROLE` says. One that does not may be far behind.
-///
-/// # Errors
-/// That it does not.
-pub(crate) fn check_replica_link(role: &Value) -> Result<(), RedisError> {
-    let role_fields: Vec<String> = match role {
-        Value::Array(fields) => fields.iter().map(value_text).collect(),
-        _ => Vec::new(),
-    };
-    match &*role_fields {
-        [role, _, _, state, ..] if role == "slave" && state == "connected" => Ok(()),
-        _ => Err((
-            redis::ErrorKind::Client,
-            "the server is no replica that hears its primary",
-        )
-            .into()),
-    }
-}
-
-pub(crate) fn role_command() -> redis::Cmd {
-    redis::cmd("ROLE")
-}
-
-/// Whoever dials. When it ends, however it ends, somebody else may.
+/// The running connect task. When it ends, in whatever way, another may start.
 struct ConnectTask(Weak<Connector>);
 
 impl Drop for ConnectTask {
@@ -453,18 +358,17 @@ impl Drop for ConnectTask {
     }
 }
 
-/// Dials until there is a connection, or nobody wants one any more.
+/// Makes attempts until there is a connection, or the connector is dropped.
 async fn run_connect_task(task: ConnectTask) {
     let connector = loop {
-        let Some((delay, retry_now)) = task
-            .0
-            .upgrade()
-            .map(|connector| (connector.backoff(), Arc::clone(&connector.retry_now)))
+        let upgraded = task.0.upgrade();
+        let Some((delay, retry_now)) =
+            upgraded.map(|connector| (connector.backoff(), Arc::clone(&connector.retry_now)))
         else {
             return;
         };
         if !delay.is_zero() {
-            // Whether it was heard or the pause is over, it is time.
+            // Either the backoff is over, or another endpoint is worth an attempt now.
             let _ = timeout(delay, retry_now.notified()).await;
         }
         let Some(connector) = task.0.upgrade() else { return };
@@ -472,10 +376,10 @@ async fn run_connect_task(task: ConnectTask) {
             break connector;
         }
         connector.attempts.fetch_add(1, Ordering::Relaxed);
-        connector.metrics.connect_attempts.add(1);
+        connector.context.metrics.connect_attempts.add(1);
         let connected = match select(pin!(connector.try_connect()), pin!(retry_now.notified())).await {
             Either::Left((connected, _)) => connected,
-            Either::Right(_) => Err("another server is the primary now".to_owned()),
+            Either::Right(_) => Err(PRIMARY_CHANGED.to_owned()),
         };
         *connector.target() = None;
         match connected {
@@ -489,7 +393,7 @@ async fn run_connect_task(task: ConnectTask) {
         }
     };
     drop(task);
-    // It may be gone again already, and whoever saw that saw us dial.
+    // The connection may be lost already, noticed by a caller that saw this task still running.
     if connector.connection.borrow().is_none() {
         connector.connect();
     }
@@ -497,8 +401,8 @@ async fn run_connect_task(task: ConnectTask) {
 
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Link")
-            .field("fault", &self.error())
+        f.debug_struct("Connector")
+            .field("error", &self.error())
             .finish_non_exhaustive()
     }
 }

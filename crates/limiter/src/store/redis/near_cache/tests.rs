@@ -75,7 +75,11 @@ impl Stored {
         let is_ring = charge.limit.packed_bytes().is_none();
         ChargeReply::Charge {
             decision: step.decision,
-            receipt: receipt(charge.cost, LeaseId(1)),
+            receipt: Receipt {
+                cost: charge.cost,
+                mark: Mark::default(),
+                lease: LeaseId(1),
+            },
             kept: allowed,
             allowed,
             state: self.0.clone().filter(|_| !is_ring),

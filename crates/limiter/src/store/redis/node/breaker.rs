@@ -4,30 +4,11 @@
 //! Time is an argument. What is noted are calls, not requests: those who went together in one that failed are one failure.
 
 use crate::store::BreakerState;
+use crate::store::redis::context::{BreakerConfig, OpenFor};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tollgate_core::{Micros, Timestamp};
-
-/// When a server is left alone, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BreakerConfig {
-    /// After so many calls in a row that failed.
-    pub failures: u32,
-    /// Within this time, or they do not count as a row.
-    pub within: Micros,
-    /// Until when.
-    pub open_for: OpenFor,
-}
-
-/// How long a server that failed is left alone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OpenFor {
-    /// Until it answers probes in the background. No request is risked.
-    Auto,
-    /// So long; then one request tries.
-    Fixed(Micros),
-}
 
 /// How a call went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,16 +81,6 @@ enum State {
     },
     /// One request tries, since then.
     HalfOpen(Timestamp),
-}
-
-impl Default for BreakerConfig {
-    fn default() -> Self {
-        Self {
-            failures: 5,
-            within: Micros::from_secs(10),
-            open_for: OpenFor::Auto,
-        }
-    }
 }
 
 impl Breaker {

@@ -1,79 +1,74 @@
-//! Finds out in the background whether a server that is left alone answers again.
+//! Probes: background calls that find out whether a server with an open circuit breaker answers again.
 
-use crate::store::redis::node::breaker::CallResult;
-use crate::store::redis::node::request::NodeRequest;
-use crate::store::redis::node::{Node, call_result};
+use super::breaker::CallResult;
+use super::request::NodeRequest;
+use crate::store::redis::key::RedisKey;
 use crate::store::redis::script::call::ScriptOp;
-use std::sync::atomic::Ordering;
+use crate::store::redis::supervise::jittered;
+use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::sleep;
 use tollgate_core::{Charge, Cost, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, TokenBucket};
 
-/// The pause before each probe: at least so long, and up to so much longer at random, so that many instances do not all come
-/// at the same moment.
+/// The time before each probe: at least the first, plus up to the second as jitter, so that instances do not probe in step.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_millis(150));
 
-/// The same after one that was answered: whoever needs eight of them in a row is trusted within a third of a second, and a
-/// link that is up for less than that is not.
+/// The same after a probe that succeeded: eight in a row take at most a third of a second, and a connection that holds for
+/// less than that is not trusted.
 const INTERVAL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(20));
 
-/// Probes a server until it answers or is not wanted any more.
-pub(crate) fn spawn(node: Weak<Node>, runtime: &Handle) {
-    runtime.spawn(probe_until_healthy(node));
+/// A server that can be probed.
+pub(crate) trait ProbeTarget: Send + Sync + 'static {
+    /// Makes one probe.
+    fn probe(self: Arc<Self>) -> impl Future<Output = CallResult> + Send;
+
+    /// Records its result. False once the circuit breaker has closed.
+    fn record_probe(&self, result: CallResult) -> bool;
 }
 
-/// One call at a time.
-async fn probe_until_healthy(node: Weak<Node>) {
-    let (mut base, mut spread) = BACKOFF;
+/// Probes a server until its circuit breaker closes, or the server is dropped.
+pub(crate) fn spawn<T: ProbeTarget>(target: Weak<T>, runtime: &Handle) {
+    runtime.spawn(probe_until_healthy(target, runtime.clone()));
+}
+
+async fn probe_until_healthy<T: ProbeTarget>(target: Weak<T>, runtime: Handle) {
+    let (mut base, mut jitter) = BACKOFF;
     loop {
-        let random = u32::from(crate::lease::random_id().0 as u16);
-        sleep(base + spread * random / (1 << 16)).await;
-        let Some(node) = node.upgrade() else { return };
-        let now = || node.context.clock.now();
-        // On its own, so that nothing that goes wrong in it ends the probing.
-        let task = node.context.runtime.spawn({
-            let node = Arc::clone(&node);
-            async move { probe(&node).await }
-        });
-        let result = task.await.unwrap_or(CallResult::Failed);
-        if !node.breaker.record_probe(result, now()) {
+        sleep(base + jittered(jitter)).await;
+        let Some(target) = target.upgrade() else { return };
+        // In a task of its own, so that a panic does not end the probing.
+        let probe = runtime.spawn(Arc::clone(&target).probe());
+        let result = probe.await.unwrap_or(CallResult::Failed);
+        if !target.record_probe(result) {
             return;
         }
-        (base, spread) = match result {
+        (base, jitter) = match result {
             CallResult::Ok => INTERVAL,
             CallResult::Failed | CallResult::Unreachable => BACKOFF,
         };
     }
 }
 
-/// Charges a key that nobody else has. Nothing less would do: a server that loads its data, takes no writes or has no memory
-/// left answers a greeting all the same.
-async fn probe(node: &Node) -> CallResult {
+/// The request of a probe: a charge on a key that no counter has. A handshake would not do: a server that loads its data,
+/// rejects writes or is out of memory answers it all the same. A replica is only peeked at.
+pub(crate) fn request(key: RedisKey, is_replica: bool) -> NodeRequest {
     let charge = Charge {
-        key: node.context.keyspace.probe_key(node.last_tag.load(Ordering::Relaxed)),
+        key,
         limit: limit(),
         cost: Cost::ONE,
         policy: Policy::Enforce,
         on_failure: OnStoreFailure::Closed,
     };
-    // A replica is only ever looked at.
-    let op = match node.connector.is_replica() {
+    let op = match is_replica {
         true => ScriptOp::Peek,
         false => ScriptOp::Settle,
     };
-    let request = NodeRequest::new(op, vec![charge], LeaseId::default());
-    let deadline = node.context.deadline();
-    let results = node.call(&[&request], deadline, deadline.instant).await;
-    for error in results.iter().filter_map(|result| result.as_ref().err()) {
-        node.context.count_error(error.error);
-    }
-    // One that names another server is well.
-    call_result(&results).unwrap_or(CallResult::Ok)
+    NodeRequest::new(op, vec![charge], LeaseId::default())
 }
 
-/// As much as will ever be asked for, gone in a moment.
+/// More than probes ever consume, and refilled at once.
 fn limit() -> Limit {
     let rate = Rate::new(1_000, Micros::from_secs(1)).expect("in range");
     TokenBucket::new(rate).into()

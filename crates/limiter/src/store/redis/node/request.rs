@@ -1,91 +1,47 @@
-//! What is asked of servers, and what all of a store's servers know.
+//! Requests to one server, and their results.
 
-use crate::clock::Clock;
 use crate::store::redis::connection::Failure;
-use crate::store::redis::key::{RedisKey, RedisKeyspace};
-use crate::store::redis::near_cache::NearCache;
-use crate::store::redis::node::breaker::BreakerConfig;
+use crate::store::redis::key::RedisKey;
 use crate::store::redis::script::call::{ChargeReply, ScriptOp};
-use crate::store::redis::{ClockSource, RedisMetrics};
-use crate::store::{Settlement, StoreError};
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
-use tokio::runtime::Handle;
-use tokio::time::Instant;
-use tollgate_core::{Charge, Cost, LeaseId, Micros, Receipt, Timestamp};
+use crate::store::{Outcome, Settlement, Source, StoreError};
+use tollgate_core::{Charge, Cost, LeaseId, Receipt, Timestamp};
 
-/// One thing to do.
+/// One request to a server.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeRequest {
     pub(crate) op: ScriptOp,
     pub(crate) routing: Routing,
-    /// The charges of a request. In other modes there is one, and of a counter to clear only its key counts.
+    /// The charges of a settlement or peek. Other operations have one; to clear a counter, only its key counts.
     pub(crate) charges: Vec<Charge<RedisKey>>,
-    /// Of a request only its lease.
+    /// For a settlement only its lease counts.
     pub(crate) receipt: Receipt,
 }
 
-/// How something is asked for.
+/// The way a request reaches its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Routing {
-    /// In one call with others.
+    /// In one script call with other requests.
     Batched,
-    /// In a call of its own. While a slot is on its way to another server, neither has all keys that others ask for.
+    /// In a script call of its own: while a slot migrates, no server has all keys of a larger call.
     Solo,
-    /// The same, of a server that is only about to have the slot.
+    /// In a script call of its own, behind `ASKING`: the server imports the slot.
     Asking,
 }
 
-/// What came of it.
+/// The reply to a request.
 #[derive(Debug)]
 pub(crate) enum NodeReply {
-    /// What the store told of each charge.
+    /// The script's, one for each charge.
     Script(Timestamp, Vec<ChargeReply>),
-    /// A refusal that needed no asking.
+    /// A denial from the near cache; no call was made.
     NearCache(Settlement),
 }
 
-/// What becomes of work.
+/// The result of a request.
 pub(crate) type NodeResult = Result<NodeReply, Failure>;
 
-/// When whoever asked gives up.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    /// On our clock.
-    pub(crate) local: Timestamp,
-    /// For waiting.
-    pub(crate) instant: Instant,
-}
-
-impl Deadline {
-    /// As much earlier, so that somebody else can be asked in time.
-    pub(crate) fn earlier_by(self, duration: Duration) -> Self {
-        Self {
-            local: self.local - Micros::from(duration),
-            instant: self.instant - duration,
-        }
-    }
-}
-
-/// What all servers of a store have in common.
-#[derive(Debug)]
-pub(crate) struct StoreContext {
-    pub(crate) near_cache: Option<NearCache>,
-    pub(crate) keyspace: RedisKeyspace,
-    pub(crate) metrics: Arc<RedisMetrics>,
-    pub(crate) runtime: Handle,
-    pub(crate) clock: Clock,
-    pub(crate) clock_source: ClockSource,
-    pub(crate) slack: Micros,
-    pub(crate) deadline: Duration,
-    pub(crate) breaker_config: BreakerConfig,
-    /// How many leases are being given back that were asked for and not answered.
-    pub(crate) orphaned_leases: AtomicUsize,
-}
-
 impl NodeRequest {
-    /// Of one counter.
+    /// An operation on one counter.
     pub(crate) fn single(op: ScriptOp, charge: Charge<RedisKey>, receipt: Receipt) -> Self {
         Self {
             op,
@@ -95,24 +51,24 @@ impl NodeRequest {
         }
     }
 
-    /// A request.
+    /// A settlement or a peek.
     pub(crate) fn new(op: ScriptOp, charges: Vec<Charge<RedisKey>>, lease: LeaseId) -> Self {
         Self {
             op,
             routing: Routing::Batched,
             charges,
-            receipt: receipt(Cost::ZERO, lease),
+            receipt: unmarked_receipt(Cost::ZERO, lease),
         }
     }
 
-    /// Of what tag its keys are, which on a cluster is the same for all.
+    /// The tag of its keys, which on a cluster is the same for all of them.
     pub(crate) fn tag(&self) -> u16 {
         self.charges.first().map_or(0, |charge| charge.key.tag())
     }
 }
 
-/// The receipt of a charge that is told by its cost or its lease, not by where it stands.
-pub(crate) fn receipt(cost: Cost, lease: LeaseId) -> Receipt {
+/// The receipt of a charge that is identified by its cost or lease, not by its mark.
+pub(crate) fn unmarked_receipt(cost: Cost, lease: LeaseId) -> Receipt {
     Receipt {
         cost,
         mark: Default::default(),
@@ -120,24 +76,54 @@ pub(crate) fn receipt(cost: Cost, lease: LeaseId) -> Receipt {
     }
 }
 
-impl StoreContext {
-    /// When somebody who asks now gives up.
-    pub(crate) fn deadline(&self) -> Deadline {
-        Deadline {
-            local: self.clock.now() + Micros::from(self.deadline),
-            instant: Instant::now() + self.deadline,
-        }
-    }
+/// True if the server was reached after the request's deadline, and did nothing.
+pub(crate) fn is_deadline_passed(result: &NodeResult) -> bool {
+    matches!(
+        result,
+        Err(Failure {
+            error: StoreError::DeadlinePassed,
+            ..
+        })
+    )
+}
 
-    /// Counts an error that a request met.
-    pub(crate) fn count_error(&self, error: StoreError) {
-        self.metrics.count(error, self.clock.now());
+/// The settlement that a result stands for. An error leaves it unknown whether the request would be allowed; its time is
+/// then the local one, from which a caller may still be told when to retry.
+pub(crate) fn to_settlement(
+    result: Result<NodeReply, StoreError>,
+    charges: usize,
+    local_now: impl FnOnce() -> Timestamp,
+) -> Settlement {
+    match result {
+        Ok(NodeReply::Script(now, replies)) => Settlement {
+            allowed: replies.iter().all(is_allowed),
+            now,
+            outcomes: replies.into_iter().map(outcome).collect(),
+        },
+        Ok(NodeReply::NearCache(settlement)) => settlement,
+        Err(error) => Settlement {
+            allowed: false,
+            now: local_now(),
+            outcomes: vec![Err(error); charges],
+        },
     }
+}
 
-    /// Forgets what is known of a key: something was given back.
-    pub(crate) fn invalidate(&self, key: RedisKey) {
-        if let Some(near_cache) = &self.near_cache {
-            near_cache.drop(key);
-        }
+fn is_allowed(reply: &ChargeReply) -> bool {
+    match reply {
+        ChargeReply::Charge { allowed, .. } => *allowed,
+        ChargeReply::ForeignValue | ChargeReply::Cleared(_) => true,
+    }
+}
+
+fn outcome(reply: ChargeReply) -> Result<Outcome, StoreError> {
+    match reply {
+        ChargeReply::Charge { decision, receipt, .. } => Ok(Outcome {
+            decision,
+            receipt,
+            source: Source::Shared,
+        }),
+        ChargeReply::ForeignValue => Err(StoreError::ForeignValue),
+        ChargeReply::Cleared(_) => Err(StoreError::InvalidReply),
     }
 }

@@ -1,14 +1,17 @@
 //! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
 
-use crate::store::redis::connection::connector::{Connector, EndpointSource, error_text, is_auth_error};
+use super::cluster_nodes::{AddressBy, ClusterNodes};
+use super::replicas;
+use super::slots::slot;
+use crate::store::redis::connection::connector::{Connector, EndpointSource};
 use crate::store::redis::connection::endpoint::{ConnectOptions, Endpoint};
+use crate::store::redis::connection::handshake::{error_text, is_auth_error};
 use crate::store::redis::connection::{Failure, value_text};
-use crate::store::redis::node::request::{Deadline, NodeReply, NodeRequest, NodeResult, Routing, StoreContext};
-use crate::store::redis::node::{KeyScope, Node};
+use crate::store::redis::context::{Deadline, StoreContext};
+use crate::store::redis::node::Node;
+use crate::store::redis::node::call_group::KeyScope;
+use crate::store::redis::node::request::{NodeReply, NodeRequest, NodeResult, Routing};
 use crate::store::redis::supervise::spawn_supervised;
-use crate::store::redis::topology::cluster_nodes::{AddressBy, ClusterNodes};
-use crate::store::redis::topology::replicas::Replicas;
-use crate::store::redis::{Functions, ReadFrom};
 use crate::store::{RedisErrorCode, StoreError};
 use futures_util::future::join_all;
 use redis::{RedisError, Value};
@@ -24,8 +27,6 @@ use tollgate_core::Timestamp;
 pub(crate) struct Cluster {
     seeds: Vec<Endpoint>,
     connect_options: ConnectOptions,
-    functions: Functions,
-    read_from: ReadFrom,
     context: Arc<StoreContext>,
     /// The slot of each tag.
     slots: Box<[u16]>,
@@ -103,14 +104,8 @@ const CONNECTED_MIN: usize = 3;
 
 impl Cluster {
     /// Begins to look for its servers at once.
-    pub(crate) fn new(
-        seeds: Vec<Endpoint>,
-        connect_options: ConnectOptions,
-        functions: Functions,
-        read_from: ReadFrom,
-        context: Arc<StoreContext>,
-    ) -> Arc<Self> {
-        let slots = context.keyspace.slots();
+    pub(crate) fn new(seeds: Vec<Endpoint>, connect_options: ConnectOptions, context: Arc<StoreContext>) -> Arc<Self> {
+        let slots = context.keyspace.tag_slots(slot);
         let map = Map {
             owners: vec![None; slots.len()],
             error: "not connected yet".to_owned(),
@@ -119,8 +114,6 @@ impl Cluster {
         let cluster = Arc::new(Self {
             seeds,
             connect_options,
-            functions,
-            read_from,
             slots,
             map: RwLock::new(map),
             map_state: watch::Sender::new(MapState::Unknown),
@@ -142,14 +135,39 @@ impl Cluster {
         &self.context
     }
 
-    /// Does works of one mode, each where its slot is.
+    /// Sends requests of one operation, each to the owner of its slot.
     pub(crate) async fn send(
+        &self,
+        requests: Vec<NodeRequest>,
+        deadline: Deadline,
+    ) -> Vec<Result<NodeReply, StoreError>> {
+        let groups = self.by_owner(&requests, deadline).await;
+        let sent = groups.iter().map(|(node, indexes)| {
+            let requests = indexes.iter().filter_map(|&index| requests.get(index).cloned());
+            node.read(requests.collect(), deadline)
+        });
+        let results = join_all(sent).await;
+        self.merge(&requests, &groups, results, deadline).await
+    }
+
+    /// Sends requests of one operation in order, as one pipeline to each owner of their slots.
+    pub(crate) async fn send_pipeline(
         &self,
         requests: &[NodeRequest],
         deadline: Deadline,
     ) -> Vec<Result<NodeReply, StoreError>> {
+        let groups = self.by_owner(requests, deadline).await;
+        let sent = groups.iter().map(|(node, indexes)| async move {
+            let requests = indexes.iter().filter_map(|&index| requests.get(index).cloned());
+            node.send_pipeline(&requests.collect::<Vec<_>>(), deadline).await
+        });
+        let results = join_all(sent).await;
+        self.merge(requests, &groups, results, deadline).await
+    }
+
+    /// The owners of the requests' slots, with the indexes of their requests.
+    async fn by_owner(&self, requests: &[NodeRequest], deadline: Deadline) -> Vec<(Arc<Node>, Vec<usize>)> {
         let mut groups: Vec<(Arc<Node>, Vec<usize>)> = Vec::new();
-        let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::Unavailable.into())).collect();
         for (index, request) in requests.iter().enumerate() {
             let Some(node) = self.owner(request.tag(), deadline).await else {
                 continue;
@@ -159,11 +177,19 @@ impl Cluster {
                 None => groups.push((node, vec![index])),
             }
         }
-        let sent = groups.iter().map(|(node, indexes)| {
-            let requests = indexes.iter().filter_map(|&index| requests.get(index).cloned());
-            node.read(requests.collect(), deadline)
-        });
-        for ((_, indexes), replies) in groups.iter().zip(join_all(sent).await) {
+        groups
+    }
+
+    /// Brings results into the order of their requests, and follows redirects.
+    async fn merge(
+        &self,
+        requests: &[NodeRequest],
+        groups: &[(Arc<Node>, Vec<usize>)],
+        replies: Vec<Vec<NodeResult>>,
+        deadline: Deadline,
+    ) -> Vec<Result<NodeReply, StoreError>> {
+        let mut results: Vec<NodeResult> = requests.iter().map(|_| Err(StoreError::Unavailable.into())).collect();
+        for ((_, indexes), replies) in groups.iter().zip(replies) {
             for (&index, reply) in indexes.iter().zip(replies) {
                 if let Some(result) = results.get_mut(index) {
                     *result = reply;
@@ -302,19 +328,14 @@ impl Cluster {
 
     fn get_or_connect(&self, map: &mut Map, endpoint: &Endpoint) -> Arc<Node> {
         let member = map.nodes.entry(endpoint.clone()).or_insert_with(|| {
-            let connector = Connector::new(
-                EndpointSource::Fixed(self.connect_options.to(endpoint)),
-                self.functions,
-                self.context.deadline,
-                self.context.clock.clone(),
-                Arc::clone(&self.context.metrics),
-                self.context.runtime.clone(),
+            let source = EndpointSource::Fixed(self.connect_options.to(endpoint));
+            let node = Node::new(
+                Connector::new(source, &self.context),
+                Arc::clone(&self.context),
+                KeyScope::OneTag,
             );
-            let replicas = Replicas::new(self.read_from, &self.connect_options, self.functions);
-            Member {
-                node: Node::new(connector, Arc::clone(&self.context), KeyScope::OneTag, replicas),
-                in_use: true,
-            }
+            replicas::watch(&node, &self.connect_options);
+            Member { node, in_use: true }
         });
         member.in_use = true;
         Arc::clone(&member.node)
@@ -345,7 +366,7 @@ impl Cluster {
         }
         let map = self.read();
         let owner = |tag: u16| map.owners.get(usize::from(tag)).and_then(Option::as_ref);
-        let is_unavailable = tags.all(|tag| owner(tag).is_some_and(|node| node.breaker.is_open(now)));
+        let is_unavailable = tags.all(|tag| owner(tag).is_some_and(|node| node.breaker().is_open(now)));
         if is_unavailable {
             // Another may have its slots by now.
             self.refresh_requested.notify_one();
@@ -401,15 +422,14 @@ impl Cluster {
             let owns_any = owners.iter().flatten().any(|owner| Arc::ptr_eq(owner, &member.node));
             let stays = std::mem::replace(&mut member.in_use, false) || owns_any;
             if !stays {
-                retired_transitions += member.node.breaker.changes();
+                retired_transitions += member.node.breaker().changes();
             }
             stays
         });
         map.retired_transitions += retired_transitions;
         for (endpoint, member) in &map.nodes {
-            if let Some(replicas) = &member.node.replicas {
-                replicas.set(ClusterNodes::replicas(&views, endpoint), &member.node);
-            }
+            let endpoints = ClusterNodes::replicas(&views, endpoint);
+            replicas::set(&member.node, &self.connect_options, endpoints);
         }
         map.owners = owners;
         map.known = views.iter().flat_map(|view| view.endpoints.iter().cloned()).collect();
@@ -431,7 +451,7 @@ impl Cluster {
         let mut tasks = JoinSet::new();
         let mut sent: Vec<Endpoint> = Vec::new();
         for (endpoint, node) in self.nodes() {
-            if let Some(mut connection) = node.connector.current()
+            if let Some(mut connection) = node.connector().current()
                 && sent.len() < VIEWS_MAX
             {
                 sent.push(endpoint.clone());

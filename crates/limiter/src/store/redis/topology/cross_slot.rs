@@ -1,28 +1,29 @@
-//! Requests whose charges lie in several slots: taken where allowed, and taken back where another part refuses.
+//! Requests whose charges are in several slots of a cluster: each slot's charges are settled, and compensated if another
+//! slot denies.
 //!
-//! Nobody can settle them at one moment. Others may see what will be taken back until it is: for one deadline to ask for
-//! all parts, and one to take back. A charge that cannot be taken back, because its server went away in between, stays: its
-//! key lacks those units until they come back by themselves.
+//! They cannot be settled at one instant. Others may see charges that will be compensated for at most two deadlines: one
+//! to settle all slots, one to compensate. A charge whose compensation fails, because its server became unreachable in
+//! between, stays: its key lacks those units until they refill.
 
+use crate::store::redis::context::Deadline;
 use crate::store::redis::key::RedisKey;
 use crate::store::redis::lease_reaper::PendingLease;
-use crate::store::redis::node::request::{Deadline, NodeReply, NodeRequest};
+use crate::store::redis::node::request::{NodeReply, NodeRequest, to_settlement};
 use crate::store::redis::script::call::{ChargeReply, ScriptOp};
 use crate::store::redis::topology::Topology;
-use crate::store::redis::{failed_settlement, to_settlement};
 use crate::store::{Outcome, Settlement, StoreError};
 use std::sync::Arc;
 use tokio::time::timeout_at;
 use tollgate_core::{Charge, Cost, Decision, LeaseId, Policy, Receipt, Timestamp};
 
-/// The charges of a request that lie together, by their places in it.
+/// The charges of a request with one tag, and their indexes in it.
 #[derive(Debug, Default)]
 struct SlotGroup {
     indexes: Vec<usize>,
     charges: Vec<Charge<RedisKey>>,
 }
 
-/// A key to be given back to, and the places of the charges that took from it.
+/// The reversal of all charges on one key, and their indexes.
 #[derive(Debug)]
 struct Compensation {
     charge: Charge<RedisKey>,
@@ -31,7 +32,7 @@ struct Compensation {
 }
 
 impl Topology {
-    /// Settles or looks at charges that lie apart. Once begun it is seen through, whether or not anybody waits for it.
+    /// Settles or peeks at cross-slot charges, in a task that a departing caller does not cancel.
     pub(crate) async fn settle_across_slots(
         self: &Arc<Self>,
         op: ScriptOp,
@@ -45,7 +46,8 @@ impl Topology {
             .spawn(async move { topology.settle_groups(op, &owned, lease).await });
         let joined = task.await;
         joined.unwrap_or_else(|_| {
-            failed_settlement(self.context().clock.now(), charges.len(), StoreError::ConnectionLost)
+            let error = Err(StoreError::ConnectionLost);
+            to_settlement(error, charges.len(), || self.context().clock.now())
         })
     }
 
@@ -67,12 +69,8 @@ impl Topology {
             if op == ScriptOp::Settle {
                 PendingLease::new(self, &group.charges, lease).resolve(&reply);
             }
-            let count = group.charges.len();
-            let (group_settlement, is_answered) = match reply {
-                Ok(NodeReply::Script(now, charge_replies)) => (to_settlement(now, charge_replies), true),
-                Ok(NodeReply::NearCache(denial)) => (denial, true),
-                Err(error) => (failed_settlement(self.context().clock.now(), count, error), false),
-            };
+            let is_answered = reply.is_ok();
+            let group_settlement = to_settlement(reply, group.charges.len(), || self.context().clock.now());
             is_denied |= is_answered && !group_settlement.allowed;
             if group_settlement.allowed {
                 kept.extend(&group.indexes);
@@ -94,8 +92,8 @@ impl Topology {
         settlement
     }
 
-    /// Takes back the charges at these places that were kept, and tells how their keys then stand. Whoever waits does so until
-    /// `deadline`; taking back has a deadline of its own.
+    /// Reverses the kept charges at these indexes and updates their standings. The caller waits until `deadline`; the
+    /// reversal has a deadline of its own.
     pub(crate) async fn compensate(
         self: &Arc<Self>,
         charges: &[Charge<RedisKey>],
@@ -127,7 +125,7 @@ impl Topology {
         }
     }
 
-    /// Takes charges back and says how each key then stands.
+    /// Undoes charges, and returns the standing of each key after it.
     async fn undo(&self, requests: Vec<NodeRequest>) -> Vec<Option<Decision>> {
         let context = self.context();
         let keys: Vec<RedisKey> = requests
@@ -135,7 +133,7 @@ impl Topology {
             .filter_map(|request| Some(request.charges.first()?.key))
             .collect();
         let replies = self.send(requests, context.deadline()).await;
-        // After the answers: what came before them must not be believed either.
+        // After the replies: states read before them are outdated too.
         keys.into_iter().for_each(|key| context.invalidate(key));
         let standings = replies.into_iter().map(|reply| {
             let count = match reply {
@@ -158,7 +156,7 @@ impl Topology {
         standings.collect()
     }
 
-    /// Tells how keys stand that would have been charged, had nobody refused.
+    /// Updates the standings of keys that would have been charged, had no slot denied.
     async fn refresh_standings(
         &self,
         charges: &[Charge<RedisKey>],
@@ -185,7 +183,7 @@ impl Topology {
     }
 }
 
-/// The charges of each tag.
+/// The charges by tag.
 fn groups(charges: &[Charge<RedisKey>]) -> Vec<SlotGroup> {
     let mut groups: Vec<SlotGroup> = Vec::new();
     for (index, charge) in charges.iter().enumerate() {
@@ -202,8 +200,8 @@ fn groups(charges: &[Charge<RedisKey>]) -> Vec<SlotGroup> {
     groups
 }
 
-/// What is to be given back of the charges at these places, which passed. Those of one key stand as one: the last of them
-/// says where. Whoever took nothing behind another charge of its key is told anew with it.
+/// The reversals of the charges at these indexes, which were allowed. Those of one key are one reversal, with the mark of
+/// the last; a charge of cost 0 behind another of its key only has its standing updated.
 fn compensations(
     charges: &[Charge<RedisKey>],
     kept: &[usize],

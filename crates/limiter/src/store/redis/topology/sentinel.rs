@@ -1,14 +1,16 @@
-//! Finds the primary that sentinels watch over, and follows it when they choose another.
+//! Sentinels: they name the primary, and announce a failover on a subscription.
 
-use crate::store::redis::connection::connector::{Connector, error_text};
+use crate::store::redis::connection::connector::{Connector, PrimaryLocator};
 use crate::store::redis::connection::endpoint::{ConnectOptions, Endpoint};
+use crate::store::redis::connection::handshake::error_text;
+use crate::store::redis::context::StoreContext;
 use crate::store::redis::supervise::spawn_supervised;
 use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
 use redis::{ProtocolVersion, RedisError};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
-use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -19,43 +21,43 @@ pub(crate) struct Sentinels {
     connect_options: ConnectOptions,
     name: String,
     primary: ConnectOptions,
-    /// Where they named it to another before this one began: for as long as none of them says anything.
+    /// The primary they named before this process started, used until one of them reports.
     last_known: Option<Endpoint>,
-    /// Where the primary is, as the best informed has said.
+    /// The report with the highest epoch.
     last: Mutex<Option<PrimaryReport>>,
-    /// Where it is about to be, and until when that is believed.
+    /// An announced promotion, and when it expires.
     next: Mutex<Option<(PrimaryReport, Instant)>>,
 }
 
-/// Where a sentinel says that the primary is.
+/// The primary as one sentinel reports it.
 #[derive(Debug)]
 struct PrimaryReport {
     endpoint: Endpoint,
-    /// Grows whenever another server is made the primary: of two sentinels the one with the higher number is right.
+    /// Grows with each failover: of two reports the one with the higher epoch is right.
     epoch: u64,
 }
 
-/// How long a sentinel may take to answer.
+/// The timeout of a query to a sentinel.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How long nothing may be heard from a sentinel before it is asked again: it may have gone without a word.
+/// The longest silence of a subscription before the sentinel is queried again: its connection may be lost unnoticed.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// The pause before a sentinel that is away is tried again.
+/// The backoff before the next attempt to subscribe.
 const BACKOFF: Duration = Duration::from_millis(500);
 
-/// What sentinels say when another server is the primary.
+/// The channel of completed failovers.
 const SWITCH: &str = "+switch-master";
 
-/// What the one that was elected to says when it has made another server the primary. The others, and itself, agree on that
-/// only when it has looked at that server again, a second later.
+/// The channel on which the elected sentinel announces the server it has promoted. The sentinels agree on it only when they
+/// poll that server again, a second later.
 const PROMOTION: &str = "+failover-state-wait-promotion";
 
-/// How long that may take. If it never comes, the primary is where it was.
+/// The longest time until they agree. After it the primary is where it was.
 const PROMOTION_TTL: Duration = Duration::from_secs(5);
 
 impl Sentinels {
-    /// `kept`: what another with the same sentinels [has told](Self::named) before.
+    /// `last_known` is what a store with the same sentinels [reported](Self::known_primary) before.
     pub(crate) fn new(
         endpoints: Vec<Endpoint>,
         connect_options: ConnectOptions,
@@ -65,7 +67,7 @@ impl Sentinels {
     ) -> Self {
         let sentinels = Self {
             endpoints,
-            // What they announce comes as messages either way, and old ones speak no other.
+            // Announcements are messages in either version, and old sentinels have no other.
             connect_options: connect_options.with_protocol(ProtocolVersion::RESP2),
             name,
             primary,
@@ -80,8 +82,8 @@ impl Sentinels {
         }
     }
 
-    /// The server that they named, as words to be kept for a start while none of them answers: whose primary it is, by name
-    /// and sentinels, and its address.
+    /// The primary they named, as text for [`RedisOptions::last_primary`](crate::store::redis::RedisOptions::last_primary): the
+    /// name, the sentinels and the endpoint.
     pub(crate) fn known_primary(&self) -> Option<String> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let endpoint = last.as_ref().map(|last| &last.endpoint).or(self.last_known.as_ref())?;
@@ -93,11 +95,11 @@ impl Sentinels {
         format!("{} {} ", self.name, endpoints.join(","))
     }
 
-    /// How the primary is reached: as the best informed of the sentinels says that answer. If none does, where it last was.
+    /// Asks all sentinels for the primary: the report with the highest epoch counts. If none answers, the last known primary.
     ///
     /// # Errors
-    /// That nobody knows.
-    pub(crate) async fn primary(&self) -> Result<ConnectOptions, String> {
+    /// No sentinel knows it, or one answered with an error while only the last known primary is left.
+    async fn locate_primary(&self) -> Result<ConnectOptions, String> {
         let mut queries = JoinSet::new();
         for endpoint in &self.endpoints {
             let (connect_options, name) = (self.connect_options.to(endpoint), self.name.clone());
@@ -112,27 +114,27 @@ impl Sentinels {
                         "a sentinel answers: {}",
                         error_text(&error, self.connect_options.password())
                     );
-                    // One that is away is told of by the system, and not by itself.
+                    // An unreachable sentinel is an I/O error, not a reply.
                     answered_with_error |= !error.is_io_error();
                 }
                 _ => {}
             }
         }
-        match self.current_primary() {
-            // Somebody must mend that before it is needed.
+        match self.latest_primary() {
+            // An operator must fix that before a failover needs it.
             Some(_) if answered_with_error && self.uses_last_known() => Err(last_error),
             Some(endpoint) => Ok(self.primary.to(&endpoint)),
             None => Err(last_error),
         }
     }
 
-    /// Whether no sentinel has said anything to this one yet, and it goes by what was kept.
+    /// True if no sentinel has reported yet and the last known primary is used.
     pub(crate) fn uses_last_known(&self) -> bool {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_none() && self.last_known.is_some()
     }
 
-    /// Takes what a sentinel says, unless another knew better: one that was cut off speaks of what was.
+    /// Records a report, unless another has a higher epoch: a sentinel that was cut off reports an old primary.
     fn record(&self, report: PrimaryReport) {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.as_ref().is_none_or(|last| last.epoch <= report.epoch) {
@@ -140,7 +142,7 @@ impl Sentinels {
         }
     }
 
-    /// Takes what a sentinel announces: `slave NAME ADDRESS PORT @ PRIMARY …` is about to be the primary.
+    /// Records an announcement: `slave NAME ADDRESS PORT @ PRIMARY …` is being promoted.
     fn record_promotion(&self, payload: &str) {
         let fields: Vec<&str> = payload.split(' ').collect();
         if let [_, _, name, port, "@", primary_name, ..] = *fields
@@ -155,8 +157,8 @@ impl Sentinels {
         }
     }
 
-    /// Where the primary is: as the best informed has said, or was just announced.
-    pub(crate) fn current_primary(&self) -> Option<Endpoint> {
+    /// The primary as announced or reported.
+    fn latest_primary(&self) -> Option<Endpoint> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let last = last.as_ref();
@@ -167,27 +169,26 @@ impl Sentinels {
         }
     }
 
-    /// Listens to every sentinel for as long as there is a link, and has it leave a server that is the primary no more.
-    pub(crate) fn subscribe_all(self: &Arc<Self>, connector: &Arc<Connector>, runtime: &Handle) {
+    /// Subscribes to every sentinel until the connector is dropped, and has it switch to the primary that they name.
+    pub(crate) fn subscribe_all(self: &Arc<Self>, connector: &Arc<Connector>, context: &StoreContext) {
         for endpoint in &self.endpoints {
             let (sentinels, weak) = (Arc::clone(self), Arc::downgrade(connector));
-            let connect_options = self.connect_options.to(endpoint);
+            let options = self.connect_options.to(endpoint);
             let subscribe = move || {
-                let (sentinels, connector, connect_options) =
-                    (Arc::clone(&sentinels), Weak::clone(&weak), connect_options.clone());
+                let (sentinels, connector, options) = (Arc::clone(&sentinels), Weak::clone(&weak), options.clone());
                 async move {
                     while connector.strong_count() > 0 {
-                        // Whatever went wrong, it is asked again soon. When all are away, what is connected stays.
-                        let _ = sentinels.subscribe(&connect_options, &connector).await;
+                        // Any error is followed by another attempt. While all sentinels are down, the connection stays.
+                        let _ = sentinels.subscribe(&options, &connector).await;
                         sleep(BACKOFF).await;
                     }
                 }
             };
-            spawn_supervised(runtime, connector.metrics(), subscribe);
+            spawn_supervised(&context.runtime, Arc::clone(&context.metrics), subscribe);
         }
     }
 
-    /// Listens to one sentinel until it is silent.
+    /// Follows one sentinel until its connection is lost.
     async fn subscribe(&self, connect_options: &ConnectOptions, connector: &Weak<Connector>) -> Result<(), RedisError> {
         let client = connect_options.client()?;
         let timed_out = |_| RedisError::from(std::io::Error::from(std::io::ErrorKind::TimedOut));
@@ -199,8 +200,7 @@ impl Sentinels {
         }
         let mut messages = subscription.into_on_message();
         loop {
-            // First, whenever it announces something, and whenever it was silent: an announcement does not say how well
-            // informed it is, and one may have been missed.
+            // At first, after each announcement, which carries no epoch, and after a silence, in which one may be missed.
             self.record(
                 timeout(TIMEOUT, query_sentinel(connect_options, &self.name))
                     .await
@@ -209,7 +209,7 @@ impl Sentinels {
             let Some(connector) = connector.upgrade() else {
                 return Ok(());
             };
-            if let Some(endpoint) = self.current_primary() {
+            if let Some(endpoint) = self.latest_primary() {
                 connector.switch_to(&endpoint);
             }
             drop(connector);
@@ -224,12 +224,12 @@ impl Sentinels {
     }
 }
 
-/// Where one sentinel says that the primary is.
+/// Asks one sentinel for the primary.
 async fn query_sentinel(connect_options: &ConnectOptions, name: &str) -> Result<PrimaryReport, RedisError> {
     let mut connection = connect_options.client()?.get_multiplexed_async_connection().await?;
     let mut queries = redis::pipe();
     queries.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-    // Its address is that of the old primary until all replicas follow the new one; its epoch is not.
+    // Its address stays that of the old primary until all replicas follow the new one; its epoch changes at once.
     queries.cmd("SENTINEL").arg("MASTER").arg(name);
     let (address, fields): (Option<(String, u16)>, HashMap<String, String>) =
         queries.query_async(&mut connection).await?;
@@ -241,8 +241,18 @@ async fn query_sentinel(connect_options: &ConnectOptions, name: &str) -> Result<
         }),
         _ => Err(RedisError::from((
             redis::ErrorKind::UnexpectedReturnType,
-            "the sentinel does not say where the primary is",
+            "the sentinel does not know the primary",
         ))),
+    }
+}
+
+impl PrimaryLocator for Sentinels {
+    fn locate(&self) -> BoxFuture<'_, Result<ConnectOptions, String>> {
+        Box::pin(self.locate_primary())
+    }
+
+    fn current_primary(&self) -> Option<Endpoint> {
+        self.latest_primary()
     }
 }
 
@@ -277,7 +287,7 @@ mod tests {
         let last_known = |last_known: &str| sentinels(Some(last_known));
         assert_eq!(
             last_known("mymaster h:26379 10.0.0.1:4\n")
-                .current_primary()
+                .latest_primary()
                 .map(|endpoint| endpoint.port),
             Some(4)
         );
@@ -291,7 +301,7 @@ mod tests {
             "other h:26379 10.0.0.1:4",
             "mymaster other:26379 10.0.0.1:4",
         ] {
-            assert!(last_known(useless).current_primary().is_none(), "{useless:?}");
+            assert!(last_known(useless).latest_primary().is_none(), "{useless:?}");
         }
         let sentinels = last_known("mymaster h:26379 10.0.0.1:4");
         assert!(sentinels.uses_last_known());
@@ -306,7 +316,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_announced_counts_until_it_is_so_or_too_long_ago() {
         let sentinels = sentinels(None);
-        let port = || sentinels.current_primary().map(|endpoint| endpoint.port);
+        let port = || sentinels.latest_primary().map(|endpoint| endpoint.port);
         assert_eq!(port(), None);
         sentinels.record(report(1, 7));
         for others in ["slave 10.0.0.1:2 10.0.0.1 2 @ other 10.0.0.1 1", "slave x", ""] {
@@ -316,7 +326,7 @@ mod tests {
         let payload = "slave 10.0.0.1:2 10.0.0.1 2 @ mymaster 10.0.0.1 1";
         sentinels.record_promotion(payload);
         assert_eq!(port(), Some(2));
-        // Others have not heard of it yet.
+        // Other sentinels do not know it yet.
         sentinels.record(report(1, 7));
         assert_eq!(port(), Some(2));
         tokio::time::advance(PROMOTION_TTL).await;
@@ -324,7 +334,7 @@ mod tests {
         sentinels.record_promotion(payload);
         sentinels.record(report(3, 8));
         assert_eq!(port(), Some(3));
-        // One that was cut off speaks of what was.
+        // A sentinel that was cut off reports an old primary.
         sentinels.record(report(2, 7));
         assert_eq!(port(), Some(3));
     }
