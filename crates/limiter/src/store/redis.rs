@@ -40,7 +40,7 @@ use self::node::request::{NodeReply, NodeRequest, to_settlement, unmarked_receip
 use self::script::call::{ChargeReply, ScriptOp};
 use self::topology::Topology;
 use super::{
-    BreakerState, BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, Settlement, Source, Store,
+    BreakerState, BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, SettleRequest, Settlement, Source, Store,
     StoreError, StoreKind, StoreStatus,
 };
 use crate::compat::redis_counters::RedisCounters;
@@ -232,6 +232,10 @@ impl Store for Redis {
             return denial;
         }
         self.settle_as(ScriptOp::Settle, charges, lease).await
+    }
+
+    async fn settle_each(&self, requests: &[SettleRequest<'_, RedisKey>]) -> Vec<Settlement> {
+        self.topology.settle_each(requests).await
     }
 
     async fn peek(&self, charges: &[Charge<RedisKey>]) -> Settlement {

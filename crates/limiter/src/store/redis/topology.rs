@@ -3,6 +3,7 @@
 pub(crate) mod cluster;
 mod cluster_nodes;
 mod cross_slot;
+mod pipeline;
 pub(crate) mod replicas;
 pub(crate) mod sentinel;
 pub(crate) mod slots;
