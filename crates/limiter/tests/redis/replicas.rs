@@ -231,7 +231,7 @@ async fn an_operator_is_told_why_no_replica_is_asked() {
     let single = Fixture::start(ServerKind::Redis70);
     let reply = options(&single).open().diagnose().await.expect("a server").warnings;
     assert!(
-        matches!(&reply[..], [told] if told.contains("the primary tells of none")),
+        matches!(&reply[..], [warning] if warning.contains("the primary lists none")),
         "{reply:?}"
     );
 }
