@@ -40,8 +40,8 @@ use self::node::request::{NodeReply, NodeRequest, to_settlement, unmarked_receip
 use self::script::call::{ChargeReply, ScriptOp};
 use self::topology::Topology;
 use super::{
-    BreakerState, BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, SettleRequest, Settlement, Source, Store,
-    StoreError, StoreKind, StoreStatus,
+    BreakerState, BreakerStatus, CounterStore, Hit, HitOp, Keyspace, LastError, SettleRequest, Settlement, Source,
+    Store, StoreError, StoreKind, StoreStatus,
 };
 use crate::compat::redis_counters::RedisCounters;
 use std::sync::{Arc, Mutex, PoisonError};
