@@ -24,11 +24,11 @@ pub use self::messages::envoy::r#type::v3::RateLimitUnit;
     reason = "made by a compiler, out of what is described in proto/"
 )]
 mod messages {
-    include!(concat!(env!("OUT_DIR"), "/envoy.rs"));
+    include!("../../proto/generated/envoy.rs");
 }
 
 /// What describes the messages, for those who ask over reflection.
-pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/envoy.bin"));
+pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../../proto/generated/envoy.bin");
 
 /// Why a request has no verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]

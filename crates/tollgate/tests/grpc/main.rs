@@ -11,6 +11,7 @@ mod certificates;
 mod client;
 mod descriptors;
 mod draining;
+mod generated;
 mod golden;
 mod health;
 mod reflection;
