@@ -16,13 +16,12 @@ pub use self::keyspace::{Key, Keyspace};
 #[cfg(feature = "redis")]
 pub use self::redis::RedisErrorCode;
 pub use self::status::{
-    BreakerState, BreakerStatus, CallMetrics, FallbackStatus, InstanceCount, LastError, StoreKind, StoreMode,
-    StoreStatus,
+    BreakerState, BreakerStatus, CallMetrics, FallbackStatus, InstanceCount, LastError, StoreKind, StoreStatus,
 };
 
 use std::future::Future;
 use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, Micros, Policy, Receipt, Timestamp};
-pub use tollgate_core::{Outcome, Source};
+pub use tollgate_core::{Outcome, Source, StoreMode};
 
 /// Keeps counters, and owns the clock they run on.
 ///

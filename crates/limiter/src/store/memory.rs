@@ -320,6 +320,13 @@ pub(crate) struct ChargeOptions {
 }
 
 impl ChargeOptions {
+    /// Decides about nothing: shows the standing.
+    pub(crate) const PEEK: Self = Self {
+        cost: Cost::ZERO,
+        policy: Policy::Enforce,
+        lease: LeaseId(0),
+    };
+
     #[inline(always)]
     fn receipt(self, mark: Mark) -> Receipt {
         Receipt {
@@ -372,12 +379,7 @@ impl Store for Memory {
         with_kind!(limit, kind => self.modify_key(kind, key, LeaseId::default(), |kind, state, now| {
             (state.and_then(|state| kind.refund(state, charge.cost, now)), ())
         }));
-        let peek = ChargeOptions {
-            cost: Cost::ZERO,
-            policy: Policy::Enforce,
-            lease: LeaseId::default(),
-        };
-        Ok((self.settle_cold(key, limit, peek), Source::Memory))
+        Ok((self.settle_cold(key, limit, ChargeOptions::PEEK), Source::Memory))
     }
 
     async fn release(&self, key: Fingerprint, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {

@@ -1,6 +1,6 @@
 //! The status of a store: the one snapshot that metrics, `/readyz` and the log read.
 
-use tollgate_core::Micros;
+use tollgate_core::{Micros, StoreMode};
 
 /// The status of a store at one instant. Made on request and never on a request's path, so it may allocate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub struct CallMetrics {
 /// The fallback around a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FallbackStatus {
-    /// Who decides.
+    /// The part of the system that decides.
     pub mode: StoreMode,
     /// The number of instances that share the limits.
     pub instances: InstanceCount,
@@ -112,36 +112,6 @@ pub enum InstanceCount {
     Heartbeats(u32),
     /// Not known: one is assumed.
     Assumed,
-}
-
-/// The part of the system that decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StoreMode {
-    /// The shared store decides; this instance while the store is unavailable.
-    #[default]
-    Auto,
-    /// Only the shared store decides.
-    SharedOnly,
-    /// Only this instance decides, by its share of each limit.
-    LocalOnly,
-}
-
-impl StoreMode {
-    /// All modes, by the names that settings and replies use.
-    pub const NAMES: [(&str, Self); 3] = [
-        ("auto", Self::Auto),
-        ("shared_only", Self::SharedOnly),
-        ("local_only", Self::LocalOnly),
-    ];
-
-    /// The name that settings and replies use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::SharedOnly => "shared_only",
-            Self::LocalOnly => "local_only",
-        }
-    }
 }
 
 impl StoreStatus {

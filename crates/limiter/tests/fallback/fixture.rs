@@ -7,9 +7,9 @@ use tollgate_core::{
     Charge, Cost, Counter, Decision, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, Receipt, Timestamp,
 };
 use tollgate_limiter::clock::Clock;
-use tollgate_limiter::store::fallback::{Fallback, FallbackOptions, StoreMode};
+use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::memory::Memory;
-use tollgate_limiter::store::{CounterStore, Keyspace, Settlement, Source, Store, StoreError, StoreStatus};
+use tollgate_limiter::store::{CounterStore, Keyspace, Settlement, Source, Store, StoreError, StoreMode, StoreStatus};
 use tollgate_limiter::{Fingerprint, MemoryKeyTemplate};
 
 /// The way of one instance to a store that all share.

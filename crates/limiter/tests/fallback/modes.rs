@@ -4,8 +4,7 @@ use crate::fixture::{Fixture, rate};
 use std::sync::Arc;
 use tollgate_core::rules::{Attempt, ParserOptions, RulesParser};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
-use tollgate_limiter::store::fallback::StoreMode;
-use tollgate_limiter::store::{Settlement, Source, Store, StoreError};
+use tollgate_limiter::store::{Settlement, Source, Store, StoreError, StoreMode};
 use tollgate_limiter::{AttemptItem, Direction, Fingerprint, InlineLimit, ItemVerdict, RuleLimiter};
 
 fn limit(units: u64) -> Limit {

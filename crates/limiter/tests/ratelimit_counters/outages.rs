@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate_limiter::RuleLimiter;
 use tollgate_limiter::core::Source;
-use tollgate_limiter::store::fallback::{Fallback, FallbackOptions, StoreMode};
+use tollgate_limiter::store::StoreMode;
+use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::Redis;
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 

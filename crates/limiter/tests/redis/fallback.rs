@@ -9,9 +9,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Limit, Micros, TokenBucket};
 use tollgate_limiter::conformance::{Harness, conformance};
-use tollgate_limiter::store::fallback::{Fallback, FallbackOptions, InstanceCount};
+use tollgate_limiter::store::fallback::{Fallback, FallbackOptions};
 use tollgate_limiter::store::redis::{Redis, RedisKey};
-use tollgate_limiter::store::{BreakerState, Keyspace, Source, Store};
+use tollgate_limiter::store::{BreakerState, InstanceCount, Keyspace, Source, Store};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 const R: f64 = 100.0;

@@ -312,7 +312,7 @@ fn what_holds_while_a_shared_store_is_away_is_as_it_is_written() {
     let fallback = fallback::FallbackOptions {
         share_millionths: 500_000,
         instances: Some(3),
-        mode: fallback::StoreMode::LocalOnly,
+        mode: tollgate_limiter::store::StoreMode::LocalOnly,
         compensation_timeout: Duration::from_millis(10),
         ..fallback::FallbackOptions::default()
     };

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
 use tollgate_limiter::core::{Cell, Cost, Micros, Source};
-use tollgate_limiter::store::StoreError;
-use tollgate_limiter::store::fallback::{Fallback, StoreMode};
+use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
+use tollgate_limiter::store::{StoreError, StoreMode};
 use tollgate_limiter::{self as limiter, AttemptItem, CheckResult, CombinedVerdict, ForgetError, RuleLimiter};
 
 /// A server that other instances share, and this instance while that is away.

@@ -1,7 +1,8 @@
-//! Instances count each other: each holds a lease of one concurrency limit in the store, and renews it for as long as it
-//! lives. How many are held is how many there are.
+//! Heartbeats: each instance holds a lease of one concurrency limit in the store and renews it as long as it runs. The
+//! number of leases held is the number of instances.
 
-use super::{Fallback, LocalLimiter};
+use super::Fallback;
+use super::local_limiter::LocalLimiter;
 use crate::store::{CounterStore, InstanceCount, Store, StoreError, StoreMode};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tollgate_core::{Charge, Concurrency, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy};
 
-/// How long an instance is believed to live that says nothing, and how often it says something.
+/// The lifetime of an instance's lease, and the interval of its heartbeats.
 const TTL: Micros = Micros::from_secs(8);
 const INTERVAL: Duration = Duration::from_millis(1_500);
 
@@ -30,12 +31,12 @@ pub(super) const fn counter(limit: &Limit) -> Counter<'_> {
     }
 }
 
-/// Counts in the background for as long as both are there.
+/// Sends heartbeats in the background until the store or the limiter is dropped.
 pub(super) fn start<S: Store + 'static>(store: &Arc<S>, local: &Arc<LocalLimiter>) {
     let (store, local) = (Arc::downgrade(store), Arc::downgrade(local));
     tokio::spawn(async move {
         loop {
-            // A beat that fails, however it fails, is followed by another.
+            // A heartbeat that fails, even by a panic, is followed by another.
             let heartbeat = tokio::spawn(send_heartbeat(Weak::clone(&store), Weak::clone(&local)));
             if let Ok(None) = heartbeat.await {
                 return;
@@ -45,7 +46,7 @@ pub(super) fn start<S: Store + 'static>(store: &Arc<S>, local: &Arc<LocalLimiter
     });
 }
 
-/// Says that we live, and counts who does. Nothing if nobody wants to know any more.
+/// Renews this instance's lease and counts all leases. `None` when heartbeats are to end.
 async fn send_heartbeat<S: Store>(store: Weak<S>, local: Weak<LocalLimiter>) -> Option<()> {
     let (store, local) = (store.upgrade()?, local.upgrade()?);
     let _guard = local.instances.heartbeat_lock.lock().await;
@@ -62,12 +63,12 @@ async fn send_heartbeat<S: Store>(store: Weak<S>, local: Weak<LocalLimiter>) -> 
 }
 
 impl<S: CounterStore> Fallback<S> {
-    /// Says that this instance ends, so that it is counted no more: whoever takes its place would be counted beside it, and
-    /// the largest number of the last minutes holds. Others find out by themselves if the store cannot be told.
+    /// Releases the lease of this instance, which is about to end: otherwise its successor would be counted in addition,
+    /// and the largest count of the last minutes holds. If the store is unavailable, the lease expires.
     pub async fn deregister(&self) {
         let LocalLimiter { instances, .. } = &*self.local;
         instances.deregistered.store(true, Ordering::Relaxed);
-        // Not while it says the opposite.
+        // Not during a heartbeat, which would take the lease again.
         let _guard = instances.heartbeat_lock.lock().await;
         if matches!(instances.count(), InstanceCount::Heartbeats(_)) && self.mode() != StoreMode::LocalOnly {
             let limit = limit();

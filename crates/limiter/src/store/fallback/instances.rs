@@ -1,4 +1,4 @@
-//! How many instances share the limits: as they are told, or as they were counted.
+//! The number of instances that share the limits: configured, or counted by heartbeats.
 
 use crate::lease;
 use crate::store::InstanceCount;
@@ -7,28 +7,28 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use tokio::sync::Mutex;
 use tollgate_core::{LeaseId, Micros, Timestamp};
 
-/// How many instances share the limits.
+/// The number of instances that share the limits.
 #[derive(Debug)]
 pub(super) struct Instances {
     configured: Option<u32>,
-    /// The most that were counted of late; zero before the first count.
+    /// The largest recent count; zero before the first one.
     max: AtomicU32,
     counts: Lock<Counts>,
-    /// What stands for this one among them.
+    /// The lease of this instance.
     pub(super) lease: LeaseId,
-    /// Whether this one says no more that it is there.
+    /// True once this instance sends no more heartbeats.
     pub(super) deregistered: AtomicBool,
-    /// Held while it says so, or takes it back.
+    /// Held during a heartbeat and during deregistration.
     pub(super) heartbeat_lock: Mutex<()>,
 }
 
-/// The most that were counted in each of the last minutes in which anybody counted.
+/// The largest count of each of the last minutes with a count.
 #[derive(Debug, Default)]
 struct Counts {
     minutes: [(u64, u32); MINUTES],
 }
 
-/// For so long the largest number counts: who has gone may only be cut off, and still serve.
+/// The largest count holds this long: an instance that is gone may only be cut off, and still serve.
 const MINUTES: usize = 10;
 const MINUTE: Micros = Micros::from_secs(60);
 
@@ -44,7 +44,7 @@ impl Instances {
         }
     }
 
-    /// How many there are, and how that is known.
+    /// The number and its origin.
     #[inline]
     pub(super) fn count(&self) -> InstanceCount {
         match (self.configured, self.max.load(Ordering::Relaxed)) {
@@ -54,7 +54,7 @@ impl Instances {
         }
     }
 
-    /// Notes that so many were counted.
+    /// Records a count.
     pub(super) fn record_count(&self, count: u32, now: Timestamp) {
         let max = self.counts.lock().record(count.max(1), now);
         self.max.store(max, Ordering::Relaxed);
@@ -62,7 +62,7 @@ impl Instances {
 }
 
 impl Counts {
-    /// Notes a count, and says which of the last ten minutes was the largest.
+    /// Records a count, and returns the largest of the last ten minutes.
     fn record(&mut self, count: u32, now: Timestamp) -> u32 {
         let minute = now.as_micros() / MINUTE.get();
         let index = (minute % MINUTES as u64) as usize;
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(instances.count(), InstanceCount::Heartbeats(4));
         instances.record_count(2, at(640));
         assert_eq!(instances.count(), InstanceCount::Heartbeats(2));
-        // Nobody counts while the store is away: what was known stays.
+        // Without the store nothing is counted, and the last count stays.
         instances.record_count(5, at(50_000));
         assert_eq!(instances.count(), InstanceCount::Heartbeats(5));
     }

@@ -1,38 +1,39 @@
-//! What is remembered of keys so that this instance can go on where the shared store left off, and pay back what it let
-//! pass meanwhile. A table of a fixed size: noting takes the same time and memory however many keys there are, and where
-//! there are too many, some are forgotten.
+//! The history of keys: their last shared state, the seed of a local counter, and their debts, to be repaid.
+//!
+//! A set-associative table of a fixed size: recording takes the same time and memory however many keys there are, and
+//! where there are too many, some are evicted.
 
 use crate::fingerprint::Fingerprint;
 use crate::sync::Lock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tollgate_core::{Limit, Micros, Standing, Timestamp, muldiv};
 
-/// How many keys share a lock, and how many such sets there are: 2^17 keys in 6 MiB.
+/// Keys per set, which share a lock, and the number of sets: 2^17 keys in 6 MiB.
 const WAYS: usize = 4;
 const SETS: usize = 1 << 15;
 
-/// Notes of keys.
+/// The records of keys.
 #[derive(Debug)]
 pub(super) struct KeyHistory {
     sets: Box<[Lock<[KeyRecord; WAYS]>]>,
-    /// How many keys have something to pay back, so that nobody looks for one while there is none.
+    /// The number of keys with a debt, so that no debt is looked up while there is none.
     debtors: AtomicUsize,
 }
 
-/// What is known of a key.
+/// The record of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeyRecord {
-    /// Zero where there is none.
+    /// The high half of its fingerprint; zero in an empty slot.
     key: u64,
-    /// What the shared store said last: so much was used, and so long it would take to be as new.
+    /// The last shared state: the units used, the time until they are back, and the instant of the reply.
     used: u32,
     reset_after: Micros,
     at: Timestamp,
-    /// Units let pass here that the shared store was not told of.
+    /// Units allowed here and not repaid.
     debt: u32,
-    /// Whether the counter here was brought to what the shared one showed, since that was last asked.
+    /// True if the local counter was seeded since the last shared reply.
     pub(super) is_seeded: bool,
-    /// Whether the shared store was asked for it and said nothing: it might take what is owed, and nobody knew.
+    /// True if the last shared call for it has an unknown outcome: a repayment might arrive unnoticed.
     pub(super) outcome_unknown: bool,
 }
 
@@ -44,7 +45,7 @@ impl KeyHistory {
         }
     }
 
-    /// Learns from the shared store how a key stands. From now on it decides.
+    /// Records the shared standing of a key.
     pub(super) fn learn(&self, key: Fingerprint, standing: &Standing, at: Timestamp) {
         let used = narrow(standing.limit.saturating_sub(standing.remaining));
         let learn = |record: &mut KeyRecord| {
@@ -60,13 +61,12 @@ impl KeyHistory {
         }
     }
 
-    /// Whether any key may have something to pay back.
+    /// True if any key may have a debt.
     pub(super) fn has_debts(&self) -> bool {
         self.debtors.load(Ordering::Relaxed) > 0
     }
 
-    /// What a key has to pay back, which is then taken for paid. Nothing while it is in doubt whether the shared store
-    /// answers for it.
+    /// Takes the debt of a key, which then counts as repaid. Zero while the outcome of its last shared call is unknown.
     pub(super) fn take_debt(&self, key: Fingerprint) -> u64 {
         let debt = self.with_existing(key, |record| match record.outcome_unknown {
             true => 0,
@@ -75,30 +75,29 @@ impl KeyHistory {
         debt.map_or(0, u64::from)
     }
 
-    /// Notes that a key has so much to pay back, or again has.
+    /// Adds units to the debt of a key.
     pub(super) fn add_debt(&self, key: Fingerprint, units: u64) {
         self.with(key, |record| record.add_debt(units));
     }
 
-    /// Notes that so much was not let pass after all.
+    /// Removes units from the debt of a key.
     pub(super) fn cancel_debt(&self, key: Fingerprint, units: u64) {
         self.with_existing(key, |record| record.cancel_debt(units));
     }
 
-    /// Forgets all of a key.
+    /// Removes the record of a key.
     pub(super) fn forget(&self, key: Fingerprint) {
         self.with_existing(key, |record| *record = KeyRecord::default());
     }
 
-    /// Does something with the note of a key, if there is one, while nobody else does.
+    /// Runs `work` on the record of a key under its lock, if there is one.
     fn with_existing<T>(&self, key: Fingerprint, work: impl FnOnce(&mut KeyRecord) -> T) -> Option<T> {
         let mut set = self.set(key)?.lock();
         let record = set.iter_mut().find(|record| record.key == { key.high })?;
         Some(self.track_debt(record, work))
     }
 
-    /// Does something with the note of a key, while nobody else does. Where there is no room for it, what was noted is
-    /// forgotten at once.
+    /// Runs `work` on the record of a key under its lock. In a set full of debts the record is temporary.
     #[inline]
     pub(super) fn with<T>(&self, key: Fingerprint, work: impl FnOnce(&mut KeyRecord) -> T) -> T {
         let name = { key.high };
@@ -109,7 +108,7 @@ impl KeyHistory {
         let mut set = set.lock();
         let record = match set.iter().position(|record| record.key == name) {
             Some(known) => set.get_mut(known),
-            // Of those that owe nothing, the one whose limit is as new again first: an empty one before all.
+            // Evicts a record without debt, the one that is fresh first: an empty slot before all.
             None => set
                 .iter_mut()
                 .filter(|record| record.debt == 0)
@@ -127,12 +126,12 @@ impl KeyHistory {
         self.track_debt(record, work)
     }
 
-    /// Does something with a note, and counts it if it owes from then on, or no more.
+    /// Runs `work` on a record, and keeps the number of debtors.
     #[inline]
     fn track_debt<T>(&self, record: &mut KeyRecord, work: impl FnOnce(&mut KeyRecord) -> T) -> T {
-        let debt = record.debt > 0;
+        let had_debt = record.debt > 0;
         let done = work(record);
-        match (debt, record.debt > 0) {
+        match (had_debt, record.debt > 0) {
             (false, true) => drop(self.debtors.fetch_add(1, Ordering::Relaxed)),
             (true, false) => drop(self.debtors.fetch_sub(1, Ordering::Relaxed)),
             _ => {}
@@ -147,18 +146,18 @@ impl KeyHistory {
 }
 
 impl KeyRecord {
-    /// Notes units let pass here.
+    /// Adds units to its debt.
     pub(super) fn add_debt(&mut self, units: u64) {
         self.debt = self.debt.saturating_add(narrow(units));
     }
 
-    /// Notes units that were not let pass after all.
+    /// Removes units from its debt.
     pub(super) fn cancel_debt(&mut self, units: u64) {
         self.debt = self.debt.saturating_sub(narrow(units));
     }
 
-    /// How many units of a limit are used by now, as far as was said: what debts are measured in time shrink with it; a
-    /// window's stay until it has passed, and so do a log's, which may leave earlier.
+    /// The units used by now, by the last shared state: those of a bucket refill with time; those of a window or a log
+    /// count until the window has passed, although a log's may leave earlier.
     pub(super) fn used_now(&self, limit: &Limit, now: Timestamp) -> u64 {
         let left = self.reset_after.get().saturating_sub(now.since(self.at).get());
         let used = u64::from(self.used);
@@ -171,7 +170,7 @@ impl KeyRecord {
                 let (units, rest) = muldiv(used, left, reset_after);
                 units + u64::from(rest > 0)
             }
-            // Leases end whenever they are released, and nobody here would hear of it.
+            // Leases may be released at any time, unseen by this instance.
             Limit::Concurrency(_) => 0,
         }
     }

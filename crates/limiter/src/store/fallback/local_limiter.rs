@@ -1,17 +1,17 @@
-//! What this instance knows and decides by itself.
+//! The local limiter: decisions of this instance alone, with its memory store.
 
 use super::instances::Instances;
 use super::key_history::{KeyHistory, KeyRecord};
 use super::options::FallbackMetrics;
-use super::portion_cache::PortionRatio;
+use super::portion_cache::cached_portion;
 use crate::fingerprint::{Fingerprint, MemoryKeyTemplate};
 use crate::store::memory::{ChargeOptions, Memory};
 use crate::store::{Key, Outcome, Settlement, Source, Store, StoreError, StoreMode};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
-use tollgate_core::{Charge, Cost, Decision, LeaseId, Limit, OnStoreFailure, Policy, TokenBucket};
+use tollgate_core::{Charge, Cost, Decision, FailureAction, LeaseId, Limit, Policy, PortionRatio, failure_policy_with};
 
-/// What this instance knows and decides.
+/// The state by which this instance decides alone.
 #[derive(Debug)]
 pub(super) struct LocalLimiter {
     pub(super) memory: Memory,
@@ -24,14 +24,6 @@ pub(super) struct LocalLimiter {
     pub(super) metrics: FallbackMetrics,
 }
 
-/// Who decides a charge that the shared store did not.
-pub(super) enum FallbackLimit {
-    /// A part of its limit.
-    Share(Limit),
-    /// The cap of this instance.
-    Cap(Limit),
-}
-
 impl LocalLimiter {
     pub(super) fn mode(&self) -> StoreMode {
         match self.mode.load(Ordering::Relaxed) {
@@ -41,36 +33,35 @@ impl LocalLimiter {
         }
     }
 
-    pub(super) fn ratio(&self) -> PortionRatio {
-        PortionRatio::new(self.share_millionths, self.instances.count().count())
+    /// This instance's share of a limit.
+    pub(super) fn portion(&self, limit: &Limit) -> Limit {
+        let ratio = PortionRatio::new(self.share_millionths, self.instances.count().count());
+        cached_portion(ratio, limit)
     }
 
+    /// What becomes of a charge without the shared store.
+    pub(super) fn failure_action<K>(&self, charge: &Charge<K>) -> FailureAction {
+        failure_policy_with(charge, self.mode(), |limit| self.portion(limit))
+    }
+
+    /// The key of a counter in the memory store.
     #[inline]
     pub(super) fn key<K: Key>(&self, key: &K) -> Fingerprint {
         self.template.fingerprint(&[&key.bits().to_le_bytes()])
     }
 
-    /// Who decides a charge, if anybody here does.
-    pub(super) fn fallback_limit<K>(&self, charge: &Charge<K>) -> Option<FallbackLimit> {
-        let share = || Some(FallbackLimit::Share(self.ratio().apply(&charge.limit)));
-        match (self.mode(), charge.on_failure) {
-            (StoreMode::LocalOnly, _) | (StoreMode::Auto, OnStoreFailure::Local) => share(),
-            (_, OnStoreFailure::Open { cap: Some(cap) }) => Some(FallbackLimit::Cap(TokenBucket::new(cap).into())),
-            _ => None,
-        }
-    }
-
-    pub(super) fn charge<K: Key>(&self, charge: &Charge<K>, fallback: &FallbackLimit) -> Charge<Fingerprint> {
-        Charge {
+    /// The charge on the memory store, if this instance decides by a limit.
+    pub(super) fn charge<K: Key>(&self, charge: &Charge<K>, action: &FailureAction) -> Option<Charge<Fingerprint>> {
+        Some(Charge {
             key: self.key(&charge.key),
-            limit: *fallback.limit(),
+            limit: *action.limit()?,
             cost: charge.cost,
             policy: charge.policy,
             on_failure: charge.on_failure,
-        }
+        })
     }
 
-    /// Brings a counter here to what the shared one showed, once until that is asked again.
+    /// Seeds a local counter from the last shared state, once until the store replies for its key again.
     #[inline]
     pub(super) fn seed(&self, record: &mut KeyRecord, key: Fingerprint, shared: &Limit, portion: &Limit) {
         if !std::mem::replace(&mut record.is_seeded, true) {
@@ -79,61 +70,62 @@ impl LocalLimiter {
     }
 
     #[cold]
-    pub(super) fn seed_counter(&self, record: &KeyRecord, key: Fingerprint, shared: &Limit, portion: &Limit) {
-        let (used, whole) = (record.used_now(shared, self.memory.now()), shared.capacity());
-        let used = u128::from(used.min(whole)) * u128::from(portion.capacity());
-        let target = u64::try_from(used.div_ceil(u128::from(whole.max(1)))).unwrap_or(u64::MAX);
+    fn seed_counter(&self, record: &KeyRecord, key: Fingerprint, shared: &Limit, portion: &Limit) {
+        let (used, capacity) = (record.used_now(shared, self.memory.now()), shared.capacity());
+        let used = u128::from(used.min(capacity)) * u128::from(portion.capacity());
+        let target = u64::try_from(used.div_ceil(u128::from(capacity.max(1)))).unwrap_or(u64::MAX);
         let local_used = self.used(key, portion);
         let missing = if let Limit::SlidingLog(_) = portion {
-            // What a log holds leaves it all at once, and here earlier than there: it begins anew.
+            // A log's units leave it all at once, and the local ones left earlier than the shared ones: it starts anew.
             self.memory.forget_key(key, portion);
             target.max(local_used)
         } else {
             target.saturating_sub(local_used)
         };
-        // No limit holds more than a cost can be.
+        // No limit holds more than the largest cost.
         if let (Ok(cost), true) = (Cost::new(missing), missing > 0) {
-            let how = ChargeOptions {
+            let seed = ChargeOptions {
                 cost,
                 policy: Policy::Count,
                 lease: LeaseId::default(),
             };
-            self.memory.settle_cold(key, portion, how);
+            self.memory.settle_cold(key, portion, seed);
             self.metrics.seeded_counters.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// How much of a limit here is used.
+    /// The units used of a local counter.
     pub(super) fn used(&self, key: Fingerprint, portion: &Limit) -> u64 {
-        let peek = ChargeOptions {
-            cost: Cost::ZERO,
-            policy: Policy::Enforce,
-            lease: LeaseId::default(),
-        };
-        let standing = *self.memory.settle_cold(key, portion, peek).standing();
+        let standing = *self.memory.settle_cold(key, portion, ChargeOptions::PEEK).standing();
         standing.limit.saturating_sub(standing.remaining)
     }
 
-    /// Gives a cost back here. So much less is charged to the shared store when that is back; what that has taken itself, time
-    /// gives back.
+    /// Refunds a cost here, which reduces the repayment of its key. Units the shared store itself had counted refill with
+    /// time.
     pub(super) async fn refund<K: Key>(
         &self,
         charge: &Charge<K>,
-        portion: Limit,
+        action: &FailureAction,
     ) -> Result<(Decision, Source), StoreError> {
-        let local_charge = self.charge(charge, &FallbackLimit::Share(portion));
+        let local_charge = self.charge(charge, action).ok_or(StoreError::Unavailable)?;
         self.history.with(local_charge.key, |record| {
             self.seed(record, local_charge.key, &charge.limit, &local_charge.limit);
             record.cancel_debt(local_charge.cost.get());
         });
         let (decision, _) = self.memory.refund(&local_charge).await?;
-        Ok((decision, Source::Local))
+        Ok((decision, action.source()))
     }
 
     /// Settles the only charge of a request: the usual case, with one lock and no list.
-    pub(super) fn settle_single<K: Key>(&self, charge: &Charge<K>, portion: Limit, lease: LeaseId) -> Settlement {
-        let fallback = FallbackLimit::Share(portion);
-        let local_charge = self.charge(charge, &fallback);
+    pub(super) fn settle_single<K: Key>(
+        &self,
+        charge: &Charge<K>,
+        action: &FailureAction,
+        lease: LeaseId,
+    ) -> Settlement {
+        let Some(local_charge) = self.charge(charge, action) else {
+            return Settlement::failed(self.memory.now(), 1, StoreError::BreakerOpen);
+        };
         let mut settlement = self.history.with(local_charge.key, |record| {
             record.outcome_unknown = false;
             self.seed(record, local_charge.key, &charge.limit, &local_charge.limit);
@@ -141,19 +133,19 @@ impl LocalLimiter {
             let is_allowed =
                 |outcome: &Result<Outcome, StoreError>| outcome.is_ok_and(|outcome| outcome.decision.is_allow());
             let is_kept = local_charge.policy == Policy::Count || settlement.outcomes.iter().all(is_allowed);
-            if is_kept && fallback.is_repaid() {
+            if is_kept && action.is_repaid() {
                 record.add_debt(local_charge.cost.get());
             }
             settlement
         });
         for outcome in settlement.outcomes.iter_mut().flatten() {
-            *outcome = fallback.label(*outcome);
+            outcome.source = action.source();
         }
         self.metrics.decided.fetch_add(1, Ordering::Relaxed);
         settlement
     }
 
-    /// Notes what the shared store said, and where it said nothing.
+    /// Records the shared state of the keys, and for which of them it is unknown.
     pub(super) fn learn<K: Key>(&self, charges: &[Charge<K>], settlement: &Settlement) {
         for (charge, outcome) in charges.iter().zip(&settlement.outcomes) {
             if outcome.is_err_and(|error| !error.is_definite()) {
@@ -164,7 +156,7 @@ impl LocalLimiter {
         self.learn_standings(charges, settlement);
     }
 
-    /// Notes how the shared store said that keys stand.
+    /// Records the shared standings of the keys.
     pub(super) fn learn_standings<K: Key>(&self, charges: &[Charge<K>], settlement: &Settlement) {
         let mut now = None;
         for (charge, outcome) in charges.iter().zip(&settlement.outcomes) {
@@ -177,29 +169,5 @@ impl LocalLimiter {
                     .learn(self.key(&charge.key), outcome.decision.standing(), at);
             }
         }
-    }
-}
-
-impl FallbackLimit {
-    pub(super) const fn limit(&self) -> &Limit {
-        match self {
-            Self::Share(limit) | Self::Cap(limit) => limit,
-        }
-    }
-
-    /// Leases are given back where they were taken, and a cap is nobody's limit.
-    pub(super) const fn is_repaid(&self) -> bool {
-        match self {
-            Self::Share(limit) => !matches!(limit, Limit::Concurrency(_)),
-            Self::Cap(_) => false,
-        }
-    }
-
-    pub(super) const fn label(&self, outcome: Outcome) -> Outcome {
-        let source = match self {
-            Self::Share(_) => Source::Local,
-            Self::Cap(_) => Source::Open,
-        };
-        Outcome { source, ..outcome }
     }
 }

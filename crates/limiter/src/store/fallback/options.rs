@@ -1,25 +1,25 @@
-//! How a local limiter is to be, who decides, and what it has done.
+//! Options and counts of the fallback.
 
 use crate::store::StoreMode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// How a local limiter is to be.
+/// The options of a fallback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FallbackOptions {
-    /// How much of each limit all instances together enforce while the store is away, in millionths.
+    /// The part of each limit that all instances enforce in total without the store, in millionths.
     pub share_millionths: u32,
-    /// How many instances share the limits. Unless said they count each other.
+    /// The number of instances that share the limits. By default they count each other.
     pub instances: Option<u32>,
-    /// Who decides.
+    /// The part of the system that decides.
     pub mode: StoreMode,
-    /// How long a decision may take beyond the store's answer: to take back what it took.
+    /// The time a decision may wait for its compensation, beyond the store's reply.
     pub compensation_timeout: Duration,
-    /// The most bytes of keys and states here.
+    /// The largest number of bytes of keys and states.
     pub max_memory: usize,
 }
 
-/// What a local limiter has done.
+/// The counts of a fallback.
 #[derive(Debug, Default)]
 pub struct FallbackMetrics {
     pub(super) decided: AtomicU64,
@@ -40,17 +40,17 @@ impl Default for FallbackOptions {
 }
 
 impl FallbackMetrics {
-    /// Charges decided here.
+    /// Charges decided by this instance.
     pub fn decided(&self) -> u64 {
         self.decided.load(Ordering::Relaxed)
     }
 
-    /// Counters here that were brought to what the shared store had shown.
+    /// Local counters seeded from the last shared state.
     pub fn seeded_counters(&self) -> u64 {
         self.seeded_counters.load(Ordering::Relaxed)
     }
 
-    /// Units let pass here that were then charged to the shared store.
+    /// Units allowed here and charged to the shared store afterwards.
     pub fn repaid_units(&self) -> u64 {
         self.repaid_units.load(Ordering::Relaxed)
     }

@@ -1,10 +1,11 @@
-//! Paying back: what was let pass here while the shared store was away is charged there when it is back, in front of the
-//! next requests of the key, unit by unit as far as there are units.
+//! Repayment after an outage: units allowed here while the shared store was unavailable are charged to it before the
+//! key's next request, as far as it has units left.
 //!
-//! Each payment is a request of its own. So it refuses nobody who could pass beside it, and takes nothing if it is refused:
-//! what could not be paid is owed on. It is only as much as time has not given back here since.
+//! Each repayment is a request of its own. So it denies no other charge, and consumes nothing if it is denied: what could
+//! not be repaid stays a debt. A debt is never more than what is still used of the local counter.
 
-use super::{Fallback, LocalLimiter};
+use super::Fallback;
+use super::local_limiter::LocalLimiter;
 use crate::store::{CounterStore, Key, Settlement, StoreError};
 use futures_util::future::{join, join_all};
 use std::slice::from_ref;
@@ -12,7 +13,7 @@ use std::sync::atomic::Ordering;
 use tollgate_core::{Charge, Cost, LeaseId, Policy};
 
 impl<S: CounterStore> Fallback<S> {
-    /// Charges debts to the shared store, and settles behind them.
+    /// Charges the repayments to the shared store, and settles after them.
     pub(super) async fn repay_and_settle(
         &self,
         repayments: &[Charge<S::Key>],
@@ -31,7 +32,7 @@ impl<S: CounterStore> Fallback<S> {
 }
 
 impl LocalLimiter {
-    /// What the keys of a request have to pay back, as charges. It is taken for paid until it is known not to be.
+    /// The debts of a request's keys, as charges. They count as repaid until the store says otherwise.
     pub(super) fn repayments<K: Key>(&self, charges: &[Charge<K>]) -> Vec<Charge<K>> {
         let mut repayments: Vec<Charge<K>> = Vec::new();
         for charge in charges.iter().filter(|charge| charge.cost > Cost::ZERO) {
@@ -40,7 +41,7 @@ impl LocalLimiter {
             if debt == 0 {
                 continue;
             }
-            let repayable = debt.min(self.used(key, &self.ratio().apply(&charge.limit)));
+            let repayable = debt.min(self.used(key, &self.portion(&charge.limit)));
             repayments.extend(installments(repayable).filter_map(|units| {
                 Some(Charge {
                     cost: Cost::new(units).ok()?,
@@ -58,19 +59,19 @@ impl LocalLimiter {
             Some(Ok(outcome)) if outcome.decision.is_allow() => {
                 self.metrics.repaid_units.fetch_add(units, Ordering::Relaxed);
             }
-            // What others keep there cannot be charged.
+            // A foreign value cannot be charged.
             Some(Err(StoreError::ForeignValue)) => {}
-            // The next request brings it.
+            // The key's next request tries again.
             Some(Ok(_)) => self.history.add_debt(self.key(&repayment.key), units),
             Some(Err(error)) if error.is_definite() => self.history.add_debt(self.key(&repayment.key), units),
-            // Nobody knows; it is not charged twice.
+            // The outcome is unknown: it may have arrived, so it is not repeated.
             Some(Err(_)) | None => {}
         }
     }
 }
 
-/// A sum in parts of which as much can be paid as there is, to the unit, by taking each that still fits: the larger half of
-/// what is left, again and again. No part is more than one above all behind it together.
+/// Splits a debt so that any number of units that are left can be repaid exactly, by taking each installment that fits:
+/// the larger half of the rest, again and again. No installment exceeds the sum of those after it by more than one.
 fn installments(units: u64) -> impl Iterator<Item = u64> {
     let mut left = units;
     std::iter::from_fn(move || {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::{MissedTickBehavior, timeout};
 use tollgate::server::store::SharedStore;
-use tollgate_limiter::store::fallback::StoreMode;
+use tollgate_limiter::store::StoreMode;
 use tollgate_limiter::store::redis::{Diagnostics, Redis};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(250);

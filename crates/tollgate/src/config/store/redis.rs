@@ -8,7 +8,8 @@ use std::time::Duration;
 use tollgate_limiter::core::problem::ValueError;
 use tollgate_limiter::core::yaml::{Fields, Node};
 use tollgate_limiter::core::{Micros, quantity};
-use tollgate_limiter::store::fallback::{self, StoreMode};
+use tollgate_limiter::store::StoreMode;
+use tollgate_limiter::store::fallback;
 use tollgate_limiter::store::redis::{BreakerConfig, ClockSource, Functions, OpenFor, ReadFrom, Redis, RedisOptions};
 
 /// How a store on a Redis or Valkey server is to be.
