@@ -23,8 +23,8 @@ use self::key_history::KeyHistory;
 use self::local_limiter::LocalLimiter;
 use super::memory::{Commit, Memory, MemoryOptions};
 use super::{
-    CounterStore, FallbackStatus, Hit, HitOp, InstanceCount, Keyspace, Outcome, Settlement, Source, Store, StoreError,
-    StoreMode, StoreStatus,
+    CounterStore, FallbackStatus, Hit, HitOp, InstanceCount, Keyspace, Outcome, SettleRequest, Settlement, Source,
+    Store, StoreError, StoreMode, StoreStatus,
 };
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -114,6 +114,31 @@ impl<S: CounterStore> Fallback<S> {
         }
     }
 
+    /// Settles several requests with the shared store in one call, after the repayments of their keys.
+    async fn settle_each_shared(&self, requests: &[SettleRequest<'_, S::Key>]) -> Vec<Settlement> {
+        if requests.is_empty() {
+            return Vec::new();
+        }
+        if !self.local.history.has_debts() {
+            return self.inner.settle_each(requests).await;
+        }
+        let repayments: Vec<Charge<S::Key>> = requests
+            .iter()
+            .flat_map(|request| self.local.repayments(request.charges))
+            .collect();
+        let repaying = repayments.iter().map(|repayment| SettleRequest {
+            charges: from_ref(repayment),
+            lease: LeaseId::default(),
+        });
+        let all: Vec<SettleRequest<'_, S::Key>> = repaying.chain(requests.iter().copied()).collect();
+        let mut settlements = self.inner.settle_each(&all).await;
+        let replies = settlements.split_off(repayments.len().min(settlements.len()));
+        for (repayment, settlement) in repayments.iter().zip(&settlements) {
+            self.local.record_repayment(repayment, settlement);
+        }
+        replies
+    }
+
     /// True if the shared store need not be called.
     fn bypasses_shared(&self, charges: &[Charge<S::Key>]) -> bool {
         if self.local.mode() == StoreMode::LocalOnly {
@@ -169,6 +194,35 @@ impl<S: CounterStore> Store for Fallback<S> {
         let kept = (Commit::Keep, Repay::Yes);
         self.decide_locally(charges, lease, kept, &mut settlement).await;
         settlement
+    }
+
+    async fn settle_each(&self, requests: &[SettleRequest<'_, S::Key>]) -> Vec<Settlement> {
+        let is_bypassed: Vec<bool> = requests
+            .iter()
+            .map(|request| self.bypasses_shared(request.charges))
+            .collect();
+        let sent = requests
+            .iter()
+            .zip(&is_bypassed)
+            .filter(|(_, is_bypassed)| !**is_bypassed);
+        let sent: Vec<SettleRequest<'_, S::Key>> = sent.map(|(request, _)| *request).collect();
+        let mut replies = self.settle_each_shared(&sent).await.into_iter();
+        let mut settlements = Vec::with_capacity(requests.len());
+        for (request, is_bypassed) in requests.iter().zip(is_bypassed) {
+            let reply = if is_bypassed { None } else { replies.next() };
+            let mut settlement = match reply {
+                Some(settlement) => {
+                    self.local.learn(request.charges, &settlement);
+                    settlement
+                }
+                None => self.unavailable_settlement(request.charges.len()),
+            };
+            let kept = (Commit::Keep, Repay::Yes);
+            self.decide_locally(request.charges, request.lease, kept, &mut settlement)
+                .await;
+            settlements.push(settlement);
+        }
+        settlements
     }
 
     async fn peek(&self, charges: &[Charge<S::Key>]) -> Settlement {

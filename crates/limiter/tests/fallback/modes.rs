@@ -4,7 +4,7 @@ use crate::fixture::{Fixture, rate};
 use std::sync::Arc;
 use tollgate_core::rules::{Attempt, ParserOptions, RulesParser};
 use tollgate_core::{Charge, Cost, FixedWindow, LeaseId, Limit, Micros, OnStoreFailure, Policy, TokenBucket};
-use tollgate_limiter::store::{Settlement, Source, Store, StoreError, StoreMode};
+use tollgate_limiter::store::{SettleRequest, Settlement, Source, Store, StoreError, StoreMode};
 use tollgate_limiter::{AttemptItem, Direction, Fingerprint, InlineLimit, ItemVerdict, RuleLimiter};
 
 fn limit(units: u64) -> Limit {
@@ -284,4 +284,29 @@ async fn what_the_store_may_have_given_back_is_not_given_here_too() {
     fixture.set_mode(StoreMode::LocalOnly);
     let refunded = unknown.refund(&charge).await;
     assert_eq!(refunded.map(|(_, source)| source), Ok(Source::Local));
+}
+
+#[tokio::test]
+async fn a_batch_is_settled_in_order_after_the_repayments_of_its_keys() {
+    let fixture = Fixture::new(1, 1);
+    let store = &fixture.instances[0];
+    let [four, three] = [4, 3].map(|cost| [fixture.charge(&limit(10), "u", cost)]);
+    let request = |charges| SettleRequest {
+        charges,
+        lease: LeaseId(1),
+    };
+    fixture.cut_all(true);
+    assert!(store.settle(&four, LeaseId(1)).await.allowed);
+    fixture.cut_all(false);
+    let settlements = store
+        .settle_each(&[request(&three), request(&three), request(&three)])
+        .await;
+    let allowed: Vec<bool> = settlements.iter().map(|settlement| settlement.allowed).collect();
+    assert_eq!(allowed, [true, true, false]);
+    assert_eq!(fixture.used(&limit(10), "u").await, 10);
+    fixture.cut_all(true);
+    let other = [fixture.charge(&limit(10), "other", 6)];
+    let settlements = store.settle_each(&[request(&other), request(&other)]).await;
+    let decided: Vec<_> = settlements.iter().flat_map(outcomes).collect();
+    assert_eq!(decided, [Some((true, Source::Local)), Some((false, Source::Local))]);
 }

@@ -53,7 +53,8 @@ impl LocalLimiter {
         repayments
     }
 
-    fn record_repayment<K: Key>(&self, repayment: &Charge<K>, settlement: &Settlement) {
+    /// Counts a repayment by its outcome, or restores the debt.
+    pub(super) fn record_repayment<K: Key>(&self, repayment: &Charge<K>, settlement: &Settlement) {
         let units = repayment.cost.get();
         match settlement.outcomes.first() {
             Some(Ok(outcome)) if outcome.decision.is_allow() => {
