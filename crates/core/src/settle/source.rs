@@ -20,11 +20,13 @@ pub enum Source {
     Open,
     /// Nobody: the store could not be asked, and the rule refuses what it cannot judge.
     Closed,
+    /// Admission: the request was shed before its rules were planned.
+    Shed,
 }
 
 impl Source {
     /// All there are, most exact first: each at the place that it is as a number.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Memory,
         Self::Shared,
         Self::Near,
@@ -32,6 +34,7 @@ impl Source {
         Self::Local,
         Self::Open,
         Self::Closed,
+        Self::Shed,
     ];
 
     /// As answers and metrics write it.
@@ -44,6 +47,7 @@ impl Source {
             Self::Local => "local",
             Self::Open => "open",
             Self::Closed => "closed",
+            Self::Shed => "shed",
         }
     }
 }

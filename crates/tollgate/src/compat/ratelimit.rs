@@ -14,4 +14,4 @@ pub use self::counters::RatelimitCounterSettings;
 pub use self::env::merges_domains;
 pub use self::modes::{CompatModes, HeaderNames, RatelimitCompat};
 pub use self::stats::{CallCounts, RatelimitStats};
-pub(crate) use self::stats::{RatelimitCollector, RatelimitCounts};
+pub(crate) use self::stats::{CallOutcome, RatelimitCollector, RatelimitCounts};

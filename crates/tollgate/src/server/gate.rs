@@ -1,13 +1,13 @@
-//! The gate: where every front end asks, and the only place where verdicts are timed and counted.
+//! The gate: the one place front ends call, and the only place where verdicts are timed and counted.
 
+use super::admission::{Admission, AdmissionControl, Denial, Health};
+use super::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 use super::store::{AnyRuleLimiter, AnyStore, AnyThrottle};
-use super::telemetry::{MetricNames, Metrics, Protocol, RuleCounts, Telemetry, ThrottleTally};
-use crate::compat::ratelimit::{RatelimitCompat, RatelimitCounts};
+use super::telemetry::{MetricNames, Metrics, ObserverState, Protocol, Telemetry, ThrottleTally};
+use crate::compat::ratelimit::{CallOutcome, RatelimitCompat};
 use arc_swap::{ArcSwap, ArcSwapOption, Guard};
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
-use tokio::sync::watch;
 use tollgate_limiter::clock::{StartTime, Stopwatch};
 use tollgate_limiter::core::algorithm::cell::Reply;
 use tollgate_limiter::core::rules::{Attempt, Explanation, RuleSet, Verdict};
@@ -17,48 +17,36 @@ use tollgate_limiter::{
     self as limiter, AttemptItem, CheckResult, CombinedVerdict, Direction, Fingerprint, ForgetError, ItemVerdict,
 };
 
-/// The rules in force, their store, and what is counted of them.
+pub use super::admission::Phase;
+
+/// The active rules, their store, admission and the observers of verdicts.
 pub struct Gate {
     store: AnyStore,
     throttles: AnyThrottle,
     active_rules: ArcSwap<ActiveRules>,
-    /// Why the rules that were last seen are not the ones in force.
+    /// The error of the last reload, if it failed.
     rules_error: ArcSwapOption<String>,
-    /// Whether it has the rules it was to have.
-    has_rules: watch::Sender<bool>,
+    admission: AdmissionControl,
     compat: RatelimitCompat,
-    phase: AtomicU8,
     telemetry: Telemetry,
     stopwatch: Stopwatch,
 }
 
-/// One set of rules in force, with the counters of its rules.
+/// A rule set in use, with the counters that observers keep for it.
 struct ActiveRules {
     limiter: AnyRuleLimiter,
-    counts: RuleCounts,
-    ratelimit: RatelimitCounts,
+    observer_state: ObserverState,
 }
 
-/// The rules in force when a request came: it is answered by them, whatever comes after.
+/// The rules that were active when a request arrived. A reload does not change them.
 pub struct RulesSnapshot<'g> {
     gate: &'g Gate,
     active_rules: Guard<Arc<ActiveRules>>,
     protocol: Protocol,
 }
 
-/// Whether requests should be sent here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Not yet.
-    Starting,
-    /// Yes.
-    Ready,
-    /// No more.
-    Draining,
-}
-
 impl Gate {
-    /// A gate that is starting, with these rules in force over this store.
+    /// Returns a gate that is starting, with these rules over this store.
     pub fn new(rules: RuleSet, store: impl Into<AnyStore>) -> Self {
         let store = store.into();
         let telemetry = Telemetry::new(&store);
@@ -69,9 +57,8 @@ impl Gate {
             store,
             active_rules: ArcSwap::from_pointee(active_rules),
             rules_error: ArcSwapOption::empty(),
-            has_rules: watch::Sender::new(true),
+            admission: AdmissionControl::new(),
             compat: RatelimitCompat::default(),
-            phase: AtomicU8::new(Phase::Starting as u8),
             telemetry,
             stopwatch: Stopwatch::new(),
         }
@@ -87,23 +74,36 @@ impl Gate {
         }
     }
 
-    /// What `CL.THROTTLE` is counted in.
+    /// Admits a request to `domain` and returns the active rules for it.
+    ///
+    /// # Errors
+    /// The reason it gets no verdict.
+    #[inline]
+    pub fn admit(&self, protocol: Protocol, domain: &str) -> Result<RulesSnapshot<'_>, Denial> {
+        let snapshot = self.snapshot(protocol);
+        match self.admission.admit(|| snapshot.limiter().rules().has_domain(domain)) {
+            Admission::Admit => Ok(snapshot),
+            Admission::Deny(denial) => Err(denial),
+        }
+    }
+
+    /// The counters of `CL.THROTTLE`.
     pub fn throttles(&self) -> &AnyThrottle {
         &self.throttles
     }
 
-    /// Settles calls of `CL.THROTTLE` that came together, and tells what came of them in order.
+    /// Settles a batch of `CL.THROTTLE` calls and passes their replies to `on_reply`, in order.
     #[inline]
     pub fn throttle_each(
         &self,
-        throttles: &limiter::ThrottleLimiter,
+        throttle: &limiter::ThrottleLimiter,
         charges: &[Charge<Fingerprint>],
         protocol: Protocol,
         mut on_reply: impl FnMut(&Reply),
     ) {
         let started = self.stopwatch.start();
         let mut tally = ThrottleTally::default();
-        throttles.settle_each(charges, |_, reply, source| {
+        throttle.settle_each(charges, |_, reply, source| {
             tally.add(!reply.limited, source);
             on_reply(&reply);
         });
@@ -113,7 +113,7 @@ impl Gate {
     /// Settles one call of `CL.THROTTLE`.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// The error of the store.
     pub async fn throttle(&self, key: &[u8], cell: Cell, cost: Cost, protocol: Protocol) -> Result<Reply, StoreError> {
         let started = self.stopwatch.start();
         let (reply, source) = self.throttles.settle(key, cell, cost).await?;
@@ -131,7 +131,7 @@ impl Gate {
             .add_many(elapsed, metrics.decisions.add_throttled(tally, protocol));
     }
 
-    /// Takes other rules, all at once. Counters go on where rules stay the same.
+    /// Replaces the active rules at once. Counters of unchanged rules are kept.
     pub fn install_rules(&self, rules: RuleSet) {
         let metrics = self.telemetry.metrics();
         self.active_rules
@@ -140,10 +140,10 @@ impl Gate {
         metrics.reloads.add(1);
         metrics.rules_installed.add(1);
         metrics.reload_failed.set(0);
-        self.has_rules.send_replace(true);
+        self.admission.set_rules_present(true);
     }
 
-    /// Notes that changed rules cannot be used, and why. Those in force stay.
+    /// Records a failed reload. The active rules stay.
     pub fn record_reload_failure(&self, error: &str) {
         self.rules_error.store(Some(Arc::new(error.to_owned())));
         let metrics = self.telemetry.metrics();
@@ -151,61 +151,66 @@ impl Gate {
         metrics.reload_failed.set(1);
     }
 
-    /// Notes that it begins without the rules it was to have, and why. Others are taken when they come.
+    /// Records that the server starts without the rules it was configured with. They are installed once they can be read.
     pub fn mark_rules_missing(&self, error: &str) {
         self.telemetry.metrics().rules_installed.set(0);
-        self.has_rules.send_replace(false);
+        self.admission.set_rules_present(false);
         self.record_reload_failure(error);
     }
 
-    /// Whether it waits for the rules it was to have, and is not to be called healthy before they come.
+    /// True while the server waits for its rules and is configured to be unhealthy until then.
     pub fn is_awaiting_rules(&self) -> bool {
-        self.compat.modes().healthy_with_rules && !*self.has_rules.borrow()
+        self.compat.modes().healthy_with_rules && self.admission.is_without_rules()
     }
 
-    /// Comes to an end when it has rules.
+    /// Waits until the server has its rules.
     pub async fn wait_for_rules(&self) {
-        // The sender is our own, so it is there.
-        let _ = self.has_rules.subscribe().wait_for(|has| *has).await;
+        self.admission.wait_for_rules().await;
     }
 
-    /// How often rules were taken, from the first on.
+    /// The state that health checks report.
+    pub fn health(&self) -> Health {
+        match self.admission.phase() {
+            Phase::Starting => Health::Starting,
+            Phase::Ready if self.is_awaiting_rules() => Health::AwaitingRules,
+            Phase::Ready => Health::Serving,
+            Phase::Draining => Health::Draining,
+        }
+    }
+
+    /// The number of rule sets installed, the first included.
     pub fn rules_installed(&self) -> u64 {
         self.telemetry.metrics().rules_installed.get()
     }
 
-    /// How often changed rules could not be used.
+    /// The number of failed reloads.
     pub fn reload_failures(&self) -> u64 {
         self.telemetry.metrics().reload_errors.get()
     }
 
-    /// How requests for descriptors of envoyproxy/ratelimit's files are answered.
+    /// The modes of envoyproxy/ratelimit.
     pub fn compat(&self) -> &RatelimitCompat {
         &self.compat
     }
 
-    /// Why the rules that were last seen are not in force, if they are not.
+    /// The error of the last reload, if it failed.
     pub fn rules_error(&self) -> Option<Arc<String>> {
         self.rules_error.load_full()
     }
 
-    /// How many rules are in force.
+    /// The number of active rules.
     pub fn rules_loaded(&self) -> u64 {
         self.telemetry.metrics().rules_loaded.get()
     }
 
-    /// Whether requests should be sent here.
+    /// The current phase.
     pub fn phase(&self) -> Phase {
-        match self.phase.load(Ordering::Relaxed) {
-            0 => Phase::Starting,
-            1 => Phase::Ready,
-            _ => Phase::Draining,
-        }
+        self.admission.phase()
     }
 
-    /// Says so. Who drains does not get ready again.
+    /// Advances the phase. Phases never move backwards.
     pub fn advance_phase(&self, phase: Phase) {
-        self.phase.fetch_max(phase as u8, Ordering::Relaxed);
+        self.admission.advance_phase(phase);
     }
 
     /// The store.
@@ -213,12 +218,17 @@ impl Gate {
         &self.store
     }
 
-    /// What is counted.
+    /// The values of the metrics.
     pub fn metrics(&self) -> &Metrics {
         self.telemetry.metrics()
     }
 
-    /// What envoyproxy/ratelimit counts of descriptors, as its debug port tells it: `name: number`, one a line and sorted.
+    /// Counts one call of the rls service.
+    pub(crate) fn record_call(&self, outcome: CallOutcome) {
+        self.telemetry.metrics().ratelimit.calls.add(outcome);
+    }
+
+    /// The statistics of envoyproxy/ratelimit as its debug port shows them: `name: number`, sorted, one per line.
     pub fn ratelimit_stats(&self) -> String {
         self.metrics().ratelimit.text()
     }
@@ -233,81 +243,53 @@ impl Gate {
 }
 
 impl RulesSnapshot<'_> {
-    /// May the attempt go on?
+    /// Decides an attempt.
     #[inline]
     pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
-        let Gate {
-            telemetry, stopwatch, ..
-        } = self.gate;
-        let ActiveRules {
-            limiter,
-            counts,
-            ratelimit,
-        } = &**self.active_rules;
+        let stopwatch = &self.gate.stopwatch;
         let started = stopwatch.start();
-        let result = limiter.check(attempt).await;
-        let metrics = telemetry.metrics();
+        let result = self.limiter().check(attempt).await;
+        let metrics = self.gate.telemetry.metrics();
         metrics.seconds.add(stopwatch.elapsed_ns(started));
-        metrics
-            .decisions
-            .add(counts, limiter.rules(), &result.verdict, self.protocol);
-        let allowed = result.verdict.allowed;
-        metrics
-            .ratelimit
-            .add(ratelimit, limiter.rules(), attempt, &result.verdict, allowed);
+        self.observe(&VerdictEvent {
+            rules: self.limiter().rules(),
+            attempt,
+            direction: Direction::Consume,
+            verdict: ObservedVerdict::Rules(&result.verdict),
+            request_allowed: result.verdict.allowed,
+            protocol: self.protocol,
+        });
         if result.invalid_costs > 0 {
             metrics.invalid_costs.add(result.invalid_costs.into());
         }
         result
     }
 
-    /// May all of these attempts go on, as one? Each counts as an attempt; what is given back does not.
+    /// Decides several attempts that pass together or not at all. Observers see each of them.
     #[inline]
     pub async fn check_all(&self, items: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
-        let Gate {
-            telemetry, stopwatch, ..
-        } = self.gate;
-        let ActiveRules {
-            limiter,
-            counts,
-            ratelimit,
-        } = &**self.active_rules;
+        let stopwatch = &self.gate.stopwatch;
         let started = stopwatch.start();
-        let combined = limiter.check_all(items).await;
-        let metrics = telemetry.metrics();
+        let combined = self.limiter().check_all(items).await;
+        let metrics = self.gate.telemetry.metrics();
         metrics.seconds.add(stopwatch.elapsed_ns(started));
         for (item, item_verdict) in items.iter().zip(&combined.items) {
-            match (item.direction, item_verdict) {
-                (Direction::Consume, ItemVerdict::Rules(verdict)) => {
-                    metrics.decisions.add(counts, limiter.rules(), verdict, self.protocol);
-                    let allowed = combined.allowed;
-                    metrics
-                        .ratelimit
-                        .add(ratelimit, limiter.rules(), &item.attempt, verdict, allowed);
-                }
-                (Direction::Consume, ItemVerdict::Inline(_, source, _)) => {
-                    metrics
-                        .decisions
-                        .add_inline(item_verdict.is_allow(), *source, self.protocol);
-                    if limiter.rules().descriptors().has_domain(item.attempt.domain) {
-                        metrics
-                            .ratelimit
-                            .add_override(ratelimit, &item.attempt, item_verdict, combined.allowed);
-                    }
-                }
-                // Of a request that is refused nothing is given back, unless each descriptor is counted by itself.
-                (Direction::Refund, _) if !combined.allowed && limiter.rules().descriptors().options.strict => {}
-                (Direction::Refund, ItemVerdict::Rules(verdict)) => {
-                    metrics
-                        .ratelimit
-                        .add_refund(ratelimit, limiter.rules(), &item.attempt, verdict);
-                }
-                (Direction::Refund, ItemVerdict::Inline(decision, ..)) => {
-                    if limiter.rules().descriptors().has_domain(item.attempt.domain) {
-                        metrics.ratelimit.add_override_refund(&item.attempt, decision.as_ref());
-                    }
-                }
-            }
+            self.observe(&VerdictEvent {
+                rules: self.limiter().rules(),
+                attempt: &item.attempt,
+                direction: item.direction,
+                verdict: match item_verdict {
+                    ItemVerdict::Rules(verdict) => ObservedVerdict::Rules(verdict),
+                    ItemVerdict::Inline(decision, source, count) => ObservedVerdict::Inline {
+                        allowed: item_verdict.is_allow(),
+                        decision: decision.as_ref(),
+                        source: *source,
+                        count: *count,
+                    },
+                },
+                request_allowed: combined.allowed,
+                protocol: self.protocol,
+            });
         }
         if combined.invalid_costs > 0 {
             metrics.invalid_costs.add(combined.invalid_costs.into());
@@ -315,42 +297,51 @@ impl RulesSnapshot<'_> {
         combined
     }
 
-    /// Why the attempt would be answered as it would be. Takes nothing.
+    #[inline]
+    fn observe(&self, event: &VerdictEvent<'_>) {
+        let observers = self.gate.telemetry.metrics().observers();
+        observers.record(&self.active_rules.observer_state, event);
+    }
+
+    /// Explains the verdict an attempt would get. Consumes nothing.
     pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
         self.limiter().explain(attempt).await
     }
 
-    /// Gives the cost of an attempt back, and tells how its limits then stand.
+    /// Refunds the cost of an attempt and returns the standings after it.
     pub async fn refund(&self, attempt: &Attempt<'_>) -> Verdict<'_> {
-        let ActiveRules { limiter, ratelimit, .. } = &**self.active_rules;
-        let verdict = limiter.refund(attempt).await;
-        let metrics = self.gate.telemetry.metrics();
-        metrics
-            .ratelimit
-            .add_refund(ratelimit, limiter.rules(), attempt, &verdict);
+        let verdict = self.limiter().refund(attempt).await;
+        self.observe(&VerdictEvent {
+            rules: self.limiter().rules(),
+            attempt,
+            direction: Direction::Refund,
+            verdict: ObservedVerdict::Rules(&verdict),
+            request_allowed: true,
+            protocol: self.protocol,
+        });
         verdict
     }
 
-    /// Clears the counters of one subject, of one rule or of all, and says how many held something.
+    /// Clears the counters of one subject, for one rule or for all, and returns how many held something.
     ///
     /// # Errors
-    /// A name that no rule and no window of the attempt's domain has, or a store that is away.
+    /// A name that no rule and no window of the attempt's domain has, or an unavailable store.
     pub async fn forget(&self, attempt: &Attempt<'_>, rule: Option<&str>) -> Result<u64, ForgetError> {
         self.limiter().forget(attempt, rule).await
     }
 
-    /// Gives back what a lease holds.
+    /// Releases the slots of a lease. False if it holds none.
     ///
     /// # Errors
-    /// A store that is away.
+    /// An unavailable store.
     pub async fn release(&self, lease: &str) -> Result<bool, StoreError> {
         self.limiter().release(lease).await
     }
 
-    /// Lets a lease last a whole term from now, and says how long that is.
+    /// Renews a lease for its whole term and returns the term.
     ///
     /// # Errors
-    /// A store that is away.
+    /// An unavailable store.
     pub async fn renew(&self, lease: &str) -> Result<Option<Micros>, StoreError> {
         self.limiter().renew(lease).await
     }
@@ -363,13 +354,11 @@ impl RulesSnapshot<'_> {
 
 impl ActiveRules {
     fn new(rules: RuleSet, store: &AnyStore, metrics: &Metrics) -> Self {
-        let counts = metrics.decisions.counts(&rules);
-        let ratelimit = metrics.ratelimit.counts(&rules);
+        let observer_state = metrics.observers().rule_state(&rules);
         metrics.rules_loaded.set(rules.rules().len() as u64);
         Self {
             limiter: store.rule_limiter(rules),
-            counts,
-            ratelimit,
+            observer_state,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Envoy's rate limit request, as the gRPC and the HTTP front end both take it: each descriptor is one attempt, and all
-//! descriptors of a request settle together.
+//! The rate limit service of Envoy (rls), as the gRPC and the HTTP front end serve it. Each descriptor is one attempt, and
+//! all descriptors of a request settle together.
 
 pub mod bounds;
 pub mod json;
@@ -8,9 +8,11 @@ pub mod request;
 mod response;
 
 use self::request::{InvalidRequest, RlsRequest};
+use super::admission::Denial;
 use super::gate::Gate;
 use super::headers::Dialects;
 use super::telemetry::Protocol;
+use crate::compat::ratelimit::CallOutcome;
 
 pub use self::messages::envoy::config::core::v3::HeaderValue;
 pub use self::messages::envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
@@ -21,45 +23,44 @@ pub use self::messages::envoy::r#type::v3::RateLimitUnit;
 #[expect(
     missing_docs,
     unreachable_pub,
-    reason = "made by a compiler, out of what is described in proto/"
+    reason = "generated from proto/, where the messages are documented"
 )]
 mod messages {
     include!("../../proto/generated/envoy.rs");
 }
 
-/// What describes the messages, for those who ask over reflection.
+/// The descriptors of all messages, for server reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!("../../proto/generated/envoy.bin");
 
-/// Why a request has no verdict.
+/// The reason a request has no verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RlsError {
-    /// It makes no sense. The caller's to mend.
+    /// The request is invalid. The caller can fix it.
     Invalid(InvalidRequest),
-    /// The store could not be asked, and a rule says `closed`.
-    Closed,
-    /// The server began without the rules it was to have, and has none of this domain.
-    NoRules,
+    /// The request was denied without a verdict.
+    Denied(Denial),
 }
 
-/// May the request go on? The answer carries the headers of these dialects, except what Envoy writes itself.
+/// Decides a request. The response carries the headers of these dialects, except those that Envoy writes itself.
 ///
 /// # Errors
-/// Why nobody can say.
+/// The reason there is no verdict.
 pub async fn should_rate_limit(
     gate: &Gate,
     protocol: Protocol,
     request: &RateLimitRequest,
     dialects: Dialects,
 ) -> Result<RateLimitResponse, RlsError> {
-    let response = respond(gate, protocol, request, dialects).await;
-    let calls = &gate.metrics().ratelimit.calls;
-    calls.all.add(1);
-    match &response {
-        Ok(_) => {}
-        Err(RlsError::Invalid(_) | RlsError::NoRules) => calls.invalid.add(1),
-        Err(RlsError::Closed) => calls.closed.add(1),
-    }
-    response
+    let (outcome, result) = match respond(gate, protocol, request, dialects).await {
+        Ok((response, outcome)) => (outcome, Ok(response)),
+        Err(RlsError::Denied(Denial::StoreUnavailable)) => (
+            CallOutcome::StoreUnavailable,
+            Err(RlsError::Denied(Denial::StoreUnavailable)),
+        ),
+        Err(error) => (CallOutcome::Rejected, Err(error)),
+    };
+    gate.record_call(outcome);
+    result
 }
 
 async fn respond(
@@ -67,33 +68,25 @@ async fn respond(
     protocol: Protocol,
     request: &RateLimitRequest,
     dialects: Dialects,
-) -> Result<RateLimitResponse, RlsError> {
-    let snapshot = gate.snapshot(protocol);
-    let rules = snapshot.limiter().rules();
+) -> Result<(RateLimitResponse, CallOutcome), RlsError> {
     let attributes = request::attributes(request).map_err(RlsError::Invalid)?;
+    let snapshot = gate.admit(protocol, &request.domain).map_err(RlsError::Denied)?;
+    let rules = snapshot.limiter().rules();
     let rls_request = RlsRequest::read(request, &attributes, rules).map_err(RlsError::Invalid)?;
-    if gate.rules_installed() == 0 && !rules.has_domain(&request.domain) {
-        return Err(RlsError::NoRules);
-    }
     let combined = snapshot.check_all(&rls_request.items).await;
     if response::is_closed(&combined) {
-        return Err(RlsError::Closed);
+        return Err(RlsError::Denied(Denial::StoreUnavailable));
     }
-    let is_ratelimit_domain = rules.descriptors().has_domain(&request.domain);
+    let descriptors = rules.descriptors();
+    let is_ratelimit_domain = descriptors.has_domain(&request.domain);
     let dialects = if is_ratelimit_domain { Dialects::NONE } else { dialects };
     let mut response = response::encode_response(request, &rls_request.items, &combined, dialects);
+    let mut outcome = CallOutcome::Decided;
     if is_ratelimit_domain {
-        gate.compat()
-            .apply(&mut response, &combined, &gate.metrics().ratelimit.calls);
+        outcome = gate.compat().apply(&mut response, &combined);
     }
-    if rules.descriptors().options.metadata && !rules.has_domain(&request.domain) {
+    if descriptors.options.metadata && !rules.has_domain(&request.domain) {
         response.dynamic_metadata = Some(metadata::dynamic_metadata(request, &combined));
     }
-    Ok(response)
+    Ok((response, outcome))
 }
-
-/// How a refusal by `closed` is told.
-pub const CLOSED: &str = "store unavailable, and a matching rule has on_store_failure: closed";
-
-/// How it is told that there are no rules yet.
-pub const NO_RULES: &str = "no rate limit configuration loaded";

@@ -8,14 +8,14 @@ mod decisions;
 mod histogram;
 mod store;
 
+pub use decisions::Protocol;
 pub(super) use decisions::ThrottleTally;
 pub(crate) use decisions::rule_index;
-pub use decisions::{Protocol, RuleCounts};
 
 use self::store::StoreMetrics;
 use super::store::AnyStore;
-use crate::compat::ratelimit::{RatelimitCollector, RatelimitStats};
-use decisions::Decisions;
+use crate::compat::ratelimit::{RatelimitCollector, RatelimitCounts, RatelimitStats};
+use decisions::{Decisions, RuleCounts};
 use histogram::Histogram;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text};
@@ -70,6 +70,9 @@ pub struct Metrics {
     accepted: AtomicCount,
 }
 
+/// The counters that observers keep for one rule set.
+pub(super) type ObserverState = (RuleCounts, RatelimitCounts);
+
 /// Counts one connection as open until it is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionGauge<'f>(&'f Metrics);
@@ -121,6 +124,12 @@ impl Telemetry {
 }
 
 impl Metrics {
+    /// The observers of every verdict. A new one is one more element.
+    #[inline]
+    pub(super) fn observers(&self) -> (&Decisions, &RatelimitStats) {
+        (&self.decisions, &self.ratelimit)
+    }
+
     /// Counts a connection until the returned guard is dropped.
     pub(super) fn open_connection(&self) -> ConnectionGauge<'_> {
         self.accepted.add(1);

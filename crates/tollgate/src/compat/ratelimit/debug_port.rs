@@ -1,6 +1,7 @@
-//! What is known from envoyproxy/ratelimit: `/healthcheck`, and on the debug port `/rlconfig` and `/stats`, as plain text.
+//! Endpoints of envoyproxy/ratelimit in plain text: `/healthcheck`, and on the debug port `/rlconfig` and `/stats`.
 
-use crate::server::gate::{Gate, Phase};
+use crate::server::admission::Health;
+use crate::server::gate::Gate;
 use crate::server::telemetry::Protocol;
 use bytes::Bytes;
 use http_body_util::Full;
@@ -8,14 +9,14 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
 use tollgate_limiter::core::rules::ratelimit::DescriptorLimit;
 
-/// 200 and `OK` while requests should be sent here, else 500. Why changed files are not in force stands below it.
+/// Responds with 200 and `OK` while requests should be sent here, else with 500. The error of a failed reload follows.
 pub(crate) fn health(gate: &Gate) -> Response<Full<Bytes>> {
-    let is_healthy = gate.phase() == Phase::Ready && !gate.is_awaiting_rules();
-    let mut body = match (is_healthy, gate.phase()) {
-        (true, _) => "OK",
-        (false, Phase::Starting) => "starting",
-        (false, Phase::Draining) => "draining",
-        (false, Phase::Ready) => "no rules yet",
+    let health = gate.health();
+    let mut body = match health {
+        Health::Serving => "OK",
+        Health::Starting => "starting",
+        Health::AwaitingRules => "no rules yet",
+        Health::Draining => "draining",
     }
     .to_owned();
     if let Some(error) = gate.rules_error() {
@@ -24,18 +25,18 @@ pub(crate) fn health(gate: &Gate) -> Response<Full<Bytes>> {
         body.push('\n');
     }
     let mut response = text(body);
-    if !is_healthy {
+    if health != Health::Serving {
         *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR;
     }
     response
 }
 
-/// What the debug port has.
+/// Lists the endpoints of the debug port.
 pub(crate) fn index() -> Response<Full<Bytes>> {
-    text("/rlconfig: print out the limits of the files in force\n/stats: print out what was counted\n".to_owned())
+    text("/rlconfig: print out the active limits\n/stats: print out the statistics\n".to_owned())
 }
 
-/// Each limit in force, a line each.
+/// Lists the active limits, one per line.
 pub(crate) fn limits(gate: &Gate) -> Response<Full<Bytes>> {
     let snapshot = gate.snapshot(Protocol::Http);
     let limits = snapshot.limiter().rules().descriptors().limits();
@@ -54,7 +55,7 @@ fn line(path: &str, limit: &DescriptorLimit) -> String {
     format!("{path}: unit={unit} requests_per_unit={requests}, shadow_mode: {shadow}, quota_mode: {quota}{native}\n")
 }
 
-/// What was counted, a line each, by name.
+/// Lists the statistics, one per line, sorted by name.
 pub(crate) fn stats(gate: &Gate) -> Response<Full<Bytes>> {
     let stats = &gate.metrics().ratelimit;
     let mut lines: Vec<String> = vec![

@@ -1,72 +1,73 @@
-//! How requests for descriptors of envoyproxy/ratelimit's files are answered, as its users know it: headers under its names,
-//! and looking without refusing.
+//! The answer modes of envoyproxy/ratelimit: response headers under its names, the global shadow mode, health and errors as
+//! it reports them.
 
-use super::CallCounts;
+use super::CallOutcome;
 use crate::server::rls::rate_limit_response::{Code, DescriptorStatus};
 use crate::server::rls::{HeaderValue, RateLimitResponse};
 use arc_swap::{ArcSwap, Guard};
 use std::sync::Arc;
 use tollgate_limiter::{CombinedVerdict, ItemVerdict};
 
-/// The modes in force.
+/// The active modes.
 #[derive(Debug, Default)]
 pub struct RatelimitCompat {
     modes: ArcSwap<CompatModes>,
 }
 
-/// What can be set.
+/// The modes that settings can change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CompatModes {
-    /// Requests pass whatever their limits say; each status tells what its own said.
+    /// Allows every request; each descriptor status still carries its own code.
     pub shadow: bool,
-    /// The headers that answers carry; none: none.
+    /// Response headers; none if absent.
     pub headers: Option<HeaderNames>,
-    /// A server that began without rules is not healthy before it has some.
+    /// A server that starts without rules is unhealthy until they are installed.
     pub healthy_with_rules: bool,
-    /// Metrics are told under the names of envoyproxy/ratelimit too.
+    /// Metrics are also exported under the names of envoyproxy/ratelimit.
     pub prometheus_names: bool,
-    /// Over HTTP and JSON, what nobody can judge is 400, as it is there.
+    /// `POST /json` answers a request without a verdict with 400, as envoyproxy/ratelimit does.
     pub json_errors_as_400: bool,
 }
 
 /// The names of the three headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {
-    /// What passes in a window.
+    /// The limit of the window.
     pub limit: String,
-    /// What is left of it.
+    /// The remaining hits.
     pub remaining: String,
     /// Seconds until the next window.
     pub reset: String,
 }
 
 impl RatelimitCompat {
-    /// The modes in force.
+    /// The active modes.
     pub fn modes(&self) -> Guard<Arc<CompatModes>> {
         self.modes.load()
     }
 
-    /// Takes others.
+    /// Replaces the modes.
     pub fn set_modes(&self, modes: CompatModes) {
         self.modes.store(Arc::new(modes));
     }
 
-    /// Makes an answer what the modes say, and counts what passes only by them.
-    pub(crate) fn apply(&self, response: &mut RateLimitResponse, combined: &CombinedVerdict<'_>, calls: &CallCounts) {
+    /// Applies the modes to a response, and returns whether the global shadow mode changed its code.
+    pub(crate) fn apply(&self, response: &mut RateLimitResponse, combined: &CombinedVerdict<'_>) -> CallOutcome {
         let modes = self.modes();
         if let Some(names) = &modes.headers {
             response.response_headers_to_add = names.response_headers(&response.statuses, &combined.items);
         }
         if modes.shadow && response.overall_code() == Code::OverLimit {
             response.set_overall_code(Code::Ok);
-            calls.shadowed.add(1);
+            return CallOutcome::Shadowed;
         }
+        CallOutcome::Decided
     }
 }
 
 impl HeaderNames {
-    /// The headers of an answer. They speak of the last limit that refuses by itself, else of the one with the least left,
-    /// the first of several.
+    /// Returns the headers of a response: those of the last limit that denies by itself, else of the one with the least
+    /// remaining, the first on a tie.
     fn response_headers(&self, statuses: &[DescriptorStatus], verdicts: &[ItemVerdict<'_>]) -> Vec<HeaderValue> {
         let is_over_limit = |(status, verdict): &(&DescriptorStatus, &ItemVerdict<'_>)| {
             status.code() == Code::OverLimit && !verdict.is_quota() && status.current_limit.is_some()

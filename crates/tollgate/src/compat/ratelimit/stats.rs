@@ -1,12 +1,13 @@
-//! What envoyproxy/ratelimit counts of descriptors, under the names it has there.
+//! The statistics that envoyproxy/ratelimit keeps per descriptor, under its names. A verdict observer of the gate.
 //!
-//! Names of limits that are the same for all requests are found when rules are loaded. Where values that came stand in a
-//! name there may be ever more of them, so these are bounded: what comes after counts for all others of its domain.
+//! Names that are the same for all requests are looked up when rules are installed. Names that contain request values are
+//! bounded in number; further ones are counted together per domain.
 
 mod prometheus;
 
 pub(crate) use self::prometheus::RatelimitCollector;
 
+use crate::server::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 use crate::server::telemetry::{AtomicCount, rule_index};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
@@ -17,34 +18,57 @@ use std::fmt::{self, Write};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use tollgate_limiter::ItemVerdict;
+use tollgate_limiter::Direction;
+use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::ratelimit::{HitStats, override_path};
 use tollgate_limiter::core::rules::{Attempt, Mode, RuleSet, Ruling, Verdict};
-use tollgate_limiter::core::{Decision, Source};
 
-/// Everything since the start.
+/// All statistics since the start.
 #[derive(Debug, Default)]
 pub struct RatelimitStats {
-    /// What came of calls.
+    /// Calls of the rls service, by outcome.
     pub calls: CallCounts,
     stats: RwLock<StatTable>,
 }
 
-/// What came of calls of all front ends.
+/// Calls of the rls service over all protocols, by outcome.
 #[derive(Debug, Default)]
 pub struct CallCounts {
-    /// All of them.
+    /// All calls.
     pub all: AtomicCount,
-    /// Those that made no sense.
+    /// Calls rejected as invalid, or because there are no rules yet.
     pub invalid: AtomicCount,
-    /// Those that nobody could judge, because the store was away.
+    /// Calls without a verdict because the store was unavailable.
     pub closed: AtomicCount,
-    /// Those that passed only because nothing is refused.
+    /// Calls allowed only by the global shadow mode.
     pub shadowed: AtomicCount,
 }
 
+/// The outcome of one call of the rls service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CallOutcome {
+    /// It got a verdict.
+    Decided,
+    /// It got a verdict that the global shadow mode turned into an allow.
+    Shadowed,
+    /// It was rejected.
+    Rejected,
+    /// The store was unavailable.
+    StoreUnavailable,
+}
+
 impl CallCounts {
-    /// Under the names that they have there.
+    pub(crate) fn add(&self, outcome: CallOutcome) {
+        self.all.add(1);
+        match outcome {
+            CallOutcome::Decided => {}
+            CallOutcome::Shadowed => self.shadowed.add(1),
+            CallOutcome::Rejected => self.invalid.add(1),
+            CallOutcome::StoreUnavailable => self.closed.add(1),
+        }
+    }
+
+    /// The counts that envoyproxy/ratelimit exports, under its names.
     fn entries(&self) -> [(&'static str, &AtomicCount); 3] {
         [
             ("global_shadow_mode", &self.shadowed),
@@ -54,10 +78,10 @@ impl CallCounts {
     }
 }
 
-/// The counters of one set of rules, found once when it is loaded.
+/// The counters of one rule set, looked up once when it is installed.
 #[derive(Debug)]
 pub(crate) struct RatelimitCounts {
-    /// For each rule, if its name is always the same.
+    /// For each rule, if its name does not depend on the request.
     fixed: Box<[Option<Arc<StatCells>>]>,
     near_share: f32,
     has_domains: bool,
@@ -67,7 +91,7 @@ pub(crate) struct RatelimitCounts {
 struct StatTable {
     /// By the whole name.
     by_name: HashMap<Box<str>, StatEntry>,
-    /// How many of them came with requests.
+    /// The number of names that contain request values.
     dynamic: usize,
     /// Descriptors of domains that neither a file nor a rule has.
     unknown_domains: BTreeMap<Box<str>, AtomicU64>,
@@ -76,12 +100,12 @@ struct StatTable {
 #[derive(Debug)]
 struct StatEntry {
     cells: Arc<StatCells>,
-    /// The name begins with so many bytes of a domain.
+    /// Length of the domain that the name starts with.
     domain: usize,
     is_fixed: bool,
 }
 
-/// The figures of one name, in the order of [`STATS`].
+/// The counters of one name, in the order of [`STATS`].
 #[derive(Debug, Default)]
 struct StatCells([AtomicU64; STATS.len()]);
 
@@ -98,20 +122,22 @@ enum Stat {
 
 const STATS: [(&str, &str); 7] = [
     ("total_hits", "Hits of a descriptor."),
-    ("over_limit", "Hits beyond the limit of a descriptor."),
+    ("over_limit", "Hits over the limit of a descriptor."),
     ("near_limit", "Hits within the limit of a descriptor and near it."),
     (
         "over_limit_with_local_cache",
-        "Hits that were refused without asking the store.",
+        "Hits denied from the local cache, without a call to the store.",
     ),
     ("within_limit", "Hits within the limit of a descriptor."),
-    ("shadow_mode", "Hits that passed beyond a limit because it is a shadow."),
-    ("total_negative_hits", "Hits that were given back."),
+    ("shadow_mode", "Hits over a limit in shadow mode, which allows them."),
+    ("total_negative_hits", "Hits refunded."),
 ];
 
-impl RatelimitStats {
-    /// The counters of these rules: names that were there before go on.
-    pub(crate) fn counts(&self, rules: &RuleSet) -> RatelimitCounts {
+impl VerdictObserver for RatelimitStats {
+    type RuleState = RatelimitCounts;
+
+    /// Names that already existed keep their counters.
+    fn rule_state(&self, rules: &RuleSet) -> RatelimitCounts {
         let mut stats = self.stats.write().unwrap_or_else(PoisonError::into_inner);
         let previous = std::mem::take(&mut stats.by_name);
         let mut fixed = Vec::with_capacity(rules.rules().len());
@@ -128,12 +154,12 @@ impl RatelimitStats {
                 Arc::clone(&entry.cells)
             }));
         }
-        // Names that came with requests stay; they have a bound of their own.
+        // Names that contain request values stay; they have a bound of their own.
         let dynamic = previous.into_iter().filter(|(_, entry)| !entry.is_fixed);
         for (name, entry) in dynamic {
             stats.by_name.entry(name).or_insert(entry);
         }
-        stats.dynamic = stats.by_name.values().filter(|known| !known.is_fixed).count();
+        stats.dynamic = stats.by_name.values().filter(|entry| !entry.is_fixed).count();
         RatelimitCounts {
             fixed: fixed.into(),
             near_share: rules.descriptors().options.near_share,
@@ -141,31 +167,33 @@ impl RatelimitStats {
         }
     }
 
-    /// Counts what one descriptor came to. `passes`: whether its request does.
     #[inline]
-    pub(crate) fn add(
-        &self,
-        counts: &RatelimitCounts,
-        rules: &RuleSet,
-        attempt: &Attempt<'_>,
-        verdict: &Verdict<'_>,
-        allowed: bool,
-    ) {
+    fn record(&self, counts: &RatelimitCounts, event: &VerdictEvent<'_>) {
         if counts.has_domains {
-            self.add_verdict(counts, rules, attempt, verdict, allowed);
+            self.add(counts, event);
+        }
+    }
+}
+
+impl RatelimitStats {
+    fn add(&self, counts: &RatelimitCounts, event: &VerdictEvent<'_>) {
+        let descriptors = event.rules.descriptors();
+        match (event.direction, event.verdict) {
+            (Direction::Consume, ObservedVerdict::Rules(verdict)) => self.add_verdict(counts, event, verdict),
+            // A denied request refunds nothing, unless each descriptor is counted by itself.
+            (Direction::Refund, _) if !event.request_allowed && descriptors.options.strict => {}
+            (Direction::Refund, ObservedVerdict::Rules(verdict)) => self.add_refund(counts, event, verdict),
+            (_, ObservedVerdict::Inline { .. }) if descriptors.has_domain(event.attempt.domain) => {
+                self.add_override(counts, event);
+            }
+            (_, ObservedVerdict::Inline { .. }) => {}
         }
     }
 
-    fn add_verdict(
-        &self,
-        counts: &RatelimitCounts,
-        rules: &RuleSet,
-        attempt: &Attempt<'_>,
-        verdict: &Verdict<'_>,
-        allowed: bool,
-    ) {
-        let hits = attempt.cost.get();
-        // The windows of a limit stand side by side, and are one limit here.
+    /// Counts the hits of one descriptor.
+    fn add_verdict(&self, counts: &RatelimitCounts, event: &VerdictEvent<'_>, verdict: &Verdict<'_>) {
+        let hits = event.attempt.cost.get();
+        // The windows of a limit are adjacent, and one limit here.
         for windows in verdict.rulings.chunk_by(|one, next| ptr::eq(one.rule, next.rule)) {
             let Some(first) = windows.first().filter(|ruling| counts_hits(ruling)) else {
                 continue;
@@ -177,7 +205,7 @@ impl RatelimitStats {
                     ruling.counted,
                     hits,
                     counts.near_share,
-                    allowed,
+                    event.request_allowed,
                 ))
             };
             let hit_stats = windows
@@ -188,7 +216,7 @@ impl RatelimitStats {
             let is_cached = windows
                 .iter()
                 .any(|ruling| ruling.source == Source::Near && !ruling.is_allow());
-            self.with_cells(counts, rules, attempt, first, |cells| {
+            self.with_cells(counts, event, first, |cells| {
                 cells.add(Stat::TotalHits, hits);
                 cells.add_hit_stats(hit_stats, hits, is_cached);
                 if first.mode == Mode::Shadow && windows.iter().any(|ruling| !ruling.is_allow()) {
@@ -197,58 +225,53 @@ impl RatelimitStats {
             });
         }
         if verdict.rulings.is_empty() {
-            self.add_unknown_domain(rules, attempt.domain);
+            self.add_unknown_domain(event.rules, event.attempt.domain);
         }
     }
 
-    /// Counts what a limit came to that a descriptor brought along.
-    pub(crate) fn add_override(
-        &self,
-        counts: &RatelimitCounts,
-        attempt: &Attempt<'_>,
-        item_verdict: &ItemVerdict<'_>,
-        allowed: bool,
-    ) {
-        let ItemVerdict::Inline(decision, source, window_count) = item_verdict else {
+    /// Counts the hits of a limit override, consumed or refunded; a refund only if the store took it.
+    fn add_override(&self, counts: &RatelimitCounts, event: &VerdictEvent<'_>) {
+        let ObservedVerdict::Inline {
+            allowed,
+            decision,
+            source,
+            count,
+        } = event.verdict
+        else {
             return;
         };
-        let hits = attempt.cost.get();
-        let hit_stats = decision
-            .as_ref()
-            .map(|decision| HitStats::from_decision(decision, *window_count, hits, counts.near_share, allowed))
-            .unwrap_or_default();
-        self.with_override_cells(attempt, |cells| {
-            cells.add(Stat::TotalHits, hits);
-            cells.add_hit_stats(hit_stats, hits, *source == Source::Near && !item_verdict.is_allow());
-        });
-    }
-
-    /// Counts what a descriptor gave back to a limit that it brought along, if the store took it.
-    pub(crate) fn add_override_refund(&self, attempt: &Attempt<'_>, decision: Option<&Decision>) {
-        if decision.is_none() {
-            return;
+        let hits = event.attempt.cost.get();
+        match event.direction {
+            Direction::Consume => {
+                let hit_stats = decision
+                    .map(|decision| {
+                        HitStats::from_decision(decision, count, hits, counts.near_share, event.request_allowed)
+                    })
+                    .unwrap_or_default();
+                self.with_override_cells(event.attempt, |cells| {
+                    cells.add(Stat::TotalHits, hits);
+                    cells.add_hit_stats(hit_stats, hits, source == Source::Near && !allowed);
+                });
+            }
+            Direction::Refund if decision.is_some() => {
+                self.with_override_cells(event.attempt, |cells| cells.add(Stat::TotalNegativeHits, hits));
+            }
+            Direction::Refund => {}
         }
-        self.with_override_cells(attempt, |cells| cells.add(Stat::TotalNegativeHits, attempt.cost.get()));
     }
 
-    /// Counts what one descriptor gave back, if the store took it.
-    pub(crate) fn add_refund(
-        &self,
-        counts: &RatelimitCounts,
-        rules: &RuleSet,
-        attempt: &Attempt<'_>,
-        verdict: &Verdict<'_>,
-    ) {
+    /// Counts the refunded hits of one descriptor, if the store took them.
+    fn add_refund(&self, counts: &RatelimitCounts, event: &VerdictEvent<'_>, verdict: &Verdict<'_>) {
         let is_refunded = |ruling: &&Ruling<'_>| counts_hits(ruling) && ruling.decision.is_some();
         let Some(ruling) = verdict.rulings.first().filter(is_refunded) else {
             return;
         };
-        self.with_cells(counts, rules, attempt, ruling, |cells| {
-            cells.add(Stat::TotalNegativeHits, attempt.cost.get());
+        self.with_cells(counts, event, ruling, |cells| {
+            cells.add(Stat::TotalNegativeHits, event.attempt.cost.get());
         });
     }
 
-    /// Notes a descriptor of a domain that neither a file nor a rule has.
+    /// Counts a descriptor of a domain that neither a file nor a rule has.
     fn add_unknown_domain(&self, rules: &RuleSet, domain: &str) {
         if rules.has_domain(domain) || rules.descriptors().has_domain(domain) {
             return;
@@ -267,29 +290,29 @@ impl RatelimitStats {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Finds the figures of a ruling.
+    /// Calls `add` with the counters of a ruling.
     fn with_cells(
         &self,
         counts: &RatelimitCounts,
-        rules: &RuleSet,
-        attempt: &Attempt<'_>,
+        event: &VerdictEvent<'_>,
         ruling: &Ruling<'_>,
         add: impl FnOnce(&StatCells),
     ) {
-        let fixed = counts.fixed.get(rule_index(rules, ruling.rule));
+        let fixed = counts.fixed.get(rule_index(event.rules, ruling.rule));
         if let Some(cells) = fixed.and_then(Option::as_deref) {
             return add(cells);
         }
         let Some(descriptor) = ruling.rule.descriptor() else {
             return;
         };
+        let attempt = event.attempt;
         NAME.with_borrow_mut(|name| {
             descriptor.path.write(attempt.domain, attempt.attributes, name);
             self.with_named_cells(name, attempt.domain, add);
         });
     }
 
-    /// Finds the figures of a limit that a descriptor brought along.
+    /// Calls `add` with the counters of a limit override.
     fn with_override_cells(&self, attempt: &Attempt<'_>, add: impl FnOnce(&StatCells)) {
         NAME.with_borrow_mut(|name| {
             override_path(attempt.domain, attempt.attributes, name);
@@ -297,7 +320,7 @@ impl RatelimitStats {
         });
     }
 
-    /// Finds the figures of a name that came with a request, or those of all others.
+    /// Calls `add` with the counters of a name that contains request values, or of all others.
     fn with_named_cells(&self, name: &str, domain: &str, add: impl FnOnce(&StatCells)) {
         {
             let stats = self.stats.read().unwrap_or_else(PoisonError::into_inner);
@@ -322,7 +345,7 @@ impl RatelimitStats {
         add(&stats.by_name.entry(name).or_insert_with(new_entry).cells);
     }
 
-    /// All of it, one figure a line and sorted: `ratelimit.service.rate_limit.<domain>.<path>.<stat>: <number>`, and of calls.
+    /// Renders all statistics, sorted, one per line: `ratelimit.service.rate_limit.<domain>.<path>.<stat>: <number>`, and calls.
     pub fn text(&self) -> String {
         let mut lines: Vec<(String, u64)> = Vec::new();
         let calls = self.calls.entries();
@@ -343,14 +366,14 @@ impl RatelimitStats {
         lines.sort_unstable();
         let mut text = String::new();
         for (name, count) in lines {
-            // A name is one line, whatever came.
+            // Request values must not break the line.
             let name = name.replace(char::is_control, "_");
             let _ = writeln!(text, "ratelimit.service.{name}: {count}");
         }
         text
     }
 
-    /// The same as series, where there are such descriptors.
+    /// Encodes the same as metrics, if there are descriptors.
     pub(crate) fn encode(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let stats = self.stats.read().unwrap_or_else(PoisonError::into_inner);
         if stats.by_name.is_empty() && stats.unknown_domains.is_empty() {
@@ -358,7 +381,7 @@ impl RatelimitStats {
         }
         for (name, count) in self.calls.entries() {
             let name = format!("tollgate_ratelimit_{}", name.rsplit('.').next().unwrap_or(name));
-            let help = "Calls, as envoyproxy/ratelimit counts them.";
+            let help = "Calls of the rate limit service, as envoyproxy/ratelimit counts them.";
             ConstCounter::new(count.get()).encode(encoder.encode_descriptor(&name, help, None, COUNTER)?)?;
         }
         let mut entries: Vec<(&Box<str>, &StatEntry)> = stats.by_name.iter().collect();
@@ -375,7 +398,7 @@ impl RatelimitStats {
         }
         let mut family = encoder.encode_descriptor(
             "tollgate_ratelimit_domain_not_found",
-            "Descriptors of domains that neither a file nor a rule has.",
+            "Descriptors of domains without a file or a rule.",
             None,
             COUNTER,
         )?;
@@ -396,7 +419,7 @@ impl StatCells {
 
     fn add_hit_stats(&self, hit_stats: HitStats, hits: u64, is_cached: bool) {
         let hit_stats = match is_cached {
-            // Nobody has counted them.
+            // They were not counted in the store.
             true => HitStats {
                 over: hits,
                 ..HitStats::default()
@@ -412,13 +435,13 @@ impl StatCells {
     }
 }
 
-/// Whether hits of a limit are counted: those of one that limits nothing are not.
+/// True if hits of this limit are counted: not those of an unlimited descriptor.
 fn counts_hits(ruling: &Ruling<'_>) -> bool {
     let is_limited = ruling.window.is_some() || ruling.decision.is_some();
     ruling.rule.descriptor().is_some() && is_limited
 }
 
-/// What two windows of one limit come to: what one refuses is refused.
+/// Merges the statistics of two windows of one limit: a hit that one of them denies is over the limit.
 fn merge_windows(one: HitStats, other: HitStats) -> HitStats {
     HitStats {
         over: one.over.max(other.over),
@@ -428,17 +451,17 @@ fn merge_windows(one: HitStats, other: HitStats) -> HitStats {
 }
 
 thread_local! {
-    /// The name that is being looked up, so that one that is known costs no memory.
+    /// A buffer for the name being looked up, so that a known name allocates nothing.
     static NAME: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 const COUNTER: MetricType = MetricType::Counter;
-/// So many names may come with requests, each so long. What is beyond counts under [`OTHER`].
+/// Bounds on names that contain request values and on their length. Further ones are counted under [`OTHER`].
 const PATHS_MAX: usize = 10_000;
 const NAME_BYTES_MAX: usize = 512;
-/// So many domains that are not there are told apart.
+/// Bound on unknown domains that are counted separately.
 const DOMAINS_MAX: usize = 100;
-/// Stands for all names for which there is no room.
+/// The name for everything beyond the bounds.
 const OTHER: &str = "__other__";
 
 #[cfg(test)]

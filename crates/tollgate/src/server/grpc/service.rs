@@ -9,7 +9,7 @@ use crate::server::auth::tokens::Rights;
 use crate::server::gate::Gate;
 use crate::server::net::memory_budget::MemoryBudget;
 use crate::server::rls::request::is_refund;
-use crate::server::rls::{self, CLOSED, FILE_DESCRIPTOR_SET, NO_RULES, RateLimitRequest, RateLimitResponse, RlsError};
+use crate::server::rls::{self, FILE_DESCRIPTOR_SET, RateLimitRequest, RateLimitResponse, RlsError};
 use crate::server::telemetry::Protocol;
 use hyper::body::Incoming;
 use hyper::header::CONTENT_TYPE;
@@ -80,8 +80,7 @@ impl GrpcService {
         let outcome = rls::should_rate_limit(&self.gate, Protocol::Grpc, &request, self.settings.headers).await;
         outcome.map_err(|error| match error {
             RlsError::Invalid(what) => Status::invalid_argument(what.to_string()),
-            RlsError::Closed => Status::unavailable(CLOSED),
-            RlsError::NoRules => Status::unavailable(NO_RULES),
+            RlsError::Denied(denial) => Status::unavailable(denial.text()),
         })
     }
 

@@ -1,5 +1,6 @@
 //! Counters of verdicts and of decisions per rule.
 
+use crate::server::observers::{ObservedVerdict, VerdictEvent, VerdictObserver};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
@@ -8,6 +9,7 @@ use std::fmt;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use tollgate_limiter::Direction;
 use tollgate_limiter::core::Source;
 use tollgate_limiter::core::rules::{Attempt, Mode, Rule, RuleSet, Ruling, Variant, Verdict};
 
@@ -23,7 +25,7 @@ pub(crate) struct Decisions {
 
 /// The counters of one rule set, looked up once when it is installed.
 #[derive(Debug)]
-pub struct RuleCounts(Box<[RuleCells]>);
+pub(crate) struct RuleCounts(Box<[RuleCells]>);
 
 /// The protocol an attempt arrived over; the metric label `protocol`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,10 +82,12 @@ const PROTOCOLS: [(Protocol, &str); 4] = [
     (Protocol::Forward, "forward"),
 ];
 
-impl Decisions {
-    /// Returns the counters of these rules. A rule that already existed keeps its counters. Removed rules leave the metrics
+impl VerdictObserver for Decisions {
+    type RuleState = RuleCounts;
+
+    /// A rule that already existed keeps its counters. Removed rules leave the metrics
     /// at once; checks in flight under them are no longer shown.
-    pub(crate) fn counts(&self, rules: &RuleSet) -> RuleCounts {
+    fn rule_state(&self, rules: &RuleSet) -> RuleCounts {
         let mut by_rule = self.by_rule.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next: BTreeMap<Labels, Arc<LabelCells>> = BTreeMap::new();
         let mut cells = |rule: &Rule, variant: Option<Variant>| {
@@ -110,8 +114,24 @@ impl Decisions {
         RuleCounts(counts)
     }
 
+    #[inline]
+    fn record(&self, counts: &RuleCounts, event: &VerdictEvent<'_>) {
+        match (event.direction, event.verdict) {
+            (Direction::Consume, ObservedVerdict::Rules(verdict)) => {
+                self.add(counts, event.rules, verdict, event.protocol);
+            }
+            (Direction::Consume, ObservedVerdict::Inline { allowed, source, .. }) => {
+                self.add_inline(allowed, source, event.protocol);
+            }
+            // A refund decides nothing.
+            (Direction::Refund, _) => {}
+        }
+    }
+}
+
+impl Decisions {
     /// Counts a verdict: once for the check, and once for each rule that matched.
-    pub(crate) fn add(&self, counts: &RuleCounts, rules: &RuleSet, verdict: &Verdict<'_>, protocol: Protocol) {
+    fn add(&self, counts: &RuleCounts, rules: &RuleSet, verdict: &Verdict<'_>, protocol: Protocol) {
         let result = if verdict.allowed {
             ResultLabel::Allow
         } else {
@@ -135,7 +155,7 @@ impl Decisions {
     }
 
     /// Counts the verdict of an inline limit, which belongs to no rule.
-    pub(crate) fn add_inline(&self, allowed: bool, source: Source, protocol: Protocol) {
+    fn add_inline(&self, allowed: bool, source: Source, protocol: Protocol) {
         let result = if allowed { ResultLabel::Allow } else { ResultLabel::Deny };
         self.checks.add(result, source, protocol);
     }

@@ -1,18 +1,19 @@
-//! `POST /json`: Envoy's request as JSON, for gateways that speak HTTP and not gRPC.
+//! `POST /json`: the rls request as JSON, for gateways that speak HTTP and not gRPC.
 
 use super::response;
+use crate::server::admission::Denial;
 use crate::server::gate::Gate;
 use crate::server::headers::Dialects;
 use crate::server::http::problem_details::{NO_STORE, ProblemDetails};
 use crate::server::rls::rate_limit_response::Code;
-use crate::server::rls::{CLOSED, NO_RULES, RateLimitRequest, RlsError, json, should_rate_limit};
+use crate::server::rls::{RateLimitRequest, RlsError, json, should_rate_limit};
 use crate::server::telemetry::Protocol;
 use bytes::Bytes;
 use http_body_util::Full;
 use hyper::header::CACHE_CONTROL;
 use hyper::{Response, StatusCode};
 
-/// The request in a body.
+/// Reads the request from a body.
 pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, ProblemDetails> {
     json::read(body).map_err(|error| match error.field.is_empty() {
         true => ProblemDetails::bad_request(error.detail),
@@ -20,7 +21,7 @@ pub(super) fn read(body: &[u8]) -> Result<RateLimitRequest, ProblemDetails> {
     })
 }
 
-/// 200, 429 if it is over a limit, 503 if a rule refuses what nobody could judge; or 400, for those who know it so.
+/// Responds with 200, with 429 if a limit denies, with 503 if there is no verdict; or then with 400 if so configured.
 pub(super) async fn respond(
     gate: &Gate,
     request: &RateLimitRequest,
@@ -29,8 +30,7 @@ pub(super) async fn respond(
     let rls_response = match should_rate_limit(gate, Protocol::Http, request, dialects).await {
         Ok(response) => response,
         Err(RlsError::Invalid(what)) => return Err(ProblemDetails::bad_request(what.to_string())),
-        Err(RlsError::Closed) => return Err(undecided(gate, CLOSED)),
-        Err(RlsError::NoRules) => return Err(undecided(gate, NO_RULES)),
+        Err(RlsError::Denied(denial)) => return Err(undecided(gate, denial)),
     };
     let mut response = response::json(json::encode(&rls_response).to_string().into_bytes());
     if rls_response.overall_code() == Code::OverLimit {
@@ -40,10 +40,10 @@ pub(super) async fn respond(
     Ok(response)
 }
 
-/// What is said of a request that nobody can judge.
-fn undecided(gate: &Gate, text: &'static str) -> ProblemDetails {
+/// The problem of a request without a verdict.
+fn undecided(gate: &Gate, denial: Denial) -> ProblemDetails {
     match gate.compat().modes().json_errors_as_400 {
-        true => ProblemDetails::bad_request(text.to_owned()),
-        false => ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, text),
+        true => ProblemDetails::bad_request(denial.text()),
+        false => ProblemDetails::new(StatusCode::SERVICE_UNAVAILABLE, denial.text()),
     }
 }

@@ -1,0 +1,155 @@
+//! Admission: the stage before the rules snapshot. It owns the phase of the server and decides whether a request is
+//! planned at all.
+//!
+//! The check APIs are always admitted: their callers ask for a verdict, and an error would make fail-open callers pass.
+//! Only a server that still waits for its rules has none to give to callers of the rls service.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use tokio::sync::watch;
+
+/// Decides which requests are planned.
+#[derive(Debug)]
+pub struct AdmissionControl {
+    phase: AtomicU8,
+    /// True while the server runs without the rules it was configured with.
+    rules_missing: AtomicBool,
+    /// Wakes those who wait for the rules.
+    rules_present: watch::Sender<bool>,
+}
+
+/// The stage of a server's life. Phases never move backwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Not yet ready for requests.
+    Starting,
+    /// Ready for requests.
+    Ready,
+    /// Finishing requests in flight; new ones should go elsewhere.
+    Draining,
+}
+
+/// The state that health checks report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// Requests should be sent here.
+    Serving,
+    /// The server is starting.
+    Starting,
+    /// The server is configured to be unhealthy until its rules are there.
+    AwaitingRules,
+    /// The server is draining.
+    Draining,
+}
+
+/// The result of admission.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// The request is planned.
+    Admit,
+    /// The request gets no verdict.
+    Deny(Denial),
+}
+
+/// The reason a request has no verdict, the same for all front ends. The caller may retry; the operator can fix it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denial {
+    /// The server started without its rules, and has none for this domain.
+    AwaitingRules,
+    /// The store could not decide, and a matching rule has `on_store_failure: closed`.
+    StoreUnavailable,
+}
+
+impl AdmissionControl {
+    /// Returns the control of a server that is starting and has its rules.
+    pub(super) fn new() -> Self {
+        Self {
+            phase: AtomicU8::new(Phase::Starting as u8),
+            rules_missing: AtomicBool::new(false),
+            rules_present: watch::Sender::new(true),
+        }
+    }
+
+    /// Decides on a request whose domain has rules if `has_domain` says so.
+    #[inline]
+    pub fn admit(&self, has_domain: impl FnOnce() -> bool) -> Admission {
+        match self.rules_missing.load(Ordering::Relaxed) && !has_domain() {
+            true => Admission::Deny(Denial::AwaitingRules),
+            false => Admission::Admit,
+        }
+    }
+
+    /// The current phase.
+    pub fn phase(&self) -> Phase {
+        match self.phase.load(Ordering::Relaxed) {
+            0 => Phase::Starting,
+            1 => Phase::Ready,
+            _ => Phase::Draining,
+        }
+    }
+
+    /// Advances the phase. Phases never move backwards.
+    pub(super) fn advance_phase(&self, phase: Phase) {
+        self.phase.fetch_max(phase as u8, Ordering::Relaxed);
+    }
+
+    /// Records whether the server has the rules it was configured with.
+    pub(super) fn set_rules_present(&self, present: bool) {
+        self.rules_missing.store(!present, Ordering::Relaxed);
+        self.rules_present.send_replace(present);
+    }
+
+    /// True while the server runs without the rules it was configured with.
+    pub(super) fn is_without_rules(&self) -> bool {
+        self.rules_missing.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the server has its rules.
+    pub(super) async fn wait_for_rules(&self) {
+        // The sender is a field of ours, so it is not dropped.
+        let _ = self.rules_present.subscribe().wait_for(|present| *present).await;
+    }
+}
+
+impl Denial {
+    /// The text for the caller. The one about rules is envoyproxy/ratelimit's own, which its users search for.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::AwaitingRules => "no rate limit configuration loaded",
+            Self::StoreUnavailable => "store unavailable, and a matching rule has on_store_failure: closed",
+        }
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl std::error::Error for Denial {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_never_move_backwards() {
+        let control = AdmissionControl::new();
+        assert_eq!(control.phase(), Phase::Starting);
+        control.advance_phase(Phase::Draining);
+        control.advance_phase(Phase::Ready);
+        assert_eq!(control.phase(), Phase::Draining);
+    }
+
+    #[test]
+    fn only_domains_without_rules_are_denied_while_rules_are_missing() {
+        let control = AdmissionControl::new();
+        assert_eq!(control.admit(|| false), Admission::Admit);
+        control.set_rules_present(false);
+        assert_eq!(control.admit(|| true), Admission::Admit);
+        assert_eq!(control.admit(|| false), Admission::Deny(Denial::AwaitingRules));
+        control.set_rules_present(true);
+        assert_eq!(control.admit(|| false), Admission::Admit);
+    }
+}
