@@ -1,4 +1,4 @@
-//! The closed list of stores a server can have, and of rule books over them.
+//! The closed list of stores a server can have, and of limiters over them.
 
 use std::sync::Arc;
 use tollgate_limiter::core::algorithm::cell::Reply;
@@ -7,41 +7,49 @@ use tollgate_limiter::core::{Cell, Cost, Micros, Source};
 use tollgate_limiter::store::fallback::Fallback;
 use tollgate_limiter::store::memory::Memory;
 use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::store::{StoreError, StoreMode};
+use tollgate_limiter::store::{Store, StoreError, StoreMode, StoreStatus};
 use tollgate_limiter::{self as limiter, AttemptItem, CheckResult, CombinedVerdict, ForgetError, RuleLimiter};
 
-/// A server that other instances share, and this instance while that is away.
+/// The shared store with its fallback.
 pub type SharedStore = Fallback<Redis>;
 
-/// Where counters are kept.
+/// The store of a server.
 #[derive(Clone, Debug)]
 pub enum AnyStore {
-    /// In this program.
+    /// In this process.
     Memory(Arc<Memory>),
-    /// On a server that other instances share.
+    /// On Redis or Valkey, shared with other instances.
     Redis(Arc<SharedStore>),
 }
 
-/// One set of rules over a store.
+/// A rule set over a store.
 #[derive(Debug)]
 pub enum AnyRuleLimiter {
-    /// Over the embedded one.
+    /// Over the memory store.
     Memory(RuleLimiter<Memory>),
-    /// Over the shared one.
+    /// Over the shared store.
     Redis(RuleLimiter<SharedStore>),
 }
 
 /// Calls of `CL.THROTTLE` over a store.
 #[derive(Debug)]
 pub enum AnyThrottle {
-    /// Over the embedded one.
+    /// Over the memory store.
     Memory(limiter::ThrottleLimiter<Memory>),
-    /// Over the shared one.
+    /// Over the shared store.
     Redis(limiter::ThrottleLimiter<SharedStore>),
 }
 
 impl AnyStore {
-    /// A book of these rules. Their counters go on where an earlier book left them.
+    /// The status that metrics, `/readyz` and the log read.
+    pub fn status(&self) -> StoreStatus {
+        match self {
+            Self::Memory(store) => store.status(),
+            Self::Redis(store) => store.status(),
+        }
+    }
+
+    /// Returns a limiter of these rules. Counters of unchanged rules are kept.
     pub fn rule_limiter(&self, rules: RuleSet) -> AnyRuleLimiter {
         match self {
             Self::Memory(store) => AnyRuleLimiter::Memory(RuleLimiter::new(rules, Arc::clone(store))),
@@ -55,7 +63,7 @@ impl AnyStore {
         }
     }
 
-    /// Counters for limits that callers bring along.
+    /// Returns the counters of `CL.THROTTLE`.
     pub fn throttle(&self) -> AnyThrottle {
         match self {
             Self::Memory(store) => AnyThrottle::Memory(limiter::ThrottleLimiter::new(Arc::clone(store))),
@@ -89,7 +97,7 @@ impl AnyThrottle {
     /// Settles one call.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// The error of the store.
     pub async fn settle(&self, key: &[u8], cell: Cell, cost: Cost) -> Result<(Reply, Source), StoreError> {
         match self {
             Self::Memory(throttle) => throttle.settle(&throttle.charge(key, cell, cost)).await,
@@ -97,10 +105,10 @@ impl AnyThrottle {
         }
     }
 
-    /// Gives the cost of a call back.
+    /// Refunds the cost of a call.
     ///
     /// # Errors
-    /// Why the store could not.
+    /// The error of the store.
     pub async fn refund(&self, key: &[u8], cell: Cell, cost: Cost) -> Result<Reply, StoreError> {
         match self {
             Self::Memory(throttle) => throttle.refund(&throttle.charge(key, cell, cost)).await,
