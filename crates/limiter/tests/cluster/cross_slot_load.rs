@@ -1,11 +1,11 @@
 //! Requests under two limits that lie apart: neither ever lets more pass than it allows, and nothing is lost between them.
 
-use crate::fixture::{Load, Rules, bucket, key, once, open, owner_of, until};
+use crate::fixture::{Load, Rules, bucket, charge, key, once, open, owner_of, remaining, until};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate_core::Micros;
-use tollgate_limiter::store::Store;
-use tollgate_limiter::store::redis::Redis;
+use tollgate_core::{LeaseId, Micros};
+use tollgate_limiter::store::redis::{Redis, RedisKey};
+use tollgate_limiter::store::{SettleRequest, Store};
 use tollgate_limiter::testing::cluster::Cluster;
 use tollgate_limiter::testing::servers::ServerKind;
 
@@ -115,4 +115,38 @@ async fn subjects_spread_evenly_over_the_primaries() {
         assert!(settlement.allowed, "{settlement:?}");
     }
     assert_eq!(store.metrics().redirects.get(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_is_settled_in_order_over_all_primaries_and_across_slots() {
+    let cluster = Cluster::start(ServerKind::Valkey);
+    let store = open(&cluster);
+    let (few, many) = (once(10), once(1_000));
+    let keys: Vec<RedisKey> = (0..40)
+        .map(|merchant: u32| key(&store, "merchant", &few, &[merchant.to_string().as_bytes()]))
+        .collect();
+    let ceiling = key(&store, "ceiling", &many, &[b"ceiling"]);
+    // 800 requests of one slot each; behind them each merchant once more, under a ceiling in another slot.
+    let single = (0..800).map(|n| vec![charge(keys[n % 40], &few)]);
+    let crossing = (0..40).map(|n| vec![charge(keys[n], &few), charge(ceiling, &many)]);
+    let charges: Vec<Vec<_>> = single.chain(crossing).collect();
+    let requests: Vec<SettleRequest<'_, RedisKey>> = charges
+        .iter()
+        .map(|charges| SettleRequest {
+            charges,
+            lease: LeaseId::default(),
+        })
+        .collect();
+    let settlements = store.settle_each(&requests).await;
+    for (n, settlement) in settlements.iter().enumerate() {
+        assert_eq!(settlement.allowed, n < 400, "{n}: {settlement:?}");
+    }
+    assert_eq!(
+        remaining(&store, ceiling, &many).await,
+        1_000,
+        "denied requests keep nothing"
+    );
+    // At most a call for each of 40 tags and their overflow, not one for each request.
+    let calls = store.metrics().calls.get();
+    assert!(calls < 400, "{calls} calls");
 }

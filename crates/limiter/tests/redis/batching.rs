@@ -6,9 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
-use tollgate_core::{Concurrency, Limit, Micros, SlidingLog};
-use tollgate_limiter::store::redis::Redis;
-use tollgate_limiter::store::{Keyspace, Settlement, Store, StoreError};
+use tollgate_core::{Charge, Concurrency, Limit, Micros, SlidingLog, TokenBucket};
+use tollgate_limiter::store::redis::{Redis, RedisKey};
+use tollgate_limiter::store::{Keyspace, SettleRequest, Settlement, Source, Store, StoreError};
 use tollgate_limiter::testing::servers::{Server, ServerKind};
 
 type PendingSettle<'a> = Pin<Box<dyn Future<Output = Settlement> + Send + 'a>>;
@@ -282,4 +282,131 @@ async fn a_lease_whose_holder_left_before_the_answer_is_given_back() {
     sleep(Duration::from_millis(500)).await;
     assert!(!settle(&other, key, &limit, 1).await.allowed);
     assert_eq!(fixture.audit(), 1);
+}
+
+/// A limit that a batch exhausts.
+fn small(units: u64) -> Limit {
+    TokenBucket::new(rate(units, Micros::from_secs(86_400))).into()
+}
+
+fn batch<'c>(charges: &'c [[Charge<RedisKey>; 1]]) -> Vec<SettleRequest<'c, RedisKey>> {
+    let request = |charges: &'c [Charge<RedisKey>; 1]| SettleRequest {
+        charges,
+        lease: lease(),
+    };
+    charges.iter().map(request).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_of_a_thousand_is_at_most_four_calls() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let store = fixture.options().open();
+    connected(&store).await;
+    let charges: Vec<[Charge<RedisKey>; 1]> = (0..1_000)
+        .map(|subject: u32| {
+            [charge(
+                fixture.counter(&store, &limit(), &subject.to_string()),
+                &limit(),
+                1,
+            )]
+        })
+        .collect();
+    let before = calls_received(&fixture);
+    let settlements = store.settle_each(&batch(&charges)).await;
+    assert!(settlements.iter().all(|settlement| settlement.allowed));
+    assert_eq!(settlements.len(), 1_000);
+    assert!(calls_received(&fixture) - before <= 4);
+    assert_eq!(store.metrics().calls.get(), 4);
+    assert_eq!(store.metrics().charges.get(), 1_000);
+    assert_eq!(fixture.audit(), 1_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_request_of_a_batch_sees_the_charges_of_those_before_it() {
+    let fixture = Fixture::start(ServerKind::Valkey);
+    for near_cache in [true, false] {
+        let store = fixture.options().near_cache(near_cache).open();
+        connected(&store).await;
+        // Two keys that alternate: more than one call of the script for each.
+        let hot = small(300);
+        let keys = ["even", "odd"].map(|name| fixture.counter(&store, &hot, &format!("{name} {near_cache}")));
+        let charges: Vec<[Charge<RedisKey>; 1]> = (0..1_000).map(|n| [charge(keys[n % 2], &hot, 1)]).collect();
+        let settlements = store.settle_each(&batch(&charges)).await;
+        for (n, settlement) in settlements.iter().enumerate() {
+            let decision = settlement.outcomes[0].expect("a reply").decision;
+            let remaining = 299_u64.saturating_sub(n as u64 / 2);
+            assert_eq!(
+                (settlement.allowed, decision.standing().remaining),
+                (n < 600, remaining),
+                "{n}"
+            );
+        }
+        // With the keys exhausted, the near cache denies a batch without a call.
+        let before = store.metrics().calls.get();
+        let denied = store.settle_each(&batch(&charges[..100])).await;
+        assert!(denied.iter().all(|settlement| !settlement.allowed));
+        assert_eq!(store.metrics().calls.get() == before, near_cache);
+        let source = denied[0].outcomes[0].expect("a reply").source;
+        assert_eq!(source == Source::Near, near_cache);
+    }
+    fixture.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denied_request_of_a_batch_keeps_nothing_and_the_others_stay() {
+    let fixture = Fixture::start(ServerKind::Redis62);
+    let store = fixture.options().open();
+    let (one, many) = (small(1), small(100));
+    let key = |limit: &Limit, name: &str| fixture.counter(&store, limit, name);
+    let requests: Vec<Vec<Charge<RedisKey>>> = vec![
+        vec![charge(key(&one, "a"), &one, 1), charge(key(&many, "b"), &many, 1)],
+        vec![charge(key(&many, "b"), &many, 1), charge(key(&one, "a"), &one, 1)],
+        Vec::new(),
+        vec![charge(key(&many, "b"), &many, 5)],
+    ];
+    let requests: Vec<SettleRequest<'_, RedisKey>> = requests
+        .iter()
+        .map(|charges| SettleRequest {
+            charges,
+            lease: lease(),
+        })
+        .collect();
+    let settlements = store.settle_each(&requests).await;
+    let allowed: Vec<bool> = settlements.iter().map(|settlement| settlement.allowed).collect();
+    assert_eq!(allowed, [true, false, true, true]);
+    let standing = *settlements[3].outcomes[0].expect("a reply").decision.standing();
+    assert_eq!(standing.remaining, 94);
+    assert_eq!(store.metrics().calls.get(), 1);
+    fixture.audit();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_on_a_silent_server_ends_at_its_deadline_and_takes_nothing() {
+    let fixture = Fixture::start(ServerKind::Redis70);
+    let deadline = Duration::from_millis(100);
+    let store = fixture.options().deadline(deadline).open();
+    connected(&store).await;
+    let leases = Limit::from(Concurrency::new(1_000, Micros::from_secs(600)).expect("in range"));
+    let key = fixture.counter(&store, &leases, "held");
+    let charges: Vec<[Charge<RedisKey>; 1]> = (0..1_000).map(|_| [charge(key, &leases, 1)]).collect();
+    fixture.server.freeze();
+    let from = Instant::now();
+    let settlements = store.settle_each(&batch(&charges)).await;
+    // Four calls have four deadlines.
+    assert!(from.elapsed() < deadline * 8, "{:?}", from.elapsed());
+    for settlement in &settlements {
+        assert_eq!(settlement.outcomes, [Err(StoreError::Timeout)]);
+    }
+    fixture.server.thaw();
+    let other = fixture.options().open();
+    let from = Instant::now();
+    loop {
+        let peeked = other.peek(&[charge(key, &leases, 0)]).await;
+        if peeked.outcomes[0].is_ok_and(|outcome| outcome.decision.standing().remaining == 1_000) {
+            break;
+        }
+        assert!(from.elapsed() < Duration::from_secs(10), "leases stay: {peeked:?}");
+        sleep(Duration::from_millis(20)).await;
+    }
+    fixture.audit();
 }
