@@ -35,6 +35,7 @@ pub use settle::{
     failure_policy, failure_policy_with, propose, undecided_source,
 };
 pub use state::debt::{Debt, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
+pub use state::leases::{LeaseEdit, LeaseTable};
 pub use state::numbers::StateNumbers;
 pub use state::ring::{Edit, Ring};
 pub use text::{network, problem, quantity, yaml};

@@ -7,6 +7,7 @@ use crate::algorithm::{
     token_bucket, token_bucket::TokenBucket,
 };
 use crate::decision::Cost;
+use crate::state::leases::{LeaseEdit, LeaseTable};
 use crate::state::ring::{Edit, Ring};
 use crate::units::muldiv::muldiv;
 use crate::units::rate::Rate;
@@ -50,7 +51,7 @@ pub enum State {
     /// Of a leaky bucket.
     LeakyBucket(leaky_bucket::State),
     /// Of a concurrency limit.
-    Concurrency(Ring),
+    Concurrency(LeaseTable),
     /// Of a `CL.THROTTLE` limit.
     Cell(cell::State),
 }
@@ -71,7 +72,7 @@ pub enum Change {
     /// To a leaky bucket.
     LeakyBucket(leaky_bucket::State),
     /// To a concurrency limit.
-    Concurrency(Edit),
+    Concurrency(LeaseEdit),
     /// To a `CL.THROTTLE` limit.
     Cell(cell::State),
 }

@@ -1,14 +1,14 @@
-//! The algorithms once more, in Lua: what a shared store runs beside its data.
+//! The algorithms in Lua, which a shared store runs next to its data.
 //!
-//! Each `.lua` file is the twin of the `.rs` file beside it: pure functions with the same arguments in the same order,
-//! exact in doubles below 2^53. A state is there the very bytes that [`State::write_packed`](crate::State::write_packed)
-//! writes; a step is a list of values, as `decision.lua` says.
+//! Each `.lua` file is the twin of the `.rs` file of the same name: pure functions with the same arguments in the same
+//! order, exact in doubles below 2^53. A state is the bytes that [`State::write_packed`](crate::State::write_packed)
+//! writes; a step is a list of values, described in `decision.lua`.
 
-/// The twins, joined. Defines `ready()`, to be called first, `twin(number)`, the functions of an algorithm by [`Limit::number`](crate::Limit::number),
-/// and for rings `ring_open` and `ring_writes`; all of it local, nothing global.
+/// The twins, joined. Defines `ready()`, to be called first, and `twin(number)`, the functions of an algorithm by
+/// [`Limit::number`](crate::Limit::number). Everything is local, nothing global.
 ///
-/// A script runs from its first line at every call. So what several algorithms share stands in one function, which is
-/// run when one of them is asked for.
+/// A script runs from its first line at every call. So what several algorithms share is in one function, which runs
+/// when one of them is needed.
 pub const TWINS: &str = concat!(
     // While a library of functions is loaded, servers have no libraries of Lua's yet.
     "local struct_pack, struct_unpack, string_sub\n",
@@ -18,7 +18,7 @@ pub const TWINS: &str = concat!(
     include_str!("decision.lua"),
     include_str!("units/time.lua"),
     include_str!("units/muldiv.lua"),
-    "local twins, makers, ring_open, ring_writes = {}, {}\n",
+    "local twins, makers = {}, {}\n",
     "local function debts()\n",
     include_str!("state/meter.lua"),
     include_str!("state/debt.lua"),
@@ -31,12 +31,15 @@ pub const TWINS: &str = concat!(
     include_str!("algorithm/fixed_window.lua"),
     include_str!("algorithm/sliding_counter.lua"),
     "makers[3], makers[4] = fixed_window, sliding_counter\nend\n",
-    "local function rings()\n",
+    "local function logs()\n",
     include_str!("state/ring.lua"),
     include_str!("algorithm/sliding_log.lua"),
+    "makers[5] = sliding_log\nend\n",
+    "local function leases()\n",
+    include_str!("state/leases.lua"),
     include_str!("algorithm/concurrency.lua"),
-    "makers[5], makers[7] = sliding_log, concurrency\nend\n",
-    "local parts = { debts, debts, windows, windows, rings, debts, rings, debts }\n",
+    "makers[7] = concurrency\nend\n",
+    "local parts = { debts, debts, windows, windows, logs, debts, leases, debts }\n",
     "local function twin(number)\n",
     "  local found = twins[number]\n",
     "  if not found then\n",

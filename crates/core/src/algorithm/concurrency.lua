@@ -1,32 +1,28 @@
--- Twin of concurrency.rs: at most so many in flight, each until it is released or its lease runs out. Its steps are edits
--- of a ring.
+-- Twin of concurrency.rs: at most so many in flight, each until it is released or its lease expires. Its steps are edits
+-- of a table of leases.
 
--- The bits of a moment within 366 days, whatever the limit's own ttl is.
-local LEASE_TIME_BITS = 45
-
--- The leases at the moment of a decision: the time, what still counts, and an edit that drops what has run out.
-local function leases_read(ring, now, slack)
-  local back = 0
-  if ring then
-    now, back = heed(ring.at, now, slack)
+-- The leases at the moment of a decision: the time, how far the clock was set back, the units in use, and an edit that
+-- drops what has expired.
+local function leases_read(leases, now, slack)
+  local back, expired, used = 0, 0, 0
+  if leases then
+    now, back = heed(leases.at, now, slack)
+    expired, used = leases_expired(leases, now, back)
+    used = leases.used - used
   end
-  local first, base, used = ring_live(ring, back, function(ends)
-    return ends <= now
-  end)
-  local edit = edit_of(now, back)
-  edit.drop, edit.base = first, base
-  return now, back, first, used, edit
+  return now, back, used, { at = now, back = back, release = 0, drop = expired, trim = 0, add_end = 0, add_units = 0 }
 end
 
--- Takes out all of one lease, if it is held.
-local function leases_cut(ring, lease, now, slack)
-  local heard, _, first, _, edit = leases_read(ring, now, slack)
-  local index = ring_of_lease(ring, lease, first)
-  if not index then
+-- Takes out one lease, if it is held: the edit, the time and the units.
+local function leases_release(leases, id, now, slack)
+  local back, edit, _
+  now, back, _, edit = leases_read(leases, now, slack)
+  local number, units = leases_find(leases, id, now, back)
+  if not number then
     return nil
   end
-  edit.cut_index, edit.cut_units = index, ring_units(ring, index)
-  return edit, heard
+  edit.release = number
+  return edit, now, units
 end
 
 local function concurrency()
@@ -34,14 +30,17 @@ local function concurrency()
     limit = function(slots, lease_ttl)
       return { units = slots, lease_ttl = lease_ttl }
     end,
-    leased = true,
-    decide = function(limit, ring, cost, now, slack)
-      local back, used, next, _
-      now, back, _, used, next = leases_read(ring, now, slack)
+    -- The header and the first slots: of most tables all.
+    open_bytes = LEASES_HEADER + 64 * SLOT_BYTES,
+    open = leases_open,
+    writes = leases_writes,
+    numbers = { 'at', 'back', 'release', 'drop', 'trim', 'add_end', 'add_units' },
+    decide = function(limit, leases, cost, now, slack)
+      local back, used, next
+      now, back, used, next = leases_read(leases, now, slack)
       local repair
       if back > 0 then
-        repair = edit_of(now, back)
-        repair.drop, repair.base = next.drop, next.base
+        repair = { at = now, back = back, release = 0, drop = next.drop, trim = 0, add_end = 0, add_units = 0 }
       end
       local slots = limit.units
       local free = slots > used and slots - used or 0
@@ -49,13 +48,13 @@ local function concurrency()
       local ends = now + limit.lease_ttl
       local fresh_at = now
       if used > 0 then
-        local newest = ring_newest(ring)
-        fresh_at = newest > back and newest - back or 0
+        local last = leases_slot(leases, leases.tail).ends
+        fresh_at = last > back and last - back or 0
       end
       if not allowed or cost == 0 then
         next = nil
       else
-        next.add_time, next.add_units = ends, cost
+        next.add_end, next.add_units = ends, cost
         free = free - cost
         if ends > fresh_at then
           fresh_at = ends
@@ -68,39 +67,47 @@ local function concurrency()
       local reset = fresh_at > now and fresh_at - now or 0
       return allowed, free, reset, wait, next, repair, fresh_at, ends, 0, now
     end,
-    -- Gives back slots of the leases that end first. To give back one's own, release.
-    refund = function(limit, ring, cost, now, slack)
-      local _, back, _, used, edit = leases_read(ring, now, slack)
+    -- Returns slots of the leases that end first. A holder releases its own lease instead.
+    refund = function(limit, leases, cost, now, slack)
+      local _, _, used, edit = leases_read(leases, now, slack)
       if used == 0 then
         return nil
       end
-      local base = edit.base + (cost < used and cost or used)
-      edit.drop, edit.base =
-        ring_find(ring, back, function(_, total)
-          return total <= base
-        end), base
+      if cost > used then
+        cost = used
+      end
+      local slot = leases_slot(leases, leases.head)
+      for _ = 1, edit.drop do
+        slot = leases_slot(leases, slot.next)
+      end
+      while slot and slot.units <= cost do
+        cost, edit.drop = cost - slot.units, edit.drop + 1
+        slot = leases_slot(leases, slot.next)
+      end
+      edit.trim = cost
       return edit
     end,
-    undo = function(limit, ring, cost, mark_at, mark_frac, taken_at, lease, now, slack)
-      return (leases_cut(ring, lease, now, slack))
+    undo = function(limit, leases, cost, mark_at, mark_frac, taken_at, lease, now, slack)
+      return (leases_release(leases, lease, now, slack))
     end,
-    release = function(limit, ring, lease, now, slack)
-      return (leases_cut(ring, lease, now, slack))
+    release = function(limit, leases, lease, now, slack)
+      return (leases_release(leases, lease, now, slack))
     end,
-    renew = function(limit, ring, lease, now, slack)
-      local edit, heard = leases_cut(ring, lease, now, slack)
+    renew = function(limit, leases, lease, now, slack)
+      local edit, reconciled, units = leases_release(leases, lease, now, slack)
       if edit then
-        edit.add_time, edit.add_units = heard + limit.lease_ttl, edit.cut_units
+        edit.add_end, edit.add_units = reconciled + limit.lease_ttl, units
       end
       return edit
     end,
-    keep = function(limit, ring, edit, lease)
-      ring = ring or ring_new(LEASE_TIME_BITS, ring_bits(limit.units), true, edit.at)
-      ring_apply(ring, edit, limit.units, lease)
-      return ring
+    keep = function(limit, leases, edit, lease)
+      leases = leases or leases_new(edit.at)
+      leases_apply(leases, edit, lease)
+      return leases
     end,
-    fresh_at = function(_, ring)
-      return ring_newest(ring)
+    fresh_at = function(_, leases)
+      local tail = leases_slot(leases, leases.tail)
+      return tail and tail.ends or leases.at
     end,
   }
 end

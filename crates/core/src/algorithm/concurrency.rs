@@ -1,15 +1,15 @@
-//! Concurrency: at most so many in flight. An admitted request holds its slots until it gives them back, or until its
-//! lease runs out because it was lost.
+//! Concurrency: at most so many requests in flight. An admitted request holds its slots under a lease until it releases
+//! them, or until the lease expires because its holder was lost.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
-use crate::state::ring::{Add, Cut, Edit, LiveRuns, Ring, RingView, Shape};
+use crate::state::leases::{Front, LeaseEdit, LeaseTable, NewLease};
 use crate::units::rate::{LimitError, PERIOD_MAX, PERIOD_MIN};
 use crate::units::time::{ClockReading, Micros, Now, Timestamp};
 
 /// A concurrency limit.
 ///
-/// When a refused request would pass depends on others being done, so its wait is [`Retry::Unknown`].
+/// When a denied request would pass depends on other requests finishing, so its wait is [`Retry::Unknown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Concurrency {
     slots: u64,
@@ -17,17 +17,19 @@ pub struct Concurrency {
 }
 
 /// The leases at the moment of a decision.
-struct Leases<'a> {
-    runs: RingView<'a>,
+struct CurrentLeases<'a> {
+    table: Option<&'a LeaseTable>,
     now: Timestamp,
-    live: LiveRuns,
-    /// Drops what has run out and changes nothing else: what every edit starts from.
-    edit: Edit,
-    repair: Option<Edit>,
+    back: Micros,
+    expired: Front,
+    /// Units of the leases that have not expired.
+    used: u16,
+    /// Drops what has expired and changes nothing else: what every edit starts from.
+    edit: LeaseEdit,
 }
 
 impl Concurrency {
-    /// The most slots there can be.
+    /// The most slots a limit can have.
     pub const SLOTS_MAX: u64 = 10_000;
 
     /// At most `slots` in flight, each for at most `lease_ttl` unless renewed.
@@ -52,93 +54,86 @@ impl Concurrency {
         self.slots
     }
 
-    /// How long a lease lasts if it is neither released nor renewed.
+    /// The time a lease lasts if it is neither released nor renewed.
     pub const fn lease_ttl(&self) -> Micros {
         self.lease_ttl
     }
 
-    /// Gives the slots of a lease back at once. Nothing if it is not held any more: releasing twice is releasing once.
-    pub fn release(&self, state: &Ring, lease: LeaseId, now: Now) -> Option<Edit> {
-        let leases = self.read(Some(state), now);
-        let index = leases.find_live(lease)?;
-        Some(Edit {
-            cut: leases.cut_lease(index),
-            ..leases.edit
-        })
+    /// Releases the slots of a lease. Returns nothing if it is not held any more: releasing twice is releasing once.
+    pub fn release(&self, state: &LeaseTable, lease: LeaseId, now: Now) -> Option<LeaseEdit> {
+        let leases = CurrentLeases::new(Some(state), now);
+        let (release, _) = leases.find(lease)?;
+        Some(LeaseEdit { release, ..leases.edit })
     }
 
-    /// Lets a lease that is still held last a whole `lease_ttl` from now. The store must keep the edit under the same
+    /// Extends a lease that is still held to a whole `lease_ttl` from now. The store must keep the edit under the same
     /// lease.
-    pub fn renew(&self, state: &Ring, lease: LeaseId, now: Now) -> Option<Edit> {
-        let leases = self.read(Some(state), now);
-        let index = leases.find_live(lease)?;
-        let add = Add {
-            time: leases.now + self.lease_ttl,
-            units: leases.cut_lease(index).units,
-        };
-        Some(Edit {
-            cut: leases.cut_lease(index),
-            add,
+    pub fn renew(&self, state: &LeaseTable, lease: LeaseId, now: Now) -> Option<LeaseEdit> {
+        let leases = CurrentLeases::new(Some(state), now);
+        let (release, units) = leases.find(lease)?;
+        let end = leases.now + self.lease_ttl;
+        Some(LeaseEdit {
+            release,
+            add: NewLease { end, units },
             ..leases.edit
         })
-    }
-
-    fn read<'a>(&self, ring: Option<&'a Ring>, now: Now) -> Leases<'a> {
-        let ClockReading { now, back } = now.reconcile(ring.map(Ring::at));
-        let runs = RingView::new(ring, back);
-        let live = runs.live(|end| end <= now);
-        let edit = Edit {
-            at: now,
-            back,
-            cut: Cut::default(),
-            drop: live.first as u32,
-            base: live.base,
-            add: Add::default(),
-        };
-        Leases {
-            runs,
-            now,
-            live,
-            edit,
-            repair: (back > Micros::ZERO).then_some(edit),
-        }
     }
 }
 
-impl Leases<'_> {
-    /// The place of a lease that has not run out.
-    fn find_live(&self, lease: LeaseId) -> Option<usize> {
-        self.runs.find_lease(lease, self.live.first)
-    }
-
-    /// Takes out all of one lease.
-    fn cut_lease(&self, index: usize) -> Cut {
-        Cut {
-            index: index as u32,
-            units: self.runs.units(index) as u32,
+impl<'a> CurrentLeases<'a> {
+    fn new(table: Option<&'a LeaseTable>, now: Now) -> Self {
+        let ClockReading { now, back } = now.reconcile(table.map(LeaseTable::at));
+        let expired = table.map_or(Front::default(), |table| table.expired(now, back));
+        let edit = LeaseEdit {
+            at: now,
+            back,
+            release: 0,
+            drop: expired.len,
+            trim: 0,
+            add: NewLease::default(),
+        };
+        Self {
+            table,
+            now,
+            back,
+            expired,
+            used: table.map_or(0, |table| table.used() - expired.units),
+            edit,
         }
     }
 
-    /// When the last lease runs out.
+    /// The slot and the units of a lease that has not expired.
+    fn find(&self, lease: LeaseId) -> Option<(u16, u16)> {
+        self.table?.find(lease, self.now, self.back)
+    }
+
+    fn repair(&self) -> Option<LeaseEdit> {
+        (self.back > Micros::ZERO).then_some(self.edit)
+    }
+
+    /// When the last lease expires.
     fn fresh_at(&self) -> Timestamp {
-        self.runs.last().filter(|_| self.live.used > 0).unwrap_or(self.now)
+        match self.table {
+            Some(table) if self.used > 0 => table.last_end() - self.back,
+            _ => self.now,
+        }
     }
 }
 
 impl Algorithm for Concurrency {
     const NAME: &'static str = "concurrency";
-    type State = Ring;
-    type Change = Edit;
+    type State = LeaseTable;
+    type Change = LeaseEdit;
 
-    fn decide(&self, state: Option<&Ring>, cost: Cost, now: Now) -> Step<Edit> {
-        let leases = self.read(state, now);
+    fn decide(&self, state: Option<&LeaseTable>, cost: Cost, now: Now) -> Step<LeaseEdit> {
+        let leases = CurrentLeases::new(state, now);
         let (now, limit, cost) = (leases.now, self.slots, cost.get());
-        let free = limit.saturating_sub(leases.live.used);
+        let free = limit.saturating_sub(leases.used.into());
         let allowed = cost <= free || cost == 0;
-        let ends = now + self.lease_ttl;
+        let end = now + self.lease_ttl;
         let taken = if allowed { cost } else { 0 };
         let fresh_at = if taken > 0 {
-            leases.fresh_at().max(ends)
+            leases.fresh_at().max(end)
         } else {
             leases.fresh_at()
         };
@@ -153,56 +148,55 @@ impl Algorithm for Concurrency {
             let retry = if cost > limit { Retry::Never } else { Retry::Unknown };
             Decision::Deny { standing, retry }
         };
-        // A refused request holds nothing that could be counted: nobody would ever give it back.
-        let next = (taken > 0).then_some(Edit {
-            add: Add {
-                time: ends,
-                units: taken as u32,
-            },
+        // A denied request holds nothing that could be counted: it would never be released.
+        let units = u16::try_from(taken).expect("a limit has at most 10^4 slots");
+        let next = (units > 0).then_some(LeaseEdit {
+            add: NewLease { end, units },
             ..leases.edit
         });
         Step {
             decision,
             next,
-            repair: leases.repair,
+            repair: leases.repair(),
             fresh_at,
             mark: Mark {
-                at: ends,
+                at: end,
                 frac: 0,
                 taken_at: now,
             },
         }
     }
 
-    /// Gives back slots of the leases that end first. To give back one's own, release.
-    fn refund(&self, state: &Ring, cost: Cost, now: Now) -> Option<Edit> {
-        let leases = self.read(Some(state), now);
-        if leases.live.used == 0 {
+    /// Returns slots of the leases that end first. A holder releases its own lease instead.
+    fn refund(&self, state: &LeaseTable, cost: Cost, now: Now) -> Option<LeaseEdit> {
+        let leases = CurrentLeases::new(Some(state), now);
+        if leases.used == 0 {
             return None;
         }
-        let base = leases.live.base + cost.get().min(leases.live.used);
-        Some(Edit {
-            drop: leases.runs.find(|run| run.total <= base) as u32,
-            base,
+        let units = u16::try_from(cost.get()).unwrap_or(u16::MAX).min(leases.used);
+        let (drop, trim) = state.front_of(leases.expired, units);
+        Some(LeaseEdit {
+            drop,
+            trim,
             ..leases.edit
         })
     }
 
-    fn undo(&self, state: &Ring, receipt: &Receipt, now: Now) -> Option<Edit> {
+    fn undo(&self, state: &LeaseTable, receipt: &Receipt, now: Now) -> Option<LeaseEdit> {
         self.release(state, receipt.lease, now)
     }
 
-    fn start(&self, edit: Edit, lease: LeaseId) -> Ring {
-        let mut ring = Ring::new(Shape::leased(PERIOD_MAX, self.slots), edit.at);
-        ring.apply(edit, self.slots, lease);
-        ring
+    fn start(&self, edit: LeaseEdit, lease: LeaseId) -> LeaseTable {
+        let mut table = LeaseTable::new(edit.at);
+        table.apply(edit, self.slots, lease);
+        table
     }
 
-    fn edit(&self, state: &mut Ring, edit: Edit, lease: LeaseId) {
+    fn edit(&self, state: &mut LeaseTable, edit: LeaseEdit, lease: LeaseId) {
         state.apply(edit, self.slots, lease);
     }
 
-    fn fresh_at(&self, state: &Ring) -> Timestamp {
-        state.newest()
+    fn fresh_at(&self, state: &LeaseTable) -> Timestamp {
+        state.last_end()
     }
 }

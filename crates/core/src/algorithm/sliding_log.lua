@@ -21,7 +21,7 @@ local function log_read(limit, ring, now, slack)
   return ring, now, back, first, base, used
 end
 
--- When the last run was.
+-- The moment of the last run.
 local function log_last(ring, back)
   if not ring or ring.len == 0 then
     return nil
@@ -35,27 +35,30 @@ local function sliding_log()
     limit = function(units, period, min_interval)
       return { units = units, period = period, min_interval = min_interval }
     end,
-    leased = false,
+    open_bytes = RING_HEADER,
+    open = ring_open,
+    writes = ring_writes,
+    numbers = { 'at', 'back', 'cut_index', 'cut_units', 'drop', 'base', 'add_time', 'add_units' },
     decide = function(limit, ring, cost, now, slack)
       local back, first, base, used
       ring, now, back, first, base, used = log_read(limit, ring, now, slack)
       local units, period, min_interval = limit.units, limit.period, limit.min_interval
-      local repair = back > 0 and edit_of(now, back) or nil
+      local repair = back > 0 and new_edit(now, back) or nil
       local last = log_last(ring, back)
-      local spaced_at = last and min_interval > 0 and last + min_interval or now
+      local interval_end = last and min_interval > 0 and last + min_interval or now
       local free = units > used and units - used or 0
-      local passable = spaced_at > now and 0 or free
+      local passable = interval_end > now and 0 or free
       local taken = cost < passable and cost or passable
       local next
       if taken > 0 then
-        next = edit_of(now, back)
+        next = new_edit(now, back)
         next.drop, next.base, next.add_time, next.add_units = first, base, now, taken
       end
       if cost > 0 and cost <= passable then
         local remaining = min_interval > 0 and 0 or free - cost
         return true, remaining, period, 0, next, repair, now + period, now, 0, now
       end
-      local reset_at = spaced_at > now and spaced_at or now
+      local reset_at = interval_end > now and interval_end or now
       if last and used > 0 then
         reset_at = last + period
       end
@@ -65,27 +68,27 @@ local function sliding_log()
       elseif cost > 0 then
         -- Enough units have left and the last request is long enough ago.
         local excess = used + cost - units
-        local passes_at = spaced_at
+        local allowed_at = interval_end
         if excess > 0 then
-          local room = now
+          local free_at = now
           local time = ring
             and ring_get(ring, ring_find(ring, back, function(_, total)
               return total < base + excess
             end))
           if time then
-            room = (time > back and time - back or 0) + period
+            free_at = (time > back and time - back or 0) + period
           end
-          if room > passes_at then
-            passes_at = room
+          if free_at > allowed_at then
+            allowed_at = free_at
           end
         end
-        wait = passes_at > now and passes_at - now or 0
+        wait = allowed_at > now and allowed_at - now or 0
       end
       local fresh_at = last and last + period or now
       local reset = reset_at > now and reset_at - now or 0
       return cost == 0, passable, reset, wait, next, repair, fresh_at, now, 0, now
     end,
-    -- Gives back the oldest units. The last run stays even when empty: it is what `min_interval` is counted from.
+    -- Returns the oldest units. The last run stays even when empty: it is what `min_interval` is counted from.
     refund = function(limit, ring, cost, now, slack)
       local back, _, base, used
       ring, now, back, _, base, used = log_read(limit, ring, now, slack)
@@ -93,16 +96,16 @@ local function sliding_log()
         return nil
       end
       base = base + (cost < used and cost or used)
-      local gone = ring_find(ring, back, function(_, total)
+      local dropped = ring_find(ring, back, function(_, total)
         return total <= base
       end)
-      local edit = edit_of(now, back)
-      edit.drop, edit.base = gone < ring.len and gone or ring.len - 1, base
+      local edit = new_edit(now, back)
+      edit.drop, edit.base = dropped < ring.len and dropped or ring.len - 1, base
       return edit
     end,
     undo = function(limit, ring, cost, mark_at, mark_frac, taken_at, lease, now, slack)
-      local written = ring.at
-      if (written > taken_at and written or taken_at) - now > slack then
+      local written_at = ring.at
+      if (written_at > taken_at and written_at or taken_at) - now > slack then
         return nil
       end
       local back, first
@@ -117,16 +120,16 @@ local function sliding_log()
       if not time or (time > back and time - back or 0) ~= mark_at then
         return nil
       end
-      local edit = edit_of(now, back)
+      local edit = new_edit(now, back)
       edit.cut_index, edit.cut_units = index, cost
       return edit
     end,
     -- The ring after an edit. One past its time is not edited but replaced: its own times may lie a whole turn back.
-    keep = function(limit, ring, edit, lease)
+    keep = function(limit, ring, edit)
       if not ring or log_fresh_at(limit, ring) - edit.back <= edit.at then
-        ring = ring_new(ring_bits(limit.period), ring_bits(limit.units), false, edit.at)
+        ring = ring_new(ring_bits(limit.period), ring_bits(limit.units), edit.at)
       end
-      ring_apply(ring, edit, limit.units, lease)
+      ring_apply(ring, edit, limit.units)
       return ring
     end,
     fresh_at = log_fresh_at,

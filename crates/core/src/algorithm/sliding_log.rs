@@ -224,9 +224,9 @@ impl Algorithm for SlidingLog {
         (time == stamp).then_some(Edit { cut, ..log.edit })
     }
 
-    fn start(&self, edit: Edit, lease: LeaseId) -> Ring {
-        let mut ring = Ring::new(Shape::plain(self.rate.period(), self.rate.units()), edit.at);
-        ring.apply(edit, self.rate.units(), lease);
+    fn start(&self, edit: Edit, _: LeaseId) -> Ring {
+        let mut ring = Ring::new(Shape::within(self.rate.period(), self.rate.units()), edit.at);
+        ring.apply(edit, self.rate.units());
         ring
     }
 
@@ -235,7 +235,7 @@ impl Algorithm for SlidingLog {
         if self.fresh_at(state) - edit.back <= edit.at {
             *state = self.start(edit, lease);
         } else {
-            state.apply(edit, self.rate.units(), lease);
+            state.apply(edit, self.rate.units());
         }
     }
 

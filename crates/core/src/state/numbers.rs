@@ -2,8 +2,10 @@
 //!
 //! Numbers come back from outside, so every one is checked: a state that no limit could have written is refused.
 
+use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::{LeaseId, fixed_window, sliding_counter};
 use crate::state::debt::{Debt, Fraction, NanoFraction, PackedDebt, TimeFraction, UnitFraction};
+use crate::state::leases::{self, LeaseTable};
 use crate::state::ring::{Ring, Run, Shape};
 use crate::units::rate::Rate;
 use crate::units::time::{Now, Timestamp};
@@ -146,12 +148,12 @@ impl StateNumbers for sliding_counter::State {
 
 /// Words of a ring before its runs, and words of a run.
 const HEAD_NUMBERS: usize = 4;
-const RUN_NUMBERS: usize = 3;
+const RUN_NUMBERS: usize = 2;
 
 impl StateNumbers for Ring {
     fn write_numbers(&self, numbers: &mut Vec<u64>) {
-        let (time_bits, total_bits, leased) = self.shape().numbers();
-        let shape = u64::from(time_bits) | u64::from(total_bits) << 8 | u64::from(leased) << 16;
+        let (time_bits, total_bits) = self.shape().numbers();
+        let shape = u64::from(time_bits) | u64::from(total_bits) << 8;
         // Counts are written from zero: only their differences mean anything.
         numbers.extend([
             shape,
@@ -160,32 +162,26 @@ impl StateNumbers for Ring {
             self.run_count() as u64,
         ]);
         for run in self.iter() {
-            numbers.extend([run.time.as_micros(), run.total.saturating_sub(self.base()), run.lease.0]);
+            numbers.extend([run.time.as_micros(), run.total.saturating_sub(self.base())]);
         }
     }
 
     fn from_numbers(numbers: &[u64]) -> Option<Self> {
         let (&[shape, at, total, runs], rest) = numbers.split_first_chunk::<HEAD_NUMBERS>()?;
-        let shape = Shape::from_numbers(
-            shape as u8,
-            (shape >> 8) as u8,
-            match shape >> 16 {
-                0 => false,
-                1 => true,
-                _ => return None,
-            },
-        )?;
+        if shape >> 16 != 0 {
+            return None;
+        }
+        let shape = Shape::from_numbers(shape as u8, (shape >> 8) as u8)?;
         let (list, []) = rest.as_chunks::<RUN_NUMBERS>() else {
             return None;
         };
         if list.len() as u64 != runs {
             return None;
         }
-        let runs = list.iter().map(|&[time, total, lease]| {
+        let runs = list.iter().map(|&[time, total]| {
             Some(Run {
                 time: checked_timestamp(time)?,
                 total: checked_units(total)?,
-                lease: LeaseId(lease),
             })
         });
         Self::from_runs(
@@ -194,5 +190,33 @@ impl StateNumbers for Ring {
             checked_units(total)?,
             runs.collect::<Option<Vec<Run>>>()?,
         )
+    }
+}
+
+/// Numbers of a table before its leases, and of a lease.
+const TABLE_NUMBERS: usize = 2;
+const LEASE_NUMBERS: usize = 3;
+
+impl StateNumbers for LeaseTable {
+    fn write_numbers(&self, numbers: &mut Vec<u64>) {
+        numbers.extend([self.len() as u64, self.at().as_micros()]);
+        for (end, units, lease) in self.iter() {
+            numbers.extend([end.as_micros(), units.into(), lease.0]);
+        }
+    }
+
+    fn from_numbers(numbers: &[u64]) -> Option<Self> {
+        let (&[len, at], rest) = numbers.split_first_chunk::<TABLE_NUMBERS>()?;
+        let (list, []) = rest.as_chunks::<LEASE_NUMBERS>() else {
+            return None;
+        };
+        if list.len() as u64 != len {
+            return None;
+        }
+        let leases = list
+            .iter()
+            .map(|&[end, units, lease]| Some((checked_timestamp(end)?, u16::try_from(units).ok()?, LeaseId(lease))));
+        let leases = leases.collect::<Option<Vec<_>>>()?;
+        leases::from_leases(checked_write_time(at)?, &leases, Concurrency::SLOTS_MAX)
     }
 }

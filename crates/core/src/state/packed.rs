@@ -6,6 +6,7 @@
 use crate::algorithm::{fixed_window, sliding_counter};
 use crate::limit::{Limit, State};
 use crate::state::debt::{Debt, NanoFraction, TimeFraction, UnitFraction};
+use crate::state::leases::LeaseTable;
 use crate::state::numbers::StateNumbers;
 use crate::state::ring::Ring;
 
@@ -25,7 +26,8 @@ impl State {
             Self::Cell(state) => write(state, NANO_DEBT, bytes),
             Self::FixedWindow(state) => write(state, FIXED_WINDOW, bytes),
             Self::SlidingCounter(state) => write(state, SLIDING_COUNTER, bytes),
-            Self::SlidingLog(ring) | Self::Concurrency(ring) => ring.write_packed(bytes),
+            Self::SlidingLog(ring) => ring.write_packed(bytes),
+            Self::Concurrency(leases) => leases.write_packed(bytes),
         }
     }
 }
@@ -85,8 +87,8 @@ impl Limit {
             Self::Cell(_) => State::Cell(read::<Debt<NanoFraction>>(bytes, NANO_DEBT)?),
             Self::FixedWindow(_) => State::FixedWindow(read::<fixed_window::State>(bytes, FIXED_WINDOW)?),
             Self::SlidingCounter(_) => State::SlidingCounter(read::<sliding_counter::State>(bytes, SLIDING_COUNTER)?),
-            Self::SlidingLog(_) => State::SlidingLog(Ring::read_packed(bytes, false)?),
-            Self::Concurrency(_) => State::Concurrency(Ring::read_packed(bytes, true)?),
+            Self::SlidingLog(_) => State::SlidingLog(Ring::read_packed(bytes)?),
+            Self::Concurrency(_) => State::Concurrency(LeaseTable::read_packed(bytes)?),
         })
     }
 }

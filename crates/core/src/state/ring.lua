@@ -1,58 +1,57 @@
--- Twin of ring.rs: a packed ring of runs, what the sliding log and the concurrency limit keep.
+-- Twin of ring.rs: a packed ring of runs, what the sliding log keeps.
 --
--- Stored as one string: a head of numbers, then the slots of the runs. It is read through `read(offset, length)`, and what
--- a step changes is gathered here until `ring_writes` tells it, so that no decision moves the whole of it.
+-- Stored as one string: a header of numbers, then the slots of the runs. It is read through `read(offset, length)`, and
+-- what a step changes is collected until `ring_writes`, so that no decision moves the whole of it.
 local math_abs, table_sort, table_concat = math.abs, table.sort, table.concat
-local string_rep, string_find, string_format = string.rep, string.find, string.format
+local string_rep, string_format = string.rep, string.format
 
-local RING, RING_HEAD = '<BBBI4I4I4I7I7I7I7I7', 50
--- Where a ring's own clock and count are set back, long before they would leave the range of a double.
-local RING_FAR = 2251799813685248
+local RING, RING_HEADER, RESERVED = '<BBBI4I4I4I7I7I7I7I7', 50, 0
+-- A ring's own clock and count are set back from here on, long before they would leave the range of a double.
+local REBASE_AT = 2251799813685248
 -- More runs than any ring can have.
-local RING_MOST = 2000000
+local RING_MAX = 2000000
 
--- Bits that tell 0 to `most` apart.
-local function ring_bits(most)
+-- Bits that numbers from 0 to `max` need.
+local function ring_bits(max)
   local bits = 1
-  while most >= 2 do
-    most = (most - most % 2) / 2
+  while max >= 2 do
+    max = (max - max % 2) / 2
     bits = bits + 1
   end
   return bits
 end
 
--- How a run is packed: its moment, its count, and the id of its lease if it has one.
-local function ring_shape(ring, time_bits, total_bits, leased)
+-- The packing of a run: its moment and its count.
+local function ring_shape(ring, time_bits, total_bits)
   local bits = time_bits + total_bits + 7
-  local packed = (bits - bits % 8) / 8
-  ring.time_bits, ring.total_bits, ring.leased = time_bits, total_bits, leased
-  ring.packed = packed
-  ring.stride = packed + (leased and 8 or 0)
+  local stride = (bits - bits % 8) / 8
+  ring.time_bits, ring.total_bits, ring.stride = time_bits, total_bits, stride
   ring.time_turn, ring.total_turn = 2 ^ time_bits, 2 ^ total_bits
-  -- Above 48 bits a run is two numbers. Where they part, in units of whichever of moment and count is cut in two.
-  ring.seam = 2 ^ math_abs(48 - time_bits)
-  ring.form = packed <= 6 and string_format('<I%d', packed) or string_format('<I6I%d', packed - 6)
+  -- Above 48 bits a run is two numbers. The boundary between them, in units of whichever of moment and count it cuts.
+  ring.boundary = 2 ^ math_abs(48 - time_bits)
+  ring.form = stride <= 6 and string_format('<I%d', stride) or string_format('<I6I%d', stride - 6)
 end
 
-local function ring_new(time_bits, total_bits, leased, at)
+local function ring_new(time_bits, total_bits, at)
   local ring = { capacity = 0, head = 0, len = 0, newest = 0, ahead = 0, total = 0, base = 0, at = at }
-  ring_shape(ring, time_bits, total_bits, leased)
+  ring_shape(ring, time_bits, total_bits)
   ring.slots, ring.seen, ring.body = {}, {}, ''
   return ring
 end
 
--- The ring that begins with this head. Nothing if no ring does.
-function ring_open(head, leased, read)
-  if #head ~= RING_HEAD then
+-- The ring that begins with this header. Nothing if no ring does.
+local function ring_open(header, read)
+  if #header ~= RING_HEADER then
     return nil
   end
-  local time_bits, total_bits, is_leased, capacity, first, len, newest, ahead, total, base, at = struct_unpack(RING, head)
+  local time_bits, total_bits, reserved, capacity, first, len, newest, ahead, total, base, at =
+    struct_unpack(RING, header)
   local in_range = time_bits >= 1
     and time_bits <= 53
     and total_bits >= 1
     and total_bits <= 32
-    and is_leased == (leased and 1 or 0)
-    and capacity <= RING_MOST
+    and reserved == RESERVED
+    and capacity <= RING_MAX
     and len <= capacity
     and (first < capacity or first == 0)
     and base <= total
@@ -73,7 +72,7 @@ function ring_open(head, leased, read)
     base = base,
     at = at,
   }
-  ring_shape(ring, time_bits, total_bits, leased)
+  ring_shape(ring, time_bits, total_bits)
   ring.slots, ring.seen, ring.read = {}, {}, read
   return ring
 end
@@ -86,50 +85,50 @@ local function ring_newest(ring)
   return ring.newest > ring.ahead and ring.newest - ring.ahead or 0
 end
 
-local function ring_place(ring, index)
-  local place = ring.head + index
-  return place < ring.capacity and place or place - ring.capacity
+local function ring_slot_of(ring, index)
+  local slot = ring.head + index
+  return slot < ring.capacity and slot or slot - ring.capacity
 end
 
 -- The bytes of a slot: changed, known, or read. What is missing of a damaged one counts as zeros.
-local function ring_slot(ring, place)
-  local bytes = ring.slots[place] or ring.seen[place]
+local function ring_bytes(ring, slot)
+  local bytes = ring.slots[slot] or ring.seen[slot]
   if bytes then
     return bytes
   end
   local stride = ring.stride
   if ring.body then
-    bytes = string_sub(ring.body, place * stride + 1, (place + 1) * stride)
+    bytes = string_sub(ring.body, slot * stride + 1, (slot + 1) * stride)
   else
-    bytes = ring.read(RING_HEAD + place * stride, stride)
+    bytes = ring.read(RING_HEADER + slot * stride, stride)
   end
   if #bytes < stride then
     bytes = bytes .. string_rep('\0', stride - #bytes)
   end
-  ring.seen[place] = bytes
+  ring.seen[slot] = bytes
   return bytes
 end
 
 -- All slots as one string, with what was changed.
 local function ring_body(ring)
   local size = ring.capacity * ring.stride
-  local body = ring.body or ring.read(RING_HEAD, size)
+  local body = ring.body or ring.read(RING_HEADER, size)
   if #body < size then
     body = body .. string_rep('\0', size - #body)
   end
-  local places = {}
-  for place in pairs(ring.slots) do
-    places[#places + 1] = place
+  local changed = {}
+  for slot in pairs(ring.slots) do
+    changed[#changed + 1] = slot
   end
-  if #places == 0 then
+  if #changed == 0 then
     return body
   end
-  table_sort(places)
+  table_sort(changed)
   local pieces, from = {}, 1
-  for _, place in ipairs(places) do
-    pieces[#pieces + 1] = string_sub(body, from, place * ring.stride)
-    pieces[#pieces + 1] = ring.slots[place]
-    from = (place + 1) * ring.stride + 1
+  for _, slot in ipairs(changed) do
+    pieces[#pieces + 1] = string_sub(body, from, slot * ring.stride)
+    pieces[#pieces + 1] = ring.slots[slot]
+    from = (slot + 1) * ring.stride + 1
   end
   pieces[#pieces + 1] = string_sub(body, from)
   return table_concat(pieces)
@@ -139,45 +138,44 @@ end
 local function run_unpack(ring, bytes)
   local low, high = struct_unpack(ring.form, bytes)
   local turn = ring.time_turn
-  if ring.packed <= 6 then
+  if ring.stride <= 6 then
     local time = low % turn
     return time, (low - time) / turn
   end
   if ring.time_bits <= 48 then
     local time = low % turn
-    return time, (low - time) / turn + high * ring.seam
+    return time, (low - time) / turn + high * ring.boundary
   end
-  local part = high % ring.seam
-  return low + part * 281474976710656, (high - part) / ring.seam
+  local part = high % ring.boundary
+  return low + part * 281474976710656, (high - part) / ring.boundary
 end
 
 local function run_pack(ring, time, total)
-  if ring.packed <= 6 then
+  if ring.stride <= 6 then
     return struct_pack(ring.form, time + total * ring.time_turn)
   end
   if ring.time_bits <= 48 then
-    local part = total % ring.seam
-    return struct_pack(ring.form, time + part * ring.time_turn, (total - part) / ring.seam)
+    local part = total % ring.boundary
+    return struct_pack(ring.form, time + part * ring.time_turn, (total - part) / ring.boundary)
   end
   local low = time % 281474976710656
-  return struct_pack(ring.form, low, (time - low) / 281474976710656 + total * ring.seam)
+  return struct_pack(ring.form, low, (time - low) / 281474976710656 + total * ring.boundary)
 end
 
--- The moment, the count and the lease of a run; nothing behind the last.
+-- The moment and the count of a run; nothing behind the last.
 local function ring_get(ring, index)
   if index >= ring.len then
     return nil
   end
-  local bytes = ring_slot(ring, ring_place(ring, index))
-  local time, total = run_unpack(ring, bytes)
+  local time, total = run_unpack(ring, ring_bytes(ring, ring_slot_of(ring, index)))
   time = ring.newest - (ring.newest - time) % ring.time_turn - ring.ahead
   total = ring.total - (ring.total - total) % ring.total_turn
-  return time > 0 and time or 0, total, ring.leased and string_sub(bytes, ring.packed + 1) or nil
+  return time > 0 and time or 0, total
 end
 
-local function ring_set(ring, index, time, total, lease)
-  local bytes = run_pack(ring, (time + ring.ahead) % ring.time_turn, total % ring.total_turn)
-  ring.slots[ring_place(ring, index)] = ring.leased and bytes .. lease or bytes
+local function ring_set(ring, index, time, total)
+  ring.slots[ring_slot_of(ring, index)] =
+    run_pack(ring, (time + ring.ahead) % ring.time_turn, total % ring.total_turn)
 end
 
 -- The index of the first run for which `before` does not hold: growing strides from the front, then the last one halved.
@@ -229,72 +227,49 @@ end
 -- The units of one run alone.
 local function ring_units(ring, index)
   local base = ring.base
-  local function up_to(place)
-    local _, total = ring_get(ring, place)
+  local function up_to(run)
+    local _, total = ring_get(ring, run)
     return total and total > base and total or base
   end
   return up_to(index) - (index > 0 and up_to(index - 1) or base)
 end
 
--- The run with this lease, from one on: the first one in the order of the ring.
-local function ring_of_lease(ring, lease, from)
-  local body, stride, packed = ring_body(ring), ring.stride, ring.packed
-  local found
-  local at = string_find(body, lease, 1, true)
-  while at do
-    local offset = at - 1 - packed
-    if offset % stride == 0 then
-      local index = offset / stride - ring.head
-      if index < 0 then
-        index = index + ring.capacity
-      end
-      if index >= from and index < ring.len and (not found or index < found) then
-        found = index
-      end
-    end
-    at = string_find(body, lease, at + 1, true)
-  end
-  return found
-end
-
--- Reads many runs at once, before each of them is asked for.
+-- Reads many runs at once, before each of them is needed.
 local function ring_fetch(ring, first)
   if ring.body or ring.len - first < 2 then
     return
   end
   local stride = ring.stride
-  local function fetch(place, count)
-    local bytes = ring.read(RING_HEAD + place * stride, count * stride)
-    for slot = 0, #bytes / stride - 1 do
-      ring.seen[place + slot] = string_sub(bytes, slot * stride + 1, (slot + 1) * stride)
+  local function fetch(slot, count)
+    local bytes = ring.read(RING_HEADER + slot * stride, count * stride)
+    for index = 0, #bytes / stride - 1 do
+      ring.seen[slot + index] = string_sub(bytes, index * stride + 1, (index + 1) * stride)
     end
   end
-  local place, count = ring_place(ring, first), ring.len - first
-  local upper = ring.capacity - place
+  local slot, count = ring_slot_of(ring, first), ring.len - first
+  local upper = ring.capacity - slot
   if count <= upper then
-    fetch(place, count)
+    fetch(slot, count)
   else
-    fetch(place, upper)
+    fetch(slot, upper)
     fetch(0, count - upper)
   end
 end
 
 -- Writes the run at `from` to `to`, with `units` more counted.
 local function ring_move(ring, from, to, units)
-  local bytes = ring_slot(ring, ring_place(ring, from))
-  local time, total = run_unpack(ring, bytes)
-  local moved = run_pack(ring, time, (total + units) % ring.total_turn)
-  ring.slots[ring_place(ring, to)] = ring.leased and moved .. string_sub(bytes, ring.packed + 1) or moved
+  local time, total = run_unpack(ring, ring_bytes(ring, ring_slot_of(ring, from)))
+  ring.slots[ring_slot_of(ring, to)] = run_pack(ring, time, (total + units) % ring.total_turn)
 end
 
 -- Takes units out of one run and so off every count behind it; a run left empty goes.
 local function ring_cut(ring, index, units)
   ring_fetch(ring, index > 0 and index - 1 or 0)
-  local own = ring_units(ring, index)
-  if units > own then
-    units = own
+  local run_units = ring_units(ring, index)
+  if units > run_units then
+    units = run_units
   end
-  local emptied = units == own and 1 or 0
+  local emptied = units == run_units and 1 or 0
   local last = ring_get(ring, ring.len > 2 and ring.len - 2 or 0)
   for from = index + emptied, ring.len - 1 do
     ring_move(ring, from, from - emptied, -units)
@@ -306,33 +281,12 @@ local function ring_cut(ring, index, units)
   ring.total = ring.total - units
 end
 
--- Appends a run; there must be room.
-local function ring_push(ring, time, total, lease)
+-- Appends a run, for which there is capacity.
+local function ring_push(ring, time, total)
   ring.len = ring.len + 1
-  ring_set(ring, ring.len - 1, time, total, lease)
+  ring_set(ring, ring.len - 1, time, total)
   ring.newest = time + ring.ahead
   ring.total = total
-end
-
--- Puts a run where its moment belongs, and its units on every count behind it.
-local function ring_insert(ring, time, units, lease)
-  local place = ring_find(ring, 0, function(moment)
-    return moment <= time
-  end)
-  local before = ring.base
-  if place > 0 then
-    local _, total = ring_get(ring, place - 1)
-    if total > before then
-      before = total
-    end
-  end
-  ring_fetch(ring, place)
-  for from = ring.len - 1, place, -1 do
-    ring_move(ring, from, from + 1, units)
-  end
-  ring.len = ring.len + 1
-  ring.total = ring.total + units
-  ring_set(ring, place, time, before + units, lease)
 end
 
 -- The same runs in a ring of another capacity.
@@ -352,11 +306,11 @@ end
 -- The same runs in another shape, on the store's clock and counted from zero.
 local function ring_rebuild(ring, total_bits, capacity)
   ring_fetch(ring, 0)
-  local rebuilt = ring_new(ring.time_bits, total_bits, ring.leased, ring.at)
+  local rebuilt = ring_new(ring.time_bits, total_bits, ring.at)
   rebuilt.body, rebuilt.capacity = string_rep('\0', capacity * rebuilt.stride), capacity
   for index = 0, ring.len - 1 do
-    local time, total, lease = ring_get(ring, index)
-    ring_push(rebuilt, time, total > ring.base and total - ring.base or 0, lease)
+    local time, total = ring_get(ring, index)
+    ring_push(rebuilt, time, total > ring.base and total - ring.base or 0)
   end
   ring.read = nil
   for name, value in pairs(rebuilt) do
@@ -364,8 +318,8 @@ local function ring_rebuild(ring, total_bits, capacity)
   end
 end
 
--- Makes room for one more run and for counts `span` apart: half as much again, but no more than the limit asks for.
-local function ring_make_room(ring, span, limit)
+-- Grows for one more run and for counts `span` apart: half as much again, but no more than the limit needs.
+local function ring_ensure_capacity(ring, span, limit)
   local wide_enough = ring_bits(span) <= ring.total_bits
   local needed = ring.len + 1
   if wide_enough and needed <= ring.capacity then
@@ -385,26 +339,25 @@ local function ring_make_room(ring, span, limit)
   end
 end
 
-local function ring_add(ring, time, units, limit, lease)
-  ring_make_room(ring, ring.total + units - ring.base, limit)
-  local newest = ring_newest(ring)
+local function ring_add(ring, time, units, limit)
+  ring_ensure_capacity(ring, ring.total + units - ring.base, limit)
+  local newest, total = ring_newest(ring), ring.total + units
   if ring.len == 0 or time > newest then
-    ring_push(ring, time, ring.total + units, lease)
-  elseif time == newest and not ring.leased then
-    ring.len = ring.len - 1
-    ring_push(ring, time, ring.total + units, lease)
+    ring_push(ring, time, total)
   else
-    ring_insert(ring, time, units, lease)
+    -- Requests of one instant share a run.
+    ring.len = ring.len - 1
+    ring_push(ring, newest, total)
   end
 end
 
 -- An edit that changes nothing but the time: what every edit starts from.
-local function edit_of(at, back)
+local function new_edit(at, back)
   return { at = at, back = back, cut_index = 0, cut_units = 0, drop = 0, base = 0, add_time = 0, add_units = 0 }
 end
 
 -- Carries out an edit under a limit of `limit` units.
-local function ring_apply(ring, edit, limit, lease)
+local function ring_apply(ring, edit, limit)
   ring.at = edit.at
   ring.ahead = ring.ahead + edit.back
   if edit.cut_units > 0 then
@@ -424,22 +377,23 @@ local function ring_apply(ring, edit, limit, lease)
   end
   if ring.len == 0 then
     ring.ahead, ring.total, ring.base = 0, 0, 0
-  elseif ring.ahead > RING_FAR or ring.total > RING_FAR or (ring.ahead > 0 and ring_get(ring, 0) == 0) then
-    -- The last: its clock was set back so far that its first run counts as of the epoch. By its own clock that is older.
+  elseif ring.ahead > REBASE_AT or ring.total > REBASE_AT or (ring.ahead > 0 and ring_get(ring, 0) == 0) then
+    -- The last condition: the clock was set back so far that the first run counts as of the epoch. By the ring's own
+    -- clock that run is older.
     ring_rebuild(ring, ring.total_bits, ring.capacity)
   end
   if edit.add_units > 0 then
-    ring_add(ring, edit.add_time, edit.add_units, limit, lease)
+    ring_add(ring, edit.add_time, edit.add_units, limit)
   end
 end
 
--- What must be written: the whole string if there is a new one, or else where to write which bytes.
-function ring_writes(ring)
-  local head = struct_pack(
+-- What must be written: the whole string if there is a new one, or otherwise offsets and the bytes to write there.
+local function ring_writes(ring)
+  local header = struct_pack(
     RING,
     ring.time_bits,
     ring.total_bits,
-    ring.leased and 1 or 0,
+    RESERVED,
     ring.capacity,
     ring.head,
     ring.len,
@@ -450,21 +404,21 @@ function ring_writes(ring)
     ring.at
   )
   if ring.body then
-    return head .. ring_body(ring), nil
+    return header .. ring_body(ring), nil
   end
-  local places, writes = {}, { 0, head }
-  for place in pairs(ring.slots) do
-    places[#places + 1] = place
+  local changed, writes = {}, { 0, header }
+  for slot in pairs(ring.slots) do
+    changed[#changed + 1] = slot
   end
-  table_sort(places)
+  table_sort(changed)
   local from = 1
-  while from <= #places do
-    local to, pieces = from, { ring.slots[places[from]] }
-    while places[to + 1] == places[to] + 1 do
+  while from <= #changed do
+    local to, pieces = from, { ring.slots[changed[from]] }
+    while changed[to + 1] == changed[to] + 1 do
       to = to + 1
-      pieces[#pieces + 1] = ring.slots[places[to]]
+      pieces[#pieces + 1] = ring.slots[changed[to]]
     end
-    writes[#writes + 1] = RING_HEAD + places[from] * ring.stride
+    writes[#writes + 1] = RING_HEADER + changed[from] * ring.stride
     writes[#writes + 1] = table_concat(pieces)
     from = to + 1
   end

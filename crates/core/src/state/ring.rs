@@ -1,10 +1,9 @@
-//! A packed ring of runs: what the sliding log and the concurrency limit remember.
+//! A packed ring of runs: what the sliding log remembers.
 //!
 //! A run is a moment and the units counted up to and including it, so the units between any two places are one
 //! subtraction away and a place is found by halving. Moments and counts are kept modulo a power of two just above the
 //! window and the limit: five bytes a run for 100 per minute, eight for nearly all limits, nine at the far end.
 
-use crate::algorithm::LeaseId;
 use crate::state::packed;
 use crate::units::time::{Micros, Now, Timestamp};
 
@@ -28,13 +27,11 @@ pub struct Ring {
     at: Timestamp,
 }
 
-/// How a run is packed: its moment, its count, and the id of its lease if it has one.
+/// The packing of a run: its moment and its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     time_bits: u32,
     total_bits: u32,
-    /// Bytes of the moment and the count.
-    packed_bytes: usize,
     /// Bytes of a run.
     stride: usize,
 }
@@ -44,7 +41,6 @@ pub(crate) struct Shape {
 pub(crate) struct Run {
     pub(crate) time: Timestamp,
     pub(crate) total: u64,
-    pub(crate) lease: LeaseId,
 }
 
 /// What a step does to a ring, in this order. Small, since every step carries it.
@@ -181,17 +177,6 @@ impl<'a> RingView<'a> {
         }
     }
 
-    /// The run with this lease, from one on: a scan of ids, since runs are in the order of their ends.
-    pub(crate) fn find_lease(&self, lease: LeaseId, from: usize) -> Option<usize> {
-        let ring = self.ring?;
-        let id = lease.0.to_le_bytes();
-        let holds = |index: usize| {
-            let at = ring.offset(index) + ring.shape.packed_bytes;
-            ring.bytes.get(at..at + LEASE_BYTES) == Some(&id)
-        };
-        (from..ring.len).find(|&index| holds(index))
-    }
-
     /// The units of the run at `index` alone.
     pub(crate) fn units(&self, index: usize) -> u64 {
         let base = self.ring.map_or(0, |ring| ring.base);
@@ -202,48 +187,31 @@ impl<'a> RingView<'a> {
 
 impl Shape {
     /// For moments within `window` of each other and counts within `limit`.
-    pub(crate) fn plain(window: Micros, limit: u64) -> Self {
-        Self::new(bits(window.get()), bits(limit), 0)
+    pub(crate) fn within(window: Micros, limit: u64) -> Self {
+        Self::new(bits(window.get()), bits(limit))
     }
 
-    /// The same with the id of a lease in each run.
-    pub(crate) fn leased(window: Micros, limit: u64) -> Self {
-        Self::new(bits(window.get()), bits(limit), LEASE_BYTES)
-    }
-
-    fn new(time_bits: u32, total_bits: u32, lease: usize) -> Self {
-        let packed_bytes = (time_bits + total_bits).div_ceil(8) as usize;
+    fn new(time_bits: u32, total_bits: u32) -> Self {
         Self {
             time_bits,
             total_bits,
-            packed_bytes,
-            stride: packed_bytes + lease,
+            stride: (time_bits + total_bits).div_ceil(8) as usize,
         }
     }
 
-    /// Bits of moments, bits of counts, and whether runs are leased.
-    pub(crate) fn numbers(self) -> (u32, u32, bool) {
-        (self.time_bits, self.total_bits, self.is_leased())
+    /// Bits of moments and bits of counts.
+    pub(crate) fn numbers(self) -> (u32, u32) {
+        (self.time_bits, self.total_bits)
     }
 
     /// The shape of numbers that were read from outside, if rings have it.
-    pub(crate) fn from_numbers(time_bits: u8, total_bits: u8, leased: bool) -> Option<Self> {
+    pub(crate) fn from_numbers(time_bits: u8, total_bits: u8) -> Option<Self> {
         let in_range = (1..=53).contains(&time_bits) && (1..=32).contains(&total_bits);
-        in_range.then(|| {
-            Self::new(
-                time_bits.into(),
-                total_bits.into(),
-                if leased { LEASE_BYTES } else { 0 },
-            )
-        })
-    }
-
-    fn is_leased(self) -> bool {
-        self.stride > self.packed_bytes
+        in_range.then(|| Self::new(time_bits.into(), total_bits.into()))
     }
 
     fn with_total(self, total: u64) -> Self {
-        Self::new(self.time_bits, bits(total), self.stride - self.packed_bytes)
+        Self::new(self.time_bits, bits(total))
     }
 }
 
@@ -299,12 +267,12 @@ impl Ring {
 
     /// Appends the bytes that a shared store keeps of it: its numbers, then its slots.
     pub(crate) fn write_packed(&self, bytes: &mut Vec<u8>) {
-        let (time_bits, total_bits, leased) = self.shape.numbers();
+        let (time_bits, total_bits) = self.shape.numbers();
         let (capacity, head, len) = (self.capacity as u64, self.head as u64, self.len as u64);
         let numbers = [
             time_bits.into(),
             total_bits.into(),
-            leased.into(),
+            RESERVED,
             capacity,
             head,
             len,
@@ -321,7 +289,7 @@ impl Ring {
     }
 
     /// The ring that these bytes stand for. Nothing if no limit wrote them.
-    pub(crate) fn read_packed(bytes: &[u8], leased: bool) -> Option<Self> {
+    pub(crate) fn read_packed(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let mut numbers = [0; HEADER_WIDTHS.len()];
         for (number, width) in numbers.iter_mut().zip(HEADER_WIDTHS) {
@@ -330,7 +298,7 @@ impl Ring {
         let [
             time_bits,
             total_bits,
-            is_leased,
+            reserved,
             capacity,
             head,
             len,
@@ -340,9 +308,9 @@ impl Ring {
             base,
             at,
         ] = numbers;
-        let shape = Shape::from_numbers(u8::try_from(time_bits).ok()?, u8::try_from(total_bits).ok()?, leased)?;
+        let shape = Shape::from_numbers(u8::try_from(time_bits).ok()?, u8::try_from(total_bits).ok()?)?;
         let [capacity, head, len] = [capacity, head, len].map(|number| number as usize);
-        let is_ring = is_leased == u64::from(leased)
+        let is_ring = reserved == RESERVED
             && capacity.checked_mul(shape.stride) == Some(rest.len())
             && len <= capacity
             && (head < capacity || head == 0)
@@ -403,7 +371,7 @@ impl Ring {
     }
 
     /// Carries out an edit under a limit of `limit` units.
-    pub(crate) fn apply(&mut self, edit: Edit, limit: u64, lease: LeaseId) {
+    pub(crate) fn apply(&mut self, edit: Edit, limit: u64) {
         self.at = edit.at;
         self.ahead += edit.back.get();
         if edit.cut.units > 0 {
@@ -418,7 +386,7 @@ impl Ring {
             *self = self.rebuild(self.shape, self.capacity);
         }
         if edit.add.units > 0 {
-            self.add(edit.add.time, edit.add.units.into(), limit, lease);
+            self.add(edit.add.time, edit.add.units.into(), limit);
         }
     }
 
@@ -437,17 +405,9 @@ impl Ring {
         let word = u128::from_le_bytes(*slot.first_chunk()?);
         let time = nearest_below(self.newest, word as u64, self.shape.time_bits);
         let total = nearest_below(self.total, (word >> self.shape.time_bits) as u64, self.shape.total_bits);
-        let lease = if self.shape.is_leased() {
-            slot.get(self.shape.packed_bytes..)?
-                .first_chunk()
-                .map_or(0, |id| u64::from_le_bytes(*id))
-        } else {
-            0
-        };
         Some(Run {
             time: Timestamp::from_micros(time.saturating_sub(self.ahead)),
             total,
-            lease: LeaseId(lease),
         })
     }
 
@@ -456,21 +416,15 @@ impl Ring {
         let Shape {
             time_bits,
             total_bits,
-            packed_bytes: packed,
-            ..
+            stride,
         } = self.shape;
         let time = run.time.as_micros() + self.ahead;
         let word = u128::from(low(time, time_bits)) | u128::from(low(run.total, total_bits)) << time_bits;
         let start = self.offset(index);
-        let parts = self
-            .bytes
-            .get_mut(start..)
-            .and_then(|slot| slot.split_at_mut_checked(packed));
-        let (slot, rest) = parts.expect("a run is written within the capacity");
-        slot.copy_from_slice(word.to_le_bytes().get(..packed).expect("a run packs into 16 bytes"));
-        if self.shape.is_leased() {
-            *rest.first_chunk_mut().expect("a leased run has room for its id") = run.lease.0.to_le_bytes();
-        }
+        let slot = self.bytes.get_mut(start..start + stride);
+        let bytes = word.to_le_bytes();
+        slot.expect("a run is written within the capacity")
+            .copy_from_slice(bytes.get(..stride).expect("a run packs into 16 bytes"));
     }
 
     #[inline]
@@ -515,7 +469,6 @@ impl Ring {
             time_bits,
             total_bits,
             stride,
-            ..
         } = self.shape;
         let (from, to) = (self.offset(from), self.offset(to));
         let Some(word) = self.bytes.get(from..).and_then(|run| run.first_chunk()) else {
@@ -523,35 +476,23 @@ impl Ring {
         };
         let word = u128::from_le_bytes(*word);
         let total = low(((word >> time_bits) as u64).wrapping_add(units), total_bits);
-        let rest = time_bits + total_bits;
-        let word = low(word as u64, time_bits) as u128 | u128::from(total) << time_bits | (word >> rest) << rest;
-        if from != to && stride > READ_BYTES {
-            self.bytes.copy_within(from..from + stride, to);
-        }
-        let run = self.bytes.get_mut(to..to + stride.min(READ_BYTES));
-        if let (Some(run), Some(word)) = (run, word.to_le_bytes().get(..stride.min(READ_BYTES))) {
+        let word = low(word as u64, time_bits) as u128 | u128::from(total) << time_bits;
+        let run = self.bytes.get_mut(to..to + stride);
+        if let (Some(run), Some(word)) = (run, word.to_le_bytes().get(..stride)) {
             run.copy_from_slice(word);
         }
     }
 
-    fn add(&mut self, time: Timestamp, units: u64, limit: u64, lease: LeaseId) {
+    fn add(&mut self, time: Timestamp, units: u64, limit: u64) {
         self.ensure_capacity(self.total + units - self.base, limit);
         let newest = self.newest();
+        let total = self.total + units;
         if self.len == 0 || time > newest {
-            self.push(Run {
-                time,
-                total: self.total + units,
-                lease,
-            });
-        } else if time == newest && !self.shape.is_leased() {
-            self.len -= 1;
-            self.push(Run {
-                time,
-                total: self.total + units,
-                lease,
-            });
+            self.push(Run { time, total });
         } else {
-            self.insert(time, units, lease);
+            // Requests of one instant share a run.
+            self.len -= 1;
+            self.push(Run { time: newest, total });
         }
     }
 
@@ -561,29 +502,6 @@ impl Ring {
         self.set(self.len - 1, run);
         self.newest = run.time.as_micros() + self.ahead;
         self.total = run.total;
-    }
-
-    /// Puts a run where its moment belongs, and its units on every count behind it.
-    fn insert(&mut self, time: Timestamp, units: u64, lease: LeaseId) {
-        let runs = RingView::new(Some(self), Micros::ZERO);
-        let index = runs.find(|run| run.time <= time);
-        let before = index
-            .checked_sub(1)
-            .and_then(|last| runs.get(last))
-            .map_or(self.base, |run| run.total.max(self.base));
-        for from in (index..self.len).rev() {
-            self.move_run(from, from + 1, units);
-        }
-        self.len += 1;
-        self.total += units;
-        self.set(
-            index,
-            Run {
-                time,
-                total: before + units,
-                lease,
-            },
-        );
     }
 
     /// Makes room for one more run and for counts `span` apart: half as much again, but no more than the limit asks for.
@@ -642,8 +560,8 @@ const REBASE_AT: u64 = 1 << 51;
 /// Bytes of the numbers before the slots, where a shared store keeps a ring.
 const HEADER_WIDTHS: [usize; 11] = [1, 1, 1, 4, 4, 4, 7, 7, 7, 7, 7];
 
-/// Bytes of a lease's id.
-const LEASE_BYTES: usize = size_of::<u64>();
+/// The third number of a stored ring.
+const RESERVED: u64 = 0;
 
 /// Bytes read at once, and so the room behind the last run.
 const READ_BYTES: usize = size_of::<u128>();

@@ -103,7 +103,7 @@ fn a_twin_that_is_a_little_off_is_found_out() {
 }
 
 /// Small mistakes of the kind that is made: a rounding, an edge, a forgotten case.
-const MISTAKES: [(&str, &str, &str); 20] = [
+const MISTAKES: [(&str, &str, &str); 21] = [
     ("token_bucket", "wait = -left_us", "wait = -left_us - 1"),
     ("token_bucket", "if left_us >= 0 then", "if left_us > 0 then"),
     (
@@ -162,12 +162,13 @@ const MISTAKES: [(&str, &str, &str); 20] = [
         "return total < base + excess",
         "return total <= base + excess",
     ),
+    ("sliding_log", "ring.ahead > REBASE_AT or", "false or"),
     (
         "concurrency",
-        "ring_move(ring, from, from + 1, units)",
-        "ring_move(ring, from, from + 1, 0)",
+        "while before and before.ends > ends do",
+        "while before and before.ends >= ends do",
     ),
-    ("concurrency", "ring.ahead > RING_FAR or", "false or"),
+    ("concurrency", "== new then", "== new + 1 then"),
 ];
 
 fn connect(server: &Server) -> Connection {
@@ -331,7 +332,10 @@ fn reply(change: Option<&Change>) -> Vec<u8> {
     let mut bytes = Vec::new();
     match change {
         None => bytes.push(b'-'),
-        Some(Change::SlidingLog(edit) | Change::Concurrency(edit)) => {
+        Some(Change::SlidingLog(edit)) => {
+            bytes.extend(edit.numbers().map(|number| number.to_string()).join(" ").bytes());
+        }
+        Some(Change::Concurrency(edit)) => {
             bytes.extend(edit.numbers().map(|number| number.to_string()).join(" ").bytes());
         }
         Some(Change::TokenBucket(it)) => State::TokenBucket(*it).write_packed(&mut bytes),

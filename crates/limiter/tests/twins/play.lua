@@ -3,27 +3,28 @@
 ready()
 local number = tonumber(ARGV[1])
 local algorithm = twin(number)
-local is_ring = number == 5 or number == 7
+-- Large states are opened, changed by edits and written in parts.
+local is_large = algorithm.open ~= nil
 
 -- What the key holds: a string, as a server would.
 local held
-local function ring()
+local function open()
   if not held then
     return nil
   end
-  local opened = ring_open(string.sub(held, 1, 50), algorithm.leased, function(offset, length)
+  local opened = algorithm.open(string.sub(held, 1, algorithm.open_bytes), function(offset, length)
     return string.sub(held, offset + 1, offset + length)
   end)
-  assert(opened, 'a ring that was written can be read')
+  assert(opened, 'a state that was written can be read')
   return opened
 end
 
 local function write(limit, change, lease)
-  if not is_ring then
+  if not is_large then
     held = change
     return
   end
-  local whole, writes = ring_writes(algorithm.keep(limit, ring(), change, lease))
+  local whole, writes = algorithm.writes(algorithm.keep(limit, open(), change, lease))
   if whole then
     held = whole
     return
@@ -38,28 +39,22 @@ local function told(change)
   if not change then
     return '-'
   end
-  if not is_ring then
+  if not is_large then
     return change
   end
-  return string.format(
-    '%.0f %.0f %.0f %.0f %.0f %.0f %.0f %.0f',
-    change.at,
-    change.back,
-    change.cut_index,
-    change.cut_units,
-    change.drop,
-    change.base,
-    change.add_time,
-    change.add_units
-  )
+  local numbers = {}
+  for index, name in ipairs(algorithm.numbers) do
+    numbers[index] = string.format('%.0f', change[name])
+  end
+  return table.concat(numbers, ' ')
 end
 
 local answers = {}
 local function tell(line, change, repair, limit)
   local whole = ''
   if held and #answers / 4 % 16 == 0 then
-    assert(is_ring or algorithm.is_state(limit, held), 'a state that was written is one')
-    whole = string.format('%.0f ', algorithm.fresh_at(limit, is_ring and ring() or held)) .. held
+    assert(is_large or algorithm.is_state(limit, held), 'a state that was written is one')
+    whole = string.format('%.0f ', algorithm.fresh_at(limit, is_large and open() or held)) .. held
   end
   answers[#answers + 1] = line
   answers[#answers + 1] = told(change)
@@ -76,8 +71,8 @@ for at = 1, #numbers, 13 do
   local limit = algorithm.limit(n1, n2, n3, n4)
   local lease = struct.pack('<I4I4', e, f)
   local state = held
-  if is_ring then
-    state = ring()
+  if is_large then
+    state = open()
   end
   if act == 1 then
     local allowed, remaining, reset, wait, next, repair, fresh_at, mark_at, mark_frac, taken_at =

@@ -6,7 +6,7 @@ use super::table::{Entry, Table};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Guard;
 use tollgate_core::{
-    Algorithm, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, Limit,
+    Algorithm, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, LeaseTable, Limit,
     Mark, NanoFraction, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, StateNumbers, Step, TimeFraction, Timestamp,
     TokenBucket, UnitFraction, algorithm,
 };
@@ -20,7 +20,7 @@ pub(crate) struct Tables {
     sliding_counter: Shards<Timed<algorithm::sliding_counter::State>>,
     sliding_log: Shards<Timed<Ring>>,
     leaky_bucket: Shards<PackedDebt>,
-    concurrency: Shards<Timed<Ring>>,
+    concurrency: Shards<Timed<LeaseTable>>,
     cell: Shards<Debt<NanoFraction>>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Held<'a> {
     sliding_counter: Vec<(usize, Guard<'a, Table<Timed<algorithm::sliding_counter::State>>>)>,
     sliding_log: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
     leaky_bucket: Vec<(usize, Guard<'a, Table<PackedDebt>>)>,
-    concurrency: Vec<(usize, Guard<'a, Table<Timed<Ring>>>)>,
+    concurrency: Vec<(usize, Guard<'a, Table<Timed<LeaseTable>>>)>,
     cell: Vec<(usize, Guard<'a, Table<Debt<NanoFraction>>>)>,
 }
 
@@ -258,6 +258,16 @@ impl Entry for Timed<Ring> {
     }
 }
 
+impl Entry for Timed<LeaseTable> {
+    fn fresh_at(&self) -> Timestamp {
+        self.fresh_at
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.state.heap_bytes()
+    }
+}
+
 impl Entry for Timed<algorithm::fixed_window::State> {
     fn fresh_at(&self) -> Timestamp {
         self.fresh_at
@@ -427,5 +437,5 @@ timed!(
 );
 timed!(SlidingLog, sliding_log, 4, Ring, Ring::heap_bytes);
 packed!(LeakyBucket, leaky_bucket, 5, Debt<UnitFraction>, PackedDebt);
-timed!(Concurrency, concurrency, 6, Ring, Ring::heap_bytes);
+timed!(Concurrency, concurrency, 6, LeaseTable, LeaseTable::heap_bytes);
 bare!(Cell, cell, 7, Debt<NanoFraction>);
