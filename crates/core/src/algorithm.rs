@@ -1,4 +1,4 @@
-//! What an algorithm is: a pure function from what a key holds, a cost and a time to a step.
+//! The trait of all algorithms: a pure function from the state of a key, a cost and a time to a step.
 
 pub mod cell;
 pub mod concurrency;
@@ -12,35 +12,36 @@ pub mod token_bucket;
 use crate::decision::{Cost, Decision};
 use crate::units::time::{Micros, Now, Timestamp};
 
-/// One way to limit. Its parameters are `self`; it reads nothing else, so the same question has the same answer.
+/// A rate limit algorithm. Its parameters are `self`; it reads nothing else, so equal arguments give equal results.
 ///
-/// Deciding is apart from keeping: the store keeps the step or drops it. So a refusal changes nothing, several limits
-/// settle together, and a peek is a step not kept.
+/// Deciding is separate from keeping: the store keeps the step or drops it. So a denial changes nothing, several limits
+/// settle all or nothing, and a peek is a step that is not kept.
 pub trait Algorithm {
-    /// The name in rules, keys and answers.
+    /// The name in rules, keys and replies.
     const NAME: &'static str;
-    /// What is remembered of one key.
+    /// The state of one key.
     type State;
-    /// What a step does to a state: for small states the new one, for long ones an edit.
+    /// The change a step makes to a state: the new state if that is small, otherwise an edit.
     type Change;
 
-    /// Decides `cost` for a key that holds `state`; a key never seen holds nothing.
+    /// Decides `cost` for a key with this state; a fresh key has none.
     fn decide(&self, state: Option<&Self::State>, cost: Cost, now: Now) -> Step<Self::Change>;
 
-    /// Gives `cost` back, never above full. Nothing when there is nothing to give back, or it cannot be.
+    /// Returns `cost` to the limit, never above its capacity. No change if nothing is used, or if it cannot be returned.
     fn refund(&self, state: &Self::State, cost: Cost, now: Now) -> Option<Self::Change>;
 
-    /// Takes back one charge made under this very limit: leaves what would have been without it. Nothing to do once its
-    /// time has passed.
+    /// Reverses one charge made under this very limit: leaves the state there would be without it. No change once the
+    /// charge has expired.
     fn undo(&self, state: &Self::State, receipt: &Receipt, now: Now) -> Option<Self::Change>;
 
-    /// What a key never seen holds after a change. `lease` names the charge where charges are kept apart (concurrency).
+    /// The state of a fresh key after a change. `lease` identifies the charge where charges are kept one by one
+    /// (concurrency).
     fn start(&self, change: Self::Change, lease: LeaseId) -> Self::State;
 
-    /// Carries out a change on what a key holds.
+    /// Applies a change to the state of a key.
     fn edit(&self, state: &mut Self::State, change: Self::Change, lease: LeaseId);
 
-    /// Carries out a change, whether the key holds something or not.
+    /// Applies a change to a key with or without a state.
     #[inline]
     fn keep(&self, state: &mut Option<Self::State>, change: Self::Change, lease: LeaseId) {
         match state {
@@ -49,67 +50,69 @@ pub trait Algorithm {
         }
     }
 
-    /// Takes one unit in place if it is there: a short cut for the usual request.
+    /// Takes one unit in place: the fast path for a cost of one.
     ///
-    /// Either the answer and the mark of [`Algorithm::decide`] for a cost of one, with what that would keep written if it
-    /// is allowed; or nothing, and nothing written: then it takes the long way. An algorithm may always say nothing.
+    /// Returns the decision and the mark of [`Algorithm::decide`] for a cost of one, and writes what that would keep if
+    /// it is allowed. Or returns and writes nothing, and the caller decides the usual way. An algorithm may always
+    /// return nothing.
     #[inline]
     fn take_one(&self, state: &mut Self::State, now: Now) -> Option<(Decision, Mark)> {
         let _ = (state, now);
         None
     }
 
-    /// When a key that holds `state` equals one never seen, under any limit.
+    /// The time from which a key with this state equals a fresh one, under any limit.
     fn fresh_at(&self, state: &Self::State) -> Timestamp;
 }
 
-/// A decision and what follows from keeping it.
+/// A decision and the change that follows from keeping it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<C> {
-    /// The answer.
+    /// The decision.
     pub decision: Decision,
-    /// What becomes of the key when the charge is kept. Also on deny, for policies that count refused requests: then
-    /// all that was left is taken. Nothing when the charge changes nothing (a peek, say).
+    /// The change if the charge is kept. Also on deny, for policies that count denied requests: then all that remained
+    /// is taken. None if the charge changes nothing, as a peek.
     pub next: Option<C>,
-    /// Kept even when the charge is not: the key moved to the time of a clock that was set back.
+    /// The change if the charge is not kept: the state moved to a clock that was set back.
     pub repair: Option<C>,
-    /// When the key equals one never seen, if this decision is followed: its time to live comes from here. (After a
-    /// refusal that is kept all the same, ask [`Algorithm::fresh_at`] of what was kept.)
+    /// The time from which the key equals a fresh one if this decision is followed: the source of its time to live.
+    /// (After a denial that is kept, [`Algorithm::fresh_at`] of the kept state.)
     pub fresh_at: Timestamp,
-    /// Where the charge stands, for taking exactly it back.
+    /// The position of the charge, so that exactly this charge can be undone.
     pub mark: Mark,
 }
 
-/// The place of one charge in its key: a moment, exact to a fraction of a microsecond where the algorithm needs it.
+/// The position of one charge in its key: a time, exact to a fraction of a microsecond where the algorithm needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// The start of its work, the end of its window, or its stamp.
+    /// The start of its work, the end of its window, or its timestamp.
     pub at: Timestamp,
-    /// The fraction of a microsecond, over the limit's own denominator.
+    /// The fraction of a microsecond, over the limit's own denominator; of a sliding counter the units of the previous
+    /// window.
     pub frac: u64,
-    /// When it was taken.
+    /// The time of the charge.
     pub taken_at: Timestamp,
 }
 
-/// What must be known to take one charge back: one that passed and was kept.
+/// Identifies one charge that passed and was kept, so that it can be undone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// What was taken.
+    /// The units that were taken.
     pub cost: Cost,
-    /// Where it stands.
+    /// Its position.
     pub mark: Mark,
     /// The lease it was taken under.
     pub lease: LeaseId,
 }
 
 impl Receipt {
-    /// Nothing if the clock was set back since the charge, or since its key was last `written`: the mark then names
-    /// another time, and perhaps another charge.
+    /// None if the clock was set back since the charge or since the last write of its key: the mark then names another
+    /// time, and perhaps another charge.
     pub(crate) fn same_clock(&self, written_at: Timestamp, now: Now) -> Option<()> {
         (now.reconcile(Some(self.mark.taken_at.max(written_at))).back == Micros::ZERO).then_some(())
     }
 }
 
-/// Names one holder of a concurrency limit. Made by the caller's side, of at least 64 random bits; others ignore it.
+/// Identifies one holder of a concurrency limit: 64 random bits made on the caller's side. Other limits ignore it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LeaseId(pub u64);

@@ -6,7 +6,8 @@ use crate::algorithm::{
     leaky_bucket, leaky_bucket::LeakyBucket, sliding_counter, sliding_counter::SlidingCounter, sliding_log::SlidingLog,
     token_bucket, token_bucket::TokenBucket,
 };
-use crate::decision::Cost;
+use crate::decision::{Cost, Decision};
+use crate::settle::Outcome;
 use crate::state::leases::{LeaseEdit, LeaseTable};
 use crate::state::ring::{Edit, Ring};
 use crate::units::muldiv::muldiv;
@@ -35,7 +36,7 @@ pub enum Limit {
     Cell(Cell),
 }
 
-/// What a store remembers of one key.
+/// The state of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// Of a token bucket.
@@ -56,7 +57,7 @@ pub enum State {
     Cell(cell::State),
 }
 
-/// What a step does to a key.
+/// The change a step makes to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// To a token bucket.
@@ -127,7 +128,7 @@ impl Limit {
         }
     }
 
-    /// The most units it holds: `limit` in answers, `q` in headers.
+    /// The most units it holds: `limit` in replies, `q` in headers.
     pub const fn capacity(&self) -> u64 {
         match self {
             Self::TokenBucket(limit) => limit.burst(),
@@ -141,7 +142,7 @@ impl Limit {
         }
     }
 
-    /// The rate it was made with. Nothing where there is none (concurrency) or where it was not kept (`Cell`).
+    /// The rate it was created with. None where there is none (concurrency) or where it is not kept (`Cell`).
     pub const fn rate(&self) -> Option<Rate> {
         match self {
             Self::TokenBucket(limit) => Some(limit.rate()),
@@ -154,8 +155,8 @@ impl Limit {
         }
     }
 
-    /// How long it takes to fill its capacity from empty, rounded up: `w` in headers, so that `q` over `w` is the rate.
-    /// For a window that is its period. Nothing for a limit without a rate.
+    /// The time to fill its capacity from empty, rounded up: `w` in headers, so that `q` over `w` is the rate. For a
+    /// window that is its period. None for a limit without a rate.
     pub fn fill(&self) -> Option<Micros> {
         let rate = self.rate()?;
         let units = NonZeroU64::new(rate.units())?;
@@ -163,9 +164,20 @@ impl Limit {
         Some(Micros::new(us.saturating_add(u64::from(rest > 0))))
     }
 
-    /// Decides `cost` for a key that holds `state`. See [`Algorithm::decide`].
+    /// The time until `remaining` grows, if nothing else happens, where an outcome of this limit determines it: for an
+    /// allowed charge of a sliding counter. None otherwise.
+    pub fn next_unit_after(&self, outcome: &Outcome) -> Option<Micros> {
+        match (self, outcome.decision) {
+            (Self::SlidingCounter(limit), Decision::Allow { standing, .. }) => {
+                limit.next_unit_after(&standing, &outcome.receipt)
+            }
+            _ => None,
+        }
+    }
+
+    /// Decides `cost` for a key with this state. See [`Algorithm::decide`].
     ///
-    /// A state of another algorithm counts as none: the key of a counter names its algorithm, so it is not this one's.
+    /// A state of another algorithm counts as none: the key of a counter names its algorithm.
     #[inline]
     pub fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<Change> {
         each!(self, algorithm, of => {
@@ -174,17 +186,17 @@ impl Limit {
         })
     }
 
-    /// Gives `cost` back, never above full. See [`Algorithm::refund`].
+    /// Returns `cost` to the limit, never above its capacity. See [`Algorithm::refund`].
     pub fn refund(&self, state: Option<&State>, cost: Cost, now: Now) -> Option<Change> {
         each!(self, algorithm, of => of!(wrap change algorithm.refund(of!(state state)?, cost, now)))
     }
 
-    /// Takes exactly one charge back. See [`Algorithm::undo`].
+    /// Reverses exactly one charge. See [`Algorithm::undo`].
     pub fn undo(&self, state: Option<&State>, receipt: &Receipt, now: Now) -> Option<Change> {
         each!(self, algorithm, of => of!(wrap change algorithm.undo(of!(state state)?, receipt, now)))
     }
 
-    /// Carries out a change that this limit made. See [`Algorithm::keep`].
+    /// Applies a change that this limit made. See [`Algorithm::keep`].
     #[inline]
     pub fn keep(&self, state: &mut Option<State>, change: Change, lease: LeaseId) {
         each!(self, algorithm, of => {
@@ -196,7 +208,7 @@ impl Limit {
         });
     }
 
-    /// When a key that holds `state` equals one never seen. Nothing for a state of another algorithm.
+    /// The time from which a key with this state equals a fresh one. None for a state of another algorithm.
     pub fn fresh_at(&self, state: &State) -> Option<Timestamp> {
         each!(self, algorithm, of => of!(state Some(state)).map(|state| algorithm.fresh_at(state)))
     }

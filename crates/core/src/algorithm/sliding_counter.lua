@@ -3,15 +3,16 @@
 -- A state is a string: the end of the current window, the time of the last write, the counts of both windows.
 local SLIDING_COUNTER = '<I7I7I4I4'
 
--- The counters at `now`: that time, the end of the current window, both counts, and what to write back after a step.
-local function counters_heed(limit, state, now, slack)
+-- The counters at `now`: that time, the end of the current window, both counts, and the state to write if the clock was
+-- set back.
+local function counters_reconcile(limit, state, now, slack)
   local period = limit.period
   if not state then
-    return now, next_seam(now + 1, period), 0, 0, nil
+    return now, next_boundary(now + 1, period), 0, 0, nil
   end
   local ends, at, previous, current = struct_unpack(SLIDING_COUNTER, state)
   local back, repair
-  now, back = heed(at, now, slack)
+  now, back = reconcile(at, now, slack)
   if back > 0 then
     ends = ends > back and ends - back or 0
     repair = struct_pack(SLIDING_COUNTER, ends, now, previous, current)
@@ -26,13 +27,13 @@ local function counters_heed(limit, state, now, slack)
   if previous + current > 0 then
     return now, ends, previous, current, repair
   end
-  return now, next_seam(now + 1, period), 0, 0, repair
+  return now, next_boundary(now + 1, period), 0, 0, repair
 end
 
--- How much of a window with `used` units may still be covered for its share to be within `room`.
-local function covered_at_most(limit, used, room)
-  if used > room then
-    return (muldiv(room, limit.period, used))
+-- The longest covered part of a window with `used` units whose share is within `budget`.
+local function coverage_max(limit, used, budget)
+  if used > budget then
+    return (muldiv(budget, limit.period, used))
   end
   return limit.period
 end
@@ -62,9 +63,9 @@ local function sliding_counter()
     end,
     decide = function(limit, state, cost, now, slack)
       local ends, previous, current, repair
-      now, ends, previous, current, repair = counters_heed(limit, state, now, slack)
+      now, ends, previous, current, repair = counters_reconcile(limit, state, now, slack)
       local units, period = limit.units, limit.period
-      -- What the rolling window holds, a begun unit counted whole.
+      -- The estimated units in the rolling window, rounded up.
       local covered = ends - now
       local used, rest = muldiv(previous, covered < period and covered or period, period)
       used = used + current + (rest > 0 and 1 or 0)
@@ -83,32 +84,33 @@ local function sliding_counter()
       elseif cost > units then
         wait = NEVER
       else
-        local room = units - cost
-        local passes_at
-        if current <= room then
-          passes_at = ends - covered_at_most(limit, previous, room - current)
+        local budget = units - cost
+        local allowed_at
+        if current <= budget then
+          allowed_at = ends - coverage_max(limit, previous, budget - current)
         else
-          passes_at = ends + period - covered_at_most(limit, current, room)
+          allowed_at = ends + period - coverage_max(limit, current, budget)
         end
-        wait = passes_at > now and passes_at - now or 0
+        wait = allowed_at > now and allowed_at - now or 0
       end
       local fresh_at = counters_fresh_at(limit, now, ends, previous, held)
-      return allowed, free, fresh_at - now, wait, next, repair, fresh_at, ends, 0, now
+      -- The mark has the previous window's units where other marks have a fraction.
+      return allowed, free, fresh_at - now, wait, next, repair, fresh_at, ends, previous, now
     end,
     refund = function(limit, state, cost, now, slack)
-      local heard, ends, previous, current = counters_heed(limit, state, now, slack)
+      local reconciled, ends, previous, current = counters_reconcile(limit, state, now, slack)
       local left = current > cost and current - cost or 0
       if left == current then
         return nil
       end
-      return struct_pack(SLIDING_COUNTER, ends, heard, previous, left)
+      return struct_pack(SLIDING_COUNTER, ends, reconciled, previous, left)
     end,
     undo = function(limit, state, cost, mark_at, mark_frac, taken_at, lease, now, slack)
-      local _, written = struct_unpack(SLIDING_COUNTER, state)
-      if (written > taken_at and written or taken_at) - now > slack then
+      local _, written_at = struct_unpack(SLIDING_COUNTER, state)
+      if (written_at > taken_at and written_at or taken_at) - now > slack then
         return nil
       end
-      local heard, ends, previous, current = counters_heed(limit, state, now, slack)
+      local reconciled, ends, previous, current = counters_reconcile(limit, state, now, slack)
       if ends == mark_at then
         current = current > cost and current - cost or 0
       elseif ends == mark_at + limit.period then
@@ -116,7 +118,7 @@ local function sliding_counter()
       else
         return nil
       end
-      return struct_pack(SLIDING_COUNTER, ends, heard, previous, current)
+      return struct_pack(SLIDING_COUNTER, ends, reconciled, previous, current)
     end,
     fresh_at = function(limit, state)
       local ends, at, previous, current = struct_unpack(SLIDING_COUNTER, state)

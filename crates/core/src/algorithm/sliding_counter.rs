@@ -10,9 +10,9 @@ use std::num::NonZeroU64;
 
 /// A sliding window counter.
 ///
-/// Estimates the rolling window as `current + previous * share of it still covered` and admits while estimate and cost
-/// together are within the limit. The estimate takes the previous window for evenly filled; packed at its end, up to
-/// nearly twice the limit can pass within one period. [`SlidingLog`](super::sliding_log::SlidingLog) is the exact one.
+/// Estimates the rolling window as `current + previous * covered share` and admits while estimate plus cost is within the
+/// limit. The estimate assumes that the previous window was filled evenly; if it was filled at its end, up to nearly
+/// twice the limit can pass within one period. [`SlidingLog`](super::sliding_log::SlidingLog) is the exact one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingCounter {
     rate: Rate,
@@ -94,14 +94,14 @@ impl SlidingCounter {
         )
     }
 
-    /// What the rolling window holds, a begun unit counted whole.
+    /// The estimated units in the rolling window, rounded up.
     fn estimate(&self, windows: &Windows) -> u64 {
         let covered = windows.end.since(windows.now).min(self.rate.period()).get();
         let (whole, rest) = muldiv(windows.previous, covered, self.period());
         windows.current + whole + u64::from(rest > 0)
     }
 
-    /// The first moment at which `cost`, which the limit can hold, passes if nothing else happens.
+    /// The first time at which `cost`, which the limit can hold, passes if nothing else happens.
     fn allowed_at(&self, windows: &Windows, cost: u64) -> Timestamp {
         let period = self.rate.period();
         let budget = self.rate.units() - cost;
@@ -112,13 +112,45 @@ impl SlidingCounter {
         windows.end + period - self.coverage_max(windows.current, budget)
     }
 
-    /// How much of a window with `used` units may still be covered for its share to be within `room`.
+    /// The longest covered part of a window with `used` units whose share is within `budget`.
     fn coverage_max(&self, used: u64, budget: u64) -> Micros {
         let whole = self.rate.period();
         match NonZeroU64::new(used) {
             Some(used) if used.get() > budget => Micros::new(muldiv(budget, whole.get(), used).0),
             _ => whole,
         }
+    }
+
+    /// The time until `remaining` grows, if nothing else happens: exact, for an outcome of this very limit.
+    ///
+    /// The mark names the window, its predecessor's units and the time; the standing gives the units of the window
+    /// itself. None if they do not belong together, or if a peek shows nothing remaining: more than the limit may then
+    /// be in use.
+    pub(crate) fn next_unit_after(&self, standing: &Standing, receipt: &Receipt) -> Option<Micros> {
+        let Mark {
+            at: end,
+            frac,
+            taken_at: now,
+        } = receipt.mark;
+        let used = self.rate.units().checked_sub(standing.remaining)?;
+        let is_saturated = standing.remaining == 0 && receipt.cost == Cost::ZERO;
+        if standing.limit != self.rate.units() || end <= now || is_saturated {
+            return None;
+        }
+        if used == 0 {
+            return Some(Micros::ZERO);
+        }
+        let previous = Windows {
+            now,
+            end,
+            previous: frac,
+            current: 0,
+        };
+        let windows = Windows {
+            current: used.checked_sub(self.estimate(&previous))?,
+            ..previous
+        };
+        Some(self.allowed_at(&windows, standing.remaining + 1).since(now))
     }
 
     fn fresh_at(&self, windows: &Windows) -> Timestamp {
@@ -184,9 +216,10 @@ impl Algorithm for SlidingCounter {
             next: (after.current > windows.current).then(|| after.state()),
             repair,
             fresh_at,
+            // The previous window's units, where other marks have a fraction: see `next_unit_after`.
             mark: Mark {
                 at: windows.end,
-                frac: 0,
+                frac: windows.previous,
                 taken_at: windows.now,
             },
         }

@@ -1,9 +1,9 @@
 //! What an answer says comes true: remaining, retry and reset.
 
-use crate::keys::{Key, Request, any_divisible, any_limit, requests, span, wait};
+use crate::keys::{Key, Request, any_divisible, any_limit, any_rate, requests, span, wait};
 use crate::keys::{START, capacity};
 use proptest::prelude::*;
-use tollgate_core::{Decision, Limit, Now, Retry};
+use tollgate_core::{Decision, Limit, Micros, Now, Outcome, Retry, SlidingCounter, Source};
 
 /// A limit after some requests, and the time it then is.
 pub(crate) fn used_key(limits: impl Strategy<Value = Limit>) -> impl Strategy<Value = (Key, u64)> {
@@ -83,6 +83,24 @@ proptest! {
         if reset > 0 {
             prop_assert_ne!(key.peek(0, us + reset - 1).decision, fresh.peek(0, us + reset - 1).decision);
             prop_assert_eq!(step.fresh_at.as_micros(), us + reset);
+        }
+    }
+
+    #[test]
+    fn the_next_unit_of_a_sliding_counter_is_free_at_the_time_given_and_not_a_microsecond_before(
+        (mut key, us) in used_key(any_rate().prop_map(|rate| SlidingCounter::new(rate).into())), cost in 0u64..20
+    ) {
+        let (decision, receipt) = key.charge(cost, us);
+        let Some(receipt) = receipt else { return Ok(()) };
+        let outcome = Outcome { decision, receipt, source: Source::Memory };
+        let before = key.remaining(us);
+        match key.limit.next_unit_after(&outcome) {
+            Some(Micros::ZERO) => prop_assert_eq!(before, capacity(&key.limit)),
+            Some(wait) => {
+                prop_assert_eq!(key.remaining(us + wait.get() - 1), before);
+                prop_assert!(key.remaining(us + wait.get()) > before);
+            }
+            None => prop_assert!(before == 0 && cost == 0, "known but for a peek at nothing remaining"),
         }
     }
 
