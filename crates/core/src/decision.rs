@@ -1,9 +1,9 @@
-//! What is asked of a limit and what it answers.
+//! Costs and decisions: the input and the output of a limit.
 
 use crate::units::time::Micros;
 use std::fmt;
 
-/// How many units one request takes. Zero looks without taking.
+/// The units that one request consumes. A cost of zero peeks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cost(u64);
 
@@ -11,51 +11,51 @@ pub struct Cost(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostTooLarge(pub u64);
 
-/// The answer of one limit to one cost.
+/// The decision of one limit about one cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The cost passes; the standing is the one after it was taken.
+    /// The cost passes; the standing is the one after it.
     Allow {
         /// The limit after the charge.
         standing: Standing,
-        /// How long to hold the request before it goes on. Zero except when shaping.
+        /// The time to hold the request before it proceeds. Zero except when shaping.
         delay: Micros,
     },
     /// The cost does not pass and nothing was taken.
     Deny {
-        /// The limit as it is.
+        /// The limit as it was.
         standing: Standing,
-        /// When the same cost would pass.
+        /// The wait until the same cost would pass.
         retry: Retry,
     },
 }
 
-/// Where a limit stands.
+/// The state of a limit as callers see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Standing {
-    /// The most units it holds.
+    /// The capacity, in units.
     pub limit: u64,
     /// The largest cost that would pass now.
     pub remaining: u64,
-    /// Until the key equals one never seen, if nothing else happens.
+    /// The time until the key equals a fresh one, if nothing else happens.
     pub reset_after: Micros,
 }
 
-/// When a denied cost would pass, in the order of longer waits.
+/// The wait until a denied cost would pass, ordered by length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
     /// After exactly this long, if nothing else happens: one microsecond earlier it would still be denied.
     After(Micros),
-    /// When somebody else is done, which nobody can know.
+    /// Until another holder finishes, at a time that is not known.
     Unknown,
     /// The cost is more than the limit can ever hold.
     Never,
 }
 
 impl Cost {
-    /// Looks, takes nothing.
+    /// A peek.
     pub const ZERO: Self = Self(0);
-    /// What a request costs unless a rule says otherwise.
+    /// The cost of a request unless a rule sets another.
     pub const ONE: Self = Self(1);
     /// The largest cost of one request.
     pub const MAX: Self = Self(1_000_000_000);
@@ -72,8 +72,8 @@ impl Cost {
         }
     }
 
-    /// Hits as envoyproxy/ratelimit counts them: its limits hold up to 2^32 - 1, and so much may come at once. More than that
-    /// is as much: it uses any of them up.
+    /// Hits as envoyproxy/ratelimit counts them. Its limits and requests go up to 2^32 - 1; a larger number is capped
+    /// there, which exhausts any of them.
     pub const fn from_hits(hits: u64) -> Self {
         const HITS_MAX: u64 = (1 << 32) - 1;
         Self(if hits < HITS_MAX { hits } else { HITS_MAX })
@@ -84,12 +84,12 @@ impl Cost {
         self.0
     }
 
-    /// So many times this. Above [`Cost::MAX`] it is one more than that, which no limit holds.
+    /// The cost multiplied. Above [`Cost::MAX`] it is one more than that, which no limit holds.
     pub(crate) fn times(self, factor: u64) -> Self {
         Self(self.0.saturating_mul(factor).min(Self::MAX.0 + 1))
     }
 
-    /// What two charges of one request take together. May exceed [`Cost::MAX`], and is then more than any limit holds.
+    /// The sum of two charges of one request. It may exceed [`Cost::MAX`], and is then more than any limit holds.
     pub const fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
@@ -103,7 +103,7 @@ impl Decision {
         }
     }
 
-    /// What a ban says: a limit of nothing. Looking is allowed even so.
+    /// The decision of a ban, which is a limit of zero. A peek is allowed even so.
     pub const fn banned(cost: Cost) -> Self {
         let standing = Standing {
             limit: 0,
@@ -119,7 +119,7 @@ impl Decision {
         }
     }
 
-    /// What it says of how things stand, to one who takes nothing: that is always allowed.
+    /// The same standing as the decision about a peek, which is always allowed.
     pub const fn as_peek(self) -> Self {
         match self {
             Self::Deny { standing, .. } => Self::allow(standing),
@@ -127,19 +127,19 @@ impl Decision {
         }
     }
 
-    /// Whether the cost passes.
+    /// True if the cost passes.
     pub const fn is_allow(&self) -> bool {
         matches!(self, Self::Allow { .. })
     }
 
-    /// Where the limit stands after this decision.
+    /// The standing of the limit after this decision.
     pub const fn standing(&self) -> &Standing {
         match self {
             Self::Allow { standing, .. } | Self::Deny { standing, .. } => standing,
         }
     }
 
-    /// When a denied cost would pass; nothing on allow.
+    /// The wait until a denied cost would pass; none on allow.
     pub const fn retry(&self) -> Option<Retry> {
         match self {
             Self::Allow { .. } => None,

@@ -1,13 +1,14 @@
-//! The deciding core of Tollgate: for every request, may this caller go on, and if not, when?
+//! The deciding core of Tollgate: for each request, may it pass now, and if not, when?
 //!
-//! Fully deterministic: no I/O, no clock, no async, no randomness, no floating point. Time comes in as an argument, the
-//! state of a key comes in and goes out as a value, and so every decision can be repeated exactly, here, in a store's
-//! Lua and in a simulator.
+//! Deterministic: no I/O, no clock, no async, no randomness, no floating point. Time is an argument and the state of a
+//! key is a value, so every decision can be repeated exactly: here, in the Lua of a shared store and in a simulator.
 //!
 //! - [`Limit`] is one limit: an algorithm and its numbers.
-//! - [`Limit::decide`] answers a [`Cost`] at a time with a [`Step`]: a [`Decision`] and what follows if it is kept.
-//! - [`settle`] does so for all limits a request meets at once.
-//! - [`Counter`] says which charges share a counter.
+//! - [`Limit::decide`] takes a [`Cost`] and a time and returns a [`Step`]: a [`Decision`] and the change if it is kept.
+//! - [`propose`] decides all limits of a request at one instant.
+//! - [`failure_policy`](failure_policy()) decides what to do when the store cannot.
+//! - [`Counter`] is the identity of a count: equal counters share one.
+//! - [`rules`] turns rule files and attempts into charges, and outcomes into verdicts.
 
 pub mod algorithm;
 mod decision;

@@ -1,4 +1,4 @@
-//! What a key holds between decisions, and the forms it is stored in.
+//! The states of keys and the forms they are stored in.
 
 pub(crate) mod debt;
 pub(crate) mod leases;

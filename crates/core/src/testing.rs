@@ -1,4 +1,4 @@
-//! What tests, benches and other stores check against: brute-force referees, worked examples, seeded numbers.
+//! Oracles, worked examples and random timelines that tests, benches and other stores check against.
 
 pub mod oracle;
 pub mod random;

@@ -100,16 +100,16 @@ fn raising_a_limit_widens_the_log_and_loses_nothing() {
 }
 
 #[test]
-fn a_lease_takes_sixteen_bytes() {
+fn a_lease_takes_twenty_six_bytes() {
     let limit = Concurrency::new(10_000, Micros::from_secs(60)).expect("in range");
     let mut state = None;
     for id in 1..=10_000 {
         let step = limit.decide(state.as_ref(), Cost::ONE, now(START + id));
         limit.keep(&mut state, step.next.expect("a slot is free"), LeaseId(id));
     }
-    let ring = state.as_ref().expect("written");
-    assert_eq!(ring.heap_bytes(), 10_000 * 16 + 16);
-    // And every one of them can be given back, in any order, once.
+    let leases = state.as_ref().expect("written");
+    assert_eq!(leases.heap_bytes(), 10_000 * 26);
+    // And every one of them can be released, in any order, once.
     for id in (1..=10_000).rev().step_by(97) {
         let edit = limit.release(state.as_ref().expect("written"), LeaseId(id), now(START + 20_000));
         limit.keep(&mut state, edit.expect("it is held"), LeaseId(id));

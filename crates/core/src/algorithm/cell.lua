@@ -2,7 +2,7 @@
 local function cell()
   return {
     limit = function(parts, span, burst)
-      return debt_limit(parts, span, burst, BY_NANOS)
+      return debt_limit(parts, span, burst, NANO_DEBT)
     end,
     is_state = debt_is_state,
     decide = debt_decide,

@@ -1,7 +1,7 @@
-//! Cell: GCRA as `CL.THROTTLE` speaks it, reply for reply.
+//! Cell: GCRA with the arithmetic and the replies of `CL.THROTTLE`.
 //!
-//! Its interval is cut to whole nanoseconds, so it runs a little faster than the rate that was asked for (up to one
-//! part in a million at a thousand per second): its envelope is `limit + t / interval`. [`Gcra`](super::gcra::Gcra)
+//! Its interval is truncated to whole nanoseconds, so it runs slightly faster than the given rate (by up to one part in a
+//! million at a thousand per second): its envelope is `limit + t / interval`. [`Gcra`](super::gcra::Gcra)
 //! is the exact one.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
@@ -13,7 +13,7 @@ use crate::units::rate::{LimitError, Rate};
 use crate::units::time::{Micros, Now, Timestamp};
 use std::num::NonZeroU64;
 
-/// What `CL.THROTTLE key max_burst count period` limits by.
+/// The limit of `CL.THROTTLE key max_burst count period`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cell {
     meter: Meter,
@@ -25,15 +25,15 @@ pub type State = Debt<NanoFraction>;
 /// The five integers of a `CL.THROTTLE` reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// Whether the call was refused.
+    /// True if the call was denied.
     pub limited: bool,
     /// `max_burst + 1`.
     pub limit: u64,
     /// Units left.
     pub remaining: u64,
-    /// Seconds until the same quantity would pass; nothing (−1 on the wire) if it passed or never can.
+    /// Seconds until the same quantity would pass; none (−1 on the wire) if it passed or never can.
     pub retry_after_s: Option<u64>,
-    /// Seconds until the key is as good as new.
+    /// Seconds until the key is fresh.
     pub reset_after_s: u64,
 }
 
@@ -56,14 +56,14 @@ impl Cell {
         meter.map(|meter| Self { meter }).ok_or(LimitError::CellBurst { limit })
     }
 
-    /// The same for a part of what it is asked: a part of its capacity, not below one unit, and of its rate.
+    /// The share `part / whole` of this limit: of its capacity, not below one unit, and of its rate.
     pub(crate) fn portion(&self, part: NonZeroU64, whole: NonZeroU64) -> Self {
         let (span, rest) = muldiv(self.meter.pace.span.get(), whole.get(), part);
         let span = NonZeroU64::new(span.saturating_add(u64::from(rest > 0))).unwrap_or(NonZeroU64::MIN);
         let burst = muldiv(self.meter.burst, part.get(), whole).0.max(1);
         let pace = Pace { parts: NANOS, span };
         let meter = Meter::with_pace(pace, burst).or_else(|| Meter::with_pace(pace, 1));
-        // So slow that one unit would take a century is as good as this limit with one unit.
+        // If one unit would take a century, this limit with a capacity of one unit.
         let slowest = || Meter::with_pace(self.meter.pace, 1).expect("one unit takes no longer than all");
         Self {
             meter: meter.unwrap_or_else(slowest),
@@ -79,16 +79,16 @@ impl Cell {
         self.meter.numbers()
     }
 
-    /// The reply to a call that was decided so, and has its place where `mark` says.
+    /// The reply to a call with this decision and mark.
     ///
-    /// Its seconds are those of the nanoseconds: whole ones, and one more from a millisecond on. So they are worked
-    /// out here and not from the decision, whose microseconds are rounded up.
+    /// Its seconds are rounded from nanoseconds as redis-cell does: down, and up from a millisecond on. So they are
+    /// computed here and not from the decision, whose microseconds are rounded up.
     #[inline]
     pub fn reply(&self, decision: &Decision, mark: &Mark, cost: Cost) -> Reply {
         let now = ExactTime::at(mark.taken_at);
         let start = ExactTime::from_mark(mark);
         let allowed_at = self.meter.allowed_at(start, cost);
-        // After its parameters were lowered a key can owe more than it may. A peek, which passes, says so all the same.
+        // After its parameters were lowered a key can have more debt than the limit. A peek is then reported as limited.
         let owes = cost == Cost::ZERO && allowed_at > now;
         let retry_after_s = match decision.retry() {
             Some(Retry::After(_)) => Some(exact_reply_seconds(allowed_at.minus(now, NANOS))),
@@ -108,7 +108,7 @@ impl Cell {
         }
     }
 
-    /// The reply to a call that a part of this limit decided, or another limit in its place: by what that says.
+    /// The reply to a call that another limit decided, such as a share of this one.
     pub fn reply_from_decision(decision: &Decision) -> Reply {
         let standing = decision.standing();
         Reply {
@@ -123,7 +123,7 @@ impl Cell {
         }
     }
 
-    /// The reply to a call that gave back and left its key standing so.
+    /// The reply to a call that returned units.
     pub fn refund_reply(&self, standing: &Standing) -> Reply {
         Reply {
             limited: false,
@@ -174,7 +174,7 @@ impl Algorithm for Cell {
     }
 }
 
-/// A span as replies tell it: whole seconds, and one more if what is over is a millisecond or more.
+/// A duration in the seconds of a reply: rounded down, or up if the rest is a millisecond or more.
 pub const fn reply_seconds(span: Micros) -> u64 {
     span.get() / 1_000_000 + (span.get() % 1_000_000 >= 1_000) as u64
 }

@@ -6,7 +6,7 @@
 local function leases_read(leases, now, slack)
   local back, expired, used = 0, 0, 0
   if leases then
-    now, back = heed(leases.at, now, slack)
+    now, back = reconcile(leases.at, now, slack)
     expired, used = leases_expired(leases, now, back)
     used = leases.used - used
   end

@@ -24,7 +24,7 @@ struct CurrentLeases<'a> {
     expired: Front,
     /// Units of the leases that have not expired.
     used: u16,
-    /// Drops what has expired and changes nothing else: what every edit starts from.
+    /// Drops expired leases and changes nothing else: the start of every edit.
     edit: LeaseEdit,
 }
 
@@ -35,7 +35,7 @@ impl Concurrency {
     /// At most `slots` in flight, each for at most `lease_ttl` unless renewed.
     ///
     /// # Errors
-    /// Slots outside 1 to [`Concurrency::MOST`], or a lease outside 1 ms to 366 days.
+    /// Slots outside 1 to [`Concurrency::SLOTS_MAX`], or a lease outside 1 ms to 366 days.
     pub const fn new(slots: u64, lease_ttl: Micros) -> Result<Self, LimitError> {
         if slots == 0 || slots > Self::SLOTS_MAX {
             return Err(LimitError::Units {

@@ -3,33 +3,33 @@
 -- A state is a string: when the window is due to end, the time of the last write, what was used.
 local FIXED_WINDOW = '<I7I7I4'
 
--- The first seam at or after a moment.
-local function next_seam(moment, period)
+-- The first window boundary at or after a time.
+local function next_boundary(moment, period)
   local over = moment % period
   if over == 0 then
     return moment
   end
-  local seam = moment - over + period
-  return seam < LAST and seam or LAST
+  local boundary = moment - over + period
+  return boundary < LAST and boundary or LAST
 end
 
 -- The window that a decision sees, an empty one if there is none, and what to write back after a step of the clock.
-local function window_heed(limit, state, now, slack)
+local function window_reconcile(limit, state, now, slack)
   local period = limit.period
   if not state then
-    return next_seam(now + 1, period), now, 0, nil
+    return next_boundary(now + 1, period), now, 0, nil
   end
   local due, at, used = struct_unpack(FIXED_WINDOW, state)
   local back, repair
-  now, back = heed(at, now, slack)
+  now, back = reconcile(at, now, slack)
   if back > 0 then
     due = due > back and due - back or 0
     repair = struct_pack(FIXED_WINDOW, due, now, used)
   end
-  if used > 0 and next_seam(due, period) > now then
+  if used > 0 and next_boundary(due, period) > now then
     return due, now, used, repair
   end
-  return next_seam(now + 1, period), now, 0, repair
+  return next_boundary(now + 1, period), now, 0, repair
 end
 
 local function fixed_window()
@@ -45,7 +45,7 @@ local function fixed_window()
       return due <= LAST and at <= LAST_NOW
     end,
     decide = function(limit, state, cost, now, slack)
-      local due, at, used, repair = window_heed(limit, state, now, slack)
+      local due, at, used, repair = window_reconcile(limit, state, now, slack)
       local units = limit.units
       local free = units > used and units - used or 0
       local taken = cost < free and cost or free
@@ -61,13 +61,13 @@ local function fixed_window()
       elseif cost > units then
         wait = NEVER
       else
-        wait = next_seam(due, limit.period) - at
+        wait = next_boundary(due, limit.period) - at
       end
-      local fresh_at = used > 0 and next_seam(due, limit.period) or at
+      local fresh_at = used > 0 and next_boundary(due, limit.period) or at
       return allowed, free, fresh_at - at, wait, next, repair, fresh_at, due, 0, at
     end,
     refund = function(limit, state, cost, now, slack)
-      local due, at, used = window_heed(limit, state, now, slack)
+      local due, at, used = window_reconcile(limit, state, now, slack)
       if used == 0 then
         return nil
       end
@@ -78,7 +78,7 @@ local function fixed_window()
       if (written > taken_at and written or taken_at) - now > slack then
         return nil
       end
-      local due, at, used = window_heed(limit, state, now, slack)
+      local due, at, used = window_reconcile(limit, state, now, slack)
       if used == 0 or due ~= mark_at then
         return nil
       end
@@ -86,7 +86,7 @@ local function fixed_window()
     end,
     fresh_at = function(limit, state)
       local due, at, used = struct_unpack(FIXED_WINDOW, state)
-      return used > 0 and next_seam(due, limit.period) or at
+      return used > 0 and next_boundary(due, limit.period) or at
     end,
   }
 end

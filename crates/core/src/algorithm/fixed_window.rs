@@ -7,17 +7,18 @@ use crate::units::time::{Micros, Now, Timestamp};
 
 /// A fixed window.
 ///
-/// Admits at most `units` in each aligned window, and so up to twice that around a seam: all of one window at its end
-/// and all of the next at its start. Where that matters, take a sliding window.
+/// Admits at most `units` in each aligned window, and so up to twice that around a window boundary: all of one window at
+/// its end and all of the next at its start. Where that matters, use a sliding window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FixedWindow {
     rate: Rate,
 }
 
-/// What was used in one window.
+/// The units used in one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// When the window has lasted a whole period: its end, unless the clock was set back since; then the seam after.
+    /// The time at which the window has lasted a whole period. The window ends at the first boundary from then on, which
+    /// is later only if the clock was set back.
     pub(crate) due: Timestamp,
     /// The time of the last write.
     pub(crate) at: Timestamp,
@@ -35,10 +36,10 @@ impl FixedWindow {
         self.rate
     }
 
-    /// The window a decision at `now` sees, an empty one if there is none, and what to write back after a step.
+    /// The window at `now`, empty if there is none, and the state to write if the clock was set back.
     ///
-    /// When the clock was set back the window keeps the time it had left and lasts on to a seam: were it cut short,
-    /// stepping to and fro over a seam would hand out one window after the other.
+    /// After a step back the window keeps its remaining time and lasts on to a boundary. If it were cut short, a clock
+    /// that steps to and fro over a boundary would admit one window after the other.
     fn reconcile(&self, state: Option<&State>, now: Now) -> (State, Option<State>) {
         let reading = now.reconcile(state.map(|state| state.at));
         let now = reading.now;
@@ -154,7 +155,7 @@ pub(crate) fn window_end(now: Timestamp, period: Micros) -> Timestamp {
     next_boundary(now + Micros::ONE, period)
 }
 
-/// The first seam at or after `moment`.
+/// The first window boundary at or after `moment`.
 fn next_boundary(moment: Timestamp, period: Micros) -> Timestamp {
     Timestamp::from_micros(moment.as_micros().next_multiple_of(period.get()))
 }

@@ -2,7 +2,7 @@
 local function gcra()
   return {
     limit = function(parts, span, burst)
-      return debt_limit(parts, span, burst, BY_TIME)
+      return debt_limit(parts, span, burst, TIME_DEBT)
     end,
     is_state = debt_is_state,
     decide = debt_decide,

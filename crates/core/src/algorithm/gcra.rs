@@ -1,4 +1,4 @@
-//! GCRA: one moment per key, the theoretical arrival time of the next request; early by more than the burst is denied.
+//! GCRA: one time per key, the theoretical arrival time of the next request; early by more than the burst is denied.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision};

@@ -2,22 +2,22 @@
 local function leaky_bucket()
   return {
     limit = function(parts, span, burst, shaping)
-      local limit = debt_limit(parts, span, burst, BY_UNITS)
+      local limit = debt_limit(parts, span, burst, UNIT_DEBT)
       limit.shaping = shaping == 1
       return limit
     end,
     is_state = debt_is_state,
     decide = function(limit, state, cost, now, slack)
-      local allowed, remaining, reset, wait, next, repair, fresh_at, begin_us, begin_frac, heard =
+      local allowed, remaining, reset, wait, next, repair, fresh_at, start_us, start_frac, reconciled =
         debt_decide(limit, state, cost, now, slack)
-      -- A request that takes no place in the queue does not wait in it.
+      -- A peek takes no place in the queue and gets no delay.
       if limit.shaping and allowed and cost > 0 then
-        wait = begin_us - heard
-        if begin_frac > 0 then
+        wait = start_us - reconciled
+        if start_frac > 0 then
           wait = wait + 1
         end
       end
-      return allowed, remaining, reset, wait, next, repair, fresh_at, begin_us, begin_frac, heard
+      return allowed, remaining, reset, wait, next, repair, fresh_at, start_us, start_frac, reconciled
     end,
     refund = function(limit, state, cost, now, slack)
       return not limit.shaping and debt_refund(limit, state, cost, now, slack) or nil

@@ -1,7 +1,7 @@
-//! Leaky bucket: fills with each request, leaks at a constant rate, refuses what would overflow.
+//! Leaky bucket: fills with each request, leaks at a constant rate, denies what would overflow.
 //!
-//! As a meter it polices: what fits passes at once. As a queue it shapes: what fits is told how long to wait, so that
-//! what comes out keeps a constant rate.
+//! As a meter it polices: what fits passes at once. As a queue it shapes: what fits gets a delay, so that the output has a
+//! constant rate.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision};
@@ -14,7 +14,7 @@ use crate::units::time::{Now, Timestamp};
 ///
 /// As a meter it decides as a token bucket of the same numbers does: `depth` units fit, and in any interval of length
 /// `t` at most `depth + rate * t` pass. As a queue the same requests are admitted, each with the delay after which
-/// everything ahead of it has left; a delay once promised stands, so a queue has neither refund nor undo.
+/// everything ahead of it has left; a promised delay cannot be changed, so a queue has neither refund nor undo.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeakyBucket {
     rate: Rate,
@@ -23,16 +23,16 @@ pub struct LeakyBucket {
     outflow: Outflow,
 }
 
-/// What a leaky bucket does with a request that fits.
+/// The treatment of a request that fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Outflow {
-    /// Lets it pass at once.
+    /// It passes at once.
     Police,
-    /// Tells it how long to wait for its turn.
+    /// It gets a delay.
     Shape,
 }
 
-/// Units used and not yet given back by time.
+/// Units that were used and have not leaked yet.
 pub type State = Debt<UnitFraction>;
 
 impl LeakyBucket {
@@ -55,7 +55,7 @@ impl LeakyBucket {
         Meter::new(self.rate, depth).map(|meter| Self { meter, ..self })
     }
 
-    /// As a queue: each admitted request is told how long to wait.
+    /// The same as a queue: each admitted request gets a delay.
     pub const fn shaping(self) -> Self {
         Self {
             outflow: Outflow::Shape,
@@ -73,7 +73,7 @@ impl LeakyBucket {
         self.meter.burst
     }
 
-    /// Whether admitted requests are told to wait for their turn.
+    /// True if admitted requests get a delay.
     pub const fn is_shaping(&self) -> bool {
         matches!(self.outflow, Outflow::Shape)
     }
@@ -96,7 +96,7 @@ impl Algorithm for LeakyBucket {
     #[inline(always)]
     fn decide(&self, state: Option<&State>, cost: Cost, now: Now) -> Step<State> {
         let DebtStep { mut step, wait } = Debt::decide(state, self.meter(), cost, now);
-        // A request that takes no place in the queue does not wait in it.
+        // A peek takes no place in the queue and gets no delay.
         if self.is_shaping()
             && cost > Cost::ZERO
             && let Decision::Allow { delay, .. } = &mut step.decision

@@ -9,7 +9,7 @@ end
 local function log_read(limit, ring, now, slack)
   local back = 0
   if ring then
-    now, back = heed(ring.at, now, slack)
+    now, back = reconcile(ring.at, now, slack)
     if log_fresh_at(limit, ring) - back <= now then
       ring = nil
     end
@@ -124,7 +124,7 @@ local function sliding_log()
       edit.cut_index, edit.cut_units = index, cost
       return edit
     end,
-    -- The ring after an edit. One past its time is not edited but replaced: its own times may lie a whole turn back.
+    -- The ring after an edit. An expired one is replaced, not edited: its times may be ambiguous.
     keep = function(limit, ring, edit)
       if not ring or log_fresh_at(limit, ring) - edit.back <= edit.at then
         ring = ring_new(ring_bits(limit.period), ring_bits(limit.units), edit.at)

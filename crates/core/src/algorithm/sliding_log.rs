@@ -1,4 +1,4 @@
-//! Sliding log: remembers every admitted request, so the rolling window is exact.
+//! Sliding log: records every admitted request, so the rolling window is exact.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision, Retry, Standing};
@@ -9,7 +9,7 @@ use crate::units::time::{ClockReading, Micros, Now, Timestamp};
 /// A sliding window log.
 ///
 /// At most `units` are admitted in any window `(now - period, now]`; requests of one instant count one by one, and
-/// refused ones are not logged. With a `min_interval` two admitted requests are at least that far apart.
+/// denied ones are not logged. With a `min_interval` two admitted requests are at least that far apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlidingLog {
     rate: Rate,
@@ -21,7 +21,7 @@ struct Log<'a> {
     runs: RingView<'a>,
     now: Timestamp,
     live: LiveRuns,
-    /// Changes nothing but the time: what every edit starts from.
+    /// Changes nothing but the time: the start of every edit.
     edit: Edit,
     repair: Option<Edit>,
 }
@@ -33,7 +33,7 @@ impl SlidingLog {
     /// `units` in any `period`.
     ///
     /// # Errors
-    /// More than [`SlidingLog::MOST`] units.
+    /// More than [`SlidingLog::UNITS_MAX`] units.
     pub const fn new(rate: Rate) -> Result<Self, LimitError> {
         match rate.at_most(Self::UNITS_MAX) {
             Ok(rate) => Ok(Self {
@@ -91,7 +91,7 @@ impl SlidingLog {
         }
     }
 
-    /// When `cost`, which the limit can hold, passes: enough units have left and the last request is long enough ago.
+    /// The time at which `cost`, which the limit can hold, passes: enough units have expired and `min_interval` is over.
     fn allowed_at(&self, log: &Log<'_>, cost: u64) -> Timestamp {
         let interval_end = self.interval_end(log);
         let excess = (log.live.used + cost).saturating_sub(self.rate.units());
@@ -106,7 +106,7 @@ impl SlidingLog {
         free_at.max(interval_end)
     }
 
-    /// When the last admitted request is long enough ago.
+    /// The time at which `min_interval` since the last admitted request is over.
     fn interval_end(&self, log: &Log<'_>) -> Timestamp {
         match log.runs.last() {
             Some(last) if self.min_interval > Micros::ZERO => last + self.min_interval,
@@ -196,7 +196,7 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Gives back the oldest units. The last run stays even when empty: it is what `min_interval` is counted from.
+    /// Returns the oldest units. The last run stays even when empty: `min_interval` is counted from it.
     fn refund(&self, state: &Ring, cost: Cost, now: Now) -> Option<Edit> {
         let log = self.read(Some(state), now);
         if log.live.used == 0 {
@@ -231,7 +231,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn edit(&self, state: &mut Ring, edit: Edit, lease: LeaseId) {
-        // What is past its time is not edited but replaced: its own times may lie a whole turn of the ring back.
+        // An expired log is replaced, not edited: its times may be ambiguous.
         if self.fresh_at(state) - edit.back <= edit.at {
             *state = self.start(edit, lease);
         } else {

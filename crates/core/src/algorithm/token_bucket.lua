@@ -2,7 +2,7 @@
 local function token_bucket()
   return {
     limit = function(parts, span, burst)
-      return debt_limit(parts, span, burst, BY_UNITS)
+      return debt_limit(parts, span, burst, UNIT_DEBT)
     end,
     is_state = debt_is_state,
     decide = debt_decide,

@@ -1,4 +1,4 @@
-//! Token bucket: holds `burst` tokens, refills continuously at its rate, takes a cost if that many are there.
+//! Token bucket: holds `burst` tokens, refills continuously at its rate, takes a cost if it has as many.
 
 use super::{Algorithm, LeaseId, Mark, Receipt, Step};
 use crate::decision::{Cost, Decision};
@@ -9,8 +9,8 @@ use crate::units::time::{Now, Timestamp};
 
 /// A token bucket.
 ///
-/// In any interval of length `t` it admits at most `burst + rate * t`. When its numbers change, what was used stays
-/// used: 100 per minute, exhausted and raised to 1000 per minute, has 900 left.
+/// In any interval of length `t` it admits at most `burst + rate * t`. When its numbers change, used units stay used:
+/// 100 per minute, exhausted and raised to 1000 per minute, has 900 left.
 ///
 /// ```
 /// use tollgate_core::{Algorithm, Cost, LeaseId, Micros, Now, Rate, Timestamp, TokenBucket};
@@ -34,7 +34,7 @@ pub struct TokenBucket {
     fraction: UnitFraction,
 }
 
-/// Units used and not yet given back by time.
+/// Units that were used and have not been refilled yet.
 pub type State = Debt<UnitFraction>;
 
 impl TokenBucket {

@@ -1,18 +1,18 @@
-//! Which counter a charge is counted in: what makes two charges meet, and what does not.
+//! The identity of a counter: what makes two charges share one.
 
 use crate::limit::Limit;
 
 /// The identity of one counter.
 ///
 /// Two charges share a counter if domain, rule, variant, algorithm and the values they are counted by are the same, and
-/// for windows the period. Nothing else counts: when only the numbers of a limit change, its counters go on.
+/// for windows the period. When only the numbers of a limit change, its counters continue.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter<'a> {
-    /// Counters of domains are apart.
+    /// The domain; each has its own counters.
     pub domain: &'a str,
-    /// The rule that limits.
+    /// The rule that has the limit.
     pub rule: &'a str,
-    /// The side of an experiment, empty where there is none.
+    /// The variant of an experiment, empty where there is none.
     pub variant: &'a str,
     /// The limit: of it only the algorithm, and the period of a window.
     pub limit: &'a Limit,
@@ -20,11 +20,11 @@ pub struct Counter<'a> {
     pub per: &'a [&'a [u8]],
 }
 
-/// Written first, so that another form of key can never be taken for this one.
+/// The first byte, so that another form of key cannot equal this one.
 const VERSION: u8 = 1;
 
 impl Counter<'_> {
-    /// Hands its bytes to `sink` piece by piece: every part behind its length, so that no two counters are alike.
+    /// Writes its bytes to `sink`: every part after its length, so that different counters differ.
     pub fn write(&self, mut sink: impl FnMut(&[u8])) {
         let mut part = |bytes: &[u8]| {
             sink(&(bytes.len() as u64).to_le_bytes());

@@ -30,7 +30,7 @@ pub struct PortionRatio {
     pub denominator: NonZeroU64,
 }
 
-/// What to do with a charge that the shared store could not decide.
+/// The action for a charge that the shared store could not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureAction {
     /// Allow it without counting it.

@@ -1,31 +1,31 @@
-//! Who decided, most exact first.
+//! The part of the system that decided.
 
 use std::fmt;
 
-/// Who decided, most exact first. An answer of several limits has the last of theirs.
+/// The part of the system that decided, most exact first. A verdict of several limits has the last of theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Source {
-    /// The embedded store.
+    /// The memory store.
     Memory,
     /// The shared store.
     Shared,
-    /// This instance, from what the shared store said moments ago: it would certainly refuse.
+    /// This instance, from a recent state of the shared store that certainly denies.
     Near,
-    /// The shared coarse counter that new keys meet when the embedded store is full.
+    /// The overflow counter that new keys share while the memory store is full.
     Overflow,
-    /// This instance, by its share of the limit: the store could not be asked.
+    /// This instance, by its share of the limit: the store is unavailable.
     Local,
-    /// Nobody, or a cap of this instance: the store could not be asked, and the rule lets pass what it cannot judge.
+    /// No limit, or a cap of this instance: the store is unavailable and the rule has `on_store_failure: open`.
     Open,
-    /// Nobody: the store could not be asked, and the rule refuses what it cannot judge.
+    /// No limit: the store is unavailable and the rule has `on_store_failure: closed`.
     Closed,
     /// Admission: the request was shed before its rules were planned.
     Shed,
 }
 
 impl Source {
-    /// All there are, most exact first: each at the place that it is as a number.
+    /// All sources, each at the index of its number.
     pub const ALL: [Self; 8] = [
         Self::Memory,
         Self::Shared,
@@ -37,7 +37,7 @@ impl Source {
         Self::Shed,
     ];
 
-    /// As answers and metrics write it.
+    /// The name in replies and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Memory => "memory",

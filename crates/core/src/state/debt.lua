@@ -2,10 +2,10 @@
 --
 -- A state is a string: the end in us, the time of the last write, the fraction of the end with two flags above it, and as
 -- much of the pace as the limit must remember. How much is the `form` of the limit, which is the format it is packed in.
-local BY_UNITS, BY_TIME, BY_NANOS = '<I7I7I4I4I6', '<I7I7I4I4', '<I7I7I4'
-local DEBT_BYTES = { [BY_UNITS] = 28, [BY_TIME] = 22, [BY_NANOS] = 18 }
+local UNIT_DEBT, TIME_DEBT, NANO_DEBT = '<I7I7I4I4I6', '<I7I7I4I4', '<I7I7I4'
+local DEBT_BYTES = { [UNIT_DEBT] = 28, [TIME_DEBT] = 22, [NANO_DEBT] = 18 }
 -- Set in a rest once charges of different paces met, and once units were given back.
-local MIXED, LOOSE = 1073741824, 2147483648
+local HAS_MIXED_PACES, HAS_REFUND = 1073741824, 2147483648
 
 -- What a meter with this form of states needs to know of it: the end of the string that its own states have.
 local function debt_limit(parts, span, burst, form)
@@ -19,10 +19,10 @@ end
 local function debt_read(limit, state)
   local form = limit.form
   local us, at, rest, parts, span = struct_unpack(form, state)
-  local frac = rest % MIXED
-  if form == BY_TIME then
+  local frac = rest % HAS_MIXED_PACES
+  if form == TIME_DEBT then
     span = limit.span
-  elseif form == BY_NANOS then
+  elseif form == NANO_DEBT then
     parts, span = limit.parts, limit.span
   end
   local flags = rest - frac
@@ -48,7 +48,7 @@ local function debt_is_state(limit, state)
     and parts > 0
     and parts <= 1000000000
     and span > 0
-    and (limit.form ~= BY_UNITS or span <= 31622400000000)
+    and (limit.form ~= UNIT_DEBT or span <= 31622400000000)
 end
 
 local function debt_decide(limit, state, cost, now, slack)
@@ -67,13 +67,13 @@ local function debt_decide(limit, state, cost, now, slack)
     end
     local ends = frac > 0 and us + 1 or us
     local is_other = parts ~= limit.parts or span ~= limit.span
-    if is_other and flags % LOOSE < MIXED then
-      flags = flags + MIXED
+    if is_other and flags % HAS_REFUND < HAS_MIXED_PACES then
+      flags = flags + HAS_MIXED_PACES
     end
     if ends <= now then
       us, frac = now, 0
     elseif is_other then
-      if form == BY_UNITS then
+      if form == UNIT_DEBT then
         -- What was used stays used: counted out in units at the old pace, a begun one whole, and worked off at the new
         -- pace from the last write on.
         local units, rest = muldiv(us - at, parts, span)
@@ -94,17 +94,17 @@ local function debt_decide(limit, state, cost, now, slack)
       end
     end
   end
-  local allowed, remaining, reset, wait, after_us, after_frac, begin_us, begin_frac =
-    weigh(limit, us, frac, forgotten, cost, now)
+  local allowed, remaining, reset, wait, after_us, after_frac, start_us, start_frac =
+    evaluate(limit, us, frac, forgotten, cost, now)
   local next
   if after_us then
     next = struct_pack(form, after_us, now, after_frac + flags, limit.parts, limit.span)
   end
-  return allowed, remaining, reset, wait, next, repair, now + reset, begin_us, begin_frac, now
+  return allowed, remaining, reset, wait, next, repair, now + reset, start_us, start_frac, now
 end
 
 -- What a debt is at `now`, and when that is for its key. Nothing once it is done.
-local function debt_heed(limit, state, now, slack)
+local function debt_reconcile(limit, state, now, slack)
   local us, at, frac, flags, parts, span = debt_read(limit, state)
   local back = at - now
   if back > slack then
@@ -128,31 +128,31 @@ local function debt_less(limit, us, at, frac, flags, parts, span, now, work_us, 
   if us < now then
     us, frac = now, 0
   end
-  if flags < LOOSE then
-    flags = flags + LOOSE
+  if flags < HAS_REFUND then
+    flags = flags + HAS_REFUND
   end
   return struct_pack(limit.form, us, at, frac + flags, parts, span)
 end
 
 -- Gives units back at the pace they were taken at; where debt is time, time at the limit's own pace.
 local function debt_refund(limit, state, cost, now, slack)
-  local us, at, frac, flags, parts, span, heard = debt_heed(limit, state, now, slack)
+  local us, at, frac, flags, parts, span, reconciled = debt_reconcile(limit, state, now, slack)
   if not us then
     return nil
   end
   local work_us, work_frac
-  if limit.form == BY_UNITS then
+  if limit.form == UNIT_DEBT then
     work_us, work_frac = muldiv(cost, span, parts)
   else
     work_us, work_frac = muldiv(cost, limit.span, limit.parts)
     work_frac = muldiv(work_frac, parts, limit.parts)
   end
-  return debt_less(limit, us, at, frac, flags, parts, span, heard, work_us, work_frac)
+  return debt_less(limit, us, at, frac, flags, parts, span, reconciled, work_us, work_frac)
 end
 
 -- Takes back one charge that was made at this very pace.
 local function debt_undo(limit, state, cost, mark_at, mark_frac, taken_at, lease, now, slack)
-  local us, at, frac, flags, parts, span, heard = debt_heed(limit, state, now, slack)
+  local us, at, frac, flags, parts, span, reconciled = debt_reconcile(limit, state, now, slack)
   local _, written = debt_read(limit, state)
   if (written > taken_at and written or taken_at) - now > slack then
     return nil
@@ -166,15 +166,15 @@ local function debt_undo(limit, state, cost, mark_at, mark_frac, taken_at, lease
     ends_us, ends_frac = ends_us + 1, ends_frac - parts
   end
   local is_last = at == taken_at and us == ends_us and frac == ends_frac
-  if not is_last and flags % LOOSE >= MIXED then
+  if not is_last and flags % HAS_REFUND >= HAS_MIXED_PACES then
     return nil
   end
-  if not is_last and flags >= LOOSE then
+  if not is_last and flags >= HAS_REFUND then
     mark_at, mark_frac = taken_at, 0
   end
   -- Time that has passed since the charge's turn came is gone for good.
-  if heard > mark_at then
-    local gone_us, gone_frac = heard - mark_at, -mark_frac
+  if reconciled > mark_at then
+    local gone_us, gone_frac = reconciled - mark_at, -mark_frac
     if gone_frac < 0 then
       gone_us, gone_frac = gone_us - 1, gone_frac + parts
     end
@@ -186,7 +186,7 @@ local function debt_undo(limit, state, cost, mark_at, mark_frac, taken_at, lease
   if work_us < 0 or (work_us == 0 and work_frac == 0) then
     return nil
   end
-  return debt_less(limit, us, at, frac, flags, parts, span, heard, work_us, work_frac)
+  return debt_less(limit, us, at, frac, flags, parts, span, reconciled, work_us, work_frac)
 end
 
 -- When nothing is left, under any limit.

@@ -11,7 +11,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 pub use self::packed::PackedDebt;
 
-/// Work still to be done: the moment it ends, exact to a fraction of a microsecond, and when that was written.
+/// Outstanding work: the time it ends, exact to a fraction of a microsecond, and the time of the last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Debt<G> {
     pub(crate) until_us: u64,
@@ -19,24 +19,24 @@ pub struct Debt<G> {
     pub(crate) fraction: G,
 }
 
-/// The fraction of a debt's end, and what it must remember of the limit it was written under to be read under another.
+/// The fraction of a debt's end, and what a limit with another rate needs to read it.
 pub(crate) trait Fraction: Copy {
-    /// How many parts make a microsecond.
+    /// The parts of a microsecond.
     fn parts(self) -> NonZeroU64;
 
-    /// The fraction, in parts, and in its two highest bits what receipts must know.
+    /// The fraction in parts; its two highest bits are flags for undo.
     fn rest(self) -> u32;
 
     fn with_rest(self, rest: u32) -> Self;
 
-    /// Whether a debt of this grain was written at the pace of a limit of that one.
+    /// True if a debt with this fraction was written at the pace of `limit`.
     fn same_pace(self, limit: Self) -> bool;
 
-    /// When a debt written in another grain ends for a limit with `meter`, and when it is forgotten at the latest.
+    /// The end of a debt written at another pace for a limit with `meter`, and the time at which it expires at the latest.
     fn read(debt: &Debt<Self>, meter: &Meter) -> (ExactTime, Timestamp);
 }
 
-/// The whole pace, so that units stay units when the rate changes.
+/// A fraction with its whole pace, so that units stay units when the rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UnitFraction {
     span: NonZeroU64,
@@ -44,26 +44,26 @@ pub struct UnitFraction {
     rest: u32,
 }
 
-/// Only the denominator, so that time stays time when the rate changes.
+/// A fraction with its denominator, so that time stays time when the rate changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimeFraction {
     parts: NonZeroU32,
     rest: u32,
 }
 
-/// Always nanoseconds: nothing to remember but the fraction.
+/// A fraction in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NanoFraction {
     rest: u32,
 }
 
-/// Set in a rest once units of a debt were given back: then it no longer says where each charge has its place.
+/// Set once units were refunded: the position of each charge in the debt is then unknown.
 const HAS_REFUND: u32 = 1 << 31;
 
-/// Set once charges of different paces meet in a debt: then it no longer says what each of them is worth.
+/// Set once a debt has charges of different paces: the work of each charge is then unknown.
 const HAS_MIXED_PACES: u32 = 1 << 30;
 
-/// What is not fraction: a rate has at most 10^9 parts, which leaves both bits free.
+/// The bits that are not the fraction: a rate has at most 10^9 parts, which leaves both free.
 const FLAGS: u32 = HAS_REFUND | HAS_MIXED_PACES;
 
 /// Nanoseconds in a microsecond.
@@ -84,7 +84,7 @@ impl<G: Fraction> Debt<G> {
         }
     }
 
-    /// A debt that was read from outside, if a limit can have written it.
+    /// A debt read from outside, if a limit can have written it.
     pub(crate) fn from_parts(until_us: u64, at: u64, rest: u64, fraction: G) -> Option<Self> {
         let rest = u32::try_from(rest).ok()?;
         let in_order = at <= until_us && at <= Now::MAX.as_micros() && until_us <= Timestamp::MAX.as_micros();
@@ -109,13 +109,13 @@ impl<G: Fraction> Debt<G> {
         self.fraction.rest() & FLAGS
     }
 
-    /// When nothing is left, under any limit.
+    /// The time at which the work is done, under any limit.
     #[inline]
     pub fn fresh_at(&self) -> Timestamp {
         self.until().ceil()
     }
 
-    /// What this debt is at `now`: nothing once it is done.
+    /// The debt at `now`; none once the work is done.
     #[inline(always)]
     pub(crate) fn reconcile(debt: Option<&Self>, now: Now) -> CurrentDebt<G> {
         let ClockReading { now, back } = now.reconcile(debt.map(|debt| debt.at));
@@ -139,11 +139,11 @@ impl<G: Fraction> Debt<G> {
         }
     }
 
-    /// Decides `cost` for a limit of `grain`. Always inlined: a step is large, and handing it from function to function
-    /// costs more than deciding. Says also how long the charge waits for the work before it.
+    /// Decides `cost` for a limit, and returns how long the charge waits for the work before it. Always inlined: a step
+    /// is large, and moving it between functions costs more than deciding.
     #[inline(always)]
     pub(crate) fn decide(debt: Option<&Self>, (meter, fraction): (&Meter, G), cost: Cost, now: Now) -> DebtStep<G> {
-        // Kept even when the debt is done: a receipt from before may still come back.
+        // Kept even when the work is done: a charge from before may still be undone.
         let flags = debt.map_or(0, |debt| {
             debt.flags()
                 | if debt.fraction.same_pace(fraction) {
@@ -172,15 +172,15 @@ impl<G: Fraction> Debt<G> {
         }
     }
 
-    /// Takes one unit, if it is there: what [`Debt::decide`] says of that cost, and writes if it is allowed. Nothing if
-    /// the debt was written at another pace or before the clock was set back.
+    /// Takes one unit in place, with the decision of [`Debt::decide`] for that cost. None if the debt was written at
+    /// another pace or before the clock was set back.
     #[inline(always)]
     pub(crate) fn take_one(&mut self, (meter, fraction): (&Meter, G), now: Now) -> Option<(Decision, Mark)> {
         let ClockReading { now, back } = now.reconcile(Some(self.at));
         if back > Micros::ZERO || !self.fraction.same_pace(fraction) {
             return None;
         }
-        // A debt that is done ends before now, and so needs no case of its own.
+        // Work that is done ends before now, and so needs no case of its own.
         let start = self.until().max(ExactTime::at(now));
         let (decision, after) = meter.evaluate_one(start, now);
         if decision.is_allow() {
@@ -189,10 +189,10 @@ impl<G: Fraction> Debt<G> {
         Some((decision, start.mark(now)))
     }
 
-    /// Takes one charge back that was made at this very pace.
+    /// Reverses one charge that was made at this very pace.
     ///
-    /// If it was the last, its place is known. If units were given back since, its place may have moved up, and it counts
-    /// as worked off from the moment it was taken. If the pace changed, what it was worth cannot be told any more.
+    /// The position of the last charge is known. If units were refunded since, an earlier charge may have moved up, so it
+    /// counts as worked off from the time it was taken. If the pace changed, its work is unknown and nothing is reversed.
     pub(crate) fn undo(&self, (meter, fraction): (&Meter, G), receipt: &Receipt, now: Now) -> Option<Self> {
         receipt.same_clock(self.at, now)?;
         let CurrentDebt { debt, now, .. } = Self::reconcile(Some(self), now);
@@ -209,19 +209,19 @@ impl<G: Fraction> Debt<G> {
         Some(debt.less(meter.remaining_work(receipt.cost, start, now)?, now))
     }
 
-    /// With `work` less to do, but not less than none. The time of the last charge stays: from then on what was used is
-    /// worked off at the pace of whatever limit reads it.
+    /// The debt with less work, not below zero. The time of the last charge stays: from then on the debt is worked off at
+    /// the pace of the limit that reads it.
     fn less(&self, work: ExactTime, now: Timestamp) -> Self {
         let until = self.until().minus(work, self.fraction.parts()).max(ExactTime::at(now));
         Self::new(until, self.at, self.fraction, self.flags() | HAS_REFUND)
     }
 }
 
-/// A debt as it stands at the moment of a decision.
+/// A debt at the moment of a decision.
 pub(crate) struct CurrentDebt<G> {
     pub(crate) debt: Option<Debt<G>>,
     pub(crate) now: Timestamp,
-    /// To be written back because the clock was set back.
+    /// The state to write because the clock was set back.
     pub(crate) repair: Option<Debt<G>>,
 }
 
@@ -240,7 +240,7 @@ impl UnitFraction {
         }
     }
 
-    /// The grain of numbers that were read from outside, if they are a pace.
+    /// The fraction of numbers read from outside, if they are a pace.
     pub(crate) fn from_numbers(parts: NonZeroU32, span: u64) -> Option<Self> {
         let span = NonZeroU64::new(span).filter(|span| span.get() <= PERIOD_MAX.get())?;
         Some(Self { span, parts, rest: 0 })
@@ -280,8 +280,8 @@ impl Fraction for UnitFraction {
         self.parts == limit.parts && self.span == limit.span
     }
 
-    /// What was used stays used: counted out in units at the old pace, a begun one whole, and worked off at the new
-    /// pace from the last write on.
+    /// Units that were used stay used: they are counted at the old pace, rounded up, and worked off at the new pace
+    /// from the last write on.
     #[cold]
     fn read(debt: &Debt<Self>, meter: &Meter) -> (ExactTime, Timestamp) {
         let work = debt.until().minus(ExactTime::at(debt.at), debt.fraction.parts());
@@ -292,7 +292,7 @@ impl Fraction for UnitFraction {
 }
 
 impl Debt<UnitFraction> {
-    /// Gives units back at the pace they were taken at.
+    /// Returns units at the pace they were taken at.
     pub(crate) fn refund(&self, cost: Cost, now: Now) -> Option<Self> {
         let CurrentDebt { debt, now, .. } = Self::reconcile(Some(self), now);
         debt.map(|debt| debt.less(debt.fraction.pace().span_of(cost.get()), now))
@@ -330,7 +330,7 @@ impl Fraction for TimeFraction {
         self.parts == limit.parts
     }
 
-    /// Time stays time; a fraction of another limit's is rounded up.
+    /// Time stays time; a fraction of another limit is rounded up.
     #[cold]
     fn read(debt: &Debt<Self>, _: &Meter) -> (ExactTime, Timestamp) {
         (ExactTime::at(debt.fresh_at()), Timestamp::MAX)
@@ -367,7 +367,7 @@ impl Fraction for NanoFraction {
     }
 }
 
-/// Gives back time at a limit's own pace, where debt is time. In another grain a fraction is rounded down.
+/// Returns time at the pace of the limit, where debt is time. For another denominator the fraction is rounded down.
 pub(crate) fn refund_time<G: Fraction>(debt: &Debt<G>, meter: &Meter, cost: Cost, now: Now) -> Option<Debt<G>> {
     let CurrentDebt { debt, now, .. } = Debt::reconcile(Some(debt), now);
     let debt = debt?;
@@ -404,7 +404,7 @@ mod tests {
             |debt, meter: &Meter, now| Debt::decide(debt, (meter, UnitFraction::new(meter.pace)), Cost::ONE, now);
         let first = decide(None, &sevenths, now).step.next.expect("allowed");
         let second = decide(Some(&first), &sevenths, now).step;
-        // Its key was forgotten since, and a new one began under the other limit.
+        // Its key has expired since, and a new one was created under the other limit.
         let later = Now::new(now.at() + Micros::from_secs(5));
         let other = decide(None, &thirds, later).step.next.expect("allowed");
         for frac in [second.mark.frac, 3, 6, u64::MAX] {

@@ -43,12 +43,12 @@ struct Slot {
     chain: SlotRef,
 }
 
-/// What a step does to a table of leases, in this order.
+/// The change a step makes to a table of leases, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseEdit {
     /// The time of the write.
     pub(crate) at: Timestamp,
-    /// How far the clock was set back: all ends move by as much.
+    /// The time by which the clock was set back: all ends move by as much.
     pub(crate) back: Micros,
     /// The slot of a lease to remove; zero is none.
     pub(crate) release: SlotRef,
@@ -75,7 +75,7 @@ pub(crate) struct Front {
 }
 
 impl LeaseEdit {
-    /// Its numbers: the time, how far the clock was set back, the slot to release, the leases to drop, the units to
+    /// Its numbers: the time, the time by which the clock was set back, the slot to release, the leases to drop, the units to
     /// trim, end and units of the lease to add.
     pub fn numbers(&self) -> [u64; 7] {
         [
@@ -186,7 +186,7 @@ impl LeaseTable {
         found
     }
 
-    /// Carries out an edit under a limit of `limit` units.
+    /// Applies an edit under a limit of `limit` units.
     pub(crate) fn apply(&mut self, edit: LeaseEdit, limit: u64, lease: LeaseId) {
         self.at = edit.at;
         if edit.back > Micros::ZERO {
@@ -256,7 +256,7 @@ impl LeaseTable {
         self.used += units;
     }
 
-    /// Takes a lease out; its slot is free then. A table that is left empty has no slots.
+    /// Removes a lease and frees its slot. A table that is left empty has no slots.
     fn remove(&mut self, at: SlotRef) {
         let Some(&removed) = self.slot(at) else { return };
         if self.len == 1 {
@@ -278,7 +278,7 @@ impl LeaseTable {
         self.used -= removed.units;
     }
 
-    /// Sets what follows `at` in the list, or what it follows; beyond the ends of the list that is head and tail.
+    /// Sets the link of a slot to the next or the previous one; of no slot, that is head or tail.
     fn link(&mut self, at: SlotRef, to: SlotRef, link: Link) {
         match (self.slot_mut(at), link) {
             (Some(slot), Link::Next) => slot.next = to,
@@ -318,7 +318,7 @@ impl LeaseTable {
         self.slots.len() as SlotRef
     }
 
-    /// Makes room for one more slot: half as much again, but no more than the limit needs.
+    /// Reserves memory for one more slot: half as much again, but no more than the limit needs.
     fn reserve(&mut self, limit: u64) {
         let len = self.slots.len();
         if len == self.slots.capacity() || len == self.buckets.capacity() {
@@ -329,7 +329,7 @@ impl LeaseTable {
         }
     }
 
-    /// Adds a bucket, and moves the leases to it that have their place there.
+    /// Adds a bucket, and moves the leases to it that belong there.
     fn split(&mut self) {
         let new = self.buckets.len();
         self.buckets.push(0);
@@ -377,7 +377,7 @@ impl LeaseTable {
     }
 }
 
-/// The table of leases that were read from outside, if they are in order and no more than a limit holds.
+/// The table of leases read from outside, if they are in order and no more than a limit holds.
 pub(crate) fn from_leases(at: Timestamp, leases: &[(Timestamp, u16, LeaseId)], limit: u64) -> Option<LeaseTable> {
     let units = leases.iter().map(|(_, units, _)| u64::from(*units)).sum::<u64>();
     let in_order = leases.is_sorted_by_key(|(end, ..)| *end) && leases.iter().all(|(_, units, _)| *units > 0);
@@ -392,7 +392,7 @@ pub(crate) fn from_leases(at: Timestamp, leases: &[(Timestamp, u16, LeaseId)], l
 }
 
 impl LeaseTable {
-    /// Appends the bytes that a shared store keeps of it: its numbers, then its slots with their buckets.
+    /// Appends its bytes in a shared store: a header of numbers, then the slots with their buckets.
     pub(crate) fn write_packed(&self, bytes: &mut Vec<u8>) {
         let numbers = [
             FORMAT,
@@ -423,7 +423,7 @@ impl LeaseTable {
         }
     }
 
-    /// The table that these bytes stand for; none if no limit wrote them.
+    /// Reads a table. None if no limit wrote these bytes.
     pub(crate) fn read_packed(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let [format, at, used, len, head, tail, free, slots] = read_numbers(&mut rest, HEADER_WIDTHS)?;
@@ -504,7 +504,7 @@ impl LeaseTable {
 }
 
 impl Slot {
-    /// When the lease ends, for a clock that was set back by `back`.
+    /// The end of the lease, for a clock that was set back by `back`.
     #[inline]
     fn end(&self, back: Micros) -> Timestamp {
         Timestamp::from_micros(self.end_us) - back
@@ -518,7 +518,7 @@ enum Link {
     Prev,
 }
 
-/// The place that names the next slot of a hash chain.
+/// The link that a slot is appended to in a hash chain.
 #[derive(Clone, Copy)]
 enum ChainEnd {
     Bucket(usize),
@@ -544,7 +544,7 @@ fn read_numbers<const N: usize>(bytes: &mut &[u8], widths: [usize; N]) -> Option
 /// The first byte of a stored table. Rings, which held leases before, begin with another.
 const FORMAT: u64 = 1;
 
-/// Bytes of the numbers before the slots, where a shared store keeps a table.
+/// Bytes of the numbers in the header of a stored table.
 const HEADER_WIDTHS: [usize; 8] = [1, 7, 2, 2, 2, 2, 2, 2];
 
 /// Bytes of the numbers of a slot: end, units, id, `prev`, `next`, `chain`, and the bucket of the same number.

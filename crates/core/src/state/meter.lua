@@ -54,7 +54,7 @@ end
 --
 -- Says whether it passes, what remains, when the key is as good as new, how long until it passes (NEVER if never), when
 -- the work ends if it is kept (nil if nothing changes), and when its own work begins.
-local function weigh(meter, us, frac, forgotten, cost, now)
+local function evaluate(meter, us, frac, forgotten, cost, now)
   if us < now then
     us, frac = now, 0
   end

@@ -1,7 +1,7 @@
 //! Debt measured in time: the arithmetic that token bucket, GCRA, leaky bucket and `Cell` share.
 //!
-//! A charge of `c` units at a rate of `n` per `p` keeps the limit busy for `c * p / n`. What is stored is the moment
-//! that work ends, in whole microseconds and an exact fraction of one, so uneven rates neither drift nor round.
+//! A charge of `c` units at a rate of `n` per `p` keeps the limit busy for `c * p / n`. The state is the time at
+//! which that work ends, in whole microseconds and an exact fraction of one, so uneven rates neither drift nor round.
 
 use crate::algorithm::Mark;
 use crate::decision::{Cost, Decision, Retry, Standing};
@@ -10,7 +10,7 @@ use crate::units::rate::{FILL_TIME_MAX, LimitError, Rate};
 use crate::units::time::Timestamp;
 use std::num::NonZeroU64;
 
-/// A time in whole microseconds and `frac` parts of one. How many parts make one is known by the [`Pace`] it goes with.
+/// A time in whole microseconds and `frac` parts of one. The [`Pace`] it belongs to has the number of parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ExactTime {
     pub(crate) us: u64,
@@ -24,26 +24,26 @@ pub(crate) struct Pace {
     pub(crate) span: NonZeroU64,
 }
 
-/// A pace and the most it may be in debt.
+/// A pace and the largest debt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Meter {
     pub(crate) pace: Pace,
     pub(crate) burst: u64,
-    /// How long one unit takes: the usual cost, so not worked out each time.
+    /// The time of one unit, the usual cost, computed once.
     unit_time: ExactTime,
-    /// How long a full burst takes.
+    /// The time of a full burst.
     full_time: ExactTime,
-    /// `2^64 * parts / span`, to count units by multiplying: dividing is the dearest thing a decision would do. Zero at
-    /// one unit per microsecond and above, where it does not fit.
+    /// `2^64 * parts / span`, to count units by multiplying: a division would be the most expensive part of a decision.
+    /// Zero at one unit per microsecond and above, where it does not fit.
     per_us: u64,
 }
 
-/// What a meter says to one cost.
+/// The evaluation of one cost.
 pub(crate) struct MeterResult {
     pub(crate) decision: Decision,
-    /// When the work ends if the charge is kept. On deny: all that was left is taken; nothing if nothing was.
+    /// The end of the work if the charge is kept. On deny everything that remained is taken; none if nothing remained.
     pub(crate) after: Option<ExactTime>,
-    /// When the work of this charge begins.
+    /// The start of the work of this charge.
     pub(crate) start: ExactTime,
 }
 
@@ -55,7 +55,7 @@ impl ExactTime {
         }
     }
 
-    /// The moment that a mark names.
+    /// The time of a mark.
     pub(crate) const fn from_mark(mark: &Mark) -> Self {
         Self {
             us: mark.at.as_micros(),
@@ -63,7 +63,7 @@ impl ExactTime {
         }
     }
 
-    /// The mark of a charge taken at `taken_at` whose work begins here.
+    /// The mark of a charge taken at `taken_at` whose work starts here.
     pub(crate) const fn mark(self, taken_at: Timestamp) -> Mark {
         Mark {
             at: Timestamp::from_micros(self.us),
@@ -72,7 +72,7 @@ impl ExactTime {
         }
     }
 
-    /// The first whole microsecond that is not before.
+    /// The time rounded up to a whole microsecond.
     pub(crate) const fn ceil(self) -> Timestamp {
         Timestamp::from_micros(self.us.saturating_add((self.frac > 0) as u64))
     }
@@ -87,7 +87,7 @@ impl ExactTime {
         }
     }
 
-    /// What is left after taking `other` away, not below zero.
+    /// The difference, not below zero.
     #[inline]
     pub(crate) fn minus(self, other: Self, parts: NonZeroU64) -> Self {
         if self <= other {
@@ -96,7 +96,7 @@ impl ExactTime {
         self.less(other, parts)
     }
 
-    /// What is left after taking away `other`, which is not more.
+    /// The difference to `other`, which is not larger.
     #[inline(always)]
     fn less(self, other: Self, parts: NonZeroU64) -> Self {
         let borrow = self.frac < other.frac;
@@ -122,18 +122,18 @@ impl Pace {
         }
     }
 
-    /// How long `units` take.
+    /// The time of `units`.
     #[inline]
     pub(crate) fn span_of(self, units: u64) -> ExactTime {
         let (us, frac) = muldiv(units, self.span.get(), self.parts);
         ExactTime { us, frac }
     }
 
-    /// How many whole units fit in `room`.
+    /// The whole units that fit in `time`.
     #[inline]
     pub(crate) fn units_in(self, time: ExactTime) -> u64 {
         let (units, rest) = muldiv(time.us, self.parts.get(), self.span);
-        // The fraction of a microsecond is worth at most `parts / span` units: often nothing, so not always divided.
+        // The fraction of a microsecond is at most `parts / span` units, often zero: divide only if needed.
         let rest = rest + time.frac;
         if rest < self.span.get() {
             units
@@ -142,7 +142,7 @@ impl Pace {
         }
     }
 
-    /// How many units `work` is, a begun one counted whole.
+    /// The units of `work`, rounded up.
     pub(crate) fn units_over(self, work: ExactTime) -> u64 {
         let (units, rest) = muldiv(work.us, self.parts.get(), self.span);
         units.saturating_add((rest + work.frac).div_ceil(self.span.get()))
@@ -159,7 +159,7 @@ impl Meter {
         Self::with_pace(Pace::from_rate(rate), burst).ok_or(LimitError::Fill { burst, rate })
     }
 
-    /// Nothing if filling `burst` takes too long.
+    /// None if filling `burst` takes too long.
     pub(crate) fn with_pace(pace: Pace, burst: u64) -> Option<Self> {
         let full = pace.span_of(burst);
         let per_us = (u128::from(pace.parts.get()) << 64) / u128::from(pace.span.get());
@@ -172,25 +172,25 @@ impl Meter {
         })
     }
 
-    /// Its numbers as its twin takes them.
+    /// Its numbers as arguments of its twin.
     pub(crate) const fn numbers(&self) -> [u64; 4] {
         [self.pace.parts.get(), self.pace.span.get(), self.burst, 0]
     }
 
-    /// How many whole units fit in `room`, which is no longer than a fill.
+    /// The whole units that fit in `time`, which is no longer than a fill.
     #[inline(always)]
     fn units_in(&self, time: ExactTime) -> u64 {
         let Pace { parts, span } = self.pace;
         let (Some(work), true) = (time.us.checked_mul(parts.get()), self.per_us > 0) else {
             return self.pace.units_in(time);
         };
-        // The product is short of the quotient by less than one, and so is what it leaves by less than two spans.
+        // The product is below the quotient by less than one, so the remainder is less than two spans too large.
         let units = ((u128::from(time.us) * u128::from(self.per_us)) >> 64) as u64;
         let rest = work - units * span.get() + time.frac;
         units + u64::from(rest >= span.get()) + u64::from(rest >= 2 * span.get())
     }
 
-    /// Decides `cost` at `now` for a limit busy until `until`, whose key is forgotten at `forgotten` at the latest.
+    /// Decides `cost` at `now` for a limit busy until `until`, whose key expires at `forgotten` at the latest.
     #[inline(always)]
     pub(crate) fn evaluate(&self, until: ExactTime, forgotten: Timestamp, cost: Cost, now: Timestamp) -> MeterResult {
         let parts = self.pace.parts;
@@ -242,8 +242,8 @@ impl Meter {
         }
     }
 
-    /// The same for one unit, the usual cost, whose work begins at `begin`, which is not before `now`. Says also when that
-    /// work ends if it is kept. Fewer cases than [`Meter::weigh`] has, so that it fits into whoever asks.
+    /// Decides one unit, the usual cost, whose work starts at `start`, not before `now`. Also returns the end of that work
+    /// if it is kept. Has fewer cases than [`Meter::evaluate`], so that it can be inlined.
     #[inline(always)]
     pub(crate) fn evaluate_one(&self, start: ExactTime, now: Timestamp) -> (Decision, ExactTime) {
         let parts = self.pace.parts;
@@ -262,7 +262,7 @@ impl Meter {
         (Decision::Deny { standing, retry }, after)
     }
 
-    /// How long a cost that the limit can hold takes.
+    /// The time of a cost that the limit can hold.
     #[inline]
     pub(crate) fn time_of(&self, cost: Cost) -> ExactTime {
         if cost == Cost::ONE {
@@ -272,22 +272,21 @@ impl Meter {
         }
     }
 
-    /// When a cost that the limit can hold passes, if it is busy until `until`.
+    /// The time at which a cost that the limit can hold passes, if the limit is busy until `until`.
     pub(crate) fn allowed_at(&self, until: ExactTime, cost: Cost) -> ExactTime {
         until
             .plus(self.time_of(cost), self.pace.parts)
             .minus(self.full_time, self.pace.parts)
     }
 
-    /// When the work of `cost` that began at `begin` ends. Nothing if that is a time of another pace.
+    /// The end of the work of `cost` that started at `start`. None if that is a time of another pace.
     pub(crate) fn work_end(&self, start: ExactTime, cost: Cost) -> Option<ExactTime> {
         (start.frac < self.pace.parts.get()).then(|| start.plus(self.time_of(cost), self.pace.parts))
     }
 
-    /// What is left at `now` of the work of `cost` that began at `begin`, if any.
+    /// The work of `cost`, started at `start`, that remains at `now`, if any.
     ///
-    /// Time that has passed since the charge's turn came is gone for good: taking back more would hand out units that
-    /// time has returned already.
+    /// Work that is done cannot be reversed: time has returned those units already.
     pub(crate) fn remaining_work(&self, cost: Cost, start: ExactTime, now: Timestamp) -> Option<ExactTime> {
         let parts = self.pace.parts;
         let work = self.time_of(cost).minus(ExactTime::at(now).minus(start, parts), parts);

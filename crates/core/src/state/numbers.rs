@@ -1,6 +1,6 @@
-//! States as a few whole numbers below 2^53 (but for the ids of leases): what a snapshot or another store keeps of them.
+//! States as integers below 2^53 (except lease ids), for snapshots and other stores.
 //!
-//! Numbers come back from outside, so every one is checked: a state that no limit could have written is refused.
+//! Numbers are read from outside, so every one is checked: a state that no limit can have written is rejected.
 
 use crate::algorithm::concurrency::Concurrency;
 use crate::algorithm::{LeaseId, fixed_window, sliding_counter};
@@ -11,26 +11,26 @@ use crate::units::rate::Rate;
 use crate::units::time::{Now, Timestamp};
 use std::num::NonZeroU32;
 
-/// A state that can be written as numbers and read again.
+/// A state that can be written as numbers and read back.
 pub trait StateNumbers: Sized {
     /// Appends its numbers.
     fn write_numbers(&self, numbers: &mut Vec<u64>);
 
-    /// The state of exactly these numbers. Nothing if they are not those of a state.
+    /// The state of exactly these numbers. None if they are not those of a state.
     fn from_numbers(numbers: &[u64]) -> Option<Self>;
 }
 
-/// A moment that was read, not capped: a number too large is no moment.
+/// A time read from outside. A number that is too large is rejected, not capped.
 fn checked_timestamp(us: u64) -> Option<Timestamp> {
     (us <= Timestamp::MAX.as_micros()).then(|| Timestamp::from_micros(us))
 }
 
-/// The time of a write that was read: none is later than `now` can be.
+/// The time of a write, read from outside: not later than `now` can be.
 fn checked_write_time(us: u64) -> Option<Timestamp> {
     (us <= Now::MAX.as_micros()).then(|| Timestamp::from_micros(us))
 }
 
-/// A number of units that was read.
+/// A number of units, read from outside.
 fn checked_units(units: u64) -> Option<u64> {
     (units <= Rate::UNITS_MAX).then_some(units)
 }
@@ -146,7 +146,7 @@ impl StateNumbers for sliding_counter::State {
     }
 }
 
-/// Words of a ring before its runs, and words of a run.
+/// Numbers of a ring before its runs, and of a run.
 const HEAD_NUMBERS: usize = 4;
 const RUN_NUMBERS: usize = 2;
 
@@ -154,7 +154,7 @@ impl StateNumbers for Ring {
     fn write_numbers(&self, numbers: &mut Vec<u64>) {
         let (time_bits, total_bits) = self.shape().numbers();
         let shape = u64::from(time_bits) | u64::from(total_bits) << 8;
-        // Counts are written from zero: only their differences mean anything.
+        // Counts are written from zero: only their differences matter.
         numbers.extend([
             shape,
             self.at().as_micros(),

@@ -1,7 +1,7 @@
-//! States as the shared store keeps them: bytes, the same that the Lua twins write and read.
+//! States as bytes in a shared store, the same that the Lua twins write and read.
 //!
-//! The numbers of [`Words`], each in as few bytes as its largest value needs, least first; a ring as a head of numbers and
-//! its slots. What is read back was written by others, so every number is checked.
+//! The numbers of [`StateNumbers`], each in as few bytes as its largest value needs, little-endian; a ring or a table of
+//! leases as a header of numbers and its slots. Bytes come from outside, so every number is checked.
 
 use crate::algorithm::{fixed_window, sliding_counter};
 use crate::limit::{Limit, State};
@@ -18,7 +18,7 @@ const FIXED_WINDOW: &[usize] = &[7, 7, 4];
 const SLIDING_COUNTER: &[usize] = &[7, 7, 4, 4];
 
 impl State {
-    /// Appends the bytes that stand for it in a shared store.
+    /// Appends the bytes of this state in a shared store.
     pub fn write_packed(&self, bytes: &mut Vec<u8>) {
         match self {
             Self::TokenBucket(state) | Self::LeakyBucket(state) => write(state, UNIT_DEBT, bytes),
@@ -33,7 +33,7 @@ impl State {
 }
 
 impl Limit {
-    /// Its algorithm as a number, which scripts know it by: its place in [`Limit::ALGORITHMS`], from one.
+    /// The number of its algorithm in scripts: its index in [`Limit::ALGORITHMS`], from one.
     pub const fn number(&self) -> u8 {
         match self {
             Self::TokenBucket(_) => 1,
@@ -47,7 +47,7 @@ impl Limit {
         }
     }
 
-    /// Its numbers as its twin takes them, zero where it takes fewer.
+    /// Its numbers as arguments of its twin, filled up with zeros.
     pub const fn numbers(&self) -> [u64; 4] {
         match self {
             Self::TokenBucket(limit) => limit.numbers(),
@@ -66,7 +66,7 @@ impl Limit {
         }
     }
 
-    /// How many bytes stand for a state of this limit. Nothing where that depends on what it holds.
+    /// The bytes of a state of this limit. None where the size depends on the state.
     pub const fn packed_bytes(&self) -> Option<usize> {
         match self {
             Self::TokenBucket(_) | Self::LeakyBucket(_) => Some(size(UNIT_DEBT)),
@@ -78,7 +78,7 @@ impl Limit {
         }
     }
 
-    /// The state of this limit's algorithm that these bytes stand for. Nothing if no limit wrote them.
+    /// Reads a state of this limit's algorithm. None if no limit wrote these bytes.
     pub fn read_packed(&self, bytes: &[u8]) -> Option<State> {
         Some(match self {
             Self::TokenBucket(_) => State::TokenBucket(read::<Debt<UnitFraction>>(bytes, UNIT_DEBT)?),
@@ -128,7 +128,7 @@ pub(crate) fn push(bytes: &mut Vec<u8>, number: u64, width: usize) {
     bytes.extend(number.to_le_bytes().iter().take(width));
 }
 
-/// Takes a number off the front. Nothing if there are too few bytes.
+/// Reads a number from the front. None if there are too few bytes.
 pub(crate) fn pull(bytes: &mut &[u8], width: usize) -> Option<u64> {
     let (number, rest) = bytes.split_at_checked(width)?;
     *bytes = rest;

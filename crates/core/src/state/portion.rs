@@ -1,4 +1,4 @@
-//! A part of a limit: what one of several instances may let pass on its own.
+//! A share of a limit: what one of several instances may allow on its own.
 
 use crate::limit::Limit;
 use crate::state::meter::gcd;
@@ -9,17 +9,19 @@ use crate::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, Sliding
 use std::num::NonZeroU64;
 
 impl Limit {
-    /// The same limit for `part` of `whole`, which is not less: a part of its capacity, rounded down but not below one unit,
-    /// and of its rate. That is exact as far as its numbers can be written as a rate; else it is slower, by less than one unit
-    /// in the longest period there is, but not below one unit in it. So all parts of a limit together let pass what it does, or one unit
-    /// each. Two admitted requests of a log are further apart, up to its period. Leases last as long.
+    /// The share `part / whole` of this limit, at most all of it.
+    ///
+    /// The capacity is rounded down, but not below one unit. The rate is exact if it can be written as a rate; otherwise
+    /// it is slower by less than one unit in the longest period, but not below one unit in it. So all shares of a limit
+    /// allow in sum what it does, or one unit each. The `min_interval` of a log grows, up to its period. Leases last as
+    /// long.
     pub fn portion(&self, part: NonZeroU64, whole: NonZeroU64) -> Self {
         if part >= whole {
             return *self;
         }
         let units = |units: u64| muldiv(units, part.get(), whole).0.max(1);
         let rate = |rate: Rate| scale_rate(rate, part, whole);
-        // No more than it was, and so in range if that was.
+        // Not larger than before, and so in range.
         let window = |rate: Rate| Rate::for_hits(units(rate.units()), rate.period());
         match self {
             Self::TokenBucket(limit) => {
@@ -56,11 +58,11 @@ impl Limit {
     }
 }
 
-/// So much of a rate.
+/// The share `part / whole` of a rate.
 fn scale_rate(rate: Rate, part: NonZeroU64, whole: NonZeroU64) -> Rate {
     let common = gcd(part.get(), whole.get());
     let (part, whole) = (part.get() / common, whole.get() / common);
-    // The rate is `units` in `period`; both may be far too large to be one.
+    // The rate is `units` per `period`; both may be out of range.
     let units = u128::from(rate.units()) * u128::from(part);
     let common = u128::from(gcd(u64::try_from(units % u128::from(whole)).unwrap_or(0), whole));
     let units = units / common;
@@ -73,7 +75,7 @@ fn scale_rate(rate: Rate, part: NonZeroU64, whole: NonZeroU64) -> Rate {
     if let Some(exact) = fits(units, period) {
         return exact;
     }
-    // In the longest period that leaves few enough units, so that rounding them down costs next to nothing.
+    // The longest period for which the units are in range: rounding them down then costs least.
     let units_max = u128::from(Rate::UNITS_MAX);
     let new_period = period_max
         .min(period)
@@ -83,7 +85,7 @@ fn scale_rate(rate: Rate, part: NonZeroU64, whole: NonZeroU64) -> Rate {
     fits(new_units, new_period).unwrap_or(rate)
 }
 
-/// `a * b / n`, rounded down, where the product may not fit: then of halves, as often as it takes.
+/// `a * b / n`, rounded down. While the product does not fit, both `a` and `n` are halved.
 fn muldiv_wide(mut a: u128, b: u128, mut n: u128) -> u128 {
     loop {
         match a.checked_mul(b) {
@@ -164,7 +166,7 @@ mod tests {
     }
 
     impl Limit {
-        /// Its numbers as its twin takes them: equal ones decide alike.
+        /// Its numbers as arguments of its twin: limits with equal numbers decide alike.
         fn comparable_numbers(&self) -> [u64; 4] {
             match self {
                 Self::TokenBucket(limit) => limit.numbers(),

@@ -1,8 +1,8 @@
-//! A packed ring of runs: what the sliding log remembers.
+//! A packed ring of runs: the state of the sliding log.
 //!
-//! A run is a moment and the units counted up to and including it, so the units between any two places are one
-//! subtraction away and a place is found by halving. Moments and counts are kept modulo a power of two just above the
-//! window and the limit: five bytes a run for 100 per minute, eight for nearly all limits, nine at the far end.
+//! A run is a time and the cumulative count of units up to and including it. So the units between two runs are one
+//! subtraction, and a run is found by binary search. Times and counts are stored modulo a power of two just above the
+//! window and the limit: five bytes per run for 100 per minute, eight for nearly all limits, nine at most.
 
 use crate::state::packed;
 use crate::units::time::{Micros, Now, Timestamp};
@@ -15,19 +15,19 @@ pub struct Ring {
     capacity: usize,
     head: usize,
     len: usize,
-    /// The moment of the last run, on the ring's own clock, which is never set back.
+    /// The time of the last run, on the ring's own clock, which is never set back.
     newest: u64,
-    /// How far the ring's clock is ahead of the store's, after the store's was set back.
+    /// The time by which the ring's clock is ahead of the store's, after the store's was set back.
     ahead: u64,
     /// Units counted up to the last run.
     total: u64,
-    /// Units counted up to here are gone: expired, or given back.
+    /// Units counted up to here are gone: expired or refunded.
     base: u64,
     /// The time of the last write.
     at: Timestamp,
 }
 
-/// The packing of a run: its moment and its count.
+/// The packing of a run: its time and its count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     time_bits: u32,
@@ -43,58 +43,58 @@ pub(crate) struct Run {
     pub(crate) total: u64,
 }
 
-/// What a step does to a ring, in this order. Small, since every step carries it.
+/// The change a step makes to a ring, in this order. Small, since every step carries it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Edit {
     /// The time of the write.
     pub(crate) at: Timestamp,
-    /// By how much the clock was set back.
+    /// The time by which the clock was set back.
     pub(crate) back: Micros,
-    /// Units of one run are taken out.
+    /// Units to remove from one run.
     pub(crate) cut: Cut,
-    /// So many runs in front go.
+    /// The number of runs to drop at the front.
     pub(crate) drop: u32,
-    /// And all units up to this count.
+    /// The count up to which units are gone.
     pub(crate) base: u64,
-    /// Units are added.
+    /// Units to add.
     pub(crate) add: Add,
 }
 
-/// Takes `units` out of the run at `index`, and the run with them if none are left. None: nothing happens.
+/// Removes `units` from the run at `index`, and the run if none are left. With zero units nothing happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(crate) index: u32,
     pub(crate) units: u32,
 }
 
-/// Adds a run of `units` at `time`. None: nothing happens.
+/// Adds a run of `units` at `time`. With zero units nothing happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Add {
     pub(crate) time: Timestamp,
     pub(crate) units: u32,
 }
 
-/// A ring as it stands when the clock may have been set back since its last write.
+/// A ring at the moment of a decision, when the clock may have been set back since the last write.
 #[derive(Clone, Copy)]
 pub(crate) struct RingView<'a> {
     ring: Option<&'a Ring>,
     back: Micros,
 }
 
-/// What of a ring still counts.
+/// The runs that have not expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LiveRuns {
-    /// The first run that counts.
+    /// The first of them.
     pub(crate) first: usize,
-    /// Units counted up to here do not.
+    /// The count before them.
     pub(crate) base: u64,
-    /// Units that do.
+    /// Their units.
     pub(crate) used: u64,
 }
 
 impl Edit {
-    /// Its numbers: the time, by how much the clock was set back, place and units of a cut, runs that go, the count up to
-    /// which units go, time and units of an addition.
+    /// Its numbers: the time, the time by which the clock was set back, index and units of a cut, runs to drop, the count
+    /// up to which units are gone, time and units of an addition.
     pub fn numbers(&self) -> [u64; 8] {
         [
             self.at.as_micros(),
@@ -114,7 +114,7 @@ impl<'a> RingView<'a> {
         Self { ring, back }
     }
 
-    /// When the last run was. The ring keeps it at hand.
+    /// The time of the last run, which the ring stores on its own.
     pub(crate) fn last(&self) -> Option<Timestamp> {
         self.ring
             .filter(|ring| ring.len > 0)
@@ -129,9 +129,9 @@ impl<'a> RingView<'a> {
         })
     }
 
-    /// The index of the first run for which `before` does not hold. It must hold for a front part of the ring only.
+    /// The index of the first run for which `before` is false. It must be true for a front part of the ring only.
     ///
-    /// Goes in growing strides from the front, where mostly little has passed, and halves the last stride.
+    /// An exponential search from the front, where usually few runs have expired.
     pub(crate) fn find(&self, before: impl Fn(&Run) -> bool) -> usize {
         let holds = |index| self.get(index).is_some_and(|run| before(&run));
         let (mut low, mut high, mut stride) = (0, 0, 1);
@@ -156,7 +156,7 @@ impl<'a> RingView<'a> {
         self.ring.map_or(0, |ring| ring.len)
     }
 
-    /// What is left when runs whose moment has `passed` are gone.
+    /// The runs that remain without those whose time has `passed`.
     pub(crate) fn live(&self, passed: impl Fn(Timestamp) -> bool) -> LiveRuns {
         let Some(ring) = self.ring else {
             return LiveRuns {
@@ -177,7 +177,7 @@ impl<'a> RingView<'a> {
         }
     }
 
-    /// The units of the run at `index` alone.
+    /// The units of the run at `index`.
     pub(crate) fn units(&self, index: usize) -> u64 {
         let base = self.ring.map_or(0, |ring| ring.base);
         let up_to = |index| self.get(index).map_or(base, |run: Run| run.total.max(base));
@@ -186,7 +186,7 @@ impl<'a> RingView<'a> {
 }
 
 impl Shape {
-    /// For moments within `window` of each other and counts within `limit`.
+    /// The shape for times within `window` of each other and counts within `limit`.
     pub(crate) fn within(window: Micros, limit: u64) -> Self {
         Self::new(bits(window.get()), bits(limit))
     }
@@ -199,12 +199,12 @@ impl Shape {
         }
     }
 
-    /// Bits of moments and bits of counts.
+    /// Bits of times and bits of counts.
     pub(crate) fn numbers(self) -> (u32, u32) {
         (self.time_bits, self.total_bits)
     }
 
-    /// The shape of numbers that were read from outside, if rings have it.
+    /// The shape of numbers read from outside, if they are in range.
     pub(crate) fn from_numbers(time_bits: u8, total_bits: u8) -> Option<Self> {
         let in_range = (1..=53).contains(&time_bits) && (1..=32).contains(&total_bits);
         in_range.then(|| Self::new(time_bits.into(), total_bits.into()))
@@ -236,7 +236,7 @@ impl Ring {
         self.at
     }
 
-    /// The moment of the last run, or of the last write if there is none.
+    /// The time of the last run, or of the last write if there is none.
     pub(crate) fn newest(&self) -> Timestamp {
         if self.len > 0 {
             Timestamp::from_micros(self.newest.saturating_sub(self.ahead))
@@ -245,7 +245,7 @@ impl Ring {
         }
     }
 
-    /// The ring of runs that were read from outside, if they are in order and within its shape.
+    /// The ring of runs read from outside, if they are in order and fit its shape.
     pub(crate) fn from_runs(shape: Shape, at: Timestamp, total: u64, runs: Vec<Run>) -> Option<Self> {
         let newest = runs.last().map_or(Timestamp::EPOCH, |run| run.time);
         let fits = |run: &Run| {
@@ -265,7 +265,7 @@ impl Ring {
         Some(ring)
     }
 
-    /// Appends the bytes that a shared store keeps of it: its numbers, then its slots.
+    /// Appends its bytes in a shared store: a header of numbers, then the slots.
     pub(crate) fn write_packed(&self, bytes: &mut Vec<u8>) {
         let (time_bits, total_bits) = self.shape.numbers();
         let (capacity, head, len) = (self.capacity as u64, self.head as u64, self.len as u64);
@@ -288,7 +288,7 @@ impl Ring {
         bytes.extend(self.bytes.iter().take(self.capacity * self.shape.stride));
     }
 
-    /// The ring that these bytes stand for. Nothing if no limit wrote them.
+    /// Reads a ring. None if no limit wrote these bytes.
     pub(crate) fn read_packed(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
         let mut numbers = [0; HEADER_WIDTHS.len()];
@@ -322,7 +322,7 @@ impl Ring {
             return None;
         }
         let ring = Self {
-            // One that never held a run has no room for any.
+            // A ring that never had a run has no capacity.
             bytes: match capacity {
                 0 => Box::default(),
                 _ => [rest, &[0; READ_BYTES]].concat().into_boxed_slice(),
@@ -365,12 +365,12 @@ impl Ring {
         self.bytes.len()
     }
 
-    /// How many runs it holds.
+    /// The number of runs.
     pub fn run_count(&self) -> usize {
         self.len
     }
 
-    /// Carries out an edit under a limit of `limit` units.
+    /// Applies an edit under a limit of `limit` units.
     pub(crate) fn apply(&mut self, edit: Edit, limit: u64) {
         self.at = edit.at;
         self.ahead += edit.back.get();
@@ -390,8 +390,8 @@ impl Ring {
         }
     }
 
-    /// Whether its clock was set back so far that its first run counts as of the epoch. By the ring's own clock it is older
-    /// than that, and would be kept until its moment can no longer be told from another.
+    /// True if the clock was set back so far that the first run counts as of the epoch. By the ring's own clock that run
+    /// is older, and would be kept until its time is ambiguous.
     fn starts_before_epoch(&self) -> bool {
         self.ahead > 0 && self.get(0).is_some_and(|run| run.time == Timestamp::EPOCH)
     }
@@ -411,7 +411,7 @@ impl Ring {
         })
     }
 
-    /// Writes a run. Says nothing of `newest` and `total`: the other runs are still read by them.
+    /// Writes a run. Leaves `newest` and `total` alone: the other runs are still read relative to them.
     fn set(&mut self, index: usize, run: Run) {
         let Shape {
             time_bits,
@@ -447,7 +447,7 @@ impl Ring {
         self.len -= count;
     }
 
-    /// Takes units out of one run and so off every count behind it; a run left empty goes.
+    /// Removes units from one run, and so from every count behind it; a run left empty is removed.
     fn cut(&mut self, index: usize, units: u64) {
         let run_units = RingView::new(Some(self), Micros::ZERO).units(index);
         let units = units.min(run_units);
@@ -463,7 +463,7 @@ impl Ring {
         self.total -= units;
     }
 
-    /// Writes the run at `from` to `to`, with `units` more counted.
+    /// Copies the run at `from` to `to`, with `units` added to its count.
     fn move_run(&mut self, from: usize, to: usize, units: u64) {
         let Shape {
             time_bits,
@@ -496,7 +496,7 @@ impl Ring {
         }
     }
 
-    /// Appends a run; there must be room.
+    /// Appends a run, for which there is capacity.
     fn push(&mut self, run: Run) {
         self.len += 1;
         self.set(self.len - 1, run);
@@ -504,7 +504,7 @@ impl Ring {
         self.total = run.total;
     }
 
-    /// Makes room for one more run and for counts `span` apart: half as much again, but no more than the limit asks for.
+    /// Grows for one more run and for counts `span` apart: half as much again, but no more than the limit needs.
     fn ensure_capacity(&mut self, span: u64, limit: u64) {
         let wide_enough = bits(span) <= self.shape.total_bits;
         let needed = self.len + 1;
@@ -520,7 +520,7 @@ impl Ring {
         }
     }
 
-    /// The same runs, as they are, with room for more.
+    /// Moves the runs to a larger ring.
     fn grow(&mut self, capacity: usize) {
         let stride = self.shape.stride;
         let mut bytes = Vec::with_capacity(capacity * stride + READ_BYTES);
@@ -534,7 +534,7 @@ impl Ring {
         (self.capacity, self.head) = (capacity, 0);
     }
 
-    /// The same runs in another form, on the store's clock and counted from zero.
+    /// The same runs in another shape, on the store's clock and counted from zero.
     fn rebuild(&self, shape: Shape, capacity: usize) -> Self {
         let mut ring = Self::new(shape, self.at);
         ring.reserve(capacity);
@@ -547,26 +547,26 @@ impl Ring {
         ring
     }
 
-    /// Room for `capacity` runs, in an empty ring.
+    /// Gives an empty ring a capacity.
     fn reserve(&mut self, capacity: usize) {
         self.bytes = vec![0; capacity * self.shape.stride + READ_BYTES].into_boxed_slice();
         self.capacity = capacity;
     }
 }
 
-/// Where a ring's own clock and count are set back, long before they would leave the range of a double.
+/// A ring's own clock and count are rebased from here on, long before they would leave the range of a double.
 const REBASE_AT: u64 = 1 << 51;
 
-/// Bytes of the numbers before the slots, where a shared store keeps a ring.
+/// Bytes of the numbers in the header of a stored ring.
 const HEADER_WIDTHS: [usize; 11] = [1, 1, 1, 4, 4, 4, 7, 7, 7, 7, 7];
 
-/// The third number of a stored ring.
+/// The third number of a stored ring, which has no use yet.
 const RESERVED: u64 = 0;
 
-/// Bytes read at once, and so the room behind the last run.
+/// Bytes read at once, and so the padding after the last run.
 const READ_BYTES: usize = size_of::<u128>();
 
-/// Bits that tell `0..=most` apart.
+/// Bits that numbers up to `max` need.
 const fn bits(max: u64) -> u32 {
     if max == 0 { 1 } else { u64::BITS - max.leading_zeros() }
 }

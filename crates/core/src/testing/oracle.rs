@@ -1,8 +1,8 @@
-//! Brute-force referees: each algorithm once more, slowly and by its definition, and a contest between the two.
+//! Oracles: a second, exact implementation of each algorithm by its definition, and a comparison of the two.
 //!
-//! A referee shares neither code nor arithmetic with the algorithm it watches: levels are plain 128-bit numerators, logs
-//! and leases are plain lists, and what can be found by trying is found by trying. [`run`] leads both through the same
-//! random life of a key and stops at the first answer they do not share.
+//! An oracle shares neither code nor arithmetic with the algorithm it checks: levels are plain 128-bit numerators, logs
+//! and leases are plain lists, and times are found by search. [`run`] applies the same random actions to both and stops
+//! at the first difference.
 
 mod cell;
 mod compare;
@@ -20,7 +20,7 @@ use crate::decision::{Decision, Retry, Standing};
 use crate::units::time::Micros;
 use crate::{Cell, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 
-/// Leads an algorithm and its referee through `steps` random steps; the same seed is the same steps.
+/// Compares an algorithm with its oracle over `steps` random steps; equal seeds give equal steps.
 ///
 /// ```
 /// let report = tollgate_core::testing::oracle::run("gcra", 1_000, 1)?;
@@ -37,7 +37,7 @@ pub fn run(algorithm: &str, steps: u64, seed: u64) -> Result<OracleReport, Box<D
     run_with_progress(algorithm, steps, seed, |_| ())
 }
 
-/// The same, telling `watch` now and then how far it has come.
+/// The same, reporting the progress now and then.
 ///
 /// # Errors
 /// The first difference.
@@ -65,91 +65,92 @@ pub fn run_with_progress(
     }
 }
 
-/// One key under one limit, as its definition has it. Times are microseconds; `now` is never before the last write.
+/// One key under one limit, by the definition of the algorithm. Times are microseconds; `now` is never before the last
+/// write.
 trait Oracle: Clone {
-    /// What it takes to find one charge again.
+    /// Identifies one charge.
     type ChargeRef: Copy;
-    /// For how long a charge can be taken back so that the outcome is defined.
+    /// The condition under which undoing a charge has a defined result.
     const UNDO: UndoScope;
 
-    /// A key never seen.
+    /// A fresh key.
     fn new(numbers: LimitNumbers) -> Self;
 
-    /// The limit's numbers change under the key.
+    /// Changes the numbers of the limit.
     fn edit(&mut self, numbers: LimitNumbers);
 
-    /// When the key was last written, if it was.
+    /// The time of the last write, if there was one.
     fn written_at(&self) -> Option<u64>;
 
     /// Moves everything stored back by this much, the last write too.
     fn step_back(&mut self, by: u64);
 
-    /// What it says to `cost`.
+    /// Decides `cost`.
     fn decide(&self, cost: u64, now: u64) -> OracleDecision;
 
-    /// Takes `cost`, or all that is left if it does not pass.
+    /// Takes `cost`, or all that remains if it does not pass.
     fn take(&mut self, cost: u64, now: u64, lease: LeaseId) -> Self::ChargeRef;
 
-    /// Gives units back. False if there is nothing to give back, and then nothing is written.
+    /// Refunds units. False if nothing is used, and then nothing is written.
     fn refund(&mut self, cost: u64, now: u64) -> bool;
 
-    /// Takes a charge back. False if there is nothing left of it, and then nothing is written.
+    /// Undoes a charge. False if it has expired, and then nothing is written.
     fn undo(&mut self, charge: Self::ChargeRef, now: u64) -> bool;
 
-    /// Ends a lease. False if it is not held.
+    /// Releases a lease. False if it is not held.
     fn release(&mut self, _lease: LeaseId, _now: u64) -> bool {
         false
     }
 
-    /// Lets a lease last from now on. False if it is not held.
+    /// Renews a lease. False if it is not held.
     fn renew(&mut self, _lease: LeaseId, _now: u64) -> bool {
         false
     }
 
-    /// What a `CL.THROTTLE` reply names after `cost` was settled: whether it was limited, the seconds until it passes,
-    /// and the seconds until the key is as good as new.
+    /// The `CL.THROTTLE` reply after `cost` was settled: limited or not, the seconds until it passes, and the seconds
+    /// until the key is fresh.
     fn reply(&self, _cost: u64, _taken: bool, _now: u64) -> Option<(bool, Option<u64>, u64)> {
         None
     }
 
-    /// When what is stored equals nothing stored.
+    /// The time from which the stored state equals none.
     fn fresh_at(&self) -> Option<u64>;
 }
 
-/// A charge of a meter: work that waits its turn and is then done bit by bit. In the parts that its referee counts in.
+/// A charge of a meter: work that starts when the work before it is done. In the units of its oracle.
 #[derive(Clone, Copy, Debug)]
 struct MeterCharge<T> {
-    /// When its turn comes.
+    /// The start of its work.
     starts_at: T,
-    /// How long it takes.
+    /// The duration of its work.
     duration: T,
-    /// When it was taken.
+    /// The time of the charge.
     taken_at: u64,
     id: LeaseId,
 }
 
-/// What a referee says to one cost.
+/// The decision of an oracle about one cost.
 #[derive(Clone, Copy, Debug)]
 struct OracleDecision {
     decision: Decision,
     fresh_at: u64,
-    /// Whether keeping it, allowed or not, takes anything.
+    /// True if keeping it, allowed or not, takes anything.
     takes: bool,
 }
 
-/// When a charge can be taken back with an outcome that is defined.
+/// The condition under which undoing a charge has a defined result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UndoScope {
-    /// While nothing is given back and the limit stays. Once the clock was set back only the last charge can be.
+    /// While nothing is refunded and the limit stays. After the clock was set back, only for the last charge.
     InTurn,
-    /// Until the clock is set back: a receipt names a moment of the old clock.
+    /// Until the clock is set back: a receipt has a time of the old clock.
     SameClock,
     /// At any time.
     Always,
 }
 
 impl OracleDecision {
-    /// A ruling where the key is fresh when it is reset.
+    /// A decision where the key is fresh when it is reset.
     fn new(standing: (u64, u128, u128), denied: Option<Retry>, takes: bool, now: u64) -> Self {
         let (limit, remaining, reset_after) = standing;
         let standing = Standing {
@@ -169,7 +170,7 @@ impl OracleDecision {
     }
 }
 
-/// The wait for a moment so far away.
+/// The retry after a time in microseconds.
 fn retry_after(us: u128) -> Retry {
     Retry::After(Micros::new(narrow(us)))
 }

@@ -1,4 +1,4 @@
-//! The life of one key at random: what happens to it, and what the core makes of it. For whoever must do the same.
+//! Random timelines of one key: actions and the results of the core, for implementations that must agree with it.
 
 use super::oracle::generate;
 use super::random::Random;
@@ -9,7 +9,7 @@ use crate::testing::oracle::LimitNumbers;
 use crate::units::time::{Micros, Now, Timestamp};
 use std::collections::VecDeque;
 
-/// A key from its first request on. The same seed is the same life.
+/// A key from its first request on. Equal seeds give equal timelines.
 #[derive(Debug)]
 pub struct Timeline {
     algorithm: &'static str,
@@ -21,74 +21,74 @@ pub struct Timeline {
     written_at: u64,
     floor: u64,
     slack: u64,
-    /// Whether requests are mostly small, so that many are remembered.
+    /// True if costs are mostly small, so that many requests are recorded.
     small_costs: bool,
     remaining: u64,
     receipts: VecDeque<Receipt>,
 }
 
-/// Something that happened to the key.
+/// One action on the key and its result.
 #[derive(Clone, Debug)]
 pub struct TimelineEvent {
-    /// The limit it is held against.
+    /// The limit of the key at that time.
     pub limit: Limit,
-    /// When.
+    /// The time.
     pub now: Timestamp,
-    /// How late a clock may be without having been set back.
+    /// The slack of the clock.
     pub slack: Micros,
-    /// What.
+    /// The action.
     pub action: TimelineAction,
-    /// What the core made of it.
+    /// The result of the core.
     pub result: EventResult,
 }
 
-/// What can happen to a key.
+/// An action on a key.
 #[derive(Clone, Copy, Debug)]
 pub enum TimelineAction {
-    /// A cost is decided.
+    /// Decide a cost.
     Decide {
-        /// What it costs.
+        /// The cost.
         cost: Cost,
-        /// When it is kept.
+        /// The condition for keeping it.
         keep: KeepOrDrop,
         /// The lease it is kept under.
         lease: LeaseId,
     },
-    /// Units are given back.
+    /// Refund units.
     Refund(Cost),
-    /// One charge is taken back.
+    /// Undo one charge.
     Undo(Receipt),
-    /// A lease is given back.
+    /// Release a lease.
     Release(LeaseId),
-    /// A lease is made to last anew.
+    /// Renew a lease.
     Renew(LeaseId),
 }
 
-/// When a decision is kept.
+/// The condition for keeping a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepOrDrop {
-    /// Not at all.
+    /// Drop it.
     Never,
-    /// If it passes.
+    /// Keep it if it passes.
     IfAllowed,
-    /// Also if it does not.
+    /// Keep it in any case.
     Always,
 }
 
-/// What came of it.
+/// The result of an action.
 #[derive(Clone, Debug)]
 pub enum EventResult {
-    /// Of a decision.
+    /// The step of a decision.
     Step(Step<Change>),
-    /// Of anything else: what was changed, if anything.
+    /// The change of any other action, if there is one.
     Change(Option<Change>),
 }
 
-/// The end of the world: the longest limit still fits between here and the last timestamp.
+/// The end of a timeline: the longest limit still fits between here and the last timestamp.
 const END: u64 = 4_000_000_000_000_000;
 
 impl Timeline {
-    /// The life of this seed under a limit of this algorithm.
+    /// The timeline of a seed under a limit of this algorithm.
     ///
     /// # Panics
     /// On a name that is not in [`Limit::ALGORITHMS`].
@@ -121,12 +121,12 @@ impl Timeline {
         }
     }
 
-    /// What the key holds after all that happened.
+    /// The state of the key after the last action.
     pub const fn state(&self) -> Option<&State> {
         self.state.as_ref()
     }
 
-    /// Lets the next thing happen. Nothing at the end of the world.
+    /// Runs the next action. None at the end of the timeline.
     pub fn step(&mut self) -> Option<TimelineEvent> {
         self.advance_clock();
         if self.now > END {
@@ -212,7 +212,7 @@ impl Timeline {
                     0 if leased => TimelineAction::Release(receipt.lease),
                     1 if leased => TimelineAction::Renew(receipt.lease),
                     _ => {
-                        // Taken back twice now and then: what comes of that must be the same too.
+                        // Undone twice now and then: the result of that must be the same too.
                         if !self.random.one_in(4) {
                             self.receipts.remove(index);
                         }
@@ -224,7 +224,7 @@ impl Timeline {
         }
     }
 
-    /// A cost of the kind that tells right from wrong: just what is left, one more, all there is, one more than that.
+    /// A cost at an edge: what remains, one more, the capacity, one more than that; or a random one.
     fn cost(&mut self) -> Cost {
         let limit = self.limit.capacity();
         let random = &mut self.random;
@@ -261,9 +261,9 @@ impl Timeline {
             7 if random.one_in(3) => self.now + random.below(3 * period),
             7 => self.now + generate::log_uniform(random, period),
             8 if random.one_in(3) => self.now + random.below(fill + 2),
-            // A seam, and a microsecond to either side.
+            // A window boundary, and a microsecond to either side.
             9 => (self.now / period + 1) * period - 1 + random.below(3),
-            // As good as new, and a microsecond to either side.
+            // The time at which the key is fresh, and a microsecond to either side.
             10 => match fresh_at {
                 Some(fresh_at) if fresh_at.as_micros() > self.now => fresh_at.as_micros() - 1 + random.below(3),
                 _ => self.now + 1,

@@ -1,6 +1,6 @@
-//! Worked examples: tables an operator can read, one line per case, that every twin of an algorithm must obey.
+//! Worked examples: tables an operator can read, one line per case, that both twins of an algorithm must obey.
 //!
-//! [`parse`] reads them into plain data, for whoever plays them; [`check`] plays them against [`Limit`].
+//! [`parse`] reads them into plain data; [`check`] runs them against [`Limit`].
 //!
 //! ```text
 //! # The first comment above a limit is the name of the scenario.
@@ -13,15 +13,15 @@
 //!    1s        edit gcra 20/s burst 3
 //! ```
 //!
-//! - `limit` stands after a blank line and begins a scenario with a key never seen. `edit` changes the limit under the
+//! - `limit` follows a blank line and starts a scenario with a fresh key. `edit` changes the limit under the
 //!   live key, which has to stay the same counter.
-//! - Times count from [`START`], in any order, also before it (`-5s`); `+1ms` is that much after the line above. A time
+//! - Times count from [`START`], in any order, also before it (`-5s`); `+1ms` is relative to the line above. A time
 //!   may have a decimal point as long as it is whole in microseconds: `99.999ms`.
 //! - `x3` repeats a line, `+1ms` moving on each time. `*` accepts anything.
 //! - `retry` is `-` on allow, and on deny a time, `unknown` or `never`. A sixth column is the delay of a shaped request,
 //!   `0s` if left out. The limit in the answer is always expected to be the one written above.
-//! - `as a` names a charge, for `undo a`, `release a` and `renew a`. These and `refund 2` say `done`, or `nothing` if
-//!   there was nothing to do; a peek (cost 0) in the next line shows what became of it.
+//! - `as a` names a charge, for `undo a`, `release a` and `renew a`. These and `refund 2` are followed by `done`, or by
+//!   `nothing` if there was nothing to do; a peek (cost 0) in the next line shows the effect.
 //! - A `cell` limit is written as in `CL.THROTTLE` (max_burst, count, period in seconds), and a line may give the five
 //!   integers of the reply instead of the answer.
 
@@ -34,20 +34,20 @@ use crate::{
     Timestamp, TokenBucket,
 };
 
-/// The moment all times count from: 20,496 days after the epoch, a whole number of every period that divides 366 days
+/// The time that all times count from: 20,496 days after the epoch, a whole number of every period that divides 366 days
 /// or a week, so that aligned windows begin here.
 pub const START: Timestamp = Timestamp::from_micros(20_496 * 86_400_000_000);
 
-/// The life of one key under one limit.
+/// A scenario: one key under one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scenario {
     /// The line of its limit.
     pub line: usize,
     /// The first comment above it.
     pub title: String,
-    /// The limit it begins with.
+    /// The limit at the start.
     pub limit: Limit,
-    /// What happens, in order.
+    /// The steps, in order.
     pub steps: Vec<ScenarioStep>,
 }
 
@@ -56,60 +56,60 @@ pub struct Scenario {
 pub struct ScenarioStep {
     /// Its line in the file.
     pub line: usize,
-    /// What the clock says.
+    /// The time.
     pub at: Timestamp,
-    /// How often it happens.
+    /// The number of repetitions.
     pub repeat: u64,
-    /// How much later each time.
+    /// The time between repetitions.
     pub interval: Micros,
-    /// What happens.
+    /// The action.
     pub action: Action,
 }
 
-/// What happens to a key.
+/// An action on a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A request is decided, and kept if it passes.
+    /// Decide a request, and keep it if it passes.
     Decide {
-        /// What it costs.
+        /// The cost.
         cost: Cost,
-        /// What later lines call this charge.
+        /// The name of this charge in later lines.
         name: Option<String>,
-        /// What must come of it.
+        /// The expected result.
         expected: Expected,
     },
-    /// Units are given back.
+    /// Refund units.
     Refund {
-        /// How many.
+        /// The number of units.
         cost: Cost,
-        /// Whether there was anything to give back.
+        /// True if something is refunded.
         done: bool,
     },
-    /// A named charge is taken back, or its lease released or renewed.
+    /// Undo a named charge, or release or renew its lease.
     Charge {
-        /// Which of these.
+        /// The operation.
         op: ChargeOp,
         /// The charge.
         name: String,
-        /// Whether there was anything to do.
+        /// True if it has an effect.
         done: bool,
     },
-    /// The numbers of the limit change.
+    /// Change the numbers of the limit.
     Edit(Limit),
 }
 
-/// What is done to a charge made earlier.
+/// An operation on an earlier charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeOp {
-    /// Taken back.
+    /// Undo it.
     Undo,
-    /// Its lease given back.
+    /// Release its lease.
     Release,
-    /// Its lease made to last anew.
+    /// Renew its lease.
     Renew,
 }
 
-/// What must come of a decision.
+/// The expected result of a decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// The decision, field by field.
@@ -118,16 +118,16 @@ pub enum Expected {
     Reply([i64; 5]),
 }
 
-/// A decision as written. What a file leaves open with `*` is nothing here.
+/// A decision as written. A `*` in the file is `None` here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExpectedDecision {
-    /// Whether the cost passes, and the wait that goes with it.
+    /// Allow or deny, with the delay or the retry.
     pub verdict: ExpectedVerdict,
-    /// The most units the limit holds.
+    /// The capacity.
     pub limit: u64,
     /// The largest cost that would pass now.
     pub remaining: Option<u64>,
-    /// Until the key equals one never seen.
+    /// The time until the key is fresh.
     pub reset: Option<Micros>,
 }
 
@@ -141,7 +141,7 @@ pub enum ExpectedVerdict {
     },
     /// Does not pass.
     Deny {
-        /// When it would.
+        /// The wait until it would pass.
         retry: Option<Retry>,
     },
 }
@@ -149,7 +149,7 @@ pub enum ExpectedVerdict {
 /// Reads a file of worked examples.
 ///
 /// # Errors
-/// Says which line cannot be read, and why.
+/// The first line that cannot be parsed, and the reason.
 pub fn parse(text: &str) -> Result<Vec<Scenario>, String> {
     let mut file = ScenarioParser::default();
     for (number, line) in (1..).zip(text.lines()) {
@@ -165,9 +165,9 @@ struct ScenarioParser {
     scenarios: Vec<Scenario>,
     /// The first comment since the last blank line.
     title: Option<String>,
-    /// Whether a limit stands above, with no blank line between.
+    /// True after a limit, until the next blank line.
     in_scenario: bool,
-    /// What the limit now in force holds, by its own words.
+    /// The capacity of the current limit, as written.
     size: u64,
     now: Timestamp,
     names: Vec<String>,
@@ -339,7 +339,7 @@ impl ScenarioParser {
         }
     }
 
-    /// The limit in force, or the first one, which is the same counter.
+    /// The first limit of the scenario; later ones have the same counter.
     fn limit(&self) -> Option<Limit> {
         self.scenarios.last().map(|scenario| scenario.limit)
     }
@@ -354,7 +354,7 @@ impl Expected {
     }
 }
 
-/// A limit, and what it holds.
+/// Parses a limit and its capacity.
 fn read_limit(tokens: &[&str]) -> Result<(Limit, u64), String> {
     let to_text = |error: crate::LimitError| error.to_string();
     let [algorithm, numbers @ ..] = tokens else {
@@ -440,7 +440,7 @@ fn read_unless_wildcard<T>(token: &str, read: impl Fn(&str) -> Result<T, String>
     if token == "*" { Ok(None) } else { read(token).map(Some) }
 }
 
-/// `99.999ms`: a number, a unit, and nothing finer than a microsecond.
+/// Parses a time such as `99.999ms`: a number and a unit, not finer than a microsecond.
 fn read_span(token: &str) -> Result<Micros, String> {
     let wrong = || format!("`{token}` is not a time such as 5s, 99.999ms or 2min");
     let unit_at = token.find(|c: char| c.is_ascii_alphabetic()).ok_or_else(wrong)?;

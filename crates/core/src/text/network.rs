@@ -1,16 +1,16 @@
-//! Networks of addresses as people write them, and which addresses lie in them.
+//! Networks of IP addresses as people write them.
 
 use crate::text::problem::{Problems, ValueError};
 use crate::text::yaml::{Node, excerpt};
 use ipnet::{IpNet, Ipv4Net};
 use std::net::IpAddr;
 
-/// A list of networks. None is one of IPv4 addresses written as IPv6 ones.
+/// A list of networks. IPv4-mapped IPv6 networks are stored as IPv4.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks(Box<[IpNet]>);
 
 impl Networks {
-    /// A network or a list of them, or none if something is wrong with one.
+    /// Reads one network or a list of them. None if one of them is invalid.
     pub fn read(node: &Node, problems: &mut Problems) -> Option<Self> {
         let errors = problems.error_count();
         let found: Vec<IpNet> = node
@@ -21,23 +21,23 @@ impl Networks {
         (problems.error_count() == errors).then(|| Self(found.into()))
     }
 
-    /// Whether an address lies in one of them. An IPv4 address written as an IPv6 one is the IPv4 address.
+    /// True if one of the networks contains the address. An IPv4-mapped IPv6 address counts as the IPv4 address.
     pub fn contains(&self, address: IpAddr) -> bool {
         let canonical = address.to_canonical();
         self.0.iter().any(|network| network.contains(&canonical))
     }
 
-    /// Each of them.
+    /// The networks.
     pub fn iter(&self) -> impl Iterator<Item = &IpNet> {
         self.0.iter()
     }
 
-    /// How many there are.
+    /// The number of networks.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -49,7 +49,7 @@ impl FromIterator<IpNet> for Networks {
     }
 }
 
-/// A network, or an address, which is a network of one.
+/// Parses a network, or an address as a network of one.
 fn network(text: &str) -> Result<IpNet, ValueError> {
     text.parse()
         .or_else(|_| text.parse::<IpAddr>().map(IpNet::from))
@@ -62,7 +62,7 @@ fn network(text: &str) -> Result<IpNet, ValueError> {
         })
 }
 
-/// IPv4 addresses that are written as IPv6 ones, `::ffff:10.0.0.0/104`, are a network of IPv4 addresses.
+/// Converts an IPv4-mapped IPv6 network, `::ffff:10.0.0.0/104`, to the IPv4 network.
 fn canonical(network: IpNet) -> IpNet {
     let IpAddr::V4(first) = network.network().to_canonical() else {
         return network;
@@ -73,7 +73,7 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-/// What stands before an IPv4 address in an IPv6 one.
+/// The prefix of an IPv4-mapped IPv6 address.
 const MAPPED_PREFIX_BITS: u8 = 96;
 
 #[cfg(test)]

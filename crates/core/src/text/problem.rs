@@ -1,21 +1,21 @@
-//! What is wrong with something that was written: where, what, and what to write instead.
+//! Problems in configuration and rules: location, text, and a hint.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::sync::{Arc, OnceLock};
 
-/// A text that was read: a file, a variable of the environment, a flag.
+/// A text that was read: a file, an environment variable, a flag.
 #[derive(Debug)]
 pub struct Origin {
-    /// As it is shown: `rules/api.yaml`, `TOLLGATE_STORE`, `--set`.
+    /// The name in messages: `rules/api.yaml`, `TOLLGATE_STORE`, `--set`.
     pub name: Box<str>,
-    /// What stood there.
+    /// The content.
     pub text: Box<str>,
-    /// Where each line begins, once a line was asked for: a thousand problems of a large text are shown too.
+    /// The start of each line, computed once: a large text may have a thousand problems to show.
     lines: OnceLock<Box<[usize]>>,
 }
 
-/// A stretch of one line of a text. Lines and columns count from one, columns in characters.
+/// A part of one line of a text. Lines and columns count from one, columns in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     /// The text.
@@ -24,53 +24,53 @@ pub struct Location {
     pub line: u32,
     /// The first column.
     pub column: u32,
-    /// How many characters are meant; at least one.
+    /// The number of characters, at least one.
     pub width: u32,
 }
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// What was written is taken, but is hardly what was wanted.
+    /// The text is accepted, but is probably not what was intended.
     Warning,
-    /// What was written is refused, as a whole.
+    /// The text is rejected as a whole.
     Error,
 }
 
-/// One thing that is wrong.
+/// One problem in a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// How bad it is.
+    /// The severity.
     pub severity: Severity,
-    /// Where.
+    /// The location.
     pub location: Location,
-    /// What, in lower case and without a full stop.
+    /// The message, in lower case and without a full stop.
     pub text: String,
-    /// What to do, if that is known.
+    /// The way to fix it, if known.
     pub hint: Option<String>,
-    /// How many errors it stands for that are not told, if it is the end of a list that was cut.
+    /// The number of errors that were left out, if this is the last entry of a truncated list.
     omitted: usize,
 }
 
-/// Problems as they are found, up to [`Problems::MOST`] of them: a text that is wrong in every line is answered too.
+/// Problems as they are found, up to [`Problems::MAX`] of each severity.
 #[derive(Debug, Default)]
 pub struct Problems {
-    /// Apart from errors, so that no number of warnings hides one.
+    /// Separate from errors, so that no number of warnings hides one.
     warnings: Vec<Problem>,
     kept_errors: Vec<Problem>,
     error_count: usize,
 }
 
 impl Problems {
-    /// The most errors that are kept, and the most warnings.
+    /// The most errors and the most warnings that are kept.
     pub const MAX: usize = 1_000;
 
-    /// None yet.
+    /// An empty list.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// One more. Beyond [`Problems::MOST`] it is dropped; an error then still counts as one.
+    /// Adds a problem. Beyond [`Problems::MAX`] it is dropped; an error is still counted.
     pub fn push(&mut self, problem: Problem) {
         self.error_count += problem.error_count();
         if problem.omitted > 0 {
@@ -86,34 +86,34 @@ impl Problems {
         }
     }
 
-    /// All of another list.
+    /// Adds all problems of another list.
     pub fn extend(&mut self, problems: impl IntoIterator<Item = Problem>) {
         for problem in problems {
             self.push(problem);
         }
     }
 
-    /// One more that refuses what was written.
+    /// Adds an error.
     pub fn error(&mut self, location: &Location, text: impl Into<String>) {
         self.push(Problem::error(location, text));
     }
 
-    /// One more that refuses what was written, with advice.
+    /// Adds an error with a hint.
     pub fn error_with(&mut self, location: &Location, text: impl Into<String>, hint: impl Into<String>) {
         self.push(Problem::error(location, text).with_hint(hint));
     }
 
-    /// Whether what was written is refused.
+    /// True if there is an error.
     pub fn has_errors(&self) -> bool {
         self.error_count > 0
     }
 
-    /// How many errors there are, kept or not. A reader compares it to tell whether a part was sound.
+    /// The number of errors, kept or not. Parsers compare it to see whether a part was valid.
     pub fn error_count(&self) -> usize {
         self.error_count
     }
 
-    /// One more that refuses what was written, if it would be kept; else it is only counted, and not made.
+    /// Adds an error, which is built only if it is kept; otherwise it is only counted.
     pub fn error_lazily(&mut self, problem: impl FnOnce() -> Problem) {
         if self.kept_errors.len() < Self::MAX {
             self.push(problem());
@@ -122,7 +122,7 @@ impl Problems {
         }
     }
 
-    /// All that are kept, in the order of the texts they are in. Errors that are not are counted at the end.
+    /// The kept problems in the order of the texts. Errors that were dropped are counted in a last entry.
     pub fn sorted(self) -> Vec<Problem> {
         let shown_errors = self.kept_errors.len();
         let mut found = self.kept_errors;
@@ -143,7 +143,10 @@ impl Problems {
                 &Location::start(&Origin::new(last.location.origin.name.clone(), "")),
                 format!("and {omitted} more"),
             )
-            .with_hint(format!("the first {} are told; mend them and look again", Self::MAX))
+            .with_hint(format!(
+                "showing the first {} problems; fix them and run again",
+                Self::MAX
+            ))
         });
         found.extend(rest);
         found
@@ -151,7 +154,7 @@ impl Problems {
 }
 
 impl Origin {
-    /// A text under the name it is shown with.
+    /// A text with its name in messages.
     pub fn new(name: impl Into<Box<str>>, text: impl Into<Box<str>>) -> Arc<Self> {
         Arc::new(Self {
             name: name.into(),
@@ -160,7 +163,7 @@ impl Origin {
         })
     }
 
-    /// A line, counted from one, without its end. As in YAML, a carriage return alone ends a line too.
+    /// A line, counted from one, without its end. As in YAML, a single carriage return ends a line too.
     fn line(&self, number: u32) -> Option<&str> {
         let starts = self.lines.get_or_init(|| {
             let bytes = self.text.as_bytes();
@@ -188,7 +191,7 @@ impl PartialEq for Origin {
 impl Eq for Origin {}
 
 impl Problem {
-    /// Something that refuses what was written.
+    /// An error.
     pub fn error(location: &Location, text: impl Into<String>) -> Self {
         Self {
             severity: Severity::Error,
@@ -199,7 +202,7 @@ impl Problem {
         }
     }
 
-    /// Something that is taken and hardly meant.
+    /// A warning.
     pub fn warning(location: &Location, text: impl Into<String>) -> Self {
         Self {
             severity: Severity::Warning,
@@ -207,7 +210,7 @@ impl Problem {
         }
     }
 
-    /// The same with advice.
+    /// The same with a hint.
     pub fn with_hint(self, hint: impl Into<String>) -> Self {
         Self {
             hint: Some(hint.into()),
@@ -215,23 +218,23 @@ impl Problem {
         }
     }
 
-    /// The same at another place.
+    /// The same at another location.
     pub fn with_location(self, location: Location) -> Self {
         Self { location, ..self }
     }
 
-    /// Whether it refuses what was written.
+    /// True for an error.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 
-    /// How many errors it stands for: one, none for a warning, and the end of a list that was cut for all that it counts.
+    /// The number of errors: one, zero for a warning, and for the last entry of a truncated list all that were left out.
     pub fn error_count(&self) -> usize {
         if self.is_error() { self.omitted.max(1) } else { 0 }
     }
 }
 
-/// As people read it: the place and what is wrong, the line with a mark under it, the advice.
+/// The form for people: location and message, the line with a marker under it, the hint.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let severity = match self.severity {
@@ -239,7 +242,7 @@ impl fmt::Display for Problem {
             Severity::Error => "error",
         };
         writeln!(f, "{}: {severity}: {}", self.location, self.text)?;
-        // Of a line of megabytes nothing is shown: to find its part would take longer for every problem in it.
+        // A very long line is not shown: searching it again for each of its problems would take too long.
         if let Some(line) = self.location.line().filter(|line| (1..LINE_MAX).contains(&line.len())) {
             let (before, shown, width) = self.location.snippet(line);
             let number = self.location.line.to_string();
@@ -267,7 +270,7 @@ impl fmt::Display for Location {
 }
 
 impl Location {
-    /// The beginning of a text.
+    /// The start of a text.
     pub fn start(origin: &Arc<Origin>) -> Self {
         Self {
             origin: Arc::clone(origin),
@@ -277,12 +280,12 @@ impl Location {
         }
     }
 
-    /// The line as it stands in the text.
+    /// The line in the text.
     pub fn line(&self) -> Option<&str> {
         self.origin.line(self.line)
     }
 
-    /// What of the line is shown, how many characters of it stand before the mark, and how long the mark is.
+    /// The part of the line to show, the number of its characters before the marker, and the width of the marker.
     fn snippet(&self, line: &str) -> (usize, String, usize) {
         let column = self.column.saturating_sub(1) as usize;
         let fits = line.chars().nth(SHOWN_MAX).is_none();
@@ -295,17 +298,17 @@ impl Location {
     }
 }
 
-/// Why a text is not what it should be, before its place is known.
+/// The error of a value, before its location is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueError {
-    /// What is wrong.
+    /// The message.
     pub text: String,
-    /// What to write.
+    /// The way to fix it.
     pub hint: String,
 }
 
 impl ValueError {
-    /// A refusal and what to write instead.
+    /// An error and the way to fix it.
     pub fn new(text: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             text: text.into(),
@@ -313,7 +316,7 @@ impl ValueError {
         }
     }
 
-    /// The problem it is where the text stands.
+    /// The problem at a location.
     pub fn at(self, location: &Location) -> Problem {
         Problem::error(location, self.text).with_hint(self.hint)
     }
@@ -327,7 +330,7 @@ impl fmt::Display for ValueError {
 
 impl std::error::Error for ValueError {}
 
-/// The advice for a word that is not among the `known`: the nearest one, or all of them.
+/// The hint for a word that is not among the `known`: the closest one, or all of them.
 pub fn did_you_mean<'k, I: Iterator<Item = &'k str>>(given: &str, known: impl Fn() -> I) -> String {
     match closest_match(given, known()) {
         Some(word) => format!("did you mean `{word}`?"),
@@ -338,7 +341,7 @@ pub fn did_you_mean<'k, I: Iterator<Item = &'k str>>(given: &str, known: impl Fn
     }
 }
 
-/// The word of `known` that is nearest to `given`, if one is near enough to have been meant.
+/// The word of `known` that is closest to `given`, if one is similar enough.
 pub fn closest_match<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if given.len() > 64 {
         return None;
@@ -353,7 +356,7 @@ pub fn closest_match<'a>(given: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, word)| word)
 }
 
-/// How many letters must be changed, added, dropped or swapped with their neighbour.
+/// The edit distance: characters to change, add, drop or swap with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let width = b.len() + 1;
@@ -387,10 +390,10 @@ fn distance(a: &str, b: &str) -> usize {
     at(a.len(), b.len(), None)
 }
 
-/// Longer lines are not shown at all, in bytes.
+/// The longest line that is shown, in bytes.
 const LINE_MAX: usize = 64 << 10;
 
-/// The most of a line that is shown, in characters.
+/// The longest part of a line that is shown, in characters.
 const SHOWN_MAX: usize = 120;
 
 #[cfg(test)]

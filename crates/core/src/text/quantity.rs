@@ -1,11 +1,11 @@
-//! Quantities as people write them: `500ms`, `100/min burst 200`, `10%`, `1GiB`. Each refusal says what to write.
+//! Quantities as people write them: `500ms`, `100/min burst 200`, `10%`, `1GiB`. Each error has a hint.
 
 use crate::text::problem::{ValueError, closest_match};
 use crate::text::yaml::excerpt;
 use crate::units::rate::Rate;
 use crate::units::time::Micros;
 
-/// A limit as it is written, before an algorithm takes it.
+/// A limit as written, before an algorithm is applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quota {
     /// `unlimited`.
@@ -16,38 +16,38 @@ pub enum Quota {
         units: u64,
         /// The period.
         period: Micros,
-        /// The whole capacity, if it is given.
+        /// The capacity, if given.
         burst: Option<u64>,
     },
-    /// `20`: so many at a time.
+    /// `20`: concurrent slots.
     Slots(u64),
 }
 
-/// A part of a whole, exact to a millionth.
+/// A share, exact to a millionth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Share {
     millionths: u32,
 }
 
 impl Share {
-    /// Nothing of it.
+    /// 0 %.
     pub const NONE: Self = Self { millionths: 0 };
-    /// All of it.
+    /// 100 %.
     pub const ALL: Self = Self { millionths: 1_000_000 };
 
-    /// Of a million.
+    /// The share in millionths.
     pub const fn millionths(self) -> u32 {
         self.millionths
     }
 
-    /// This part of `whole`, rounded down.
+    /// This share of `whole`, rounded down.
     pub const fn part_of(self, whole: u64) -> u64 {
         // The product of a u64 and a u32 fits, and the quotient is at most `whole`.
         (whole as u128 * self.millionths as u128 / 1_000_000) as u64
     }
 }
 
-/// A whole number: digits, which underscores may part: `10_000`.
+/// Parses an integer: digits, which underscores may separate: `10_000`.
 pub fn parse_integer(text: &str) -> Option<u64> {
     let has_no_empty_group = |text: &str| text.split('_').all(|digits| !digits.is_empty());
     if !has_no_empty_group(text) || !text.bytes().all(|b| b.is_ascii_digit() || b == b'_') {
@@ -58,7 +58,7 @@ pub fn parse_integer(text: &str) -> Option<u64> {
     })
 }
 
-/// A length of time: a whole number and a unit, `30s`.
+/// Parses a duration: an integer and a unit, `30s`.
 ///
 /// # Errors
 /// Anything else, or one that is longer than 2^53 µs.
@@ -73,7 +73,7 @@ pub fn parse_duration(text: &str) -> Result<Micros, ValueError> {
     span(text, number, unit, "a length of time")
 }
 
-/// The period of a rate: a length of time, or a unit alone: `min`.
+/// Parses the period of a rate: a duration or a bare unit, `min`.
 ///
 /// # Errors
 /// Anything else, or one that is longer than 2^53 µs.
@@ -87,7 +87,7 @@ pub fn parse_period(text: &str) -> Result<Micros, ValueError> {
     span(text, number, unit, "a period")
 }
 
-/// A period by its shortest name: `1min` for sixty seconds.
+/// A period in its largest unit: `1min` for sixty seconds.
 pub fn period_name(period: Micros) -> String {
     let us = period.get();
     let (unit, size) = UNITS
@@ -98,7 +98,7 @@ pub fn period_name(period: Micros) -> String {
     format!("{}{unit}", us / size)
 }
 
-/// A rate without a burst: `1000/s`.
+/// Parses a rate without a burst: `1000/s`.
 ///
 /// # Errors
 /// Anything else, and a rate out of range.
@@ -117,10 +117,10 @@ pub fn parse_rate(text: &str) -> Result<Rate, ValueError> {
     }
 }
 
-/// A limit: `100/min`, `5000/min burst 500`, `unlimited`, `20`.
+/// Parses a limit: `100/min`, `5000/min burst 500`, `unlimited`, `20`.
 ///
 /// # Errors
-/// Anything else. Whether an algorithm takes it is its own question.
+/// Anything else. Whether an algorithm accepts it is checked later.
 pub fn parse_quota(text: &str) -> Result<Quota, ValueError> {
     let text = text.trim();
     if text == "unlimited" {
@@ -148,10 +148,10 @@ pub fn parse_quota(text: &str) -> Result<Quota, ValueError> {
     Ok(Quota::Flow { units, period, burst })
 }
 
-/// A part of a whole: `10%`, `0.5%` or `0.1`.
+/// Parses a share: `10%`, `0.5%` or `0.1`.
 ///
 /// # Errors
-/// Anything else, more than all of it, or more than four decimals of a percent.
+/// Anything else, more than 100 %, or more than four decimals of a percent.
 pub fn parse_share(text: &str) -> Result<Share, ValueError> {
     let (number, decimals) = match text.strip_suffix('%') {
         Some(number) => (number.trim_end(), 4),
@@ -169,7 +169,7 @@ pub fn parse_share(text: &str) -> Result<Share, ValueError> {
         })
 }
 
-/// A number of bytes: `64KiB`, `1GiB`, `100MB`, `4096`.
+/// Parses a number of bytes: `64KiB`, `1GiB`, `100MB`, `4096`.
 ///
 /// # Errors
 /// Anything else, or one of 2^64 bytes and more.
@@ -220,7 +220,7 @@ const SIZES: [(&str, u64); 10] = [
     ("TB", 1_000_000_000_000),
 ];
 
-/// Other names of units, which are told and not taken: one spelling is enough to read.
+/// Other names of units, for the hint only: one spelling per unit is accepted.
 const UNIT_ALIASES: [(&str, &[&str]); 7] = [
     ("us", &["µs", "usec", "micros", "microsecond", "microseconds"]),
     ("ms", &["msec", "msecs", "millis", "millisecond", "milliseconds"]),
@@ -231,7 +231,7 @@ const UNIT_ALIASES: [(&str, &[&str]); 7] = [
     ("week", &["w", "weeks"]),
 ];
 
-/// The digits at the beginning and what follows them.
+/// The leading digits and the rest.
 fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
     let end = text
@@ -273,7 +273,7 @@ fn unit_hint(number: &str, unit: &str) -> String {
             UNITS.iter().map(|(name, _)| *name).filter(|name| name.len() > 1),
         ),
     };
-    // A number that was given is repeated, but not one without end.
+    // The number is repeated in the hint unless it is very long.
     match suggestion {
         Some(name) if number.len() <= 20 => format!("did you mean `{number}{name}`?"),
         Some(name) => format!("did you mean `{name}`?"),
@@ -294,12 +294,12 @@ fn not_a_number(text: &str) -> ValueError {
     let hint = if text.contains('.') {
         "write a whole number and a longer period: one and a half per second is `3/2s`"
     } else {
-        "write digits, which underscores may part: `10_000`"
+        "write digits, which underscores may separate: `10_000`"
     };
     ValueError::new(format!("`{}` is not a whole number", excerpt(text)), hint)
 }
 
-/// A number with at most so many decimals, times ten for each of them.
+/// Parses a number with at most `decimals` decimals, as an integer of the last of them.
 fn decimal(text: &str, decimals: usize) -> Option<u64> {
     let (units, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -313,7 +313,7 @@ fn decimal(text: &str, decimals: usize) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// What a reader makes of a text: its value, or what it says.
+    /// The value of a text, or its error.
     fn describe<T: std::fmt::Debug>(result: Result<T, ValueError>) -> String {
         match result {
             Ok(value) => format!("{value:?}"),

@@ -1,7 +1,7 @@
-//! YAML 1.2 as a tree with places: what configuration and rules are read from.
+//! YAML 1.2 as a tree with locations: the form of configuration and rules.
 //!
-//! A text is taken as data from outside: its size, depth and number of parts are bounded, and what makes YAML dangerous or
-//! surprising is refused with its place: anchors and aliases, tags, several documents, a key given twice.
+//! The text is untrusted: its size, depth and number of nodes are bounded. Features that make YAML dangerous or
+//! surprising are rejected with their location: anchors and aliases, tags, several documents, duplicate keys.
 
 mod node;
 mod syntax;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Reads one document.
 ///
 /// # Errors
-/// Everything that is wrong with it as YAML, or the one thing that kept it from being read further.
+/// All problems of the document as YAML, or the one at which parsing stopped.
 pub fn parse(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
     let mut builder = TreeBuilder::new(origin);
     builder.run();
@@ -33,10 +33,10 @@ pub fn parse(origin: &Arc<Origin>) -> Result<Node, Vec<Problem>> {
 pub const BYTES_MAX: usize = 16 << 20;
 /// The most scalars, lists and maps of one text, keys included.
 pub const NODES_MAX: usize = 2_000_000;
-/// The most lists and maps within each other.
+/// The deepest nesting of lists and maps.
 pub const DEPTH_MAX: usize = 32;
 
-/// A document half read. Lists and maps that are still open are a stack of our own, so depth costs no stack.
+/// Builds the tree from parser events. Open lists and maps are on an explicit stack, so nesting uses no call stack.
 struct TreeBuilder<'o> {
     origin: &'o Arc<Origin>,
     open: Vec<OpenNode>,
@@ -46,7 +46,7 @@ struct TreeBuilder<'o> {
     problems: Problems,
 }
 
-/// A list or a map whose end was not read yet.
+/// A list or a map whose end was not parsed yet.
 struct OpenNode {
     location: Location,
     children: Children,
@@ -60,11 +60,11 @@ enum Children {
     },
 }
 
-/// What a map takes next.
+/// The next part of a map.
 enum Expecting {
     Key,
     Value(MapKey),
-    /// The value of a key that was refused.
+    /// The value of an invalid key.
     Ignored,
 }
 
@@ -112,7 +112,7 @@ impl<'o> TreeBuilder<'o> {
         }
     }
 
-    /// Whether to go on.
+    /// Adds an event to the tree. True if parsing continues.
     fn handle_event(&mut self, event: Event<'_>, span: Span) -> bool {
         match event {
             Event::DocumentStart(..) => {
@@ -121,8 +121,8 @@ impl<'o> TreeBuilder<'o> {
                     let location = self.location(&span.start, None);
                     self.problems.error_with(
                         &location,
-                        "a second document begins here",
-                        "keep one document in a file: take out the `---`, or move what follows to a file of its own",
+                        "a second document starts here",
+                        "keep one document per file: remove the `---`, or move the second document to its own file",
                     );
                     return false;
                 }
@@ -163,11 +163,11 @@ impl<'o> TreeBuilder<'o> {
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
                 let location = self.location(&span.start, Some(&span.end));
                 self.problems
-                    .error_with(&location, "aliases are not read", "write the value out here");
+                    .error_with(&location, "aliases are not supported", "repeat the value here");
                 let kind = NodeKind::Null;
                 return self.count_node(&location) && self.attach(Node { location, kind });
             }
-            // Nothing of a document, or not asked for.
+            // Not part of a document, or not enabled.
             _ => {}
         }
         true
@@ -184,7 +184,7 @@ impl<'o> TreeBuilder<'o> {
         proceed
     }
 
-    /// Gives a part that is read to what it stands in.
+    /// Adds a finished node to its parent.
     fn attach(&mut self, node: Node) -> bool {
         match self.open.last_mut().map(|open| &mut open.children) {
             None => self.root = Some(node),
@@ -228,16 +228,16 @@ impl<'o> TreeBuilder<'o> {
             let location = self.location(&span.start, Some(&span.end));
             self.problems.error_with(
                 &location,
-                "this has an anchor, and anchors are not read",
-                "take the `&name` away and write the value out where it is wanted",
+                "anchors are not supported",
+                "remove the `&name` and repeat the value where it is needed",
             );
         }
         if tagged {
             let location = self.location(&span.tag_start().unwrap_or(span.start), None);
             self.problems.error_with(
                 &location,
-                "tags are not read",
-                "take the `!tag` away; a text that looks like a number is put in quotes",
+                "tags are not supported",
+                "remove the `!tag`; put a text that looks like a number in quotes",
             );
         }
     }
@@ -248,8 +248,8 @@ impl<'o> TreeBuilder<'o> {
             if let Some(first) = seen.get(&*key.text) {
                 self.problems.error_with(
                     &key.location,
-                    format!("`{}` stands here twice", excerpt(&key.text)),
-                    format!("the first is at {first}; take one away"),
+                    format!("duplicate key `{}`", excerpt(&key.text)),
+                    format!("the first is at {first}; remove one"),
                 );
             } else {
                 seen.insert(&key.text, &key.location);
@@ -274,7 +274,7 @@ impl<'o> TreeBuilder<'o> {
     }
 }
 
-/// A text from outside as a message repeats it: its beginning if it is long.
+/// The beginning of a text from outside, for messages.
 pub(crate) fn excerpt(text: &str) -> String {
     const EXCERPT_MAX: usize = 60;
     let mut excerpt = String::new();

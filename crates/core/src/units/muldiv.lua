@@ -1,6 +1,6 @@
 -- Twin of muldiv.rs: the quotient and the remainder of a * b / n, with nothing lost on the way.
 --
--- All three are whole and below 2^53, n is not zero. A quotient of 2^53 or more is told as 2^53: no limit that can be made
+-- All three are whole and below 2^53, n is not zero. A quotient of 2^53 or more is returned as 2^53: no limit that can be made
 -- has one that is not capped below that anyway.
 local function muldiv(a, b, n)
   -- As a float also where a Lua has integers, which would wrap around.
@@ -13,9 +13,9 @@ local function muldiv(a, b, n)
   -- a = whole * n + part, and so a * b / n = whole * b + part * b / n.
   local part = a % n
   local quotient = (a - part) / n * (b + 0.0)
-  -- Digits of b as wide as leaves room for the rest, a digit's worth of it, and the product of a digit.
-  local base, room = 1, 4503599627370496 / n
-  while base * 2 <= room and base < 67108864 do
+  -- Digits of b that leave space for the remainder, times the base, plus the product of a digit.
+  local base, base_max = 1, 4503599627370496 / n
+  while base * 2 <= base_max and base < 67108864 do
     base = base * 2
   end
   local digits, rest = {}, 0
@@ -28,9 +28,9 @@ local function muldiv(a, b, n)
     b = (b - digit) / base
   end
   local sum = 0
-  for place = #digits, 1, -1 do
-    local digit = digits[place]
-    if room >= 2 then
+  for index = #digits, 1, -1 do
+    local digit = digits[index]
+    if base_max >= 2 then
       rest = rest * base + part * digit
       local left = rest % n
       sum = sum * base + (rest - left) / n

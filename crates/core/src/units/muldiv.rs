@@ -1,4 +1,4 @@
-//! The one arithmetic primitive of every decision: `a * b / n` with nothing lost on the way.
+//! The one arithmetic primitive of every decision: `a * b / n` without rounding the product.
 //!
 //! Not a general big-number module: quotient and remainder of one product are all an algorithm ever needs, and all
 //! that its Lua twin can do exactly (doubles below 2^53, limbs above).
@@ -27,7 +27,7 @@ pub const fn muldiv(a: u64, b: u64, n: NonZeroU64) -> (u64, u64) {
     muldiv_u128(a, b, n.get())
 }
 
-/// The same where the product needs more than 64 bits: out of line, since decisions rarely come here.
+/// The same where the product needs more than 64 bits: out of line, since decisions rarely need it.
 #[cold]
 #[inline(never)]
 const fn muldiv_u128(a: u64, b: u64, n: u64) -> (u64, u64) {

@@ -1,4 +1,4 @@
-//! Rates as people write them (`100 per minute`), and what makes a limit refusable.
+//! Rates as people write them (`100 per minute`), and the errors of limits.
 
 use crate::units::time::Micros;
 use std::fmt;
@@ -10,51 +10,51 @@ pub struct Rate {
     period: Micros,
 }
 
-/// Why a limit cannot be made. Each variant names the number at fault and the text says what to write instead.
+/// The reason a limit cannot be created. Each variant names the number that is wrong; the text says what to write instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LimitError {
     /// The number of units is zero or above what the algorithm holds.
     Units {
-        /// What was asked for.
+        /// The number that was given.
         given: u64,
-        /// The most that can be.
+        /// The largest valid number.
         max: u64,
     },
     /// The burst is zero or above 10^9.
     Burst {
-        /// What was asked for.
+        /// The number that was given.
         given: u64,
     },
     /// The period is shorter than 1 ms or longer than 366 days.
     Period {
-        /// What was asked for.
+        /// The number that was given.
         given: Micros,
     },
     /// Filling the limit from empty takes longer than 2^52 µs.
     Fill {
-        /// The burst that was asked for.
+        /// The burst that was given.
         burst: u64,
         /// The rate it would be filled at.
         rate: Rate,
     },
     /// `min_interval` is longer than the period it lies in.
     MinInterval {
-        /// What was asked for.
+        /// The number that was given.
         given: Micros,
         /// The period of the limit.
         period: Micros,
     },
     /// A lease shorter than 1 ms or longer than 366 days.
     LeaseTtl {
-        /// What was asked for.
+        /// The number that was given.
         given: Micros,
     },
     /// A `CL.THROTTLE` rate of zero, or one whose interval is below a nanosecond.
     CellRate,
     /// A `CL.THROTTLE` burst that is too large, or takes longer than 2^52 µs to come back.
     CellBurst {
-        /// The limit that was asked for: `max_burst + 1`.
+        /// The limit that was given: `max_burst + 1`.
         limit: u64,
     },
 }
@@ -85,7 +85,7 @@ impl Rate {
         Ok(Self { units, period })
     }
 
-    /// A rate of so many units that is only counted against, and may be larger than one that is to be kept.
+    /// A rate for counting hits, which may have more units than other rates.
     pub(crate) const fn for_hits(units: u64, period: Micros) -> Self {
         Self { units, period }
     }

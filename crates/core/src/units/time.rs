@@ -1,4 +1,4 @@
-//! Time as the store tells it: whole microseconds, always an argument, never read here.
+//! Time in whole microseconds: always an argument, never read here.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// A moment on the store's clock, in microseconds since the Unix epoch.
 ///
-/// Always below 2^53, so that Lua's doubles hold it exactly. Only a store makes one: a decision takes it as it is.
+/// Always below 2^53, so that Lua's doubles hold it exactly. Only a store creates one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(u64);
 
@@ -14,17 +14,17 @@ pub struct Timestamp(u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Micros(u64);
 
-/// The moment of one settlement, with the slack that tells a late clock from one that was set back.
+/// The moment of one settlement, with the slack that separates a late clock from one that was set back.
 ///
-/// A key remembers when it was last written. A `now` before that by no more than the slack counts as the time of that
-/// write; one further back is a step of the clock, and the key is moved to the new time with all that was used.
+/// A key has the time of its last write. A `now` before that by no more than the slack counts as that time; one further
+/// back is a step of the clock, and the key is moved to the new time with everything that was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     at: Timestamp,
     slack: Micros,
 }
 
-/// How a key stands to the clock: the time to decide at, and by how much its own times must be set back first.
+/// The clock as seen by one key: the time to decide at, and how far the key's own times must be set back first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClockReading {
     pub(crate) now: Timestamp,
@@ -38,7 +38,7 @@ const END: u64 = 1 << 53;
 impl Timestamp {
     /// The Unix epoch.
     pub const EPOCH: Self = Self(0);
-    /// The last moment there is: 2^53 − 1 µs.
+    /// The last moment: 2^53 − 1 µs.
     pub const MAX: Self = Self(END - 1);
 
     /// The moment `us` microseconds after the epoch, capped at [`Timestamp::MAX`].
@@ -51,18 +51,18 @@ impl Timestamp {
         self.0
     }
 
-    /// How long ago `earlier` was; zero if it is not earlier.
+    /// The time since `earlier`; zero if that is later.
     pub const fn since(self, earlier: Self) -> Micros {
         Micros(self.0.saturating_sub(earlier.0))
     }
 }
 
 impl Micros {
-    /// No time at all.
+    /// Zero.
     pub const ZERO: Self = Self(0);
-    /// One microsecond, the grain of every decision.
+    /// One microsecond, the resolution of every decision.
     pub const ONE: Self = Self(1);
-    /// The longest there is: 2^53 − 1 µs, some 285 years.
+    /// The longest time: 2^53 − 1 µs, about 285 years.
     pub const MAX: Self = Self(END - 1);
 
     /// `us` microseconds, capped at [`Micros::MAX`].
@@ -85,22 +85,22 @@ impl Micros {
         self.0
     }
 
-    /// The same rounded up to what matters to a person who waits: milliseconds below ten seconds, else whole seconds.
+    /// The same rounded up for people to read: to milliseconds below ten seconds, otherwise to seconds.
     pub const fn round_for_display(self) -> Self {
         let unit = if self.0 < 10_000_000 { 1_000 } else { 1_000_000 };
         Self::new(self.0.div_ceil(unit) * unit)
     }
 
-    /// Whole milliseconds, rounded up: what callers are told, so that none comes back too early.
+    /// Whole milliseconds, rounded up so that a caller who waits that long is not early.
     pub const fn as_millis_ceil(self) -> u64 {
         self.0.div_ceil(1_000)
     }
 }
 
 impl Now {
-    /// The slack of a store that names none: one second.
+    /// The default slack: one second.
     pub const SLACK: Micros = Micros::from_secs(1);
-    /// The last `now` that leaves room for the longest limit: 2^52 − 1 µs, in the year 2112.
+    /// The last `now` to which the longest limit can be added: 2^52 − 1 µs, in the year 2112.
     pub const MAX: Timestamp = Timestamp((1 << 52) - 1);
 
     /// Now is `at`, capped at [`Now::MAX`], with the default slack.
@@ -121,7 +121,7 @@ impl Now {
         self.at
     }
 
-    /// What this moment is to a key last written at `written`, or never.
+    /// Reconciles this moment with a key that was last written at `written_at`, or never.
     #[inline]
     pub(crate) fn reconcile(self, written_at: Option<Timestamp>) -> ClockReading {
         let written_at = written_at.unwrap_or(self.at);

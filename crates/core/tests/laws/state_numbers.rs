@@ -3,7 +3,9 @@
 use crate::keys::{Key, any_limit, capacity, span};
 use crate::standings::used_key;
 use proptest::prelude::*;
-use tollgate_core::{Debt, Limit, NanoFraction, Ring, State, StateNumbers, TimeFraction, UnitFraction, algorithm};
+use tollgate_core::{
+    Debt, LeaseTable, Limit, NanoFraction, Ring, State, StateNumbers, TimeFraction, UnitFraction, algorithm,
+};
 
 fn numbers_of(state: &State) -> Vec<u64> {
     let mut numbers = Vec::new();
@@ -12,7 +14,8 @@ fn numbers_of(state: &State) -> Vec<u64> {
         State::Gcra(it) => it.write_numbers(&mut numbers),
         State::FixedWindow(it) => it.write_numbers(&mut numbers),
         State::SlidingCounter(it) => it.write_numbers(&mut numbers),
-        State::SlidingLog(it) | State::Concurrency(it) => it.write_numbers(&mut numbers),
+        State::SlidingLog(it) => it.write_numbers(&mut numbers),
+        State::Concurrency(it) => it.write_numbers(&mut numbers),
         State::Cell(it) => it.write_numbers(&mut numbers),
     }
     numbers
@@ -26,7 +29,7 @@ fn state_from(limit: &Limit, numbers: &[u64]) -> Option<State> {
         Limit::FixedWindow(_) => State::FixedWindow(algorithm::fixed_window::State::from_numbers(numbers)?),
         Limit::SlidingCounter(_) => State::SlidingCounter(algorithm::sliding_counter::State::from_numbers(numbers)?),
         Limit::SlidingLog(_) => State::SlidingLog(Ring::from_numbers(numbers)?),
-        Limit::Concurrency(_) => State::Concurrency(Ring::from_numbers(numbers)?),
+        Limit::Concurrency(_) => State::Concurrency(LeaseTable::from_numbers(numbers)?),
         Limit::Cell(_) => State::Cell(Debt::<NanoFraction>::from_numbers(numbers)?),
     })
 }

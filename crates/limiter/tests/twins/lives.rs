@@ -118,8 +118,8 @@ const MISTAKES: [(&str, &str, &str); 21] = [
         "forgotten = ends < LAST and ends or LAST",
         "forgotten = LAST",
     ),
-    ("token_bucket", "flags = flags + MIXED", "flags = flags + 0"),
-    ("token_bucket", "flags = flags + LOOSE", "flags = flags + 0"),
+    ("token_bucket", "flags = flags + HAS_MIXED_PACES", "flags = flags + 0"),
+    ("token_bucket", "flags = flags + HAS_REFUND", "flags = flags + 0"),
     ("token_bucket", "mark_at, mark_frac = taken_at, 0", "mark_frac = 0"),
     (
         "token_bucket",
@@ -134,8 +134,8 @@ const MISTAKES: [(&str, &str, &str); 21] = [
     ("gcra", "us, frac = ends < LAST and ends or LAST, 0", "us, frac = us, 0"),
     (
         "cell",
-        "BY_UNITS, BY_TIME, BY_NANOS = '<I7I7I4I4I6', '<I7I7I4I4', '<I7I7I4'",
-        "BY_UNITS, BY_TIME, BY_NANOS = '<I7I7I4I4I6', '<I7I7I4I4', '<I7I7I2'",
+        "UNIT_DEBT, TIME_DEBT, NANO_DEBT = '<I7I7I4I4I6', '<I7I7I4I4', '<I7I7I4'",
+        "UNIT_DEBT, TIME_DEBT, NANO_DEBT = '<I7I7I4I4I6', '<I7I7I4I4', '<I7I7I2'",
     ),
     (
         "leaky_bucket",
@@ -144,7 +144,7 @@ const MISTAKES: [(&str, &str, &str); 21] = [
     ),
     (
         "fixed_window",
-        "if used > 0 and next_seam(due, period) > now then",
+        "if used > 0 and next_boundary(due, period) > now then",
         "if used > 0 and due > now then",
     ),
     (

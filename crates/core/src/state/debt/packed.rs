@@ -1,13 +1,13 @@
-//! A debt of units in as few bytes as its numbers need: for tables of many.
+//! A debt of units in as few bytes as its numbers need, for large tables.
 
 use super::{Debt, FLAGS, UnitFraction};
 use crate::units::rate::{PERIOD_MAX, Rate};
 use crate::units::time::{Now, Timestamp};
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// A [`Debt`] of units in 28 bytes instead of 32, at home at any fourth byte.
+/// A [`Debt`] of units in 28 bytes instead of 32, with an alignment of four.
 ///
-/// Its numbers have 212 bits together: the end 53, the last write 52, the rest 32, the pace 30 and 45. The 13 bits of the
+/// Its numbers have 212 bits in all: the end 53, the last write 52, the rest 32, the pace 30 and 45. The 13 bits of the
 /// span that are left over lie above the end and above the last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, packed(4))]
@@ -22,16 +22,16 @@ pub struct PackedDebt {
     span: u32,
 }
 
-/// How many bits the end has.
+/// Bits of the end.
 const UNTIL_BITS: u32 = 53;
-/// How many bits the last write has.
+/// Bits of the last write.
 const AT_BITS: u32 = 52;
-/// Where the part of the span begins that lies above the end.
+/// The first bit of the span that lies above the end.
 const SPAN_MIDDLE: u32 = u32::BITS;
-/// Where the part of the span begins that lies above the last write.
+/// The first bit of the span that lies above the last write.
 const SPAN_TOP: u32 = SPAN_MIDDLE + (u64::BITS - UNTIL_BITS);
 
-// No debt can have a number that does not fit: these are the largest that limits and words may bring.
+// Every debt fits: these are the largest numbers that limits and stored numbers can have.
 const _: () = {
     assert!(Timestamp::MAX.as_micros() >> UNTIL_BITS == 0);
     assert!(Now::MAX.as_micros() >> AT_BITS == 0);
@@ -40,7 +40,7 @@ const _: () = {
 };
 
 impl PackedDebt {
-    /// When nothing is left, under any limit.
+    /// The time at which the work is done, under any limit.
     #[inline(always)]
     pub fn fresh_at(self) -> Timestamp {
         Debt::from(self).fresh_at()
@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(PackedDebt::from_numbers(&numbers), Some(packed));
     }
 
-    /// Any number up to `most`, and often one next to a power of two or the most itself.
+    /// Any number up to `max`, and often one next to a power of two or the largest itself.
     fn up_to(max: u64) -> impl Strategy<Value = u64> {
         let edge = (0..u64::BITS, 0..3_u64).prop_map(move |(bit, less)| ((1 << bit) - less.min(1 << bit)).min(max));
         prop_oneof![0..=max, edge, Just(max)]

@@ -1,4 +1,4 @@
-//! The referee of `Cell`: what `CL.THROTTLE` is documented to compute, in signed nanoseconds.
+//! The oracle of `Cell`: the documented arithmetic of `CL.THROTTLE`, in signed nanoseconds.
 
 use super::{LimitNumbers, MeterCharge, Oracle, OracleDecision, UndoScope, narrow, retry_after};
 use crate::algorithm::LeaseId;
@@ -14,9 +14,9 @@ pub(super) struct CellOracle {
 #[derive(Clone, Copy, Debug)]
 struct Tat {
     tat: i128,
-    /// The last charge, and the time had it not been.
+    /// The last charge, and the time without it.
     last: Option<(LeaseId, i128)>,
-    /// Something was given back: where a charge has its place is not known any more.
+    /// Units were refunded: the position of each charge is then unknown.
     has_refund: bool,
     written_at: u64,
 }
@@ -155,7 +155,7 @@ impl Oracle for CellOracle {
         true
     }
 
-    /// A call for nothing is limited too where more is owed than may be.
+    /// A peek is limited too if the debt is above the limit.
     fn reply(&self, cost: u64, taken: bool, now: u64) -> Option<(bool, Option<u64>, u64)> {
         let (t, tau) = self.interval();
         let now_ns = nanos(now);

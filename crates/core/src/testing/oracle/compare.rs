@@ -1,4 +1,4 @@
-//! The contest: one key lives under a limit and under its referee, and every answer of the two is compared.
+//! The comparison: the same random actions on a limit and on its oracle, with every result compared.
 
 use super::generate::{self, LimitNumbers};
 use super::report::{Difference, OracleAnswer, OracleEvent, OracleReport};
@@ -10,7 +10,7 @@ use crate::testing::random::Random;
 use crate::units::time::{Micros, Now, Timestamp};
 use std::collections::VecDeque;
 
-/// Leads both through random steps until there are enough or they differ.
+/// Runs random steps on both until there are enough or they differ.
 pub(super) fn run<R: Oracle>(
     algorithm: &'static str,
     steps: u64,
@@ -43,25 +43,25 @@ struct OracleRun<R: Oracle> {
     limit: Limit,
     state: Option<State>,
     oracle: R,
-    /// What the clock shows.
+    /// The time of the clock.
     now: u64,
     /// The clock is not set back before.
     floor: u64,
     slack: u64,
-    /// Whether requests are mostly small, so that many are remembered.
+    /// True if costs are mostly small, so that many requests are recorded.
     small_costs: bool,
-    /// What was left at the last answer.
+    /// The remaining units of the last decision.
     remaining: u64,
-    /// Charges that can be taken back.
+    /// Charges that can be undone.
     charges: VecDeque<(Receipt, R::ChargeRef)>,
-    /// Whether the clock was set back since the last of them.
+    /// True if the clock was set back since the last of them.
     clock_stepped: bool,
     /// Leases that were taken at some time.
     leases: VecDeque<LeaseId>,
     events: VecDeque<(u64, OracleEvent)>,
 }
 
-/// When a decision is kept.
+/// The condition for keeping a decision.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum KeepOrDrop {
     Never,
@@ -69,7 +69,7 @@ enum KeepOrDrop {
     Always,
 }
 
-/// The end of the world: the longest limit still fits between here and the last timestamp.
+/// The end of a run: the longest limit still fits between here and the last timestamp.
 const END: u64 = 4_000_000_000_000_000;
 
 impl<R: Oracle> OracleRun<R> {
@@ -106,7 +106,7 @@ impl<R: Oracle> OracleRun<R> {
         oracle_run
     }
 
-    /// Moves the clock. False when it has come to the end of the world.
+    /// Moves the clock. False at the end of the run.
     fn advance_clock(&mut self) -> bool {
         let LimitNumbers {
             units, period, burst, ..
@@ -124,9 +124,9 @@ impl<R: Oracle> OracleRun<R> {
             7 if random.one_in(3) => self.now + random.below(3 * period),
             7 => self.now + generate::log_uniform(random, period),
             8 if random.one_in(3) => self.now + random.below(fill + 2),
-            // A seam, and a microsecond to either side.
+            // A window boundary, and a microsecond to either side.
             9 => (self.now / period + 1) * period - 1 + random.below(3),
-            // As good as new, and a microsecond to either side.
+            // The time at which the key is fresh, and a microsecond to either side.
             10 => match self.oracle.fresh_at() {
                 Some(fresh_at) if fresh_at > self.now => fresh_at - 1 + random.below(3),
                 _ => self.now + 1,
@@ -142,7 +142,7 @@ impl<R: Oracle> OracleRun<R> {
         self.now <= END
     }
 
-    /// One thing that can happen to a key.
+    /// Runs one random action.
     fn step(&mut self) -> Result<(), Box<Difference>> {
         match self.random.below(100) {
             0..=9 => self.decide(0, KeepOrDrop::Never).map(|_| ()),
@@ -180,7 +180,7 @@ impl<R: Oracle> OracleRun<R> {
         }
     }
 
-    /// A cost of the kind that tells right from wrong: just what is left, one more, all there is, one more than that.
+    /// A cost at an edge: what remains, one more, the capacity, one more than that; or a random one.
     fn cost(&mut self) -> u64 {
         let limit = if matches!(
             self.limit,
@@ -208,14 +208,14 @@ impl<R: Oracle> OracleRun<R> {
         cost.clamp(1, 1_000_000_000)
     }
 
-    /// Decides on both sides, and keeps on both what is to be kept. Says also when it was decided.
+    /// Decides on both sides, and keeps the result on both. Also returns the time of the decision.
     fn decide(&mut self, cost: u64, keep: KeepOrDrop) -> Result<(OracleDecision, u64), Box<Difference>> {
         self.log_event(match keep {
             KeepOrDrop::Never => OracleEvent::Peek(cost),
             KeepOrDrop::IfAllowed => OracleEvent::Enforce(cost),
             KeepOrDrop::Always => OracleEvent::Count(cost),
         });
-        let units = Cost::new(cost).expect("costs drawn here are in range");
+        let units = Cost::new(cost).expect("generated costs are in range");
         let step = self.limit.decide(self.state.as_ref(), units, self.moment());
         let mut oracle = self.oracle.clone();
         let (now, stepped) = self.reconcile(&mut oracle);
@@ -250,7 +250,7 @@ impl<R: Oracle> OracleRun<R> {
             if self.clock_stepped {
                 self.clear_ordered_charges();
             }
-            // What a refused request took is not what it asked for, so there is no receipt for it.
+            // A denied request that is kept takes less than its cost, so there is no receipt for it.
             if allowed {
                 let receipt = Receipt {
                     cost: units,
@@ -272,7 +272,7 @@ impl<R: Oracle> OracleRun<R> {
         Ok((expected, now))
     }
 
-    /// What goes over the wire to a caller of `CL.THROTTLE`, when what was settled is in place.
+    /// Compares the `CL.THROTTLE` reply after the cost was settled.
     fn compare_reply(&self, decision: &Decision, mark: &Mark, cost: Cost) -> Result<(), Box<Difference>> {
         let Limit::Cell(cell) = &self.limit else {
             return Ok(());
@@ -294,7 +294,7 @@ impl<R: Oracle> OracleRun<R> {
         self.compare(implementation, expected_answer)
     }
 
-    /// Waits for a promised moment: denied until one microsecond before, allowed at it.
+    /// Checks a promised time: denied one microsecond before, allowed at it.
     fn check_promise(&mut self, cost: u64, now: u64, wait: Micros) -> Result<(), Box<Difference>> {
         let moment = now + wait.get();
         if moment > END {
@@ -317,12 +317,12 @@ impl<R: Oracle> OracleRun<R> {
         Ok(())
     }
 
-    /// Takes one of the charges back that can be.
+    /// Undoes one of the charges that can be undone.
     fn undo(&mut self) -> Result<(), Box<Difference>> {
         let index = self.random.below(self.charges.len().max(1) as u64) as usize;
         match self.charges.remove(index) {
             Some((receipt, charge_ref)) => {
-                // A receipt is of the clock it was made by: after a step it gives nothing back.
+                // A receipt belongs to the clock it was made by: after a step it undoes nothing.
                 let latest = receipt
                     .mark
                     .taken_at
@@ -342,7 +342,7 @@ impl<R: Oracle> OracleRun<R> {
         self.return_units_of(event, None)
     }
 
-    /// Gives something back on both sides.
+    /// Refunds, undoes, releases or renews on both sides.
     fn return_units_of(&mut self, event: OracleEvent, charge_ref: Option<R::ChargeRef>) -> Result<(), Box<Difference>> {
         self.log_event(event);
         let moment = self.moment();
@@ -351,7 +351,7 @@ impl<R: Oracle> OracleRun<R> {
         let state = self.state.as_ref();
         let (change, lease, returned) = match event {
             OracleEvent::Refund(units) => {
-                let cost = Cost::new(units).expect("costs drawn here are in range");
+                let cost = Cost::new(units).expect("generated costs are in range");
                 let change = self.limit.refund(state, cost, moment);
                 (change, LeaseId::default(), oracle.refund(units, now))
             }
@@ -376,7 +376,7 @@ impl<R: Oracle> OracleRun<R> {
             }
             _ => (None, LeaseId::default(), false),
         };
-        // With nothing to give back, a key may still be moved to the time of a clock that was set back, or be left.
+        // With nothing to return, a key may still be moved to a clock that was set back, or left as it is.
         let is_written = returned || (stepped && change.is_some());
         self.compare(
             OracleAnswer::Written(change.is_some()),
@@ -395,7 +395,7 @@ impl<R: Oracle> OracleRun<R> {
         Ok(())
     }
 
-    /// The limit gets other numbers, and both say at once what the key is worth under them.
+    /// Changes the numbers of the limit, and compares the standing under them.
     fn edit(&mut self) -> Result<(), Box<Difference>> {
         self.numbers = generate::edit_numbers(self.report.algorithm, self.numbers, &mut self.random);
         self.limit = generate::build_limit(self.report.algorithm, self.numbers);
@@ -406,7 +406,7 @@ impl<R: Oracle> OracleRun<R> {
         self.decide(0, KeepOrDrop::Never).map(|_| ())
     }
 
-    /// A store may forget a key as good as new: it must then stand as one never seen.
+    /// Drops the state of a fresh key: the decision must then equal that for a key without a state.
     fn forget(&mut self) -> Result<(), Box<Difference>> {
         let Some(fresh_at) = self.state.as_ref().and_then(|state| self.limit.fresh_at(state)) else {
             return Ok(());
@@ -415,7 +415,7 @@ impl<R: Oracle> OracleRun<R> {
             return Ok(());
         }
         let cost = self.cost();
-        let units = Cost::new(cost).expect("costs drawn here are in range");
+        let units = Cost::new(cost).expect("generated costs are in range");
         let (remembered_decision, now) = self.decide(cost, KeepOrDrop::Never)?;
         let fresh = R::new(self.numbers).decide(cost, now);
         let unseen = self.limit.decide(None, units, Now::new(Timestamp::from_micros(now)));
@@ -444,13 +444,13 @@ impl<R: Oracle> OracleRun<R> {
         self.leases.get(index).copied()
     }
 
-    /// Writes on both sides; both must then agree on how long the key is worth keeping.
+    /// Writes on both sides; both must then agree on the time at which the key is fresh.
     fn write(&mut self, change: Option<Change>, oracle: R, lease: LeaseId) -> Result<(), Box<Difference>> {
         if let Some(change) = change {
             self.limit.keep(&mut self.state, change, lease);
         }
         self.oracle = oracle;
-        // A key that was as good as new before it was written is so since then at the latest.
+        // A key that was fresh before it was written is fresh since then at the latest.
         let written_at = self.oracle.written_at().unwrap_or(0);
         let implementation = self.state.as_ref().and_then(|state| self.limit.fresh_at(state));
         let implementation = implementation.map(|fresh_at| fresh_at.as_micros().max(written_at));
@@ -458,7 +458,7 @@ impl<R: Oracle> OracleRun<R> {
         self.compare(OracleAnswer::FreshAt(implementation), OracleAnswer::FreshAt(expected))
     }
 
-    /// Tells a referee the time: a little before its last write is the last write, further back is a step.
+    /// Reconciles the oracle with the clock: within the slack of its last write that is the time, further back is a step.
     fn reconcile(&self, oracle: &mut R) -> (u64, bool) {
         match oracle.written_at() {
             Some(written) if written > self.now + self.slack => {
@@ -470,7 +470,7 @@ impl<R: Oracle> OracleRun<R> {
         }
     }
 
-    /// Where charges are done in turn, none of those so far can be taken back any more.
+    /// Where charges are done in order, none of those so far can be undone any more.
     fn clear_ordered_charges(&mut self) {
         self.clock_stepped = false;
         if R::UNDO == UndoScope::InTurn {
@@ -514,7 +514,7 @@ impl<R: Oracle> OracleRun<R> {
     }
 }
 
-/// Keeps the last few.
+/// Appends to a list of the last few.
 fn push_bounded<T>(list: &mut VecDeque<T>, item: T) {
     if list.len() == 12 {
         list.pop_front();

@@ -1,4 +1,4 @@
-//! What a contest is played with: limits at random, and new numbers for them.
+//! Random limits, and new numbers for them.
 
 use crate::testing::random::Random;
 use crate::units::time::Micros;
@@ -17,7 +17,7 @@ pub struct LimitNumbers {
     pub burst: u64,
     /// The least time between two requests, for the log, in microseconds.
     pub min_interval: u64,
-    /// Whether a leaky bucket is a queue.
+    /// True for a leaky bucket that is a queue.
     pub shaping: bool,
 }
 
@@ -26,7 +26,7 @@ const S: u64 = 1_000_000;
 const DAY: u64 = 86_400 * S;
 const YEAR: u64 = 366 * DAY;
 
-/// How long a limit drawn here takes to fill at most: a clock that starts today does not reach its end.
+/// The longest time to fill a limit from here: a clock that starts today does not reach the last timestamp.
 const FILL_TIME_MAX: u128 = 2_000_000_000_000_000;
 
 /// Numbers for a limit of this algorithm.
@@ -98,7 +98,7 @@ pub(in crate::testing) fn edit_numbers(algorithm: &str, old: LimitNumbers, rando
             units: (old.units / 2).max(1),
             ..old
         },
-        // The same pace in other words.
+        // The same pace in other numbers.
         4 if old.units <= 1_000_000 && old.period <= DAY => LimitNumbers {
             units: old.units * 3,
             period: old.period * 3,
@@ -119,7 +119,7 @@ pub(in crate::testing) fn edit_numbers(algorithm: &str, old: LimitNumbers, rando
     clamp_numbers(algorithm, changed)
 }
 
-/// The nearest numbers the algorithm can be made with.
+/// The closest numbers that the algorithm accepts.
 fn clamp_numbers(algorithm: &str, numbers: LimitNumbers) -> LimitNumbers {
     let LimitNumbers {
         mut units,
@@ -174,10 +174,10 @@ pub(in crate::testing) fn build_limit(algorithm: &str, numbers: LimitNumbers) ->
         Concurrency::NAME => Concurrency::new(units, Micros::new(period)).map(Limit::from),
         _ => Cell::new(burst - 1, units, period / S).map(Limit::from),
     };
-    limit.expect("numbers drawn here are in range")
+    limit.expect("generated numbers are in range")
 }
 
-/// A number from 1 to `most`, every size about as often.
+/// A number from 1 to `max`, each order of magnitude about equally often.
 pub(in crate::testing) fn log_uniform(random: &mut Random, max: u64) -> u64 {
     let bits = random.below(u64::from(max.ilog2()) + 1);
     random.between(1, 2 << bits).min(max)

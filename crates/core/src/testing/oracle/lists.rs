@@ -1,4 +1,4 @@
-//! Referees of what is remembered one by one: a plain list of stamps, and a plain list of leases.
+//! Oracles of the sliding log and the concurrency limit: plain lists of timestamps and of leases.
 
 use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, retry_after};
 use crate::algorithm::LeaseId;
@@ -38,7 +38,7 @@ impl SlidingLogOracle {
         self.live(now).map(|entry| entry.units).sum()
     }
 
-    /// When the last request is long enough ago, even if its units were given back.
+    /// The end of `min_interval` after the last request, even if its units were refunded.
     fn interval_end(&self, now: u64) -> u64 {
         match self.live(now).last() {
             Some(last) if self.numbers.min_interval > 0 => now.max(last.stamp + self.numbers.min_interval),
@@ -55,7 +55,7 @@ impl SlidingLogOracle {
         }
     }
 
-    /// The first moment at which `cost` passes: now, or when one of the entries leaves.
+    /// The first time at which `cost` passes: now, or when one of the entries expires.
     fn first_allowed_at(&self, cost: u64, now: u64) -> u64 {
         let mut used = self.used(now);
         let mut moment = now;
@@ -122,7 +122,7 @@ impl Oracle for SlidingLogOracle {
                 retry_after(u128::from(self.first_allowed_at(cost, now) - now))
             }
         });
-        // An entry whose units were all given back still holds off the next request for the interval, no longer.
+        // An entry whose units were all refunded still delays the next request by the interval, no longer.
         let reset_at = last
             .filter(|_| self.used(now) > 0)
             .unwrap_or_else(|| self.interval_end(now));
@@ -214,7 +214,7 @@ impl ConcurrencyOracle {
         self.written_at = Some(now);
     }
 
-    /// Takes a lease out if it is held.
+    /// Removes a lease if it is held.
     fn remove(&mut self, id: LeaseId, now: u64) -> Option<Lease> {
         let lease = self.live(now).find(|lease| lease.id == id)?;
         self.write(now);

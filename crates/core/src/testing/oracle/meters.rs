@@ -1,4 +1,4 @@
-//! Referees of the exact meters: a level that sinks (token and leaky bucket) and an arrival time (GCRA).
+//! Oracles of the exact meters: a level that sinks (token and leaky bucket) and an arrival time (GCRA).
 
 use super::{LimitNumbers, MeterCharge, Oracle, OracleDecision, UndoScope, narrow, retry_after};
 use crate::algorithm::LeaseId;
@@ -16,19 +16,19 @@ pub(super) struct BucketOracle {
 #[derive(Clone, Copy, Debug)]
 struct Level {
     level: u128,
-    /// The last charge, and the level had it not been.
+    /// The last charge, and the level without it.
     last: Option<(LeaseId, u128)>,
     units: u128,
     period: u128,
-    /// Something was given back: where a charge has its place is not known any more.
+    /// Units were refunded: the position of each charge is then unknown.
     has_refund: bool,
-    /// Charges of different paces met: what each is worth is not known any more.
+    /// There were charges of different paces: the work of each is then unknown.
     has_mixed_paces: bool,
     written_at: u64,
 }
 
 impl Level {
-    /// When it is down to nothing by its own numbers: then the key is forgotten, whatever the limit is by now.
+    /// The time at which the level is zero by its own numbers: then the key expires, whatever the limit is by now.
     fn fresh_at(&self) -> u64 {
         self.written_at + narrow(self.level.div_ceil(self.units))
     }
@@ -157,7 +157,7 @@ impl Oracle for BucketOracle {
         true
     }
 
-    /// What would have been without it, or, with others behind it, what of it is not done yet is not to be done.
+    /// Leaves the level without the last charge; of an earlier charge, removes the work that is not done yet.
     fn undo(&mut self, work: MeterCharge<u128>, now: u64) -> bool {
         let undoable = |held: &Level| held.fresh_at() > now && !self.numbers.shaping;
         let Some(held) = self.held.filter(undoable) else {
@@ -189,8 +189,8 @@ impl Oracle for BucketOracle {
     }
 }
 
-/// How much of a charge is still to be done at `now`, in its own parts, `each` of which make a microsecond. When its place
-/// is not known, what would be left had it been done ever since it was taken.
+/// The work of a charge that remains at `now`, in its own parts, of which `parts_per_us` make a microsecond. If its
+/// position is unknown, its work counts as started when it was taken.
 fn unfinished_work(work: &MeterCharge<u128>, has_refund: bool, now: u64, parts_per_us: u128) -> u128 {
     let starts_at = if has_refund {
         u128::from(work.taken_at) * parts_per_us
@@ -213,12 +213,12 @@ pub(super) struct GcraOracle {
 #[derive(Clone, Copy, Debug)]
 struct Arrival {
     time: u128,
-    /// The last charge, and the time had it not been.
+    /// The last charge, and the time without it.
     last: Option<(LeaseId, u128)>,
     over: u128,
-    /// Something was given back: where a charge has its place is not known any more.
+    /// Units were refunded: the position of each charge is then unknown.
     has_refund: bool,
-    /// Charges of different paces met: what each is worth is not known any more.
+    /// There were charges of different paces: the work of each is then unknown.
     has_mixed_paces: bool,
     written_at: u64,
 }
@@ -230,7 +230,7 @@ impl Arrival {
 }
 
 impl GcraOracle {
-    /// What times are fractions over, and how many such parts one unit takes.
+    /// The denominator of times, and the parts of one unit.
     fn scale(&self) -> (u128, u128) {
         let (mut a, mut b) = (u128::from(self.numbers.units), u128::from(self.numbers.period));
         while b > 0 {
@@ -239,7 +239,7 @@ impl GcraOracle {
         (u128::from(self.numbers.units) / a, u128::from(self.numbers.period) / a)
     }
 
-    /// How far ahead of `now` the arrival time is, in parts; a part of another size is rounded up to a microsecond.
+    /// The distance of the arrival time from `now`, in parts; with another denominator it is rounded up to a microsecond.
     fn ahead(&self, now: u64) -> u128 {
         let (over, _) = self.scale();
         let time = match self.held {

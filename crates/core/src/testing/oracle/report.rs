@@ -1,18 +1,18 @@
-//! What comes of a contest: counts, or the first difference with all it takes to see it again.
+//! The result of a comparison: counts, or the first difference with everything needed to reproduce it.
 
 use super::LimitNumbers;
 use crate::algorithm::{LeaseId, Receipt};
 use crate::decision::Decision;
 use std::fmt;
 
-/// What a contest without a difference came to.
+/// The counts of a comparison without a difference.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OracleReport {
     /// The algorithm.
     pub algorithm: &'static str,
     /// The seed of its steps.
     pub seed: u64,
-    /// How many answers were compared.
+    /// Compared decisions.
     pub steps: u64,
     /// Costs that passed, peeks not counted.
     pub allowed: u64,
@@ -22,13 +22,13 @@ pub struct OracleReport {
     pub edits: u64,
     /// Times the clock was found set back further than the slack.
     pub clock_steps: u64,
-    /// Promised moments that were waited for: denied one microsecond before, allowed at it.
+    /// Promised times that were reached: denied one microsecond before, allowed at it.
     pub promises: u64,
-    /// Units given back: refunds, charges undone, leases released.
+    /// Refunds, undone charges and released leases.
     pub returns: u64,
 }
 
-/// The first answer that an algorithm and its referee did not share.
+/// The first difference between an algorithm and its oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The algorithm.
@@ -39,20 +39,20 @@ pub struct Difference {
     pub step: u64,
     /// The numbers of the limit.
     pub numbers: LimitNumbers,
-    /// How late a clock may be without having been set back, in microseconds.
+    /// The slack of the clock, in microseconds.
     pub slack: u64,
-    /// The last things that happened to the key, the one in question last.
+    /// The last events of the key, the one with the difference last.
     pub events: Vec<(u64, OracleEvent)>,
-    /// What the algorithm said.
+    /// The result of the algorithm.
     pub implementation: OracleAnswer,
-    /// What its referee said.
+    /// The result of its oracle.
     pub oracle: OracleAnswer,
 }
 
-/// Something that happened to a key.
+/// An event of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OracleEvent {
-    /// A key never seen.
+    /// A fresh key.
     Start(LimitNumbers),
     /// A cost was decided and kept if it passed.
     Enforce(u64),
@@ -60,48 +60,48 @@ pub enum OracleEvent {
     Peek(u64),
     /// A cost was decided and kept in any case.
     Count(u64),
-    /// Units were given back.
+    /// Units were refunded.
     Refund(u64),
-    /// A charge was taken back.
+    /// A charge was undone.
     Undo(Receipt),
-    /// A lease was given back.
+    /// A lease was released.
     Release(LeaseId),
     /// A lease was renewed.
     Renew(LeaseId),
-    /// The limit was given these numbers.
+    /// The limit got these numbers.
     Edit(LimitNumbers),
-    /// The key was as good as new and forgotten.
+    /// The key was fresh and its state dropped.
     Forget,
 }
 
-/// What one side said.
+/// The result of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OracleAnswer {
-    /// To a cost.
+    /// Of a cost.
     Step {
         /// The decision.
         decision: Decision,
-        /// When the key equals one never seen, if the decision is followed.
+        /// The time from which the key equals a fresh one, if the decision is followed.
         fresh_at: u64,
-        /// Whether there is anything to keep.
+        /// True if there is a change to keep.
         takes: bool,
-        /// Whether the key was moved to the time of a clock that was set back.
+        /// True if the key was moved to a clock that was set back.
         repairs: bool,
     },
-    /// To a call of `CL.THROTTLE`.
+    /// Of a call of `CL.THROTTLE`.
     Reply {
-        /// The most at once.
+        /// The capacity.
         limit: u64,
-        /// What is left.
+        /// The remaining units.
         remaining: u64,
-        /// Whether it was limited, the seconds until it passes if that is to come, and those until the key is new.
+        /// Limited or not, the seconds until it passes if it will, and the seconds until the key is fresh.
         rest: Option<(bool, Option<u64>, u64)>,
     },
-    /// To the question whether the key was written.
+    /// True if the key was written.
     Written(bool),
-    /// To the question when the stored key equals one never seen.
+    /// The time from which the stored state equals none.
     FreshAt(Option<u64>),
-    /// To a cost whose moment had been promised, or which was promised to be denied until then.
+    /// True if a cost passed, at or just before its promised time.
     PromiseKept(bool),
 }
 
@@ -113,7 +113,7 @@ impl fmt::Display for Difference {
             writeln!(f, "  at {now:>16} {event:?}")?;
         }
         writeln!(f, "  implementation  {:?}", self.implementation)?;
-        write!(f, "  referee         {:?}", self.oracle)
+        write!(f, "  oracle          {:?}", self.oracle)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Referees of the windows: one counter with its end, and two counters whose answer is found by trying.
+//! Oracles of the windows: one counter with its end, and two counters whose decision is found by search.
 
 use super::{LimitNumbers, Oracle, OracleDecision, UndoScope, retry_after};
 use crate::algorithm::LeaseId;
@@ -25,14 +25,14 @@ pub(super) struct FixedWindowOracle {
 
 #[derive(Clone, Copy, Debug)]
 struct Window {
-    /// When it has lasted its time: a seam, until the clock is set back and this with it.
+    /// The time at which it has lasted a period: a boundary, until the clock is set back and this with it.
     due: u64,
     used: u64,
     written_at: u64,
 }
 
 impl FixedWindowOracle {
-    /// A window ends at the seam at which it is due, or at the first one after.
+    /// A window ends at the first boundary from `due` on.
     fn end(&self, window: &Window) -> u64 {
         let period = self.numbers.period;
         if window.due.is_multiple_of(period) {
@@ -57,7 +57,7 @@ impl FixedWindowOracle {
         }
     }
 
-    /// Takes units out of a window that holds any.
+    /// Returns units to a window that has used any.
     fn return_units(&mut self, window: Window, units: u64) -> bool {
         if window.used == 0 {
             return false;
@@ -152,7 +152,7 @@ struct Counts {
 }
 
 impl SlidingCounterOracle {
-    /// The counts at `now`, one window after the other become the previous one; empty ones start at a seam.
+    /// The counts at `now`, one window after the other become the previous one; empty ones start at a boundary.
     fn counts(&self, now: u64) -> Counts {
         let period = self.numbers.period;
         let fresh = Counts {
@@ -175,8 +175,8 @@ impl SlidingCounterOracle {
         }
     }
 
-    /// Whether `cost` would pass at `now` if nothing else happened: current + previous * covered / period + cost
-    /// is within the limit.
+    /// True if `cost` would pass at `now` if nothing else happened: current + previous * covered / period + cost is within
+    /// the limit.
     fn allows(&self, cost: u64, now: u64) -> bool {
         let counts = self.counts(now);
         let period = u128::from(self.numbers.period);
@@ -185,7 +185,7 @@ impl SlidingCounterOracle {
         held <= u128::from(self.numbers.units) * period
     }
 
-    /// The largest cost that passes at `now`, by halving; nothing if not even one does.
+    /// The largest cost that passes at `now`, by binary search; zero if not even one does.
     fn largest(&self, now: u64) -> u64 {
         let (mut passes, mut fails) = (0, self.numbers.units + 1);
         while fails - passes > 1 {
@@ -199,7 +199,7 @@ impl SlidingCounterOracle {
         passes
     }
 
-    /// The first moment at which `cost` passes, by halving; within two periods everything has left.
+    /// The first time at which `cost` passes, by binary search; within two periods everything has expired.
     fn first_allowed_at(&self, cost: u64, now: u64) -> u64 {
         let (mut fails, mut passes) = (now, now + 2 * self.numbers.period);
         while passes - fails > 1 {
@@ -213,7 +213,7 @@ impl SlidingCounterOracle {
         passes
     }
 
-    /// When nothing of these counts is left.
+    /// The time at which these counts have expired.
     fn empty_at(&self, counts: &Counts) -> u64 {
         if counts.current > 0 {
             counts.end + self.numbers.period
@@ -276,7 +276,7 @@ impl Oracle for SlidingCounterOracle {
         WindowCharge { due: counts.end, cost }
     }
 
-    /// Only the current window gives units back: the previous one is but an estimate by now.
+    /// Only the current window can be refunded: the previous one is an estimate.
     fn refund(&mut self, cost: u64, now: u64) -> bool {
         let mut counts = self.counts(now);
         if counts.current == 0 || cost == 0 {

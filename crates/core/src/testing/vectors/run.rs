@@ -1,4 +1,4 @@
-//! Plays worked examples against the limits of this crate, as a store with one key would.
+//! Runs worked examples against the limits of this crate, as a store with one key would.
 
 use super::{Action, ChargeOp, Expected, ExpectedDecision, ExpectedVerdict, ScenarioStep, parse};
 use crate::algorithm::{LeaseId, Mark, Receipt};
@@ -6,10 +6,10 @@ use crate::{Cell, Change, Cost, Decision, Limit, Micros, Now, Retry, State};
 use std::collections::HashMap;
 use std::fmt;
 
-/// Plays a file of worked examples against [`Limit`] and says how many cases there were.
+/// Runs a file of worked examples against [`Limit`] and returns the number of cases.
 ///
 /// # Errors
-/// Says what cannot be read, or for every case that came out differently its line, what was expected and what came.
+/// The line that cannot be parsed, or for every case that differs its line, the expected and the actual result.
 pub fn check(text: &str) -> Result<usize, String> {
     let mut cases = 0;
     let mut differences = Vec::new();
@@ -47,7 +47,7 @@ impl TestKey {
         }
     }
 
-    /// Plays a line as often as it says, and stops at the first time that something else comes of it.
+    /// Runs a line with its repetitions, and stops at the first difference.
     fn run(&mut self, step: &ScenarioStep) -> Result<(), String> {
         for time in 0..step.repeat {
             let now = Now::new(step.at + Micros::new(step.interval.get() * time));
@@ -129,7 +129,7 @@ impl TestKey {
 }
 
 impl ExpectedDecision {
-    /// A decision in the words of a file, open where this one is.
+    /// A decision in the form of a file, with a `*` where this one has it.
     fn project(&self, decision: &Decision) -> Self {
         let standing = decision.standing();
         let verdict = match (*decision, self.verdict) {

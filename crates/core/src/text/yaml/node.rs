@@ -1,57 +1,58 @@
-//! Values with their places, and how they are read: what does not fit becomes a problem, and reading goes on.
+//! Nodes of the tree with their locations, and typed access to them. A value of the wrong type becomes a problem, and
+//! parsing continues.
 
 use super::excerpt;
 use crate::text::problem::{Location, Problem, Problems, ValueError, closest_match, did_you_mean};
 use std::borrow::Cow;
 
-/// A value and where it stands.
+/// A value and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Where it begins; for a scalar all of it.
+    /// The start of the value; for a scalar its whole extent.
     pub location: Location,
-    /// What it is.
+    /// The value.
     pub kind: NodeKind,
 }
 
-/// What a value is, by the core schema of YAML 1.2: `yes`, `on` and `0777/s` are texts.
+/// A value by the core schema of YAML 1.2: `yes`, `on` and `0777/s` are texts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// Nothing, `~` or `null`.
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A number, as it is written.
+    /// A number, as written.
     Number(Box<str>),
     /// Any other text, or one in quotes.
     Text(Box<str>),
     /// Values in order.
     List(Vec<Node>),
-    /// Values by key, in the order they are written. No key stands twice.
+    /// Values by key, in the order of the text. Keys are unique.
     Map(Vec<(MapKey, Node)>),
 }
 
 /// A key of a map.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapKey {
-    /// Where it stands.
+    /// The location.
     pub location: Location,
-    /// What it says.
+    /// The text.
     pub text: Box<str>,
 }
 
-/// The values of a map under the keys that are known for it.
+/// The entries of a map with known keys.
 #[derive(Clone, Debug)]
 pub struct Fields<'n> {
-    /// Where the map begins.
+    /// The start of the map.
     pub location: &'n Location,
     /// No more than there are known keys.
     entries: Vec<(&'n MapKey, &'n Node)>,
-    /// Known keys that were likely meant by others. They are not missed as well.
+    /// Known keys that were suggested for unknown ones. They are not reported as missing as well.
     suggestions: Vec<Box<str>>,
 }
 
 impl Node {
-    /// What it is, with its article: `a list`.
+    /// The kind of value with its article: `a list`.
     pub fn kind_name(&self) -> &'static str {
         match self.kind {
             NodeKind::Null => "nothing",
@@ -63,12 +64,12 @@ impl Node {
         }
     }
 
-    /// Whether nothing stands there.
+    /// True if there is no value.
     pub fn is_null(&self) -> bool {
         self.kind == NodeKind::Null
     }
 
-    /// A text, a number or a truth value as text. Nothing for what has no text of its own.
+    /// A text, a number or a boolean as text. None for other values.
     pub fn scalar(&self) -> Option<&str> {
         match &self.kind {
             NodeKind::Bool(true) => Some("true"),
@@ -78,7 +79,7 @@ impl Node {
         }
     }
 
-    /// The same, or a problem that says what was expected: `the name of an attribute`.
+    /// The same, or a problem with what was expected: `the name of an attribute`.
     pub fn text(&self, expected: &str, problems: &mut Problems) -> Option<&str> {
         let text = self.scalar();
         if text.is_none() {
@@ -91,7 +92,7 @@ impl Node {
         text
     }
 
-    /// What `parse` makes of the text, or the problem it has with it.
+    /// The text parsed by `parse`, or its error as a problem.
     pub fn read<T>(
         &self,
         expected: &str,
@@ -131,7 +132,7 @@ impl Node {
         }
     }
 
-    /// A whole number from `least` to `most`. Underscores may part its digits.
+    /// An integer in `range`. Underscores may separate its digits.
     pub fn integer(
         &self,
         expected: &str,
@@ -150,7 +151,7 @@ impl Node {
         number
     }
 
-    /// One of a few words, as what it stands for.
+    /// The value of a keyword.
     pub fn keyword<T: Clone>(&self, expected: &str, known: &[(&str, T)], problems: &mut Problems) -> Option<T> {
         let text = self.text(expected, problems)?;
         let found = known.iter().find(|(keyword, _)| *keyword == text);
@@ -175,7 +176,7 @@ impl Node {
         None
     }
 
-    /// The values of a list, or the one value that stands in its place.
+    /// The values of a list, or a single value in place of a list.
     pub fn one_or_more(&self) -> &[Self] {
         match &self.kind {
             NodeKind::List(items) => items,
@@ -183,7 +184,7 @@ impl Node {
         }
     }
 
-    /// The keys and values of a map whose keys are the writer's own; `example` shows how it looks: `{ tier: free }`.
+    /// The entries of a map whose keys are free; `example` is for the hint: `{ tier: free }`.
     pub fn entries(&self, expected: &str, example: &str, problems: &mut Problems) -> Option<&[(MapKey, Self)]> {
         if let NodeKind::Map(entries) = &self.kind {
             return Some(entries);
@@ -192,7 +193,7 @@ impl Node {
         None
     }
 
-    /// The values of a map whose keys are `known`, of `what`: `a rule`. Every other key is a problem.
+    /// The entries of a map with `known` keys, of `what`: `a rule`. Every other key is a problem.
     pub fn fields(&self, what: &str, known: &[&str], problems: &mut Problems) -> Option<Fields<'_>> {
         let NodeKind::Map(entries) = &self.kind else {
             let keys: Vec<String> = known.iter().map(|key| format!("`{key}: …`")).collect();
@@ -221,7 +222,7 @@ impl Node {
         Some(fields)
     }
 
-    /// The problem of something else that stands here, and what to write instead.
+    /// Reports a value of the wrong kind, with a hint.
     pub fn report_unexpected(&self, expected: &str, hint: &str, problems: &mut Problems) {
         problems.error_with(
             &self.location,
@@ -232,7 +233,7 @@ impl Node {
 }
 
 impl NodeKind {
-    /// What a scalar without quotes is.
+    /// The value of a scalar without quotes.
     pub(super) fn from_plain(text: &str) -> Self {
         match text {
             "" | "~" | "null" | "Null" | "NULL" => Self::Null,
@@ -245,7 +246,7 @@ impl NodeKind {
 }
 
 impl MapKey {
-    /// A scalar as a key, or the place of what cannot be one.
+    /// A scalar as a key, or the location of a value that cannot be one.
     pub(super) fn from_node(node: Node) -> Result<Self, Location> {
         let text: Cow<'_, str> = match node.kind {
             NodeKind::Number(text) | NodeKind::Text(text) => String::from(text).into(),
@@ -261,22 +262,22 @@ impl MapKey {
 }
 
 impl<'n> Fields<'n> {
-    /// The value under a key, if it is written.
+    /// The value under a key, if present.
     pub fn find(&self, key: &str) -> Option<&'n Node> {
         self.entry(key).map(|(_, value)| value)
     }
 
-    /// The key and its value, if it is written.
+    /// The key and its value, if present.
     pub fn entry(&self, key: &str) -> Option<(&'n MapKey, &'n Node)> {
         self.entries.iter().find(|(known, _)| *known.text == *key).copied()
     }
 
-    /// Whether one of its keys is not known, and so may have been meant for another.
+    /// True if one of its keys is not known and may be a misspelling of a known one.
     pub fn has_unknown_keys(&self) -> bool {
         !self.suggestions.is_empty()
     }
 
-    /// The value under a key that must be there; `example` shows how it looks: `limit: 100/min`.
+    /// The value under a required key; `example` is for the hint: `limit: 100/min`.
     pub fn require(&self, what: &str, key: &str, example: &str, problems: &mut Problems) -> Option<&'n Node> {
         let found = self.find(key);
         if found.is_none() && !self.suggestions.iter().any(|suggestion| **suggestion == *key) {
@@ -290,7 +291,7 @@ impl<'n> Fields<'n> {
     }
 }
 
-/// By the core schema: digits with a sign, a fraction and an exponent; octal, hexadecimal, infinity, not a number.
+/// True for a number of the core schema: digits with a sign, a fraction and an exponent; octal, hexadecimal, infinity, not a number.
 fn is_number(text: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
     if let Some(octal) = text.strip_prefix("0o") {

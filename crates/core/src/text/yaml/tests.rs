@@ -1,4 +1,4 @@
-//! What is read of a text, and what hostile ones get.
+//! Trees of texts, and the problems of invalid and hostile ones.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn problems_of(text: &str) -> String {
     }
 }
 
-/// A value without its places, as JSON would write it; numbers in angle brackets.
+/// A value without its locations, as JSON; numbers in angle brackets.
 fn bare(node: &Node) -> String {
     match &node.kind {
         NodeKind::Null => "null".into(),
@@ -82,17 +82,17 @@ fn lists_and_maps_keep_their_order_and_places() {
 #[test]
 fn what_is_wrong_is_told_with_its_place() {
     for (text, expected) in [
-        ("a: 1\nb: 2\na: 3\n", "x.yaml:3:1: error: `a` stands here twice"),
+        ("a: 1\nb: 2\na: 3\n", "x.yaml:3:1: error: duplicate key `a`"),
         ("a: 1\nb: 2\na: 3\n", "the first is at x.yaml:1:1"),
-        ("a: &x 1\nb: *x\n", "x.yaml:2:4: error: aliases are not read"),
-        ("a: &x 1\nb: *x\n", "error: this has an anchor"),
-        ("a: *nowhere\n", "x.yaml:1:4: error: aliases are not read"),
-        ("a: !!str 1\n", "x.yaml:1:4: error: tags are not read"),
-        ("a: 1\n---\nb: 2\n", "x.yaml:2:1: error: a second document begins here"),
+        ("a: &x 1\nb: *x\n", "x.yaml:2:4: error: aliases are not supported"),
+        ("a: &x 1\nb: *x\n", "error: anchors are not supported"),
+        ("a: *nowhere\n", "x.yaml:1:4: error: aliases are not supported"),
+        ("a: !!str 1\n", "x.yaml:1:4: error: tags are not supported"),
+        ("a: 1\n---\nb: 2\n", "x.yaml:2:1: error: a second document starts here"),
         ("[1, 2]: 3\n", "x.yaml:1:1: error: this cannot be a key"),
         ("{: 3}\n", "error: this cannot be a key"),
-        ("a:\n\t- b\n", "a tab stands where YAML wants spaces"),
-        ("a: b: c\n", "x.yaml:1:5: error: a `:` stands where no key can be"),
+        ("a:\n\t- b\n", "a tab where YAML requires spaces"),
+        ("a: b: c\n", "x.yaml:1:5: error: a `:` where no key can be"),
         ("a: [1, 2\n", "is not closed"),
         ("a: \"x\n", "a quote is not closed"),
         ("a: {b: 1]\n", "closed by"),
@@ -124,7 +124,7 @@ fn bombs_are_refused_with_a_reason() {
         laughs += &format!("{level}: &{level} [{}]\n", vec![format!("*{below}"); 9].join(", "));
     }
     for (name, text, expected) in [
-        ("laughs", laughs, "aliases are not read"),
+        ("laughs", laughs, "aliases are not supported"),
         ("brackets", deep("["), "deep"),
         ("braces", deep("{"), "deep"),
         ("keyed braces", deep("{a: "), "deep"),
@@ -132,7 +132,7 @@ fn bombs_are_refused_with_a_reason() {
         ("questions", deep("? "), "deep"),
         ("anchors", deep("&a "), "error"),
         ("tags", deep("!a "), "error"),
-        ("twins", "a: b\n".repeat(1 << 18), "stands here twice"),
+        ("twins", "a: b\n".repeat(1 << 18), "duplicate key"),
         ("values", "- \n".repeat(NODES_MAX + 1), "more than 2000000 values"),
         ("bytes", " ".repeat(BYTES_MAX + 1), "more than the 16777216"),
         ("documents", deep("---\n"), "second document"),
@@ -158,7 +158,7 @@ fn fields_tell_of_keys_that_are_not_known() {
     let known = ["limit", "when", "id"];
     let fields = node.fields("a rule", &known, &mut problems).unwrap();
     assert!(fields.find("when").is_some());
-    // What was likely meant is not missed as well.
+    // A key that was suggested is not reported as missing as well.
     for (key, example) in [("limit", "limit: 100/min"), ("id", "id: plan")] {
         assert!(fields.require("a rule", key, example, &mut problems).is_none());
     }

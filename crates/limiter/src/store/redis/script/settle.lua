@@ -96,11 +96,11 @@ local function settle(KEYS, ARGV)
     known[key] = true
     local name = KEYS[key]
     if limit.is_ring then
-      local head = read('GETRANGE', name, '0', '49')
-      if type(head) ~= 'string' then
+      local bytes = read('GETRANGE', name, 0, limit.algorithm.open_bytes - 1)
+      if type(bytes) ~= 'string' then
         foreign[key] = true
-      elseif head ~= '' then
-        held[key] = ring_open(head, limit.algorithm.leased, function(offset, length)
+      elseif bytes ~= '' then
+        held[key] = limit.algorithm.open(bytes, function(offset, length)
           return call('GETRANGE', name, offset, offset + length - 1)
         end)
         foreign[key] = not held[key]
@@ -315,7 +315,7 @@ local function settle(KEYS, ARGV)
       end
       local whole, writes = state, nil
       if limit.is_ring then
-        whole, writes = ring_writes(state)
+        whole, writes = limit.algorithm.writes(state)
       end
       if whole then
         call('SET', name, whole, 'PXAT', ending)
