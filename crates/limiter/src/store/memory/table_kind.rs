@@ -6,9 +6,9 @@ use super::table::{Entry, Table};
 use crate::fingerprint::Fingerprint;
 use crate::sync::Guard;
 use tollgate_core::{
-    Algorithm, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId, LeaseTable, Limit,
-    Mark, NanoFraction, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, StateNumbers, Step, TimeFraction, Timestamp,
-    TokenBucket, UnitFraction, algorithm,
+    Algorithm, Cell, Change, Charge, Concurrency, Cost, Debt, Decision, FixedWindow, Gcra, LeakyBucket, LeaseId,
+    LeaseTable, Limit, Mark, NanoFraction, Now, PackedDebt, Ring, SlidingCounter, SlidingLog, StateNumbers, Step,
+    TimeFraction, Timestamp, TokenBucket, UnitFraction, algorithm,
 };
 
 /// The tables of every algorithm.
