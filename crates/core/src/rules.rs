@@ -6,7 +6,6 @@
 
 mod attempt;
 mod explain;
-mod few;
 mod file;
 mod forget;
 mod lint;

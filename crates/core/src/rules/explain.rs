@@ -148,7 +148,7 @@ impl Rule {
         });
         let values = names.zip(subject.values());
         let values = values.map(|(dimension, value)| ((&*dimension.attribute).into(), dimension.printable(value)));
-        RuleMatch::Matched(builder.matched_rule(self, values.collect(), subject.parts().as_slice()))
+        RuleMatch::Matched(builder.matched_rule(self, values.collect(), &subject.parts()))
     }
 
     /// A descriptor matches if the entries lead to it, whatever its conditions would match in another order.

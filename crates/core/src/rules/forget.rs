@@ -68,7 +68,7 @@ impl RuleSet {
                 continue;
             }
             if let Some(subject) = rule.subject(attempt) {
-                found.push((key(CounterId(index), subject.parts().as_slice()), &counter.limit));
+                found.push((key(CounterId(index), &subject.parts()), &counter.limit));
             }
         }
         Ok(found)

@@ -6,7 +6,6 @@
 mod counting;
 mod rule;
 mod selector;
-mod small_bytes;
 
 pub use counting::{Counting, Group};
 pub(crate) use rule::{By, Overrides};
@@ -16,4 +15,6 @@ pub use rule::{
 };
 pub(crate) use selector::CostValidity;
 pub use selector::LimitOrigin;
-pub(crate) use small_bytes::SmallBytes;
+
+/// Byte strings as keys of tables, inline up to 24 bytes, so that a lookup touches no second cache line.
+pub(crate) type SmallBytes = smallvec::SmallVec<[u8; 24]>;

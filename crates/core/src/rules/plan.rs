@@ -60,18 +60,18 @@ impl RuleSet {
         let candidates = self.index.candidates(attempt);
         let mut plan = Plan {
             // Most candidates match, in one window.
-            lines: Vec::with_capacity(candidates.as_slice().len()),
+            lines: Vec::with_capacity(candidates.len()),
             invalid_costs: 0,
         };
-        self.prefetch(candidates.as_slice());
+        self.prefetch(&candidates);
         // A rule found through several postings matches once.
-        for repeated in candidates.as_slice().chunk_by(|one, next| one.rule == next.rule) {
+        for repeated in candidates.chunk_by(|one, next| one.rule == next.rule) {
             let Some(candidate) = repeated.first() else { continue };
             if let Some(rule) = self.rules.get(candidate.rule as usize)
                 && rule.holds_except(candidate.proven, attempt)
                 && let Some(subject) = rule.subject(attempt)
             {
-                plan.add(rule, attempt, subject.parts().as_slice(), &mut key);
+                plan.add(rule, attempt, &subject.parts(), &mut key);
             }
         }
         if let Some((rule, found)) = self.match_descriptor(attempt) {

@@ -2,6 +2,7 @@
 
 use crate::rules::attempt::Attempt;
 use crate::rules::model::{Condition, Rule, Test};
+use memchr::memmem;
 use std::net::IpAddr;
 
 impl Rule {
@@ -73,50 +74,13 @@ fn glob(parts: &[Box<str>], value: &[u8]) -> bool {
         .and_then(|value| value.strip_suffix(last.as_bytes()));
     let Some(mut within) = within else { return false };
     for part in middle {
-        match after(within, part.as_bytes()) {
+        let found = memmem::find(within, part.as_bytes());
+        match found.and_then(|at| within.get(at + part.len()..)) {
             Some(rest) => within = rest,
             None => return false,
         }
     }
     true
-}
-
-/// What comes after the first `part` in `text`, by the method of Knuth, Morris and Pratt: a text made to be nearly the
-/// part over and over is gone through once all the same.
-fn after<'t>(text: &'t [u8], part: &[u8]) -> Option<&'t [u8]> {
-    // For each beginning of the part, the longest shorter beginning it ends with.
-    let mut fallback: Vec<usize> = Vec::with_capacity(part.len());
-    let mut matched = 0;
-    for (place, byte) in part.iter().enumerate() {
-        if place > 0 {
-            matched = advance(part, &fallback, matched, *byte);
-        }
-        fallback.push(matched);
-    }
-    let mut matched = 0;
-    if part.is_empty() {
-        return Some(text);
-    }
-    for (place, byte) in text.iter().enumerate() {
-        matched = advance(part, &fallback, matched, *byte);
-        if matched == part.len() {
-            return text.get(place + 1..);
-        }
-    }
-    None
-}
-
-/// How much of the part is matched after one more byte.
-fn advance(part: &[u8], fallback: &[usize], mut matched: usize, byte: u8) -> usize {
-    loop {
-        if part.get(matched) == Some(&byte) {
-            return matched + 1;
-        }
-        match matched.checked_sub(1).and_then(|last| fallback.get(last)) {
-            Some(&shorter) => matched = shorter,
-            None => return 0,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 //! the one whose postings the fewest rules share, so few candidates fail the full test that follows.
 
 use crate::rules::attempt::Attempt;
-use crate::rules::few::Few;
 use crate::rules::model::SmallBytes;
 use crate::rules::model::{Mode, Rule, Test};
+use smallvec::SmallVec;
 use std::collections::HashMap;
 
 /// The active rules, by domain.
@@ -39,7 +39,7 @@ struct Postings {
 
 /// Rules by value, or by prefix of one length. Most endpoints have two, a ceiling and a limit per subject: they are
 /// stored inline, as short values are.
-type CandidatesByBytes = HashMap<SmallBytes, Few<Candidate, 2>>;
+type CandidatesByBytes = HashMap<SmallBytes, SmallVec<[Candidate; 2]>>;
 
 /// One requirement of a rule that an attempt can be looked up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -65,7 +65,7 @@ impl Candidate {
 }
 
 /// The candidates of an attempt. Few attempts have more.
-pub(crate) type Candidates = Few<Candidate, 16>;
+pub(crate) type Candidates = SmallVec<[Candidate; 16]>;
 
 impl Index {
     pub(crate) fn new(rules: &[Rule]) -> Self {
@@ -128,13 +128,13 @@ impl Index {
         let Some(domain) = sorted_find(&self.domains, attempt.domain) else {
             return found;
         };
-        found.extend(&domain.always);
+        found.extend_from_slice(&domain.always);
         for attribute in attempt.attributes {
             if let Some(postings) = sorted_find(&domain.attributes, attribute.name) {
                 postings.probe(attribute.value, &mut found);
             }
         }
-        found.as_mut_slice().sort_unstable();
+        found.sort_unstable();
         found
     }
 }
@@ -173,15 +173,15 @@ impl Postings {
 
     #[inline]
     fn probe(&self, value: &[u8], found: &mut Candidates) {
-        found.extend(&self.present);
+        found.extend_from_slice(&self.present);
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(value)
         {
-            found.extend(rules.as_slice());
+            found.extend_from_slice(rules);
         }
         for (length, by_prefix) in &self.prefixes {
             if let Some(rules) = value.get(..*length).and_then(|prefix| by_prefix.get(prefix)) {
-                found.extend(rules.as_slice());
+                found.extend_from_slice(rules);
             }
         }
     }

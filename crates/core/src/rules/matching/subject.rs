@@ -1,9 +1,9 @@
 //! The subject of an attempt: the values of a rule's `per` attributes, in the rule's order.
 
 use crate::rules::attempt::Attempt;
-use crate::rules::few::Few;
 use crate::rules::matching::parse_address;
 use crate::rules::model::{Dimension, Rule, Variant};
+use smallvec::SmallVec;
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv6Addr};
 /// followed by a part with the number of values of each, so that different subjects never have equal parts.
 #[derive(Debug)]
 pub(crate) struct Subject<'a> {
-    values: Few<Value<'a>, 4>,
+    values: SmallVec<[Value<'a>; 4]>,
     counts: Option<Vec<u8>>,
 }
 
@@ -34,7 +34,7 @@ impl Rule {
     /// Returns the subject of an attempt; None if a `per` attribute is missing.
     #[inline]
     pub(crate) fn subject<'a>(&self, attempt: &Attempt<'a>) -> Option<Subject<'a>> {
-        let mut values = Few::new();
+        let mut values = SmallVec::new();
         let mut are_single = true;
         for dimension in self.per.iter() {
             let mut found = attempt.values(&dimension.attribute);
@@ -72,11 +72,8 @@ impl Rule {
 impl Subject<'_> {
     /// Returns the parts of its key.
     #[inline]
-    pub(crate) fn parts(&self) -> Few<&[u8], 4> {
-        let mut parts = Few::new();
-        for value in self.values.as_slice() {
-            parts.push(value.bytes());
-        }
+    pub(crate) fn parts(&self) -> SmallVec<[&[u8]; 4]> {
+        let mut parts: SmallVec<[&[u8]; 4]> = self.values.iter().map(Value::bytes).collect();
         if let Some(counts) = &self.counts {
             parts.push(counts);
         }
@@ -85,7 +82,7 @@ impl Subject<'_> {
 
     /// Its values as counted.
     pub(crate) fn values(&self) -> &[Value<'_>] {
-        self.values.as_slice()
+        &self.values
     }
 }
 
@@ -116,12 +113,6 @@ impl Value<'_> {
     /// True if it is a network of IPv6 addresses.
     pub(crate) fn is_ipv6(&self) -> bool {
         matches!(self, Self::Network { .. }) && self.bytes().contains(&b':')
-    }
-}
-
-impl Default for Value<'_> {
-    fn default() -> Self {
-        Self::Given(&[])
     }
 }
 
