@@ -1,5 +1,6 @@
 //! Rule books over the embedded store, as front ends use them.
 
+mod batches;
 mod descriptors;
 mod leases;
 mod model;

@@ -249,8 +249,28 @@ impl RulesSnapshot<'_> {
         let stopwatch = &self.gate.stopwatch;
         let started = stopwatch.start();
         let result = self.limiter().check(attempt).await;
+        self.count(attempt, &result, stopwatch.elapsed_ns(started));
+        result
+    }
+
+    /// Decides attempts one after the other, in one call to the store. Each counts as if it were checked alone; all
+    /// took as long as the call.
+    pub async fn check_each(&self, attempts: &[Attempt<'_>]) -> Vec<CheckResult<'_>> {
+        let stopwatch = &self.gate.stopwatch;
+        let started = stopwatch.start();
+        let results = self.limiter().check_each(attempts).await;
+        let elapsed_ns = stopwatch.elapsed_ns(started);
+        for (attempt, result) in attempts.iter().zip(&results) {
+            self.count(attempt, result, elapsed_ns);
+        }
+        results
+    }
+
+    /// Counts the result of one check.
+    #[inline]
+    fn count(&self, attempt: &Attempt<'_>, result: &CheckResult<'_>, elapsed_ns: u64) {
         let metrics = self.gate.telemetry.metrics();
-        metrics.seconds.add(stopwatch.elapsed_ns(started));
+        metrics.seconds.add(elapsed_ns);
         self.observe(&VerdictEvent {
             rules: self.limiter().rules(),
             attempt,
@@ -262,7 +282,6 @@ impl RulesSnapshot<'_> {
         if result.invalid_costs > 0 {
             metrics.invalid_costs.add(result.invalid_costs.into());
         }
-        result
     }
 
     /// Decides several attempts that pass together or not at all. Observers see each of them.

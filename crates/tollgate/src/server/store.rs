@@ -126,7 +126,7 @@ impl AnyRuleLimiter {
         }
     }
 
-    /// See [`RuleBook::check`]. What waits stands apart, because whoever asks is moved about with the room for it.
+    /// Calls [`RuleLimiter::check`]. The future over a shared store is boxed, to keep that of the caller small.
     #[inline]
     pub async fn check(&self, attempt: &Attempt<'_>) -> CheckResult<'_> {
         match self {
@@ -135,7 +135,15 @@ impl AnyRuleLimiter {
         }
     }
 
-    /// See [`RuleBook::check_together`]. What waits stands apart here, too.
+    /// Calls [`RuleLimiter::check_each`].
+    pub async fn check_each(&self, attempts: &[Attempt<'_>]) -> Vec<CheckResult<'_>> {
+        match self {
+            Self::Memory(limiter) => limiter.check_each_now(attempts),
+            Self::Redis(limiter) => Box::pin(limiter.check_each(attempts)).await,
+        }
+    }
+
+    /// Calls [`RuleLimiter::check_all`]. The future over a shared store is boxed, to keep that of the caller small.
     #[inline]
     pub async fn check_all(&self, items: &[AttemptItem<'_>]) -> CombinedVerdict<'_> {
         match self {
@@ -144,7 +152,7 @@ impl AnyRuleLimiter {
         }
     }
 
-    /// See [`RuleBook::explain`].
+    /// Calls [`RuleLimiter::explain`].
     pub async fn explain(&self, attempt: &Attempt<'_>) -> Explanation<'_> {
         match self {
             Self::Memory(limiter) => limiter.explain(attempt).await,

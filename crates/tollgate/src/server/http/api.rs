@@ -269,15 +269,18 @@ impl HttpService {
         .await?;
         let batch = request::batch(&body)?;
         let snapshot = self.gate.snapshot(Protocol::Http);
+        let attributes: Vec<_> = batch.iter().map(request::CheckRequest::attributes).collect();
+        let requests = batch.iter().zip(&attributes);
+        let attempts: Vec<_> = requests
+            .map(|(request, attributes)| request.attempt(attributes))
+            .collect();
+        let results = snapshot.check_each(&attempts).await;
         let mut out = Vec::with_capacity(ELEMENT_BYTES * batch.len());
         out.push(b'[');
-        for (index, check_request) in batch.iter().enumerate() {
+        for (index, (attempt, checked)) in attempts.iter().zip(&results).enumerate() {
             if index > 0 {
                 out.push(b',');
             }
-            let attributes = check_request.attributes();
-            let attempt = check_request.attempt(&attributes);
-            let checked = snapshot.check(&attempt).await;
             let response = CheckResponse {
                 verdict: &checked.verdict,
                 lease: checked.lease.as_deref(),
