@@ -227,11 +227,18 @@ mod tests {
                 drain: WAIT,
                 handshake_timeout: WAIT,
             };
-            accept_by(Some, listener, &gate, limits, pending(), |mut stream, _, _| async move {
-                while let Ok(letter) = stream.read_u8().await {
-                    stream.write_u8(letter).await.unwrap();
-                }
-            })
+            accept_by(
+                Some,
+                listener,
+                &gate,
+                limits,
+                pending(),
+                |mut stream, _, _| async move {
+                    while let Ok(letter) = stream.read_u8().await {
+                        stream.write_u8(letter).await.unwrap();
+                    }
+                },
+            )
             .await;
         };
         let serving = tokio::spawn(serve);
