@@ -142,7 +142,7 @@ impl Limit {
         }
     }
 
-    /// The rate it was created with. None where there is none (concurrency) or where it is not kept (`Cell`).
+    /// The rate it was created with. None for concurrency, which has no rate, and `Cell`, which does not keep it.
     pub const fn rate(&self) -> Option<Rate> {
         match self {
             Self::TokenBucket(limit) => Some(limit.rate()),

@@ -36,7 +36,7 @@ impl FixedWindow {
         self.rate
     }
 
-    /// The window at `now`, empty if there is none, and the state to write if the clock was set back.
+    /// The window at `now`, empty without a state, and the state to write if the clock was set back.
     ///
     /// After a step back the window keeps its remaining time and lasts on to a boundary. If it were cut short, a clock
     /// that steps to and fro over a boundary would admit one window after the other.

@@ -38,6 +38,8 @@ pub struct Ruling<'r> {
     pub mode: Mode,
     /// The decision. None if the rule does not limit, or if the store could not decide.
     pub decision: Option<Decision>,
+    /// The time until one more unit is free, where the outcome determines it. See [`Limit::next_unit_after`](crate::Limit::next_unit_after).
+    pub next_unit_after: Option<Micros>,
     /// The part of the system that decided.
     pub source: Source,
     /// The count of its window, if all attempts are counted.
@@ -147,10 +149,11 @@ impl<'r, K> Line<'r, K> {
     /// Its ruling by the recorded outcome. None if the charge was skipped.
     #[inline]
     fn ruling(&self, default: Source) -> Option<Ruling<'r>> {
-        let mut counted = None;
+        let (mut counted, mut next_unit_after) = (None, None);
         let (decision, source) = match (&self.charge, self.terms) {
             (Some(planned), _) => match planned.outcome {
                 Some(Ok(outcome)) => {
+                    next_unit_after = planned.charge.limit.next_unit_after(&outcome);
                     let (decision, after) = self.rule.counting.decide(outcome.decision);
                     counted = after.map(|after| WindowCount {
                         after,
@@ -171,6 +174,7 @@ impl<'r, K> Line<'r, K> {
             variant: self.variant,
             mode: self.rule.mode,
             decision,
+            next_unit_after,
             source,
             counted,
         })

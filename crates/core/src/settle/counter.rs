@@ -12,7 +12,7 @@ pub struct Counter<'a> {
     pub domain: &'a str,
     /// The rule that has the limit.
     pub rule: &'a str,
-    /// The variant of an experiment, empty where there is none.
+    /// The variant of an experiment, empty without an experiment.
     pub variant: &'a str,
     /// The limit: of it only the algorithm, and the period of a window.
     pub limit: &'a Limit,

@@ -69,10 +69,7 @@ const FLAGS: u32 = HAS_REFUND | HAS_MIXED_PACES;
 /// Nanoseconds in a microsecond.
 pub(crate) const NANOS: NonZeroU64 = NonZeroU64::new(1_000).expect("not zero");
 
-#[expect(
-    private_bounds,
-    reason = "a closed list: what a limit remembers is nobody else's to define"
-)]
+#[expect(private_bounds, reason = "a closed list: other crates cannot add fractions")]
 impl<G: Fraction> Debt<G> {
     #[inline(always)]
     fn new(until: ExactTime, at: Timestamp, fraction: G, flags: u32) -> Self {

@@ -28,7 +28,7 @@ pub struct LeaseTable {
     at: Timestamp,
 }
 
-/// A slot by its number, from one; zero is none.
+/// A slot by its number, from one; zero for no slot.
 type SlotRef = u16;
 
 /// One lease, or a free slot, which is all zeros but for `next`.
@@ -50,7 +50,7 @@ pub struct LeaseEdit {
     pub(crate) at: Timestamp,
     /// The time by which the clock was set back: all ends move by as much.
     pub(crate) back: Micros,
-    /// The slot of a lease to remove; zero is none.
+    /// The slot of a lease to remove; zero for no lease.
     pub(crate) release: SlotRef,
     /// The number of leases to remove of those that end first.
     pub(crate) drop: u16,
@@ -114,7 +114,7 @@ impl LeaseTable {
         self.used
     }
 
-    /// The end of the lease that ends last, or the time of the last write if there is none.
+    /// The end of the lease that ends last, or the time of the last write of an empty table.
     pub(crate) fn last_end(&self) -> Timestamp {
         self.slot(self.tail).map_or(self.at, |slot| slot.end(Micros::ZERO))
     }

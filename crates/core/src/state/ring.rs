@@ -236,7 +236,7 @@ impl Ring {
         self.at
     }
 
-    /// The time of the last run, or of the last write if there is none.
+    /// The time of the last run, or of the last write of an empty ring.
     pub(crate) fn newest(&self) -> Timestamp {
         if self.len > 0 {
             Timestamp::from_micros(self.newest.saturating_sub(self.ahead))

@@ -10,8 +10,9 @@ pub(crate) struct HeaderPolicy<'a> {
     pub(crate) name: &'a str,
     pub(crate) quota: PolicyQuota,
     pub(crate) standing: Standing,
-    /// The window of a sliding counter.
-    pub(crate) estimated_over: Option<Micros>,
+    /// The time until one more unit of a sliding counter is free: exact if the outcome determines it, otherwise an upper
+    /// bound.
+    pub(crate) next_unit_after: Option<Micros>,
     /// The time until the same cost would pass, if it was denied.
     pub(crate) retry: Option<Retry>,
 }
@@ -36,7 +37,9 @@ impl<'a> HeaderPolicy<'a> {
             name: ruling.name,
             quota: PolicyQuota::from_limit(limit),
             standing: *decision.standing(),
-            estimated_over: limit.and_then(estimated_over),
+            next_unit_after: ruling
+                .next_unit_after
+                .or_else(|| limit.and_then(|limit| next_unit_bound(limit, decision.standing()))),
             retry: decision.retry(),
         })
     }
@@ -51,26 +54,12 @@ impl HeaderPolicy<'_> {
                 None
             }
             (_, Some(Retry::After(wait))) => Some(wait),
-            (PolicyQuota::Window { window_s, .. }, None) => Some(match self.estimated_over {
-                Some(window) => self.next_unit_after(window),
-                // A log is empty by then; the standing does not say when its first entry leaves.
-                None => self.standing.reset_after.min(Micros::from_secs(window_s)),
-            }),
+            // A log is empty by then; the standing does not say when its first entry leaves.
+            (PolicyQuota::Window { window_s, .. }, None) => {
+                let until_fresh = self.standing.reset_after.min(Micros::from_secs(window_s));
+                Some(self.next_unit_after.unwrap_or(until_fresh))
+            }
         }
-    }
-
-    /// The time until one more unit of a sliding counter is free, at the latest.
-    ///
-    /// Units of the previous window decay evenly until the current one ends. Units of the current window stay until then and
-    /// decay evenly in the next: so if all are of the current one, the first of `used` is free after that part of the next.
-    fn next_unit_after(&self, window: Micros) -> Micros {
-        let reset_after = self.standing.reset_after;
-        let used = self.quota.units().saturating_sub(self.standing.remaining).max(1);
-        let (unchanged, decaying) = match reset_after.get().checked_sub(window.get()) {
-            Some(unchanged) => (unchanged, window.get()),
-            None => (0, reset_after.get()),
-        };
-        Micros::new(unchanged.saturating_add(decaying.div_ceil(used)))
     }
 }
 
@@ -106,12 +95,21 @@ impl PolicyQuota {
     }
 }
 
-/// The window of a sliding counter, which estimates its content.
-fn estimated_over(limit: &Limit) -> Option<Micros> {
-    match limit {
-        Limit::SlidingCounter(counter) => Some(counter.rate().period()),
-        _ => None,
-    }
+/// The time until one more unit of a sliding counter is free, at the latest: for outcomes that do not determine it.
+///
+/// Units of the previous window decay evenly until the current one ends. Units of the current window stay until then and
+/// decay evenly in the next: so if all are of the current one, the first of `used` is free after that part of the next.
+fn next_unit_bound(limit: &Limit, standing: &Standing) -> Option<Micros> {
+    let Limit::SlidingCounter(counter) = limit else {
+        return None;
+    };
+    let (window, reset_after) = (counter.rate().period().get(), standing.reset_after.get());
+    let used = standing.limit.saturating_sub(standing.remaining).max(1);
+    let (unchanged, decaying) = match reset_after.checked_sub(window) {
+        Some(unchanged) => (unchanged, window),
+        None => (0, reset_after),
+    };
+    Some(Micros::new(unchanged.saturating_add(decaying.div_ceil(used))))
 }
 
 /// The seconds in which `units` refill at this rate, rounded up; at least one.
@@ -146,7 +144,7 @@ mod tests {
             name: "x",
             quota: PolicyQuota::from_limit(Some(limit)),
             standing,
-            estimated_over: estimated_over(limit),
+            next_unit_after: next_unit_bound(limit, &standing),
             retry: None,
         }
     }

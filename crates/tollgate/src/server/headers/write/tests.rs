@@ -18,7 +18,7 @@ fn api() -> HeaderPolicy<'static> {
             remaining: 42,
             reset_after: Micros::from_secs(17),
         },
-        estimated_over: None,
+        next_unit_after: None,
         retry: None,
     }
 }
@@ -35,7 +35,7 @@ fn day() -> HeaderPolicy<'static> {
             remaining: 4_100,
             reset_after: Micros::new(35_999_000_001),
         },
-        estimated_over: None,
+        next_unit_after: None,
         retry: None,
     }
 }
@@ -49,7 +49,7 @@ fn inflight(retry: Option<Retry>) -> HeaderPolicy<'static> {
             remaining: 3,
             reset_after: Micros::from_secs(60),
         },
-        estimated_over: None,
+        next_unit_after: None,
         retry,
     }
 }
@@ -263,7 +263,7 @@ proptest! {
         ]),
     ) {
         let standing = Standing { limit: units, remaining, reset_after: Micros::new(reset_us) };
-        let windowed = HeaderPolicy { name: "a.b:c/d_e-9", quota: PolicyQuota::Window { units, window_s }, standing, estimated_over: None, retry };
+        let windowed = HeaderPolicy { name: "a.b:c/d_e-9", quota: PolicyQuota::Window { units, window_s }, standing, next_unit_after: None, retry };
         for (dialect, _) in Dialect::NAMES {
             lines(dialect, &[windowed, inflight(None), day()]);
         }
