@@ -1,9 +1,9 @@
-//! Keys that are known to be over their limit: for the rest of their window nobody need be asked for them.
+//! Keys known to be over their limit: for the rest of their window they need no call.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// So many bytes of them at most. A key names its window, so none is ever wrong, and the oldest make room.
+/// A bounded number of bytes of keys. A key names its window, so no entry is ever wrong; the oldest are evicted.
 #[derive(Debug)]
 pub(crate) struct OverLimitCache {
     bytes_max: usize,
@@ -13,12 +13,12 @@ pub(crate) struct OverLimitCache {
 #[derive(Debug, Default)]
 struct CacheIndex {
     keys: HashSet<Arc<[u8]>>,
-    /// In the order they came. One that was forgotten stands here until it is the oldest.
+    /// In insertion order. A removed key stays here until it is the oldest.
     order: VecDeque<Arc<[u8]>>,
     bytes: usize,
 }
 
-/// What a key takes beside its own bytes: its place in both lists and how often it is held.
+/// The bytes of an entry besides its key: its slots in both collections and its reference counts.
 const ENTRY_OVERHEAD: usize = 64;
 
 impl OverLimitCache {
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(["k__0", "k__1", "k__2", "k__3"].map(has), [false, true, true, true]);
         cache.remove(b"k__2");
         assert!(!has("k__2"));
-        // Again over its limit, it is held as the newest, and the bytes of the old place are still counted.
+        // Over its limit again, it is the newest entry, and the bytes of the old one still count.
         cache.add(b"k__2");
         assert_eq!(["k__1", "k__2", "k__3"].map(has), [false, true, true]);
         cache.add(&[b'x'; 1_000]);

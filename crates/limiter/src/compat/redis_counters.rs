@@ -1,8 +1,9 @@
-//! Counters of envoyproxy/ratelimit: its keys, its commands and its lifetimes, so that instances of both count together.
+//! Counters of envoyproxy/ratelimit on Redis: its keys, commands and lifetimes, so that instances of both share their
+//! counts.
 //!
-//! A key is of one window: it ends with the second in which that began. Which second that is says the machine's wall clock,
-//! as it does there: on a cluster a key must be known before anybody knows which server has it, and could be asked for the
-//! time. Whoever counts is not told to stop by the server; what came of it is judged where all limits are.
+//! A key belongs to one window: it ends with the second in which the window starts. The machine's wall clock determines
+//! that second, as in envoyproxy/ratelimit: on a cluster the key must be known before the server that could be asked
+//! for the time. The server does not deny; the rules decide on the counts.
 
 use super::counter_commands::{CounterCommand, CounterRequest, execute};
 use super::over_limit_cache::OverLimitCache;
@@ -15,21 +16,20 @@ use std::sync::Arc;
 use tollgate_core::Timestamp;
 use tollgate_core::rules::ratelimit::CounterTarget;
 
-/// How counters of envoyproxy/ratelimit are kept. The defaults are that one's.
+/// Options of the counters. The defaults are those of envoyproxy/ratelimit.
 #[derive(Clone, Debug)]
 pub struct RedisCountersOptions {
-    /// What their keys begin with: `CACHE_KEY_PREFIX`.
+    /// The prefix of their keys: `CACHE_KEY_PREFIX`.
     pub prefix: Vec<u8>,
-    /// Keys live as long as their window, and less than so many seconds longer: `EXPIRATION_JITTER_MAX_SECONDS`.
+    /// Keys live as long as their window plus less than this many seconds: `EXPIRATION_JITTER_MAX_SECONDS`.
     pub jitter: u32,
-    /// How many bytes of keys that are over their limit are remembered here: `LOCAL_CACHE_SIZE_IN_BYTES`.
+    /// The bytes of keys over their limit that are cached locally: `LOCAL_CACHE_SIZE_IN_BYTES`.
     pub local_cache: usize,
-    /// Whether a request that one limit refuses is counted by that one only:
-    /// `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
+    /// Counts a request that one limit denies by that limit only: `STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT`.
     pub stop_when_over: bool,
-    /// Where windows of a second are counted, if not where all others are: `REDIS_PERSECOND`.
+    /// The store of windows of a second, if it is another: `REDIS_PERSECOND`.
     pub per_second: Option<Box<RedisOptions>>,
-    /// What says which window it is. The machine's wall clock, except in tests.
+    /// The clock that determines the window: the wall clock, except in tests.
     pub clock: Clock,
 }
 
@@ -46,7 +46,7 @@ impl Default for RedisCountersOptions {
     }
 }
 
-/// The same, open.
+/// The counters of an open store.
 #[derive(Debug)]
 pub(crate) struct RedisCounters {
     prefix: Vec<u8>,
@@ -69,7 +69,7 @@ impl RedisCounters {
         }
     }
 
-    /// Where windows of a second are counted, if not where all others are.
+    /// The store of windows of a second, if it is another.
     pub(crate) fn per_second_store(&self) -> Option<&Redis> {
         self.per_second.as_ref()
     }
@@ -80,7 +80,7 @@ impl RedisCounters {
         [&self.prefix, &*counting.name, start.as_bytes()].concat()
     }
 
-    /// How long a key lives that is hit now, in seconds.
+    /// The lifetime of a key that is hit now, in seconds.
     fn lifetime(&self, unit: u64) -> u64 {
         let random = crate::lease::random_id().0;
         unit + random.checked_rem(self.jitter.into()).unwrap_or_default()
@@ -91,7 +91,7 @@ impl RedisCounters {
     }
 }
 
-/// What is to be done for one request, all at one moment.
+/// The hits of one request, all at one instant.
 struct HitBatch<'h, K> {
     hits: &'h [Hit<'h, K>],
     keys: Vec<Vec<u8>>,
@@ -99,7 +99,7 @@ struct HitBatch<'h, K> {
     deadline: Deadline,
 }
 
-/// What is counted in each key, or why that is not known.
+/// The count of each key, or the error of reading it.
 type Counts = Vec<Result<u64, StoreError>>;
 
 impl Redis {
@@ -139,7 +139,7 @@ impl Redis {
         }
     }
 
-    /// Clears the key of the window that runs.
+    /// Clears the key of the current window.
     pub(crate) async fn forget_counter<K: Sync>(
         &self,
         counters: &RedisCounters,
@@ -158,13 +158,14 @@ impl Redis {
         Ok(cleared > 0)
     }
 
-    /// The key of the window that runs, in words.
+    /// The key of the current window as text.
     pub(crate) fn counter_text<K>(&self, counters: &RedisCounters, hit: &Hit<'_, K>) -> String {
         let key = counters.key(hit.counting, hit.window_start(counters.clock.now()));
         String::from_utf8_lossy(&key).into_owned()
     }
 
-    /// Counts all, except what is known to be over its limit; and where one of them is, with `stop_when_over` nothing else.
+    /// Counts all hits except those cached as over their limit; if one is over, with `stop_when_over` no other is
+    /// counted.
     async fn increment<K: Sync>(
         &self,
         counters: &RedisCounters,
@@ -177,7 +178,7 @@ impl Redis {
         } else if counters.stops_when_over && increments.len() > 1 {
             let counted = self.counts(counters, batch, |_, _| CounterCommand::Get).await;
             if let Some(error) = counted.iter().find_map(|count| count.err()) {
-                // Nothing was counted, and nobody knows what should be.
+                // Nothing was counted, and it is unknown what should be.
                 return vec![Err(error); increments.len()];
             }
             let would_be_over = batch.hits.iter().zip(&counted).map(|(hit, count)| {
@@ -211,7 +212,7 @@ impl Redis {
         {
             let max = u64::from(hit.counting.limit);
             if is_over {
-                // Whatever is counted, all of these are beyond the limit.
+                // Whatever the count is, all of these hits are over the limit.
                 let used = max + hit.charge.cost.get().max(1);
                 outcomes.push(Ok(hit.outcome(used, batch.now, Source::Near)));
                 continue;
@@ -227,8 +228,8 @@ impl Redis {
         outcomes
     }
 
-    /// Takes off what was counted, and no more than that. Two who do so at the same moment may both see what only one can take:
-    /// whoever went below zero puts back what was not there, as far as the server lets him.
+    /// Subtracts at most what was counted. Two callers may both see what only one can subtract: the one that gets below
+    /// zero restores the difference, if the server allows it.
     async fn decrement<K: Sync>(&self, counters: &RedisCounters, batch: &HitBatch<'_, K>) -> Counts {
         let counted = self.counts(counters, batch, |_, _| CounterCommand::Get).await;
         let costs = batch.hits.iter().map(|hit| hit.charge.cost.get());
@@ -277,8 +278,7 @@ impl Redis {
         counts.into_iter().map(|count| count.map(unsigned)).collect()
     }
 
-    /// Does to each key what `deed` says for its place and the length of its window, each where it is counted, and says what
-    /// is then in it.
+    /// Executes `command` for each key by its index and window length, each in its store, and returns the counts.
     async fn signed_counts<K: Sync>(
         &self,
         counters: &RedisCounters,
@@ -344,7 +344,7 @@ impl<K> HitBatch<'_, K> {
         self.hits.iter().zip(counts).map(outcome).collect()
     }
 
-    /// Forgets that its keys were over their limits.
+    /// Removes its keys from the over-limit cache.
     fn forget(&self, counters: &RedisCounters) {
         if let Some(over_limit) = &counters.over_limit {
             for key in &self.keys {
@@ -354,7 +354,7 @@ impl<K> HitBatch<'_, K> {
     }
 }
 
-/// What a later step found, where none before it failed: what nobody knows of is not made known by looking again.
+/// The results of a later step, except where an earlier one failed: reading again does not tell what it did.
 fn unless_failed<A: Copy, B>(
     before: &[Result<A, StoreError>],
     after: impl IntoIterator<Item = Result<B, StoreError>>,
@@ -363,7 +363,7 @@ fn unless_failed<A: Copy, B>(
     both.map(|(before, after)| before.and(after)).collect()
 }
 
-/// The same where the later step puts back what was too much: what was taken off is, also if that could not be done.
+/// The same where the later step restores a difference: the decrement stands even if that fails.
 fn restore(
     decremented: &[Result<i64, StoreError>],
     after: Vec<Result<i64, StoreError>>,
@@ -377,7 +377,7 @@ fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Below zero is nothing: whoever else writes to the key may have taken too much off.
+/// Negative counts are zero: other writers may have subtracted too much.
 fn unsigned(count: i64) -> u64 {
     u64::try_from(count).unwrap_or_default()
 }
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_look_does_not_hide_that_it_is_unknown_whether_something_was_taken_off() {
-        // The second of three was not answered; another had to put something back, so that all were asked again.
+        // The second of three was not answered; another needed a restore, so that all were read again.
         let decremented = [Ok(-1), Err(StoreError::Timeout), Ok(4), Ok(-2)];
         let after = restore(&decremented, vec![Ok(0), Ok(7), Ok(4), Err(StoreError::BreakerOpen)]);
         assert_eq!(after, [Ok(0), Err(StoreError::Timeout), Ok(4), Ok(-2)]);

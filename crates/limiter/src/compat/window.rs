@@ -1,4 +1,4 @@
-//! The window that a hit is counted in, and what a count in it comes to.
+//! The window that a hit is counted in, and the outcome of a count.
 
 use crate::store::{Hit, Outcome, Source};
 use tollgate_core::{Cost, Decision, LeaseId, Micros, Receipt, Standing, Timestamp};
@@ -10,13 +10,13 @@ impl<K> Hit<'_, K> {
         (period.get() / SECOND.get()).max(1)
     }
 
-    /// When the window began that `now` is in, in seconds since 1970.
+    /// The start of the window at `now`, in seconds since 1970.
     pub(crate) fn window_start(&self, now: Timestamp) -> u64 {
         let seconds = now.as_micros() / SECOND.get();
         seconds - seconds % self.unit()
     }
 
-    /// What it comes to if so much is counted in its window.
+    /// The outcome of a count in its window.
     pub(crate) fn outcome(&self, used: u64, now: Timestamp, source: Source) -> Outcome {
         let limit = self.charge.limit.capacity();
         let end = Timestamp::EPOCH + Micros::from_secs(self.window_start(now) + self.unit());
@@ -38,7 +38,7 @@ impl<K> Hit<'_, K> {
         }
     }
 
-    /// The same if nothing of it was counted.
+    /// The same if the hit was not counted.
     pub(crate) fn uncounted(&self, used: u64, now: Timestamp, source: Source) -> Outcome {
         let outcome = self.outcome(used, now, source);
         Outcome {

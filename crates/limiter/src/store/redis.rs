@@ -1,21 +1,21 @@
 //! The shared store: one limit over many instances, on Redis and Valkey.
 //!
-//! What decides there is one script: the [twins](tollgate_core::lua) of the algorithms, and `settle.lua`, which reads keys,
-//! settles requests as the core does, and writes what has changed.
+//! One script decides: the [twins](tollgate_core::lua) of the algorithms, and `settle.lua`, which reads keys, settles
+//! requests as the core does, and writes what has changed.
 //!
 //! ```no_run
 //! use tollgate_limiter::core::Cost;
 //! use tollgate_limiter::limits::TokenBucket;
 //! use tollgate_limiter::store::redis::Redis;
-//! use tollgate_limiter::{Ask, Limiter};
+//! use tollgate_limiter::{LimitCheck, Limiter};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let limiter = Limiter::new(Redis::options("redis://127.0.0.1:6379/0")?.open());
-//! let logins = limiter.rule("logins", TokenBucket::per_minute(100))?;
-//! let login = Ask { rule: &logins, subject: b"user:42", cost: Cost::ONE };
-//! let settled = limiter.settle(&[login]).await;
-//! println!("{}", if settled.passes { "go on" } else { "wait" });
+//! let logins = limiter.limit("logins", TokenBucket::per_minute(100))?;
+//! let login = LimitCheck { limit: &logins, subject: b"user:42", cost: Cost::ONE };
+//! let settlement = limiter.settle(&[login]).await;
+//! println!("{}", if settlement.allowed { "proceed" } else { "wait" });
 //! # Ok(())
 //! # }
 //! ```
@@ -55,43 +55,43 @@ pub use self::metrics::RedisMetrics;
 pub use self::options::{RedisOptions, RedisTlsError, UrlError};
 pub use crate::compat::redis_counters::RedisCountersOptions;
 
-/// A store on Redis or Valkey: one server, the one that sentinels name, or a cluster.
+/// A store on Redis or Valkey: one server, the primary that sentinels name, or a cluster.
 ///
-/// It dials by itself, in the background, and again whenever the connection breaks. While there is none, or the server does
-/// not answer within the deadline, outcomes are errors. On a cluster that is so for the keys of the server that is away.
+/// It connects in the background, and reconnects with backoff. Without a connection, or without a reply within the
+/// deadline, outcomes are errors; on a cluster, only those of the keys whose server is unreachable.
 ///
-/// On a cluster, charges of one request with keys in several slots are not settled at one moment: each part is, and if one
-/// of them refuses, what the others have taken is taken back.
+/// On a cluster, charges of one request in several slots are not settled at one instant: each slot's charges are, and
+/// if a slot denies, those of the others are compensated.
 #[derive(Debug)]
 pub struct Redis {
     pub(crate) context: Arc<StoreContext>,
     pub(crate) topology: Arc<Topology>,
-    /// What a survey had to say.
+    /// Findings of the last diagnostics.
     warnings: Mutex<Vec<String>>,
-    /// Counters of envoyproxy/ratelimit, if they are kept here.
+    /// Counters of envoyproxy/ratelimit, if this store keeps them.
     counters: Option<Box<RedisCounters>>,
 }
 
 impl Redis {
-    /// The defaults, for the server at this URL.
+    /// Default options for the server at this URL.
     ///
     /// # Errors
-    /// A URL that names no server.
+    /// The URL names no server.
     pub fn options(url: &str) -> Result<RedisOptions, UrlError> {
         RedisOptions::new(url)
     }
 
-    /// What it has done since it was opened.
+    /// Metrics since the store was opened.
     pub fn metrics(&self) -> &RedisMetrics {
         &self.context.metrics
     }
 
-    /// What went wrong last, if anything ever did: also what some calls met while others were answered.
+    /// The last error of any call, also while other calls succeed.
     pub fn last_error(&self) -> Option<LastError> {
         self.context.metrics.last_error(self.context.clock.now())
     }
 
-    /// What there is to say of its servers: what the last survey had, and whether sentinels should be heard and are not.
+    /// Warnings about its servers: findings of the last diagnostics, and sentinels that do not answer.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone();
         warnings.extend(self.connector_warning());
@@ -108,8 +108,8 @@ impl Redis {
         }
     }
 
-    /// Which primary its sentinels have named: to be kept, and given to [`Options::last_primary`] by one that starts while
-    /// none of them answers. Nothing without sentinels.
+    /// The primary that its sentinels named, as text to save for [`RedisOptions::last_primary`] at a start while no
+    /// sentinel answers. `None` without sentinels.
     pub fn primary(&self) -> Option<String> {
         match &*self.topology {
             Topology::Single(_, Some(sentinels)) => sentinels.known_primary(),
@@ -117,7 +117,7 @@ impl Redis {
         }
     }
 
-    /// Why there is no connection, if there is none; of a cluster, to one of its servers.
+    /// The reason why a server is unreachable, if one is.
     pub fn connection_error(&self) -> Option<String> {
         self.topology.error().or_else(|| {
             let error = self.counters.as_ref()?.per_second_store()?.topology.error()?;
@@ -125,17 +125,17 @@ impl Redis {
         })
     }
 
-    /// What the breaker of its server lets through; of a cluster, of the one that lets least.
+    /// The worst state of its circuit breakers.
     pub fn breaker(&self) -> BreakerState {
         self.topology.breaker().0
     }
 
-    /// How often a breaker has opened or closed.
+    /// The state changes of its circuit breakers.
     pub fn breaker_changes(&self) -> u64 {
         self.topology.breaker().1
     }
 
-    /// Gives back to one counter. Says how it then stands, and whether there was anything to give back.
+    /// Returns cost or a lease to one counter. Returns its standing, and true if there was anything to return.
     async fn modify_standing(
         &self,
         op: ScriptOp,
@@ -150,7 +150,7 @@ impl Redis {
         }
     }
 
-    /// Changes one counter, other than by charging it, and says what came of it.
+    /// Changes one counter other than by a charge.
     async fn modify(
         &self,
         op: ScriptOp,
@@ -160,7 +160,7 @@ impl Redis {
     ) -> Result<ChargeReply, StoreError> {
         let charge = self.single_charge(key, limit, receipt.cost);
         let reply = self.topology.send_one(NodeRequest::single(op, charge, *receipt)).await;
-        // After the answer: what came before it must not be believed either.
+        // After the reply: states read before it are outdated too.
         self.context.invalidate(key);
         match reply? {
             NodeReply::Script(_, replies) => replies.into_iter().next().ok_or(StoreError::InvalidReply),
@@ -261,7 +261,7 @@ impl Store for Redis {
     }
 
     async fn release(&self, key: RedisKey, limit: &Limit, lease: LeaseId) -> Result<bool, StoreError> {
-        // Unless it is answered, it is tried again in the background: releasing twice is releasing once.
+        // Without a reply it is repeated in the background: releasing is idempotent.
         let mut pending = PendingLease::new(&self.topology, &[self.single_charge(key, limit, Cost::ZERO)], lease);
         let receipt = unmarked_receipt(Cost::ZERO, lease);
         let (_, released) = self.modify_standing(ScriptOp::Release, key, limit, &receipt).await?;

@@ -1,4 +1,4 @@
-//! One connection with the script at its other end.
+//! A connection to one server on which the script can be called.
 
 pub(crate) mod clock_offset;
 pub(crate) mod connector;
@@ -18,46 +18,46 @@ use redis::{RedisError, ServerError, Value};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tollgate_core::Timestamp;
 
-/// An open connection with the script at its other end.
+/// An open connection to a server that has the script.
 #[derive(Clone)]
 pub(crate) struct ScriptConnection {
     connection: MultiplexedConnection,
     script_ref: ScriptRef,
     access_mode: AccessMode,
     id: u64,
-    /// Whom it leads to. Nothing if that is a socket.
+    /// `None` for a Unix socket.
     endpoint: Option<Endpoint>,
-    /// What its server's clock shows. Another connection may lead to another server.
+    /// The offset of this server's clock. Another connection may lead to another server.
     clock_offset: Arc<Mutex<ClockOffset>>,
 }
 
-/// A call of the script, ready to be sent.
+/// A call of the script, encoded.
 #[derive(Debug)]
 pub(crate) struct ScriptCall<'c> {
     pub(crate) keys: &'c [Vec<u8>],
     pub(crate) arguments: [Vec<u8>; 2],
-    /// Whether it is for a server that is only about to have the slot.
+    /// True if the server is importing the slot.
     pub(crate) is_asking: bool,
 }
 
-/// Why something was not done.
+/// The reason why a request failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) error: StoreError,
-    /// Who is to be asked instead, as the server says.
+    /// The endpoint that the server redirects to.
     pub(crate) redirect: Option<Endpoint>,
 }
 
-/// What a connection is for.
+/// The access that a connection has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessMode {
-    /// Everything: it leads to a server that takes writes.
+    /// To a primary.
     ReadWrite,
-    /// Only to look: it leads to a replica, and the server lets nothing else be done.
+    /// To a replica, where the script may only read.
     ReadOnly,
 }
 
-/// How the script is called.
+/// The way the script is called.
 #[derive(Clone)]
 enum ScriptRef {
     /// By its digest.
@@ -67,7 +67,7 @@ enum ScriptRef {
 }
 
 impl ScriptConnection {
-    /// A connection as it should be: the script is there, and the server has told its time.
+    /// Loads the script and reads the server's time.
     pub(crate) async fn open(
         mut connection: MultiplexedConnection,
         endpoint: Option<Endpoint>,
@@ -97,27 +97,28 @@ impl ScriptConnection {
         })
     }
 
-    /// Whom it leads to. Nothing if that is a socket.
+    /// The endpoint. `None` for a Unix socket.
     pub(crate) const fn endpoint(&self) -> Option<&Endpoint> {
         self.endpoint.as_ref()
     }
 
-    /// The connection alone.
+    /// The underlying connection.
     pub(crate) fn multiplexed(&self) -> MultiplexedConnection {
         self.connection.clone()
     }
 
-    /// Which connection this is.
+    /// The number of this connection.
     pub(crate) const fn id(&self) -> u64 {
         self.id
     }
 
-    /// The earliest that the server's clock may show when ours shows `ours`. Nothing if it has told nothing.
-    pub(crate) fn server_time(&self, ours: Timestamp) -> Option<Timestamp> {
-        self.clock_offset().server_time(ours)
+    /// The earliest time that the server's clock may show at local time `local_now`. `None` if the server has not told its
+    /// time.
+    pub(crate) fn server_time(&self, local_now: Timestamp) -> Option<Timestamp> {
+        self.clock_offset().server_time(local_now)
     }
 
-    /// Learns from a reply what its server's clock showed.
+    /// Records the time in a reply.
     pub(crate) fn record_time(&self, sent: Timestamp, received: Timestamp, server: Timestamp) {
         self.clock_offset().record(sent, received, server);
     }
@@ -126,7 +127,7 @@ impl ScriptConnection {
         self.clock_offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs the script once for each call, all in one write. Where the server does not know it any more, it is sent along.
+    /// Runs the script once for each call, all in one write. If the server does not know the script, it is sent along.
     pub(crate) async fn run(
         &mut self,
         calls: &[ScriptCall<'_>],
@@ -141,7 +142,7 @@ impl ScriptConnection {
             |result: &Result<Vec<u8>, Failure>| result.as_ref().is_err_and(|failure| is_unknown(failure.error));
         if results.iter().any(unknown) {
             metrics.script_loads.add(1);
-            // For the calls to come. If it fails, they bring the script themselves, as these do.
+            // For later calls. If it fails, they send the script themselves, as these do.
             let _ = match &self.script_ref {
                 ScriptRef::Script(_) => load_script(&mut self.connection).await,
                 ScriptRef::Function => load_function(&mut self.connection, self.access_mode).await,
@@ -196,14 +197,14 @@ impl ScriptConnection {
             Err(error) => return vec![Err(classify(&error).into()); calls.len()],
         };
         let read_next = |call: &&ScriptCall<'_>| {
-            // Whether that was heard shows in the answer to the call itself.
+            // Its effect shows in the reply to the call itself.
             let _ = call.is_asking.then(|| replies.next());
             self.read_bytes(replies.next().unwrap_or(Value::Nil))
         };
         calls.iter().map(read_next).collect()
     }
 
-    /// Sends commands other than the script, in one write, and gives what is answered to each.
+    /// Sends commands other than the script, in one write, and returns their replies.
     pub(crate) async fn send_all(&mut self, commands: &[&redis::Cmd]) -> Vec<Result<Value, Failure>> {
         let mut pipe = redis::Pipeline::with_capacity(commands.len());
         for &command in commands {
@@ -234,7 +235,7 @@ impl ScriptConnection {
                         code => StoreError::Server(code),
                     },
                     redirect: match code {
-                        // The slot, and who has it.
+                        // The slot, and its owner.
                         RedisErrorCode::Moved | RedisErrorCode::Ask => details
                             .split_once(' ')
                             .and_then(|(_, endpoint)| Endpoint::parse(endpoint, self.endpoint.as_ref())),
@@ -246,7 +247,7 @@ impl ScriptConnection {
         }
     }
 
-    /// Asks something else than the script.
+    /// Sends one command other than the script.
     pub(crate) async fn query(&mut self, command: &redis::Cmd) -> Result<Value, StoreError> {
         match self.connection.send_packed_command(command).await {
             Ok(Value::ServerError(error)) => Err(StoreError::Server(error_code(&error))),
@@ -255,14 +256,14 @@ impl ScriptConnection {
         }
     }
 
-    /// Whether the script is called as a function.
+    /// True if the script is called as a function.
     pub(crate) const fn is_function(&self) -> bool {
         matches!(self.script_ref, ScriptRef::Function)
     }
 }
 
 impl ScriptRef {
-    /// The command that calls the script, and what that calls it.
+    /// The command that calls the script, and its name there.
     fn call(&self, access_mode: AccessMode) -> (&'static str, &str) {
         match (self, access_mode) {
             (Self::Script(digest), AccessMode::ReadWrite) => ("EVALSHA", digest),
@@ -273,20 +274,20 @@ impl ScriptRef {
     }
 }
 
-/// Whether the script can be called without being able to write: the oldest servers have no commands for that, and a user
-/// may not be allowed to. What nobody has is called for, since an unknown command is answered with all that came with it.
+/// Checks that the script can be called read-only: the oldest servers have no commands for it, and a user may lack the
+/// permission. An unknown script is called, because the error of an unknown command repeats all its arguments.
 async fn check_read_only(connection: &mut MultiplexedConnection, script_ref: &ScriptRef) -> Result<(), RedisError> {
     let (command, _) = script_ref.call(AccessMode::ReadOnly);
     let mut call = redis::cmd(command);
-    let reply: Result<Value, RedisError> = call.arg("nobody").arg(0).query_async(connection).await;
+    let reply: Result<Value, RedisError> = call.arg("unknown").arg(0).query_async(connection).await;
     match reply {
         Err(error) if !is_unknown(classify(&error)) => Err(error),
         _ => Ok(()),
     }
 }
 
-/// What the server's clock shows, so that not even the first call is run after its caller has given up. A server that does
-/// not tell refuses the script too.
+/// Reads the server's time, so that even the first call cannot start after its deadline. A server that rejects `TIME`
+/// rejects the script too.
 async fn fetch_time(connection: &mut MultiplexedConnection, clock: &Clock) -> ClockOffset {
     let mut clock_offset = ClockOffset::default();
     let sent = clock.now();
@@ -305,7 +306,7 @@ async fn load_script(connection: &mut MultiplexedConnection) -> Result<ScriptRef
     Ok(ScriptRef::Script(digest.into()))
 }
 
-/// A replica has the functions of its primary, and nothing can be loaded there.
+/// Loads the library. A replica has the functions of its primary, and nothing can be loaded there.
 async fn load_function(
     connection: &mut MultiplexedConnection,
     access_mode: AccessMode,
@@ -314,13 +315,13 @@ async fn load_function(
     list.arg("LIST").arg("LIBRARYNAME").arg(FUNCTION);
     let known: Vec<Value> = list.query_async(connection).await?;
     if known.is_empty() && access_mode == AccessMode::ReadOnly {
-        return Err((redis::ErrorKind::Client, "the replica has not got the function yet").into());
+        return Err((redis::ErrorKind::Client, "the replica does not have the function yet").into());
     }
     if known.is_empty() {
         let mut load = redis::cmd("FUNCTION");
         load.arg("LOAD").arg(LIBRARY);
         let loaded: Result<Value, RedisError> = load.query_async(connection).await;
-        // Another instance may have been quicker; its library is the same, or its name would not be.
+        // Another instance may have loaded it first; its library is the same, or its name would differ.
         if let Err(error) = loaded
             && !error.detail().unwrap_or_default().contains("already exists")
         {
@@ -330,7 +331,7 @@ async fn load_function(
     Ok(ScriptRef::Function)
 }
 
-/// What a server says in words.
+/// The text of a reply.
 pub(crate) fn value_text(value: &Value) -> String {
     match value {
         Value::BulkString(bytes) => String::from_utf8_lossy(bytes).into_owned(),
@@ -339,7 +340,7 @@ pub(crate) fn value_text(value: &Value) -> String {
     }
 }
 
-/// What a server's error says.
+/// The code of a server's error.
 fn error_code(error: &ServerError) -> RedisErrorCode {
     RedisErrorCode::from_error(error.code(), error.details().unwrap_or_default())
 }
@@ -359,7 +360,7 @@ impl From<StoreError> for Failure {
     }
 }
 
-/// Whether the server does not know the script.
+/// True if the server does not know the script.
 const fn is_unknown(error: StoreError) -> bool {
     matches!(
         error,

@@ -1,4 +1,4 @@
-//! A look at the server when it is first reached: what an operator should know before it matters.
+//! Diagnostics of the servers at the start: findings that an operator should know before they matter.
 
 use crate::store::redis::connection::connector::Connector;
 use crate::store::redis::connection::endpoint::Endpoint;
@@ -16,40 +16,40 @@ use tollgate_core::{
     Charge, Cost, Counter, LeaseId, Limit, Micros, OnStoreFailure, Policy, Rate, SlidingLog, TokenBucket,
 };
 
-/// What a server is, and what is to be said of it.
+/// Findings about a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostics {
     /// Its name and version, such as `valkey 9.1.2`.
     pub server: String,
-    /// Whether the script is called as a function.
+    /// True if the script is called as a function.
     pub is_function: bool,
-    /// What is wrong with it, each with what to do.
+    /// Problems, each with the next step.
     pub warnings: Vec<String>,
 }
 
-/// How long a look may take.
+/// The timeout of each step.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often it is looked whether a replica is there.
+/// The interval at which a replica is checked for.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Requests that are enough to see all that is done to a log.
+/// Requests that exercise every command on a log.
 const LOG_REQUESTS: usize = 6;
 
-/// The oldest server that is supported.
+/// The oldest supported version.
 const VERSION_MIN: (u64, u64) = (6, 2);
 
 impl Redis {
-    /// Looks at the server: its version, how it treats keys when memory is short, and whether everything the script does is
-    /// allowed. Counters of its own are made for it, and cleared. Of a cluster every server that has slots is looked at.
+    /// Inspects the server: its version, its eviction policy, and its permissions for everything the script does, by
+    /// counters that are cleared again. In a cluster every server with slots is inspected.
     ///
     /// # Errors
-    /// Why there is no connection.
+    /// The reason why there is no connection.
     pub async fn diagnose(&self) -> Result<Diagnostics, String> {
         let mut diagnostics = match &*self.topology {
             Topology::Single(node, _) => self.inspect_node(node.connector()).await?,
             Topology::Cluster(cluster) => {
-                cluster.map_state(TIMEOUT).await;
+                cluster.wait_for_map(TIMEOUT).await;
                 let mut combined: Option<Diagnostics> = None;
                 let nodes = cluster.nodes();
                 for (endpoint, node) in &nodes {
@@ -71,14 +71,14 @@ impl Redis {
             if let Some(reason) = replica_error(&node).await {
                 let endpoint = endpoint.map_or_else(String::new, |endpoint| format!("{endpoint}: "));
                 diagnostics.warnings.push(format!(
-                    "{endpoint}no replica can be asked, so its primary is: {reason}; docs/redis.md says what reading from replicas needs"
+                    "{endpoint}no replica can answer peeks, so the primary does: {reason}; docs/redis.md lists what reading from replicas needs"
                 ));
             }
         }
         if let Err(error) = self.exercise_script().await {
             diagnostics.warnings.push(match error {
                 StoreError::Server(crate::store::RedisErrorCode::NoPerm) => {
-                    "the user may not do all that the script does; docs/redis.md lists the commands it needs".to_owned()
+                    "the user lacks permissions that the script needs; docs/redis.md lists the commands".to_owned()
                 }
                 error => format!("a first call of the script failed: {error}"),
             });
@@ -93,7 +93,7 @@ impl Redis {
             .unwrap_or_else(|| "the server did not answer".to_owned())
     }
 
-    /// All that have counters, and in a cluster what they are called.
+    /// All primaries, in a cluster with their endpoints.
     fn primaries(&self) -> Vec<(Option<Endpoint>, Arc<Node>)> {
         match &*self.topology {
             Topology::Single(node, _) => vec![(None, Arc::clone(node))],
@@ -117,7 +117,7 @@ impl Redis {
                 info.collect_warnings(&mut warnings);
             }
             Ok(Err(error)) => warnings.push(format!(
-                "INFO is refused ({}): the version and the memory settings were not looked at; allow it with +info",
+                "INFO is rejected ({}): version and memory settings are unknown; allow it with +info",
                 error.name()
             )),
             Err(_) => return Err(self.connection_error_text()),
@@ -125,13 +125,13 @@ impl Redis {
         if let Topology::Cluster(_) = &*self.topology {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg("cluster-require-full-coverage");
-            // Whoever may not ask is not told; docs/redis.md says it too.
+            // Without the permission there is no warning; docs/redis.md has it too.
             if let Ok(Ok(reply)) = timeout(TIMEOUT, connection.query(&command)).await
                 && redis::from_redis_value::<HashMap<String, String>>(reply)
                     .is_ok_and(|settings| settings.values().any(|value| value == "yes"))
             {
                 warnings.push(
-                    "cluster-require-full-coverage is yes: when one server is away, all others refuse too; set it to no"
+                    "cluster-require-full-coverage is yes: when one server is down, all others reject requests too; set it to no"
                         .to_owned(),
                 );
             }
@@ -143,7 +143,7 @@ impl Redis {
         })
     }
 
-    /// Settles, gives back and clears counters of its own, so that every command of the script is run.
+    /// Settles, returns and clears counters of its own, so that every command of the script runs.
     async fn exercise_script(&self) -> Result<(), StoreError> {
         let rate = Rate::new(LOG_REQUESTS as u64, Micros::from_secs(1)).map_err(|_| StoreError::InvalidReply)?;
         let bucket = Limit::from(TokenBucket::new(rate));
@@ -152,13 +152,13 @@ impl Redis {
             let counter = Counter {
                 domain: "",
                 rule,
-                variant: "survey",
+                variant: "diagnostics",
                 limit,
                 per: &[],
             };
             self.key(
                 &self.template(&counter),
-                &[b"survey", &crate::lease::random_id().0.to_le_bytes()],
+                &[b"diagnostics", &crate::lease::random_id().0.to_le_bytes()],
             )
         };
         let charge = |key: RedisKey, limit: Limit| Charge {
@@ -170,7 +170,7 @@ impl Redis {
         };
         let buckets = [charge(key("one", &bucket), bucket), charge(key("two", &bucket), bucket)];
         let log = [charge(key("log", &log), log)];
-        // A log is written in parts as soon as there is room for more than it holds.
+        // A log is written in parts once its capacity exceeds its length.
         let requests = [buckets.get(..1).unwrap_or_default(), &buckets];
         for charges in requests.into_iter().chain([&log[..]; LOG_REQUESTS]) {
             let settlement = self.settle_as(ScriptOp::Settle, charges, LeaseId::default()).await;
@@ -185,7 +185,7 @@ impl Redis {
     }
 }
 
-/// Why no replica of a primary can be asked, if that is wanted and none can after a while.
+/// The reason why no replica can answer, if one should and none can after a while.
 async fn replica_error(primary: &Node) -> Option<String> {
     let replicas = primary.replicas()?;
     let reachable = async {
@@ -193,12 +193,12 @@ async fn replica_error(primary: &Node) -> Option<String> {
             sleep(POLL_INTERVAL).await;
         }
     };
-    // What counts is what there is then.
+    // The state after it counts.
     let _ = timeout(TIMEOUT, reachable).await;
     replicas::error(replicas)
 }
 
-/// What a server says of itself.
+/// The `INFO` of a server.
 struct Info(String);
 
 impl Info {
@@ -229,12 +229,12 @@ impl Info {
         let policy = self.field("maxmemory_policy").unwrap_or("noeviction");
         if policy != "noeviction" && self.field("maxmemory").is_some_and(|value| value != "0") {
             warnings.push(format!(
-                "maxmemory-policy is {policy}: when memory is short the server forgets counters, and their limits begin \
-                 anew; set it to noeviction"
+                "maxmemory-policy is {policy}: when memory is short the server evicts counters, and their limits \
+                 start over; set it to noeviction"
             ));
         }
         if self.field("role") == Some("slave") {
-            warnings.push("the server is a replica and takes no writes; name its primary".to_owned());
+            warnings.push("the server is a replica and rejects writes; use the URL of its primary".to_owned());
         }
     }
 }

@@ -1,27 +1,27 @@
 //! Keys in the shared store: `<prefix>:{<tag>}:<hash>`, without a caller's bytes in them.
 //!
-//! The hash is 128 bits of BLAKE3 over the length-prefixed parts of a counter's identity. The tag puts all counters of one
-//! subject into one slot of a cluster: it is made from the first value the subject is counted by. With a secret nobody who
-//! does not know it can tell where a subject's counters are.
+//! The hash is 128 bits of BLAKE3 over the length-prefixed parts of a counter's identity. The tag puts all counters of
+//! one subject into one slot of a cluster: it is derived from the first `per` value. With a secret, only who knows it
+//! can compute the key of a subject.
 
 use crate::store::Key;
 use std::fmt;
 use tollgate_core::Counter;
 
-/// A counter, as the shared store knows it.
+/// The key of a counter in the shared store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RedisKey {
     tag: u16,
     hash: [u8; 16],
 }
 
-/// Makes the keys of one rule: its identity is hashed once, its subjects for each request.
+/// A key with the subject left open: the identity of a rule is hashed once, its subject for each request.
 #[derive(Clone, Copy)]
 pub struct RedisKeyTemplate {
     key: [u8; 32],
 }
 
-/// Makes keys, and puts them into words.
+/// Makes keys and their text.
 #[derive(Clone)]
 pub(crate) struct RedisKeyspace {
     prefix: Box<str>,
@@ -30,7 +30,7 @@ pub(crate) struct RedisKeyspace {
     tag_secret: [u8; 32],
 }
 
-/// A key in words.
+/// A key as the server stores it.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyText {
     bytes: [u8; Self::LENGTH_MAX],
@@ -41,7 +41,7 @@ impl RedisKeyspace {
     /// The longest prefix.
     pub(crate) const PREFIX_MAX: usize = 32;
 
-    /// Keys that begin with `prefix`, at most [`Keys::PREFIX_MOST`] bytes long, over `tags` tags.
+    /// Keys that start with `prefix`, at most [`RedisKeyspace::PREFIX_MAX`] bytes long, over `tags` tags.
     pub(crate) fn new(prefix: &str, tags: u16, secret: Option<&[u8]>) -> Self {
         let secret = *blake3::hash(secret.unwrap_or_default()).as_bytes();
         Self {
@@ -70,7 +70,7 @@ impl RedisKeyspace {
             hasher.update(value);
         }
         let [hash, _] = split_hash(hasher.finalize().as_bytes());
-        // What counts for everybody spreads by its rule.
+        // A counter without a subject is spread by its rule.
         let tag_source = per.first().copied().unwrap_or(&template.key);
         let [tag_hash, _] = split_hash(blake3::keyed_hash(&self.tag_secret, tag_source).as_bytes());
         let tag = u128::from_le_bytes(tag_hash) % u128::from(self.tags);
@@ -80,7 +80,7 @@ impl RedisKeyspace {
         }
     }
 
-    /// A key of this tag that no counter has: for finding out how its server does.
+    /// A key of this tag that no counter has, for probes.
     pub(crate) fn probe_key(&self, tag: u16) -> RedisKey {
         let [hash, _] = split_hash(blake3::keyed_hash(&self.tag_secret, b"probe").as_bytes());
         RedisKey { tag, hash }
@@ -91,7 +91,7 @@ impl RedisKeyspace {
         (0..self.tags).map(|tag| slot(decimal(tag, &mut [0; 5]))).collect()
     }
 
-    /// The key as the server knows it.
+    /// The key as the server stores it.
     pub(crate) fn text(&self, key: RedisKey) -> KeyText {
         let mut text = KeyText {
             bytes: [0; KeyText::LENGTH_MAX],
@@ -108,12 +108,12 @@ impl RedisKeyspace {
 }
 
 impl KeyText {
-    /// Prefix, tag and hash, and what stands between them.
+    /// Prefix, tag, hash and the characters between them.
     const LENGTH_MAX: usize = RedisKeyspace::PREFIX_MAX + 2 + 5 + 2 + 22;
 
     fn push(&mut self, bytes: &[u8]) {
         let target = self.bytes.get_mut(self.length..self.length + bytes.len());
-        // Of a prefix that is too long the words would be another key: options refuse it.
+        // With a longer prefix the text would be another key: the options shorten it.
         target.expect("the parts of a key fit").copy_from_slice(bytes);
         self.length += bytes.len();
     }
@@ -137,7 +137,7 @@ impl RedisKey {
         self.tag
     }
 
-    /// A number that spreads keys evenly.
+    /// A number that spreads keys evenly over shards.
     pub(crate) const fn shard_hash(&self) -> usize {
         u128::from_le_bytes(self.hash) as usize
     }
@@ -202,7 +202,7 @@ fn decimal(mut number: u16, digits: &mut [u8; 5]) -> &[u8] {
         .map_or(&[], |digits| digits.split_at(5 - used).1)
 }
 
-/// 128 bits in 22 letters, digits, `-` and `_`.
+/// 128 bits as 22 letters, digits, `-` and `_`.
 fn base64url(hash: [u8; 16]) -> [u8; 22] {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut rest = u128::from_le_bytes(hash);
@@ -239,7 +239,7 @@ mod tests {
         let limit = limit();
         let template = keyspace.template(&counter("plan", &limit));
         let text = keyspace.text(keyspace.key(&template, &[b"m_1"])).to_string();
-        // Instances of any version must find the same counter: a change here is a change for all of them.
+        // Instances of any version must find the same counter: a change here changes all keys.
         assert_eq!(text, "tg:{48}:vqoFU5M7fDSxd2cDZnxu-D");
         let again = RedisKeyspace::new("tg", 64, None);
         let other = RedisKeyspace::new("tg", 64, Some(b"secret"));

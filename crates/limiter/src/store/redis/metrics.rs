@@ -1,43 +1,42 @@
-//! What the shared store counts of itself.
+//! Metrics of the shared store.
 
 use crate::store::{CallMetrics, LastError, RedisErrorCode, StoreError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate_core::Timestamp;
 
-/// What a shared store has done since it was opened.
+/// Counts since a shared store was opened.
 #[derive(Debug, Default)]
 pub struct RedisMetrics {
     /// Calls of the script.
     pub calls: AtomicCount,
-    /// Charges and other things to do that were answered by those calls.
+    /// Charges and other operations answered by those calls.
     pub charges: AtomicCount,
-    /// Times the server did not know the script, and it was sent along.
+    /// Script reloads, because the server did not know it.
     pub script_loads: AtomicCount,
     /// Attempts to connect.
     pub connect_attempts: AtomicCount,
-    /// Times a server of a cluster named another one to be asked, and it was.
+    /// Redirects followed in a cluster.
     pub redirects: AtomicCount,
-    /// Charges taken back because another part of their request refused or could not be asked.
+    /// Charges compensated because another slot of their request denied or failed.
     pub compensated_charges: AtomicCount,
-    /// Charges that should have been taken back and were not, as far as is known: what they took is missing until it comes
-    /// back by itself.
+    /// Charges whose compensation failed or is unknown: their units are missing until they refill.
     pub uncompensated_charges: AtomicCount,
-    /// Looks that a replica answered.
+    /// Peeks answered by a replica.
     pub replica_reads: AtomicCount,
-    /// Looks that a replica was asked for and did not answer, or not well: its primary was asked.
+    /// Peeks that a replica failed to answer, and its primary did.
     pub replica_misses: AtomicCount,
-    /// Times something that is done in the background panicked, and was begun again.
+    /// Restarts of background tasks after a panic.
     pub task_restarts: AtomicCount,
     errors: [AtomicCount; CODES],
-    /// When each was last met, in microseconds on our clock; zero if never.
+    /// The local time of the last of each, in microseconds; zero if there was none.
     last: [AtomicU64; CODES],
 }
 
-/// A number that only grows.
+/// A count that only grows.
 #[derive(Debug, Default)]
 pub struct AtomicCount(AtomicU64);
 
-/// Errors that are not refusals, in front of those that are.
+/// Errors without a server's code; those with one follow.
 const LOCAL_ERRORS: [StoreError; 9] = [
     StoreError::Unavailable,
     StoreError::Timeout,
@@ -52,7 +51,7 @@ const LOCAL_ERRORS: [StoreError; 9] = [
 const CODES: usize = LOCAL_ERRORS.len() + RedisErrorCode::ALL.len();
 
 impl RedisMetrics {
-    /// How many requests met each error, by its name: all there are.
+    /// The number of requests that met each error, by its code: all codes.
     pub fn errors(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let server_errors = RedisErrorCode::ALL.into_iter().map(StoreError::Server);
         let all = LOCAL_ERRORS.into_iter().chain(server_errors);
@@ -88,7 +87,7 @@ impl RedisMetrics {
         }
     }
 
-    /// What went wrong last, if anything ever did. That a server is left alone is not wrong in itself.
+    /// The last error, if there was any. An open circuit breaker is not an error of its own.
     pub(crate) fn last_error(&self, now: Timestamp) -> Option<LastError> {
         let occurrences = self.errors().zip(&self.last);
         let occurrences = occurrences.map(|((code, _), last)| (last.load(Ordering::Relaxed), code));
@@ -100,7 +99,7 @@ impl RedisMetrics {
 }
 
 impl AtomicCount {
-    /// How many.
+    /// The count.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }

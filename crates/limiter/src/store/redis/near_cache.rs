@@ -1,10 +1,10 @@
-//! The near cache: what the store said moments ago, where that is enough to refuse.
+//! The near cache: recent states of keys, kept where they suffice to deny without a call.
 //!
-//! Kept is what a key held, never a verdict. A limit is asked again here, at the latest time that the store's clock may
-//! show; if it refuses even then, so would the store: others can only have taken more since, and the store's clock is not
-//! later. So nothing passes that the store would refuse, and what the store would let pass is refused only if cost was
-//! given back elsewhere or a limit raised: for no longer than an entry is believed. Concurrency limits are never refused
-//! from here, since leases end whenever they are released.
+//! It keeps states, never verdicts. A limit is evaluated here at the latest time that the store's clock may show; if it
+//! denies even then, so would the store: others can only have consumed more since, and the store's clock is not later.
+//! So nothing is allowed that the store would deny. A request that the store would allow is denied only after a refund
+//! elsewhere or a raised limit, for at most the TTL of an entry. Concurrency limits are never denied here, because
+//! leases may be released at any time.
 
 use super::context::clock_drift as drift;
 use super::key::RedisKey;
@@ -17,30 +17,30 @@ use tollgate_core::{
     Charge, Cost, Decision, LeaseId, Limit, Mark, Micros, Now, Policy, Receipt, Retry, Standing, State, Timestamp,
 };
 
-/// How long an entry is believed.
+/// The lifetime of an entry.
 pub(crate) const TTL: Micros = Micros::from_millis(250);
 
 /// The most entries: a few MiB.
 const ENTRIES_MAX: usize = 1 << 16;
 const SHARDS: usize = 16;
 
-/// What is known of keys that have little or nothing left.
+/// States of keys that have little or nothing left.
 #[derive(Debug)]
 pub(crate) struct NearCache {
     shards: [Mutex<HashMap<RedisKey, Entry>>; SHARDS],
-    /// So that nobody locks a shard to find nothing.
+    /// The number of entries, so that an empty cache costs no lock.
     entries: AtomicUsize,
-    /// How far ahead of ours the time may be that others' charges are decided at.
+    /// The largest lead of a clock that decides other instances' charges.
     clock_ahead: Micros,
     slack: Micros,
 }
 
-/// When an exchange with the store took place.
+/// The times of one round trip to the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RoundTrip {
-    /// Our clock when it was sent.
+    /// The local time at which it was sent.
     pub(crate) sent: Timestamp,
-    /// Our clock when the answer came.
+    /// The local time at which the reply arrived.
     pub(crate) received: Timestamp,
     /// The time it was decided at.
     pub(crate) now: Timestamp,
@@ -56,7 +56,7 @@ struct Entry {
 enum CachedState {
     /// The state itself.
     State(State),
-    /// Of states too long to be told: under this limit, this cost waits so long.
+    /// In place of a long state: the denial of this cost under this limit.
     Denied {
         limit: Limit,
         cost: Cost,
@@ -66,7 +66,7 @@ enum CachedState {
 }
 
 impl NearCache {
-    /// An empty one. `ahead` is how far the clocks that decide may be from one another.
+    /// An empty cache. `clock_ahead` is the largest difference between the clocks that decide.
     pub(crate) fn new(clock_ahead: Micros, slack: Micros) -> Self {
         Self {
             shards: std::array::from_fn(|_| Mutex::default()),
@@ -76,7 +76,7 @@ impl NearCache {
         }
     }
 
-    /// Learns what became of a charge, one of those of a request.
+    /// Records the reply to a charge of a request.
     pub(crate) fn record(
         &self,
         charge: &Charge<RedisKey>,
@@ -87,7 +87,7 @@ impl NearCache {
         let ChargeReply::Charge { decision, state, .. } = reply else {
             return;
         };
-        // Those of one key were refused for their sum.
+        // Several charges on one key are denied for their sum.
         let is_single = || request.iter().filter(|other| other.key == charge.key).count() == 1;
         let cached = match (state, decision) {
             _ if matches!(charge.limit, Limit::Concurrency(_)) => None,
@@ -112,8 +112,8 @@ impl NearCache {
             return;
         }
         self.with(charge.key, |entries| {
-            // Replies may come in another order than they were decided in. What is not believed any more counts for
-            // nothing, or a clock that was set back would keep news out until it is where it was.
+            // Replies may arrive in another order than they were decided in. An expired entry does not count, or a
+            // clock that was set back would keep replies out until it has caught up.
             let is_later =
                 |known: &Entry| known.round_trip.now > round_trip.now && known.is_current(round_trip.received);
             if entries.get(&charge.key).is_some_and(is_later) {
@@ -135,7 +135,7 @@ impl NearCache {
         });
     }
 
-    /// Forgets a key: something was given back.
+    /// Removes a key, after cost was returned to it.
     pub(crate) fn remove(&self, key: RedisKey) {
         if !self.is_empty() {
             self.with(key, |entries| {
@@ -144,7 +144,8 @@ impl NearCache {
         }
     }
 
-    /// The refusal of a request, if the store would certainly refuse it. It tells only of the limits that are known to.
+    /// The denial of a request that the store would certainly deny. It holds outcomes only of the limits that are known
+    /// to deny.
     pub(crate) fn denial(&self, charges: &[Charge<RedisKey>], local_now: Timestamp) -> Option<Settlement> {
         if self.is_empty() || charges.iter().any(|charge| charge.policy == Policy::Count) {
             return None;
@@ -153,7 +154,7 @@ impl NearCache {
             Policy::Enforce => self.would_deny(charge, local_now, not_before),
             Policy::Shadow | Policy::Count => None,
         };
-        // All are told at one moment: the store's clock shows no less than the latest that any of them knows.
+        // All outcomes are of one time: the store's clock is not before the latest that any entry knows.
         let now = charges
             .iter()
             .filter_map(|charge| denied(charge, Timestamp::EPOCH))
@@ -172,7 +173,7 @@ impl NearCache {
             })
         };
         let outcomes: Vec<Result<Outcome, StoreError>> = charges.iter().map(outcome).collect();
-        // Another thread may have changed what is known since.
+        // Another thread may have removed the entries since.
         outcomes.iter().any(Result::is_ok).then_some(Settlement {
             allowed: false,
             now,
@@ -180,8 +181,9 @@ impl NearCache {
         })
     }
 
-    /// What a limit says that refuses at any time the store's clock may show: at the earliest of those times, but not
-    /// before `at`, so that nobody is told to come back too early. With the place the charge would have, and that time.
+    /// The decision of a limit that denies at any time the store's clock may show, evaluated at the earliest of those
+    /// times but not before `not_before`, so that no retry is promised too early; with the mark of the charge and that
+    /// time.
     fn would_deny(
         &self,
         charge: &Charge<RedisKey>,
@@ -215,7 +217,7 @@ impl NearCache {
                     wait,
                 } => {
                     let until = round_trip.now + *wait;
-                    // A higher cost waits longer, and nobody knows how long.
+                    // A higher cost waits longer, by an unknown time.
                     if charge.limit != *limit || charge.cost != *cost || latest >= until {
                         return None;
                     }

@@ -1,4 +1,4 @@
-//! How a shared store is to be.
+//! Options of a shared store, and opening it.
 
 use super::Redis;
 use super::connection::connector::{Connector, EndpointSource};
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tollgate_core::{Micros, Now, Timestamp};
 
-/// How a shared store is to be. Start from [`Redis::options`].
+/// Options of a shared store. Start from [`Redis::options`].
 #[derive(Clone)]
 pub struct RedisOptions {
     url: StoreUrl,
@@ -41,18 +41,18 @@ pub struct RedisOptions {
     counters: Option<RedisCountersOptions>,
 }
 
-/// Why certificates are of no use.
+/// The reason why certificates cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedisTlsError {
-    /// The URL does not begin with `rediss://`.
+    /// The URL does not start with `rediss://`.
     NoTls,
-    /// The authority's certificates cannot be read.
+    /// The certificates of the authority cannot be read.
     Authority,
-    /// Our certificate or its key cannot be read, or they do not belong together.
+    /// The client certificate or its key cannot be read, or they do not match.
     Client,
 }
 
-/// Why a URL names no server. Says nothing of what it holds: there may be a password in it.
+/// The URL names no server. The error does not repeat it: it may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UrlError;
 
@@ -74,17 +74,17 @@ impl RedisOptions {
         })
     }
 
-    /// How long a call may take, from asking to the answer: at most an hour, and 10 ms unless said.
+    /// The deadline of a call: at most an hour. Default: 10 ms.
     pub fn deadline(self, deadline: Duration) -> Self {
         let deadline = deadline.min(Duration::from_secs(3_600));
         Self { deadline, ..self }
     }
 
-    /// Whom a `rediss://` server is trusted by, and who we are: certificates and a key as PEM. Unless said, whom the system
-    /// trusts, and nobody.
+    /// The authorities a `rediss://` server is trusted by, and the client certificate with its key, as PEM. Default:
+    /// the authorities of the system, and no client certificate.
     ///
     /// # Errors
-    /// What cannot be read, or a URL that says nothing of TLS.
+    /// A certificate cannot be read, or the URL does not use TLS.
     pub fn tls(self, authority: Option<&[u8]>, client: Option<(&[u8], &[u8])>) -> Result<Self, RedisTlsError> {
         if authority.is_some_and(|pem| certificates(pem).is_empty()) {
             return Err(RedisTlsError::Authority);
@@ -112,7 +112,7 @@ impl RedisOptions {
         Ok(Self { url, ..self })
     }
 
-    /// The password of the sentinels, if they have one: it is not the servers'. Without sentinels it means nothing.
+    /// The password of the sentinels, which is not that of the servers. Ignored without sentinels.
     pub fn sentinel_password(self, password: &str) -> Self {
         let url = match self.url {
             StoreUrl::Sentinel {
@@ -131,13 +131,13 @@ impl RedisOptions {
         Self { url, ..self }
     }
 
-    /// Whether sentinels say which server is the primary.
+    /// True if sentinels name the primary.
     pub fn has_sentinels(&self) -> bool {
         matches!(self.url, StoreUrl::Sentinel { .. })
     }
 
-    /// Which primary sentinels had named, as [`Redis::primary`] told it: it is asked while none of them answers. What other
-    /// sentinels said, or of another name, and what cannot be read, means nothing.
+    /// The primary that sentinels named before, as [`Redis::primary`] returned it: used while none of them answers.
+    /// Ignored if it is of other sentinels or another name, or cannot be read.
     pub fn last_primary(self, report: &str) -> Self {
         Self {
             last_primary: Some(report.to_owned()),
@@ -145,30 +145,30 @@ impl RedisOptions {
         }
     }
 
-    /// Whose clock decides. The server's unless said.
+    /// The clock that decides. Default: the server's.
     pub fn clock_source(self, clock_source: ClockSource) -> Self {
         Self { clock_source, ..self }
     }
 
-    /// Whether the script is called as a function of a library. Where that can be, unless said.
+    /// The use of a function library. Default: where the server allows it.
     pub fn functions(self, functions: Functions) -> Self {
         Self { functions, ..self }
     }
 
-    /// What all keys begin with, cut to 32 bytes and without braces: those stand around the tag. `tg` unless said.
+    /// The prefix of all keys, without braces and cut to 32 bytes. Default: `tg`.
     pub fn prefix(self, prefix: &str) -> Self {
         let mut prefix = prefix.replace(['{', '}'], "");
         prefix.truncate(prefix.floor_char_boundary(RedisKeyspace::PREFIX_MAX));
         Self { prefix, ..self }
     }
 
-    /// Over how many tags the keys are spread: in a cluster, over as many slots at most. 64 unless said. Another number
-    /// is other keys.
+    /// The number of tags that keys are spread over, which in a cluster is the most slots they use. Another number
+    /// means other keys. Default: 64.
     pub fn tags(self, tags: u16) -> Self {
         Self { tags, ..self }
     }
 
-    /// A secret that all instances share, without which nobody can work out the key of a subject. None unless said.
+    /// A secret that all instances share. Without it the key of a subject cannot be computed. Default: none.
     pub fn key_secret(self, secret: &[u8]) -> Self {
         Self {
             secret: Some(secret.to_vec()),
@@ -176,18 +176,17 @@ impl RedisOptions {
         }
     }
 
-    /// Whether what the store would certainly refuse is refused without asking it. Yes unless said.
+    /// Denies without a call what the store would certainly deny. Default: true.
     pub fn near_cache(self, near_cache: bool) -> Self {
         Self { near_cache, ..self }
     }
 
-    /// Who is asked for what keeps nothing. The primary unless said.
+    /// The server that answers peeks. Default: the primary.
     pub fn read_from(self, read_from: ReadFrom) -> Self {
         Self { read_from, ..self }
     }
 
-    /// That what envoyproxy/ratelimit counts is counted in its keys, as it does. Unless said, it is a limit like all others,
-    /// in keys of our own.
+    /// Keeps the counters of envoyproxy/ratelimit in its own keys. Default: they are limits like all others.
     pub fn ratelimit_counters(self, counters: RedisCountersOptions) -> Self {
         Self {
             counters: Some(counters),
@@ -195,13 +194,13 @@ impl RedisOptions {
         }
     }
 
-    /// When a server is left alone, and for how long. After five failures in a row within ten seconds, until it answers
-    /// probes, unless said.
+    /// The thresholds of the circuit breaker. Default: five consecutive failures within ten seconds open it, until
+    /// probes succeed.
     pub fn breaker(self, breaker: BreakerConfig) -> Self {
         Self { breaker, ..self }
     }
 
-    /// Opens the store: it begins to dial at once.
+    /// Opens the store, which starts to connect at once.
     ///
     /// # Panics
     /// Outside a tokio runtime with time and I/O.
@@ -284,7 +283,7 @@ impl fmt::Debug for RedisOptions {
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "this is not the URL of a server; write redis://host:6379/0, rediss://host:6379/0, \
+            "not the URL of a server; write redis://host:6379/0, rediss://host:6379/0, \
              redis+unix:///path, redis+sentinel://host:26379,…/name or redis+cluster://host:7000,…",
         )
     }
@@ -295,9 +294,9 @@ impl std::error::Error for UrlError {}
 impl fmt::Display for RedisTlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoTls => "certificates are for a server at rediss://; this URL begins with something else",
-            Self::Authority => "the authority's certificates cannot be read; they must be PEM",
-            Self::Client => "our certificate and its key cannot be read or do not belong together; they must be PEM",
+            Self::NoTls => "certificates need a rediss:// URL",
+            Self::Authority => "the CA certificates cannot be read; they must be PEM",
+            Self::Client => "the client certificate and its key cannot be read or do not match; they must be PEM",
         })
     }
 }

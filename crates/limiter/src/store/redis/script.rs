@@ -1,25 +1,25 @@
-//! The text of the script, joined when this crate is compiled.
+//! The text of the script, joined at compile time.
 
 pub mod call;
 
 use tollgate_core::lua::TWINS;
 
-/// Talks to the server.
+/// The only part that calls the server.
 const SETTLE: &str = include_str!("script/settle.lua");
 
 /// The script, for `SCRIPT LOAD` and `EVALSHA`.
 pub const SCRIPT: &str = text(&concat::<{ length(&SCRIPT_PARTS) }>(&SCRIPT_PARTS));
 
 /// The name of the library and of its function. It ends in a digest of both: another script has another name, so that
-/// versions of this program live side by side on one server.
+/// versions of this program can share a server.
 pub const FUNCTION: &str = text(&concat::<{ length(&NAME_PARTS) }>(&NAME_PARTS));
 
-/// The name of the function that only looks: servers let it write nothing, and replicas run it.
+/// The name of the function for peeks: servers let it write nothing, and replicas run it.
 pub const PEEK_FUNCTION: &str = text(&concat::<{ length(&PEEK_PARTS) }>(&PEEK_PARTS));
 
 const NAME_PARTS: [&str; 2] = ["tollgate_", text(&DIGEST)];
 
-const PEEK_PARTS: [&str; 2] = [FUNCTION, "_look"];
+const PEEK_PARTS: [&str; 2] = [FUNCTION, "_peek"];
 
 const DIGEST: [u8; 16] = hexadecimal(digest(&concat::<{ length(&DIGESTED) }>(&DIGESTED)));
 
@@ -37,20 +37,20 @@ const LIBRARY_PARTS: [&str; 9] = [
     TWINS,
     SETTLE,
     REGISTER,
-    "offer('",
+    "register('",
     FUNCTION,
     "')\n",
 ];
 
-/// What a library does in the place of a script's call.
+/// The end of a library, in place of a script's call.
 const REGISTER: &str = "\
-local function offer(name)
+local function register(name)
   redis.register_function(name, settle)
-  redis.register_function({ function_name = name .. '_look', callback = settle, flags = { 'no-writes' } })
+  redis.register_function({ function_name = name .. '_peek', callback = settle, flags = { 'no-writes' } })
 end
 ";
 
-/// FNV-1a: tells scripts of ours apart, and can be worked out by the compiler.
+/// FNV-1a: distinguishes scripts, and can be computed at compile time.
 const fn digest(mut bytes: &[u8]) -> u64 {
     let mut digest = 0xcbf2_9ce4_8422_2325;
     while let [byte, rest @ ..] = bytes {
@@ -111,9 +111,9 @@ mod tests {
         let library = LIBRARY
             .strip_prefix(&format!("#!lua name={FUNCTION}\n"))
             .expect("begins with its name");
-        let library = library.strip_suffix(&format!("{REGISTER}offer('{FUNCTION}')\n"));
+        let library = library.strip_suffix(&format!("{REGISTER}register('{FUNCTION}')\n"));
         assert_eq!(library, Some(body));
-        assert!(REGISTER.contains("name .. '_look'") && PEEK_FUNCTION == format!("{FUNCTION}_look"));
+        assert!(REGISTER.contains("name .. '_peek'") && PEEK_FUNCTION == format!("{FUNCTION}_peek"));
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! What the time is at the server, learned from its replies.
+//! The offset between the server's clock and ours, from its replies.
 
 use crate::store::redis::context::clock_drift;
 use tollgate_core::Timestamp;
 
-/// How far the server's clock is ahead of ours (behind, if negative): between these bounds, in microseconds.
+/// The lead of the server's clock over ours (negative: its lag) lies between these bounds, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClockOffset(Option<OffsetBounds>);
 
@@ -11,14 +11,14 @@ pub(crate) struct ClockOffset(Option<OffsetBounds>);
 struct OffsetBounds {
     min: i64,
     max: i64,
-    /// Our time when they were learned.
+    /// The local time at which they were recorded.
     at: Timestamp,
 }
 
 impl ClockOffset {
-    /// Learns from a reply: the server's clock stood at `server` between sending and receiving, by our clock.
+    /// Records a reply: the server's clock showed `server` between sending and receiving, by the local clock.
     ///
-    /// What was known is kept as far as it agrees. If it does not, one of the clocks was set, and only the news counts.
+    /// Earlier bounds are kept as far as they agree. Otherwise one of the clocks was set, and only the reply counts.
     pub(crate) fn record(&mut self, sent: Timestamp, received: Timestamp, server: Timestamp) {
         let update = OffsetBounds {
             min: difference(server, received),
@@ -36,7 +36,7 @@ impl ClockOffset {
         });
     }
 
-    /// The earliest that the server's clock may show when ours shows `ours`. Nothing before the first reply.
+    /// The earliest time that the server's clock may show at local time `local_now`. `None` before the first reply.
     pub(crate) fn server_time(&self, local_now: Timestamp) -> Option<Timestamp> {
         let bounds = self.0?.widen(local_now);
         let us = local_now.as_micros().checked_add_signed(bounds.min)?;

@@ -1,43 +1,43 @@
-//! Where the servers of a store are, as its URL says, and how one of them is reached.
+//! Endpoints: the servers that a URL names, and the options to connect to one of them.
 
 use redis::io::tcp::TcpSettings;
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion, RedisError, TlsCertificates};
 use std::fmt;
 use std::time::Duration;
 
-/// Where the servers are.
+/// The servers of a store, as its URL names them.
 #[derive(Clone)]
 pub(crate) enum StoreUrl {
-    /// There is one.
+    /// One server.
     One(ConnectOptions),
-    /// The one that sentinels name.
+    /// The primary that sentinels name.
     Sentinel {
-        /// Where the sentinels are.
+        /// The endpoints of the sentinels.
         sentinels: Vec<Endpoint>,
-        /// How a sentinel is reached.
+        /// The options to connect to a sentinel.
         connect_options: ConnectOptions,
-        /// What they call the primary.
+        /// The name of the primary.
         name: String,
-        /// How the primary is reached.
+        /// The options to connect to the primary.
         primary: ConnectOptions,
     },
-    /// Several, each with some of the slots.
+    /// A cluster.
     Cluster {
-        /// Some of them.
+        /// Some of its servers.
         seeds: Vec<Endpoint>,
-        /// How each of them is reached.
+        /// The options to connect to each of them.
         connect_options: ConnectOptions,
     },
 }
 
-/// A server by name or address, and its port.
+/// Host and port of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Endpoint {
     pub(crate) name: String,
     pub(crate) port: u16,
 }
 
-/// How a server is reached: who we are, and over what.
+/// The options to connect to a server: credentials and transport.
 #[derive(Clone)]
 pub(crate) struct ConnectOptions {
     settings: Box<ConnectionInfo>,
@@ -45,7 +45,7 @@ pub(crate) struct ConnectOptions {
 }
 
 impl StoreUrl {
-    /// What a URL says. Nothing if it names no server.
+    /// Parses a URL. `None` if it names no server.
     pub(crate) fn parse(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let Some((scheme, topology @ ("sentinel" | "cluster"))) = scheme.split_once('+') else {
@@ -78,7 +78,7 @@ impl StoreUrl {
         })
     }
 
-    /// The same with each way of reaching one of them changed.
+    /// Applies a change to all connect options.
     pub(crate) fn map_connect_options<E>(
         self,
         mut change: impl FnMut(ConnectOptions) -> Result<ConnectOptions, E>,
@@ -105,12 +105,12 @@ impl StoreUrl {
 }
 
 impl Endpoint {
-    /// A server as others name it: name and port. One that has no name is found where whoever names it is.
+    /// An endpoint as a server reports it, `host:port`. Without a host it is on the host of the reporter.
     pub(crate) fn parse(text: &str, reported_by: Option<&Self>) -> Option<Self> {
         let (name, port) = text.rsplit_once(':')?;
         let name = match name {
             "" => reported_by?.name.as_str(),
-            // A server that is to be known by a name it has not been given.
+            // A server configured to announce a hostname that it was not given.
             "?" => return None,
             name => name,
         };
@@ -127,7 +127,7 @@ impl ConnectOptions {
         let tcp = TcpSettings::default().set_nodelay(true);
         #[cfg(target_os = "linux")]
         let tcp = tcp.set_user_timeout(Duration::from_secs(2));
-        // The third version tells at once when the server closes the connection.
+        // RESP3 reports at once when the server closes the connection.
         let redis = settings.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let redis = redis.set_lib_name("tollgate", env!("CARGO_PKG_VERSION"));
         let connect_options = Self {
@@ -135,7 +135,7 @@ impl ConnectOptions {
             tls_certificates: None,
         };
         if connect_options.is_tls() {
-            // Without one the library could not begin. Whoever has chosen another keeps it.
+            // Without a provider the library cannot start. One that was installed before stays.
             let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         }
         connect_options.client().ok().map(|_| connect_options)
@@ -150,7 +150,7 @@ impl ConnectOptions {
         connect_options.client().map(|_| connect_options)
     }
 
-    /// With another password, for nobody in particular.
+    /// With another password, and no user.
     pub(crate) fn with_password(self, password: &str) -> Self {
         let redis = self.settings.redis_settings().clone().set_password(password);
         Self {
@@ -168,17 +168,17 @@ impl ConnectOptions {
         }
     }
 
-    /// Whether it is over TLS.
+    /// True if it uses TLS.
     pub(crate) fn is_tls(&self) -> bool {
         matches!(self.settings.addr(), ConnectionAddr::TcpTls { .. })
     }
 
-    /// The password, so that nobody is told.
+    /// The password, so that errors can be redacted.
     pub(crate) fn password(&self) -> Option<&str> {
         self.settings.redis_settings().password()
     }
 
-    /// Whom it leads to. Nothing if that is a socket.
+    /// The endpoint. `None` for a Unix socket.
     pub(crate) fn endpoint(&self) -> Option<Endpoint> {
         let (name, port) = match self.settings.addr() {
             ConnectionAddr::Tcp(name, port) => (name, port),
@@ -193,7 +193,7 @@ impl ConnectOptions {
         })
     }
 
-    /// The same to another server.
+    /// The same options for another endpoint.
     pub(crate) fn to(&self, endpoint: &Endpoint) -> Self {
         let addr = match self.settings.addr() {
             ConnectionAddr::TcpTls { insecure, .. } => ConnectionAddr::TcpTls {
@@ -210,7 +210,7 @@ impl ConnectOptions {
         }
     }
 
-    /// For connecting.
+    /// A client to connect with.
     pub(crate) fn client(&self) -> Result<redis::Client, RedisError> {
         match &self.tls_certificates {
             Some(tls_certificates) => redis::Client::build_with_tls(*self.settings.clone(), tls_certificates.clone()),

@@ -1,4 +1,4 @@
-//! Made-up times: whatever is refused here, the core refuses at every time that the store's clock may show.
+//! Random times: a denial of the near cache is a denial of the core at every time that the store's clock may show.
 
 use super::*;
 use crate::store::redis::key::RedisKeyspace;
@@ -53,7 +53,7 @@ fn us(us: u64) -> Timestamp {
     Timestamp::from_micros(1_700_000_000_000_000 + us)
 }
 
-/// A key as the store has it.
+/// A key in the store.
 #[derive(Default)]
 struct Stored(Option<State>);
 
@@ -65,7 +65,7 @@ impl Stored {
             .decision
     }
 
-    /// Settles a charge as the script does, and tells of it.
+    /// Settles a charge as the script does, and returns its reply.
     fn settle(&mut self, charge: &Charge<RedisKey>, now: Timestamp) -> ChargeReply {
         let step = charge.limit.decide(self.0.as_ref(), charge.cost, Now::new(now));
         let allowed = step.decision.is_allow();
@@ -103,7 +103,7 @@ proptest! {
         let limit = limits()[which];
         let cache = NearCache::new(Micros::new(clock_ahead), Now::SLACK);
         let mut stored = Stored::default();
-        // Our clock is an hour behind the store's, which nobody here knows.
+        // The local clock is an hour behind the store's, which the cache does not know.
         const CLOCK_BEHIND: u64 = 3_600_000_000;
         let mut now = 0;
         for (pause, cost) in before {
@@ -121,7 +121,7 @@ proptest! {
         let ours = us(now + inbound + delay);
         let this = charge(limit, cost);
         let denial = cache.denial(&[this], ours);
-        // The last reply's way is between nothing and all of the time it took, and clocks drift.
+        // The one-way time of the last round trip is between zero and all of it, and clocks drift.
         let earliest = now + delay - delay / 5_000;
         let latest = now + (now + inbound + delay - sent) + delay / 5_000;
         if let Some(denial) = denial {
@@ -134,7 +134,7 @@ proptest! {
             }
             let outcome = denial.outcomes[0].expect("known");
             prop_assert_eq!(outcome.source, Source::Near);
-            // Told at its own time, it is what the store would have said then.
+            // At its own time it is the store's decision.
             let reply = stored.decide(&this, denial.now);
             prop_assert_eq!(outcome.decision.retry(), reply.retry());
             prop_assert_eq!(outcome.decision.standing().limit, reply.standing().limit);
@@ -162,7 +162,7 @@ proptest! {
     }
 }
 
-/// A near cache that knows a bucket to be empty, and when that was.
+/// A near cache with an empty bucket, and the round trip that recorded it.
 fn exhausted() -> (NearCache, Charge<RedisKey>, RoundTrip) {
     let limit = TokenBucket::new(Rate::new(UNITS, Micros::from_secs(3_600)).expect("in range"));
     let cache = NearCache::new(Micros::ZERO, Now::SLACK);
@@ -191,7 +191,7 @@ fn what_counts_although_refused_and_what_only_watches_is_not_refused_here() {
     assert!(cache.denial(&[one, with(Policy::Count)], round_trip.received).is_none());
     assert!(cache.denial(&[with(Policy::Count)], round_trip.received).is_none());
     assert!(cache.denial(&[with(Policy::Shadow)], round_trip.received).is_none());
-    // Another charge of the request that is not known: nobody asked for it.
+    // Another charge of the request that is not cached is skipped.
     let other = Charge { key: key(2), ..one };
     let denial = cache
         .denial(&[other, one], round_trip.received)
@@ -210,7 +210,7 @@ fn a_reply_that_comes_late_changes_nothing_and_a_clock_that_was_set_back_does() 
     };
     cache.record(&one, &[one], &full, earlier);
     assert!(cache.denial(&[one], round_trip.received).is_some());
-    // An hour back, and long after: what was known then counts for nothing.
+    // An hour back, and long after: old entries do not count.
     let after = |us_after| RoundTrip {
         sent: round_trip.sent + Micros::new(300_000 + us_after),
         received: round_trip.received + Micros::new(300_000 + us_after),
@@ -261,7 +261,7 @@ fn there_are_never_more_entries_than_there_may_be() {
     record_many(10, many, round_trip);
     let kept = cache.entries.load(Ordering::Relaxed);
     assert!(kept <= ENTRIES_MAX && kept > ENTRIES_MAX * 9 / 10, "{kept}");
-    // As soon as they are not believed any more, there is room.
+    // Expired entries make room.
     let later = RoundTrip {
         sent: round_trip.sent + TTL,
         received: round_trip.received + TTL,

@@ -1,7 +1,7 @@
-//! Whether a server is worth asking. One that failed again and again is left alone, so that nobody waits for it, until
-//! probes in the background show that it answers.
+//! The circuit breaker: it opens after repeated failures of a server, so that no request waits for it, and closes when
+//! background probes succeed.
 //!
-//! Time is an argument. What is noted are calls, not requests: those who went together in one that failed are one failure.
+//! Time is an argument. It records calls, not requests: all requests of a failed call are one failure.
 
 use crate::store::BreakerState;
 use crate::store::redis::context::{BreakerConfig, OpenFor};
@@ -10,45 +10,45 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tollgate_core::{Micros, Timestamp};
 
-/// How a call went.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallResult {
     Ok,
-    /// It failed, or took too long.
+    /// It failed, or timed out.
     Failed,
     /// It was not made: there was no connection.
     Unreachable,
 }
 
-/// Of so many calls in a second, this share may not fail: in percent.
+/// The share of failed calls that opens it, in percent, of at least this many calls in a second.
 const CALLS_MIN: u32 = 20;
 const FAILED_PERCENT_MAX: u32 = 50;
 const SECOND: Micros = Micros::from_secs(1);
 
-/// How long a server may be out of reach after something went wrong. A connection that did not answer once is given up, and
-/// another takes some round trips: that is one failure and not one for each call that finds none meanwhile. It is enough for
-/// a server that stood still for 50 ms, and lets one that is away be noticed within 100 ms.
+/// The longest time that a server may be unreachable after a failure. A connection that failed once is closed, and a
+/// new one takes some round trips: that is one failure, not one for each call meanwhile. It suffices for a server that
+/// was frozen for 50 ms, and an unreachable one is noticed within 100 ms.
 const UNREACHABLE_MAX: Micros = Micros::from_millis(60);
 
-/// How often it may be out of reach for so long in one second, and how often soon after it was left alone. Each time costs a few
-/// who wait for it in vain.
+/// How often a server may be unreachable for so long in one second, and shortly after the breaker has closed. Each time
+/// costs a few callers their deadline.
 const UNREACHABLE_PER_SECOND_MAX: u64 = 2;
 const UNREACHABLE_AFTER_REOPEN_MAX: u64 = 1;
 
-/// How many probes in a row must be answered, and the most it can come to: twice as many each time that the server fails
-/// again soon after. So a link that comes and goes is seldom trusted, and one that was away once soon.
+/// The consecutive probes that close it, at first and at most: doubled each time that it opens again within the window.
+/// So a flapping connection is rarely trusted, and a server that was down once soon is.
 const PROBES_MIN: u32 = 2;
 const PROBES_MAX: u32 = 8;
 const REOPEN_WINDOW: Micros = Micros::from_secs(10);
 
-/// How long one request may try before another does: it may have been left by whoever made it.
+/// The time after which another request is the trial: the caller of the first may have left.
 const TRIAL_TIMEOUT: Micros = Micros::from_secs(1);
 
-/// A breaker, for many threads.
+/// A circuit breaker.
 #[derive(Debug)]
 pub(crate) struct Breaker {
     config: BreakerConfig,
-    /// What `machine` is in, for those who only want to know.
+    /// The state of `machine`, readable without its lock.
     state: AtomicU8,
     machine: Mutex<Machine>,
 }
@@ -56,16 +56,16 @@ pub(crate) struct Breaker {
 #[derive(Debug)]
 struct Machine {
     config: BreakerConfig,
-    /// How long the server may be out of reach after something went wrong.
+    /// The longest time that the server may be unreachable after a failure.
     unreachable_max: Micros,
     state: State,
-    /// Failures in a row, and when the first of them was.
+    /// Consecutive failures, and the time of the first.
     consecutive: (u32, Timestamp),
-    /// This second: when it began, its calls, and those that failed.
+    /// The current second: its start, its calls, and those that failed.
     second: (Timestamp, u32, u32),
-    /// For how much of this second the server was out of reach, and when that was last seen.
+    /// The time in this second that the server was unreachable, and when that was last seen.
     unreachable: (Micros, Timestamp),
-    /// Probes in a row that close it.
+    /// Consecutive probes that close it.
     probes_needed: u32,
     closed_at: Option<Timestamp>,
     changes: u64,
@@ -74,17 +74,17 @@ struct Machine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Closed,
-    /// With so many probes answered.
+    /// With the number of probes that have succeeded.
     Open {
         since: Timestamp,
         probes_ok: u32,
     },
-    /// One request tries, since then.
+    /// One request is the trial, since then.
     HalfOpen(Timestamp),
 }
 
 impl Breaker {
-    /// `deadline`: how long a call may take.
+    /// `deadline` is that of a call.
     pub(crate) fn new(config: BreakerConfig, deadline: Duration) -> Self {
         Self {
             config,
@@ -101,17 +101,17 @@ impl Breaker {
         }
     }
 
-    /// How long the server may be out of reach after something went wrong.
+    /// The longest time that the server may be unreachable after a failure.
     pub(crate) fn unreachable_max(&self) -> Duration {
         self.machine().unreachable_max.into()
     }
 
-    /// How often it has opened or closed.
+    /// The number of state changes.
     pub(crate) fn changes(&self) -> u64 {
         self.machine().changes
     }
 
-    /// Whether a call may be made now. Where one request is to try, the first that asks is it.
+    /// True if a call may be made now. If a trial is due, this call is it.
     pub(crate) fn try_acquire(&self, now: Timestamp) -> bool {
         match (self.state(), self.config.open_for) {
             (BreakerState::Closed, _) => true,
@@ -120,7 +120,7 @@ impl Breaker {
         }
     }
 
-    /// Whether nobody may ask just now. Unlike [`Breaker::lets_pass`] it chooses nobody to try.
+    /// True if no call may be made now. Unlike [`Breaker::try_acquire`] it starts no trial.
     pub(crate) fn is_open(&self, now: Timestamp) -> bool {
         match (self.state(), self.config.open_for) {
             (BreakerState::Closed, _) => false,
@@ -129,7 +129,7 @@ impl Breaker {
         }
     }
 
-    /// Notes how a call went. True if the server is to be probed from now on.
+    /// Records the result of a call. True if the server must be probed from now on.
     pub(crate) fn record(&self, result: CallResult, now: Timestamp) -> bool {
         self.change(|machine| {
             let was_closed = machine.state == State::Closed;
@@ -138,7 +138,7 @@ impl Breaker {
         })
     }
 
-    /// Notes how a probe went. False if there is nothing to probe any more.
+    /// Records the result of a probe. False once the breaker has closed.
     pub(crate) fn record_probe(&self, result: CallResult, now: Timestamp) -> bool {
         self.change(|machine| {
             machine.record_probe(result, now);
@@ -165,7 +165,7 @@ impl Breaker {
 
 impl Machine {
     fn new(config: BreakerConfig, deadline: Micros) -> Self {
-        // As long as the failures that are still allowed would have taken.
+        // As long as the remaining failures would take.
         let allowed = u64::from(config.failures.saturating_sub(1)).saturating_mul(deadline.get());
         Self {
             config,
@@ -206,7 +206,7 @@ impl Machine {
             }
             (State::HalfOpen(_), CallResult::Ok) => self.close(now),
             (State::HalfOpen(_), CallResult::Failed | CallResult::Unreachable) => self.state = open_state(now),
-            // It began before.
+            // The call started before.
             (State::Open { .. }, _) => {}
         }
     }
@@ -226,7 +226,7 @@ impl Machine {
         }
     }
 
-    /// Counts a call, and says whether that is one failure too many.
+    /// Counts a call. True if that opens the breaker.
     fn should_trip(&mut self, result: CallResult, now: Timestamp) -> bool {
         if now >= self.second.0 + SECOND {
             self.second = (now, 0, 0);
@@ -273,7 +273,7 @@ impl Machine {
         self.consecutive.0 >= self.config.failures || too_many_failed
     }
 
-    /// Whether it was left alone until a short time ago.
+    /// True if it was open until a short time ago.
     fn opened_recently(&self, now: Timestamp) -> bool {
         self.closed_at.is_some_and(|closed_at| now < closed_at + REOPEN_WINDOW)
     }

@@ -1,44 +1,44 @@
-//! One call of the script: its arguments as bytes, and its answer as outcomes.
+//! One call of the script: its arguments as bytes, and its reply as outcomes.
 //!
-//! Numbers are packed as MessagePack, which every server's Lua unpacks in one go. Limits are sent once for all charges
-//! held against them, keys once for all charges of theirs.
+//! Numbers are packed as MessagePack, which every server's Lua unpacks in one step. A limit is sent once for all its
+//! charges, a key once for all charges on it.
 
 use std::collections::HashMap;
 use tollgate_core::{
     Charge, Cost, Decision, LeaseId, Limit, Mark, Micros, Policy, Receipt, Retry, Standing, State, Timestamp,
 };
 
-/// What a call does.
+/// The operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ScriptOp {
     /// Settles requests.
     Settle = 1,
     /// Settles them and keeps nothing.
     Peek = 2,
-    /// Takes kept charges back.
+    /// Reverses kept charges.
     Undo = 3,
-    /// Gives cost back.
+    /// Returns cost.
     Refund = 4,
-    /// Gives back what leases hold.
+    /// Releases leases.
     Release = 5,
-    /// Lets leases last anew.
+    /// Renews leases.
     Renew = 6,
     /// Clears counters.
     Forget = 7,
 }
 
-/// When a call is decided.
+/// The time a call is decided at.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallTiming {
-    /// The caller's time and how far it may be from the server's to be believed. Nothing: the server's time.
+    /// The caller's time, and its largest accepted difference from the server's. `None`: the server's time.
     pub caller: Option<(Timestamp, Micros)>,
-    /// How late a clock may be without having been set back.
+    /// The largest step back of a clock that does not count as set back.
     pub slack: Micros,
-    /// The last moment, in the server's time, at which the call may still begin.
+    /// The latest server time at which the call may start.
     pub not_after: Option<Timestamp>,
 }
 
-/// A call as it is put together.
+/// A call being built.
 #[derive(Clone, Debug)]
 pub struct Call {
     op: ScriptOp,
@@ -48,40 +48,40 @@ pub struct Call {
     numbers: Numbers,
     leases: Vec<u8>,
     has_leases: bool,
-    /// For each answer to come, its limit and the cost and lease of its receipt.
+    /// For each expected reply its limit, and the cost and lease of its receipt.
     expected: Vec<(Limit, Cost, LeaseId)>,
 }
 
-/// What a call came to.
+/// The reply to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptReply {
     /// The server's time.
     pub server_now: Timestamp,
     /// The time it was decided at.
     pub now: Timestamp,
-    /// Nothing if the call began too late, and nothing was done. Else one for each charge or thing to do, in order.
+    /// One for each charge or operation, in order. `None` if the deadline had passed, and nothing was done.
     pub replies: Option<Vec<ChargeReply>>,
 }
 
-/// What the script says of one charge.
+/// The reply to one charge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChargeReply {
-    /// The key holds what no limit wrote: it was left alone, and its request settled without it.
+    /// The key holds bytes that no limit wrote: it was not changed, and its request was settled without it.
     ForeignValue,
-    /// What came of it.
+    /// The limit was evaluated.
     Charge {
-        /// What the limit says.
+        /// Its decision.
         decision: Decision,
-        /// For taking the charge back.
+        /// The receipt, for undoing the charge.
         receipt: Receipt,
-        /// Whether the charge was kept; when giving back, whether there was anything to.
+        /// True if the charge was kept; for other operations, if there was anything to return.
         kept: bool,
-        /// Whether its request passes.
+        /// True if its request is allowed.
         allowed: bool,
-        /// What the key then holds, where that is short.
+        /// The state of the key after it, if that is short.
         state: Option<State>,
     },
-    /// Whether there was a counter to clear.
+    /// True if there was a counter to clear.
     Cleared(bool),
 }
 
@@ -123,7 +123,7 @@ impl Call {
         self.leases.extend(lease.0.to_le_bytes());
     }
 
-    /// Adds something to give back: undo, refund, release, renew. They heed of the receipt what they need.
+    /// Adds an undo, refund, release or renewal. Each uses the parts of the receipt that it needs.
     pub fn modify(&mut self, key: &[u8], limit: &Limit, receipt: &Receipt) {
         self.charge(key, limit, Policy::Enforce, receipt.cost, receipt.lease);
         let Mark { at, frac, taken_at } = receipt.mark;
@@ -138,7 +138,7 @@ impl Call {
         self.key_index(key);
     }
 
-    /// How many charges or things to do there are.
+    /// The number of charges or operations.
     pub fn size(&self) -> usize {
         self.expected.len()
     }
@@ -187,7 +187,7 @@ impl Call {
         ]
     }
 
-    /// Reads the answer to this call. Nothing if it is not one.
+    /// Reads the reply to this call. `None` if it is invalid.
     pub fn read(&self, reply: &[u8]) -> Option<ScriptReply> {
         let mut rest = reply;
         let server_now = read_time(&mut rest)?;
@@ -230,7 +230,7 @@ impl Call {
         self.expected.push((*limit, cost, lease));
     }
 
-    /// The place of a key among the script's, from one.
+    /// The index of a key among the script's, from one.
     fn key_index(&mut self, key: &[u8]) -> u64 {
         if let Some(&index) = self.key_indexes.get(key) {
             return index;
@@ -242,7 +242,7 @@ impl Call {
     }
 }
 
-/// The mark of an array with a length of four bytes.
+/// The marker of an array with a length of four bytes.
 const ARRAY: u8 = 0xdd;
 
 impl Numbers {
@@ -262,7 +262,7 @@ impl Numbers {
     }
 }
 
-/// Flags of an answer, as `settle.lua` adds them up.
+/// Flags of a reply, as `settle.lua` adds them up.
 const ALLOWED: u64 = 1;
 const KEPT: u64 = 2;
 const REQUEST_ALLOWED: u64 = 4;
@@ -320,7 +320,7 @@ fn read_time(bytes: &mut &[u8]) -> Option<Timestamp> {
     read_uint(bytes, 7).map(Timestamp::from_micros)
 }
 
-/// Takes a number off the front, its least byte first. Nothing if there are too few bytes.
+/// Takes a number off the front, least significant byte first. `None` if there are too few bytes.
 fn read_uint(bytes: &mut &[u8], width: usize) -> Option<u64> {
     let (number, rest) = bytes.split_at_checked(width)?;
     *bytes = rest;

@@ -1,4 +1,5 @@
-//! A cluster: who has which slot, as its servers tell, and one [`Node`] for each that has any of ours.
+//! A cluster: the owner of each slot, as its servers report it, and one [`Node`] for each owner of a slot in use. It
+//! follows MOVED and ASK.
 
 use super::cluster_nodes::{AddressBy, ClusterNodes};
 use super::replicas;
@@ -31,50 +32,50 @@ pub(crate) struct Cluster {
     /// The slot of each tag.
     slots: Box<[u16]>,
     map: RwLock<Map>,
-    /// Whether the map was ever drawn.
+    /// The state of `map`.
     map_state: watch::Sender<MapState>,
-    /// Until when it is waited for at the start.
+    /// The latest time at which requests wait for the first map.
     first_map_deadline: Instant,
-    /// That the map may be wrong.
+    /// Requests a refresh of the map.
     refresh_requested: Arc<Notify>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MapState {
-    /// Servers are being asked for the first time.
+    /// The first refresh is running.
     Unknown,
-    /// Nobody has answered yet.
+    /// No server has answered yet.
     Unreachable,
-    /// It was.
+    /// There is a map.
     Known,
 }
 
 #[derive(Default)]
 struct Map {
-    /// Who has the slot of each tag.
+    /// The owner of each tag's slot.
     owners: Vec<Option<Arc<Node>>>,
     nodes: HashMap<Endpoint, Member>,
-    /// What servers told of all slots, and where others were since.
+    /// The servers' reports of all slots, and redirects since then.
     views: Vec<ClusterNodes>,
     redirected: HashMap<u16, Endpoint>,
-    /// All servers anybody told of.
+    /// All servers in those reports.
     known: Vec<Endpoint>,
-    /// How often the breakers of servers that have left have opened or closed.
+    /// The state changes of circuit breakers of servers that have left.
     retired_transitions: u64,
-    /// Why it is not drawn.
+    /// The reason why there is no map.
     error: String,
 }
 
 struct Member {
     node: Arc<Node>,
-    /// Whether somebody was sent there since the map was last drawn.
+    /// True if a redirect led there since the last refresh.
     in_use: bool,
 }
 
-/// Why a server did not say what it knows.
+/// The reason why a server did not report the topology.
 struct TopologyError {
     text: String,
-    /// Whether it did not let us in.
+    /// True if it rejects our credentials.
     auth_rejected: bool,
 }
 
@@ -87,23 +88,23 @@ impl TopologyError {
     }
 }
 
-/// How long a server may take to say what it knows, and how long the others then still may.
+/// The timeout of a report, and the time that the other servers have after the first.
 const TIMEOUT: Duration = Duration::from_millis(300);
 const STRAGGLER_GRACE: Duration = Duration::from_millis(50);
 
-/// How often the map is drawn: at most, while there is doubt, and at least.
+/// The shortest interval between refreshes while the map may be stale, and the longest in any case.
 const REFRESH_MIN: Duration = Duration::from_millis(200);
 const REFRESH_MAX: Duration = Duration::from_secs(5);
 
-/// The same where servers do not let us in: they may lock out who tries too often.
+/// The shortest interval if servers reject our credentials: they may lock out a client that tries too often.
 const AUTH_REFRESH: Duration = Duration::from_secs(1);
 
-/// How many servers are asked, and with fewer connections than this also ones that there is no connection to.
+/// The most servers that are asked; with fewer connections than the second, also servers without one.
 const VIEWS_MAX: usize = 8;
 const CONNECTED_MIN: usize = 3;
 
 impl Cluster {
-    /// Begins to look for its servers at once.
+    /// Starts the first refresh at once.
     pub(crate) fn new(seeds: Vec<Endpoint>, connect_options: ConnectOptions, context: Arc<StoreContext>) -> Arc<Self> {
         let slots = context.keyspace.tag_slots(slot);
         let map = Map {
@@ -203,7 +204,7 @@ impl Cluster {
         join_all(redirected).await
     }
 
-    /// Goes where a server says that it is to be asked: each such word is heeded once. None of them has done anything.
+    /// Follows redirects, each kind once: a server that redirects has done nothing.
     async fn follow_redirects(
         &self,
         request: &NodeRequest,
@@ -249,7 +250,7 @@ impl Cluster {
         }
     }
 
-    /// Who has the slot of a tag, as soon as anybody has told. Nothing if nobody has it.
+    /// The owner of a tag's slot, after the first refresh. `None` if the slot has none.
     async fn owner(&self, tag: u16, deadline: Deadline) -> Option<Arc<Node>> {
         if let Some(node) = self.known_owner(tag) {
             return Some(node);
@@ -258,8 +259,8 @@ impl Cluster {
         self.known_owner(tag)
     }
 
-    /// Waits until it is known whether there is a map. Later than one deadline after the start nobody does: a cluster that
-    /// is away then may be so for long.
+    /// Waits for the first refresh, at most until one deadline after the start: a cluster that is unreachable then may
+    /// stay so for long.
     async fn wait_for_first_map(&self, deadline: Deadline) {
         if *self.map_state.borrow() == MapState::Unknown {
             let mut map_state = self.map_state.subscribe();
@@ -272,7 +273,7 @@ impl Cluster {
         self.read().owners.get(usize::from(tag))?.clone()
     }
 
-    /// Learns that a tag's slot is elsewhere.
+    /// Records a MOVED redirect of a tag's slot.
     fn record_moved(&self, tag: u16, endpoint: &Endpoint) -> Arc<Node> {
         let mut map = self.write();
         let node = self.get_or_connect(&mut map, endpoint);
@@ -287,7 +288,7 @@ impl Cluster {
         node
     }
 
-    /// Who has a slot, of a tag of ours or not, as soon as anybody has told. Nothing if nobody has it.
+    /// The owner of any slot, after the first refresh. `None` if it has none.
     pub(crate) async fn slot_owner(&self, slot: u16, deadline: Deadline) -> Option<Arc<Node>> {
         self.wait_for_first_map(deadline).await;
         let map = self.read();
@@ -305,7 +306,7 @@ impl Cluster {
         }
     }
 
-    /// Learns that a slot is elsewhere.
+    /// Records a MOVED redirect of any slot.
     pub(crate) fn record_slot_moved(&self, slot: u16, endpoint: &Endpoint) -> Arc<Node> {
         let mut map = self.write();
         map.redirected.insert(slot, endpoint.clone());
@@ -319,7 +320,7 @@ impl Cluster {
         self.get_or_connect(&mut self.write(), endpoint)
     }
 
-    /// Draws the map anew if an error may mean that it is wrong.
+    /// Requests a refresh if an error suggests that the map is stale.
     pub(crate) fn invalidate_on(&self, error: StoreError) {
         if suggests_stale_map(error) {
             self.refresh_requested.notify_one();
@@ -341,7 +342,7 @@ impl Cluster {
         Arc::clone(&member.node)
     }
 
-    /// The servers that have slots of ours, in the order of their addresses.
+    /// The owners of slots in use, ordered by endpoint.
     pub(crate) fn nodes(&self) -> Vec<(Endpoint, Arc<Node>)> {
         let map = self.read();
         let nodes = map
@@ -353,34 +354,34 @@ impl Cluster {
         nodes
     }
 
-    /// How often the breakers of servers that are no members any more have opened or closed.
+    /// The state changes of circuit breakers of servers that have left.
     pub(crate) fn retired_transitions(&self) -> u64 {
         self.read().retired_transitions
     }
 
-    /// Whether the servers of all these tags are left alone just now.
+    /// True if the circuit breakers of the owners of all these tags are open.
     pub(crate) fn is_unavailable(&self, mut tags: impl Iterator<Item = u16>, now: Timestamp) -> bool {
         if *self.map_state.borrow() == MapState::Unreachable {
-            // There is nobody to ask. It is drawn again and again until there is.
+            // There is no owner. The map is refreshed until there is.
             return true;
         }
         let map = self.read();
         let owner = |tag: u16| map.owners.get(usize::from(tag)).and_then(Option::as_ref);
         let is_unavailable = tags.all(|tag| owner(tag).is_some_and(|node| node.breaker().is_open(now)));
         if is_unavailable {
-            // Another may have its slots by now.
+            // The slots may have another owner by now.
             self.refresh_requested.notify_one();
         }
         is_unavailable
     }
 
-    /// Waits until the map is drawn, for so long at most.
-    pub(crate) async fn map_state(&self, wait_max: Duration) {
+    /// Waits until there is a map.
+    pub(crate) async fn wait_for_map(&self, wait_max: Duration) {
         let mut map_state = self.map_state.subscribe();
         let _ = timeout(wait_max, map_state.wait_for(|map_state| *map_state == MapState::Known)).await;
     }
 
-    /// Which of them cannot be reached, and why.
+    /// The reason why a server is unreachable, if one is.
     pub(crate) fn error(&self) -> Option<String> {
         if *self.map_state.borrow() != MapState::Known {
             return Some(self.read().error.clone());
@@ -396,7 +397,7 @@ impl Cluster {
         nodes.find_map(|(endpoint, node)| Some(format!("{endpoint}: {}", node.error()?)))
     }
 
-    /// Draws the map from what servers tell. Says how long to wait at least before it is drawn again.
+    /// Reads the map anew. Returns the shortest time until the next refresh.
     async fn refresh(&self) -> Duration {
         let views = match self.fetch_views().await {
             Ok(views) => views,
@@ -442,7 +443,7 @@ impl Cluster {
         REFRESH_MIN
     }
 
-    /// What servers know of the cluster: those there are connections to, and if these are few also others.
+    /// Asks servers for the topology: those with a connection, and if these are few also others.
     async fn fetch_views(&self) -> Result<Vec<ClusterNodes>, TopologyError> {
         let address_by = match self.connect_options.is_tls() {
             true => AddressBy::Hostname,
@@ -487,13 +488,13 @@ impl Cluster {
         let mut wait_max = TIMEOUT;
         while let Ok(Some(fetched)) = timeout(wait_max, tasks.join_next()).await {
             let fetched: Result<(Endpoint, Value), TopologyError> =
-                fetched.unwrap_or_else(|_| Err(TopologyError::new("was not asked")));
+                fetched.unwrap_or_else(|_| Err(TopologyError::new("the query was cancelled")));
             match fetched.map(|(endpoint, reply)| ClusterNodes::read(&value_text(&reply), &endpoint, address_by)) {
                 Ok(view) if !view.claims.is_empty() => {
                     views.push(view);
                     wait_max = STRAGGLER_GRACE;
                 }
-                Ok(_) => last_error = TopologyError::new("a server of the cluster knows of no slots"),
+                Ok(_) => last_error = TopologyError::new("a server of the cluster reports no slots"),
                 Err(reason) => {
                     let text = format!("no server of the cluster answers: {}", reason.text);
                     last_error = TopologyError { text, ..reason };
@@ -512,7 +513,7 @@ impl Cluster {
     }
 }
 
-/// Draws the map at the start, whenever there is doubt, and now and then, for as long as there is a cluster.
+/// Refreshes the map at the start, on request, and at the longest interval, until the cluster is dropped.
 async fn run_refresh(cluster: Weak<Cluster>) {
     loop {
         let Some(upgraded) = cluster.upgrade() else { return };
@@ -524,7 +525,7 @@ async fn run_refresh(cluster: Weak<Cluster>) {
     }
 }
 
-/// Whether an error may mean that another server has the slot by now.
+/// True if the error may mean that the slot has another owner by now.
 const fn suggests_stale_map(error: StoreError) -> bool {
     matches!(
         error,
@@ -548,7 +549,7 @@ fn nodes_command() -> redis::Cmd {
     command
 }
 
-/// Asks a server that there is no connection to.
+/// Asks a server without a connection.
 async fn fetch_view(connect_options: &ConnectOptions) -> Result<Value, RedisError> {
     let mut connection = connect_options.client()?.get_multiplexed_async_connection().await?;
     nodes_command().query_async(&mut connection).await

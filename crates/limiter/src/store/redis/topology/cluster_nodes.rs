@@ -1,41 +1,41 @@
-//! What one server of a cluster knows of it.
+//! The topology of a cluster as one of its servers reports it by `CLUSTER NODES`.
 
 use crate::store::redis::connection::endpoint::Endpoint;
 use crate::store::redis::topology::slots::SLOTS;
 use std::collections::HashMap;
 
-/// What one server knows.
+/// The report of one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterNodes {
-    /// Who has slots.
+    /// The slots of each primary.
     pub(crate) claims: Vec<SlotClaim>,
-    /// Who follows whom.
+    /// Each replica and its primary.
     replica_links: Vec<(Endpoint, Endpoint)>,
-    /// All servers, also those without.
+    /// All servers, also those without slots.
     pub(crate) endpoints: Vec<Endpoint>,
 }
 
-/// Slots that a primary has.
+/// The slots of a primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SlotClaim {
     pub(crate) endpoint: Endpoint,
-    /// Grows whenever slots go to another server: of two claims to a slot the one with the higher number is right.
+    /// Grows when slots get another owner: of two claims to a slot the one with the higher epoch is right.
     epoch: u64,
-    /// First and last of each range.
+    /// First and last slot of each range.
     slots: Vec<(u16, u16)>,
 }
 
-/// How servers that have both are called.
+/// The name used for a server that has both an address and a hostname.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressBy {
     Address,
-    /// As certificates want it.
+    /// As certificates need it.
     Hostname,
 }
 
 impl ClusterNodes {
-    /// What `CLUSTER NODES` says, told by the server at `teller`. It is asked rather than `CLUSTER SLOTS` because only there
-    /// the numbers are by which a server that was cut off from the others can be told from one that was not.
+    /// Parses `CLUSTER NODES` of the server at `reporter`. `CLUSTER SLOTS` has no epochs, by which a server that was
+    /// cut off from the others can be recognised.
     pub(crate) fn read(text: &str, reporter: &Endpoint, address_by: AddressBy) -> Self {
         let mut view = Self::default();
         let (mut ids, mut replica_links) = (HashMap::new(), Vec::new());
@@ -52,7 +52,7 @@ impl ClusterNodes {
             };
             view.endpoints.push(endpoint.clone());
             ids.insert(id, endpoint.clone());
-            // Behind flags: its primary, when it was asked and answered, its epoch, whether it can be reached, its slots.
+            // Behind the flags: its primary, the last ping and pong, its epoch, its link state, its slots.
             let primary = fields.next().unwrap_or_default();
             if flags.split(',').any(|flag| flag == "slave") {
                 replica_links.push((endpoint.clone(), primary));
@@ -71,7 +71,7 @@ impl ClusterNodes {
         view
     }
 
-    /// Who follows a primary, as any of them says.
+    /// The replicas of a primary, in any of the reports.
     pub(crate) fn replicas(views: &[Self], primary: &Endpoint) -> Vec<Endpoint> {
         let replica_links = views.iter().flat_map(|view| &view.replica_links);
         let replicas = replica_links
@@ -83,7 +83,7 @@ impl ClusterNodes {
         replicas
     }
 
-    /// Who has a slot, as the best informed of them says.
+    /// The owner of a slot: the claim with the highest epoch.
     pub(crate) fn owner(views: &[Self], slot: u16) -> Option<&Endpoint> {
         let claims = views.iter().flat_map(|view| &view.claims);
         let claims = claims.filter(|claim| claim.slots.iter().any(|(first, last)| (first..=last).contains(&&slot)));
@@ -91,7 +91,7 @@ impl ClusterNodes {
     }
 }
 
-/// `address:port@port-for-servers,name,…`
+/// `address:port@cluster-port,hostname,…`
 fn endpoint(text: &str, reporter: &Endpoint, address_by: AddressBy) -> Option<Endpoint> {
     let mut parts = text.split(',');
     let address = parts.next()?.split('@').next()?;
@@ -103,7 +103,7 @@ fn endpoint(text: &str, reporter: &Endpoint, address_by: AddressBy) -> Option<En
     Some(endpoint)
 }
 
-/// `5461` or `0-5460`. What is about to go elsewhere stands in brackets behind, and is still here.
+/// `5461` or `0-5460`. A migrating slot stands in brackets behind, and is still owned.
 fn range(text: &str) -> Option<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let slot = |text: &str| text.parse::<u16>().ok().filter(|slot| *slot < SLOTS);

@@ -1,14 +1,14 @@
-//! Which of a cluster's slots a key is in.
+//! The slots of a cluster: the slot of a key.
 
-/// How many there are.
+/// The number of slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of all keys with this tag between braces.
+/// The slot of all keys with this hash tag.
 pub(crate) fn slot(tag: &[u8]) -> u16 {
     crc16(tag) % SLOTS
 }
 
-/// The slot of any key: that of what stands between its first brace and the next that closes, if there is anything.
+/// The slot of any key: that of its hash tag, between the first `{` and the next `}`, unless that is empty.
 pub(crate) fn key_slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = key.get(open + 1..)?;
@@ -18,7 +18,7 @@ pub(crate) fn key_slot(key: &[u8]) -> u16 {
     slot(tag.unwrap_or(key))
 }
 
-/// The checksum that clusters spread keys by: CRC-16 with the polynomial 0x1021, beginning with nothing.
+/// The checksum that assigns slots: CRC-16 with the polynomial 0x1021 and the initial value 0.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, &byte| {
         (0..8).fold(crc ^ u16::from(byte) << 8, |crc, _| {
@@ -36,7 +36,7 @@ mod tests {
     fn the_checksum_is_the_one_of_the_specification() {
         assert_eq!(crc16(b""), 0);
         assert_eq!(crc16(b"123456789"), 0x31c3);
-        // As a server says: CLUSTER KEYSLOT foo.
+        // As `CLUSTER KEYSLOT foo` replies.
         assert_eq!(slot(b"foo"), 12_182);
     }
 

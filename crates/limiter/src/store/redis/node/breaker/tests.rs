@@ -1,4 +1,4 @@
-//! When a server is left alone, and when it is trusted again.
+//! The conditions that open and close the circuit breaker.
 
 use super::*;
 
@@ -14,7 +14,7 @@ fn breaker(open_for: OpenFor) -> Breaker {
     Breaker::new(config, Duration::from_millis(10))
 }
 
-/// Asks every 10 ms while there is no connection, and says when it opened.
+/// Records an unreachable server every 10 ms, and returns when the breaker opened.
 fn unreachable_until_open(breaker: &Breaker, from_ms: u64, to_ms: u64) -> Option<u64> {
     let mut times = (from_ms..=to_ms).step_by(10);
     times.find(|ms| breaker.record(CallResult::Unreachable, at(*ms)))
@@ -72,13 +72,13 @@ fn a_call_without_an_answer_and_the_way_back_are_one_failure() {
         assert_eq!(unreachable_until_open(&breaker, from + 1, from + 59), None, "{stall}");
         assert!(!breaker.record(CallResult::Ok, at(from + 60)));
     }
-    // What came before does not count.
+    // Earlier calls do not count.
     assert!(!fail(&breaker, 4, 7_000));
 }
 
 #[test]
 fn a_server_that_stays_out_of_reach_is_noticed_within_a_tenth_of_a_second() {
-    // A call has failed, 10 ms after it was made; none has, since there was never a connection; fifty calls a second.
+    // After one failed call at 10 ms; without any call; with fifty calls a second.
     let after_one = breaker(OpenFor::Auto);
     fail(&after_one, 1, 10);
     assert_eq!(unreachable_until_open(&after_one, 20, 200), Some(70));
@@ -169,7 +169,7 @@ fn for_a_fixed_time_nobody_passes_and_then_one_tries() {
     breaker.record(CallResult::Failed, at(30_020));
     assert!(!breaker.try_acquire(at(60_000)));
     assert!(breaker.try_acquire(at(60_030)));
-    // Whoever tried has left; another may.
+    // The caller of the trial has left; another may try.
     assert!(breaker.try_acquire(at(61_040)));
     breaker.record(CallResult::Ok, at(61_050));
     assert!(breaker.try_acquire(at(61_051)) && breaker.try_acquire(at(61_052)));
