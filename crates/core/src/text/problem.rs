@@ -13,6 +13,8 @@ pub struct Origin {
     pub text: Box<str>,
     /// The start of each line, computed once: a large text may have a thousand problems to show.
     lines: OnceLock<Box<[usize]>>,
+    /// True for a variable or a flag: its name alone is the location of the whole value.
+    is_value: bool,
 }
 
 /// A part of one line of a text. Lines and columns count from one, columns in characters.
@@ -160,6 +162,27 @@ impl Origin {
             name: name.into(),
             text: text.into(),
             lines: OnceLock::new(),
+            is_value: false,
+        })
+    }
+
+    /// The value of a variable or a flag.
+    pub fn value(name: impl Into<Box<str>>, text: impl Into<Box<str>>) -> Arc<Self> {
+        Arc::new(Self {
+            name: name.into(),
+            text: text.into(),
+            lines: OnceLock::new(),
+            is_value: true,
+        })
+    }
+
+    /// The same without its text, for a value that must not be shown.
+    pub fn without_text(&self) -> Arc<Self> {
+        Arc::new(Self {
+            name: self.name.clone(),
+            text: Box::default(),
+            lines: OnceLock::new(),
+            is_value: self.is_value,
         })
     }
 
@@ -265,6 +288,9 @@ impl fmt::Display for Problem {
 
 impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.origin.is_value && (self.line, self.column) == (1, 1) {
+            return f.write_str(&self.origin.name);
+        }
         write!(f, "{}:{}:{}", self.origin.name, self.line, self.column)
     }
 }
